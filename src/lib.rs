@@ -1,0 +1,3 @@
+//! listwatch
+
+pub mod resource;

@@ -1,0 +1,386 @@
+//! What the API server keeps, as far as we need it: a kind, a name, and metadata.
+//!
+//! Every object on the wire looks alike from the outside:
+//!
+//! ```json
+//! {"apiVersion": "apps/v1", "kind": "Deployment",
+//!  "metadata": {"name": "web", "namespace": "default", "uid": "00e4f4f5-…", "resourceVersion": "1205", "generation": 1},
+//!  "spec": {…}, "status": {…}}
+//! ```
+//!
+//! Our types are slim: they name the fields that we read or own, and nothing else is kept. So an object is never
+//! written back whole; what differs is patched ([`diff`]). Nothing in this file does I/O.
+
+pub mod diff;
+pub mod kinds;
+mod labels;
+pub mod list;
+
+use std::{cmp::Ordering, fmt, marker::PhantomData};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use smol_str::SmolStr;
+
+pub use labels::Labels;
+
+/// A kind of object: where it is served, and how to read one.
+pub trait Resource: DeserializeOwned + Send + Sync + 'static {
+    /// API group, empty for the core group.
+    const GROUP: &'static str;
+    /// Version of the group that we speak.
+    const VERSION: &'static str;
+    /// The name of the collection in a URL.
+    const PLURAL: &'static str;
+    /// The name in `kind:`.
+    const KIND: &'static str;
+    /// Media type to ask for. [`Meta`] asks for metadata alone.
+    const ACCEPT: Accept = Accept::Whole;
+
+    /// Name, labels, owners, versions.
+    fn metadata(&self) -> &ObjectMeta;
+
+    /// Namespace and name.
+    fn key(&self) -> Key {
+        self.metadata().key()
+    }
+
+    /// `apps/v1`, or `v1` for the core group.
+    fn api_version() -> String {
+        match Self::GROUP {
+            "" => Self::VERSION.to_owned(),
+            group => format!("{group}/{}", Self::VERSION),
+        }
+    }
+
+    /// `/apis/apps/v1/namespaces/default/deployments`; without a namespace, the collection across all of them.
+    fn collection_path(namespace: Option<&str>) -> String {
+        let root = if Self::GROUP.is_empty() { "/api/" } else { "/apis/" };
+        let (api, plural) = (Self::api_version(), Self::PLURAL);
+        match namespace {
+            Some(namespace) => format!("{root}{api}/namespaces/{namespace}/{plural}"),
+            None => format!("{root}{api}/{plural}"),
+        }
+    }
+
+    /// The path of one object.
+    fn path(key: &Key) -> String {
+        format!("{}/{}", Self::collection_path(key.namespace.as_deref()), key.name)
+    }
+}
+
+/// How much of an object to ask the API server for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accept {
+    /// `application/json`: everything.
+    Whole,
+    /// `application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1`: apiVersion, kind and metadata.
+    MetadataOnly,
+}
+
+/// Names one object of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// `None` for a kind that has no namespaces.
+    pub namespace: Option<SmolStr>,
+    /// `metadata.name`.
+    pub name: SmolStr,
+}
+
+impl Key {
+    /// The object `name` in `namespace`.
+    #[must_use]
+    pub fn namespaced(namespace: &str, name: &str) -> Key {
+        Key { namespace: Some(namespace.into()), name: name.into() }
+    }
+
+    /// The object `name` of a kind without namespaces.
+    #[must_use]
+    pub fn cluster(name: &str) -> Key {
+        Key { namespace: None, name: name.into() }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// What one stream watches: a namespace or all of them, and a label selector.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Scope {
+    /// `None`: all namespaces.
+    pub namespace: Option<String>,
+    /// A label selector as in a URL, `app=web,tier in (a,b)`. Empty: everything.
+    pub labels: String,
+}
+
+impl Scope {
+    /// Whether an object with this key can be in the scope, its labels left aside.
+    #[must_use]
+    pub fn covers(&self, key: &Key) -> bool {
+        self.namespace.is_none() || self.namespace.as_deref() == key.namespace.as_deref()
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "namespace {namespace}")?,
+            None => f.write_str("all namespaces")?,
+        }
+        if self.labels.is_empty() { Ok(()) } else { write!(f, ", labels {}", self.labels) }
+    }
+}
+
+/// The metadata that we read. See <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/>.
+///
+/// `managedFields`, most of an object's bytes, and annotations are skipped while reading.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ObjectMeta {
+    /// Unique in its namespace and kind, while it exists.
+    pub name: SmolStr,
+    /// `None` for kinds without namespaces.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<SmolStr>,
+    /// Unique for ever: a recreated object of the same name has another one.
+    #[serde(skip_serializing_if = "SmolStr::is_empty")]
+    pub uid: SmolStr,
+    /// Changes at every write. Opaque but for [`compare_versions`].
+    #[serde(skip_serializing_if = "SmolStr::is_empty")]
+    pub resource_version: SmolStr,
+    /// Counts the changes of what is asked for (`spec`), not of what is reported (`status`).
+    #[serde(skip_serializing_if = "is_zero")]
+    pub generation: i64,
+    /// Set: the object is being deleted, and is there only until its finalizers are done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deletion_timestamp: Option<SmolStr>,
+    /// Labels, which selectors look at.
+    #[serde(skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+    /// Who this object belongs to; the garbage collector deletes it after them.
+    #[serde(skip_serializing_if = "is_empty")]
+    pub owner_references: Box<[OwnerReference]>,
+    /// Who must have cleaned up before the object goes.
+    #[serde(skip_serializing_if = "is_empty")]
+    pub finalizers: Box<[SmolStr]>,
+}
+
+impl ObjectMeta {
+    /// Namespace and name.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        Key { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+
+    /// Deleted, and waiting for its finalizers.
+    #[must_use]
+    pub fn is_terminating(&self) -> bool {
+        self.deletion_timestamp.is_some()
+    }
+
+    /// The one owner that manages this object (`controller: true`), if any.
+    #[must_use]
+    pub fn controller(&self) -> Option<&OwnerReference> {
+        self.owner_references.iter().find(|owner| owner.controller)
+    }
+}
+
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+fn is_empty<T>(list: &[T]) -> bool {
+    list.is_empty()
+}
+
+/// One entry of `metadata.ownerReferences`. The owner lives in the same namespace or in none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OwnerReference {
+    /// Group and version in which the owner was seen.
+    pub api_version: SmolStr,
+    /// Kind of the owner.
+    pub kind: SmolStr,
+    /// Name of the owner.
+    pub name: SmolStr,
+    /// The owner itself: a later object of the same name is not the owner.
+    pub uid: SmolStr,
+    /// Whether this owner manages the object. At most one does.
+    #[serde(default)]
+    pub controller: bool,
+    /// Whether the owner, deleted in the foreground, waits for this object.
+    #[serde(default)]
+    pub block_owner_deletion: bool,
+}
+
+impl OwnerReference {
+    /// The reference by which `owner` manages a child.
+    #[must_use]
+    pub fn controlled_by<K: Resource>(owner: &K) -> OwnerReference {
+        let metadata = owner.metadata();
+        OwnerReference {
+            api_version: K::api_version().into(),
+            kind: K::KIND.into(),
+            name: metadata.name.clone(),
+            uid: metadata.uid.clone(),
+            controller: true,
+            block_owner_deletion: true,
+        }
+    }
+
+    /// Whether the owner is of kind `K`, in whatever version it was written.
+    #[must_use]
+    pub fn is_a<K: Resource>(&self) -> bool {
+        let group = self.api_version.rsplit_once('/').map_or("", |(group, _version)| group);
+        group == K::GROUP && self.kind == K::KIND
+    }
+}
+
+/// One line of `status.conditions`, as in `metav1.Condition`.
+/// See <https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties>.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Condition {
+    /// What is said, an adjective: `Ready`.
+    pub r#type: SmolStr,
+    /// `True`, `False` or `Unknown`.
+    pub status: SmolStr,
+    /// Why, for programs: one CamelCase word.
+    pub reason: SmolStr,
+    /// Why, for people.
+    pub message: SmolStr,
+    /// When `status` last changed, RFC 3339 in whole seconds.
+    pub last_transition_time: SmolStr,
+    /// The `metadata.generation` that this was said of.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub observed_generation: i64,
+}
+
+/// An object of any kind of which only the metadata is asked for and kept.
+#[derive(Debug, Deserialize)]
+#[serde(bound = "")]
+pub struct Meta<K> {
+    /// The metadata of a `K`.
+    pub metadata: ObjectMeta,
+    #[serde(skip)]
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: Resource> Resource for Meta<K> {
+    const GROUP: &'static str = K::GROUP;
+    const VERSION: &'static str = K::VERSION;
+    const PLURAL: &'static str = K::PLURAL;
+    const KIND: &'static str = K::KIND;
+    const ACCEPT: Accept = Accept::MetadataOnly;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
+/// `kind: Status`: how the API server says no, in an error's body and in a watch's `ERROR` event.
+/// See <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/>.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Status {
+    /// HTTP status code.
+    pub code: u16,
+    /// One word for programs: `AlreadyExists`, `Conflict`, `Expired`, … Absent in unclassified errors.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// What it is about.
+    pub details: StatusDetails,
+}
+
+/// The part of a [`Status`] that programs look at.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StatusDetails {
+    /// The object's name; absent where the whole kind is unknown.
+    pub name: String,
+    /// The resource (`deployments`) or the kind, depending on the error.
+    pub kind: String,
+    /// Each thing that is wrong.
+    pub causes: Vec<StatusCause>,
+    /// When to try again, 0 where the server does not say.
+    pub retry_after_seconds: u64,
+}
+
+/// One thing that is wrong, in [`StatusDetails`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StatusCause {
+    /// One word for programs.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// Path of the field.
+    pub field: String,
+}
+
+impl Status {
+    /// The version asked for has left the server's history. `Gone` is what servers before 1.18 said.
+    #[must_use]
+    pub fn is_expired(&self) -> bool {
+        self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
+    }
+
+    /// The version asked for is newer than anything that the server knows.
+    #[must_use]
+    pub fn is_too_new(&self) -> bool {
+        self.has_cause("ResourceVersionTooLarge")
+    }
+
+    /// Whether one of the causes has this reason.
+    #[must_use]
+    pub fn has_cause(&self, reason: &str) -> bool {
+        self.details.causes.iter().any(|cause| cause.reason == reason)
+    }
+}
+
+/// Orders two resourceVersions of the same resource, or says that they cannot be ordered.
+///
+/// They are decimal numbers of any length without leading zeros
+/// ([KEP-5504](https://github.com/kubernetes/enhancements/issues/5504)): the longer is the newer, of equal length the
+/// larger. Anything else (`""`, `"0"`, `"007"`, `"abc"`) is only equal or different.
+#[must_use]
+pub fn compare_versions(one: &str, other: &str) -> Option<Ordering> {
+    let is_number =
+        |text: &str| !text.is_empty() && !text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit());
+    if !is_number(one) || !is_number(other) {
+        return None;
+    }
+    Some(one.len().cmp(&other.len()).then_with(|| one.cmp(other)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_ordered_as_numbers_of_any_length() {
+        let order = |one, other| compare_versions(one, other);
+        assert_eq!(order("9", "10"), Some(Ordering::Less));
+        assert_eq!(order("10", "9"), Some(Ordering::Greater));
+        assert_eq!(order("170141183460469231731687303715884105728", "9"), Some(Ordering::Greater));
+        assert_eq!(order("12", "12"), Some(Ordering::Equal));
+        for odd in ["", "0", "007", "abc", "1.5", "-3", "１"] {
+            assert_eq!(order(odd, "5"), None, "{odd}");
+            assert_eq!(order("5", odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn paths_follow_group_namespace_and_name() {
+        use kinds::{Deployment, Service};
+        assert_eq!(Deployment::collection_path(None), "/apis/apps/v1/deployments");
+        assert_eq!(Deployment::path(&Key::namespaced("a", "b")), "/apis/apps/v1/namespaces/a/deployments/b");
+        assert_eq!(Service::collection_path(Some("a")), "/api/v1/namespaces/a/services");
+    }
+}

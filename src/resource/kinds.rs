@@ -1,0 +1,251 @@
+//! The few built-in kinds that we read and write, with only the fields that we use.
+//!
+//! What is named here is what an operator owns or looks at; the rest of an object stays on the server, untouched.
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use super::{Condition, Labels, ObjectMeta, Resource};
+
+/// `apps/v1` Deployment: keeps that many Pods of that template running.
+/// See <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/deployment-v1/>.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Deployment {
+    /// Name, labels, owners, versions.
+    pub metadata: ObjectMeta,
+    /// What is asked for.
+    pub spec: DeploymentSpec,
+    /// What the Deployment controller reports.
+    #[serde(skip_serializing)]
+    pub status: DeploymentStatus,
+}
+
+impl Resource for Deployment {
+    const GROUP: &'static str = "apps";
+    const VERSION: &'static str = "v1";
+    const PLURAL: &'static str = "deployments";
+    const KIND: &'static str = "Deployment";
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
+/// What a Deployment asks for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeploymentSpec {
+    /// How many Pods.
+    pub replicas: i32,
+    /// Which Pods are its own; cannot be changed.
+    pub selector: LabelSelector,
+    /// What each Pod is like.
+    pub template: PodTemplate,
+}
+
+/// The equality half of a label selector.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LabelSelector {
+    /// The labels that are asked for, each with its value.
+    pub match_labels: Labels,
+}
+
+/// What Pods are made from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PodTemplate {
+    /// The Pods' labels.
+    pub metadata: PodMeta,
+    /// The Pods' content.
+    pub spec: PodSpec,
+}
+
+/// Metadata of a [`PodTemplate`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PodMeta {
+    /// The Pods' labels.
+    pub labels: Labels,
+}
+
+/// The content of a Pod, as far as we set it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpec {
+    /// What runs, by name.
+    pub containers: Box<[Container]>,
+    /// Whether the Pod gets credentials for the API server. The API server takes "absent" for yes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub automount_service_account_token: Option<bool>,
+    /// What holds for all containers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub security_context: Option<PodSecurityContext>,
+}
+
+/// What holds for all containers of a Pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSecurityContext {
+    /// Which system calls are let through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seccomp_profile: Option<SeccompProfile>,
+}
+
+/// Which system calls are let through.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SeccompProfile {
+    /// `RuntimeDefault`, `Unconfined` or `Localhost`.
+    pub r#type: SmolStr,
+}
+
+/// One container of a Pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Container {
+    /// Unique in the Pod.
+    pub name: SmolStr,
+    /// What to run.
+    pub image: SmolStr,
+    /// Where it listens.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub ports: Box<[ContainerPort]>,
+    /// When it may be sent requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readiness_probe: Option<Probe>,
+    /// What it may do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub security_context: Option<SecurityContext>,
+}
+
+/// A port that a container listens on: all its fields, because the list is owned whole.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerPort {
+    /// What a Service's `targetPort` can call it.
+    pub name: SmolStr,
+    /// 1 to 65535.
+    pub container_port: i32,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: SmolStr,
+    /// The same port on the node; 0 where there is none.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub host_port: i32,
+    /// The node's address for it.
+    #[serde(rename = "hostIP", skip_serializing_if = "SmolStr::is_empty")]
+    pub host_ip: SmolStr,
+}
+
+fn is_unset(port: &i32) -> bool {
+    *port == 0
+}
+
+/// Asks whether a container is well.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Probe {
+    /// By opening a connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp_socket: Option<TcpSocket>,
+}
+
+/// Where to connect to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TcpSocket {
+    /// Number or name of the port.
+    pub port: Port,
+}
+
+/// A port by number or by name (`IntOrString`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Port {
+    /// 1 to 65535.
+    Number(i32),
+    /// As in [`ContainerPort::name`].
+    Name(SmolStr),
+}
+
+/// What a container may do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SecurityContext {
+    /// Whether a process can gain more rights than its parent (set-user-ID programs).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_privilege_escalation: Option<bool>,
+}
+
+/// What the Deployment controller reports.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeploymentStatus {
+    /// The `metadata.generation` that the rest is about.
+    pub observed_generation: i64,
+    /// Pods that exist, old and new.
+    pub replicas: i32,
+    /// Pods of the present template.
+    pub updated_replicas: i32,
+    /// Pods that pass their readiness probe.
+    pub ready_replicas: i32,
+    /// Pods ready for `minReadySeconds`.
+    pub available_replicas: i32,
+    /// `Available`, `Progressing`, `ReplicaFailure`.
+    pub conditions: Box<[Condition]>,
+}
+
+/// `v1` Service: one address for the Pods that a selector names.
+/// See <https://kubernetes.io/docs/reference/kubernetes-api/service-resources/service-v1/>.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Service {
+    /// Name, labels, owners, versions.
+    pub metadata: ObjectMeta,
+    /// What is asked for.
+    pub spec: ServiceSpec,
+}
+
+impl Resource for Service {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "v1";
+    const PLURAL: &'static str = "services";
+    const KIND: &'static str = "Service";
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
+/// What a Service asks for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServiceSpec {
+    /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`.
+    pub r#type: SmolStr,
+    /// Which Pods answer.
+    pub selector: Labels,
+    /// Where it listens.
+    pub ports: Box<[ServicePort]>,
+}
+
+/// A port that a Service listens on: all its fields, because the list is owned whole.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServicePort {
+    /// Unique in the Service.
+    #[serde(default)]
+    pub name: SmolStr,
+    /// Where the Service listens.
+    pub port: i32,
+    /// Where the Pods listen.
+    pub target_port: Port,
+    /// `TCP`, `UDP` or `SCTP`.
+    #[serde(default)]
+    pub protocol: SmolStr,
+    /// The same on each node; 0 where there is none.
+    #[serde(default, skip_serializing_if = "is_unset")]
+    pub node_port: i32,
+    /// What is spoken there.
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+    pub app_protocol: SmolStr,
+}

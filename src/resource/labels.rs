@@ -1,0 +1,131 @@
+//! Labels, kept as the text that a selector would be: `app=web,tier=front`.
+//!
+//! A map of a few short strings costs an allocation or two per entry; a label can hold neither `=` nor `,`, so one
+//! sorted text holds them all in one allocation, and comparing two sets is comparing two texts.
+//! See <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set>.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{MapAccess, Visitor},
+};
+
+/// A sorted set of `key=value`.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Labels(Box<str>);
+
+impl Labels {
+    /// The value of `key`.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
+    }
+
+    /// No labels.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them, by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.split(',').filter_map(|label| label.split_once('='))
+    }
+
+    /// As an equality selector: `app=web,tier=front`.
+    #[must_use]
+    pub fn as_selector(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'a> FromIterator<(&'a str, &'a str)> for Labels {
+    fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(labels: I) -> Labels {
+        let mut labels: Vec<_> = labels.into_iter().collect();
+        labels.sort_unstable();
+        let labels: Vec<_> = labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+        Labels(labels.join(",").into())
+    }
+}
+
+impl fmt::Debug for Labels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for Labels {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Labels, D::Error> {
+        deserializer.deserialize_map(LabelsVisitor)
+    }
+}
+
+struct LabelsVisitor;
+
+impl<'de> Visitor<'de> for LabelsVisitor {
+    type Value = Labels;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of labels")
+    }
+
+    /// The API server sends them sorted, so appending is nearly always all there is to do.
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
+        let mut text = String::new();
+        let mut last_start = 0;
+        let mut is_sorted = true;
+        while let Some((key, value)) = map.next_entry::<Piece, Piece>()? {
+            if text.is_empty() {
+                text.reserve(128);
+            } else {
+                text.push(',');
+            }
+            let start = text.len();
+            text.push_str(&key.0);
+            is_sorted &= start == 0 || text[last_start..].split('=').next() < Some(&key.0);
+            text.push('=');
+            text.push_str(&value.0);
+            last_start = start;
+        }
+        let labels = Labels(text.into());
+        if is_sorted { Ok(labels) } else { Ok(labels.iter().collect()) }
+    }
+}
+
+/// A borrowed string where the JSON has no escapes in it, as in every label.
+#[derive(Deserialize)]
+struct Piece<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_sorted_whatever_order_they_come_in() {
+        let labels: Labels =
+            serde_json::from_str(r#"{"tier":"front","app":"web","empty":""}"#).expect("labels");
+        assert_eq!(labels.as_selector(), "app=web,empty=,tier=front");
+        assert_eq!(labels.get("app"), Some("web"));
+        assert_eq!(labels.get("empty"), Some(""));
+        assert_eq!(labels.get("ap"), None);
+        assert_eq!(
+            serde_json::to_string(&labels).expect("JSON"),
+            r#"{"app":"web","empty":"","tier":"front"}"#
+        );
+        assert_eq!(labels, [("tier", "front"), ("empty", ""), ("app", "web")].into_iter().collect());
+    }
+
+    #[test]
+    fn no_labels_are_an_empty_text() {
+        let labels: Labels = serde_json::from_str("{}").expect("labels");
+        assert!(labels.is_empty());
+        assert_eq!(labels.iter().count(), 0);
+    }
+}

@@ -1,0 +1,102 @@
+//! Reading objects that may not be what we expect.
+//!
+//! An older schema may have let in `port: "eighty"`. Such an object is there all the same: its neighbours must be read,
+//! and its children must not be taken for orphans. So whatever has readable metadata counts as present.
+//!
+//! ```json
+//! {"kind": "DeploymentList", "metadata": {"resourceVersion": "1207", "continue": "eyJ2Ijoi…"}, "items": [{…}, {…}]}
+//! ```
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use smol_str::SmolStr;
+
+use super::{ObjectMeta, Resource};
+
+/// An object as it came from the API server.
+#[derive(Debug)]
+pub enum Decoded<K> {
+    /// As it should be.
+    Readable(K),
+    /// There, but not readable as a `K`.
+    Broken(Broken),
+}
+
+/// An object that exists but does not decode.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    /// What could be read.
+    pub metadata: ObjectMeta,
+    /// What could not, and where: `invalid type: string "eighty", expected i32 at line 1 column 312`.
+    pub error: String,
+}
+
+impl<K: Resource> Decoded<K> {
+    /// Reads one object. Fails only where not even metadata can be read.
+    pub fn from_json(json: &str) -> Result<Decoded<K>, serde_json::Error> {
+        match serde_json::from_str(json) {
+            Ok(object) => Ok(Decoded::Readable(object)),
+            Err(error) => {
+                let JustMetadata { metadata } = serde_json::from_str(json)?;
+                Ok(Decoded::Broken(Broken { metadata, error: error.to_string() }))
+            }
+        }
+    }
+
+    /// The metadata, which is readable either way.
+    pub fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Decoded::Readable(object) => object.metadata(),
+            Decoded::Broken(broken) => &broken.metadata,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct JustMetadata {
+    metadata: ObjectMeta,
+}
+
+/// One page of a list.
+#[derive(Debug)]
+pub struct List<K> {
+    /// The version of the whole list, the same on each of its pages: where a watch goes on from.
+    pub version: SmolStr,
+    /// What to send back for the next page. Empty: this was the last.
+    pub continue_token: String,
+    /// The objects, by namespace and name.
+    pub items: Vec<Decoded<K>>,
+}
+
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
+struct Page<T> {
+    metadata: PageMeta,
+    /// Go writes an empty list as `null` here and there.
+    items: Option<Vec<T>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PageMeta {
+    #[serde(default)]
+    resource_version: SmolStr,
+    #[serde(default)]
+    r#continue: String,
+}
+
+impl<K: Resource> List<K> {
+    /// Reads a page. One pass where all its objects are readable, a second one where they are not.
+    pub fn from_json(json: &[u8]) -> Result<List<K>, serde_json::Error> {
+        let (metadata, items) = match serde_json::from_slice::<Page<K>>(json) {
+            Ok(page) => (page.metadata, page.items.into_iter().flatten().map(Decoded::Readable).collect()),
+            Err(_) => {
+                let page: Page<&RawValue> = serde_json::from_slice(json)?;
+                let items: Result<_, _> =
+                    page.items.into_iter().flatten().map(|item| Decoded::from_json(item.get())).collect();
+                (page.metadata, items?)
+            }
+        };
+        Ok(List { version: metadata.resource_version, continue_token: metadata.r#continue, items })
+    }
+}
