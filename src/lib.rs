@@ -1,3 +1,5 @@
 //! listwatch
 
 pub mod resource;
+
+pub mod client;

@@ -1,0 +1,517 @@
+//! Speaks to an API server: verb, path, answer.
+//!
+//! Each method is one HTTP request. What `curl` would send for `client.patch(&key, Part::Object, &Patch::Json(…))`:
+//!
+//! ```text
+//! PATCH /apis/apps/v1/namespaces/default/deployments/web HTTP/2
+//! accept: application/json
+//! authorization: Bearer …
+//! content-type: application/json-patch+json
+//! user-agent: listwatch/0.1.0
+//!
+//! [{"op": "replace", "path": "/spec/replicas", "value": 3}]
+//!
+//! HTTP/2 200
+//! content-type: application/json
+//!
+//! {"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {…}, …}
+//! ```
+//!
+//! Where the server is and who we are to it is in [`Config`]; connections, deadlines and repeats are in `http`. What did
+//! not work is an [`Error`]: verb, object, cause. Watching, which is more than a request, is a chapter of its own.
+
+mod auth;
+mod config;
+mod error;
+mod exec;
+mod http;
+mod kubeconfig;
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use ::http::{HeaderMap, Method};
+use bytes::Bytes;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+
+pub use config::{Config, Env, Options};
+pub use error::Error;
+
+use crate::resource::{Accept, Key, ObjectMeta, Resource, Scope, list::List};
+use error::{Cause, not_json};
+use http::{Chunks, Transport};
+
+/// Everything, in JSON.
+const JSON: &str = "application/json";
+
+/// What may stand in a path as it is: the unreserved characters of RFC 3986.
+const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// A way to an API server. Clones share its connections.
+#[derive(Clone)]
+pub struct Client {
+    transport: Arc<Transport>,
+}
+
+/// Which page of a list.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Page<'a> {
+    /// A resourceVersion; the list is not older than that. `None`: the most recent. Counts for the first page only.
+    pub version: Option<&'a str>,
+    /// [`List::continue_token`] of the page before. Empty: the first page.
+    pub continue_token: &'a str,
+    /// Most objects on a page. 0: all of them on one.
+    pub limit: u32,
+}
+
+/// Where a watch begins.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchFrom<'a> {
+    /// A resourceVersion: what happened after that. Empty: the most recent.
+    pub version: &'a str,
+    /// When the server is to end the watch.
+    pub timeout_secs: u32,
+    /// What comes first.
+    pub mode: WatchMode,
+}
+
+/// What a watch sends first. Both ask for bookmarks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchMode {
+    /// Changes alone, after a list.
+    Changes,
+    /// Every object there is, then a bookmark that says so, then changes. Not every server can.
+    InitialEvents,
+}
+
+/// Which part of an object a patch is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Everything but the status.
+    Object,
+    /// The status alone.
+    Status,
+    /// The number of replicas. The answer is an `autoscaling/v1` Scale: see [`Client::scale`].
+    Scale,
+}
+
+/// A change to an object.
+#[derive(Clone, Debug)]
+pub enum Patch {
+    /// `application/json-patch+json`: operations, all or none of them.
+    Json(Vec<Value>),
+    /// `application/merge-patch+json`: what is named is set, `null` removes, lists are replaced.
+    Merge(Value),
+    /// `application/apply-patch+yaml`: server-side apply. The object is created where it is absent, and whatever this
+    /// manager named before and does not any more is removed.
+    Apply {
+        /// In whose name; at most 128 bytes.
+        manager: String,
+        /// Whether to take fields from other managers. If not, theirs are a conflict.
+        force: bool,
+        /// apiVersion, kind, name, and the fields that this manager wants.
+        object: Value,
+    },
+}
+
+/// How to delete, and what only.
+#[derive(Clone, Debug, Default)]
+pub struct DeleteOptions {
+    /// What becomes of the object's dependents. `None`: as the server does by default, mostly in the background.
+    pub propagation: Option<Propagation>,
+    /// Only the object with this uid; else 409.
+    pub uid: Option<SmolStr>,
+    /// Only the object in this resourceVersion; else 409.
+    pub version: Option<SmolStr>,
+}
+
+/// What becomes of the dependents of a deleted object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Propagation {
+    /// They are deleted after it.
+    Background,
+    /// They are deleted before it.
+    Foreground,
+    /// They stay.
+    Orphan,
+}
+
+/// `autoscaling/v1` Scale: how many replicas an object of whatever kind has.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Scale {
+    /// Name and versions of the object itself.
+    pub metadata: ObjectMeta,
+    /// What is asked for.
+    #[serde(default)]
+    pub spec: Replicas,
+    /// What is there.
+    #[serde(default)]
+    pub status: Replicas,
+}
+
+/// A number of replicas. Go leaves out a zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Replicas {
+    /// How many.
+    #[serde(default)]
+    pub replicas: i32,
+}
+
+/// A request by its path, for what has no type here.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// `GET`, `POST`, …
+    pub method: Method,
+    /// As in a URL, percent-encoded: `/api/v1/namespaces/default/pods`. May have a query of its own.
+    pub path: String,
+    /// More of the query, not yet encoded.
+    pub query: Vec<(&'static str, String)>,
+    /// The media type to ask for.
+    pub accept: Cow<'static, str>,
+    /// The media type of the body.
+    pub content_type: Cow<'static, str>,
+    /// Empty: none.
+    pub body: Bytes,
+}
+
+/// The head of an answer.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// HTTP status code, 2xx.
+    pub status: u16,
+    /// HTTP headers.
+    pub headers: HeaderMap,
+}
+
+/// An answer that says yes. One that says no is an [`Error`].
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// HTTP status code, 2xx.
+    pub status: u16,
+    /// HTTP headers.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+/// The body of a watch, as it comes. Dropped: the watch ends.
+pub struct Body {
+    chunks: Chunks,
+    object: String,
+}
+
+impl Client {
+    /// A client for that server. Reads certificates, and does not connect.
+    pub fn new(config: Config) -> Result<Client, Error> {
+        let server = config.server.to_string();
+        let transport = Transport::new(config).map_err(|cause| cause.about("connect to", server))?;
+        Ok(Client { transport: Arc::new(transport) })
+    }
+
+    /// The address of the server, as a URL.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        self.transport.config().server.as_str()
+    }
+
+    /// Who we are, in words: `user admin of context local`. Never a secret.
+    #[must_use]
+    pub fn user(&self) -> String {
+        self.transport.config().user.clone()
+    }
+
+    /// The namespace of the context or of the service account; `default` where neither says.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.transport.config().namespace
+    }
+
+    /// The server's version: `v1.36.3`.
+    pub async fn version(&self) -> Result<String, Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Version {
+            git_version: String,
+        }
+        let version: Version = self
+            .typed(Request::get("/version"), "a version")
+            .await
+            .map_err(|cause| cause.about("get", "/version"))?;
+        Ok(version.git_version)
+    }
+
+    /// Reads one object.
+    pub async fn get<K: Resource>(&self, key: &Key) -> Result<K, Error> {
+        let wrong = |cause: Cause| cause.about("get", name::<K>(key));
+        let request = Request::get(path::<K>(key).map_err(wrong)?).accept(accept_object::<K>());
+        self.typed(request, K::KIND).await.map_err(wrong)
+    }
+
+    /// Reads one page of a list.
+    pub async fn list_page<K: Resource>(&self, scope: &Scope, page: &Page<'_>) -> Result<List<K>, Error> {
+        let mut request = Request::get(collection::<K>(scope.namespace.as_deref())).accept(match K::ACCEPT {
+            Accept::Whole => JSON,
+            Accept::MetadataOnly => "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+        });
+        request.select(scope);
+        if page.limit > 0 {
+            request.query.push(("limit", page.limit.to_string()));
+        }
+        match page.version {
+            // A token knows its version, and the server refuses to be told it twice.
+            _ if !page.continue_token.is_empty() => {
+                request.query.push(("continue", page.continue_token.to_owned()))
+            }
+            Some(version) if !version.is_empty() => {
+                request.query.push(("resourceVersion", version.to_owned()));
+                request.query.push(("resourceVersionMatch", "NotOlderThan".to_owned()));
+            }
+            Some(_) | None => {}
+        }
+        self.list(&request).await.map_err(|cause| cause.about("list", several::<K>(scope)))
+    }
+
+    async fn list<K: Resource>(&self, request: &Request) -> Result<List<K>, Cause> {
+        let answer = self.transport.call(request).await?;
+        List::from_json(&answer.body)
+            .map_err(|error| not_json(&request.path, &answer.headers, &answer.body, "a list", &error))
+    }
+
+    /// Opens a watch: `Ok` with the answer 200, and before any event. There is no deadline from there on.
+    pub async fn watch<K: Resource>(&self, scope: &Scope, from: &WatchFrom<'_>) -> Result<Body, Error> {
+        let mut request =
+            Request::get(collection::<K>(scope.namespace.as_deref())).accept(accept_object::<K>());
+        request.query.push(("watch", "1".to_owned()));
+        request.query.push(("allowWatchBookmarks", "true".to_owned()));
+        request.query.push(("timeoutSeconds", from.timeout_secs.to_string()));
+        if !from.version.is_empty() {
+            request.query.push(("resourceVersion", from.version.to_owned()));
+        }
+        match from.mode {
+            WatchMode::Changes => {}
+            WatchMode::InitialEvents => {
+                request.query.push(("sendInitialEvents", "true".to_owned()));
+                request.query.push(("resourceVersionMatch", "NotOlderThan".to_owned()));
+            }
+        }
+        request.select(scope);
+        let object = several::<K>(scope);
+        match self.transport.open(&request).await {
+            Ok((_head, chunks)) => Ok(Body { chunks, object }),
+            Err(cause) => Err(cause.about("watch", object)),
+        }
+    }
+
+    /// Creates an object; 409 AlreadyExists where one of that name is there, whoever made it.
+    pub async fn create<K: Resource + Serialize>(&self, object: &K) -> Result<K, Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Typed<'a, K> {
+            api_version: String,
+            kind: &'static str,
+            #[serde(flatten)]
+            object: &'a K,
+        }
+        let key = object.key();
+        let wrong = |cause: Cause| cause.about("create", name::<K>(&key));
+        let typed = Typed { api_version: K::api_version(), kind: K::KIND, object };
+        let body = serde_json::to_vec(&typed).map_err(|error| wrong(Cause::Other(error.to_string())))?;
+        let request = Request::get(collection::<K>(key.namespace.as_deref()))
+            .accept(accept_object::<K>())
+            .sends(Method::POST, JSON, body);
+        self.typed(request, K::KIND).await.map_err(wrong)
+    }
+
+    /// Changes an object, and answers with the whole of it.
+    pub async fn patch<K: Resource>(&self, key: &Key, part: Part, patch: &Patch) -> Result<K, Error> {
+        self.patch_as::<K, K>(key, part, patch, K::KIND).await
+    }
+
+    /// How many replicas an object has, whatever its kind.
+    pub async fn scale<K: Resource>(&self, key: &Key) -> Result<Scale, Error> {
+        let wrong = |cause: Cause| cause.about("get scale of", name::<K>(key));
+        let request = Request::get(path::<K>(key).map_err(wrong)? + "/scale");
+        self.typed(request, "Scale").await.map_err(wrong)
+    }
+
+    /// Asks for that many replicas.
+    pub async fn set_scale<K: Resource>(&self, key: &Key, replicas: u32) -> Result<Scale, Error> {
+        let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
+        self.patch_as::<K, Scale>(key, Part::Scale, &patch, "Scale").await
+    }
+
+    async fn patch_as<K: Resource, T: DeserializeOwned>(
+        &self,
+        key: &Key,
+        part: Part,
+        patch: &Patch,
+        kind: &str,
+    ) -> Result<T, Error> {
+        let verb = match patch {
+            Patch::Json(_) | Patch::Merge(_) => "patch",
+            Patch::Apply { .. } => "apply",
+        };
+        let subresource = match part {
+            Part::Object => "",
+            Part::Status => "/status",
+            Part::Scale => "/scale",
+        };
+        let wrong = |cause: Cause| cause.about(verb, name::<K>(key) + subresource);
+        let (content_type, body) = match patch {
+            Patch::Json(operations) => ("application/json-patch+json", serde_json::to_vec(operations)),
+            Patch::Merge(object) => ("application/merge-patch+json", serde_json::to_vec(object)),
+            Patch::Apply { object, .. } => ("application/apply-patch+yaml", serde_json::to_vec(object)),
+        };
+        let body = body.map_err(|error| wrong(Cause::Other(error.to_string())))?;
+        let path = path::<K>(key).map_err(wrong)? + subresource;
+        let mut request = Request::get(path).sends(Method::PATCH, content_type, body);
+        if part != Part::Scale {
+            request = request.accept(accept_object::<K>());
+        }
+        if let Patch::Apply { manager, force, .. } = patch {
+            request.query.push(("fieldManager", manager.clone()));
+            request.query.push(("force", force.to_string()));
+        }
+        self.typed(request, kind).await.map_err(wrong)
+    }
+
+    /// Deletes an object, or marks it for deletion where it has finalizers.
+    pub async fn delete<K: Resource>(&self, key: &Key, options: &DeleteOptions) -> Result<(), Error> {
+        let wrong = |cause: Cause| cause.about("delete", name::<K>(key));
+        let path = path::<K>(key).map_err(wrong)?;
+        let request = Request::get(path).sends(Method::DELETE, JSON, options.to_json());
+        // The answer is a Status or the object, and says nothing that we do not know.
+        self.transport.call(&request).await.map(drop).map_err(wrong)
+    }
+
+    /// Sends any request, and reads the whole answer.
+    pub async fn send(&self, request: Request) -> Result<Answer, Error> {
+        self.transport.call(&request).await.map_err(|cause| request.about(cause))
+    }
+
+    /// Sends any request, and hands out the answer as it comes.
+    pub async fn stream(&self, request: Request) -> Result<(Head, Body), Error> {
+        match self.transport.open(&request).await {
+            Ok((head, chunks)) => Ok((head, Body { chunks, object: request.path })),
+            Err(cause) => Err(request.about(cause)),
+        }
+    }
+
+    async fn typed<T: DeserializeOwned>(&self, request: Request, kind: &str) -> Result<T, Cause> {
+        let answer = self.transport.call(&request).await?;
+        serde_json::from_slice(&answer.body)
+            .map_err(|error| not_json(&request.path, &answer.headers, &answer.body, kind, &error))
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("server", &self.server())
+            .field("user", &self.user())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Request {
+    /// `GET path`, asking for JSON.
+    #[must_use]
+    pub fn get(path: impl Into<String>) -> Request {
+        Request {
+            method: Method::GET,
+            path: path.into(),
+            query: Vec::new(),
+            accept: JSON.into(),
+            content_type: JSON.into(),
+            body: Bytes::new(),
+        }
+    }
+
+    fn accept(mut self, media_type: &'static str) -> Request {
+        self.accept = media_type.into();
+        self
+    }
+
+    fn sends(mut self, method: Method, content_type: &'static str, body: Vec<u8>) -> Request {
+        self.method = method;
+        self.content_type = content_type.into();
+        self.body = body.into();
+        self
+    }
+
+    fn select(&mut self, scope: &Scope) {
+        if !scope.labels.is_empty() {
+            self.query.push(("labelSelector", scope.labels.clone()));
+        }
+    }
+
+    fn about(&self, cause: Cause) -> Error {
+        cause.about(self.method.as_str().to_lowercase(), self.path.clone())
+    }
+}
+
+impl DeleteOptions {
+    fn to_json(&self) -> Vec<u8> {
+        let mut options = json!({ "apiVersion": "v1", "kind": "DeleteOptions" });
+        if let Some(propagation) = self.propagation {
+            options["propagationPolicy"] = json!(propagation);
+        }
+        if let Some(uid) = &self.uid {
+            options["preconditions"]["uid"] = uid.as_str().into();
+        }
+        if let Some(version) = &self.version {
+            options["preconditions"]["resourceVersion"] = version.as_str().into();
+        }
+        options.to_string().into_bytes()
+    }
+}
+
+impl Body {
+    /// The next piece of the stream, cut anywhere. `None`: the server ended it. `Err`: it was cut.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
+        self.chunks.next().await.map_err(|cause| cause.about("watch", self.object.clone()))
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body").field("object", &self.object).finish_non_exhaustive()
+    }
+}
+
+/// `deployments/default/web`, for errors.
+fn name<K: Resource>(key: &Key) -> String {
+    format!("{}/{key}", K::PLURAL)
+}
+
+/// `deployments (all namespaces)`, for errors.
+fn several<K: Resource>(scope: &Scope) -> String {
+    format!("{} ({scope})", K::PLURAL)
+}
+
+fn accept_object<K: Resource>() -> &'static str {
+    match K::ACCEPT {
+        Accept::Whole => JSON,
+        Accept::MetadataOnly => "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+    }
+}
+
+fn collection<K: Resource>(namespace: Option<&str>) -> String {
+    K::collection_path(namespace.map(encode).as_deref())
+}
+
+/// The path of one object. Without a name it would be that of the collection, and a delete would delete everything.
+fn path<K: Resource>(key: &Key) -> Result<String, Cause> {
+    for segment in [Some(&key.name), key.namespace.as_ref()].into_iter().flatten() {
+        if matches!(segment.as_str(), "" | "." | "..") {
+            return Err(Cause::Other(format!("{segment:?} is no name")));
+        }
+    }
+    Ok(format!("{}/{}", collection::<K>(key.namespace.as_deref()), encode(&key.name)))
+}
+
+fn encode(segment: &str) -> String {
+    utf8_percent_encode(segment, PATH_SEGMENT).to_string()
+}

@@ -1,0 +1,193 @@
+//! Who we are to the API server: a token, a password, or what a plugin says.
+//!
+//! ```text
+//! Authorization: Bearer eyJhbGciOiJSUzI1NiIsImtpZCI6…
+//! ```
+//!
+//! The kubelet replaces a pod's token long before it ends, by swapping a symlink. So a token file is opened by its path
+//! again and again, and its last good content is kept while it cannot be read. See
+//! <https://kubernetes.io/docs/tasks/configure-pod-container/configure-service-account/#launch-a-pod-using-service-account-token-projection>.
+
+use std::{
+    fmt, fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use reqwest::header::HeaderValue;
+use tokio::{sync::Mutex, time::Instant};
+use tracing::warn;
+
+use super::exec::Plugin;
+
+/// Age at which a file is read again. client-go does so after 50 s, and the kubelet renews a token minutes before its end.
+pub(super) const FILE_AGE_MAX: Duration = Duration::from_secs(50);
+
+/// Largest file that is read: a kubeconfig of a thousand clusters has a few MB.
+const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// Text that must not be seen: `Debug` hides it, and there is no `Display`.
+#[derive(Clone, PartialEq)]
+pub(super) struct Secret(pub(super) String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// Where the credentials come from.
+#[derive(Debug)]
+pub(super) enum Login {
+    /// No `Authorization` at all; a client certificate, perhaps.
+    Nothing,
+    Token(Secret),
+    /// `first` is good until the file has been read once.
+    TokenFile {
+        path: PathBuf,
+        first: Option<Secret>,
+    },
+    Password {
+        username: String,
+        password: Secret,
+    },
+    Plugin(Box<Plugin>),
+}
+
+/// What one request shows to the server.
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Credential {
+    pub(super) authorization: Option<HeaderValue>,
+    /// Client certificate and key from a plugin, in PEM.
+    pub(super) identity: Option<Arc<[u8]>>,
+}
+
+impl Credential {
+    pub(super) fn bearer(token: &str) -> Result<Credential, String> {
+        let token = token.trim();
+        if token.is_empty() {
+            return Err("it is empty".to_owned());
+        }
+        Credential::header(&format!("Bearer {token}"))
+    }
+
+    fn basic(username: &str, password: &Secret) -> Result<Credential, String> {
+        Credential::header(&format!("Basic {}", BASE64.encode(format!("{username}:{}", password.0))))
+    }
+
+    fn header(text: &str) -> Result<Credential, String> {
+        // The error would quote nothing, and must not.
+        let mut value =
+            HeaderValue::from_str(text).map_err(|_| "it cannot stand in an HTTP header".to_owned())?;
+        value.set_sensitive(true);
+        Ok(Credential { authorization: Some(value), identity: None })
+    }
+}
+
+/// The credentials as they are now.
+pub(super) struct Credentials {
+    login: Login,
+    /// Held while the file is read or the plugin runs, so that this happens once, however many requests wait for it.
+    held: Mutex<Option<Held>>,
+}
+
+struct Held {
+    credential: Credential,
+    since: Instant,
+    /// When the plugin said that its answer ends.
+    until: Option<SystemTime>,
+}
+
+impl Credentials {
+    pub(super) fn new(login: Login) -> Credentials {
+        Credentials { login, held: Mutex::new(None) }
+    }
+
+    /// What to show now; read again when it is old.
+    pub(super) async fn current(&self) -> Result<Credential, String> {
+        let mut held = self.held.lock().await;
+        match &*held {
+            Some(known) if self.is_fresh(known) => Ok(known.credential.clone()),
+            Some(_) | None => self.obtain(&mut held).await,
+        }
+    }
+
+    /// What to show after `refused` got a 401. `None`: there is nothing else to show.
+    pub(super) async fn renew(&self, refused: &Credential) -> Result<Option<Credential>, String> {
+        match &self.login {
+            Login::Nothing | Login::Token(_) | Login::Password { .. } => return Ok(None),
+            Login::TokenFile { .. } | Login::Plugin(_) => {}
+        }
+        let mut held = self.held.lock().await;
+        match &*held {
+            // Of many requests that were refused together, the first has done it for all.
+            Some(known) if known.credential != *refused => Ok(Some(known.credential.clone())),
+            Some(_) | None => self.obtain(&mut held).await.map(Some),
+        }
+    }
+
+    fn is_fresh(&self, held: &Held) -> bool {
+        match &self.login {
+            Login::Nothing | Login::Token(_) | Login::Password { .. } => true,
+            Login::TokenFile { .. } => held.since.elapsed() < FILE_AGE_MAX,
+            Login::Plugin(_) => held.until.is_none_or(|end| SystemTime::now() < end),
+        }
+    }
+
+    async fn obtain(&self, held: &mut Option<Held>) -> Result<Credential, String> {
+        let mut until = None;
+        let credential = match &self.login {
+            Login::Nothing => Credential::default(),
+            Login::Token(token) => Credential::bearer(&token.0).map_err(|cause| format!("token: {cause}"))?,
+            Login::Password { username, password } => Credential::basic(username, password)
+                .map_err(|cause| format!("username and password: {cause}"))?,
+            Login::TokenFile { path, first } => {
+                let last_good = match (&held, first) {
+                    (Some(known), _) => Some(known.credential.clone()),
+                    (None, Some(first)) => Credential::bearer(&first.0).ok(),
+                    (None, None) => None,
+                };
+                read_token(path, last_good)?
+            }
+            Login::Plugin(plugin) => {
+                let issued = plugin.run().await?;
+                until = issued.until;
+                issued.credential
+            }
+        };
+        *held = Some(Held { credential: credential.clone(), since: Instant::now(), until });
+        Ok(credential)
+    }
+}
+
+fn read_token(path: &Path, last_good: Option<Credential>) -> Result<Credential, String> {
+    let read = read_text(path).and_then(|token| {
+        Credential::bearer(&token).map_err(|cause| format!("token file {}: {cause}", path.display()))
+    });
+    match (read, last_good) {
+        (Ok(credential), _) => Ok(credential),
+        (Err(error), None) => Err(error),
+        (Err(error), Some(last_good)) => {
+            warn!(error, "token not read, the last one is kept");
+            Ok(last_good)
+        }
+    }
+}
+
+/// Reads a small file. A few KB, mostly from memory (a pod's mounts are tmpfs): not worth a thread.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, io::Error> {
+    let mut content = Vec::new();
+    fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("larger than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(content)
+}
+
+pub(super) fn read_text(path: &Path) -> Result<String, String> {
+    let content = read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    String::from_utf8(content).map_err(|_| format!("{}: not UTF-8", path.display()))
+}

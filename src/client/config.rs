@@ -1,0 +1,312 @@
+//! Where the API server is, and who we are to it.
+//!
+//! ```text
+//! --service-account-dir DIR   KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT and DIR/{token,ca.crt,namespace}
+//! --kubeconfig FILE           that file
+//! KUBECONFIG=A:B              those files, merged
+//! in a pod                    as the first, in /var/run/secrets/kubernetes.io/serviceaccount
+//! otherwise                   ~/.kube/config
+//! ```
+//!
+//! The first that applies is taken. See <https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/>.
+
+use std::{
+    env,
+    ffi::OsString,
+    fmt,
+    net::Ipv6Addr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use tracing::warn;
+use url::Url;
+
+use super::{
+    auth::{self, Login, Secret},
+    error::Error,
+    kubeconfig::Kubeconfig,
+};
+
+/// Where the kubelet mounts a pod's credentials.
+const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// Longest wait for an answer, unless a flag says otherwise. The API server queues a request for at most a quarter of its
+/// own limit of 60 s; what takes twice that is not coming.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What the command line says. Each field has the name of its flag.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// A kubeconfig; it must exist.
+    pub kubeconfig: Option<PathBuf>,
+    /// A context of the kubeconfig, instead of its `current-context`.
+    pub context: Option<String>,
+    /// A cluster of the kubeconfig, instead of the context's.
+    pub cluster: Option<String>,
+    /// A user of the kubeconfig, instead of the context's.
+    pub user: Option<String>,
+    /// `--as`: another user to act as.
+    pub act_as: Option<String>,
+    /// A directory with `token`, `ca.crt` and `namespace`.
+    pub service_account_dir: Option<PathBuf>,
+    /// Longest wait for an answer; a watch has no such limit once it is open.
+    pub request_timeout: Option<Duration>,
+}
+
+/// What the environment says.
+#[derive(Clone, Debug, Default)]
+pub struct Env {
+    /// `KUBECONFIG`: files, as in `PATH`.
+    pub kubeconfig: Option<OsString>,
+    /// `HOME`.
+    pub home: Option<PathBuf>,
+    /// `KUBERNETES_SERVICE_HOST`, set in every pod.
+    pub service_host: Option<String>,
+    /// `KUBERNETES_SERVICE_PORT`, set in every pod.
+    pub service_port: Option<String>,
+}
+
+impl Env {
+    /// The environment of this process.
+    #[must_use]
+    pub fn from_process() -> Env {
+        let text = |name| env::var(name).ok().filter(|value| !value.is_empty());
+        Env {
+            kubeconfig: env::var_os("KUBECONFIG").filter(|files| !files.is_empty()),
+            home: env::home_dir(),
+            service_host: text("KUBERNETES_SERVICE_HOST"),
+            service_port: text("KUBERNETES_SERVICE_PORT"),
+        }
+    }
+}
+
+/// An API server, and who we are to it. `Debug` shows no secret.
+pub struct Config {
+    /// Without a trailing slash; may have a path.
+    pub(super) server: Url,
+    /// Where this was read, for errors: `cluster local in /home/…/.kube/config`.
+    pub(super) origin: String,
+    pub(super) namespace: String,
+    /// Who we are, for logs. Never a secret.
+    pub(super) user: String,
+    pub(super) login: Login,
+    pub(super) tls: Tls,
+    /// `Impersonate-User` and its like.
+    pub(super) impersonate: HeaderMap,
+    pub(super) proxy: Option<Url>,
+    pub(super) request_timeout: Duration,
+}
+
+/// How to know the server, and what to show to it.
+#[derive(Default)]
+pub(super) struct Tls {
+    /// Whom to trust for the server's certificate. `None`: whom this machine trusts.
+    pub(super) authority: Option<Pem>,
+    /// Client certificate, and its key.
+    pub(super) identity: Option<(Pem, Pem)>,
+    /// The name in the server's certificate, where it is not the one in its address.
+    pub(super) server_name: Option<String>,
+    /// Trust anybody, because the kubeconfig says so.
+    pub(super) insecure: bool,
+}
+
+/// Certificates or a key.
+pub(super) struct Pem {
+    /// The field that names them, for errors.
+    pub(super) field: String,
+    pub(super) place: Place,
+}
+
+/// Where a [`Pem`] is.
+pub(super) enum Place {
+    /// In a file that is read again and again.
+    File(PathBuf),
+    /// In the kubeconfig itself.
+    Inline(Vec<u8>),
+}
+
+impl Pem {
+    pub(super) fn read(&self) -> Result<Vec<u8>, String> {
+        match &self.place {
+            Place::Inline(pem) => Ok(pem.clone()),
+            Place::File(path) => {
+                auth::read(path).map_err(|error| format!("{}: {}: {error}", self.field, path.display()))
+            }
+        }
+    }
+}
+
+impl Config {
+    /// Finds the API server. Reads files, and does not connect.
+    pub fn load(options: &Options, env: &Env) -> Result<Config, Error> {
+        let mut config = Config::find(options, env)?;
+        if let Some(user) = &options.act_as {
+            config.impersonate.clear();
+            config.impersonate("Impersonate-User", user)?;
+        }
+        if let Some(timeout) = options.request_timeout {
+            config.request_timeout = timeout;
+        }
+        config.keep_credentials_off_plain_http();
+        Ok(config)
+    }
+
+    /// The API server at `server`, known by the certificates in `authority_pem`, for the bearer of `token`.
+    pub fn new(server: &str, authority_pem: &[u8], token: &str) -> Result<Config, Error> {
+        let origin = "given address".to_owned();
+        let mut config = Config::anonymous(parse_server(server, &origin)?, origin);
+        "the bearer of a given token".clone_into(&mut config.user);
+        config.login = Login::Token(Secret(token.to_owned()));
+        let field = "given certificate authority".to_owned();
+        config.tls.authority = Some(Pem { field, place: Place::Inline(authority_pem.to_owned()) });
+        config.keep_credentials_off_plain_http();
+        Ok(config)
+    }
+
+    fn find(options: &Options, env: &Env) -> Result<Config, Error> {
+        if let Some(dir) = &options.service_account_dir {
+            if options.kubeconfig.is_some() {
+                return Err(connect("--kubeconfig and --service-account-dir exclude each other: give one"));
+            }
+            return Config::in_cluster(dir, options, env);
+        }
+        if let Some(path) = &options.kubeconfig {
+            return Kubeconfig::read(std::slice::from_ref(path))?.config(options);
+        }
+        let named: Vec<PathBuf> = env.kubeconfig.iter().flat_map(env::split_paths).collect();
+        let present = existing(&named);
+        if !present.is_empty() {
+            return Kubeconfig::read(&present)?.config(options);
+        }
+        if env.service_host.is_some() && env.service_port.is_some() {
+            return Config::in_cluster(Path::new(SERVICE_ACCOUNT_DIR), options, env);
+        }
+        if !named.is_empty() {
+            let files: Vec<_> = named.iter().map(|path| path.display().to_string()).collect();
+            return Err(connect(&format!("KUBECONFIG names {}, which does not exist", files.join(" and "))));
+        }
+        let default: Vec<PathBuf> = env.home.iter().map(|home| home.join(".kube/config")).collect();
+        if existing(&default).is_empty() {
+            return Err(connect(
+                "no kubeconfig in --kubeconfig, KUBECONFIG or ~/.kube/config, and this is no pod: name one of them",
+            ));
+        }
+        Kubeconfig::read(&default)?.config(options)
+    }
+
+    fn in_cluster(dir: &Path, options: &Options, env: &Env) -> Result<Config, Error> {
+        for (flag, value) in
+            [("--context", &options.context), ("--cluster", &options.cluster), ("--user", &options.user)]
+        {
+            if value.is_some() {
+                return Err(connect(&format!(
+                    "{flag} chooses in a kubeconfig, and there is none: give --kubeconfig"
+                )));
+            }
+        }
+        let (Some(host), Some(port)) = (&env.service_host, &env.service_port) else {
+            return Err(connect(
+                "--service-account-dir is for a pod, but KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set",
+            ));
+        };
+        let host = match host.parse::<Ipv6Addr>() {
+            Ok(address) => format!("[{address}]"),
+            Err(_) => host.clone(),
+        };
+        let origin = "KUBERNETES_SERVICE_HOST and _PORT".to_owned();
+        let mut config = Config::anonymous(parse_server(&format!("https://{host}:{port}"), &origin)?, origin);
+        config.user = format!("service account token in {}", dir.display());
+        config.login = Login::TokenFile { path: dir.join("token"), first: None };
+        let field = "certificate authority of the service account".to_owned();
+        config.tls.authority = Some(Pem { field, place: Place::File(dir.join("ca.crt")) });
+        // Missing where a pod has a hand-made mount; then it is the namespace that kubectl would take.
+        if let Ok(namespace) = auth::read_text(&dir.join("namespace"))
+            && !namespace.trim().is_empty()
+        {
+            namespace.trim().clone_into(&mut config.namespace);
+        }
+        Ok(config)
+    }
+
+    pub(super) fn anonymous(server: Url, origin: String) -> Config {
+        Config {
+            server,
+            origin,
+            namespace: "default".to_owned(),
+            user: "nobody".to_owned(),
+            login: Login::Nothing,
+            tls: Tls::default(),
+            impersonate: HeaderMap::new(),
+            proxy: None,
+            request_timeout: REQUEST_TIMEOUT,
+        }
+    }
+
+    pub(super) fn impersonate(&mut self, header: &str, value: &str) -> Result<(), Error> {
+        let wrong = || Error::new("impersonate", value, format!("cannot stand in the HTTP header {header}"));
+        let name = HeaderName::from_bytes(header.as_bytes()).map_err(|_| wrong())?;
+        self.impersonate.append(name, HeaderValue::from_str(value).map_err(|_| wrong())?);
+        Ok(())
+    }
+
+    /// Any on-looker could take them. client-go does not send them either.
+    fn keep_credentials_off_plain_http(&mut self) {
+        if self.server.scheme() != "http" {
+            return;
+        }
+        match &self.login {
+            Login::Nothing => {}
+            Login::Token(_) | Login::TokenFile { .. } | Login::Password { .. } | Login::Plugin(_) => {
+                warn!(server = %self.server, "no credentials are sent over plain http");
+                self.login = Login::Nothing;
+            }
+        }
+        self.tls = Tls::default();
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("server", &self.server.as_str())
+            .field("user", &self.user)
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads a server's address. A path in it stays: it is put before every other.
+pub(super) fn parse_server(text: &str, origin: &str) -> Result<Url, Error> {
+    let wrong = |cause: &str| Error::new("connect to", text, format!("{cause} ({origin})"));
+    let mut url = Url::parse(text).map_err(|error| wrong(&format!("not a URL: {error}")))?;
+    if !matches!(url.scheme(), "https" | "http") || !url.has_host() {
+        return Err(wrong("the address must begin with https://, or http:// for kubectl proxy"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        // The text has a password in it.
+        let cause =
+            format!("the address holds a user or password: put them into the kubeconfig's user ({origin})");
+        return Err(Error::new("connect to", url.host_str().unwrap_or_default(), cause));
+    }
+    url.set_query(None);
+    url.set_fragment(None);
+    let path = url.path().trim_end_matches('/').to_owned();
+    url.set_path(&path);
+    Ok(url)
+}
+
+/// `Impersonate-Extra-` and the key, which may hold characters that a header name may not.
+pub(super) fn extra_header(key: &str) -> String {
+    format!("Impersonate-Extra-{}", utf8_percent_encode(&key.to_lowercase(), NON_ALPHANUMERIC))
+}
+
+fn existing(paths: &[PathBuf]) -> Vec<PathBuf> {
+    paths.iter().filter(|path| path.exists()).cloned().collect()
+}
+
+fn connect(cause: &str) -> Error {
+    Error::new("find", "the API server", cause)
+}

@@ -1,0 +1,400 @@
+//! What can go wrong with a request, said in one line: verb, object, cause.
+//!
+//! ```text
+//! apply deployments/default/web: 409 Conflict: the object has been modified
+//! get deployments/default/web: https://10.0.0.1:443: connection refused: does an API server run there?
+//! ```
+//!
+//! The API server says no with an HTTP status and, mostly, a `Status` in JSON. What stands between it and us says no with
+//! plain text or an HTML page, and the API server itself does so where it is too busy to do better:
+//!
+//! ```text
+//! HTTP/2 409                                              HTTP/2 429
+//! content-type: application/json                          content-type: text/plain; charset=utf-8
+//!                                                         retry-after: 1
+//! {"kind":"Status","status":"Failure","code":409,
+//!  "reason":"AlreadyExists","details":{"name":"web",…}}   Too many requests, please try again later.
+//! ```
+//!
+//! All of them become the same [`Error`], which answers questions. Nothing in this file does I/O.
+
+use std::{
+    borrow::Cow,
+    error, fmt, io,
+    time::{Duration, SystemTime},
+};
+
+use reqwest::{
+    StatusCode,
+    header::{CONTENT_TYPE, HeaderMap, LOCATION, RETRY_AFTER},
+};
+use rustls::CertificateError;
+use serde::Deserialize;
+
+use crate::resource::Status;
+
+/// Most bytes of a message that are kept. As client-go; a 422 can quote the whole object.
+const MESSAGE_BYTES_MAX: usize = 2048;
+
+/// Longest wait that a server can ask of us with `Retry-After`. The API server asks for at most 32 s; more is somebody
+/// else's number, or a clock that is wrong.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// Why a request did not succeed: verb, object, cause.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    verb: Cow<'static, str>,
+    object: String,
+    cause: Cause,
+}
+
+/// What happened to a request, before it is known what the request was for.
+#[derive(Clone)]
+pub(super) enum Cause {
+    /// The server answered no.
+    Refused { status: Box<Status>, retry_after: Option<Duration> },
+    /// No connection, so the request was never sent.
+    Unreachable(String),
+    /// The connection broke under way: a write may have happened.
+    Lost(String),
+    /// No answer in time: a write may have happened.
+    Late(Duration),
+    /// An answer that is not what was asked for.
+    Unreadable(String),
+    /// Something on our side.
+    Other(String),
+}
+
+impl Cause {
+    pub(super) fn about(self, verb: impl Into<Cow<'static, str>>, object: impl Into<String>) -> Error {
+        Error(Box::new(Inner { verb: verb.into(), object: object.into(), cause: self }))
+    }
+}
+
+impl Error {
+    /// An error of our own: what was being done, to what, and why it did not work.
+    pub fn new(
+        verb: impl Into<Cow<'static, str>>,
+        object: impl fmt::Display,
+        cause: impl fmt::Display,
+    ) -> Error {
+        Cause::Other(cause.to_string()).about(verb, object.to_string())
+    }
+
+    /// What the server said in a [`Status`], such as an `ERROR` event in a watch.
+    pub fn refused(verb: impl Into<Cow<'static, str>>, object: impl fmt::Display, status: Status) -> Error {
+        let retry_after = wait(status.details.retry_after_seconds);
+        Cause::Refused { status: Box::new(status), retry_after }.about(verb, object.to_string())
+    }
+
+    /// What the server answered, if it answered no. Made up from the text where it sent no JSON.
+    #[must_use]
+    pub fn status(&self) -> Option<&Status> {
+        match &self.0.cause {
+            Cause::Refused { status, .. } => Some(status),
+            Cause::Unreachable(_)
+            | Cause::Lost(_)
+            | Cause::Late(_)
+            | Cause::Unreadable(_)
+            | Cause::Other(_) => None,
+        }
+    }
+
+    /// The HTTP status code, if the server answered no.
+    #[must_use]
+    pub fn code(&self) -> Option<u16> {
+        self.status().map(|status| status.code)
+    }
+
+    /// How long the server asks us to wait, at most a minute.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match &self.0.cause {
+            Cause::Refused { retry_after, .. } => *retry_after,
+            Cause::Unreachable(_)
+            | Cause::Lost(_)
+            | Cause::Late(_)
+            | Cause::Unreadable(_)
+            | Cause::Other(_) => None,
+        }
+    }
+
+    /// Somebody else wrote first (or owns the field): read again, decide again.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        self.code() == Some(409) && !self.is_already_exists()
+    }
+
+    /// An object of that name is there.
+    #[must_use]
+    pub fn is_already_exists(&self) -> bool {
+        self.has(|status| status.code == 409 && status.reason == "AlreadyExists")
+    }
+
+    /// The object is absent. For a create, it is the namespace that is.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.has(|status| status.code == 404 && !status.details.name.is_empty())
+    }
+
+    /// The server does not serve this kind: its CRD is not installed.
+    #[must_use]
+    pub fn is_missing_kind(&self) -> bool {
+        self.has(|status| status.code == 404 && status.details.name.is_empty())
+    }
+
+    /// The version, or the place in a list, has left the server's history: list again.
+    #[must_use]
+    pub fn is_expired(&self) -> bool {
+        self.has(Status::is_expired)
+    }
+
+    /// The version is newer than what this server knows yet.
+    #[must_use]
+    pub fn is_too_new(&self) -> bool {
+        self.has(Status::is_too_new)
+    }
+
+    /// The credentials are good, but may not do this. New credentials would not help.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        self.code() == Some(403)
+    }
+
+    /// The credentials are not accepted, also after they were read again.
+    #[must_use]
+    pub fn is_unauthorized(&self) -> bool {
+        self.code() == Some(401)
+    }
+
+    /// The object or the request is not valid; sent again, it would not be either.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        self.code() == Some(422)
+    }
+
+    /// The namespace is being deleted, so nothing can be created in it.
+    #[must_use]
+    pub fn is_namespace_terminating(&self) -> bool {
+        self.has(|status| status.has_cause("NamespaceTerminating"))
+    }
+
+    /// The namespace's ResourceQuota is used up. There is no reason word for that, only the message.
+    #[must_use]
+    pub fn is_quota_exceeded(&self) -> bool {
+        self.is_forbidden() && self.has(|status| status.message.contains("exceeded quota"))
+    }
+
+    /// The server was never reached, so nothing happened there.
+    #[must_use]
+    pub fn is_connection(&self) -> bool {
+        matches!(self.0.cause, Cause::Unreachable(_))
+    }
+
+    /// The connection broke or the answer did not come in time. A write may have happened.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self.0.cause, Cause::Lost(_) | Cause::Late(_))
+    }
+
+    /// The server answered yes, with something that we cannot read. The object is there.
+    #[must_use]
+    pub fn is_unreadable(&self) -> bool {
+        matches!(self.0.cause, Cause::Unreadable(_))
+    }
+
+    fn has(&self, question: impl Fn(&Status) -> bool) -> bool {
+        self.status().is_some_and(question)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { verb, object, cause } = &*self.0;
+        write!(f, "{verb} {object}: {cause}")
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({self})")
+    }
+}
+
+impl error::Error for Error {}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Refused { status, .. } => {
+                let reason = match StatusCode::from_u16(status.code) {
+                    Ok(code) if status.reason.is_empty() => code.canonical_reason().unwrap_or_default(),
+                    Ok(_) | Err(_) => &status.reason,
+                };
+                write!(f, "{} {reason}", status.code)?;
+                // A 401 says "Unauthorized" twice and nothing else.
+                if status.message.is_empty() || status.message == reason {
+                    return Ok(());
+                }
+                write!(f, ": {}", status.message)
+            }
+            Cause::Late(deadline) => write!(f, "no answer within {}", humantime::format_duration(*deadline)),
+            Cause::Unreachable(text) | Cause::Lost(text) | Cause::Unreadable(text) | Cause::Other(text) => {
+                f.write_str(text)
+            }
+        }
+    }
+}
+
+/// Reads a refusal. A body that is no JSON with a message is a text, and becomes the message.
+pub(super) fn refusal(code: StatusCode, headers: &HeaderMap, body: &[u8], now: SystemTime) -> Cause {
+    // No `kind` is asked for: a request that ran into its deadline gets a Status without one.
+    #[derive(Deserialize)]
+    struct Spoken {
+        #[serde(rename = "message")]
+        _message: String,
+    }
+    let mut status = match serde_json::from_slice::<Spoken>(body) {
+        Ok(_) => serde_json::from_slice::<Status>(body).unwrap_or_default(),
+        Err(_) => Status::default(),
+    };
+    if status.message.is_empty() {
+        status.message = spoken(code, headers, body);
+    }
+    status.message = cut(status.message.trim(), MESSAGE_BYTES_MAX);
+    status.code = code.as_u16();
+    let retry_after = retry_after(headers, now).or_else(|| wait(status.details.retry_after_seconds));
+    Cause::Refused { status: Box::new(status), retry_after }
+}
+
+/// What somebody who is not the API server, or is in haste, says.
+fn spoken(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> String {
+    if code.is_redirection() {
+        let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("nowhere");
+        return format!(
+            "redirected to {to}; an API server does not do that: is a login proxy in front of it?"
+        );
+    }
+    // Enough for an HTML page to get to its point.
+    let text = String::from_utf8_lossy(&body[..body.len().min(4 * MESSAGE_BYTES_MAX)]);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if is_html(headers) { format!("an HTML page, not from the API server: {text}") } else { text }
+}
+
+/// Says what came instead of the JSON that `path` was asked for.
+pub(super) fn not_json(
+    path: &str,
+    headers: &HeaderMap,
+    body: &[u8],
+    kind: &str,
+    error: &serde_json::Error,
+) -> Cause {
+    if body.trim_ascii_start().first() == Some(&b'{') {
+        return Cause::Unreadable(format!("{path} does not read as {kind}: {error}"));
+    }
+    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("something");
+    let start = String::from_utf8_lossy(&body[..body.len().min(120)]);
+    let start = start.split_whitespace().collect::<Vec<_>>().join(" ");
+    let hint = if is_html(headers) { "; is a proxy or a login page in front of the API server?" } else { "" };
+    Cause::Unreadable(format!("{path} answered with {media_type}, not JSON{hint} It begins: {start}"))
+}
+
+fn is_html(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"text/html"))
+}
+
+/// `Retry-After`, which is seconds or a date.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
+    }
+    let date = httpdate::parse_http_date(text).ok()?;
+    Some(date.duration_since(now).unwrap_or_default().min(RETRY_AFTER_MAX))
+}
+
+fn wait(seconds: u64) -> Option<Duration> {
+    (seconds > 0).then(|| Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+}
+
+/// At most `max` bytes of `text`, cut between characters.
+fn cut(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.to_owned();
+    }
+    let end = (0..=max).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
+    format!("{}…", &text[..end])
+}
+
+/// Says why there was no answer, in words for the person who can mend it. `at` is the server's address.
+pub(super) fn broken(error: &reqwest::Error, at: &str) -> Cause {
+    if let Some(tls) = find::<rustls::Error>(error) {
+        return Cause::Unreachable(format!("{at}: {}", tls_trouble(tls)));
+    }
+    if error.is_dns() {
+        return Cause::Unreachable(format!(
+            "{at}: the name does not resolve: check the server's address, and DNS"
+        ));
+    }
+    let deepest = deepest(error);
+    if !error.is_connect() {
+        return Cause::Lost(format!("{at}: the connection broke: {deepest}"));
+    }
+    let text = match find::<io::Error>(error).map(io::Error::kind) {
+        Some(io::ErrorKind::ConnectionRefused) => {
+            "connection refused: does an API server run there?".to_owned()
+        }
+        Some(io::ErrorKind::TimedOut) => {
+            "no connection: check the address, the network, firewalls".to_owned()
+        }
+        Some(_) | None if error.is_timeout() => {
+            "no connection: check the address, the network, firewalls".to_owned()
+        }
+        Some(_) | None => format!("no connection: {deepest}"),
+    };
+    Cause::Unreachable(format!("{at}: {text}"))
+}
+
+fn tls_trouble(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "certificate signed by an unknown authority: is this the cluster's certificate authority?"
+                .to_owned()
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => "certificate has expired: renew it on the server, or check this machine's clock".to_owned(),
+        rustls::Error::InvalidCertificate(
+            error @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }),
+        ) => {
+            format!("certificate is for another name ({error}): use one of its names, or set tls-server-name")
+        }
+        rustls::Error::InvalidCertificate(error) => format!("certificate not valid: {error}"),
+        rustls::Error::AlertReceived(alert) => {
+            format!("TLS alert {alert:?} from the server: does it accept our client certificate?")
+        }
+        rustls::Error::InvalidMessage(_) => "not TLS: is the server's address http:// ?".to_owned(),
+        error => format!("TLS: {error}"),
+    }
+}
+
+/// The first error of type `T` among the causes. [`io::Error`] hides what it wraps from `source()`.
+fn find<'e, T: error::Error + 'static>(error: &'e (dyn error::Error + 'static)) -> Option<&'e T> {
+    causes(error).find_map(|cause| cause.downcast_ref())
+}
+
+fn deepest(error: &(dyn error::Error + 'static)) -> String {
+    causes(error).last().map(ToString::to_string).unwrap_or_default()
+}
+
+fn causes<'e>(
+    error: &'e (dyn error::Error + 'static),
+) -> impl Iterator<Item = &'e (dyn error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| match error.downcast_ref::<io::Error>() {
+        Some(io) if io.get_ref().is_some() => {
+            io.get_ref().map(|inner| inner as &(dyn error::Error + 'static))
+        }
+        Some(_) | None => error.source(),
+    })
+}

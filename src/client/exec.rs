@@ -1,0 +1,195 @@
+//! Credential plugins: a program that prints a token.
+//!
+//! ```text
+//! $ KUBERNETES_EXEC_INFO='{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{…}}' login
+//! {"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1",
+//!  "status": {"token": "…", "expirationTimestamp": "2026-11-21T08:00:00Z"}}
+//! ```
+//!
+//! See <https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins>. What it
+//! prints is never quoted in an error; its stderr is the user's, to whom it may have something to say.
+
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal},
+    path::PathBuf,
+    process::Stdio,
+    time::{Duration, SystemTime},
+};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::{io::AsyncReadExt, process::Command, time};
+
+use super::auth::Credential;
+
+/// Longest that a plugin may take. Somebody may have to log in with a browser; longer, and the request has no meaning.
+const RUN_MAX: Duration = Duration::from_secs(60);
+
+/// Most that a plugin may print: a token and a certificate chain are a few KB.
+const OUTPUT_BYTES_MAX: u64 = 1024 * 1024;
+
+/// How to run a plugin.
+#[derive(Debug)]
+pub(super) struct Plugin {
+    /// `client.authentication.k8s.io/v1` or `…/v1beta1`; its answer must say the same.
+    pub(super) api_version: String,
+    pub(super) command: PathBuf,
+    pub(super) args: Vec<String>,
+    /// Added to our own environment. Values can be secrets.
+    pub(super) env: Hidden<Vec<(String, String)>>,
+    pub(super) terminal: Terminal,
+    /// What `provideClusterInfo` asks to be told, else null.
+    pub(super) cluster: Value,
+    /// What to do where the program is not installed.
+    pub(super) install_hint: String,
+}
+
+/// Anything that `Debug` must not show.
+pub(super) struct Hidden<T>(pub(super) T);
+
+impl<T> std::fmt::Debug for Hidden<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+/// Whether the plugin may ask the user, on stdin: `interactiveMode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Terminal {
+    Never,
+    IfAvailable,
+    Always,
+}
+
+/// What a plugin issued.
+pub(super) struct Issued {
+    pub(super) credential: Credential,
+    pub(super) until: Option<SystemTime>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExecCredential {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    status: Option<ExecStatus>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ExecStatus {
+    token: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key_data: Option<String>,
+    expiration_timestamp: Option<String>,
+}
+
+impl Plugin {
+    /// Runs the program and reads what it prints.
+    pub(super) async fn run(&self) -> Result<Issued, String> {
+        let name = format!("credential plugin {}", self.command.display());
+        let output = match time::timeout(RUN_MAX, self.output()).await {
+            Ok(Ok(output)) => output,
+            Ok(Err(cause)) => return Err(format!("{name}: {cause}")),
+            Err(_) => return Err(format!("{name}: not done within {} s", RUN_MAX.as_secs())),
+        };
+        self.parse(&output).map_err(|cause| format!("{name}: {cause}"))
+    }
+
+    async fn output(&self) -> Result<Vec<u8>, String> {
+        let has_terminal = io::stdin().is_terminal();
+        let interactive = match self.terminal {
+            Terminal::Never => false,
+            Terminal::IfAvailable => has_terminal,
+            Terminal::Always if has_terminal => true,
+            Terminal::Always => return Err("it must ask the user, and stdin is no terminal".to_owned()),
+        };
+        let mut spec = json!({ "interactive": interactive });
+        if !self.cluster.is_null() {
+            spec["cluster"] = self.cluster.clone();
+        }
+        let info = json!({ "kind": "ExecCredential", "apiVersion": self.api_version, "spec": spec });
+        let mut child = Command::new(&self.command)
+            .args(&self.args)
+            .envs(self.env.0.iter().map(|(name, value)| (name, value)))
+            .env("KUBERNETES_EXEC_INFO", OsString::from(info.to_string()))
+            .stdin(if interactive { Stdio::inherit() } else { Stdio::null() })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| self.not_started(&error))?;
+        let mut output = Vec::new();
+        if let Some(stdout) = child.stdout.take() {
+            let read = stdout.take(OUTPUT_BYTES_MAX + 1).read_to_end(&mut output).await;
+            read.map_err(|error| error.to_string())?;
+        }
+        if output.len() as u64 > OUTPUT_BYTES_MAX {
+            return Err(format!("printed more than {OUTPUT_BYTES_MAX} bytes"));
+        }
+        let status = child.wait().await.map_err(|error| error.to_string())?;
+        if status.success() { Ok(output) } else { Err(format!("{status}; it may have said why on stderr")) }
+    }
+
+    fn not_started(&self, error: &io::Error) -> String {
+        match self.install_hint.trim() {
+            "" => format!("{error}; is it installed, and in PATH?"),
+            hint => format!("{error}; {hint}"),
+        }
+    }
+
+    fn parse(&self, output: &[u8]) -> Result<Issued, String> {
+        // The error of the parser would quote the token.
+        let answer: ExecCredential = serde_json::from_slice(output)
+            .map_err(|_| "printed no ExecCredential in JSON on stdout".to_owned())?;
+        if answer.api_version != self.api_version {
+            return Err(format!(
+                "printed another apiVersion than {}, as its user's exec asks",
+                self.api_version
+            ));
+        }
+        let status = answer.status.unwrap_or_default();
+        let mut credential = match status.token.as_deref() {
+            Some(token) if !token.is_empty() => {
+                Credential::bearer(token).map_err(|cause| format!("token: {cause}"))?
+            }
+            Some(_) | None => Credential::default(),
+        };
+        credential.identity = match (status.client_certificate_data, status.client_key_data) {
+            (Some(certificate), Some(key)) => Some(format!("{certificate}\n{key}").into_bytes().into()),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => {
+                return Err(
+                    "printed one of clientCertificateData and clientKeyData: it takes both".to_owned()
+                );
+            }
+        };
+        if credential == Credential::default() {
+            return Err("printed neither a token nor a client certificate".to_owned());
+        }
+        let until = match status.expiration_timestamp {
+            Some(text) => Some(parse_time(&text).ok_or("expirationTimestamp is not RFC 3339")?),
+            None => None,
+        };
+        Ok(Issued { credential, until })
+    }
+}
+
+/// RFC 3339, also with an offset, which humantime does not take.
+fn parse_time(text: &str) -> Option<SystemTime> {
+    let text = text.trim();
+    if let Some(utc) = text.strip_suffix(['Z', 'z']) {
+        return humantime::parse_rfc3339(&format!("{utc}Z")).ok();
+    }
+    let (local, offset) = text.split_at_checked(text.len().checked_sub("+00:00".len())?)?;
+    let (hours, minutes) = offset.get(1..)?.split_once(':')?;
+    let offset_secs = hours.parse::<u64>().ok()? * 3600 + minutes.parse::<u64>().ok()? * 60;
+    let local = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
+    match offset.as_bytes() {
+        [b'+', ..] => local.checked_sub(Duration::from_secs(offset_secs)),
+        [b'-', ..] => local.checked_add(Duration::from_secs(offset_secs)),
+        _ => None,
+    }
+}

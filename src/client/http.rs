@@ -1,0 +1,588 @@
+//! The one file that connects: requests out, answers or streams in.
+//!
+//! ```text
+//! connection 1, calls                         connection 2, streams
+//! :method PATCH :path /apis/apps/v1/…         :method GET :path /apis/apps/v1/deployments?watch=1&…
+//!         ◄ 200 {…}                                   ◄ 200 {"type":"ADDED",…}\n{"type":…
+//! ```
+//!
+//! Two reqwest clients made from one configuration, hence two HTTP/2 connections, so that no write ever waits behind a
+//! watch. Measured on kube-apiserver 1.36: with the libraries' defaults, three watches that nobody reads stop every other
+//! answer on their connection; with the window sizes below, fifty do not.
+
+use std::{
+    collections::HashSet,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, Once, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use bytes::{Bytes, BytesMut};
+use http::Method;
+use reqwest::{
+    Certificate, Identity, Proxy, Response,
+    dns::{Addrs, Name, Resolve, Resolving},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, USER_AGENT, WARNING},
+    redirect::Policy,
+};
+use tokio::{
+    net::lookup_host,
+    time::{Instant, sleep, timeout},
+};
+use tracing::{debug, warn};
+use url::{Host, Url};
+
+use super::{
+    Answer, Head, Request,
+    auth::{Credential, Credentials, FILE_AGE_MAX},
+    config::{Config, Tls},
+    error::{Cause, broken, refusal},
+};
+
+/// What a stream may be sent before we read it. An unread watch then takes this from its connection's window, no more.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+
+/// What a connection may be sent before we read it: more than all the streams that it can hold (100 × 256 KiB), so that
+/// unread ones leave room for the others.
+const CONNECTION_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
+
+/// Silence after which a connection is asked whether it is alive, and how long it has to answer. client-go's values: a dead
+/// one is noticed within 45 s.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(15);
+
+/// Longest wait for TCP and TLS. Twice the longest that TCP takes to repeat a lost SYN three times, and half of what a
+/// request has.
+const CONNECT_WAIT: Duration = Duration::from_secs(15);
+
+/// Streams on one connection. The API server takes 100, and the request after those waits for ever.
+const STREAMS_MAX: usize = 90;
+
+/// Idle time after which a connection may be gone: the API server closes one after 90 s.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// Largest answer that is read. 100,000 objects of 2.5 KB in one list; who has more lists in pages.
+const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// Largest refusal that is read. A 422 can quote an object, which etcd limits to 1.5 MiB.
+const REFUSAL_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// How often a request is sent again, because the server says when, or because a GET got no answer.
+const REPEATS_MAX: u32 = 3;
+
+/// First pause before a GET is repeated; each is twice the one before. A restarting API server is away for longer, and its
+/// callers have a backoff of their own: this is for a connection that broke.
+const REPEAT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Different `Warning` texts that are remembered as logged. Enough for every deprecated field that one program uses.
+const WARNINGS_MAX: usize = 256;
+
+/// The user agent: by this, administrators find us in the audit log.
+const AGENT: &str = concat!("listwatch/", env!("CARGO_PKG_VERSION"));
+
+/// Sends requests to one API server.
+pub(super) struct Transport {
+    config: Config,
+    /// The address and where it was read, for errors.
+    at: String,
+    credentials: Credentials,
+    connections: Mutex<Checked>,
+    warned: Mutex<HashSet<String>>,
+}
+
+/// The connections, and when their certificates were last compared with the files.
+struct Checked {
+    connections: Arc<Connections>,
+    at: Instant,
+}
+
+/// Connections made with the same certificates.
+struct Connections {
+    certificates: Certificates,
+    calls: Arc<Lane>,
+    /// Never empty.
+    streams: Mutex<Vec<Arc<Lane>>>,
+}
+
+/// What the certificate files held. A change of them makes new [`Connections`].
+#[derive(Clone, PartialEq)]
+struct Certificates {
+    authority: Option<Vec<u8>>,
+    identity: Option<Vec<u8>>,
+}
+
+/// One reqwest client: with HTTP/2, one connection. A stream holds its lane, so the strong count says how many there are.
+struct Lane {
+    http: reqwest::Client,
+    /// When it last brought an answer. `None`: not yet, or it broke since.
+    worked: Mutex<Option<Instant>>,
+    /// Held by who opens the connection; the others wait, and share a failure.
+    opening: tokio::sync::Mutex<Option<(Instant, Cause)>>,
+}
+
+/// The body of a stream, as it comes.
+pub(super) struct Chunks {
+    response: Response,
+    lane: Arc<Lane>,
+    at: String,
+}
+
+impl Transport {
+    /// Reads certificates, and does not connect.
+    pub(super) fn new(mut config: Config) -> Result<Transport, Cause> {
+        install_crypto();
+        let login = std::mem::replace(&mut config.login, super::auth::Login::Nothing);
+        let at = format!("{} ({})", config.server.as_str().trim_end_matches('/'), config.origin);
+        let certificates = Certificates::read(&config.tls).map_err(Cause::Other)?;
+        let connections = Arc::new(Connections::new(&config, certificates).map_err(Cause::Other)?);
+        Ok(Transport {
+            config,
+            at,
+            credentials: Credentials::new(login),
+            connections: Mutex::new(Checked { connections, at: Instant::now() }),
+            warned: Mutex::new(HashSet::new()),
+        })
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Sends a request and reads the whole answer. Repeats it where that is safe.
+    pub(super) async fn call(&self, request: &Request) -> Result<Answer, Cause> {
+        let deadline = self.config.request_timeout;
+        let mut renewed = false;
+        let mut repeats = 0;
+        loop {
+            let credential = self.credentials.current().await.map_err(Cause::Other)?;
+            let attempt = timeout(deadline, self.answer(request, &credential));
+            let cause = match attempt.await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(cause)) => cause,
+                Err(_) => Cause::Late(deadline),
+            };
+            let pause = match &cause {
+                Cause::Refused { status, .. } if status.code == 401 && !renewed => {
+                    renewed = true;
+                    match self.credentials.renew(&credential).await.map_err(Cause::Other)? {
+                        Some(_) => continue,
+                        None => return Err(cause),
+                    }
+                }
+                // Nothing was done, and the server says when it will do: so any verb may be sent again.
+                Cause::Refused { status, retry_after: Some(wait) }
+                    if (status.code == 429 || status.code >= 500) && repeats < REPEATS_MAX =>
+                {
+                    wait.mul_f64(1.0 + fastrand::f64() / 4.0)
+                }
+                // A write may have happened, and would happen twice.
+                Cause::Unreachable(_) | Cause::Lost(_)
+                    if request.method == Method::GET && repeats < REPEATS_MAX =>
+                {
+                    REPEAT_PAUSE.mul_f64(f64::from(1 << repeats) * (0.5 + fastrand::f64()))
+                }
+                Cause::Refused { .. }
+                | Cause::Unreachable(_)
+                | Cause::Lost(_)
+                | Cause::Late(_)
+                | Cause::Unreadable(_)
+                | Cause::Other(_) => return Err(cause),
+            };
+            debug!(method = %request.method, path = request.path, %cause, ?pause, "sent again");
+            sleep(pause).await;
+            repeats += 1;
+        }
+    }
+
+    /// Opens a stream: returns with the head of the answer, 200. Repeats nothing but a 401: who watches knows better.
+    pub(super) async fn open(&self, request: &Request) -> Result<(Head, Chunks), Cause> {
+        let deadline = self.config.request_timeout;
+        let mut renewed = false;
+        loop {
+            let credential = self.credentials.current().await.map_err(Cause::Other)?;
+            let lane = self.connections(&credential).streams_lane(&self.config).map_err(Cause::Other)?;
+            let attempt = timeout(deadline, self.exchange(&lane, request, &credential));
+            match attempt.await {
+                Ok(Ok(response)) => {
+                    let head = Head::of(&response);
+                    return Ok((head, Chunks { response, lane, at: self.at.clone() }));
+                }
+                Ok(Err(Cause::Refused { status, .. })) if status.code == 401 && !renewed => {
+                    renewed = true;
+                    if self.credentials.renew(&credential).await.map_err(Cause::Other)?.is_none() {
+                        return Err(Cause::Refused { status, retry_after: None });
+                    }
+                }
+                Ok(Err(cause)) => return Err(cause),
+                Err(_) => {
+                    lane.broke();
+                    return Err(Cause::Late(deadline));
+                }
+            }
+        }
+    }
+
+    async fn answer(&self, request: &Request, credential: &Credential) -> Result<Answer, Cause> {
+        let lane = Arc::clone(&self.connections(credential).calls);
+        let mut response = self.exchange(&lane, request, credential).await?;
+        let head = Head::of(&response);
+        let body = match read(&mut response, ANSWER_BYTES_MAX).await {
+            Ok(Some(body)) => body,
+            Ok(None) => {
+                let cause = format!("{} answered with more than {ANSWER_BYTES_MAX} bytes", request.path);
+                return Err(Cause::Unreadable(cause));
+            }
+            Err(error) => {
+                lane.broke();
+                return Err(broken(&error, &self.at));
+            }
+        };
+        Ok(Answer { status: head.status, headers: head.headers, body })
+    }
+
+    /// One request, up to the head of an answer that says yes.
+    async fn exchange(
+        &self,
+        lane: &Lane,
+        request: &Request,
+        credential: &Credential,
+    ) -> Result<Response, Cause> {
+        let url = self.url(request)?;
+        let version = Request::get("/version");
+        let probe = self.build(lane, &version, self.url(&version)?, credential);
+        lane.open(probe, &self.at).await?;
+
+        let started = Instant::now();
+        let sent = self.build(lane, request, url, credential).send().await;
+        let mut response = sent.map_err(|error| lane.failed(&error, &self.at))?;
+        lane.works();
+        let code = response.status();
+        debug!(method = %request.method, path = request.path, code = code.as_u16(), elapsed = ?started.elapsed(), "answered");
+        self.log_warnings(response.headers());
+        if code.is_success() {
+            return Ok(response);
+        }
+        let headers = response.headers().clone();
+        // What can be read of it is enough: the code has said no.
+        let body = read(&mut response, REFUSAL_BYTES_MAX).await.ok().flatten().unwrap_or_default();
+        Err(refusal(code, &headers, &body, SystemTime::now()))
+    }
+
+    fn build(
+        &self,
+        lane: &Lane,
+        request: &Request,
+        url: Url,
+        credential: &Credential,
+    ) -> reqwest::RequestBuilder {
+        let mut builder = lane
+            .http
+            .request(request.method.clone(), url)
+            .headers(self.config.impersonate.clone())
+            .header(USER_AGENT, AGENT)
+            .header(ACCEPT, request.accept.as_ref());
+        if let Some(authorization) = &credential.authorization {
+            builder = builder.header(AUTHORIZATION, authorization);
+        }
+        if !request.body.is_empty() {
+            builder = builder.header(CONTENT_TYPE, request.content_type.as_ref()).body(request.body.clone());
+        }
+        builder
+    }
+
+    fn url(&self, request: &Request) -> Result<Url, Cause> {
+        let mut url = self.config.server.clone();
+        if let Some(name) = &self.config.tls.server_name {
+            // reqwest verifies the URL's host, and sends it as SNI; `ServerAddress` leads the name to the server.
+            url.set_host(Some(name))
+                .map_err(|_| Cause::Other(format!("tls-server-name {name}: not a host name")))?;
+        }
+        let text = format!("{}{}", url.as_str().trim_end_matches('/'), request.path);
+        let mut url =
+            Url::parse(&text).map_err(|error| Cause::Other(format!("{}: {error}", request.path)))?;
+        if !request.query.is_empty() {
+            url.query_pairs_mut().extend_pairs(&request.query);
+        }
+        Ok(url)
+    }
+
+    /// The connections to use; new ones where a certificate has changed.
+    fn connections(&self, credential: &Credential) -> Arc<Connections> {
+        let mut checked = lock(&self.connections);
+        let old = &checked.connections;
+        let issued = credential.identity.as_deref();
+        let same_identity = issued.is_none() || issued == old.certificates.identity.as_deref();
+        if same_identity && checked.at.elapsed() < FILE_AGE_MAX {
+            return Arc::clone(old);
+        }
+        let new = Certificates::read(&self.config.tls).and_then(|mut certificates| {
+            if let Some(identity) = issued {
+                certificates.identity = Some(identity.to_vec());
+            }
+            if certificates == old.certificates {
+                return Ok(None);
+            }
+            Connections::new(&self.config, certificates).map(Some)
+        });
+        match new {
+            Ok(Some(connections)) => checked.connections = Arc::new(connections),
+            Ok(None) => {}
+            Err(error) => warn!(error, "certificates not read, the last ones are kept"),
+        }
+        checked.at = Instant::now();
+        Arc::clone(&checked.connections)
+    }
+
+    /// Deprecated APIs, unknown fields: each is said once.
+    fn log_warnings(&self, headers: &HeaderMap) {
+        for value in headers.get_all(WARNING) {
+            let Ok(value) = value.to_str() else { continue };
+            let text = warning_text(value);
+            let mut warned = lock(&self.warned);
+            if warned.contains(&text) {
+                continue;
+            }
+            if warned.len() == WARNINGS_MAX {
+                warned.clear();
+            }
+            warn!(warning = text, "the API server warns");
+            warned.insert(text);
+        }
+    }
+}
+
+impl Certificates {
+    fn read(tls: &Tls) -> Result<Certificates, String> {
+        let authority = tls.authority.as_ref().map(|pem| pem.read()).transpose()?;
+        let identity = match &tls.identity {
+            Some((certificate, key)) => {
+                let mut pem = certificate.read()?;
+                pem.push(b'\n');
+                pem.extend(key.read()?);
+                Some(pem)
+            }
+            None => None,
+        };
+        Ok(Certificates { authority, identity })
+    }
+}
+
+impl Connections {
+    fn new(config: &Config, certificates: Certificates) -> Result<Connections, String> {
+        let calls = Arc::new(Lane::new(config, &certificates)?);
+        let streams = Mutex::new(vec![Arc::new(Lane::new(config, &certificates)?)]);
+        Ok(Connections { certificates, calls, streams })
+    }
+
+    /// A lane with room for one more stream. Lanes that have become empty go, but for the first.
+    fn streams_lane(&self, config: &Config) -> Result<Arc<Lane>, String> {
+        let mut lanes = lock(&self.streams);
+        if let Some(lane) = lanes.iter().find(|lane| lane.streams() < STREAMS_MAX) {
+            let lane = Arc::clone(lane);
+            let mut first = true;
+            lanes.retain(|lane| std::mem::take(&mut first) || lane.streams() > 0);
+            return Ok(lane);
+        }
+        let lane = Arc::new(Lane::new(config, &self.certificates)?);
+        lanes.push(Arc::clone(&lane));
+        Ok(lane)
+    }
+}
+
+impl Lane {
+    fn new(config: &Config, certificates: &Certificates) -> Result<Lane, String> {
+        let http = reqwest_client(config, certificates)?;
+        Ok(Lane { http, worked: Mutex::new(None), opening: tokio::sync::Mutex::new(None) })
+    }
+
+    /// Streams that hold this lane; the list of lanes holds it once, too.
+    fn streams(self: &Arc<Lane>) -> usize {
+        Arc::strong_count(self) - 1
+    }
+
+    /// Makes sure that there is a connection: many requests at once without one would each open their own.
+    async fn open(&self, probe: reqwest::RequestBuilder, at: &str) -> Result<(), Cause> {
+        if self.is_open() {
+            return Ok(());
+        }
+        let asked = Instant::now();
+        let mut failed = self.opening.lock().await;
+        if self.is_open() {
+            return Ok(());
+        }
+        if let Some((when, cause)) = &*failed
+            && *when >= asked
+        {
+            return Err(cause.clone());
+        }
+        // Any answer will do, also a 401: there is a connection.
+        match probe.send().await {
+            Ok(_) => {
+                self.works();
+                Ok(())
+            }
+            Err(error) => {
+                // Nothing of the request itself has been sent.
+                let cause = match broken(&error, at) {
+                    Cause::Lost(text) => Cause::Unreachable(text),
+                    cause => cause,
+                };
+                *failed = Some((Instant::now(), cause.clone()));
+                Err(cause)
+            }
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        lock(&self.worked).is_some_and(|when| when.elapsed() < IDLE_MAX)
+    }
+
+    fn works(&self) {
+        *lock(&self.worked) = Some(Instant::now());
+    }
+
+    fn broke(&self) {
+        *lock(&self.worked) = None;
+    }
+
+    fn failed(&self, error: &reqwest::Error, at: &str) -> Cause {
+        self.broke();
+        broken(error, at)
+    }
+}
+
+impl Chunks {
+    /// The next piece; `None` where the server ended the stream.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Cause> {
+        self.response.chunk().await.map_err(|error| self.lane.failed(&error, &self.at))
+    }
+}
+
+impl Head {
+    fn of(response: &Response) -> Head {
+        Head { status: response.status().as_u16(), headers: response.headers().clone() }
+    }
+}
+
+/// A body of at most `max` bytes; `None` if it is larger.
+async fn read(response: &mut Response, max: usize) -> Result<Option<Bytes>, reqwest::Error> {
+    let Some(first) = response.chunk().await? else { return Ok(Some(Bytes::new())) };
+    let Some(second) = response.chunk().await? else {
+        return Ok((first.len() <= max).then_some(first));
+    };
+    let mut body = BytesMut::from(first);
+    let mut next = Some(second);
+    while let Some(chunk) = next {
+        if body.len() + chunk.len() > max {
+            return Ok(None);
+        }
+        body.extend_from_slice(&chunk);
+        next = response.chunk().await?;
+    }
+    Ok(Some(body.freeze()))
+}
+
+fn reqwest_client(config: &Config, certificates: &Certificates) -> Result<reqwest::Client, String> {
+    let mut builder = reqwest::Client::builder()
+        .http2_initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .http2_keep_alive_timeout(KEEP_ALIVE_ANSWER)
+        .http2_keep_alive_while_idle(true)
+        .tcp_keepalive(KEEP_ALIVE)
+        .tcp_keepalive_interval(KEEP_ALIVE_ANSWER)
+        .connect_timeout(CONNECT_WAIT)
+        .redirect(Policy::none());
+    // HTTP/1.1 has no ping: here it is the kernel that gives up on a peer which acknowledges nothing.
+    #[cfg(target_os = "linux")]
+    {
+        builder = builder.tcp_user_timeout(KEEP_ALIVE + KEEP_ALIVE_ANSWER);
+    }
+    builder = match &config.proxy {
+        Some(proxy) => {
+            let proxy = Proxy::all(proxy.clone()).map_err(|_| "proxy-url: not usable".to_owned())?;
+            builder.proxy(proxy)
+        }
+        // As Go, nothing on this machine goes through HTTPS_PROXY; nor can what has a tls-server-name.
+        None if is_loopback(&config.server) || config.tls.server_name.is_some() => builder.no_proxy(),
+        None => builder,
+    };
+    if config.tls.server_name.is_some() {
+        builder =
+            builder.dns_resolver(ServerAddress(Arc::from(config.server.host_str().unwrap_or_default())));
+    }
+    if config.tls.insecure {
+        builder = builder.tls_danger_accept_invalid_certs(true);
+    }
+    match (&certificates.authority, &config.tls.authority) {
+        (Some(pem), Some(source)) => {
+            let field = &source.field;
+            let roots = Certificate::from_pem_bundle(pem).map_err(|_| format!("{field}: not PEM"))?;
+            if roots.is_empty() {
+                return Err(format!("{field}: there is no certificate in it"));
+            }
+            builder = builder.tls_certs_only(roots);
+        }
+        // Without TLS nobody has to be trusted, and a machine without root certificates will do.
+        (None, _) if config.server.scheme() == "http" => builder = builder.tls_certs_only([]),
+        (None, _) | (Some(_), None) => {}
+    }
+    if let Some(pem) = &certificates.identity {
+        let field = match &config.tls.identity {
+            Some((certificate, _)) => &certificate.field,
+            None => "client certificate of the credential plugin",
+        };
+        // The cause could quote the key.
+        let wrong = |_| format!("{field}: not a certificate and its key in PEM");
+        builder = builder.identity(Identity::from_pem(pem).map_err(wrong)?);
+    }
+    builder.build().map_err(|error| {
+        let cause = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        format!("certificates of {}: {cause}", config.origin)
+    })
+}
+
+/// rustls needs to be told once per process who does its arithmetic.
+fn install_crypto() {
+    static ONCE: Once = Once::new();
+    // An error says that somebody has told it already, which is as good.
+    ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
+}
+
+fn is_loopback(server: &Url) -> bool {
+    match server.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+/// Resolves any name to the address of the server: for tls-server-name, which stands in the URL instead.
+struct ServerAddress(Arc<str>);
+
+impl Resolve for ServerAddress {
+    fn resolve(&self, _name: Name) -> Resolving {
+        let host = Arc::clone(&self.0);
+        Box::pin(async move {
+            // An IPv6 address has its brackets from the URL.
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let addresses: Vec<SocketAddr> = lookup_host((host, 0)).await?.collect();
+            let addresses: Addrs = Box::new(addresses.into_iter());
+            Ok::<Addrs, Box<dyn std::error::Error + Send + Sync>>(addresses)
+        })
+    }
+}
+
+/// `text` out of `299 - "text"`.
+fn warning_text(value: &str) -> String {
+    match (value.find('"'), value.rfind('"')) {
+        (Some(start), Some(end)) if start < end => value[start + 1..end].replace("\\\"", "\""),
+        (Some(_) | None, Some(_) | None) => value.to_owned(),
+    }
+}
+
+/// No code panics while it holds one of our locks, and what they guard is whole at all times.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
