@@ -56,7 +56,7 @@ pub struct Client {
 }
 
 /// Which page of a list.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Page<'a> {
     /// A resourceVersion; the list is not older than that. `None`: the most recent. Counts for the first page only.
     pub version: Option<&'a str>,
@@ -67,7 +67,7 @@ pub struct Page<'a> {
 }
 
 /// Where a watch begins.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchFrom<'a> {
     /// A resourceVersion: what happened after that. Empty: the most recent.
     pub version: &'a str,
@@ -434,7 +434,9 @@ impl Request {
         self
     }
 
-    fn sends(mut self, method: Method, content_type: &'static str, body: Vec<u8>) -> Request {
+    /// The same path with another method, and a body.
+    #[must_use]
+    pub fn sends(mut self, method: Method, content_type: &'static str, body: Vec<u8>) -> Request {
         self.method = method;
         self.content_type = content_type.into();
         self.body = body.into();

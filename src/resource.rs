@@ -140,33 +140,33 @@ impl fmt::Display for Scope {
 ///
 /// `managedFields`, most of an object's bytes, and annotations are skipped while reading.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase")]
 pub struct ObjectMeta {
     /// Unique in its namespace and kind, while it exists.
     pub name: SmolStr,
     /// `None` for kinds without namespaces.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<SmolStr>,
     /// Unique for ever: a recreated object of the same name has another one.
-    #[serde(skip_serializing_if = "SmolStr::is_empty")]
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub uid: SmolStr,
     /// Changes at every write. Opaque but for [`compare_versions`].
     #[serde(skip_serializing_if = "SmolStr::is_empty")]
     pub resource_version: SmolStr,
     /// Counts the changes of what is asked for (`spec`), not of what is reported (`status`).
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub generation: i64,
     /// Set: the object is being deleted, and is there only until its finalizers are done.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<SmolStr>,
     /// Labels, which selectors look at.
-    #[serde(skip_serializing_if = "Labels::is_empty")]
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
     /// Who this object belongs to; the garbage collector deletes it after them.
-    #[serde(skip_serializing_if = "is_empty")]
+    #[serde(default, skip_serializing_if = "is_empty")]
     pub owner_references: Box<[OwnerReference]>,
     /// Who must have cleaned up before the object goes.
-    #[serde(skip_serializing_if = "is_empty")]
+    #[serde(default, skip_serializing_if = "is_empty")]
     pub finalizers: Box<[SmolStr]>,
 }
 

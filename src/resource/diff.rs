@@ -5,7 +5,20 @@
 //! whole and replaced whole, because a list that is merged can never lose an item that somebody added
 //! (server-side apply leaves such a port in place and then fails on its duplicate name, for ever).
 
+use serde::Serialize;
 use serde_json::{Value, json};
+
+use super::Resource;
+
+/// [`json_patch`] for two objects of a kind.
+///
+/// What a slim type leaves out is on neither side, and so never differs.
+#[must_use]
+pub fn between<K: Resource + Serialize>(live: &K, desired: &K) -> Vec<Value> {
+    let value =
+        |object| serde_json::to_value(object).expect("our types have string keys and no failing impls");
+    json_patch(&value(live), &value(desired))
+}
 
 /// The operations of a JSON patch ([RFC 6902](https://www.rfc-editor.org/rfc/rfc6902)) that make `live` have all of
 /// `desired`. None where it has.
@@ -18,6 +31,7 @@ pub fn json_patch(live: &Value, desired: &Value) -> Vec<Value> {
 
 fn compare(live: &Value, desired: &Value, path: &mut String, operations: &mut Vec<Value>) {
     match (live, desired) {
+        _ if live == desired => {}
         (Value::Object(live), Value::Object(desired)) => {
             for (field, wanted) in desired {
                 let length = path.len();
@@ -27,14 +41,25 @@ fn compare(live: &Value, desired: &Value, path: &mut String, operations: &mut Ve
                     (Some(Value::Array(items)), Value::Array(wanted), Some(key)) => {
                         compare_shared_list(items, wanted, key, path, operations);
                     }
+                    (Some(value), _, _) if ONE_OF.contains(&&**field) => {
+                        replace_if_different(value, wanted, path, operations);
+                    }
                     (Some(value), _, _) => compare(value, wanted, path, operations),
                     (None, _, _) => operations.push(json!({"op": "add", "path": &*path, "value": wanted})),
                 }
                 path.truncate(length);
             }
         }
-        _ if live == desired => {}
         _ => operations.push(json!({"op": "replace", "path": &*path, "value": desired})),
+    }
+}
+
+fn replace_if_different(live: &Value, desired: &Value, path: &mut String, operations: &mut Vec<Value>) {
+    let before = operations.len();
+    compare(live, desired, path, operations);
+    if operations.len() > before {
+        operations.truncate(before);
+        operations.push(json!({"op": "replace", "path": &*path, "value": desired}));
     }
 }
 
@@ -57,6 +82,10 @@ fn compare_shared_list(
         path.truncate(length);
     }
 }
+
+/// Fields of which one alternative must be set and no other (`tcpSocket` or `httpGet`; `type: Localhost` and a profile,
+/// or another type and none). Whatever differs in them, they are replaced whole: both together are refused.
+const ONE_OF: [&str; 2] = ["readinessProbe", "seccompProfile"];
 
 /// The field by which items of a list that is shared with others are told apart.
 fn shared_list_key(field: &str) -> Option<&'static str> {
@@ -98,6 +127,20 @@ mod tests {
             json!({"ports": [{"port": 80}, {"port": 81}]}),
             json!({"ports": [{"port": 80}]}),
             json!([{"op": "replace", "path": "/ports", "value": [{"port": 80}]}]),
+        );
+    }
+
+    #[test]
+    fn an_alternative_is_replaced_by_the_other() {
+        check(
+            json!({"readinessProbe": {"httpGet": {"port": 1}, "periodSeconds": 5}}),
+            json!({"readinessProbe": {"tcpSocket": {"port": 1}}}),
+            json!([{"op": "replace", "path": "/readinessProbe", "value": {"tcpSocket": {"port": 1}}}]),
+        );
+        check(
+            json!({"readinessProbe": {"tcpSocket": {"port": 1}, "periodSeconds": 5}}),
+            json!({"readinessProbe": {"tcpSocket": {"port": 1}}}),
+            json!([]),
         );
     }
 

@@ -10,14 +10,14 @@ use super::{Condition, Labels, ObjectMeta, Resource};
 /// `apps/v1` Deployment: keeps that many Pods of that template running.
 /// See <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/deployment-v1/>.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Deployment {
     /// Name, labels, owners, versions.
     pub metadata: ObjectMeta,
     /// What is asked for.
+    #[serde(default)]
     pub spec: DeploymentSpec,
     /// What the Deployment controller reports.
-    #[serde(skip_serializing)]
+    #[serde(default, skip_serializing)]
     pub status: DeploymentStatus,
 }
 
@@ -197,11 +197,11 @@ pub struct DeploymentStatus {
 /// `v1` Service: one address for the Pods that a selector names.
 /// See <https://kubernetes.io/docs/reference/kubernetes-api/service-resources/service-v1/>.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Service {
     /// Name, labels, owners, versions.
     pub metadata: ObjectMeta,
     /// What is asked for.
+    #[serde(default)]
     pub spec: ServiceSpec,
 }
 

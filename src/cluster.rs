@@ -1,0 +1,228 @@
+//! The API server as this process sees it: shared watches, their Stores, and our own writes.
+//!
+//! ```text
+//!   Cluster::watch ──► one stream, one Store per kind and scope, whoever asks
+//!   Cluster::create ─► POST ─► the answer goes into every open Store that holds the object
+//! ```
+//!
+//! A write's answer is newer than what the watch has told so far. An operator that read only what the watch told would
+//! not find the child that it has just created, and would create it again. So operators hold a [`Cluster`], never a
+//! [`Client`], and cannot forget to tell their Stores.
+
+mod events;
+
+use std::{
+    any::{Any, TypeId},
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tracing::info;
+
+use crate::{
+    client::{Client, DeleteOptions, Error, Part, Patch},
+    resource::{Key, Labels, Resource, Scope},
+    store::{Change, Found, Store},
+    watch::{self, Health, Lists},
+};
+pub use events::{EventType, Events};
+
+/// A connection to an API server, and what is known of it. Cheap to clone.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+    lists: Lists,
+    streams: Arc<Mutex<HashMap<(TypeId, Scope), OpenStream>>>,
+}
+
+/// A stream that may still run, whatever its kind.
+struct OpenStream {
+    stream: Weak<dyn Any + Send + Sync>,
+    health: Arc<Health>,
+}
+
+/// One running watch and its Store. Ends when dropped.
+struct Stream<K> {
+    scope: Scope,
+    store: Arc<Store<K>>,
+    health: Arc<Health>,
+    task: JoinHandle<()>,
+}
+
+impl<K> Drop for Stream<K> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A share in running watches, one for each scope. The last share dropped ends the watch.
+pub struct Watch<K> {
+    streams: Vec<Arc<Stream<K>>>,
+}
+
+impl<K> Clone for Watch<K> {
+    fn clone(&self) -> Watch<K> {
+        Watch { streams: self.streams.clone() }
+    }
+}
+
+impl Cluster {
+    /// Nothing is asked of the API server yet.
+    #[must_use]
+    pub fn new(client: Client, lists: Lists) -> Cluster {
+        Cluster { client, lists, streams: Arc::default() }
+    }
+
+    /// Watches a kind in all of the scopes. Same kind and scope: same stream, same Store, whoever asks.
+    pub fn watch<K: Resource>(&self, scopes: impl IntoIterator<Item = Scope>) -> Watch<K> {
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.retain(|_, open| open.stream.strong_count() > 0);
+        let share = |scope: Scope| {
+            let known = streams.get(&(TypeId::of::<K>(), scope.clone()));
+            if let Some(stream) = known.and_then(|open| open.stream.upgrade()?.downcast::<Stream<K>>().ok()) {
+                return stream;
+            }
+            let stream = Arc::new(Stream::open(self.client.clone(), scope.clone(), self.lists));
+            let erased: Arc<dyn Any + Send + Sync> = stream.clone();
+            let open = OpenStream { stream: Arc::downgrade(&erased), health: stream.health.clone() };
+            streams.insert((TypeId::of::<K>(), scope), open);
+            stream
+        };
+        Watch { streams: scopes.into_iter().map(share).collect() }
+    }
+
+    /// How each open watch is doing.
+    #[must_use]
+    pub fn health(&self) -> Vec<Arc<Health>> {
+        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.values().filter(|open| open.stream.strong_count() > 0).map(|open| open.health.clone()).collect()
+    }
+
+    /// Asks the API server itself, past every Store.
+    pub async fn get_live<K: Resource>(&self, key: &Key) -> Result<K, Error> {
+        self.client.get(key).await
+    }
+
+    /// Creates an object. Fails where one of that name exists, whoever made it ([`Error::is_already_exists`]).
+    pub async fn create<K: Resource + Serialize>(&self, desired: &K) -> Result<Arc<K>, Error> {
+        self.client.create(desired).await.map(|object| self.remember(object))
+    }
+
+    /// Changes what [`diff::between`](crate::resource::diff::between) found different from `live`, if `live` is still what the API server has
+    /// ([`Error::is_conflict`] otherwise: read again and decide again).
+    pub async fn patch<K: Resource>(&self, live: &K, mut operations: Vec<Value>) -> Result<Arc<K>, Error> {
+        let version = &live.metadata().resource_version;
+        operations.push(json!({"op": "replace", "path": "/metadata/resourceVersion", "value": version}));
+        let answer = self.client.patch::<K>(&live.key(), Part::Object, &Patch::Json(operations)).await;
+        answer.map(|object| self.remember(object))
+    }
+
+    /// Replaces fields of the status, if `live` is still what the API server has.
+    pub async fn patch_status<K: Resource>(&self, live: &K, status: impl Serialize) -> Result<Arc<K>, Error> {
+        let version = &live.metadata().resource_version;
+        let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
+        let answer = self.client.patch::<K>(&live.key(), Part::Status, &Patch::Merge(patch)).await;
+        answer.map(|object| self.remember(object))
+    }
+
+    /// Deletes exactly this object in exactly this version: not another one of its name, and not one that has changed
+    /// hands since. The watch tells when it is gone.
+    pub async fn delete<K: Resource>(&self, live: &K) -> Result<(), Error> {
+        let metadata = live.metadata();
+        let options = DeleteOptions {
+            uid: Some(metadata.uid.clone()),
+            version: Some(metadata.resource_version.clone()),
+            ..DeleteOptions::default()
+        };
+        self.client.delete::<K>(&live.key(), &options).await
+    }
+
+    fn remember<K: Resource>(&self, object: K) -> Arc<K> {
+        let object = Arc::new(object);
+        let streams: Vec<Arc<Stream<K>>> = {
+            let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+            let of_this_kind = streams.iter().filter(|((kind, _), _)| *kind == TypeId::of::<K>());
+            of_this_kind.filter_map(|(_, open)| open.stream.upgrade()?.downcast().ok()).collect()
+        };
+        for stream in streams {
+            let is_held = stream.store.find(&object.key()).is_some();
+            if stream.scope.covers(&object.key()) && (is_held || selects(&stream.scope, &object.metadata().labels)) {
+                stream.store.wrote(&object);
+            }
+        }
+        object
+    }
+}
+
+/// Whether an equality selector (`app=web,tier=front`) selects these labels. Of other selectors we do not know.
+fn selects(scope: &Scope, labels: &Labels) -> bool {
+    scope.labels.split(',').filter(|term| !term.is_empty()).all(|term| match term.split_once('=') {
+        Some((key, value)) => labels.get(key) == Some(value),
+        None => false,
+    })
+}
+
+impl<K: Resource> Stream<K> {
+    fn open(client: Client, scope: Scope, lists: Lists) -> Stream<K> {
+        let store = Arc::new(Store::default());
+        let health = Arc::new(Health::new(format!("{} in {scope}", K::PLURAL)));
+        let task = tokio::spawn({
+            let (scope, store, health) = (scope.clone(), Arc::clone(&store), Arc::clone(&health));
+            async move { watch::watch(client, scope, lists, &store, &health).await }
+        });
+        store.listen({
+            let (store, health) = (Arc::downgrade(&store), Arc::clone(&health));
+            move |change| {
+                if let (Change::Synced, Some(store)) = (change, store.upgrade()) {
+                    info!(watch = health.what(), objects = store.len(), "synced");
+                }
+            }
+        });
+        Stream { scope, store, health, task }
+    }
+}
+
+impl<K: Resource> Watch<K> {
+    /// An object, if it exists and is readable.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<Arc<K>> {
+        self.find(key).and_then(|found| found.readable().cloned())
+    }
+
+    /// All objects that exist and are readable, in no order.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<K>> {
+        self.keys().iter().filter_map(|key| self.get(key)).collect()
+    }
+
+    /// All keys, in no order.
+    #[must_use]
+    pub fn keys(&self) -> Vec<Key> {
+        self.streams.iter().flat_map(|stream| stream.store.keys()).collect()
+    }
+
+    /// Whether everything is known that exists where this key is.
+    #[must_use]
+    pub fn is_synced_for(&self, key: &Key) -> bool {
+        self.streams.iter().filter(|stream| stream.scope.covers(key)).all(|stream| stream.store.is_synced())
+    }
+
+    /// Whether everything is known.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.streams.iter().all(|stream| stream.store.is_synced())
+    }
+
+    pub(crate) fn find(&self, key: &Key) -> Option<Found<K>> {
+        self.streams.iter().find_map(|stream| stream.store.find(key))
+    }
+
+    pub(crate) fn listen(&self, listener: impl Fn(&Change<K>) + Clone + Send + Sync + 'static) {
+        for stream in &self.streams {
+            stream.store.listen(listener.clone());
+        }
+    }
+}

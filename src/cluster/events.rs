@@ -1,0 +1,144 @@
+//! Events: what an operator did to an object, where `kubectl describe` shows it.
+//!
+//! ```json
+//! {"apiVersion": "events.k8s.io/v1", "kind": "Event", "type": "Normal", "reason": "Created", "action": "Reconcile",
+//!  "regarding": {"kind": "MyWebserver", "name": "web", …}, "note": "created Deployment mws-web", "series": {"count": 4, …}}
+//! ```
+//!
+//! The same again becomes a series: one object whose count is written at the 2nd, 4th, 8th … time. Events are for
+//! people and never hold up the work: what cannot be written at once is dropped.
+//! See <https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/>.
+
+use std::{collections::HashMap, sync::Arc, time::SystemTime};
+
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+use tokio::{
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+use tracing::debug;
+
+use crate::{
+    client::{Client, Error, Method, Request},
+    resource::{Key, Resource},
+};
+
+/// Events that may wait to be written. An operator that does more than this at once has more important things to do.
+const WAITING_MAX: usize = 256;
+/// How long the same event counts as a repetition: client-go's six minutes.
+const SERIES_IDLE: Duration = Duration::from_secs(360);
+/// Series that are remembered at a time. Beyond it, the idle ones are forgotten, then all.
+const SERIES_MAX: usize = 4096;
+/// The API server refuses longer notes. Bytes.
+const NOTE_BYTES_MAX: usize = 1024;
+
+/// Whether something is as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// It is.
+    Normal,
+    /// Somebody should look at it.
+    Warning,
+}
+
+/// Records events in the background. Cheap to clone.
+#[derive(Clone)]
+pub struct Events {
+    sender: mpsc::Sender<Event>,
+}
+
+struct Event {
+    event_type: EventType,
+    reason: &'static str,
+    regarding: Arc<Value>,
+    key: Key,
+    uid: SmolStr,
+    note: String,
+}
+
+impl Events {
+    /// The recorder, and the task that writes: it runs until all recorders are dropped and what they said is written.
+    ///
+    /// `controller` is who reports, a qualified name; `instance` is which copy of it, as a rule the Pod's name.
+    pub fn new(client: Client, controller: &'static str, instance: String) -> (Events, impl Future<Output = ()> + Send) {
+        let (sender, mut receiver) = mpsc::channel::<Event>(WAITING_MAX);
+        let mut writer = Writer { client, controller, instance, series: HashMap::new(), random: fastrand::Rng::new() };
+        let task = async move {
+            while let Some(event) = receiver.recv().await {
+                if let Err(error) = writer.write(&event).await {
+                    debug!(key = %event.key, event.reason, %error, "event not written");
+                }
+            }
+        };
+        (Events { sender }, task)
+    }
+
+    /// Says what happened to an object.
+    pub fn record<K: Resource>(&self, object: &K, event_type: EventType, reason: &'static str, note: String) {
+        let metadata = object.metadata();
+        let regarding = Arc::new(json!({
+            "apiVersion": K::api_version(), "kind": K::KIND,
+            "namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid,
+        }));
+        let event = Event { event_type, reason, regarding, key: metadata.key(), uid: metadata.uid.clone(), note };
+        // Full: dropped, as said above.
+        let _ = self.sender.try_send(event);
+    }
+}
+
+struct Writer {
+    client: Client,
+    controller: &'static str,
+    instance: String,
+    series: HashMap<(SmolStr, EventType, &'static str), Series>,
+    random: fastrand::Rng,
+}
+
+struct Series {
+    path: String,
+    count: u32,
+    last: Instant,
+}
+
+impl Writer {
+    async fn write(&mut self, event: &Event) -> Result<(), Error> {
+        let id = (event.uid.clone(), event.event_type, event.reason);
+        let now = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
+        if let Some(series) = self.series.get_mut(&id).filter(|series| series.last.elapsed() < SERIES_IDLE) {
+            series.count += 1;
+            series.last = Instant::now();
+            if series.count.is_power_of_two() {
+                let patch = json!({"series": {"count": series.count, "lastObservedTime": now}});
+                self.client.send(Request::merge_patch(&series.path, &patch)).await?;
+            }
+            return Ok(());
+        }
+        if self.series.len() >= SERIES_MAX {
+            self.series.retain(|_, series| series.last.elapsed() < SERIES_IDLE);
+        }
+        if self.series.len() >= SERIES_MAX {
+            self.series.clear();
+        }
+        let namespace = event.key.namespace.as_deref().unwrap_or("default");
+        let name = format!("{}.{:016x}", event.key.name, self.random.u64(..));
+        let collection = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+        let body = json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "eventTime": now, "type": format!("{:?}", event.event_type),
+            "reason": event.reason, "action": "Reconcile", "note": cut(&event.note),
+            "reportingController": self.controller, "reportingInstance": self.instance,
+            "regarding": *event.regarding,
+        });
+        self.client.send(Request::json(Method::POST, &collection, &body)).await?;
+        let series = Series { path: format!("{collection}/{name}"), count: 1, last: Instant::now() };
+        self.series.insert(id, series);
+        Ok(())
+    }
+}
+
+/// As much of a note as the API server takes.
+fn cut(note: &str) -> &str {
+    &note[..note.floor_char_boundary(NOTE_BYTES_MAX)]
+}

@@ -1,0 +1,380 @@
+//! A `MyWebserver` becomes a Deployment and a Service, and stays so.
+//!
+//! ```yaml
+//! apiVersion: k8sobjects.gsa.com/v2       # becomes   Deployment mws-web: 2 × nginx, listening on a port named http
+//! kind: MyWebserver                       #           Service    mws-web: port 80 → http
+//! metadata: {name: web}                   #           status:    Ready, Available, Progressing, Stalled
+//! spec: {image: nginx, port: 80, replicas: 2}
+//! ```
+//!
+//! [`desired`] says what an object asks for, [`MyWebservers::applied`] makes the cluster so, [`status::of`] says how far
+//! that has come. The children belong to the object (ownerReferences), so Kubernetes collects them when it goes; where
+//! no collector runs, [`MyWebservers::deleted`] does.
+
+pub mod crd;
+pub mod status;
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use smol_str::{SmolStr, format_smolstr};
+use tracing::info;
+
+use crate::{
+    client::{Client, Error},
+    cluster::{Cluster, EventType, Events, Watch},
+    controller::{Controller, Next, Operator},
+    resource::{Key, Labels, ObjectMeta, OwnerReference, Resource, Scope, diff, kinds::*, list::Broken},
+};
+use status::{Child, Refusal, Status};
+
+/// Who says so, in labels and Events.
+pub const OPERATOR: &str = "mywebserver-operator";
+/// Selects what this operator made.
+const MADE_BY_US: &str = "app.kubernetes.io/managed-by=mywebserver-operator";
+/// The container in which the web server runs. Others in the Pod are somebody else's.
+const CONTAINER: &str = "web";
+/// The name of the port on which it listens.
+const PORT: &str = "http";
+/// How soon to look again at an object of ours whose name is taken: no watch of ours shows what somebody else does
+/// to their own. Under a minute, as promised.
+const CONFLICT_RECHECK: Duration = Duration::from_secs(45);
+
+/// A web server, as asked for.
+#[derive(Clone, Debug, Deserialize)]
+pub struct MyWebserver {
+    /// Name, labels, owners, versions.
+    pub metadata: ObjectMeta,
+    /// What is asked for.
+    pub spec: MyWebserverSpec,
+    /// What we have reported.
+    #[serde(default)]
+    pub status: Status,
+}
+
+impl Resource for MyWebserver {
+    const GROUP: &'static str = "k8sobjects.gsa.com";
+    const VERSION: &'static str = "v2";
+    const PLURAL: &'static str = "mywebservers";
+    const KIND: &'static str = "MyWebserver";
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
+/// A MyWebserver whose `spec` is not what it should be: an older schema may have let it in.
+#[derive(Debug, Deserialize)]
+pub struct Unreadable {
+    /// Name, labels, owners, versions.
+    pub metadata: ObjectMeta,
+    /// What we have reported.
+    #[serde(default)]
+    pub status: Status,
+}
+
+impl Resource for Unreadable {
+    const GROUP: &'static str = MyWebserver::GROUP;
+    const VERSION: &'static str = MyWebserver::VERSION;
+    const PLURAL: &'static str = MyWebserver::PLURAL;
+    const KIND: &'static str = MyWebserver::KIND;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+pub struct MyWebserverSpec {
+    /// Container image of the web server, as for `docker pull`. A new image is rolled out Pod by Pod.
+    #[schemars(with = "String", length(min = 1, max = 4096), regex(pattern = r"^\S+$"))]
+    pub image: SmolStr,
+    /// TCP port on which the web server listens, and the Service too. 1 to 65535.
+    #[serde(default = "MyWebserverSpec::default_port")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: i32,
+    /// How many copies run. 0 stops the web server and keeps its address.
+    #[serde(default = "MyWebserverSpec::default_replicas")]
+    #[schemars(range(min = 0))]
+    pub replicas: i32,
+}
+
+impl MyWebserverSpec {
+    fn default_port() -> i32 {
+        80
+    }
+
+    fn default_replicas() -> i32 {
+        1
+    }
+}
+
+/// Keeps each MyWebserver's Deployment and Service as it asks for.
+pub struct MyWebservers {
+    cluster: Cluster,
+    deployments: Watch<Deployment>,
+    services: Watch<Service>,
+    events: Events,
+}
+
+/// The watches, queue and workers of the MyWebserver operator. `namespaces` empty: all of them.
+pub fn controller(cluster: &Cluster, namespaces: &[String], events: Events) -> Controller<MyWebservers> {
+    let scopes = |labels: &str| -> Vec<Scope> {
+        let scope = |namespace| Scope { namespace, labels: labels.to_owned() };
+        match namespaces {
+            [] => vec![scope(None)],
+            some => some.iter().map(|namespace| scope(Some(namespace.clone()))).collect(),
+        }
+    };
+    let webs = cluster.watch::<MyWebserver>(scopes(""));
+    let deployments = cluster.watch::<Deployment>(scopes(MADE_BY_US));
+    let services = cluster.watch::<Service>(scopes(MADE_BY_US));
+    let operator = MyWebservers {
+        cluster: cluster.clone(),
+        deployments: deployments.clone(),
+        services: services.clone(),
+        events,
+    };
+    Controller::new(cluster, &webs, operator).owns(&deployments).owns(&services)
+}
+
+/// The recorder of this operator's Events, and the task that writes them.
+pub fn events(client: Client, instance: String) -> (Events, impl Future<Output = ()> + Send) {
+    Events::new(client, "k8sobjects.gsa.com/mywebserver-operator", instance)
+}
+
+/// What a MyWebserver asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Children {
+    /// Runs the Pods.
+    pub deployment: Deployment,
+    /// Is their address.
+    pub service: Service,
+}
+
+/// What a MyWebserver asks for. Looks at nothing else.
+#[must_use]
+pub fn desired(web: &MyWebserver) -> Children {
+    let instance = &web.metadata.name;
+    // The instance is in the selector, or two MyWebservers of a namespace would share their Pods. The version is not:
+    // a selector can never change.
+    let identity = [("app.kubernetes.io/name", "mywebserver"), ("app.kubernetes.io/instance", instance)];
+    let selector: Labels = identity.into_iter().collect();
+    let labels: Labels = identity
+        .into_iter()
+        .chain([("app.kubernetes.io/component", "webserver"), ("app.kubernetes.io/managed-by", OPERATOR)])
+        .collect();
+    let metadata = ObjectMeta {
+        name: format_smolstr!("mws-{instance}"),
+        namespace: web.metadata.namespace.clone(),
+        labels: labels.clone(),
+        owner_references: [OwnerReference::controlled_by(web)].into(),
+        ..ObjectMeta::default()
+    };
+    let port_by_name = || Port::Name(PORT.into());
+    let container = Container {
+        name: CONTAINER.into(),
+        image: web.spec.image.clone(),
+        ports: [ContainerPort {
+            name: PORT.into(),
+            container_port: web.spec.port,
+            protocol: "TCP".into(),
+            ..ContainerPort::default()
+        }]
+        .into(),
+        readiness_probe: Some(Probe { tcp_socket: Some(TcpSocket { port: port_by_name() }) }),
+        security_context: Some(SecurityContext { allow_privilege_escalation: Some(false) }),
+    };
+    let pod = PodSpec {
+        containers: [container].into(),
+        automount_service_account_token: Some(false),
+        security_context: Some(PodSecurityContext {
+            seccomp_profile: Some(SeccompProfile { r#type: "RuntimeDefault".into() }),
+        }),
+    };
+    let deployment = Deployment {
+        metadata: metadata.clone(),
+        spec: DeploymentSpec {
+            replicas: web.spec.replicas,
+            selector: LabelSelector { match_labels: selector.clone() },
+            template: PodTemplate { metadata: PodMeta { labels }, spec: pod },
+        },
+        status: DeploymentStatus::default(),
+    };
+    let port = ServicePort {
+        name: PORT.into(),
+        port: web.spec.port,
+        target_port: port_by_name(),
+        protocol: "TCP".into(),
+        node_port: 0,
+        app_protocol: SmolStr::default(),
+    };
+    let service = Service {
+        metadata,
+        spec: ServiceSpec { r#type: "ClusterIP".into(), selector, ports: [port].into() },
+    };
+    Children { deployment, service }
+}
+
+impl Operator for MyWebservers {
+    type Kind = MyWebserver;
+
+    async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, Error> {
+        let children = desired(&web);
+        // One after the other: where the first is refused, the second would as a rule be too.
+        let deployment = self.keep(&web, &children.deployment, &self.deployments).await;
+        let service = self.keep(&web, &children.service, &self.services).await;
+
+        let (deployment, service) = match (deployment, service) {
+            // It went wrong, and says nothing about the object.
+            (Child::Failed(error), _) | (_, Child::Failed(error)) if Refusal::of(&error).is_none() => return Err(error),
+            children => children,
+        };
+        let status = status::of(&web, &deployment, &service, &now());
+        if status != web.status {
+            let is_ready = status.is_ready();
+            if is_ready != web.status.is_ready() {
+                info!(key = %web.key(), generation = web.metadata.generation, ready = is_ready, "{}", status.summary());
+            }
+            self.cluster.patch_status(&*web, &status).await?;
+        }
+        match (deployment, service) {
+            (Child::Failed(error), _) | (_, Child::Failed(error)) => {
+                if let Some(refusal) = Refusal::of(&error) {
+                    self.events.record(&*web, EventType::Warning, "Failed", format!("{}: {error}", refusal.reason()));
+                }
+                Err(error)
+            }
+            (Child::NotOurs(_), _) | (_, Child::NotOurs(_)) => Ok(Next::After(CONFLICT_RECHECK)),
+            (Child::Kept(_) | Child::Awaited(_), Child::Kept(_) | Child::Awaited(_)) => Ok(Next::OnChange),
+        }
+    }
+
+    /// The garbage collector may be slow or absent, so we delete too; what it was told to orphan no longer refers to the
+    /// owner, and stays.
+    async fn deleted(&self, last: Arc<MyWebserver>) -> Result<(), Error> {
+        let children = desired(&last);
+        self.drop_child(&last, &children.deployment.key(), &self.deployments).await?;
+        self.drop_child(&last, &children.service.key(), &self.services).await
+    }
+
+    async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), Error> {
+        let web = self.cluster.get_live::<Unreadable>(&broken.metadata.key()).await?;
+        let status = status::of_unreadable(&web, &broken.error, &now());
+        if status != web.status {
+            self.cluster.patch_status(&web, &status).await?;
+        }
+        Ok(())
+    }
+}
+
+impl MyWebservers {
+    /// Makes one child what it should be, with one write at most; none where it is.
+    async fn keep<K>(&self, web: &MyWebserver, desired: &K, children: &Watch<K>) -> Child<K>
+    where
+        K: Resource + Serialize,
+    {
+        let result = match children.get(&desired.key()) {
+            Some(live) => self.mend(web, desired, live).await,
+            None => match self.cluster.create(desired).await {
+                Ok(created) => {
+                    self.tell(web, "Created", "created", desired);
+                    Ok(Child::Kept(created))
+                }
+                // Somebody else's, or ours without our label, which our watch does not show.
+                Err(error) if error.is_already_exists() => match self.cluster.get_live::<K>(&desired.key()).await {
+                    Ok(live) => self.mend(web, desired, Arc::new(live)).await,
+                    Err(error) => Err(error),
+                },
+                Err(error) => Err(error),
+            },
+        };
+        result.unwrap_or_else(Child::Failed)
+    }
+
+    async fn mend<K>(&self, web: &MyWebserver, desired: &K, live: Arc<K>) -> Result<Child<K>, Error>
+    where
+        K: Resource + Serialize,
+    {
+        let owner = live.metadata().controller();
+        if owner.is_none_or(|owner| owner.uid != web.metadata.uid) {
+            let is_predecessors =
+                owner.is_some_and(|owner| owner.is_a::<MyWebserver>() && owner.name == web.metadata.name);
+            if !is_predecessors {
+                return Ok(Child::NotOurs(not_ours(&*live)));
+            }
+            // Its owner of our name is gone; so will it be.
+            if !live.metadata().is_terminating() {
+                self.cluster.delete(&*live).await?;
+            }
+            return Ok(Child::Awaited(live));
+        }
+        if live.metadata().is_terminating() {
+            return Ok(Child::Awaited(live));
+        }
+        let operations = diff::between(&*live, desired);
+        if operations.is_empty() {
+            return Ok(Child::Kept(live));
+        }
+        let paths: Vec<_> = operations.iter().filter_map(|operation| operation["path"].as_str()).collect();
+        let paths = paths.join(" ");
+        let patched = self.cluster.patch(&*live, operations).await?;
+        if web.metadata.generation == web.status.observed_generation {
+            info!(key = %web.key(), child = K::KIND, paths, "drift corrected");
+            self.tell(web, "DriftCorrected", &format!("restored {paths} of"), desired);
+        } else {
+            self.tell(web, "Updated", "updated", desired);
+        }
+        let still: Vec<_> = diff::between(&*patched, desired);
+        if let Some(operation) = still.first() {
+            let cause = format!("something in the API server undoes our change of {}", operation["path"]);
+            return Err(Error::new("patch", &format!("{}/{}", K::PLURAL, desired.key()), cause));
+        }
+        Ok(Child::Kept(patched))
+    }
+
+    async fn drop_child<K: Resource>(&self, owner: &MyWebserver, key: &Key, children: &Watch<K>) -> Result<(), Error> {
+        let Some(mut child) = children.get(key) else { return Ok(()) };
+        loop {
+            let is_owned = child.metadata().controller().is_some_and(|by| by.uid == owner.metadata.uid);
+            if !is_owned || child.metadata().is_terminating() {
+                return Ok(());
+            }
+            match self.cluster.delete(&*child).await {
+                Err(error) if error.is_not_found() => return Ok(()),
+                // Changed since; perhaps it was orphaned. Look again.
+                Err(error) if error.is_conflict() => match self.cluster.get_live(key).await {
+                    Ok(live) => child = Arc::new(live),
+                    Err(error) if error.is_not_found() => return Ok(()),
+                    Err(error) => return Err(error),
+                },
+                result => return result,
+            }
+        }
+    }
+
+    fn tell<K: Resource>(&self, web: &MyWebserver, reason: &'static str, what: &str, child: &K) {
+        let note = format!("{what} {} {}", K::KIND, child.metadata().name);
+        self.events.record(web, EventType::Normal, reason, note);
+    }
+}
+
+/// RFC 3339 in whole seconds, as conditions have it.
+fn now() -> String {
+    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
+}
+
+/// What to tell the author of an object whose child's name is taken.
+fn not_ours<K: Resource>(live: &K) -> String {
+    let metadata = live.metadata();
+    let owner = match metadata.controller() {
+        Some(owner) => format!("belongs to {} {}", owner.kind, owner.name),
+        None => "does not belong to this MyWebserver".to_owned(),
+    };
+    format!("{} {} exists and {owner}; delete or rename one of the two", K::KIND, metadata.name)
+}

@@ -1,0 +1,96 @@
+//! The CustomResourceDefinition of MyWebserver: `listwatch crd mywebserver` prints it.
+
+use schemars::JsonSchema;
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+
+use super::{MyWebserver, MyWebserverSpec, Status};
+use crate::{operators::crd, resource::Resource};
+
+/// Longest name of a MyWebserver: its Service is called `mws-<name>`, and a Service's name has at most 63 characters.
+const NAME_LENGTH_MAX: usize = 59;
+
+/// `spec` of `v1`. Conversion between versions only changes `apiVersion`, and prunes what the other does not name: so v1
+/// names `replicas` too, or writing through v1 would lose them.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "only its schema is used: we read every object as v2")]
+struct SpecV1 {
+    /// Container image of the web server, as for `docker pull`. A new image is rolled out Pod by Pod.
+    #[schemars(with = "String", length(min = 1, max = 4096), regex(pattern = r"^\S+$"))]
+    image: SmolStr,
+    /// TCP port on which the web server listens, and the Service too. 1 to 65535.
+    #[serde(default = "MyWebserverSpec::default_port")]
+    #[schemars(range(min = 1, max = 65535))]
+    port: i32,
+    /// How many copies run, if v2 or kubectl scale has said so; 1 otherwise.
+    #[schemars(with = "i32", range(min = 0))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replicas: Option<i32>,
+}
+
+/// The whole definition.
+#[must_use]
+pub fn definition() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{}.{}", MyWebserver::PLURAL, MyWebserver::GROUP)},
+        "spec": {
+            "group": MyWebserver::GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": MyWebserver::KIND,
+                "listKind": "MyWebserverList",
+                "plural": MyWebserver::PLURAL,
+                "singular": "mywebserver",
+                "shortNames": ["myweb", "mws"],
+            },
+            "versions": [
+                version("v1", false, &crd::schema_of::<SpecV1>()),
+                version("v2", true, &crd::schema_of::<MyWebserverSpec>()),
+            ],
+        },
+    })
+}
+
+fn version(name: &str, is_stored: bool, spec: &Value) -> Value {
+    let condition = |of: &str, field: &str| format!(".status.conditions[?(@.type==\"{of}\")].{field}");
+    let column = |name: &str, kind: &str, path: &str| json!({"name": name, "type": kind, "jsonPath": path});
+    let wide = |name: &str, kind: &str, path: &str| json!({"name": name, "type": kind, "jsonPath": path, "priority": 1});
+    // In the schema, not as a rule over the whole object: that would also block the status of objects that are older.
+    let metadata = json!({
+        "type": "object",
+        "properties": {"name": {
+            "type": "string", "maxLength": NAME_LENGTH_MAX, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$",
+        }},
+    });
+    let mut status = crd::schema_of::<Status>();
+    status["default"] = json!({"observedGeneration": -1});
+    json!({
+        "name": name,
+        "served": true,
+        "storage": is_stored,
+        "schema": {"openAPIV3Schema": crd::object(
+            "A web server: a Deployment of its image and a Service on its port, both named mws-<name>.",
+            &metadata, spec, &status,
+        )},
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+        "additionalPrinterColumns": [
+            column("Ready", "string", &condition("Ready", "status")),
+            column("Replicas", "integer", ".spec.replicas"),
+            column("Available", "integer", ".status.availableReplicas"),
+            column("Image", "string", ".spec.image"),
+            wide("Port", "integer", ".spec.port"),
+            wide("Reason", "string", &condition("Ready", "reason")),
+            wide("Message", "string", &condition("Ready", "message")),
+            column("Age", "date", ".metadata.creationTimestamp"),
+        ],
+    })
+}

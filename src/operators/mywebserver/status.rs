@@ -1,0 +1,315 @@
+//! How far a MyWebserver has come, for people and for `kubectl wait`. Nothing in this file does I/O.
+//!
+//! ```yaml
+//! status:
+//!   observedGeneration: 2
+//!   conditions:
+//!   - {type: Ready, status: "False", reason: RolloutInProgress, message: 1 of 2 replicas are updated and available}
+//! ```
+//!
+//! `Ready` and `observedGeneration` are what generic tools read, `Stalled` is what makes them give up waiting
+//! ([kstatus](https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md)). `Available` and
+//! `Progressing` say what the Deployment says of itself.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use smol_str::{SmolStr, format_smolstr};
+
+use super::{MyWebserver, Unreadable, desired};
+use crate::{
+    client::Error,
+    operators::crd,
+    resource::{
+        Condition,
+        kinds::{Deployment, DeploymentStatus, Service},
+    },
+};
+
+/// What we report of a MyWebserver.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Status {
+    /// The metadata.generation that the rest is about. -1: nothing has been looked at yet.
+    pub observed_generation: i64,
+    /// Pods that exist, old and new.
+    pub replicas: i32,
+    /// Pods that accept connections.
+    pub ready_replicas: i32,
+    /// Pods that have accepted connections for long enough to count.
+    pub available_replicas: i32,
+    /// Selects the Pods, for autoscalers: app.kubernetes.io/instance=web,…
+    #[schemars(with = "String")]
+    pub selector: SmolStr,
+    /// Ready: all that was asked for runs. Available: enough runs to serve. Progressing: a rollout is on its way or
+    /// complete. Stalled: it will not go on without help, and why.
+    #[schemars(schema_with = "crd::conditions")]
+    pub conditions: Vec<Condition>,
+}
+
+impl Default for Status {
+    fn default() -> Status {
+        Status {
+            observed_generation: -1,
+            replicas: 0,
+            ready_replicas: 0,
+            available_replicas: 0,
+            selector: SmolStr::default(),
+            conditions: Vec::new(),
+        }
+    }
+}
+
+/// What came of keeping one child.
+#[derive(Debug)]
+pub enum Child<K> {
+    /// It is what it should be.
+    Kept(Arc<K>),
+    /// It is being deleted, and will be made anew.
+    Awaited(Arc<K>),
+    /// Somebody else's object has its name: what to tell people.
+    NotOurs(String),
+    /// It could not be made so.
+    Failed(Error),
+}
+
+/// Why the API server will not have a child, until somebody does something about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Our ServiceAccount may not.
+    Forbidden,
+    /// A ResourceQuota is used up.
+    QuotaExceeded,
+    /// A webhook or policy said no.
+    AdmissionDenied,
+    /// The namespace is being deleted.
+    NamespaceTerminating,
+    /// It is not valid.
+    InvalidSpec,
+    /// Anything else that trying again does not help.
+    Other,
+}
+
+impl Refusal {
+    /// `None`: not refused. It went wrong, and goes away by trying again.
+    #[must_use]
+    pub fn of(error: &Error) -> Option<Refusal> {
+        if error.is_namespace_terminating() {
+            return Some(Refusal::NamespaceTerminating);
+        }
+        if error.is_quota_exceeded() {
+            return Some(Refusal::QuotaExceeded);
+        }
+        let is_denied = error.status().is_some_and(|status| status.message.contains("denied"));
+        match error.code() {
+            None if error.is_connection() => None,
+            Some(401 | 408 | 409 | 429 | 500..) => None,
+            Some(403 | 422 | 400) if is_denied => Some(Refusal::AdmissionDenied),
+            Some(403) => Some(Refusal::Forbidden),
+            Some(422) => Some(Refusal::InvalidSpec),
+            None | Some(_) => Some(Refusal::Other),
+        }
+    }
+
+    /// As a condition's reason.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Refusal::Forbidden => "Forbidden",
+            Refusal::QuotaExceeded => "QuotaExceeded",
+            Refusal::AdmissionDenied => "AdmissionDenied",
+            Refusal::NamespaceTerminating => "NamespaceTerminating",
+            Refusal::InvalidSpec => "InvalidSpec",
+            Refusal::Other => "ReconcileFailed",
+        }
+    }
+
+    /// Whether somebody must act, rather than wait.
+    fn is_stalled(self) -> bool {
+        match self {
+            Refusal::Forbidden | Refusal::AdmissionDenied | Refusal::InvalidSpec => true,
+            Refusal::QuotaExceeded | Refusal::NamespaceTerminating | Refusal::Other => false,
+        }
+    }
+}
+
+/// One condition, before it is known whether it is news.
+struct Said {
+    status: &'static str,
+    reason: SmolStr,
+    message: SmolStr,
+}
+
+fn said(status: &'static str, reason: impl Into<SmolStr>, message: impl Into<SmolStr>) -> Said {
+    Said { status, reason: reason.into(), message: message.into() }
+}
+
+/// The status of `web`, given what came of its children. `now` is RFC 3339 in whole seconds.
+#[must_use]
+pub fn of(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Service>, now: &str) -> Status {
+    let rollout = match deployment {
+        Child::Kept(deployment) => deployment.status.clone(),
+        Child::Awaited(_) | Child::NotOurs(_) | Child::Failed(_) => DeploymentStatus::default(),
+    };
+    let stalled = stalled(deployment, service);
+    let conditions = [
+        ("Ready", Some(ready(web, deployment, service))),
+        ("Available", Some(available(deployment))),
+        ("Progressing", Some(progressing(deployment))),
+        ("Stalled", stalled),
+    ];
+    let conditions = conditions.into_iter().filter_map(|(name, said)| {
+        Some(condition(&web.status, web.metadata.generation, name, said?, now))
+    });
+    Status {
+        observed_generation: web.metadata.generation,
+        replicas: rollout.replicas,
+        ready_replicas: rollout.ready_replicas,
+        available_replicas: rollout.available_replicas,
+        selector: desired(web).deployment.spec.selector.match_labels.as_selector().into(),
+        conditions: conditions.collect(),
+    }
+}
+
+/// The status of an object that does not decode. The rest of what was reported stays.
+#[must_use]
+pub fn of_unreadable(web: &Unreadable, error: &str, now: &str) -> Status {
+    let conditions = [("Ready", "False"), ("Stalled", "True")].map(|(name, status)| {
+        condition(&web.status, web.metadata.generation, name, said(status, Refusal::InvalidSpec.reason(), error), now)
+    });
+    Status { observed_generation: web.metadata.generation, conditions: conditions.into(), ..web.status.clone() }
+}
+
+/// Says it, and since when it is so.
+fn condition(before: &Status, generation: i64, name: &str, said: Said, now: &str) -> Condition {
+    let before = before.conditions.iter().find(|condition| condition.r#type == name);
+    let since = before.filter(|before| before.status == said.status).map(|before| before.last_transition_time.clone());
+    Condition {
+        r#type: name.into(),
+        status: said.status.into(),
+        reason: said.reason,
+        message: said.message,
+        last_transition_time: since.unwrap_or_else(|| now.into()),
+        observed_generation: generation,
+    }
+}
+
+fn ready(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Service>) -> Said {
+    if let Some(said) = trouble("Deployment", deployment).or_else(|| trouble("Service", service)) {
+        return said;
+    }
+    let Child::Kept(deployment) = deployment else {
+        return said("False", "RolloutInProgress", "the Deployment is being replaced");
+    };
+    let (wanted, rollout) = (web.spec.replicas, &deployment.status);
+    let up_to_date = rollout.updated_replicas.min(rollout.available_replicas);
+    let is_complete = is_observed(deployment)
+        && rollout.updated_replicas == wanted
+        && rollout.replicas == wanted
+        && rollout.available_replicas == wanted;
+    if is_complete && wanted == 0 {
+        return said("True", "ScaledToZero", "no replicas are wanted");
+    }
+    if is_complete {
+        return said("True", "AllReplicasReady", format_smolstr!("{wanted} of {wanted} replicas are available"));
+    }
+    // Why the Deployment cannot make Pods, be it a quota or an admission policy.
+    if let Some(failure) = rollout.conditions.iter().find(|c| c.r#type == "ReplicaFailure" && c.status == "True") {
+        return said("False", failure.reason.clone(), failure.message.clone());
+    }
+    let message = format_smolstr!("{up_to_date} of {wanted} replicas are updated and available");
+    match deadline_exceeded(deployment) {
+        Some(_) => said("False", "ProgressDeadlineExceeded", message),
+        None => said("False", "RolloutInProgress", message),
+    }
+}
+
+/// What is wrong with a child itself, if anything.
+fn trouble<K>(kind: &str, child: &Child<K>) -> Option<Said> {
+    match child {
+        Child::Kept(_) => None,
+        Child::Awaited(_) => {
+            Some(said("False", "RolloutInProgress", format_smolstr!("the {kind} is being deleted and will be made anew")))
+        }
+        Child::NotOurs(message) => Some(said("False", "NameConflict", message.as_str())),
+        Child::Failed(error) => {
+            let refusal = Refusal::of(error).unwrap_or(Refusal::Other);
+            Some(said("False", refusal.reason(), format_smolstr!("{error}")))
+        }
+    }
+}
+
+fn available(deployment: &Child<Deployment>) -> Said {
+    let Child::Kept(deployment) = deployment else {
+        return said("False", "DeploymentMissing", "there is no Deployment of ours");
+    };
+    match reported(deployment, "Available") {
+        Some(condition) if condition.status == "True" => {
+            said("True", condition.reason.clone(), condition.message.clone())
+        }
+        Some(_) | None => said("False", "MinimumReplicasUnavailable", "too few replicas accept connections"),
+    }
+}
+
+fn progressing(deployment: &Child<Deployment>) -> Said {
+    let Child::Kept(deployment) = deployment else {
+        return said("False", "DeploymentMissing", "there is no Deployment of ours");
+    };
+    match reported(deployment, "Progressing") {
+        Some(condition) if is_observed(deployment) => {
+            let status = if condition.status == "False" { "False" } else { "True" };
+            said(status, condition.reason.clone(), condition.message.clone())
+        }
+        Some(_) | None => said("True", "ReplicaSetUpdated", "the Deployment has not been looked at yet"),
+    }
+}
+
+fn stalled(deployment: &Child<Deployment>, service: &Child<Service>) -> Option<Said> {
+    if let Some(said) = dead_end(deployment).or_else(|| dead_end(service)) {
+        return Some(said);
+    }
+    let Child::Kept(deployment) = deployment else { return None };
+    deadline_exceeded(deployment).map(|condition| said("True", "ProgressDeadlineExceeded", condition.message.clone()))
+}
+
+/// What will not change unless somebody acts.
+fn dead_end<K>(child: &Child<K>) -> Option<Said> {
+    match child {
+        Child::Kept(_) | Child::Awaited(_) => None,
+        Child::NotOurs(message) => Some(said("True", "NameConflict", message.as_str())),
+        Child::Failed(error) => {
+            let refusal = Refusal::of(error).filter(|refusal| refusal.is_stalled())?;
+            Some(said("True", refusal.reason(), format_smolstr!("{error}")))
+        }
+    }
+}
+
+fn deadline_exceeded(deployment: &Deployment) -> Option<&Condition> {
+    let condition = reported(deployment, "Progressing").filter(|_| is_observed(deployment))?;
+    Some(condition).filter(|condition| condition.reason == "ProgressDeadlineExceeded")
+}
+
+/// Whether the Deployment controller has seen what we wrote last. Before that, its status is about something else.
+fn is_observed(deployment: &Deployment) -> bool {
+    deployment.status.observed_generation >= deployment.metadata.generation
+}
+
+fn reported<'a>(deployment: &'a Deployment, name: &str) -> Option<&'a Condition> {
+    deployment.status.conditions.iter().find(|condition| condition.r#type == name)
+}
+
+impl Status {
+    /// Whether all that was asked for runs.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.conditions.iter().any(|condition| condition.r#type == "Ready" && condition.status == "True")
+    }
+
+    /// For the log: `AllReplicasReady: 2 of 2 replicas are available`.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let ready = self.conditions.iter().find(|condition| condition.r#type == "Ready");
+        ready.map_or_else(String::new, |ready| format!("{}: {}", ready.reason, ready.message))
+    }
+}

@@ -1,0 +1,308 @@
+//! What we know: every object that a watch has told of, by key.
+//!
+//! ```text
+//!   list page ──┐
+//!   watch event ┼─► Store ─► Change ─► whoever listens
+//!   our writes ─┘
+//! ```
+//!
+//! A watch tells the past in order; the answers to our own writes run ahead of it. Both go in here, and the newer wins
+//! ([`compare_versions`]), so what a reader finds is never older than what this process has written itself.
+//! Nothing in this file does I/O.
+
+use std::{
+    cmp::Ordering,
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use smol_str::SmolStr;
+
+use crate::resource::{
+    Key, ObjectMeta, Resource, compare_versions,
+    list::{Broken, Decoded},
+};
+
+/// The objects of one kind and scope.
+pub struct Store<K> {
+    inner: Mutex<Inner<K>>,
+    listeners: Mutex<Vec<Arc<Listener<K>>>>,
+}
+
+type Listener<K> = dyn Fn(&Change<K>) + Send + Sync;
+
+struct Inner<K> {
+    objects: HashMap<Key, Entry<K>>,
+    /// How far the stream has come. Empty before the first list.
+    version: SmolStr,
+    /// Number of the list that is coming in, or came in last.
+    round: u32,
+    /// The list that is coming in is older than what we have: the server was restored from a backup.
+    went_back: bool,
+    synced: bool,
+}
+
+struct Entry<K> {
+    found: Found<K>,
+    /// The last list that had the object in it.
+    round: u32,
+}
+
+/// What is known of one object.
+#[derive(Debug)]
+pub enum Found<K> {
+    /// It exists.
+    Readable(Arc<K>),
+    /// It exists, but does not decode.
+    Broken(Arc<Broken>),
+}
+
+impl<K> Clone for Found<K> {
+    fn clone(&self) -> Found<K> {
+        match self {
+            Found::Readable(object) => Found::Readable(Arc::clone(object)),
+            Found::Broken(broken) => Found::Broken(Arc::clone(broken)),
+        }
+    }
+}
+
+impl<K: Resource> Found<K> {
+    /// The metadata, which is readable either way.
+    pub fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Found::Readable(object) => object.metadata(),
+            Found::Broken(broken) => &broken.metadata,
+        }
+    }
+
+    /// The object, where it is readable.
+    pub fn readable(&self) -> Option<&Arc<K>> {
+        match self {
+            Found::Readable(object) => Some(object),
+            Found::Broken(_) => None,
+        }
+    }
+}
+
+impl<K> From<Decoded<K>> for Found<K> {
+    fn from(decoded: Decoded<K>) -> Found<K> {
+        match decoded {
+            Decoded::Readable(object) => Found::Readable(Arc::new(object)),
+            Decoded::Broken(broken) => Found::Broken(Arc::new(broken)),
+        }
+    }
+}
+
+/// What has become different.
+#[derive(Debug)]
+pub enum Change<K> {
+    /// The object is there, or is another than before.
+    Applied {
+        /// As it was; `None` where it is new to us.
+        before: Option<Found<K>>,
+        /// As it is.
+        after: Found<K>,
+    },
+    /// The object is no longer there.
+    Deleted {
+        /// As it was.
+        last: Found<K>,
+        /// How we know.
+        sighting: Sighting,
+    },
+    /// The first list is complete: all that exists is known.
+    Synced,
+}
+
+/// How a deletion came to be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sighting {
+    /// The server said DELETED.
+    Event,
+    /// A list no longer had it.
+    Inferred,
+}
+
+impl<K: Resource> Default for Store<K> {
+    fn default() -> Store<K> {
+        let inner =
+            Inner { objects: HashMap::new(), version: SmolStr::default(), round: 0, went_back: false, synced: false };
+        Store { inner: Mutex::new(inner), listeners: Mutex::default() }
+    }
+}
+
+impl<K: Resource> Store<K> {
+    /// What is known of an object. `None`: it does not exist, or the first list is not complete yet.
+    pub fn find(&self, key: &Key) -> Option<Found<K>> {
+        self.lock().objects.get(key).map(|entry| entry.found.clone())
+    }
+
+    /// All keys, in no order.
+    pub fn keys(&self) -> Vec<Key> {
+        self.lock().objects.keys().cloned().collect()
+    }
+
+    /// How many objects.
+    pub fn len(&self) -> usize {
+        self.lock().objects.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the first list was complete.
+    pub fn is_synced(&self) -> bool {
+        self.lock().synced
+    }
+
+    /// Calls `listener` at every change from now on, for as long as the Store lives. It is called by whoever makes the
+    /// change, so it must be quick.
+    pub fn listen(&self, listener: impl Fn(&Change<K>) + Send + Sync + 'static) {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(listener));
+    }
+
+    /// ADDED or MODIFIED.
+    pub fn applied(&self, object: Decoded<K>) {
+        let found = Found::from(object);
+        let changes = {
+            let mut inner = self.lock();
+            inner.version = found.metadata().resource_version.clone();
+            inner.put(found)
+        };
+        self.tell(changes);
+    }
+
+    /// DELETED.
+    pub fn deleted(&self, object: Decoded<K>) {
+        let last = Found::from(object);
+        let change = {
+            let mut inner = self.lock();
+            inner.version = last.metadata().resource_version.clone();
+            inner.remove(last)
+        };
+        self.tell(change);
+    }
+
+    /// BOOKMARK: nothing happened up to this version.
+    pub fn bookmark(&self, version: &SmolStr) {
+        self.lock().version = version.clone();
+    }
+
+    /// A list begins, or begins anew. What an unfinished one has brought is kept.
+    pub fn list_begins(&self) {
+        let mut inner = self.lock();
+        inner.round = inner.round.wrapping_add(1);
+        inner.went_back = false;
+    }
+
+    /// Some of the listed objects. They are in the Store at once; no second copy of the list exists.
+    pub fn listed(&self, version: &str, items: impl IntoIterator<Item = Decoded<K>>) {
+        let changes = {
+            let mut inner = self.lock();
+            inner.went_back |= compare_versions(version, &inner.version) == Some(Ordering::Less);
+            items.into_iter().flat_map(|item| inner.put(item.into())).collect::<Vec<_>>()
+        };
+        self.tell(changes);
+    }
+
+    /// The list is complete, as of `version`: what it did not have is gone.
+    pub fn list_ends(&self, version: &SmolStr) {
+        let changes = {
+            let mut inner = self.lock();
+            let mut changes = inner.sweep(version);
+            inner.version = version.clone();
+            if !std::mem::replace(&mut inner.synced, true) {
+                changes.push(Change::Synced);
+            }
+            changes
+        };
+        self.tell(changes);
+    }
+
+    /// The answer to a write of our own, which the watch will tell of later.
+    pub fn wrote(&self, object: &Arc<K>) {
+        let metadata = object.metadata();
+        let changes = {
+            let mut inner = self.lock();
+            // An object that we do not have may have been deleted since: believed only while the stream is behind it.
+            let is_ahead = compare_versions(&metadata.resource_version, &inner.version) == Some(Ordering::Greater);
+            if is_ahead || inner.objects.contains_key(&metadata.key()) {
+                inner.put(Found::Readable(Arc::clone(object)))
+            } else {
+                Vec::new()
+            }
+        };
+        self.tell(changes);
+    }
+
+    fn tell(&self, changes: impl IntoIterator<Item = Change<K>>) {
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for change in changes {
+            for listener in &listeners {
+                listener(&change);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<K>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Resource> Inner<K> {
+    /// Keeps what is newer than what we have. The same version again is no change.
+    fn put(&mut self, after: Found<K>) -> Vec<Change<K>> {
+        let round = self.round;
+        let Some(entry) = self.objects.get_mut(&after.metadata().key()) else {
+            let key = after.metadata().key();
+            self.objects.insert(key, Entry { found: after.clone(), round });
+            return vec![Change::Applied { before: None, after }];
+        };
+        entry.round = round;
+        let (had, has) = (entry.found.metadata(), after.metadata());
+        let order = compare_versions(&has.resource_version, &had.resource_version);
+        let is_known = had.resource_version == has.resource_version && had.uid == has.uid;
+        if is_known || (order == Some(Ordering::Less) && !self.went_back) {
+            return Vec::new();
+        }
+        let is_another = had.uid != has.uid;
+        let before = std::mem::replace(&mut entry.found, after.clone());
+        if is_another {
+            // Deleted and created anew while we were not looking.
+            let deleted = Change::Deleted { last: before, sighting: Sighting::Inferred };
+            return vec![deleted, Change::Applied { before: None, after }];
+        }
+        vec![Change::Applied { before: Some(before), after }]
+    }
+
+    fn remove(&mut self, last: Found<K>) -> Option<Change<K>> {
+        let gone = last.metadata();
+        let key = gone.key();
+        let entry = self.objects.get(&key)?;
+        let has = entry.found.metadata();
+        let is_ahead = compare_versions(&has.resource_version, &gone.resource_version) == Some(Ordering::Greater);
+        if is_ahead && has.uid == gone.uid {
+            // It left the selector, and a write of ours has brought it back since.
+            return None;
+        }
+        if is_ahead {
+            return Some(Change::Deleted { last, sighting: Sighting::Event });
+        }
+        // What we had is believed rather than what the event holds: it is readable where the event may not be.
+        let last = self.objects.remove(&key)?.found;
+        Some(Change::Deleted { last, sighting: Sighting::Event })
+    }
+
+    fn sweep(&mut self, version: &str) -> Vec<Change<K>> {
+        let (round, went_back) = (self.round, self.went_back);
+        let was_written_since = |entry: &Entry<K>| {
+            compare_versions(&entry.found.metadata().resource_version, version) == Some(Ordering::Greater)
+        };
+        self.objects
+            .extract_if(|_, entry| entry.round != round && (went_back || !was_written_since(entry)))
+            .map(|(_, entry)| Change::Deleted { last: entry.found, sighting: Sighting::Inferred })
+            .collect()
+    }
+}

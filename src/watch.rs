@@ -1,0 +1,477 @@
+//! How to watch: keep a [`Store`] true to the API server, for ever.
+//!
+//! ```text
+//! GET /apis/apps/v1/deployments?limit=500                                      what exists, as of version 1207
+//! GET /apis/apps/v1/deployments?watch=1&resourceVersion=1207&allowWatchBookmarks=true&timeoutSeconds=412
+//!     {"type":"MODIFIED","object":{… "resourceVersion":"1208" …}}              what happens after it
+//! ```
+//!
+//! Two halves. [`Machine`] decides: which request comes next, what a line or a page means, what the end of a request
+//! means. It does no I/O, so that every rule is a unit test. [`watch`] does what it says, in one loop.
+//!
+//! The rules, each with the trouble it avoids:
+//! - Resume from the version of the list itself, then of each later event and BOOKMARK; never from the highest version
+//!   among the listed objects (too old), nor from one sent to describe the initial state (in no order).
+//! - The server ends every watch after a few minutes. That is no failure: resume at once, without a new list.
+//! - A watch that ends within a second without a line is one, however cleanly it ends, or we would spin.
+//! - 410 Expired means that our version has left the server's history: list again, at a state not older than ours.
+//! - What a list no longer has was deleted while we did not look, and is reported so.
+//!
+//! See <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>.
+
+pub mod decode;
+mod health;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use tokio::time::Instant;
+use tracing::{debug, trace};
+
+use crate::{
+    backoff::Backoff,
+    client::{Body, Client, Error, Page, WatchFrom, WatchMode},
+    resource::{Resource, Scope, Status, list::List},
+    store::Store,
+};
+use decode::{Lines, WatchEvent};
+pub use health::Health;
+
+/// Objects per page of a list: client-go's number. One page of Deployments is about 1.6 MB.
+const PAGE_ITEMS: u32 = 500;
+/// An end this soon, with nothing heard, is a failure.
+const VERY_SHORT: Duration = Duration::from_secs(1);
+/// A watch that lasted this long proves that server and network are well again.
+const HEALTHY: Duration = Duration::from_secs(60);
+/// We ask the server to end a watch after 5 to 10 minutes, as client-go does: so watches spread over the API servers
+/// again after one of them was restarted.
+const TIMEOUT_SECS: std::ops::RangeInclusive<u32> = 300..=600;
+/// How much later than the server's own end we give a watch up, where nothing else tells that it is dead.
+const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
+/// The server sends a BOOKMARK about once a minute. Armed only by one that came on this very stream: not every server
+/// sends them, and on half of the quiet streams that were measured the first one came after two minutes.
+const BOOKMARK_SILENCE: Duration = Duration::from_secs(130);
+/// How long a streaming list may be silent before its end: servers that do not know `sendInitialEvents` never send one.
+const INITIAL_EVENTS_SILENCE: Duration = Duration::from_secs(30);
+/// Longer than any list takes, its retries included: a loop that does not turn for so long is stuck.
+const LIST_LIMIT: Duration = Duration::from_secs(600);
+/// How much of a line that cannot be read is shown. Bytes.
+const GARBLED_BYTES_SHOWN: usize = 80;
+/// Between attempts that fail. client-go's cap is half of it, but it has no jitter below its steps.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(1600), cap: Duration::from_secs(60) };
+
+/// How to learn what exists before watching.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lists {
+    /// `GET …?limit=500`, page by page, then a watch from there.
+    #[default]
+    Paged,
+    /// One request for both (`sendInitialEvents=true`, Kubernetes 1.32 and later). The server holds no list in memory
+    /// for it, so it is meant for very large sets.
+    Streaming,
+}
+
+/// Decides what to ask for, and what the answers mean. Holds no connection and does no I/O.
+#[derive(Debug)]
+pub struct Machine {
+    state: State,
+    /// The version up to which we have heard everything. Empty before the first list.
+    version: SmolStr,
+    lists: Lists,
+    /// Failures in a row.
+    failures: u32,
+    /// Lines of the present request.
+    lines: u64,
+    /// A periodic BOOKMARK came on this stream, so that silence means something.
+    is_armed: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    /// Learning what exists, page by page.
+    Listing { at: Freshness, continue_token: String, limit: u32 },
+    /// Learning what exists from a watch that tells it first.
+    Streaming { at: Freshness },
+    /// Hearing what happens.
+    Following,
+}
+
+/// Which state a list may show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Freshness {
+    /// The latest one.
+    MostRecent,
+    /// Any that is not older than what we know: cheaper for the server, and time does not run backwards.
+    NotOlder,
+}
+
+/// The request to send next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// Get one page of a list.
+    List(Page<'a>),
+    /// Open a watch.
+    Watch(WatchFrom<'a>),
+}
+
+/// How a request came to its end. None of these is the end of watching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// The server hung up, as it does every few minutes.
+    Clean,
+    /// The connection broke.
+    Cut,
+    /// Nothing was heard for longer than a living server is silent.
+    Silent,
+    /// There was no answer at all.
+    Unreachable,
+    /// The version asked for has left the server's history.
+    Expired,
+    /// The version asked for is newer than anything the server knows.
+    TooNew,
+    /// The server does not know streaming lists.
+    Unsupported,
+    /// The server said no.
+    Refused {
+        /// HTTP status.
+        code: u16,
+        /// When to come back.
+        retry_after: Option<Duration>,
+    },
+    /// A line or a page was not what it should be.
+    Garbled,
+    /// A line was longer than [`decode::LINE_BYTES_MAX`].
+    TooLong,
+}
+
+/// How long to wait before the next request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// Not at all.
+    None,
+    /// As long as so many failures in a row ask for, and as long as the server asks for.
+    Backoff {
+        /// In a row, this one included.
+        failures: u32,
+        /// From `Retry-After`.
+        at_least: Duration,
+    },
+}
+
+impl Machine {
+    /// Knows nothing yet.
+    #[must_use]
+    pub fn new(lists: Lists) -> Machine {
+        let state = State::start(lists, Freshness::MostRecent);
+        Machine { state, version: SmolStr::default(), lists, failures: 0, lines: 0, is_armed: false }
+    }
+
+    /// What to ask for. `timeout_secs` is when the server shall end a watch.
+    pub fn request(&mut self, timeout_secs: u32) -> Request<'_> {
+        self.lines = 0;
+        self.is_armed = false;
+        let version = |at| if at == Freshness::NotOlder { &*self.version } else { "" };
+        match &self.state {
+            State::Listing { at, continue_token, limit } => {
+                let version = Some(version(*at)).filter(|version| !version.is_empty());
+                Request::List(Page { version, continue_token, limit: *limit })
+            }
+            State::Streaming { at } => {
+                Request::Watch(WatchFrom { version: version(*at), timeout_secs, mode: WatchMode::InitialEvents })
+            }
+            State::Following => {
+                Request::Watch(WatchFrom { version: &self.version, timeout_secs, mode: WatchMode::Changes })
+            }
+        }
+    }
+
+    /// Whether a whole list begins with the next request.
+    #[must_use]
+    pub fn is_at_start_of_list(&self) -> bool {
+        match &self.state {
+            State::Listing { continue_token, .. } => continue_token.is_empty(),
+            State::Streaming { .. } => true,
+            State::Following => false,
+        }
+    }
+
+    /// How long the present request may be silent.
+    #[must_use]
+    pub fn silence_limit(&self, timeout_secs: u32) -> Duration {
+        match self.state {
+            State::Streaming { .. } => INITIAL_EVENTS_SILENCE,
+            State::Listing { .. } | State::Following if self.is_armed => BOOKMARK_SILENCE,
+            State::Listing { .. } | State::Following => Duration::from_secs(timeout_secs.into()) + TIMEOUT_GRACE,
+        }
+    }
+
+    /// A page of a list has come.
+    pub fn page<K: Resource>(&mut self, page: List<K>, store: &Store<K>) {
+        store.listed(&page.version, page.items);
+        if let State::Listing { continue_token, .. } = &mut self.state {
+            *continue_token = page.continue_token;
+            if continue_token.is_empty() {
+                self.list_is_complete(page.version, store);
+            }
+        }
+    }
+
+    /// A line of a watch has come. The one place where it matters whether it says ADDED, MODIFIED or DELETED.
+    ///
+    /// Returns how the watch ends, where the line says that it does.
+    pub fn line<K: Resource>(&mut self, event: WatchEvent<K>, store: &Store<K>) -> Option<How> {
+        self.lines += 1;
+        match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => match self.state {
+                // In no order, so their versions mean nothing for resuming.
+                State::Streaming { .. } => store.listed("", [object]),
+                State::Listing { .. } | State::Following => {
+                    self.version = object.metadata().resource_version.clone();
+                    store.applied(object);
+                }
+            },
+            WatchEvent::Deleted(object) => {
+                self.version = object.metadata().resource_version.clone();
+                store.deleted(object);
+            }
+            WatchEvent::Bookmark { version, ends_initial_events } => match self.state {
+                State::Streaming { .. } if ends_initial_events => self.list_is_complete(version, store),
+                State::Streaming { .. } => {}
+                State::Listing { .. } | State::Following => {
+                    store.bookmark(&version);
+                    self.version = version;
+                    self.is_armed = !ends_initial_events;
+                }
+            },
+            WatchEvent::Error(status) => return Some(How::from(&status)),
+            WatchEvent::Unknown(_) => {}
+        }
+        None
+    }
+
+    fn list_is_complete<K: Resource>(&mut self, version: SmolStr, store: &Store<K>) {
+        store.list_ends(&version);
+        self.version = version;
+        self.state = State::Following;
+    }
+
+    /// A request has ended: what comes next, and how soon.
+    pub fn end(&mut self, how: How, lasted: Duration) -> Pause {
+        let was_following = self.state == State::Following;
+        if was_following && lasted >= HEALTHY {
+            self.failures = 0;
+        }
+        let was_very_short = lasted < VERY_SHORT && self.lines == 0;
+        let mut at_least = Duration::ZERO;
+        let is_failure = match (&self.state, how) {
+            // The page or the list came, and the state has moved on.
+            (State::Listing { .. }, How::Clean) => false,
+            (State::Following, How::Clean) => {
+                // The server should have sent a bookmark or two. After a restore from a backup it may wait for a version
+                // that lies far ahead of it; only a list can tell.
+                if self.lines == 0 && lasted >= BOOKMARK_SILENCE {
+                    self.list(Freshness::NotOlder);
+                }
+                was_very_short
+            }
+            (State::Following, How::Cut) => was_very_short,
+            (State::Following, How::Silent) => false,
+            (_, How::Expired) => self.list_after_expiry(),
+            (State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder }, How::TooNew) => {
+                self.list(Freshness::MostRecent);
+                false
+            }
+            (State::Streaming { .. }, How::Unsupported | How::Clean | How::Silent) => {
+                self.lists = Lists::Paged;
+                self.list(Freshness::MostRecent);
+                false
+            }
+            // It knows our version and has nothing against it: ask again.
+            (State::Following, How::Unreachable | How::Refused { code: 401 | 403 | 404 | 429 | 500.., .. }) => true,
+            (State::Following, _) => {
+                self.list(Freshness::NotOlder);
+                true
+            }
+            (State::Listing { at, .. } | State::Streaming { at }, _) => {
+                self.list(*at);
+                true
+            }
+        };
+        if let How::Refused { retry_after: Some(asked), .. } = how {
+            at_least = asked;
+        }
+        if !is_failure {
+            return Pause::None;
+        }
+        self.failures = self.failures.saturating_add(1);
+        Pause::Backoff { failures: self.failures, at_least }
+    }
+
+    /// At once the first time, and each time with less faith in what the server keeps. Returns whether to back off.
+    fn list_after_expiry(&mut self) -> bool {
+        match &self.state {
+            State::Following => {
+                self.list(Freshness::NotOlder);
+                // Counted although nothing failed: a server that expires each version at once must not be hammered.
+                let is_again = self.failures > 0;
+                self.failures = self.failures.max(1);
+                is_again
+            }
+            // The list itself took so long that its version expired: in one piece, then.
+            State::Listing { at, continue_token, limit } if !continue_token.is_empty() && *limit > 0 => {
+                self.state = State::Listing { at: *at, continue_token: String::new(), limit: 0 };
+                false
+            }
+            State::Listing { at, .. } | State::Streaming { at } => {
+                let is_last_resort = *at == Freshness::MostRecent;
+                self.list(Freshness::MostRecent);
+                is_last_resort
+            }
+        }
+    }
+
+    fn list(&mut self, at: Freshness) {
+        self.state = State::start(self.lists, at);
+    }
+}
+
+impl State {
+    fn start(lists: Lists, at: Freshness) -> State {
+        match lists {
+            Lists::Paged => State::Listing { at, continue_token: String::new(), limit: PAGE_ITEMS },
+            Lists::Streaming => State::Streaming { at },
+        }
+    }
+}
+
+impl From<&Status> for How {
+    fn from(status: &Status) -> How {
+        if status.is_expired() {
+            return How::Expired;
+        }
+        if status.is_too_new() {
+            return How::TooNew;
+        }
+        let retry_after = Some(Duration::from_secs(status.details.retry_after_seconds)).filter(|d| !d.is_zero());
+        How::Refused { code: status.code, retry_after }
+    }
+}
+
+/// Watches `scope` and keeps `store` true. Runs until dropped.
+pub async fn watch<K: Resource>(client: Client, scope: Scope, lists: Lists, store: &Store<K>, health: &Health) {
+    let mut machine = Machine::new(lists);
+    let mut random = fastrand::Rng::new();
+    loop {
+        if machine.is_at_start_of_list() {
+            store.list_begins();
+        }
+        let timeout_secs = random.u32(TIMEOUT_SECS);
+        let started = Instant::now();
+        let end = match machine.request(timeout_secs) {
+            Request::List(page) => {
+                health.within(LIST_LIMIT);
+                match client.list_page::<K>(&scope, &page).await {
+                    Ok(page) => {
+                        machine.page(page, store);
+                        End { how: How::Clean, problem: String::new() }
+                    }
+                    Err(error) => End::refused::<K>(&error),
+                }
+            }
+            Request::Watch(from) => {
+                health.within(LIST_LIMIT);
+                match client.watch::<K>(&scope, &from).await {
+                    Ok(body) => follow(body, &mut machine, timeout_secs, store, health).await,
+                    Err(error) => End::refused::<K>(&error),
+                }
+            }
+        };
+        let pause = machine.end(end.how, started.elapsed());
+        debug!(resource = K::PLURAL, %scope, ?end.how, end.problem, ?pause, "request ended");
+        if let Pause::Backoff { failures, at_least } = pause {
+            let pause = BACKOFF.pause(failures, &mut random).max(at_least);
+            health.ill(end.problem);
+            health.within(pause);
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+/// Reads a watch to its end.
+async fn follow<K: Resource>(
+    mut body: Body,
+    machine: &mut Machine,
+    timeout_secs: u32,
+    store: &Store<K>,
+    health: &Health,
+) -> End {
+    let mut lines = Lines::default();
+    loop {
+        let limit = machine.silence_limit(timeout_secs);
+        health.within(limit);
+        let chunk = match tokio::time::timeout(limit, body.chunk()).await {
+            Ok(Ok(Some(chunk))) => chunk,
+            Ok(Ok(None)) => return End { how: How::Clean, problem: "the watch ended at once".to_owned() },
+            Ok(Err(error)) => return End { how: How::Cut, problem: error.to_string() },
+            Err(_) => return End { how: How::Silent, problem: format!("nothing heard for {} s", limit.as_secs()) },
+        };
+        lines.push(&chunk);
+        if let Err(end) = read_lines(&mut lines, machine, store) {
+            return end;
+        }
+        health.well();
+    }
+}
+
+/// Takes in all whole lines that have come.
+fn read_lines<K: Resource>(lines: &mut Lines, machine: &mut Machine, store: &Store<K>) -> Result<(), End> {
+    loop {
+        let line = match lines.next_line() {
+            Ok(Some(line)) => line,
+            Ok(None) => return Ok(()),
+            Err(decode::TooLong) => {
+                let problem = format!("a line of more than {} bytes", decode::LINE_BYTES_MAX);
+                return Err(End { how: How::TooLong, problem });
+            }
+        };
+        let event = WatchEvent::<K>::from_json(line).map_err(|error| {
+            let start = String::from_utf8_lossy(&line[..line.len().min(GARBLED_BYTES_SHOWN)]);
+            End { how: How::Garbled, problem: format!("a line that is no watch event: {error}: {start:?}…") }
+        })?;
+        trace!(resource = K::PLURAL, bytes = line.len(), "line");
+        let problem = if let WatchEvent::Error(status) = &event { status.message.clone() } else { String::new() };
+        if let Some(how) = machine.line(event, store) {
+            return Err(End { how, problem });
+        }
+    }
+}
+
+/// A request's end, and what to tell people about it.
+struct End {
+    how: How,
+    problem: String,
+}
+
+impl End {
+    fn refused<K: Resource>(error: &Error) -> End {
+        let how = match error.code() {
+            _ if error.is_expired() => How::Expired,
+            _ if error.is_too_new() => How::TooNew,
+            Some(200) => How::Garbled,
+            Some(422) => How::Unsupported,
+            Some(code) => How::Refused { code, retry_after: error.retry_after() },
+            None => How::Unreachable,
+        };
+        let (plural, group) = (K::PLURAL, if K::GROUP.is_empty() { "\"\"" } else { K::GROUP });
+        let problem = if error.is_forbidden() {
+            format!("{error}; grant the verbs list and watch on the resource {plural} of API group {group}")
+        } else if error.is_missing_kind() {
+            format!("{error}; install the CustomResourceDefinition {plural}.{group}")
+        } else {
+            error.to_string()
+        };
+        End { how, problem }
+    }
+}

@@ -1,0 +1,293 @@
+//! Bytes in, watch events out. Nothing in this file does I/O.
+//!
+//! A watch answers with one JSON object per line, for as long as it lasts:
+//!
+//! ```json
+//! {"type":"ADDED","object":{"apiVersion":"v1","kind":"Service","metadata":{"name":"web","resourceVersion":"1206"}}}
+//! {"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"Service","metadata":{"resourceVersion":"1300"}}}
+//! {"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version"}}
+//! ```
+//!
+//! The bytes come in pieces of any size, cut anywhere, in the middle of a character too: only `\n` means something.
+
+use std::{borrow::Cow, fmt, marker::PhantomData};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, IgnoredAny, MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+use smol_str::SmolStr;
+
+use crate::resource::{Resource, Status, list::Decoded};
+
+/// Longest line that we accept, in bytes. etcd refuses objects above 1.5 MiB; as JSON, whose escapes can take six bytes
+/// for one (`<` becomes `\u003c`), such an object is a line of up to 9 MiB.
+pub const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// What is kept of the buffer after a long line, in bytes, so that one large object does not cost memory for ever.
+const BUFFER_BYTES_KEPT: usize = 64 * 1024;
+
+/// Cuts a stream of bytes into lines.
+#[derive(Debug, Default)]
+pub struct Lines {
+    buffer: Vec<u8>,
+    /// Where the first line that was not handed out begins.
+    start: usize,
+    /// Up to where no `\n` was found after `start`.
+    searched: usize,
+}
+
+/// A line grew beyond [`LINE_BYTES_MAX`]. The stream cannot be read any further.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TooLong;
+
+impl Lines {
+    /// Takes in the next bytes.
+    pub fn push(&mut self, chunk: &[u8]) {
+        self.buffer.drain(..self.start);
+        self.searched -= self.start;
+        self.start = 0;
+        if self.buffer.is_empty() && self.buffer.capacity() > BUFFER_BYTES_KEPT {
+            self.buffer = Vec::new();
+        }
+        self.buffer.extend_from_slice(chunk);
+    }
+
+    /// The next whole line, without its end. `None`: more bytes are needed. What is left when the stream ends was cut
+    /// off by it, and means nothing.
+    pub fn next_line(&mut self) -> Result<Option<&[u8]>, TooLong> {
+        loop {
+            let Some(length) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
+                self.searched = self.buffer.len();
+                return if self.searched - self.start > LINE_BYTES_MAX { Err(TooLong) } else { Ok(None) };
+            };
+            let (start, end) = (self.start, self.searched + length);
+            self.start = end + 1;
+            self.searched = self.start;
+            if end - start > LINE_BYTES_MAX {
+                return Err(TooLong);
+            }
+            if !self.buffer[start..end].trim_ascii().is_empty() {
+                return Ok(Some(&self.buffer[start..end]));
+            }
+        }
+    }
+}
+
+/// One line of a watch. See <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>.
+#[derive(Debug)]
+pub enum WatchEvent<K> {
+    /// Created, or came to match the selector, or was there when the watch began.
+    Added(Decoded<K>),
+    /// Changed.
+    Modified(Decoded<K>),
+    /// Deleted, or no longer matches the selector: as last seen, with the version of the deletion.
+    Deleted(Decoded<K>),
+    /// Nothing happened up to this version.
+    Bookmark {
+        /// Where to resume.
+        version: SmolStr,
+        /// The first of a streaming list: all that existed has been sent.
+        ends_initial_events: bool,
+    },
+    /// The server ends the watch, and says why.
+    Error(Status),
+    /// A type that Kubernetes did not have when this was written.
+    Unknown(SmolStr),
+}
+
+impl<K: Resource> WatchEvent<K> {
+    /// Reads a line: in one pass where the object is readable, and in a second one where it is not.
+    pub fn from_json(line: &[u8]) -> Result<WatchEvent<K>, serde_json::Error> {
+        serde_json::from_slice(line).or_else(|_| WatchEvent::from_odd_json(line))
+    }
+
+    fn from_odd_json(line: &[u8]) -> Result<WatchEvent<K>, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Line<'a> {
+            #[serde(borrow)]
+            r#type: Cow<'a, str>,
+            #[serde(borrow)]
+            object: &'a RawValue,
+        }
+        let line: Line<'_> = serde_json::from_slice(line)?;
+        let object = line.object.get();
+        Ok(match &*line.r#type {
+            "ADDED" => WatchEvent::Added(Decoded::from_json(object)?),
+            "MODIFIED" => WatchEvent::Modified(Decoded::from_json(object)?),
+            "DELETED" => WatchEvent::Deleted(Decoded::from_json(object)?),
+            "BOOKMARK" => serde_json::from_str::<Bookmark>(object)?.into(),
+            "ERROR" => WatchEvent::Error(serde_json::from_str(object)?),
+            other => WatchEvent::Unknown(other.into()),
+        })
+    }
+}
+
+/// Only what a bookmark's object has: a strict type would stumble over its missing `spec`.
+#[derive(Deserialize)]
+struct Bookmark {
+    metadata: BookmarkMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BookmarkMeta {
+    resource_version: SmolStr,
+    #[serde(default)]
+    annotations: BookmarkAnnotations,
+}
+
+#[derive(Default, Deserialize)]
+struct BookmarkAnnotations {
+    #[serde(default, rename = "k8s.io/initial-events-end")]
+    initial_events_end: SmolStr,
+}
+
+impl<K> From<Bookmark> for WatchEvent<K> {
+    fn from(bookmark: Bookmark) -> WatchEvent<K> {
+        WatchEvent::Bookmark {
+            version: bookmark.metadata.resource_version,
+            ends_initial_events: bookmark.metadata.annotations.initial_events_end == "true",
+        }
+    }
+}
+
+impl<'de, K: Resource> Deserialize<'de> for WatchEvent<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<WatchEvent<K>, D::Error> {
+        deserializer.deserialize_map(WatchEventVisitor(PhantomData))
+    }
+}
+
+struct WatchEventVisitor<K>(PhantomData<fn() -> K>);
+
+impl<'de, K: Resource> Visitor<'de> for WatchEventVisitor<K> {
+    type Value = WatchEvent<K>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a watch event, {\"type\": …, \"object\": …}")
+    }
+
+    /// The server writes `type` first, so that we know what to read the object as.
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WatchEvent<K>, A::Error> {
+        if map.next_key::<Cow<'_, str>>()?.as_deref() != Some("type") {
+            return Err(de::Error::custom("the first field is not `type`"));
+        }
+        let kind: Cow<'_, str> = map.next_value()?;
+        if map.next_key::<Cow<'_, str>>()?.as_deref() != Some("object") {
+            return Err(de::Error::custom("the second field is not `object`"));
+        }
+        let event = match &*kind {
+            "ADDED" => WatchEvent::Added(Decoded::Readable(map.next_value()?)),
+            "MODIFIED" => WatchEvent::Modified(Decoded::Readable(map.next_value()?)),
+            "DELETED" => WatchEvent::Deleted(Decoded::Readable(map.next_value()?)),
+            "BOOKMARK" => map.next_value::<Bookmark>()?.into(),
+            "ERROR" => WatchEvent::Error(map.next_value()?),
+            other => {
+                map.next_value::<IgnoredAny>()?;
+                WatchEvent::Unknown(other.into())
+            }
+        };
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::kinds::Service;
+
+    const TRANSCRIPT: &str = concat!(
+        r#"{"type":"ADDED","object":{"kind":"Service","metadata":{"name":"日本語 🎉","resourceVersion":"5"}}}"#,
+        "\n",
+        r#"{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"6"},"spec":{"ports":null}}}"#,
+        "\r\n\n",
+        r#"{"type":"BOOKMARK","object":{"metadata":{"creationTimestamp":null,"resourceVersion":"9"}}}"#,
+        "\n",
+        r#"{"object":{"metadata":{"name":"a","resourceVersion":"10"}},"type":"DELETED"}"#,
+        "\n",
+        r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}"#,
+        "\n",
+        r#"{"type":"ADDED","object":{"meta"#,
+    );
+
+    fn events(chunks: &[&[u8]]) -> Vec<String> {
+        let mut lines = Lines::default();
+        let mut events = Vec::new();
+        for chunk in chunks {
+            lines.push(chunk);
+            while let Some(line) = lines.next_line().expect("a short line") {
+                events.push(match WatchEvent::<Service>::from_json(line).expect("an event") {
+                    WatchEvent::Added(object) => format!("added {}", object.metadata().name),
+                    WatchEvent::Modified(Decoded::Readable(object)) => format!("modified {}", object.metadata.name),
+                    WatchEvent::Modified(Decoded::Broken(broken)) => format!("broken {}", broken.metadata.name),
+                    WatchEvent::Deleted(object) => format!("deleted {}", object.metadata().resource_version),
+                    WatchEvent::Bookmark { version, .. } => format!("bookmark {version}"),
+                    WatchEvent::Error(status) => format!("error {}", status.code),
+                    WatchEvent::Unknown(kind) => format!("unknown {kind}"),
+                });
+            }
+        }
+        events
+    }
+
+    #[test]
+    fn a_stream_decodes_alike_wherever_it_is_cut() {
+        let bytes = TRANSCRIPT.as_bytes();
+        let whole = events(&[bytes]);
+        assert_eq!(whole, ["added 日本語 🎉", "broken a", "bookmark 9", "deleted 10", "error 410"]);
+        for first in 0..=bytes.len() {
+            for second in (first..=bytes.len()).step_by(7) {
+                let chunks = [&bytes[..first], &bytes[first..second], &bytes[second..]];
+                assert_eq!(events(&chunks), whole, "cut at {first} and {second}");
+            }
+        }
+        let single_bytes: Vec<&[u8]> = bytes.chunks(1).collect();
+        assert_eq!(events(&single_bytes), whole);
+    }
+
+    #[test]
+    fn a_line_may_be_long_but_not_endless() {
+        let mut lines = Lines::default();
+        lines.push(&vec![b'x'; LINE_BYTES_MAX]);
+        assert_eq!(lines.next_line(), Ok(None));
+        lines.push(b"\n");
+        assert_eq!(lines.next_line().map(|line| line.map(<[u8]>::len)), Ok(Some(LINE_BYTES_MAX)));
+
+        lines.push(&vec![b'x'; LINE_BYTES_MAX + 1]);
+        assert_eq!(lines.next_line(), Err(TooLong));
+        let mut lines = Lines::default();
+        lines.push(&vec![b'x'; LINE_BYTES_MAX + 1]);
+        lines.push(b"\n");
+        assert_eq!(lines.next_line(), Err(TooLong));
+    }
+
+    #[test]
+    fn a_large_object_does_not_cost_memory_for_ever() {
+        let mut lines = Lines::default();
+        lines.push(&vec![b'x'; 1024 * 1024]);
+        lines.push(b"\n");
+        assert!(lines.next_line().expect("short enough").is_some());
+        lines.push(b"{}\n");
+        assert!(lines.buffer.capacity() <= BUFFER_BYTES_KEPT);
+    }
+
+    #[test]
+    fn the_end_of_the_initial_events_is_an_annotation() {
+        let line = br#"{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"},"resourceVersion":"10"}}}"#;
+        match WatchEvent::<Service>::from_json(line).expect("an event") {
+            WatchEvent::Bookmark { version, ends_initial_events } => assert!(ends_initial_events && version == "10"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_no_event_is_an_error() {
+        for line in ["", "{}", "null", "[]", "<html>", r#"{"type":"ADDED"}"#, r#"{"type":"ADDED","object":{}}"#] {
+            assert!(WatchEvent::<Service>::from_json(line.as_bytes()).is_err(), "{line}");
+        }
+        let line = br#"{"type":"RENAMED","object":{"metadata":{}}}"#;
+        assert!(matches!(WatchEvent::<Service>::from_json(line), Ok(WatchEvent::Unknown(_))));
+    }
+}

@@ -1,0 +1,78 @@
+//! How a watch is doing, for `/livez`, `/readyz` and the log.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+/// How late a watch may be before it counts as stuck: a machine under load is slow, not dead.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// What one watch says of itself while it runs.
+#[derive(Debug)]
+pub struct Health {
+    /// What is watched, for people: `deployments.apps in all namespaces`.
+    what: String,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// When the watch will have done something again, be it to give up waiting.
+    due: Instant,
+    problem: Option<String>,
+}
+
+impl Health {
+    /// Of a watch that is about to begin.
+    #[must_use]
+    pub fn new(what: String) -> Health {
+        Health { what, state: Mutex::new(State { due: Instant::now() + GRACE, problem: None }) }
+    }
+
+    /// What is watched.
+    #[must_use]
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// The watch will do something within this time.
+    pub(super) fn within(&self, time: Duration) {
+        self.lock().due = Instant::now() + time;
+    }
+
+    /// Data has come.
+    pub(super) fn well(&self) {
+        if self.lock().problem.take().is_some() {
+            info!(watch = self.what, "watching again");
+        }
+    }
+
+    /// Nothing comes. Logged once for each problem, not for each attempt.
+    pub(super) fn ill(&self, problem: String) {
+        let is_new = self.lock().problem.as_ref() != Some(&problem);
+        if is_new {
+            warn!(watch = self.what, problem, "cannot watch; trying again");
+            self.lock().problem = Some(problem);
+        }
+    }
+
+    /// Why nothing comes, if so.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        self.lock().problem.clone()
+    }
+
+    /// The watch did not do what it should have done by now, not even give up.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        Instant::now() > self.lock().due + GRACE
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
