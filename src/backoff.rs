@@ -35,7 +35,10 @@ mod tests {
         for (failures, longest) in [(1, 1), (2, 2), (3, 4), (5, 16), (6, 30), (100, 30), (u32::MAX, 30)] {
             for _ in 0..100 {
                 let pause = backoff.pause(failures, &mut random).as_secs_f64();
-                assert!((f64::from(longest) / 2.0..=f64::from(longest)).contains(&pause), "{failures}: {pause}");
+                assert!(
+                    (f64::from(longest) / 2.0..=f64::from(longest)).contains(&pause),
+                    "{failures}: {pause}"
+                );
             }
         }
     }
