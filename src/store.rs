@@ -125,8 +125,13 @@ pub enum Sighting {
 
 impl<K: Resource> Default for Store<K> {
     fn default() -> Store<K> {
-        let inner =
-            Inner { objects: HashMap::new(), version: SmolStr::default(), round: 0, went_back: false, synced: false };
+        let inner = Inner {
+            objects: HashMap::new(),
+            version: SmolStr::default(),
+            round: 0,
+            went_back: false,
+            synced: false,
+        };
         Store { inner: Mutex::new(inner), listeners: Mutex::default() }
     }
 }
@@ -227,7 +232,8 @@ impl<K: Resource> Store<K> {
         let changes = {
             let mut inner = self.lock();
             // An object that we do not have may have been deleted since: believed only while the stream is behind it.
-            let is_ahead = compare_versions(&metadata.resource_version, &inner.version) == Some(Ordering::Greater);
+            let is_ahead =
+                compare_versions(&metadata.resource_version, &inner.version) == Some(Ordering::Greater);
             if is_ahead || inner.objects.contains_key(&metadata.key()) {
                 inner.put(Found::Readable(Arc::clone(object)))
             } else {
@@ -282,7 +288,8 @@ impl<K: Resource> Inner<K> {
         let key = gone.key();
         let entry = self.objects.get(&key)?;
         let has = entry.found.metadata();
-        let is_ahead = compare_versions(&has.resource_version, &gone.resource_version) == Some(Ordering::Greater);
+        let is_ahead =
+            compare_versions(&has.resource_version, &gone.resource_version) == Some(Ordering::Greater);
         if is_ahead && has.uid == gone.uid {
             // It left the selector, and a write of ours has brought it back since.
             return None;

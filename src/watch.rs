@@ -178,9 +178,11 @@ impl Machine {
                 let version = Some(version(*at)).filter(|version| !version.is_empty());
                 Request::List(Page { version, continue_token, limit: *limit })
             }
-            State::Streaming { at } => {
-                Request::Watch(WatchFrom { version: version(*at), timeout_secs, mode: WatchMode::InitialEvents })
-            }
+            State::Streaming { at } => Request::Watch(WatchFrom {
+                version: version(*at),
+                timeout_secs,
+                mode: WatchMode::InitialEvents,
+            }),
             State::Following => {
                 Request::Watch(WatchFrom { version: &self.version, timeout_secs, mode: WatchMode::Changes })
             }
@@ -203,7 +205,9 @@ impl Machine {
         match self.state {
             State::Streaming { .. } => INITIAL_EVENTS_SILENCE,
             State::Listing { .. } | State::Following if self.is_armed => BOOKMARK_SILENCE,
-            State::Listing { .. } | State::Following => Duration::from_secs(timeout_secs.into()) + TIMEOUT_GRACE,
+            State::Listing { .. } | State::Following => {
+                Duration::from_secs(timeout_secs.into()) + TIMEOUT_GRACE
+            }
         }
     }
 
@@ -257,7 +261,7 @@ impl Machine {
         self.state = State::Following;
     }
 
-    /// A request has ended: what comes next, and how soon.
+    /// A request has ended, other than by a page: what comes next, and how soon.
     pub fn end(&mut self, how: How, lasted: Duration) -> Pause {
         let was_following = self.state == State::Following;
         if was_following && lasted >= HEALTHY {
@@ -266,8 +270,6 @@ impl Machine {
         let was_very_short = lasted < VERY_SHORT && self.lines == 0;
         let mut at_least = Duration::ZERO;
         let is_failure = match (&self.state, how) {
-            // The page or the list came, and the state has moved on.
-            (State::Listing { .. }, How::Clean) => false,
             (State::Following, How::Clean) => {
                 // The server should have sent a bookmark or two. After a restore from a backup it may wait for a version
                 // that lies far ahead of it; only a list can tell.
@@ -279,7 +281,10 @@ impl Machine {
             (State::Following, How::Cut) => was_very_short,
             (State::Following, How::Silent) => false,
             (_, How::Expired) => self.list_after_expiry(),
-            (State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder }, How::TooNew) => {
+            (
+                State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder },
+                How::TooNew,
+            ) => {
                 self.list(Freshness::MostRecent);
                 false
             }
@@ -289,7 +294,10 @@ impl Machine {
                 false
             }
             // It knows our version and has nothing against it: ask again.
-            (State::Following, How::Unreachable | How::Refused { code: 401 | 403 | 404 | 429 | 500.., .. }) => true,
+            (
+                State::Following,
+                How::Unreachable | How::Refused { code: 401 | 403 | 404 | 429 | 500.., .. },
+            ) => true,
             (State::Following, _) => {
                 self.list(Freshness::NotOlder);
                 true
@@ -354,13 +362,20 @@ impl From<&Status> for How {
         if status.is_too_new() {
             return How::TooNew;
         }
-        let retry_after = Some(Duration::from_secs(status.details.retry_after_seconds)).filter(|d| !d.is_zero());
+        let retry_after =
+            Some(Duration::from_secs(status.details.retry_after_seconds)).filter(|d| !d.is_zero());
         How::Refused { code: status.code, retry_after }
     }
 }
 
 /// Watches `scope` and keeps `store` true. Runs until dropped.
-pub async fn watch<K: Resource>(client: Client, scope: Scope, lists: Lists, store: &Store<K>, health: &Health) {
+pub async fn watch<K: Resource>(
+    client: Client,
+    scope: Scope,
+    lists: Lists,
+    store: &Store<K>,
+    health: &Health,
+) {
     let mut machine = Machine::new(lists);
     let mut random = fastrand::Rng::new();
     loop {
@@ -375,7 +390,7 @@ pub async fn watch<K: Resource>(client: Client, scope: Scope, lists: Lists, stor
                 match client.list_page::<K>(&scope, &page).await {
                     Ok(page) => {
                         machine.page(page, store);
-                        End { how: How::Clean, problem: String::new() }
+                        continue;
                     }
                     Err(error) => End::refused::<K>(&error),
                 }
@@ -415,7 +430,9 @@ async fn follow<K: Resource>(
             Ok(Ok(Some(chunk))) => chunk,
             Ok(Ok(None)) => return End { how: How::Clean, problem: "the watch ended at once".to_owned() },
             Ok(Err(error)) => return End { how: How::Cut, problem: error.to_string() },
-            Err(_) => return End { how: How::Silent, problem: format!("nothing heard for {} s", limit.as_secs()) },
+            Err(_) => {
+                return End { how: How::Silent, problem: format!("nothing heard for {} s", limit.as_secs()) };
+            }
         };
         lines.push(&chunk);
         if let Err(end) = read_lines(&mut lines, machine, store) {
@@ -438,10 +455,13 @@ fn read_lines<K: Resource>(lines: &mut Lines, machine: &mut Machine, store: &Sto
         };
         let event = WatchEvent::<K>::from_json(line).map_err(|error| {
             let start = String::from_utf8_lossy(&line[..line.len().min(GARBLED_BYTES_SHOWN)]);
-            End { how: How::Garbled, problem: format!("a line that is no watch event: {error}: {start:?}…") }
+            End {
+                how: How::Garbled, problem: format!("a line that is no watch event: {error}: {start:?}…")
+            }
         })?;
         trace!(resource = K::PLURAL, bytes = line.len(), "line");
-        let problem = if let WatchEvent::Error(status) = &event { status.message.clone() } else { String::new() };
+        let problem =
+            if let WatchEvent::Error(status) = &event { status.message.clone() } else { String::new() };
         if let Some(how) = machine.line(event, store) {
             return Err(End { how, problem });
         }

@@ -220,8 +220,12 @@ mod tests {
             while let Some(line) = lines.next_line().expect("a short line") {
                 events.push(match WatchEvent::<Service>::from_json(line).expect("an event") {
                     WatchEvent::Added(object) => format!("added {}", object.metadata().name),
-                    WatchEvent::Modified(Decoded::Readable(object)) => format!("modified {}", object.metadata.name),
-                    WatchEvent::Modified(Decoded::Broken(broken)) => format!("broken {}", broken.metadata.name),
+                    WatchEvent::Modified(Decoded::Readable(object)) => {
+                        format!("modified {}", object.metadata.name)
+                    }
+                    WatchEvent::Modified(Decoded::Broken(broken)) => {
+                        format!("broken {}", broken.metadata.name)
+                    }
                     WatchEvent::Deleted(object) => format!("deleted {}", object.metadata().resource_version),
                     WatchEvent::Bookmark { version, .. } => format!("bookmark {version}"),
                     WatchEvent::Error(status) => format!("error {}", status.code),
@@ -277,14 +281,18 @@ mod tests {
     fn the_end_of_the_initial_events_is_an_annotation() {
         let line = br#"{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"},"resourceVersion":"10"}}}"#;
         match WatchEvent::<Service>::from_json(line).expect("an event") {
-            WatchEvent::Bookmark { version, ends_initial_events } => assert!(ends_initial_events && version == "10"),
+            WatchEvent::Bookmark { version, ends_initial_events } => {
+                assert!(ends_initial_events && version == "10")
+            }
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn what_is_no_event_is_an_error() {
-        for line in ["", "{}", "null", "[]", "<html>", r#"{"type":"ADDED"}"#, r#"{"type":"ADDED","object":{}}"#] {
+        for line in
+            ["", "{}", "null", "[]", "<html>", r#"{"type":"ADDED"}"#, r#"{"type":"ADDED","object":{}}"#]
+        {
             assert!(WatchEvent::<Service>::from_json(line.as_bytes()).is_err(), "{line}");
         }
         let line = br#"{"type":"RENAMED","object":{"metadata":{}}}"#;

@@ -24,13 +24,17 @@ struct State {
     /// When the watch will have done something again, be it to give up waiting.
     due: Instant,
     problem: Option<String>,
+    is_synced: bool,
 }
 
 impl Health {
     /// Of a watch that is about to begin.
     #[must_use]
     pub fn new(what: String) -> Health {
-        Health { what, state: Mutex::new(State { due: Instant::now() + GRACE, problem: None }) }
+        Health {
+            what,
+            state: Mutex::new(State { due: Instant::now() + GRACE, problem: None, is_synced: false }),
+        }
     }
 
     /// What is watched.
@@ -58,6 +62,17 @@ impl Health {
             warn!(watch = self.what, problem, "cannot watch; trying again");
             self.lock().problem = Some(problem);
         }
+    }
+
+    /// All that exists is known.
+    pub(crate) fn synced(&self) {
+        self.lock().is_synced = true;
+    }
+
+    /// Whether all that exists is known.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.lock().is_synced
     }
 
     /// Why nothing comes, if so.

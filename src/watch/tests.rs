@@ -1,0 +1,355 @@
+//! The rules of [`Machine`], one test each: answers in, next request and pause out.
+
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::{
+    resource::kinds::Service,
+    store::{Change, Found},
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const BLINK: Duration = Duration::from_millis(5);
+
+/// A machine, its store, and what was heard of it.
+struct Bench {
+    machine: Machine,
+    store: Store<Service>,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Bench {
+    fn new(lists: Lists) -> Bench {
+        let store = Store::<Service>::default();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&heard);
+        store.listen(move |change| {
+            let name = |found: &Found<Service>| found.metadata().name.to_string();
+            let line = match change {
+                Change::Applied { before: None, after } => format!("+{}", name(after)),
+                Change::Applied { after, .. } => format!("~{}", name(after)),
+                Change::Deleted { last, sighting } => format!("-{} {sighting:?}", name(last)),
+                Change::Synced => "synced".to_owned(),
+            };
+            log.lock().expect("lock").push(line);
+        });
+        let mut bench = Bench { machine: Machine::new(lists), store, heard };
+        bench.request();
+        bench
+    }
+
+    /// A machine that has listed nothing as of version 100, and follows.
+    fn following() -> Bench {
+        let mut bench = Bench::new(Lists::Paged);
+        bench.page("100", "", &[]);
+        bench.heard();
+        bench.request();
+        bench
+    }
+
+    /// The next request, in short.
+    fn request(&mut self) -> String {
+        if self.machine.is_at_start_of_list() {
+            self.store.list_begins();
+        }
+        match self.machine.request(300) {
+            Request::List(Page { version, continue_token, limit }) => {
+                format!("list version={} continue={continue_token} limit={limit}", version.unwrap_or("-"))
+            }
+            Request::Watch(WatchFrom { version, mode, .. }) => format!("watch {version} {mode:?}"),
+        }
+    }
+
+    fn page(&mut self, version: &str, continue_token: &str, names: &[(&str, &str, &str)]) {
+        let items: Vec<_> = names.iter().map(|(name, uid, version)| object(name, uid, version)).collect();
+        let json = format!(
+            r#"{{"metadata":{{"resourceVersion":"{version}","continue":"{continue_token}"}},"items":[{}]}}"#,
+            items.join(",")
+        );
+        self.machine.page(List::from_json(json.as_bytes()).expect("a page"), &self.store);
+    }
+
+    fn line(&mut self, kind: &str, object: &str) -> Option<How> {
+        let line = format!(r#"{{"type":"{kind}","object":{object}}}"#);
+        self.machine.line(WatchEvent::from_json(line.as_bytes()).expect("an event"), &self.store)
+    }
+
+    fn heard(&self) -> Vec<String> {
+        std::mem::take(&mut *self.heard.lock().expect("lock"))
+    }
+}
+
+fn object(name: &str, uid: &str, version: &str) -> String {
+    format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"default","uid":"{uid}","resourceVersion":"{version}"}}}}"#
+    )
+}
+
+fn bookmark(version: &str) -> String {
+    format!(r#"{{"metadata":{{"resourceVersion":"{version}"}}}}"#)
+}
+
+const END_OF_INITIAL_EVENTS: &str =
+    r#"{"metadata":{"resourceVersion":"60","annotations":{"k8s.io/initial-events-end":"true"}}}"#;
+
+fn is_backoff(pause: Pause) -> bool {
+    matches!(pause, Pause::Backoff { .. })
+}
+
+#[test]
+fn a_list_comes_in_pages_and_the_watch_follows_from_its_version() {
+    let mut bench = Bench::new(Lists::Paged);
+    assert_eq!(bench.request(), "list version=- continue= limit=500");
+    bench.page("100", "next", &[("a", "1", "3")]);
+    assert_eq!(bench.request(), "list version=- continue=next limit=500");
+    bench.page("100", "", &[("b", "2", "9")]);
+    assert_eq!(bench.request(), "watch 100 Changes");
+    assert_eq!(bench.heard(), ["+a", "+b", "synced"]);
+}
+
+#[test]
+fn it_resumes_from_the_last_event_or_bookmark_without_a_list() {
+    let mut bench = Bench::following();
+    bench.line("ADDED", &object("a", "1", "101"));
+    assert_eq!(bench.machine.end(How::Cut, BLINK), Pause::None);
+    assert_eq!(bench.request(), "watch 101 Changes");
+    bench.line("BOOKMARK", &bookmark("150"));
+    assert_eq!(bench.machine.end(How::Clean, 6 * MINUTE), Pause::None);
+    assert_eq!(bench.request(), "watch 150 Changes");
+    bench.line("DELETED", &object("a", "1", "160"));
+    assert_eq!(bench.machine.end(How::Cut, MINUTE), Pause::None);
+    assert_eq!(bench.request(), "watch 160 Changes");
+    assert_eq!(bench.heard(), ["+a", "-a Event"]);
+}
+
+#[test]
+fn a_watch_that_ends_at_once_is_backed_off_and_each_time_longer() {
+    let mut bench = Bench::following();
+    for failures in 1..5 {
+        assert_eq!(
+            bench.machine.end(How::Clean, BLINK),
+            Pause::Backoff { failures, at_least: Duration::ZERO }
+        );
+        assert_eq!(bench.request(), "watch 100 Changes");
+    }
+    bench.line("BOOKMARK", &bookmark("101"));
+    assert_eq!(bench.machine.end(How::Clean, 6 * MINUTE), Pause::None);
+    bench.request();
+    let pause = bench.machine.end(How::Clean, BLINK);
+    assert_eq!(
+        pause,
+        Pause::Backoff { failures: 1, at_least: Duration::ZERO },
+        "health was proven in between"
+    );
+}
+
+#[test]
+fn an_expired_version_means_a_list_that_is_not_older() {
+    let mut bench = Bench::following();
+    let how = bench.line("ERROR", r#"{"kind":"Status","code":410,"reason":"Expired"}"#).expect("an end");
+    assert_eq!(how, How::Expired);
+    assert_eq!(bench.machine.end(how, MINUTE), Pause::None);
+    assert_eq!(bench.request(), "list version=100 continue= limit=500");
+    // That one is too old as well: then the most recent, and only then with a pause.
+    assert_eq!(bench.machine.end(How::Expired, BLINK), Pause::None);
+    assert_eq!(bench.request(), "list version=- continue= limit=500");
+    assert!(is_backoff(bench.machine.end(How::Expired, BLINK)));
+    assert_eq!(bench.request(), "list version=- continue= limit=500");
+}
+
+#[test]
+fn a_server_that_expires_everything_at_once_is_not_hammered() {
+    let mut bench = Bench::following();
+    assert_eq!(bench.machine.end(How::Expired, BLINK), Pause::None);
+    bench.request();
+    bench.page("101", "", &[]);
+    bench.request();
+    assert!(is_backoff(bench.machine.end(How::Expired, BLINK)));
+}
+
+#[test]
+fn gone_is_what_old_servers_say() {
+    let mut bench = Bench::following();
+    assert_eq!(bench.line("ERROR", r#"{"kind":"Status","reason":"Gone"}"#), Some(How::Expired));
+}
+
+#[test]
+fn a_version_that_is_too_new_means_the_most_recent_list() {
+    let mut bench = Bench::following();
+    bench.machine.end(How::Expired, MINUTE);
+    bench.request();
+    assert_eq!(bench.machine.end(How::TooNew, BLINK), Pause::None);
+    assert_eq!(bench.request(), "list version=- continue= limit=500");
+    let status =
+        r#"{"code":504,"reason":"Timeout","details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
+    assert_eq!(How::from(&serde_json::from_str::<Status>(status).expect("a status")), How::TooNew);
+}
+
+#[test]
+fn a_list_that_expires_between_its_pages_is_asked_for_in_one_piece() {
+    let mut bench = Bench::new(Lists::Paged);
+    bench.page("100", "next", &[("a", "1", "3")]);
+    bench.request();
+    assert_eq!(bench.machine.end(How::Expired, BLINK), Pause::None);
+    assert_eq!(bench.request(), "list version=- continue= limit=0");
+}
+
+#[test]
+fn what_a_list_no_longer_has_is_deleted_and_a_new_uid_is_another_object() {
+    let mut bench = Bench::following();
+    for (name, uid) in [("a", "1"), ("b", "2"), ("c", "3")] {
+        bench.line("ADDED", &object(name, uid, "101"));
+    }
+    bench.heard();
+    bench.machine.end(How::Expired, MINUTE);
+    bench.request();
+    bench.page("200", "", &[("b", "22", "150"), ("c", "3", "101")]);
+    assert_eq!(bench.heard(), ["-b Inferred", "+b", "-a Inferred"]);
+}
+
+#[test]
+fn a_list_from_a_restored_backup_overwrites() {
+    let mut bench = Bench::following();
+    bench.line("ADDED", &object("a", "1", "150"));
+    bench.line("ADDED", &object("b", "2", "151"));
+    bench.heard();
+    bench.machine.end(How::Expired, MINUTE);
+    bench.request();
+    bench.machine.end(How::TooNew, BLINK);
+    bench.request();
+    bench.page("40", "", &[("a", "1", "30")]);
+    assert_eq!(bench.heard(), ["~a", "-b Inferred"]);
+    assert_eq!(bench.request(), "watch 40 Changes");
+}
+
+#[test]
+fn a_watch_that_was_silent_to_its_end_is_checked_by_a_list() {
+    let mut bench = Bench::following();
+    assert_eq!(bench.machine.end(How::Clean, 5 * MINUTE), Pause::None);
+    assert_eq!(bench.request(), "list version=100 continue= limit=500");
+}
+
+#[test]
+fn silence_counts_once_a_bookmark_has_come_on_this_stream() {
+    let mut bench = Bench::following();
+    assert_eq!(bench.machine.silence_limit(300), Duration::from_secs(330));
+    bench.line("BOOKMARK", &bookmark("101"));
+    assert_eq!(bench.machine.silence_limit(300), Duration::from_secs(130));
+    assert_eq!(bench.machine.end(How::Silent, 4 * MINUTE), Pause::None);
+    assert_eq!(bench.request(), "watch 101 Changes");
+    assert_eq!(bench.machine.silence_limit(300), Duration::from_secs(330));
+}
+
+#[test]
+fn a_refusal_that_may_pass_keeps_the_version_and_any_other_lists_again() {
+    let refused = |code| How::Refused { code, retry_after: None };
+    for code in [401, 403, 404, 429, 500, 503, 504] {
+        let mut bench = Bench::following();
+        assert!(is_backoff(bench.machine.end(refused(code), BLINK)), "{code}");
+        assert_eq!(bench.request(), "watch 100 Changes", "{code}");
+    }
+    for code in [400, 405, 406, 422] {
+        let mut bench = Bench::following();
+        assert!(is_backoff(bench.machine.end(refused(code), BLINK)), "{code}");
+        assert_eq!(bench.request(), "list version=100 continue= limit=500", "{code}");
+    }
+}
+
+#[test]
+fn retry_after_is_the_least_pause() {
+    let asked = Duration::from_secs(7);
+    let mut bench = Bench::following();
+    let pause = bench.machine.end(How::Refused { code: 429, retry_after: Some(asked) }, BLINK);
+    assert_eq!(pause, Pause::Backoff { failures: 1, at_least: asked });
+    let how = bench.line("ERROR", r#"{"code":429,"details":{"retryAfterSeconds":7}}"#);
+    assert_eq!(how, Some(How::Refused { code: 429, retry_after: Some(asked) }));
+}
+
+#[test]
+fn a_line_that_cannot_be_read_means_a_list_which_leads_past_it() {
+    for how in [How::Garbled, How::TooLong] {
+        let mut bench = Bench::following();
+        assert!(is_backoff(bench.machine.end(how, MINUTE)));
+        assert_eq!(bench.request(), "list version=100 continue= limit=500");
+    }
+}
+
+#[test]
+fn a_failing_list_is_backed_off_longer_each_time() {
+    let mut bench = Bench::new(Lists::Paged);
+    for failures in 1..6 {
+        let how = How::Refused { code: 500, retry_after: None };
+        assert_eq!(bench.machine.end(how, BLINK), Pause::Backoff { failures, at_least: Duration::ZERO });
+        assert_eq!(bench.request(), "list version=- continue= limit=500");
+    }
+}
+
+#[test]
+fn a_list_cut_short_begins_anew() {
+    let mut bench = Bench::new(Lists::Paged);
+    bench.page("100", "next", &[("a", "1", "3")]);
+    bench.request();
+    assert!(is_backoff(bench.machine.end(How::Unreachable, BLINK)));
+    assert_eq!(bench.request(), "list version=- continue= limit=500");
+    bench.page("110", "", &[]);
+    assert_eq!(
+        bench.heard(),
+        ["+a", "-a Inferred", "synced"],
+        "what the first attempt brought is no phantom"
+    );
+}
+
+#[test]
+fn unknown_events_are_passed_over() {
+    let mut bench = Bench::following();
+    assert_eq!(bench.line("RENAMED", &object("a", "1", "101")), None);
+    assert_eq!(bench.heard(), [""; 0]);
+}
+
+#[test]
+fn a_streaming_list_ends_with_its_bookmark_on_the_same_stream() {
+    let mut bench = Bench::new(Lists::Streaming);
+    assert_eq!(bench.request(), "watch  InitialEvents");
+    bench.line("ADDED", &object("b", "2", "57"));
+    bench.line("ADDED", &object("a", "1", "12"));
+    assert!(!bench.store.is_synced());
+    bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
+    assert_eq!(bench.heard(), ["+b", "+a", "synced"]);
+    bench.line("MODIFIED", &object("a", "1", "61"));
+    assert_eq!(bench.machine.end(How::Cut, MINUTE), Pause::None);
+    assert_eq!(bench.request(), "watch 61 Changes");
+}
+
+#[test]
+fn an_aborted_streaming_list_leaves_no_phantom_and_no_version() {
+    let mut bench = Bench::new(Lists::Streaming);
+    bench.line("ADDED", &object("gone", "1", "57"));
+    assert!(is_backoff(bench.machine.end(How::Cut, MINUTE)));
+    assert_eq!(bench.request(), "watch  InitialEvents");
+    bench.line("ADDED", &object("here", "2", "12"));
+    bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
+    assert_eq!(bench.heard(), ["+gone", "+here", "-gone Inferred", "synced"]);
+}
+
+#[test]
+fn a_server_without_streaming_lists_is_asked_for_pages_from_then_on() {
+    for how in [How::Unsupported, How::Clean, How::Silent] {
+        let mut bench = Bench::new(Lists::Streaming);
+        assert_eq!(bench.machine.end(how, Duration::from_secs(30)), Pause::None);
+        assert_eq!(bench.request(), "list version=- continue= limit=500");
+        bench.page("100", "", &[]);
+        bench.request();
+        bench.machine.end(How::Expired, MINUTE);
+        assert_eq!(bench.request(), "list version=100 continue= limit=500");
+    }
+}
+
+#[test]
+fn a_streaming_list_after_expiry_is_not_older_than_what_is_known() {
+    let mut bench = Bench::new(Lists::Streaming);
+    bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
+    bench.machine.end(How::Expired, MINUTE);
+    assert_eq!(bench.request(), "watch 60 InitialEvents");
+    assert_eq!(bench.machine.end(How::TooNew, Duration::from_secs(3)), Pause::None);
+    assert_eq!(bench.request(), "watch  InitialEvents");
+}
