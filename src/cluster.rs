@@ -98,7 +98,11 @@ impl Cluster {
     #[must_use]
     pub fn health(&self) -> Vec<Arc<Health>> {
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        streams.values().filter(|open| open.stream.strong_count() > 0).map(|open| open.health.clone()).collect()
+        streams
+            .values()
+            .filter(|open| open.stream.strong_count() > 0)
+            .map(|open| open.health.clone())
+            .collect()
     }
 
     /// Asks the API server itself, past every Store.
@@ -149,7 +153,9 @@ impl Cluster {
         };
         for stream in streams {
             let is_held = stream.store.find(&object.key()).is_some();
-            if stream.scope.covers(&object.key()) && (is_held || selects(&stream.scope, &object.metadata().labels)) {
+            if stream.scope.covers(&object.key())
+                && (is_held || selects(&stream.scope, &object.metadata().labels))
+            {
                 stream.store.wrote(&object);
             }
         }
@@ -177,6 +183,7 @@ impl<K: Resource> Stream<K> {
             let (store, health) = (Arc::downgrade(&store), Arc::clone(&health));
             move |change| {
                 if let (Change::Synced, Some(store)) = (change, store.upgrade()) {
+                    health.synced();
                     info!(watch = health.what(), objects = store.len(), "synced");
                 }
             }

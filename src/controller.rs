@@ -76,9 +76,11 @@ pub struct Controller<O: Operator> {
     operator: Arc<O>,
     desk: Arc<Desk<O::Kind>>,
     /// Whether a watch knows all there is where a key is.
-    synced: Vec<Box<dyn Fn(&Key) -> bool + Send + Sync>>,
+    synced: Vec<Box<IsSynced>>,
     workers: usize,
 }
+
+type IsSynced = dyn Fn(&Key) -> bool + Send + Sync;
 
 /// Where changes are brought to, and workers take from.
 struct Desk<K> {
@@ -111,8 +113,13 @@ impl<O: Operator> Controller<O> {
                 desk.object_changed(change);
             }
         });
-        let controller =
-            Controller { cluster: cluster.clone(), operator: Arc::new(operator), desk, synced: Vec::new(), workers: WORKERS };
+        let controller = Controller {
+            cluster: cluster.clone(),
+            operator: Arc::new(operator),
+            desk,
+            synced: Vec::new(),
+            workers: WORKERS,
+        };
         controller.awaits(objects)
     }
 
@@ -194,7 +201,11 @@ impl<O: Operator> Controller<O> {
             }
         };
         if timeout(STOP_LIMIT, all).await.is_err() {
-            warn!(kind = O::Kind::KIND, limit_secs = STOP_LIMIT.as_secs(), "stopped before all work in hand was done");
+            warn!(
+                kind = O::Kind::KIND,
+                limit_secs = STOP_LIMIT.as_secs(),
+                "stopped before all work in hand was done"
+            );
         }
     }
 
@@ -243,12 +254,17 @@ impl<O: Operator> Controller<O> {
 type Ended = Result<(task::Id, Result<Next, Error>), task::JoinError>;
 
 /// What one worker does with one key.
-async fn work<O: Operator>(desk: Arc<Desk<O::Kind>>, cluster: Cluster, operator: Arc<O>, key: Key) -> Result<Next, Error> {
+async fn work<O: Operator>(
+    desk: Arc<Desk<O::Kind>>,
+    cluster: Cluster,
+    operator: Arc<O>,
+    key: Key,
+) -> Result<Next, Error> {
     match timeout(RECONCILE_LIMIT, reconcile(&desk, &cluster, &*operator, &key)).await {
         Ok(result) => result,
         Err(_) => {
             let limit = format!("not done after {} s", RECONCILE_LIMIT.as_secs());
-            Err(Error::new("reconcile", &format!("{}/{key}", O::Kind::PLURAL), limit))
+            Err(Error::new("reconcile", format!("{}/{key}", O::Kind::PLURAL), limit))
         }
     }
 }
@@ -297,7 +313,9 @@ impl<K: Resource> Desk<K> {
             Change::Applied { before, after } => {
                 let urgency = match before {
                     None if !self.objects.is_synced() => Urgency::Backlog,
-                    Some(before) if before.metadata().generation == after.metadata().generation => Urgency::Change,
+                    Some(before) if before.metadata().generation == after.metadata().generation => {
+                        Urgency::Change
+                    }
                     None | Some(_) => Urgency::Intent,
                 };
                 self.queue.add(&after.metadata().key(), urgency);
@@ -305,7 +323,8 @@ impl<K: Resource> Desk<K> {
             Change::Deleted { last, sighting } => {
                 let key = last.metadata().key();
                 if let Some(last) = last.readable() {
-                    locked(&self.gone).insert(key.clone(), Gone { last: Arc::clone(last), sighting: *sighting });
+                    locked(&self.gone)
+                        .insert(key.clone(), Gone { last: Arc::clone(last), sighting: *sighting });
                 }
                 self.queue.add(&key, Urgency::Intent);
             }

@@ -11,6 +11,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::SystemTime};
 
+use http::Method;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use tokio::{
@@ -20,7 +21,7 @@ use tokio::{
 use tracing::debug;
 
 use crate::{
-    client::{Client, Error, Method, Request},
+    client::{Client, Error, Request},
     resource::{Key, Resource},
 };
 
@@ -61,9 +62,14 @@ impl Events {
     /// The recorder, and the task that writes: it runs until all recorders are dropped and what they said is written.
     ///
     /// `controller` is who reports, a qualified name; `instance` is which copy of it, as a rule the Pod's name.
-    pub fn new(client: Client, controller: &'static str, instance: String) -> (Events, impl Future<Output = ()> + Send) {
+    pub fn new(
+        client: Client,
+        controller: &'static str,
+        instance: String,
+    ) -> (Events, impl Future<Output = ()> + Send) {
         let (sender, mut receiver) = mpsc::channel::<Event>(WAITING_MAX);
-        let mut writer = Writer { client, controller, instance, series: HashMap::new(), random: fastrand::Rng::new() };
+        let mut writer =
+            Writer { client, controller, instance, series: HashMap::new(), random: fastrand::Rng::new() };
         let task = async move {
             while let Some(event) = receiver.recv().await {
                 if let Err(error) = writer.write(&event).await {
@@ -81,7 +87,8 @@ impl Events {
             "apiVersion": K::api_version(), "kind": K::KIND,
             "namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid,
         }));
-        let event = Event { event_type, reason, regarding, key: metadata.key(), uid: metadata.uid.clone(), note };
+        let event =
+            Event { event_type, reason, regarding, key: metadata.key(), uid: metadata.uid.clone(), note };
         // Full: dropped, as said above.
         let _ = self.sender.try_send(event);
     }
@@ -110,7 +117,10 @@ impl Writer {
             series.last = Instant::now();
             if series.count.is_power_of_two() {
                 let patch = json!({"series": {"count": series.count, "lastObservedTime": now}});
-                self.client.send(Request::merge_patch(&series.path, &patch)).await?;
+                let body = patch.to_string().into_bytes();
+                let patch =
+                    Request::get(&*series.path).sends(Method::PATCH, "application/merge-patch+json", body);
+                self.client.send(patch).await?;
             }
             return Ok(());
         }
@@ -131,7 +141,9 @@ impl Writer {
             "reportingController": self.controller, "reportingInstance": self.instance,
             "regarding": *event.regarding,
         });
-        self.client.send(Request::json(Method::POST, &collection, &body)).await?;
+        let post =
+            Request::get(&*collection).sends(Method::POST, "application/json", body.to_string().into_bytes());
+        self.client.send(post).await?;
         let series = Series { path: format!("{collection}/{name}"), count: 1, last: Instant::now() };
         self.series.insert(id, series);
         Ok(())
