@@ -226,13 +226,16 @@ impl Operator for MyWebservers {
 
     async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, Error> {
         let children = desired(&web);
-        // One after the other: where the first is refused, the second would as a rule be too.
-        let deployment = self.keep(&web, &children.deployment, &self.deployments).await;
-        let service = self.keep(&web, &children.service, &self.services).await;
+        let mut done = Done::default();
+        let deployment = self.keep(&web, &children.deployment, &self.deployments, &mut done).await;
+        let service = self.keep(&web, &children.service, &self.services, &mut done).await;
+        done.tell(&self.events, &web);
 
         let (deployment, service) = match (deployment, service) {
             // It went wrong, and says nothing about the object.
-            (Child::Failed(error), _) | (_, Child::Failed(error)) if Refusal::of(&error).is_none() => return Err(error),
+            (Child::Failed(error), _) | (_, Child::Failed(error)) if Refusal::of(&error).is_none() => {
+                return Err(error);
+            }
             children => children,
         };
         let status = status::of(&web, &deployment, &service, &now());
@@ -246,11 +249,19 @@ impl Operator for MyWebservers {
         match (deployment, service) {
             (Child::Failed(error), _) | (_, Child::Failed(error)) => {
                 if let Some(refusal) = Refusal::of(&error) {
-                    self.events.record(&*web, EventType::Warning, "Failed", format!("{}: {error}", refusal.reason()));
+                    self.events.record(
+                        &*web,
+                        EventType::Warning,
+                        "Failed",
+                        format!("{}: {error}", refusal.reason()),
+                    );
                 }
                 Err(error)
             }
-            (Child::NotOurs(_), _) | (_, Child::NotOurs(_)) => Ok(Next::After(CONFLICT_RECHECK)),
+            (Child::NotOurs(problem), _) | (_, Child::NotOurs(problem)) => {
+                self.events.record(&*web, EventType::Warning, "NameConflict", problem);
+                Ok(Next::After(CONFLICT_RECHECK))
+            }
             (Child::Kept(_) | Child::Awaited(_), Child::Kept(_) | Child::Awaited(_)) => Ok(Next::OnChange),
         }
     }
@@ -275,29 +286,37 @@ impl Operator for MyWebservers {
 
 impl MyWebservers {
     /// Makes one child what it should be, with one write at most; none where it is.
-    async fn keep<K>(&self, web: &MyWebserver, desired: &K, children: &Watch<K>) -> Child<K>
+    async fn keep<K>(&self, web: &MyWebserver, desired: &K, children: &Watch<K>, done: &mut Done) -> Child<K>
     where
         K: Resource + Serialize,
     {
         let result = match children.get(&desired.key()) {
-            Some(live) => self.mend(web, desired, live).await,
+            Some(live) => self.mend(web, desired, live, done).await,
             None => match self.cluster.create(desired).await {
                 Ok(created) => {
-                    self.tell(web, "Created", "created", desired);
+                    done.created.push(format!("{} {}", K::KIND, created.metadata().name));
                     Ok(Child::Kept(created))
                 }
                 // Somebody else's, or ours without our label, which our watch does not show.
-                Err(error) if error.is_already_exists() => match self.cluster.get_live::<K>(&desired.key()).await {
-                    Ok(live) => self.mend(web, desired, Arc::new(live)).await,
-                    Err(error) => Err(error),
-                },
+                Err(error) if error.is_already_exists() => {
+                    match self.cluster.get_live::<K>(&desired.key()).await {
+                        Ok(live) => self.mend(web, desired, Arc::new(live), done).await,
+                        Err(error) => Err(error),
+                    }
+                }
                 Err(error) => Err(error),
             },
         };
         result.unwrap_or_else(Child::Failed)
     }
 
-    async fn mend<K>(&self, web: &MyWebserver, desired: &K, live: Arc<K>) -> Result<Child<K>, Error>
+    async fn mend<K>(
+        &self,
+        web: &MyWebserver,
+        desired: &K,
+        live: Arc<K>,
+        done: &mut Done,
+    ) -> Result<Child<K>, Error>
     where
         K: Resource + Serialize,
     {
@@ -322,23 +341,28 @@ impl MyWebservers {
             return Ok(Child::Kept(live));
         }
         let paths: Vec<_> = operations.iter().filter_map(|operation| operation["path"].as_str()).collect();
-        let paths = paths.join(" ");
+        let change = format!("{} {} at {}", K::KIND, live.metadata().name, paths.join(" "));
         let patched = self.cluster.patch(&*live, operations).await?;
         if web.metadata.generation == web.status.observed_generation {
-            info!(key = %web.key(), child = K::KIND, paths, "drift corrected");
-            self.tell(web, "DriftCorrected", &format!("restored {paths} of"), desired);
+            info!(key = %web.key(), change, "drift corrected");
+            done.restored.push(change);
         } else {
-            self.tell(web, "Updated", "updated", desired);
+            done.updated.push(change);
         }
         let still: Vec<_> = diff::between(&*patched, desired);
         if let Some(operation) = still.first() {
             let cause = format!("something in the API server undoes our change of {}", operation["path"]);
-            return Err(Error::new("patch", &format!("{}/{}", K::PLURAL, desired.key()), cause));
+            return Err(Error::new("patch", format!("{}/{}", K::PLURAL, desired.key()), cause));
         }
         Ok(Child::Kept(patched))
     }
 
-    async fn drop_child<K: Resource>(&self, owner: &MyWebserver, key: &Key, children: &Watch<K>) -> Result<(), Error> {
+    async fn drop_child<K: Resource>(
+        &self,
+        owner: &MyWebserver,
+        key: &Key,
+        children: &Watch<K>,
+    ) -> Result<(), Error> {
         let Some(mut child) = children.get(key) else { return Ok(()) };
         loop {
             let is_owned = child.metadata().controller().is_some_and(|by| by.uid == owner.metadata.uid);
@@ -357,10 +381,28 @@ impl MyWebservers {
             }
         }
     }
+}
 
-    fn tell<K: Resource>(&self, web: &MyWebserver, reason: &'static str, what: &str, child: &K) {
-        let note = format!("{what} {} {}", K::KIND, child.metadata().name);
-        self.events.record(web, EventType::Normal, reason, note);
+/// What was written in one go, for one Event of each reason.
+#[derive(Default)]
+struct Done {
+    created: Vec<String>,
+    updated: Vec<String>,
+    restored: Vec<String>,
+}
+
+impl Done {
+    fn tell(self, events: &Events, web: &MyWebserver) {
+        let news = [
+            ("Created", "created", self.created),
+            ("Updated", "changed", self.updated),
+            ("DriftCorrected", "restored", self.restored),
+        ];
+        for (reason, verb, what) in news {
+            if !what.is_empty() {
+                events.record(web, EventType::Normal, reason, format!("{verb} {}", what.join(", ")));
+            }
+        }
     }
 }
 

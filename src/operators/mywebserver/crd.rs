@@ -61,7 +61,7 @@ fn version(name: &str, is_stored: bool, spec: &Value) -> Value {
     let metadata = json!({
         "type": "object",
         "properties": {"name": {
-            "type": "string", "maxLength": NAME_LENGTH_MAX, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$",
+            "type": "string", "maxLength": NAME_LENGTH_MAX, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
         }},
     });
     let mut status = crd::schema_of::<Status>();

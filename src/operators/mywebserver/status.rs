@@ -159,9 +159,9 @@ pub fn of(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Ser
         ("Progressing", Some(progressing(deployment))),
         ("Stalled", stalled),
     ];
-    let conditions = conditions.into_iter().filter_map(|(name, said)| {
-        Some(condition(&web.status, web.metadata.generation, name, said?, now))
-    });
+    let conditions = conditions
+        .into_iter()
+        .filter_map(|(name, said)| Some(condition(&web.status, web.metadata.generation, name, said?, now)));
     Status {
         observed_generation: web.metadata.generation,
         replicas: rollout.replicas,
@@ -176,15 +176,27 @@ pub fn of(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Ser
 #[must_use]
 pub fn of_unreadable(web: &Unreadable, error: &str, now: &str) -> Status {
     let conditions = [("Ready", "False"), ("Stalled", "True")].map(|(name, status)| {
-        condition(&web.status, web.metadata.generation, name, said(status, Refusal::InvalidSpec.reason(), error), now)
+        condition(
+            &web.status,
+            web.metadata.generation,
+            name,
+            said(status, Refusal::InvalidSpec.reason(), error),
+            now,
+        )
     });
-    Status { observed_generation: web.metadata.generation, conditions: conditions.into(), ..web.status.clone() }
+    Status {
+        observed_generation: web.metadata.generation,
+        conditions: conditions.into(),
+        ..web.status.clone()
+    }
 }
 
 /// Says it, and since when it is so.
 fn condition(before: &Status, generation: i64, name: &str, said: Said, now: &str) -> Condition {
     let before = before.conditions.iter().find(|condition| condition.r#type == name);
-    let since = before.filter(|before| before.status == said.status).map(|before| before.last_transition_time.clone());
+    let since = before
+        .filter(|before| before.status == said.status)
+        .map(|before| before.last_transition_time.clone());
     Condition {
         r#type: name.into(),
         status: said.status.into(),
@@ -212,10 +224,16 @@ fn ready(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Serv
         return said("True", "ScaledToZero", "no replicas are wanted");
     }
     if is_complete {
-        return said("True", "AllReplicasReady", format_smolstr!("{wanted} of {wanted} replicas are available"));
+        return said(
+            "True",
+            "AllReplicasReady",
+            format_smolstr!("{wanted} of {wanted} replicas are available"),
+        );
     }
     // Why the Deployment cannot make Pods, be it a quota or an admission policy.
-    if let Some(failure) = rollout.conditions.iter().find(|c| c.r#type == "ReplicaFailure" && c.status == "True") {
+    if let Some(failure) =
+        rollout.conditions.iter().find(|c| c.r#type == "ReplicaFailure" && c.status == "True")
+    {
         return said("False", failure.reason.clone(), failure.message.clone());
     }
     let message = format_smolstr!("{up_to_date} of {wanted} replicas are updated and available");
@@ -229,9 +247,11 @@ fn ready(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Serv
 fn trouble<K>(kind: &str, child: &Child<K>) -> Option<Said> {
     match child {
         Child::Kept(_) => None,
-        Child::Awaited(_) => {
-            Some(said("False", "RolloutInProgress", format_smolstr!("the {kind} is being deleted and will be made anew")))
-        }
+        Child::Awaited(_) => Some(said(
+            "False",
+            "RolloutInProgress",
+            format_smolstr!("the {kind} is being deleted and will be made anew"),
+        )),
         Child::NotOurs(message) => Some(said("False", "NameConflict", message.as_str())),
         Child::Failed(error) => {
             let refusal = Refusal::of(error).unwrap_or(Refusal::Other);
@@ -270,7 +290,8 @@ fn stalled(deployment: &Child<Deployment>, service: &Child<Service>) -> Option<S
         return Some(said);
     }
     let Child::Kept(deployment) = deployment else { return None };
-    deadline_exceeded(deployment).map(|condition| said("True", "ProgressDeadlineExceeded", condition.message.clone()))
+    deadline_exceeded(deployment)
+        .map(|condition| said("True", "ProgressDeadlineExceeded", condition.message.clone()))
 }
 
 /// What will not change unless somebody acts.
