@@ -1,11 +1,14 @@
 //! listwatch
 
-pub mod resource;
-pub mod client;
+pub mod admin;
 pub mod backoff;
-pub mod store;
-pub mod watch;
-pub mod queue;
+pub mod cli;
+pub mod client;
 pub mod cluster;
 pub mod controller;
 pub mod operators;
+pub mod queue;
+pub mod resource;
+pub mod shutdown;
+pub mod store;
+pub mod watch;

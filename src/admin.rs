@@ -1,0 +1,109 @@
+//! What the kubelet asks: is it alive (`/livez`), is it ready (`/readyz`)?
+//!
+//! ```text
+//! GET /readyz HTTP/1.1
+//!
+//! HTTP/1.1 503 Service Unavailable
+//!
+//! [+] watch services in all namespaces: synced
+//! [-] watch mywebservers in all namespaces: list mywebservers.k8sobjects.gsa.com …: 403 Forbidden: …
+//! not ready
+//! ```
+//!
+//! Alive: this answers, so the loop turns, and no watch is silent beyond its own limit. An API server that is down does
+//! not make it dead: a restart would not help. Ready: all that exists is known.
+
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response, StatusCode, body::Incoming, header, server::conn::http1, service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{net::TcpListener, task::JoinSet};
+use tracing::debug;
+
+use crate::{cluster::Cluster, watch::Health};
+
+/// Connections at a time. The kubelet uses one or two.
+const CONNECTIONS_MAX: usize = 32;
+/// How long a client may take over its request's head.
+const HEAD_LIMIT: Duration = Duration::from_secs(5);
+
+/// Listens for probes.
+pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    TcpListener::bind(address).await
+}
+
+/// Answers probes. Runs until dropped.
+pub async fn serve(listener: TcpListener, cluster: Cluster) -> Infallible {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
+                let Ok((stream, peer)) = accepted else {
+                    // Out of file descriptors, as a rule: there may be some again when a connection has ended.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                };
+                let cluster = cluster.clone();
+                connections.spawn(async move {
+                    let service = service_fn(move |request| std::future::ready(Ok::<_, Infallible>(answer(&request, &cluster))));
+                    let connection = http1::Builder::new()
+                        .timer(TokioTimer::new())
+                        .header_read_timeout(HEAD_LIMIT)
+                        .serve_connection(TokioIo::new(stream), service);
+                    if let Err(error) = connection.await {
+                        debug!(%peer, %error, "probe connection ended");
+                    }
+                });
+            }
+        }
+    }
+}
+
+fn answer(request: &Request<Incoming>, cluster: &Cluster) -> Response<Full<Bytes>> {
+    let (status, text) = match (request.method(), request.uri().path()) {
+        (&Method::GET | &Method::HEAD, "/livez" | "/healthz") => alive(&cluster.health()),
+        (&Method::GET | &Method::HEAD, "/readyz") => ready(&cluster.health()),
+        (&Method::GET | &Method::HEAD, _) => {
+            (StatusCode::NOT_FOUND, "there is /livez and /readyz\n".to_owned())
+        }
+        _ => (StatusCode::METHOD_NOT_ALLOWED, "GET /livez or /readyz\n".to_owned()),
+    };
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+fn alive(watches: &[Arc<Health>]) -> (StatusCode, String) {
+    let stuck: Vec<_> = watches.iter().filter(|watch| watch.is_stuck()).map(|watch| watch.what()).collect();
+    match stuck[..] {
+        [] => (StatusCode::OK, "ok\n".to_owned()),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, format!("stuck: watch {}\n", stuck.join(", watch "))),
+    }
+}
+
+fn ready(watches: &[Arc<Health>]) -> (StatusCode, String) {
+    let mut lines: Vec<_> = watches
+        .iter()
+        .map(|watch| {
+            let sign = if watch.is_synced() { '+' } else { '-' };
+            let state = watch
+                .problem()
+                .unwrap_or_else(|| if watch.is_synced() { "synced" } else { "listing" }.to_owned());
+            format!("[{sign}] watch {}: {state}\n", watch.what())
+        })
+        .collect();
+    lines.sort();
+    let text = lines.concat();
+    match watches.iter().all(|watch| watch.is_synced()) && !watches.is_empty() {
+        true => (StatusCode::OK, text + "ready\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, text + "not ready\n"),
+    }
+}

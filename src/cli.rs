@@ -1,0 +1,114 @@
+//! The command line: what was typed, and what it means.
+//!
+//! Each flag has an environment twin, `LISTWATCH_<FLAG>`. The flag wins, then the environment, then the default.
+
+mod crd;
+mod log;
+mod run;
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::client::{Client, Config, Env, Error, Options};
+
+/// What a usage error exits with: what was typed cannot work, however often it is tried.
+const EXIT_USAGE: u8 = 2;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "listwatch",
+    version,
+    about = "A Kubernetes operator that lists and watches over plain HTTPS",
+    after_help = "Each flag has an environment twin, LISTWATCH_<FLAG>; the flag wins.\n\n\
+        Examples:\n  \
+        listwatch crd | kubectl apply -f -        install the custom resources\n  \
+        listwatch run mywebserver                 run the operator, here or in a Pod\n  \
+        listwatch run -n web -n shop              only in two namespaces",
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(Box<run::Run>),
+    Crd(crd::Crd),
+}
+
+/// Why a command could not do what it should, and whether it is worth trying again.
+enum Failure {
+    /// What was typed or configured cannot work.
+    Usage(String),
+    /// Something went wrong.
+    Runtime(String),
+}
+
+/// Parses the command line, does what it says, and turns the result into an exit code.
+pub fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(run) => run::main(*run),
+        Command::Crd(crd) => crd::main(&crd),
+    };
+    let (message, code) = match result {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Usage(message)) => (message, ExitCode::from(EXIT_USAGE)),
+        Err(Failure::Runtime(message)) => (message, ExitCode::FAILURE),
+    };
+    eprintln!("listwatch: {message}");
+    code
+}
+
+/// Where the API server is, and who we are to it.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Connection")]
+struct Connection {
+    /// kubeconfig file to use. Without it: $KUBECONFIG, then the Pod's service account, then ~/.kube/config
+    #[arg(long, value_name = "FILE", env = "LISTWATCH_KUBECONFIG")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig to use instead of its current one
+    #[arg(long, value_name = "NAME", env = "LISTWATCH_CONTEXT")]
+    context: Option<String>,
+    /// Cluster of the kubeconfig to use instead of the context's
+    #[arg(long, value_name = "NAME", env = "LISTWATCH_CLUSTER")]
+    cluster: Option<String>,
+    /// User of the kubeconfig to use instead of the context's
+    #[arg(long, value_name = "NAME", env = "LISTWATCH_USER")]
+    user: Option<String>,
+    /// Act as another user, who must be allowed to you: name or system:serviceaccount:NAMESPACE:NAME
+    #[arg(long = "as", value_name = "USER", env = "LISTWATCH_AS")]
+    act_as: Option<String>,
+    /// Directory with token, ca.crt and namespace to use as the Pod's service account
+    #[arg(long, value_name = "DIR", env = "LISTWATCH_SERVICE_ACCOUNT_DIR", conflicts_with = "kubeconfig")]
+    service_account_dir: Option<PathBuf>,
+    /// How long one request may take, except for watches: 30s, 1m
+    #[arg(long, value_name = "TIME", env = "LISTWATCH_REQUEST_TIMEOUT", default_value = "30s", value_parser = parse_time)]
+    request_timeout: Duration,
+}
+
+fn parse_time(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if time.is_zero() => Err("must be longer than nothing, such as 30s".to_owned()),
+        Ok(time) => Ok(time),
+        Err(error) => Err(format!("{error}; write a number and a unit, such as 30s or 2m")),
+    }
+}
+
+impl Connection {
+    /// A client for it. Connects to nothing yet.
+    fn client(self) -> Result<Client, Failure> {
+        let options = Options {
+            kubeconfig: self.kubeconfig,
+            context: self.context,
+            cluster: self.cluster,
+            user: self.user,
+            act_as: self.act_as,
+            service_account_dir: self.service_account_dir,
+            request_timeout: Some(self.request_timeout),
+        };
+        let config = Config::load(&options, &Env::from_process());
+        config.and_then(Client::new).map_err(|error: Error| Failure::Usage(error.to_string()))
+    }
+}

@@ -1,0 +1,57 @@
+//! Where log lines go, and which.
+
+use std::io::{self, IsTerminal};
+
+use clap::{Args, ValueEnum};
+use tracing_subscriber::{
+    Layer, filter::Targets, fmt, layer::SubscriberExt, registry, util::SubscriberInitExt,
+};
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Log")]
+pub(super) struct Log {
+    /// error, warn, info, debug or trace; or by module: info,listwatch::watch=trace
+    #[arg(long, value_name = "LEVEL", env = "LISTWATCH_LOG_LEVEL", default_value = "info", value_parser = parse_level)]
+    log_level: Targets,
+    /// More: -v is debug, -vv is trace
+    #[arg(short, long, action = clap::ArgAction::Count, env = "LISTWATCH_VERBOSE")]
+    verbose: u8,
+    /// text or json. Without it: text on a terminal, json otherwise
+    #[arg(long, value_name = "FORMAT", env = "LISTWATCH_LOG_FORMAT")]
+    log_format: Option<Format>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// A plain level is ours; of the libraries under us only warnings are of use.
+fn parse_level(text: &str) -> Result<Targets, String> {
+    let text = if text.contains(['=', ',']) { text.to_owned() } else { format!("warn,listwatch={text}") };
+    text.parse().map_err(|_| "is not error, warn, info, debug, trace or MODULE=LEVEL,…".to_owned())
+}
+
+impl Log {
+    /// Sends log lines to standard error from now on.
+    pub(super) fn start(self) {
+        let filter = match self.verbose {
+            0 => self.log_level,
+            1 => Targets::new()
+                .with_default(tracing::Level::WARN)
+                .with_target("listwatch", tracing::Level::DEBUG),
+            _ => Targets::new()
+                .with_default(tracing::Level::DEBUG)
+                .with_target("listwatch", tracing::Level::TRACE),
+        };
+        let by_default = if io::stderr().is_terminal() { Format::Text } else { Format::Json };
+        let layer = match self.log_format.unwrap_or(by_default) {
+            Format::Text => {
+                fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).boxed()
+            }
+            Format::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
+        };
+        registry().with(layer.with_filter(filter)).init();
+    }
+}

@@ -1,0 +1,213 @@
+//! `listwatch run`: the operators, in a Pod or from a kubeconfig.
+
+use std::{env, net::SocketAddr};
+
+use clap::{Args, ValueEnum};
+use tokio::runtime;
+use tracing::{info, warn};
+
+use super::{Connection, Failure, log::Log};
+use crate::{
+    admin,
+    client::Client,
+    cluster::Cluster,
+    controller,
+    operators::mywebserver,
+    shutdown::{self, Stop},
+    watch::Lists,
+};
+
+/// Run operators, in a Pod or from a kubeconfig
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    listwatch run mywebserver                          all namespaces, as the current context's user\n  \
+    listwatch run -n web -n shop --log-level debug     two namespaces, one line per event\n  \
+    listwatch run --context staging --as system:serviceaccount:mywebserver-system:mywebserver-operator\n\n\
+    Stops on SIGTERM or Ctrl-C: takes no more work, and finishes what is in hand within 25 s.")]
+pub(super) struct Run {
+    /// Which operators. Without any: all whose custom resource is installed
+    #[arg(value_name = "OPERATOR")]
+    operators: Vec<Kind>,
+    /// Only in this namespace; may be repeated, or a comma list. Without it: $WATCH_NAMESPACE, then all namespaces
+    #[arg(
+        short,
+        long = "namespace",
+        value_name = "NAME",
+        env = "LISTWATCH_NAMESPACE",
+        value_delimiter = ','
+    )]
+    namespaces: Vec<String>,
+    /// Objects of one kind that are worked on at a time
+    #[arg(long, value_name = "N", env = "LISTWATCH_MAX_CONCURRENT_RECONCILES", default_value_t = controller::WORKERS)]
+    #[arg(value_parser = parse_workers)]
+    max_concurrent_reconciles: usize,
+    /// Learn what exists from the watch itself: for very large sets, on Kubernetes 1.32 and later
+    #[arg(long, env = "LISTWATCH_STREAMING_LISTS")]
+    streaming_lists: bool,
+    /// Where /livez and /readyz answer, [HOST]:PORT; 0 for nowhere
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        env = "LISTWATCH_HEALTH_PROBE_BIND_ADDRESS",
+        default_value = ":8081"
+    )]
+    #[arg(value_parser = parse_bind_address)]
+    health_probe_bind_address: BindAddress,
+    #[command(flatten)]
+    connection: Connection,
+    #[command(flatten)]
+    log: Log,
+}
+
+/// The operators that are built in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// A MyWebserver becomes a Deployment and a Service
+    Mywebserver,
+}
+
+/// Where to listen, if anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct BindAddress(Option<SocketAddr>);
+
+fn parse_bind_address(text: &str) -> Result<BindAddress, String> {
+    if text == "0" {
+        return Ok(BindAddress(None));
+    }
+    let address = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+    match address.parse() {
+        Ok(address) => Ok(BindAddress(Some(address))),
+        Err(_) => Err("is not [IP]:PORT, such as :8081 or 127.0.0.1:8081, nor 0 for off".to_owned()),
+    }
+}
+
+fn parse_workers(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(workers @ 1..=1024) => Ok(workers),
+        Ok(_) | Err(_) => Err("is not a number from 1 to 1024".to_owned()),
+    }
+}
+
+/// The operator's task is to wait: one thread is enough for it, and costs less memory than several.
+pub(super) fn main(run: Run) -> Result<(), Failure> {
+    let namespaces = namespaces(&run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
+    let client = run.connection.client()?;
+    run.log.start();
+    let lists = if run.streaming_lists { Lists::Streaming } else { Lists::Paged };
+    let work = Work {
+        cluster: Cluster::new(client.clone(), lists),
+        client,
+        operators: run.operators,
+        namespaces,
+        workers: run.max_concurrent_reconciles,
+        probes: run.health_probe_bind_address,
+    };
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::Runtime(format!("start: {error}")))?;
+    let result = runtime.block_on(shutdown::until_signal(|stop| work.run(stop)));
+    result.map_err(|error| Failure::Runtime(format!("listen for signals: {error}")))?
+}
+
+/// The flag, or its environment, or `WATCH_NAMESPACE`; an empty name is none.
+fn namespaces(flag: &[String], watch_namespace: Option<String>) -> Result<Vec<String>, Failure> {
+    let given = |names: &mut dyn Iterator<Item = &str>| -> Vec<String> {
+        names.map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    };
+    let mut names = given(&mut flag.iter().map(String::as_str));
+    if names.is_empty() {
+        names = given(&mut watch_namespace.iter().flat_map(|names| names.split(',')));
+    }
+    let is_label = |name: &str| {
+        let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        name.len() <= 63 && name.bytes().all(inside) && !name.starts_with('-') && !name.ends_with('-')
+    };
+    if let Some(name) = names.iter().find(|name| !is_label(name)) {
+        return Err(Failure::Usage(format!("--namespace: {name:?} is not the name of a namespace")));
+    }
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+struct Work {
+    client: Client,
+    cluster: Cluster,
+    operators: Vec<Kind>,
+    namespaces: Vec<String>,
+    workers: usize,
+    probes: BindAddress,
+}
+
+impl Work {
+    /// Runs until `stop`, or until it is clear that it cannot.
+    async fn run(self, stop: Stop) -> Result<(), Failure> {
+        let probes = match self.probes {
+            BindAddress(None) => None,
+            BindAddress(Some(address)) => Some(admin::bind(address).await.map_err(|error| {
+                Failure::Runtime(format!("--health-probe-bind-address: cannot listen on {address}: {error}"))
+            })?),
+        };
+        self.greet().await;
+
+        // One operator so far, so whatever was named is this one; more are more controllers in this join.
+        let _ = &self.operators;
+        let instance =
+            env::var("POD_NAME").or_else(|_| env::var("HOSTNAME")).unwrap_or_else(|_| "listwatch".into());
+        let (events, write_events) = mywebserver::events(self.client.clone(), instance);
+        let controller =
+            mywebserver::controller(&self.cluster, &self.namespaces, events).workers(self.workers);
+        let work = async { tokio::join!(controller.run(stop.requested()), write_events) };
+
+        match probes {
+            None => drop(work.await),
+            Some(listener) => tokio::select! {
+                _ = work => {}
+                never = admin::serve(listener, self.cluster.clone()) => match never {},
+            },
+        }
+        info!("stopped");
+        Ok(())
+    }
+
+    /// Says once what we connect to, as whom, and what we watch.
+    async fn greet(&self) {
+        let namespaces =
+            if self.namespaces.is_empty() { "all".to_owned() } else { self.namespaces.join(",") };
+        let (server, user) = (self.client.server(), self.client.user());
+        let listwatch = env!("CARGO_PKG_VERSION");
+        match self.client.version().await {
+            Ok(kubernetes) => info!(listwatch, server, kubernetes, user, namespaces, "started"),
+            Err(error) => {
+                warn!(listwatch, server, user, namespaces, %error, "started, but the API server does not answer yet")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_leave_out_its_host_and_zero_is_off() {
+        assert_eq!(parse_bind_address("0"), Ok(BindAddress(None)));
+        assert_eq!(parse_bind_address(":8081"), Ok(BindAddress(Some(([0, 0, 0, 0], 8081).into()))));
+        assert_eq!(parse_bind_address("[::1]:1"), Ok(BindAddress("[::1]:1".parse().ok())));
+        for wrong in ["", "8081", ":", ":99999", "localhost:1", "1.2.3.4"] {
+            assert!(parse_bind_address(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn namespaces_come_from_the_flag_then_the_environment_and_empty_means_all() {
+        let names = |flag: &[&str], env: Option<&str>| {
+            let flag: Vec<_> = flag.iter().map(ToString::to_string).collect();
+            namespaces(&flag, env.map(str::to_owned)).map_err(|_| ())
+        };
+        assert_eq!(names(&["b", "a", "b"], Some("c")), Ok(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(names(&[], Some("c, d")), Ok(vec!["c".to_owned(), "d".to_owned()]));
+        assert_eq!(names(&[""], Some("")), Ok(vec![]));
+        assert_eq!(names(&[], None), Ok(vec![]));
+        assert_eq!(names(&["No/Name"], None), Err(()));
+    }
+}
