@@ -69,7 +69,7 @@ impl Credential {
     pub(super) fn bearer(token: &str) -> Result<Credential, String> {
         let token = token.trim();
         if token.is_empty() {
-            return Err("it is empty".to_owned());
+            return Err("empty".to_owned());
         }
         Credential::header(&format!("Bearer {token}"))
     }
@@ -81,7 +81,7 @@ impl Credential {
     fn header(text: &str) -> Result<Credential, String> {
         // The error would quote nothing, and must not.
         let mut value =
-            HeaderValue::from_str(text).map_err(|_| "it cannot stand in an HTTP header".to_owned())?;
+            HeaderValue::from_str(text).map_err(|_| "cannot stand in an HTTP header".to_owned())?;
         value.set_sensitive(true);
         Ok(Credential { authorization: Some(value), identity: None })
     }
@@ -91,7 +91,14 @@ impl Credential {
 pub(super) struct Credentials {
     login: Login,
     /// Held while the file is read or the plugin runs, so that this happens once, however many requests wait for it.
-    held: Mutex<Option<Held>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    held: Option<Held>,
+    /// When it last could not be had, and why. Whoever has waited for that does not try again.
+    failed: Option<(Instant, String)>,
 }
 
 struct Held {
@@ -103,15 +110,16 @@ struct Held {
 
 impl Credentials {
     pub(super) fn new(login: Login) -> Credentials {
-        Credentials { login, held: Mutex::new(None) }
+        Credentials { login, known: Mutex::default() }
     }
 
     /// What to show now; read again when it is old.
     pub(super) async fn current(&self) -> Result<Credential, String> {
-        let mut held = self.held.lock().await;
-        match &*held {
-            Some(known) if self.is_fresh(known) => Ok(known.credential.clone()),
-            Some(_) | None => self.obtain(&mut held).await,
+        let asked = Instant::now();
+        let mut known = self.known.lock().await;
+        match &known.held {
+            Some(held) if self.is_fresh(held) => Ok(held.credential.clone()),
+            Some(_) | None => self.obtain(&mut known, asked).await,
         }
     }
 
@@ -121,11 +129,12 @@ impl Credentials {
             Login::Nothing | Login::Token(_) | Login::Password { .. } => return Ok(None),
             Login::TokenFile { .. } | Login::Plugin(_) => {}
         }
-        let mut held = self.held.lock().await;
-        match &*held {
+        let asked = Instant::now();
+        let mut known = self.known.lock().await;
+        match &known.held {
             // Of many requests that were refused together, the first has done it for all.
-            Some(known) if known.credential != *refused => Ok(Some(known.credential.clone())),
-            Some(_) | None => self.obtain(&mut held).await.map(Some),
+            Some(held) if held.credential != *refused => Ok(Some(held.credential.clone())),
+            Some(_) | None => self.obtain(&mut known, asked).await.map(Some),
         }
     }
 
@@ -137,7 +146,22 @@ impl Credentials {
         }
     }
 
-    async fn obtain(&self, held: &mut Option<Held>) -> Result<Credential, String> {
+    async fn obtain(&self, known: &mut Known, asked: Instant) -> Result<Credential, String> {
+        if let Some((when, cause)) = &known.failed
+            && *when > asked
+        {
+            return Err(cause.clone());
+        }
+        match self.fetch(known.held.as_ref()).await {
+            Ok(held) => Ok(known.held.insert(held).credential.clone()),
+            Err(cause) => {
+                known.failed = Some((Instant::now(), cause.clone()));
+                Err(cause)
+            }
+        }
+    }
+
+    async fn fetch(&self, held: Option<&Held>) -> Result<Held, String> {
         let mut until = None;
         let credential = match &self.login {
             Login::Nothing => Credential::default(),
@@ -145,8 +169,8 @@ impl Credentials {
             Login::Password { username, password } => Credential::basic(username, password)
                 .map_err(|cause| format!("username and password: {cause}"))?,
             Login::TokenFile { path, first } => {
-                let last_good = match (&held, first) {
-                    (Some(known), _) => Some(known.credential.clone()),
+                let last_good = match (held, first) {
+                    (Some(held), _) => Some(held.credential.clone()),
                     (None, Some(first)) => Credential::bearer(&first.0).ok(),
                     (None, None) => None,
                 };
@@ -158,16 +182,14 @@ impl Credentials {
                 issued.credential
             }
         };
-        *held = Some(Held { credential: credential.clone(), since: Instant::now(), until });
-        Ok(credential)
+        Ok(Held { credential, since: Instant::now(), until })
     }
 }
 
 fn read_token(path: &Path, last_good: Option<Credential>) -> Result<Credential, String> {
-    let read = read_text(path).and_then(|token| {
-        Credential::bearer(&token).map_err(|cause| format!("token file {}: {cause}", path.display()))
-    });
-    match (read, last_good) {
+    let token = read_text(path)
+        .and_then(|token| Credential::bearer(&token).map_err(|cause| format!("{}: {cause}", path.display())));
+    match (token.map_err(|cause| format!("token file {cause}")), last_good) {
         (Ok(credential), _) => Ok(credential),
         (Err(error), None) => Err(error),
         (Err(error), Some(last_good)) => {

@@ -327,54 +327,65 @@ fn cut(text: &str, max: usize) -> String {
     format!("{}…", &text[..end])
 }
 
-/// Says why there was no answer, in words for the person who can mend it. `at` is the server's address.
-pub(super) fn broken(error: &reqwest::Error, at: &str) -> Cause {
+/// The server, in words.
+#[derive(Clone)]
+pub(super) struct Where {
+    /// `https://10.0.0.1:443 (cluster local in /home/…/.kube/config)`.
+    pub(super) address: String,
+    /// Whose certificates are trusted.
+    pub(super) trust: String,
+}
+
+/// Says why there was no answer, in words for the person who can mend it.
+pub(super) fn broken(error: &reqwest::Error, server: &Where) -> Cause {
+    let Where { address, trust } = server;
+    let unreachable = |why: &str| Cause::Unreachable(format!("{address}: {why}"));
     if let Some(tls) = find::<rustls::Error>(error) {
-        return Cause::Unreachable(format!("{at}: {}", tls_trouble(tls)));
+        return unreachable(&tls_trouble(tls, trust));
     }
     if error.is_dns() {
-        return Cause::Unreachable(format!(
-            "{at}: the name does not resolve: check the server's address, and DNS"
-        ));
+        return unreachable("the name does not resolve: check the server's address, and DNS");
     }
     let deepest = deepest(error);
     if !error.is_connect() {
-        return Cause::Lost(format!("{at}: the connection broke: {deepest}"));
+        return Cause::Lost(format!("{address}: the connection broke: {deepest}"));
     }
-    let text = match find::<io::Error>(error).map(io::Error::kind) {
+    match find::<io::Error>(error).map(io::Error::kind) {
         Some(io::ErrorKind::ConnectionRefused) => {
-            "connection refused: does an API server run there?".to_owned()
+            unreachable("connection refused: does an API server run there?")
         }
         Some(io::ErrorKind::TimedOut) => {
-            "no connection: check the address, the network, firewalls".to_owned()
+            unreachable("no connection: check the address, the network, firewalls")
         }
         Some(_) | None if error.is_timeout() => {
-            "no connection: check the address, the network, firewalls".to_owned()
+            unreachable("no connection: check the address, the network, firewalls")
         }
-        Some(_) | None => format!("no connection: {deepest}"),
-    };
-    Cause::Unreachable(format!("{at}: {text}"))
+        Some(_) | None => unreachable(&format!("no connection: {deepest}")),
+    }
 }
 
-fn tls_trouble(error: &rustls::Error) -> String {
+fn tls_trouble(error: &rustls::Error, trust: &str) -> String {
+    use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage};
     match error {
-        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "certificate signed by an unknown authority: is this the cluster's certificate authority?"
-                .to_owned()
+        InvalidCertificate(CertificateError::UnknownIssuer) => {
+            format!(
+                "certificate signed by an unknown authority: is {trust} that of this cluster, and up to date?"
+            )
         }
-        rustls::Error::InvalidCertificate(
-            CertificateError::Expired | CertificateError::ExpiredContext { .. },
-        ) => "certificate has expired: renew it on the server, or check this machine's clock".to_owned(),
-        rustls::Error::InvalidCertificate(
-            error @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }),
-        ) => {
-            format!("certificate is for another name ({error}): use one of its names, or set tls-server-name")
+        InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            "certificate has expired: renew it on the server, or set this machine's clock".to_owned()
         }
-        rustls::Error::InvalidCertificate(error) => format!("certificate not valid: {error}"),
-        rustls::Error::AlertReceived(alert) => {
-            format!("TLS alert {alert:?} from the server: does it accept our client certificate?")
+        InvalidCertificate(CertificateError::NotValidForName) => {
+            "certificate is for another name: use that, or set tls-server-name".to_owned()
         }
-        rustls::Error::InvalidMessage(_) => "not TLS: is the server's address http:// ?".to_owned(),
+        InvalidCertificate(error @ CertificateError::NotValidForNameContext { .. }) => {
+            format!("{error}: use one of those, or set tls-server-name")
+        }
+        InvalidCertificate(error) => format!("certificate not valid: {error}"),
+        AlertReceived(alert) => {
+            format!("TLS alert {alert:?}: does the server accept our client certificate?")
+        }
+        InvalidMessage(_) => "the server does not speak TLS: should its address be http:// ?".to_owned(),
         error => format!("TLS: {error}"),
     }
 }
