@@ -213,3 +213,88 @@ pub(super) fn read_text(path: &Path) -> Result<String, String> {
     let content = read(path).map_err(|error| format!("{}: {error}", path.display()))?;
     String::from_utf8(content).map_err(|_| format!("{}: not UTF-8", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn shown(credential: &Credential) -> &str {
+        credential.authorization.as_ref().and_then(|value| value.to_str().ok()).unwrap_or("nothing")
+    }
+
+    /// As the kubelet does it: `token` points to `..data/token`, and `..data` is swapped by a rename.
+    fn mount(dir: &Path, version: &str, token: &str) {
+        fs::create_dir(dir.join(version)).expect("a directory");
+        fs::write(dir.join(version).join("token"), token).expect("a file");
+        symlink(version, dir.join("..new")).expect("a symlink");
+        fs::rename(dir.join("..new"), dir.join("..data")).expect("a rename");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_the_kubelet_swaps_is_read_again_within_a_minute() {
+        let dir = tempfile::tempdir().expect("a directory");
+        mount(dir.path(), "..1", "one\n");
+        symlink("..data/token", dir.path().join("token")).expect("a symlink");
+        let path = dir.path().join("token");
+        let credentials = Credentials::new(Login::TokenFile { path: path.clone(), first: None });
+        let now = async || credentials.current().await.expect("a token");
+
+        assert_eq!(shown(&now().await), "Bearer one");
+        mount(dir.path(), "..2", "two");
+        assert_eq!(shown(&now().await), "Bearer one");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(shown(&now().await), "Bearer two");
+
+        // It cannot be read for a while: the last one is kept.
+        for broken in ["", "\n", "a\nb"] {
+            fs::write(&path, broken).expect("a file");
+            tokio::time::advance(Duration::from_secs(60)).await;
+            assert_eq!(shown(&now().await), "Bearer two", "{broken:?}");
+        }
+        fs::remove_file(&path).expect("a file");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(shown(&now().await), "Bearer two");
+    }
+
+    #[tokio::test]
+    async fn a_401_reads_the_token_again_at_once_and_once_for_all() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("token");
+        fs::write(&path, "one").expect("a file");
+        let credentials = Credentials::new(Login::TokenFile { path: path.clone(), first: None });
+        let one = credentials.current().await.expect("a token");
+
+        fs::write(&path, "two").expect("a file");
+        let two = credentials.renew(&one).await.expect("a file").expect("a token");
+        assert_eq!(shown(&two), "Bearer two");
+        fs::write(&path, "three").expect("a file");
+        // Whoever was refused with `one`, too, takes what has been read since.
+        assert!(credentials.renew(&one).await.expect("a file") == Some(two));
+
+        let fixed = Credentials::new(Login::Token(Secret("x".to_owned())));
+        let refused = fixed.current().await.expect("a token");
+        assert!(fixed.renew(&refused).await.expect("nothing to read").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_token_file_that_is_not_there_is_named() {
+        let login = Login::TokenFile { path: "/nonexistent/token".into(), first: None };
+        let error = Credentials::new(login).current().await.err();
+        assert_eq!(
+            error.as_deref(),
+            Some("token file /nonexistent/token: No such file or directory (os error 2)")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_password_is_sent_as_basic_and_never_shown() {
+        let password = Secret("hunter2".to_owned());
+        assert_eq!(format!("{password:?}"), "(secret)");
+        let credentials = Credentials::new(Login::Password { username: "me".to_owned(), password });
+        let credential = credentials.current().await.expect("a password");
+        assert_eq!(shown(&credential), "Basic bWU6aHVudGVyMg==");
+        assert_eq!(format!("{:?}", credential.authorization), "Some(Sensitive)");
+    }
+}
