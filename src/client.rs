@@ -97,8 +97,8 @@ pub enum Part {
     Scale,
 }
 
-/// A change to an object.
-#[derive(Clone, Debug)]
+/// A change to an object. `Debug` does not show it: it may be a Secret's.
+#[derive(Clone)]
 pub enum Patch {
     /// `application/json-patch+json`: operations, all or none of them.
     Json(Vec<Value>),
@@ -159,8 +159,8 @@ pub struct Replicas {
     pub replicas: i32,
 }
 
-/// A request by its path, for what has no type here.
-#[derive(Clone, Debug)]
+/// A request by its path, for what has no type here. `Debug` does not show the body.
+#[derive(Clone)]
 pub struct Request {
     /// `GET`, `POST`, …
     pub method: Method,
@@ -185,8 +185,8 @@ pub struct Head {
     pub headers: HeaderMap,
 }
 
-/// An answer that says yes. One that says no is an [`Error`].
-#[derive(Clone, Debug)]
+/// An answer that says yes. One that says no is an [`Error`]. `Debug` does not show the body.
+#[derive(Clone)]
 pub struct Answer {
     /// HTTP status code, 2xx.
     pub status: u16,
@@ -205,7 +205,7 @@ pub struct Body {
 impl Client {
     /// A client for that server. Reads certificates, and does not connect.
     pub fn new(config: Config) -> Result<Client, Error> {
-        let server = config.server.to_string();
+        let server = config.server.as_str().trim_end_matches('/').to_owned();
         let transport = Transport::new(config).map_err(|cause| cause.about("connect to", server))?;
         Ok(Client { transport: Arc::new(transport) })
     }
@@ -213,7 +213,7 @@ impl Client {
     /// The address of the server, as a URL.
     #[must_use]
     pub fn server(&self) -> &str {
-        self.transport.config().server.as_str()
+        self.transport.config().server.as_str().trim_end_matches('/')
     }
 
     /// Who we are, in words: `user admin of context local`. Never a secret.
@@ -451,6 +451,28 @@ impl Request {
 
     fn about(&self, cause: Cause) -> Error {
         cause.about(self.method.as_str().to_lowercase(), self.path.clone())
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ({} bytes)", self.method, self.path, self.body.len())
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes)", self.status, self.body.len())
+    }
+}
+
+impl fmt::Debug for Patch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Patch::Json(operations) => write!(f, "Json({} operations)", operations.len()),
+            Patch::Merge(_) => f.write_str("Merge(…)"),
+            Patch::Apply { manager, force, .. } => write!(f, "Apply({manager}, force: {force})"),
+        }
     }
 }
 

@@ -69,7 +69,7 @@ impl Credential {
     pub(super) fn bearer(token: &str) -> Result<Credential, String> {
         let token = token.trim();
         if token.is_empty() {
-            return Err("it is empty".to_owned());
+            return Err("empty".to_owned());
         }
         Credential::header(&format!("Bearer {token}"))
     }
@@ -81,7 +81,7 @@ impl Credential {
     fn header(text: &str) -> Result<Credential, String> {
         // The error would quote nothing, and must not.
         let mut value =
-            HeaderValue::from_str(text).map_err(|_| "it cannot stand in an HTTP header".to_owned())?;
+            HeaderValue::from_str(text).map_err(|_| "cannot stand in an HTTP header".to_owned())?;
         value.set_sensitive(true);
         Ok(Credential { authorization: Some(value), identity: None })
     }
@@ -91,7 +91,14 @@ impl Credential {
 pub(super) struct Credentials {
     login: Login,
     /// Held while the file is read or the plugin runs, so that this happens once, however many requests wait for it.
-    held: Mutex<Option<Held>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    held: Option<Held>,
+    /// When it last could not be had, and why. Whoever has waited for that does not try again.
+    failed: Option<(Instant, String)>,
 }
 
 struct Held {
@@ -103,15 +110,16 @@ struct Held {
 
 impl Credentials {
     pub(super) fn new(login: Login) -> Credentials {
-        Credentials { login, held: Mutex::new(None) }
+        Credentials { login, known: Mutex::default() }
     }
 
     /// What to show now; read again when it is old.
     pub(super) async fn current(&self) -> Result<Credential, String> {
-        let mut held = self.held.lock().await;
-        match &*held {
-            Some(known) if self.is_fresh(known) => Ok(known.credential.clone()),
-            Some(_) | None => self.obtain(&mut held).await,
+        let asked = Instant::now();
+        let mut known = self.known.lock().await;
+        match &known.held {
+            Some(held) if self.is_fresh(held) => Ok(held.credential.clone()),
+            Some(_) | None => self.obtain(&mut known, asked).await,
         }
     }
 
@@ -121,11 +129,12 @@ impl Credentials {
             Login::Nothing | Login::Token(_) | Login::Password { .. } => return Ok(None),
             Login::TokenFile { .. } | Login::Plugin(_) => {}
         }
-        let mut held = self.held.lock().await;
-        match &*held {
+        let asked = Instant::now();
+        let mut known = self.known.lock().await;
+        match &known.held {
             // Of many requests that were refused together, the first has done it for all.
-            Some(known) if known.credential != *refused => Ok(Some(known.credential.clone())),
-            Some(_) | None => self.obtain(&mut held).await.map(Some),
+            Some(held) if held.credential != *refused => Ok(Some(held.credential.clone())),
+            Some(_) | None => self.obtain(&mut known, asked).await.map(Some),
         }
     }
 
@@ -137,7 +146,22 @@ impl Credentials {
         }
     }
 
-    async fn obtain(&self, held: &mut Option<Held>) -> Result<Credential, String> {
+    async fn obtain(&self, known: &mut Known, asked: Instant) -> Result<Credential, String> {
+        if let Some((when, cause)) = &known.failed
+            && *when > asked
+        {
+            return Err(cause.clone());
+        }
+        match self.fetch(known.held.as_ref()).await {
+            Ok(held) => Ok(known.held.insert(held).credential.clone()),
+            Err(cause) => {
+                known.failed = Some((Instant::now(), cause.clone()));
+                Err(cause)
+            }
+        }
+    }
+
+    async fn fetch(&self, held: Option<&Held>) -> Result<Held, String> {
         let mut until = None;
         let credential = match &self.login {
             Login::Nothing => Credential::default(),
@@ -145,8 +169,8 @@ impl Credentials {
             Login::Password { username, password } => Credential::basic(username, password)
                 .map_err(|cause| format!("username and password: {cause}"))?,
             Login::TokenFile { path, first } => {
-                let last_good = match (&held, first) {
-                    (Some(known), _) => Some(known.credential.clone()),
+                let last_good = match (held, first) {
+                    (Some(held), _) => Some(held.credential.clone()),
                     (None, Some(first)) => Credential::bearer(&first.0).ok(),
                     (None, None) => None,
                 };
@@ -158,16 +182,14 @@ impl Credentials {
                 issued.credential
             }
         };
-        *held = Some(Held { credential: credential.clone(), since: Instant::now(), until });
-        Ok(credential)
+        Ok(Held { credential, since: Instant::now(), until })
     }
 }
 
 fn read_token(path: &Path, last_good: Option<Credential>) -> Result<Credential, String> {
-    let read = read_text(path).and_then(|token| {
-        Credential::bearer(&token).map_err(|cause| format!("token file {}: {cause}", path.display()))
-    });
-    match (read, last_good) {
+    let token = read_text(path)
+        .and_then(|token| Credential::bearer(&token).map_err(|cause| format!("{}: {cause}", path.display())));
+    match (token.map_err(|cause| format!("token file {cause}")), last_good) {
         (Ok(credential), _) => Ok(credential),
         (Err(error), None) => Err(error),
         (Err(error), Some(last_good)) => {
@@ -190,4 +212,89 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, io::Error> {
 pub(super) fn read_text(path: &Path) -> Result<String, String> {
     let content = read(path).map_err(|error| format!("{}: {error}", path.display()))?;
     String::from_utf8(content).map_err(|_| format!("{}: not UTF-8", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn shown(credential: &Credential) -> &str {
+        credential.authorization.as_ref().and_then(|value| value.to_str().ok()).unwrap_or("nothing")
+    }
+
+    /// As the kubelet does it: `token` points to `..data/token`, and `..data` is swapped by a rename.
+    fn mount(dir: &Path, version: &str, token: &str) {
+        fs::create_dir(dir.join(version)).expect("a directory");
+        fs::write(dir.join(version).join("token"), token).expect("a file");
+        symlink(version, dir.join("..new")).expect("a symlink");
+        fs::rename(dir.join("..new"), dir.join("..data")).expect("a rename");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_the_kubelet_swaps_is_read_again_within_a_minute() {
+        let dir = tempfile::tempdir().expect("a directory");
+        mount(dir.path(), "..1", "one\n");
+        symlink("..data/token", dir.path().join("token")).expect("a symlink");
+        let path = dir.path().join("token");
+        let credentials = Credentials::new(Login::TokenFile { path: path.clone(), first: None });
+        let now = async || credentials.current().await.expect("a token");
+
+        assert_eq!(shown(&now().await), "Bearer one");
+        mount(dir.path(), "..2", "two");
+        assert_eq!(shown(&now().await), "Bearer one");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(shown(&now().await), "Bearer two");
+
+        // It cannot be read for a while: the last one is kept.
+        for broken in ["", "\n", "a\nb"] {
+            fs::write(&path, broken).expect("a file");
+            tokio::time::advance(Duration::from_secs(60)).await;
+            assert_eq!(shown(&now().await), "Bearer two", "{broken:?}");
+        }
+        fs::remove_file(&path).expect("a file");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(shown(&now().await), "Bearer two");
+    }
+
+    #[tokio::test]
+    async fn a_401_reads_the_token_again_at_once_and_once_for_all() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("token");
+        fs::write(&path, "one").expect("a file");
+        let credentials = Credentials::new(Login::TokenFile { path: path.clone(), first: None });
+        let one = credentials.current().await.expect("a token");
+
+        fs::write(&path, "two").expect("a file");
+        let two = credentials.renew(&one).await.expect("a file").expect("a token");
+        assert_eq!(shown(&two), "Bearer two");
+        fs::write(&path, "three").expect("a file");
+        // Whoever was refused with `one`, too, takes what has been read since.
+        assert!(credentials.renew(&one).await.expect("a file") == Some(two));
+
+        let fixed = Credentials::new(Login::Token(Secret("x".to_owned())));
+        let refused = fixed.current().await.expect("a token");
+        assert!(fixed.renew(&refused).await.expect("nothing to read").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_token_file_that_is_not_there_is_named() {
+        let login = Login::TokenFile { path: "/nonexistent/token".into(), first: None };
+        let error = Credentials::new(login).current().await.err();
+        assert_eq!(
+            error.as_deref(),
+            Some("token file /nonexistent/token: No such file or directory (os error 2)")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_password_is_sent_as_basic_and_never_shown() {
+        let password = Secret("hunter2".to_owned());
+        assert_eq!(format!("{password:?}"), "(secret)");
+        let credentials = Credentials::new(Login::Password { username: "me".to_owned(), password });
+        let credential = credentials.current().await.expect("a password");
+        assert_eq!(shown(&credential), "Basic bWU6aHVudGVyMg==");
+        assert_eq!(format!("{:?}", credential.authorization), "Some(Sensitive)");
+    }
 }

@@ -144,6 +144,7 @@ impl Config {
     pub fn load(options: &Options, env: &Env) -> Result<Config, Error> {
         let mut config = Config::find(options, env)?;
         if let Some(user) = &options.act_as {
+            // The groups in the kubeconfig are those of somebody else.
             config.impersonate.clear();
             config.impersonate("Impersonate-User", user)?;
         }

@@ -296,8 +296,9 @@ pub(super) fn not_json(
     let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("something");
     let start = String::from_utf8_lossy(&body[..body.len().min(120)]);
     let start = start.split_whitespace().collect::<Vec<_>>().join(" ");
-    let hint = if is_html(headers) { "; is a proxy or a login page in front of the API server?" } else { "" };
-    Cause::Unreadable(format!("{path} answered with {media_type}, not JSON{hint} It begins: {start}"))
+    let hint =
+        if is_html(headers) { " (is a proxy or a login page in front of the API server?)" } else { "" };
+    Cause::Unreadable(format!("{path} answered with {media_type}, not JSON{hint}: {start}"))
 }
 
 fn is_html(headers: &HeaderMap) -> bool {
@@ -327,54 +328,65 @@ fn cut(text: &str, max: usize) -> String {
     format!("{}…", &text[..end])
 }
 
-/// Says why there was no answer, in words for the person who can mend it. `at` is the server's address.
-pub(super) fn broken(error: &reqwest::Error, at: &str) -> Cause {
+/// The server, in words.
+#[derive(Clone)]
+pub(super) struct Where {
+    /// `https://10.0.0.1:443 (cluster local in /home/…/.kube/config)`.
+    pub(super) address: String,
+    /// Whose certificates are trusted.
+    pub(super) trust: String,
+}
+
+/// Says why there was no answer, in words for the person who can mend it.
+pub(super) fn broken(error: &reqwest::Error, server: &Where) -> Cause {
+    let Where { address, trust } = server;
+    let unreachable = |why: &str| Cause::Unreachable(format!("{address}: {why}"));
     if let Some(tls) = find::<rustls::Error>(error) {
-        return Cause::Unreachable(format!("{at}: {}", tls_trouble(tls)));
+        return unreachable(&tls_trouble(tls, trust));
     }
     if error.is_dns() {
-        return Cause::Unreachable(format!(
-            "{at}: the name does not resolve: check the server's address, and DNS"
-        ));
+        return unreachable("the name does not resolve: check the server's address, and DNS");
     }
     let deepest = deepest(error);
     if !error.is_connect() {
-        return Cause::Lost(format!("{at}: the connection broke: {deepest}"));
+        return Cause::Lost(format!("{address}: the connection broke: {deepest}"));
     }
-    let text = match find::<io::Error>(error).map(io::Error::kind) {
+    match find::<io::Error>(error).map(io::Error::kind) {
         Some(io::ErrorKind::ConnectionRefused) => {
-            "connection refused: does an API server run there?".to_owned()
+            unreachable("connection refused: does an API server run there?")
         }
         Some(io::ErrorKind::TimedOut) => {
-            "no connection: check the address, the network, firewalls".to_owned()
+            unreachable("no connection: check the address, the network, firewalls")
         }
         Some(_) | None if error.is_timeout() => {
-            "no connection: check the address, the network, firewalls".to_owned()
+            unreachable("no connection: check the address, the network, firewalls")
         }
-        Some(_) | None => format!("no connection: {deepest}"),
-    };
-    Cause::Unreachable(format!("{at}: {text}"))
+        Some(_) | None => unreachable(&format!("no connection: {deepest}")),
+    }
 }
 
-fn tls_trouble(error: &rustls::Error) -> String {
+fn tls_trouble(error: &rustls::Error, trust: &str) -> String {
+    use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage};
     match error {
-        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "certificate signed by an unknown authority: is this the cluster's certificate authority?"
-                .to_owned()
+        InvalidCertificate(CertificateError::UnknownIssuer) => {
+            format!(
+                "certificate signed by an unknown authority: is {trust} that of this cluster, and up to date?"
+            )
         }
-        rustls::Error::InvalidCertificate(
-            CertificateError::Expired | CertificateError::ExpiredContext { .. },
-        ) => "certificate has expired: renew it on the server, or check this machine's clock".to_owned(),
-        rustls::Error::InvalidCertificate(
-            error @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }),
-        ) => {
-            format!("certificate is for another name ({error}): use one of its names, or set tls-server-name")
+        InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            "certificate has expired: renew it on the server, or set this machine's clock".to_owned()
         }
-        rustls::Error::InvalidCertificate(error) => format!("certificate not valid: {error}"),
-        rustls::Error::AlertReceived(alert) => {
-            format!("TLS alert {alert:?} from the server: does it accept our client certificate?")
+        InvalidCertificate(CertificateError::NotValidForName) => {
+            "certificate is for another name: use that, or set tls-server-name".to_owned()
         }
-        rustls::Error::InvalidMessage(_) => "not TLS: is the server's address http:// ?".to_owned(),
+        InvalidCertificate(error @ CertificateError::NotValidForNameContext { .. }) => {
+            format!("{error}: use one of those, or set tls-server-name")
+        }
+        InvalidCertificate(error) => format!("certificate not valid: {error}"),
+        AlertReceived(alert) => {
+            format!("TLS alert {alert:?}: does the server accept our client certificate?")
+        }
+        InvalidMessage(_) => "the server does not speak TLS: should its address be http:// ?".to_owned(),
         error => format!("TLS: {error}"),
     }
 }
@@ -397,4 +409,132 @@ fn causes<'e>(
         }
         Some(_) | None => error.source(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: u16, headers: &[(&str, &str)], body: &str) -> Error {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            let name: reqwest::header::HeaderName = name.parse().expect("a header name");
+            map.insert(name, value.parse().expect("a header value"));
+        }
+        let code = StatusCode::from_u16(code).expect("a status code");
+        refusal(code, &map, body.as_bytes(), SystemTime::UNIX_EPOCH).about("get", "things/x")
+    }
+
+    #[test]
+    fn every_form_of_no_becomes_one_line() {
+        let long = "é".repeat(MESSAGE_BYTES_MAX);
+        let cut = format!("get things/x: 502 Bad Gateway: {}…", "é".repeat(MESSAGE_BYTES_MAX / 2));
+        let html = ("content-type", "text/html; charset=utf-8");
+        for (code, headers, body, line) in [
+            (
+                409,
+                vec![],
+                r#"{"kind":"Status","message":"it exists","reason":"AlreadyExists","code":409}"#,
+                "get things/x: 409 AlreadyExists: it exists",
+            ),
+            (
+                403,
+                vec![],
+                "{\n  \"message\": \"no\",\n  \"code\": 403\n}\n",
+                "get things/x: 403 Forbidden: no",
+            ),
+            (
+                504,
+                vec![("content-type", "text/plain")],
+                r#"{"metadata":{},"status":"Failure","message":"too slow","reason":"Timeout","details":{},"code":504}"#,
+                "get things/x: 504 Timeout: too slow",
+            ),
+            (404, vec![], "404 page not found\n", "get things/x: 404 Not Found: 404 page not found"),
+            (
+                401,
+                vec![],
+                r#"{"message":"Unauthorized","reason":"Unauthorized"}"#,
+                "get things/x: 401 Unauthorized",
+            ),
+            (500, vec![], "", "get things/x: 500 Internal Server Error"),
+            (500, vec![], "null", "get things/x: 500 Internal Server Error: null"),
+            (503, vec![], "{\"a\":", "get things/x: 503 Service Unavailable: {\"a\":"),
+            (
+                502,
+                vec![html],
+                "<html>\n <h1>Bad\tGateway</h1>",
+                "get things/x: 502 Bad Gateway: an HTML page, not from the API server: <html> <h1>Bad Gateway</h1>",
+            ),
+            (
+                302,
+                vec![("location", "https://login.example/")],
+                "",
+                "get things/x: 302 Found: redirected to https://login.example/; an API server does not do that: is a login proxy in front of it?",
+            ),
+            (502, vec![], &long, &cut),
+        ] {
+            assert_eq!(refused(code, &headers, body).to_string(), line);
+        }
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date_and_has_a_limit() {
+        let after =
+            |value| refused(429, &[("retry-after", value)], "").retry_after().map(|wait| wait.as_secs());
+        assert_eq!(after("7"), Some(7));
+        assert_eq!(after("86400"), Some(60));
+        assert_eq!(after("Thu, 01 Jan 1970 00:00:09 GMT"), Some(9));
+        assert_eq!(after("Fri, 02 Jan 1970 00:00:09 GMT"), Some(60));
+        for odd in ["", "-1", "soon", "1.5", "99999999999999999999"] {
+            assert_eq!(after(odd), None, "{odd}");
+        }
+        let spoken = refused(429, &[], r#"{"message":"wait","details":{"retryAfterSeconds":2}}"#);
+        assert_eq!(spoken.retry_after(), Some(Duration::from_secs(2)));
+        assert_eq!(refused(500, &[], "").retry_after(), None);
+    }
+
+    #[test]
+    fn errors_answer_questions() {
+        let status = |code, more: &str| refused(code, &[], &format!(r#"{{"message":"m",{more}}}"#));
+        assert!(status(409, r#""reason":"AlreadyExists""#).is_already_exists());
+        assert!(!status(409, r#""reason":"AlreadyExists""#).is_conflict());
+        assert!(status(409, r#""reason":"Conflict""#).is_conflict());
+        assert!(status(404, r#""details":{"name":"x"}"#).is_not_found());
+        assert!(!status(404, r#""details":{"name":"x"}"#).is_missing_kind());
+        assert!(status(404, r#""details":{}"#).is_missing_kind());
+        assert!(refused(404, &[], "404 page not found").is_missing_kind());
+        assert!(status(410, r#""reason":"Expired""#).is_expired());
+        assert!(status(504, r#""details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}"#).is_too_new());
+        let terminating = status(403, r#""details":{"causes":[{"reason":"NamespaceTerminating"}]}"#);
+        assert!(terminating.is_namespace_terminating() && terminating.is_forbidden());
+        let quota = r#"{"message":"pods \"x\" is forbidden: exceeded quota: q, requested: pods=1"}"#;
+        assert!(refused(403, &[], quota).is_quota_exceeded());
+        assert!(refused(422, &[], "").is_invalid() && refused(401, &[], "").is_unauthorized());
+        let ours = Error::new("read", "kubeconfig x", "gone");
+        assert_eq!(
+            (ours.code(), ours.is_connection(), ours.to_string().as_str()),
+            (None, false, "read kubeconfig x: gone")
+        );
+    }
+
+    #[test]
+    fn a_page_instead_of_json_is_named() {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, "text/html".parse().expect("a header value"));
+        let body = b"<!doctype html>\n<title>Sign in</title>";
+        let error = serde_json::from_slice::<()>(body).expect_err("no JSON");
+        let cause = not_json("/version", &headers, body, "a version", &error);
+        assert_eq!(
+            cause.to_string(),
+            "/version answered with text/html, not JSON (is a proxy or a login page in front of the API server?): \
+             <!doctype html> <title>Sign in</title>"
+        );
+    }
+
+    #[test]
+    fn an_error_is_small_and_can_go_anywhere() {
+        fn anywhere<T: error::Error + Send + Sync + 'static>() {}
+        anywhere::<Error>();
+        assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
 }

@@ -193,3 +193,90 @@ fn parse_time(text: &str) -> Option<SystemTime> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V1: &str = "client.authentication.k8s.io/v1";
+
+    fn plugin(script: &str) -> Plugin {
+        Plugin {
+            api_version: V1.to_owned(),
+            command: "/bin/sh".into(),
+            args: vec!["-c".to_owned(), script.to_owned()],
+            env: Hidden(vec![("ANSWER".to_owned(), "shh".to_owned())]),
+            terminal: Terminal::Never,
+            cluster: json!({ "server": "https://h" }),
+            install_hint: String::new(),
+        }
+    }
+
+    /// A script that prints this status.
+    fn prints(status: &str) -> Plugin {
+        plugin(&format!(r#"echo '{{"apiVersion":"{V1}","kind":"ExecCredential","status":{status}}}'"#))
+    }
+
+    async fn fails(plugin: &Plugin) -> String {
+        let error = plugin.run().await.err().unwrap_or_default();
+        error.strip_prefix("credential plugin ").unwrap_or(&error).to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_plugin_is_told_and_tells() {
+        let script = r#"
+            info='{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"cluster":{"server":"https://h"},"interactive":false}}'
+            [ "$KUBERNETES_EXEC_INFO" = "$info" ] || exit 9
+            printf '{"apiVersion":"%s","status":{"token":"%s","expirationTimestamp":"2026-11-21T08:00:00Z"}}' "$1" "$ANSWER""#;
+        let mut plugin = plugin(script);
+        plugin.args.extend(["sh".to_owned(), V1.to_owned()]);
+        let issued = plugin.run().await.expect("a token");
+        assert_eq!(issued.credential.authorization.expect("a token"), "Bearer shh");
+        assert_eq!(issued.until, parse_time("2026-11-21T09:30:00+01:30"));
+        assert!(!format!("{plugin:?}").contains("shh"));
+    }
+
+    #[tokio::test]
+    async fn a_client_certificate_comes_with_its_key() {
+        let issued =
+            prints(r#"{"clientCertificateData":"C","clientKeyData":"K"}"#).run().await.expect("both");
+        assert_eq!(issued.credential.identity.as_deref(), Some(b"C\nK".as_slice()));
+        assert_eq!(issued.until, None);
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_with_a_plugin_is_said_and_what_it_prints_is_not() {
+        let absent = Plugin { command: "/nonexistent/login".into(), ..plugin("") };
+        let hint = Plugin { install_hint: "run: apt install login\n".to_owned(), ..plugin("") };
+        let hint = Plugin { command: "/nonexistent/login".into(), ..hint };
+        let v1beta1 =
+            Plugin { api_version: "client.authentication.k8s.io/v1beta1".to_owned(), ..prints("{}") };
+        for (plugin, error) in [
+            (
+                absent,
+                "/nonexistent/login: No such file or directory (os error 2); is it installed, and in PATH?",
+            ),
+            (hint, "/nonexistent/login: No such file or directory (os error 2); run: apt install login"),
+            (plugin("echo secret; exit 3"), "/bin/sh: exit status: 3; it may have said why on stderr"),
+            (plugin("echo secret"), "/bin/sh: printed no ExecCredential in JSON on stdout"),
+            (
+                v1beta1,
+                "/bin/sh: printed another apiVersion than client.authentication.k8s.io/v1beta1, as its user's exec asks",
+            ),
+            (prints("{}"), "/bin/sh: printed neither a token nor a client certificate"),
+            (prints("null"), "/bin/sh: printed neither a token nor a client certificate"),
+            (prints(r#"{"token":"a b\u0007"}"#), "/bin/sh: token: cannot stand in an HTTP header"),
+            (
+                prints(r#"{"clientKeyData":"secret"}"#),
+                "/bin/sh: printed one of clientCertificateData and clientKeyData: it takes both",
+            ),
+            (
+                prints(r#"{"token":"secret","expirationTimestamp":"soon"}"#),
+                "/bin/sh: expirationTimestamp is not RFC 3339",
+            ),
+            (plugin("head -c 2000000 /dev/zero"), "/bin/sh: printed more than 1048576 bytes"),
+        ] {
+            assert_eq!(fails(&plugin).await, error);
+        }
+    }
+}

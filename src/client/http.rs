@@ -18,7 +18,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::Method;
+use http::{Method, StatusCode};
 use reqwest::{
     Certificate, Identity, Proxy, Response,
     dns::{Addrs, Name, Resolve, Resolving},
@@ -36,7 +36,7 @@ use super::{
     Answer, Head, Request,
     auth::{Credential, Credentials, FILE_AGE_MAX},
     config::{Config, Tls},
-    error::{Cause, broken, refusal},
+    error::{Cause, Where, broken, refusal},
 };
 
 /// What a stream may be sent before we read it. An unread watch then takes this from its connection's window, no more.
@@ -83,17 +83,17 @@ const AGENT: &str = concat!("listwatch/", env!("CARGO_PKG_VERSION"));
 /// Sends requests to one API server.
 pub(super) struct Transport {
     config: Config,
-    /// The address and where it was read, for errors.
-    at: String,
+    /// For errors.
+    at: Where,
     credentials: Credentials,
     connections: Mutex<Checked>,
     warned: Mutex<HashSet<String>>,
 }
 
-/// The connections, and when their certificates were last compared with the files.
+/// The connections, and when their certificates were last compared with the files. `None`: they are to be.
 struct Checked {
     connections: Arc<Connections>,
-    at: Instant,
+    at: Option<Instant>,
 }
 
 /// Connections made with the same certificates.
@@ -124,7 +124,7 @@ struct Lane {
 pub(super) struct Chunks {
     response: Response,
     lane: Arc<Lane>,
-    at: String,
+    at: Where,
 }
 
 impl Transport {
@@ -132,14 +132,19 @@ impl Transport {
     pub(super) fn new(mut config: Config) -> Result<Transport, Cause> {
         install_crypto();
         let login = std::mem::replace(&mut config.login, super::auth::Login::Nothing);
-        let at = format!("{} ({})", config.server.as_str().trim_end_matches('/'), config.origin);
+        let address = config.server.as_str().trim_end_matches('/');
+        let trust = match &config.tls.authority {
+            Some(pem) => pem.field.clone(),
+            None => "what this machine trusts".to_owned(),
+        };
+        let at = Where { address: format!("{address} ({})", config.origin), trust };
         let certificates = Certificates::read(&config.tls).map_err(Cause::Other)?;
         let connections = Arc::new(Connections::new(&config, certificates).map_err(Cause::Other)?);
         Ok(Transport {
             config,
             at,
             credentials: Credentials::new(login),
-            connections: Mutex::new(Checked { connections, at: Instant::now() }),
+            connections: Mutex::new(Checked { connections, at: Some(Instant::now()) }),
             warned: Mutex::new(HashSet::new()),
         })
     }
@@ -171,7 +176,10 @@ impl Transport {
                 }
                 // Nothing was done, and the server says when it will do: so any verb may be sent again.
                 Cause::Refused { status, retry_after: Some(wait) }
-                    if (status.code == 429 || status.code >= 500) && repeats < REPEATS_MAX =>
+                    if (status.code == 429 || status.code >= 500)
+                        // Who asked for a version that is not there yet had better ask for the most recent one.
+                        && !status.is_too_new()
+                        && repeats < REPEATS_MAX =>
                 {
                     wait.mul_f64(1.0 + fastrand::f64() / 4.0)
                 }
@@ -250,11 +258,14 @@ impl Transport {
         let url = self.url(request)?;
         let version = Request::get("/version");
         let probe = self.build(lane, &version, self.url(&version)?, credential);
-        lane.open(probe, &self.at).await?;
+        lane.open(probe, &self.at).await.inspect_err(|_| self.doubt_certificates())?;
 
         let started = Instant::now();
         let sent = self.build(lane, request, url, credential).send().await;
-        let mut response = sent.map_err(|error| lane.failed(&error, &self.at))?;
+        let mut response = sent.map_err(|error| {
+            self.doubt_certificates();
+            lane.failed(&error, &self.at)
+        })?;
         lane.works();
         let code = response.status();
         debug!(method = %request.method, path = request.path, code = code.as_u16(), elapsed = ?started.elapsed(), "answered");
@@ -265,7 +276,23 @@ impl Transport {
         let headers = response.headers().clone();
         // What can be read of it is enough: the code has said no.
         let body = read(&mut response, REFUSAL_BYTES_MAX).await.ok().flatten().unwrap_or_default();
-        Err(refusal(code, &headers, &body, SystemTime::now()))
+        let mut cause = refusal(code, &headers, &body, SystemTime::now());
+        if let Cause::Refused { status, .. } = &mut cause
+            && code == StatusCode::UNAUTHORIZED
+            && matches!(status.message.as_str(), "" | "Unauthorized")
+        {
+            // The server says no more than that, on purpose; we can say whom and where.
+            let (address, user) = (&self.at.address, &self.config.user);
+            status.message = format!(
+                "{address} does not accept {user}: are the credentials expired, or another cluster's?"
+            );
+        }
+        Err(cause)
+    }
+
+    /// A connection can have broken because somebody has changed the certificates.
+    fn doubt_certificates(&self) {
+        lock(&self.connections).at = None;
     }
 
     fn build(
@@ -312,7 +339,7 @@ impl Transport {
         let old = &checked.connections;
         let issued = credential.identity.as_deref();
         let same_identity = issued.is_none() || issued == old.certificates.identity.as_deref();
-        if same_identity && checked.at.elapsed() < FILE_AGE_MAX {
+        if same_identity && checked.at.is_some_and(|at| at.elapsed() < FILE_AGE_MAX) {
             return Arc::clone(old);
         }
         let new = Certificates::read(&self.config.tls).and_then(|mut certificates| {
@@ -329,7 +356,7 @@ impl Transport {
             Ok(None) => {}
             Err(error) => warn!(error, "certificates not read, the last ones are kept"),
         }
-        checked.at = Instant::now();
+        checked.at = Some(Instant::now());
         Arc::clone(&checked.connections)
     }
 
@@ -401,7 +428,7 @@ impl Lane {
     }
 
     /// Makes sure that there is a connection: many requests at once without one would each open their own.
-    async fn open(&self, probe: reqwest::RequestBuilder, at: &str) -> Result<(), Cause> {
+    async fn open(&self, probe: reqwest::RequestBuilder, at: &Where) -> Result<(), Cause> {
         if self.is_open() {
             return Ok(());
         }
@@ -411,7 +438,7 @@ impl Lane {
             return Ok(());
         }
         if let Some((when, cause)) = &*failed
-            && *when >= asked
+            && *when > asked
         {
             return Err(cause.clone());
         }
@@ -445,7 +472,7 @@ impl Lane {
         *lock(&self.worked) = None;
     }
 
-    fn failed(&self, error: &reqwest::Error, at: &str) -> Cause {
+    fn failed(&self, error: &reqwest::Error, at: &Where) -> Cause {
         self.broke();
         broken(error, at)
     }
