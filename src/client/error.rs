@@ -368,7 +368,8 @@ pub(super) fn broken(error: &reqwest::Error, server: &Where) -> Cause {
 fn tls_trouble(error: &rustls::Error, trust: &str) -> String {
     use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage};
     match error {
-        InvalidCertificate(CertificateError::UnknownIssuer) => {
+        // An authority that was made anew keeps its name, so then it is the signature that does not fit.
+        InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             format!(
                 "certificate signed by an unknown authority: is {trust} that of this cluster, and up to date?"
             )
