@@ -259,16 +259,12 @@ impl Client {
         if page.limit > 0 {
             request.query.push(("limit", page.limit.to_string()));
         }
-        match page.version {
-            // A token knows its version, and the server refuses to be told it twice.
-            _ if !page.continue_token.is_empty() => {
-                request.query.push(("continue", page.continue_token.to_owned()))
-            }
-            Some(version) if !version.is_empty() => {
-                request.query.push(("resourceVersion", version.to_owned()));
-                request.query.push(("resourceVersionMatch", "NotOlderThan".to_owned()));
-            }
-            Some(_) | None => {}
+        if !page.continue_token.is_empty() {
+            // The token knows its version, and the server refuses to be told it twice.
+            request.query.push(("continue", page.continue_token.to_owned()));
+        } else if let Some(version) = page.version.filter(|version| !version.is_empty()) {
+            request.query.push(("resourceVersion", version.to_owned()));
+            request.query.push(("resourceVersionMatch", "NotOlderThan".to_owned()));
         }
         self.list(&request).await.map_err(|cause| cause.about("list", several::<K>(scope)))
     }

@@ -52,7 +52,7 @@ pub struct Options {
     pub act_as: Option<String>,
     /// A directory with `token`, `ca.crt` and `namespace`.
     pub service_account_dir: Option<PathBuf>,
-    /// Longest wait for an answer; a watch has no such limit once it is open.
+    /// Longest wait for an answer, 30 s unless given; zero is for ever. A watch has no such limit once it is open.
     pub request_timeout: Option<Duration>,
 }
 
@@ -148,8 +148,11 @@ impl Config {
             config.impersonate.clear();
             config.impersonate("Impersonate-User", user)?;
         }
-        if let Some(timeout) = options.request_timeout {
-            config.request_timeout = timeout;
+        match options.request_timeout {
+            // As in kubectl.
+            Some(Duration::ZERO) => config.request_timeout = Duration::MAX,
+            Some(timeout) => config.request_timeout = timeout,
+            None => {}
         }
         config.keep_credentials_off_plain_http();
         Ok(config)

@@ -70,6 +70,17 @@ impl Cause {
     pub(super) fn about(self, verb: impl Into<Cow<'static, str>>, object: impl Into<String>) -> Error {
         Error(Box::new(Inner { verb: verb.into(), object: object.into(), cause: self }))
     }
+
+    pub(super) fn status(&self) -> Option<&Status> {
+        match self {
+            Cause::Refused { status, .. } => Some(status),
+            Cause::Unreachable(_)
+            | Cause::Lost(_)
+            | Cause::Late(_)
+            | Cause::Unreadable(_)
+            | Cause::Other(_) => None,
+        }
+    }
 }
 
 impl Error {
@@ -91,14 +102,7 @@ impl Error {
     /// What the server answered, if it answered no. Made up from the text where it sent no JSON.
     #[must_use]
     pub fn status(&self) -> Option<&Status> {
-        match &self.0.cause {
-            Cause::Refused { status, .. } => Some(status),
-            Cause::Unreachable(_)
-            | Cause::Lost(_)
-            | Cause::Late(_)
-            | Cause::Unreadable(_)
-            | Cause::Other(_) => None,
-        }
+        self.0.cause.status()
     }
 
     /// The HTTP status code, if the server answered no.
@@ -347,11 +351,18 @@ pub(super) fn broken(error: &reqwest::Error, server: &Where) -> Cause {
     if error.is_dns() {
         return unreachable("the name does not resolve: check the server's address, and DNS");
     }
-    let deepest = deepest(error);
+    let kind = find::<io::Error>(error).map(io::Error::kind);
+    let deepest = match kind {
+        // The libraries know a dozen ways to say so; one links to its manual.
+        Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+            "the peer closed it".to_owned()
+        }
+        Some(_) | None => deepest(error),
+    };
     if !error.is_connect() {
         return Cause::Lost(format!("{address}: the connection broke: {deepest}"));
     }
-    match find::<io::Error>(error).map(io::Error::kind) {
+    match kind {
         Some(io::ErrorKind::ConnectionRefused) => {
             unreachable("connection refused: does an API server run there?")
         }

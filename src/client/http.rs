@@ -18,7 +18,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{Method, StatusCode};
+use http::Method;
 use reqwest::{
     Certificate, Identity, Proxy, Response,
     dns::{Addrs, Name, Resolve, Resolving},
@@ -166,43 +166,18 @@ impl Transport {
                 Ok(Err(cause)) => cause,
                 Err(_) => Cause::Late(deadline),
             };
-            let pause = match &cause {
-                Cause::Refused { status, .. } if status.code == 401 && !renewed => {
-                    renewed = true;
-                    match self.credentials.renew(&credential).await.map_err(Cause::Other)? {
-                        Some(_) => continue,
-                        None => return Err(cause),
-                    }
-                }
-                // Nothing was done, and the server says when it will do: so any verb may be sent again.
-                Cause::Refused { status, retry_after: Some(wait) }
-                    if (status.code == 429 || status.code >= 500)
-                        // Who asked for a version that is not there yet had better ask for the most recent one.
-                        && !status.is_too_new()
-                        && repeats < REPEATS_MAX =>
-                {
-                    wait.mul_f64(1.0 + fastrand::f64() / 4.0)
-                }
-                // A write may have happened, and would happen twice.
-                Cause::Unreachable(_) | Cause::Lost(_)
-                    if request.method == Method::GET && repeats < REPEATS_MAX =>
-                {
-                    REPEAT_PAUSE.mul_f64(f64::from(1 << repeats) * (0.5 + fastrand::f64()))
-                }
-                Cause::Refused { .. }
-                | Cause::Unreachable(_)
-                | Cause::Lost(_)
-                | Cause::Late(_)
-                | Cause::Unreadable(_)
-                | Cause::Other(_) => return Err(cause),
-            };
+            if !renewed && self.renews(&credential, &cause).await? {
+                renewed = true;
+                continue;
+            }
+            let Some(pause) = pause(&request.method, &cause, repeats) else { return Err(cause) };
             debug!(method = %request.method, path = request.path, %cause, ?pause, "sent again");
             sleep(pause).await;
             repeats += 1;
         }
     }
 
-    /// Opens a stream: returns with the head of the answer, 200. Repeats nothing but a 401: who watches knows better.
+    /// Opens a stream: returns with the head of the answer. Repeats nothing but a 401: who watches knows better.
     pub(super) async fn open(&self, request: &Request) -> Result<(Head, Chunks), Cause> {
         let deadline = self.config.request_timeout;
         let mut renewed = false;
@@ -210,42 +185,43 @@ impl Transport {
             let credential = self.credentials.current().await.map_err(Cause::Other)?;
             let lane = self.connections(&credential).streams_lane(&self.config).map_err(Cause::Other)?;
             let attempt = timeout(deadline, self.exchange(&lane, request, &credential));
-            match attempt.await {
+            let cause = match attempt.await {
                 Ok(Ok(response)) => {
                     let head = Head::of(&response);
                     return Ok((head, Chunks { response, lane, at: self.at.clone() }));
                 }
-                Ok(Err(Cause::Refused { status, .. })) if status.code == 401 && !renewed => {
-                    renewed = true;
-                    if self.credentials.renew(&credential).await.map_err(Cause::Other)?.is_none() {
-                        return Err(Cause::Refused { status, retry_after: None });
-                    }
-                }
-                Ok(Err(cause)) => return Err(cause),
-                Err(_) => {
-                    lane.broke();
-                    return Err(Cause::Late(deadline));
-                }
+                Ok(Err(cause)) => cause,
+                Err(_) => Cause::Late(deadline),
+            };
+            if renewed || !self.renews(&credential, &cause).await? {
+                return Err(cause);
             }
+            renewed = true;
         }
+    }
+
+    /// After a 401: reads the credential again. Whether it makes sense to send the request once more.
+    async fn renews(&self, refused: &Credential, cause: &Cause) -> Result<bool, Cause> {
+        if cause.status().is_none_or(|status| status.code != 401) {
+            return Ok(false);
+        }
+        let renewed = self.credentials.renew(refused).await.map_err(Cause::Other)?;
+        Ok(renewed.is_some())
     }
 
     async fn answer(&self, request: &Request, credential: &Credential) -> Result<Answer, Cause> {
         let lane = Arc::clone(&self.connections(credential).calls);
         let mut response = self.exchange(&lane, request, credential).await?;
-        let head = Head::of(&response);
-        let body = match read(&mut response, ANSWER_BYTES_MAX).await {
-            Ok(Some(body)) => body,
-            Ok(None) => {
-                let cause = format!("{} answered with more than {ANSWER_BYTES_MAX} bytes", request.path);
-                return Err(Cause::Unreadable(cause));
+        let Head { status, headers } = Head::of(&response);
+        let body =
+            read(&mut response, ANSWER_BYTES_MAX).await.map_err(|error| lane.failed(&error, &self.at))?;
+        match body {
+            Some(body) => Ok(Answer { status, headers, body }),
+            None => {
+                let max = ANSWER_BYTES_MAX >> 20;
+                Err(Cause::Unreadable(format!("{} answered with more than {max} MiB", request.path)))
             }
-            Err(error) => {
-                lane.broke();
-                return Err(broken(&error, &self.at));
-            }
-        };
-        Ok(Answer { status: head.status, headers: head.headers, body })
+        }
     }
 
     /// One request, up to the head of an answer that says yes.
@@ -255,30 +231,30 @@ impl Transport {
         request: &Request,
         credential: &Credential,
     ) -> Result<Response, Cause> {
-        let url = self.url(request)?;
-        let version = Request::get("/version");
-        let probe = self.build(lane, &version, self.url(&version)?, credential);
-        lane.open(probe, &self.at).await.inspect_err(|_| self.doubt_certificates())?;
-
+        if !lane.is_open() {
+            let probe = self.build(lane, &Request::get("/version"), credential)?;
+            lane.open(probe, &self.at).await.inspect_err(|_| self.doubt_certificates())?;
+        }
         let started = Instant::now();
-        let sent = self.build(lane, request, url, credential).send().await;
-        let mut response = sent.map_err(|error| {
+        let sent = self.build(lane, request, credential)?.send().await;
+        let response = sent.map_err(|error| {
             self.doubt_certificates();
             lane.failed(&error, &self.at)
         })?;
         lane.works();
-        let code = response.status();
-        debug!(method = %request.method, path = request.path, code = code.as_u16(), elapsed = ?started.elapsed(), "answered");
+        let (code, elapsed) = (response.status(), started.elapsed());
+        debug!(method = %request.method, path = request.path, code = code.as_u16(), ?elapsed, "answered");
         self.log_warnings(response.headers());
-        if code.is_success() {
-            return Ok(response);
-        }
-        let headers = response.headers().clone();
+        if code.is_success() { Ok(response) } else { Err(self.refused(response).await) }
+    }
+
+    async fn refused(&self, mut response: Response) -> Cause {
+        let (code, headers) = (response.status(), response.headers().clone());
         // What can be read of it is enough: the code has said no.
         let body = read(&mut response, REFUSAL_BYTES_MAX).await.ok().flatten().unwrap_or_default();
         let mut cause = refusal(code, &headers, &body, SystemTime::now());
         if let Cause::Refused { status, .. } = &mut cause
-            && code == StatusCode::UNAUTHORIZED
+            && status.code == 401
             && matches!(status.message.as_str(), "" | "Unauthorized")
         {
             // The server says no more than that, on purpose; we can say whom and where.
@@ -287,7 +263,7 @@ impl Transport {
                 "{address} does not accept {user}: are the credentials expired, or another cluster's?"
             );
         }
-        Err(cause)
+        cause
     }
 
     /// A connection can have broken because somebody has changed the certificates.
@@ -299,12 +275,11 @@ impl Transport {
         &self,
         lane: &Lane,
         request: &Request,
-        url: Url,
         credential: &Credential,
-    ) -> reqwest::RequestBuilder {
+    ) -> Result<reqwest::RequestBuilder, Cause> {
         let mut builder = lane
             .http
-            .request(request.method.clone(), url)
+            .request(request.method.clone(), self.url(request)?)
             .headers(self.config.impersonate.clone())
             .header(USER_AGENT, AGENT)
             .header(ACCEPT, request.accept.as_ref());
@@ -314,7 +289,7 @@ impl Transport {
         if !request.body.is_empty() {
             builder = builder.header(CONTENT_TYPE, request.content_type.as_ref()).body(request.body.clone());
         }
-        builder
+        Ok(builder)
     }
 
     fn url(&self, request: &Request) -> Result<Url, Cause> {
@@ -491,7 +466,32 @@ impl Head {
     }
 }
 
-/// A body of at most `max` bytes; `None` if it is larger.
+/// How long to wait before a request is sent again. `None`: it is not.
+fn pause(method: &Method, cause: &Cause, repeats: u32) -> Option<Duration> {
+    if repeats == REPEATS_MAX {
+        return None;
+    }
+    match cause {
+        // Who asked for a version that is not there yet had better ask for the most recent one.
+        Cause::Refused { status, .. } if status.is_too_new() => None,
+        // Nothing was done, and the server says when it will do: so any verb may be sent again.
+        Cause::Refused { status, retry_after } if status.code == 429 || status.code >= 500 => {
+            retry_after.map(|wait| wait.mul_f64(1.0 + fastrand::f64() / 4.0))
+        }
+        // A write may have happened, and would happen twice.
+        Cause::Unreachable(_) | Cause::Lost(_) if *method == Method::GET => {
+            Some(REPEAT_PAUSE.mul_f64(f64::from(1 << repeats) * (0.5 + fastrand::f64())))
+        }
+        Cause::Refused { .. }
+        | Cause::Unreachable(_)
+        | Cause::Lost(_)
+        | Cause::Late(_)
+        | Cause::Unreadable(_)
+        | Cause::Other(_) => None,
+    }
+}
+
+/// A body of at most `max` bytes; `None` if it is larger. One that comes in one piece, as most do, is not copied.
 async fn read(response: &mut Response, max: usize) -> Result<Option<Bytes>, reqwest::Error> {
     let Some(first) = response.chunk().await? else { return Ok(Some(Bytes::new())) };
     let Some(second) = response.chunk().await? else {
@@ -680,7 +680,8 @@ mod tests {
                     lock(&self.asked).push(head);
                     lock(&self.answers).pop_front().unwrap_or(HANG_UP)
                 };
-                if peer.write_all(answer.as_bytes()).await.is_err() || !answer.contains("Length: ") {
+                let sent = peer.write_all(answer.as_bytes()).await;
+                if sent.is_err() || !answer.contains("Length: ") {
                     return;
                 }
             }
@@ -735,6 +736,25 @@ mod tests {
         let error = client.send(request(Method::GET)).await.expect_err("down");
         assert_eq!(error.to_string(), "get /x: 503 Service Unavailable");
         assert_eq!(script.asked().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_a_deadline_and_an_open_stream_has_none() {
+        let open = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{";
+        let never = "HTTP/1.1 200 OK\r\nX-Length: 2\r\n";
+        let (client, script, _server) = client(&[never, open]).await;
+        let deadline = Duration::from_millis(50);
+        let mut config = Config::new(client.server(), b"", "").expect("a config");
+        config.request_timeout = deadline;
+        let client = Client::new(config).expect("a client");
+        let error = client.send(request(Method::GET)).await.expect_err("no answer");
+        assert_eq!(error.to_string(), "get /x: no answer within 50ms");
+        assert!(error.is_interrupted());
+        assert_eq!(script.asked().len(), 1);
+
+        let (_, mut body) = client.stream(Request::get("/x")).await.expect("a stream");
+        assert_eq!(body.chunk().await.expect("a chunk").as_deref(), Some(b"{".as_slice()));
+        timeout(2 * deadline, body.chunk()).await.expect_err("a quiet stream");
     }
 
     #[tokio::test]
