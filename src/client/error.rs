@@ -59,7 +59,7 @@ pub(super) enum Cause {
     /// The connection broke under way: a write may have happened.
     Lost(String),
     /// No answer in time: a write may have happened.
-    Late(Duration),
+    Late(String),
     /// An answer that is not what was asked for.
     Unreadable(String),
     /// Something on our side.
@@ -243,10 +243,11 @@ impl fmt::Display for Cause {
                 }
                 write!(f, ": {}", status.message)
             }
-            Cause::Late(deadline) => write!(f, "no answer within {}", humantime::format_duration(*deadline)),
-            Cause::Unreachable(text) | Cause::Lost(text) | Cause::Unreadable(text) | Cause::Other(text) => {
-                f.write_str(text)
-            }
+            Cause::Unreachable(text)
+            | Cause::Lost(text)
+            | Cause::Late(text)
+            | Cause::Unreadable(text)
+            | Cause::Other(text) => f.write_str(text),
         }
     }
 }

@@ -164,7 +164,7 @@ impl Transport {
             let cause = match attempt.await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(cause)) => cause,
-                Err(_) => Cause::Late(deadline),
+                Err(_) => self.late(),
             };
             if !renewed && self.renews(&credential, &cause).await? {
                 renewed = true;
@@ -191,7 +191,7 @@ impl Transport {
                     return Ok((head, Chunks { response, lane, at: self.at.clone() }));
                 }
                 Ok(Err(cause)) => cause,
-                Err(_) => Cause::Late(deadline),
+                Err(_) => self.late(),
             };
             if renewed || !self.renews(&credential, &cause).await? {
                 return Err(cause);
@@ -264,6 +264,11 @@ impl Transport {
             );
         }
         cause
+    }
+
+    fn late(&self) -> Cause {
+        let deadline = humantime::format_duration(self.config.request_timeout);
+        Cause::Late(format!("{}: no answer within {deadline}", self.at.address))
     }
 
     /// A connection can have broken because somebody has changed the certificates.
@@ -748,7 +753,8 @@ mod tests {
         config.request_timeout = deadline;
         let client = Client::new(config).expect("a client");
         let error = client.send(request(Method::GET)).await.expect_err("no answer");
-        assert_eq!(error.to_string(), "get /x: no answer within 50ms");
+        let line = format!("get /x: {} (given address): no answer within 50ms", client.server());
+        assert_eq!(error.to_string(), line);
         assert!(error.is_interrupted());
         assert_eq!(script.asked().len(), 1);
 
