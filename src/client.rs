@@ -39,7 +39,7 @@ use smol_str::SmolStr;
 pub use config::{Config, Env, Options};
 pub use error::Error;
 
-use crate::resource::{Accept, Key, ObjectMeta, Resource, Scope, list::List};
+use crate::resource::{Accept, Key, ObjectMeta, Resource, Scope, Uid, list::List};
 use error::{Cause, not_json};
 use http::{Chunks, Transport};
 
@@ -122,7 +122,7 @@ pub struct DeleteOptions {
     /// What becomes of the object's dependents. `None`: as the server does by default, mostly in the background.
     pub propagation: Option<Propagation>,
     /// Only the object with this uid; else 409.
-    pub uid: Option<SmolStr>,
+    pub uid: Option<Uid>,
     /// Only the object in this resourceVersion; else 409.
     pub version: Option<SmolStr>,
 }
@@ -474,7 +474,7 @@ impl DeleteOptions {
             options["propagationPolicy"] = json!(propagation);
         }
         if let Some(uid) = &self.uid {
-            options["preconditions"]["uid"] = uid.as_str().into();
+            options["preconditions"]["uid"] = json!(uid);
         }
         if let Some(version) = &self.version {
             options["preconditions"]["resourceVersion"] = version.as_str().into();
