@@ -20,6 +20,7 @@ mod uid;
 use std::{cmp::Ordering, fmt, marker::PhantomData};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 pub use labels::Labels;
@@ -164,9 +165,9 @@ pub struct ObjectMeta {
     /// Labels, which selectors look at.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
-    /// Who this object belongs to; the garbage collector deletes it after them.
+    /// Who this object belongs to; the garbage collector deletes it after them. Nearly always one, so kept in place.
     #[serde(default, skip_serializing_if = "is_empty")]
-    pub owner_references: Box<[OwnerReference]>,
+    pub owner_references: SmallVec<[OwnerReference; 1]>,
     /// Who must have cleaned up before the object goes.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub finalizers: Box<[SmolStr]>,

@@ -5,7 +5,10 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, Visitor},
+};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
@@ -68,7 +71,21 @@ impl Serialize for Uid {
 
 impl<'de> Deserialize<'de> for Uid {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Uid, D::Error> {
-        SmolStr::deserialize(deserializer).map(|text| Uid::from(&*text))
+        deserializer.deserialize_str(UidVisitor)
+    }
+}
+
+struct UidVisitor;
+
+impl Visitor<'_> for UidVisitor {
+    type Value = Uid;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a uid")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Uid, E> {
+        Ok(Uid::from(text))
     }
 }
 
