@@ -1,3 +1,5 @@
 //! listwatch
 
+#[cfg(feature = "apiserver")]
+pub mod apiserver;
 pub mod resource;
