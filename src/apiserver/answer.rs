@@ -199,7 +199,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             shown(request, &storage, &kind, 200, kind.view(object))
         }
         Method::PUT => {
-            let object = request.object()?;
+            let object = request.object(&kind.kind)?;
             let mut storage = server.storage();
             let mut options = write_options(request, "UpdateOptions")?;
             if scales {
@@ -331,7 +331,7 @@ async fn collection(
 }
 
 fn create(server: &Server, request: &Request, path: &Path, kind: &Kind) -> Result<Answer, Refusal> {
-    let object = request.object()?;
+    let object = request.object(&kind.kind)?;
     let mut storage = server.storage();
     let mut options = write_options(request, "CreateOptions")?;
     let after = write::create(&mut storage, kind, path.namespace.as_deref(), object, &mut options)?;
@@ -430,7 +430,7 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
         }
         options
     } else {
-        request.object()?
+        request.object("DeleteOptions")?
     };
     let invalid = |cause| Err(Refusal::invalid_options("DeleteOptions", vec![cause]));
     let orphan = options["orphanDependents"].as_bool();

@@ -137,7 +137,7 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
         }
     };
     let mut builder = auto::Builder::new(tasks);
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(None);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(None).title_case_headers(true);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -196,7 +196,7 @@ async fn serve(
         user: user.unwrap_or_default(),
         status: answer.status(),
     });
-    let pretty = request.wants_pretty();
+    let pretty = request.wants_pretty() || (answer.status() >= 400 && !request.takes_plain_json());
     let unauthorized = answer.status() == 401;
     let mut response = answer.into_response(pretty, server.chunk_bytes());
     // Go's server ends the connection of whom it does not know, HTTP/2 by GOAWAY.

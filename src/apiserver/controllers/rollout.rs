@@ -380,9 +380,12 @@ fn set_condition(deployment: &mut Value, kind: &str, status: &str, reason: &str,
         return;
     }
     super::set_condition(deployment, kind, status, reason, message, now);
-    let conditions = deployment["status"]["conditions"].as_array_mut();
-    for condition in conditions.into_iter().flatten().filter(|condition| condition["type"] == kind) {
+    let Some(conditions) = deployment["status"]["conditions"].as_array_mut() else { return };
+    // The real one takes the old condition out and appends the new one.
+    if let Some(at) = conditions.iter().position(|condition| condition["type"] == kind) {
+        let mut condition = conditions.remove(at);
         condition["lastUpdateTime"] = now.into();
+        conditions.push(condition);
     }
 }
 
