@@ -340,7 +340,7 @@ fn create(server: &Server, request: &Request, path: &Path, kind: &Kind) -> Resul
 
 fn find_kind(storage: &Storage, path: &Path) -> Result<Arc<Kind>, Refusal> {
     if path.old_watch {
-        return Err(Refusal::not_built("the deprecated path prefix /watch"));
+        return Err(Refusal::no_old_watch());
     }
     if let Some(kind) = storage.kinds.get(&path.group, &path.version, &path.plural) {
         return Ok(Arc::clone(kind));

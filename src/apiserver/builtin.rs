@@ -539,7 +539,8 @@ fn workload_errors(object: &Value, before: Option<&Value>) -> Vec<Cause> {
         causes.push(Cause::invalid("spec.selector", &spec["selector"], text));
     }
     let labels = &spec["template"]["metadata"]["labels"];
-    if !selector::Labels::from_object(&spec["selector"]).matches(labels) {
+    // No selector selects nothing, unlike an empty one.
+    if spec["selector"].is_null() || !selector::Labels::from_object(&spec["selector"]).matches(labels) {
         let text = "`selector` does not match template `labels`";
         causes.push(Cause::invalid("spec.template.metadata.labels", labels, text));
     }

@@ -183,6 +183,12 @@ impl Refusal {
         Refusal::status(404, "NotFound", message, Some(json!({})))
     }
 
+    /// `/api/v1/watch/…` is deprecated since 1.11, and not served here.
+    pub(super) fn no_old_watch() -> Refusal {
+        let message = "paths with the prefix /watch are not served by the embedded API server of listwatch; use ?watch=1";
+        Refusal::status(404, "NotFound", message, Some(json!({})))
+    }
+
     pub(super) fn no_such_path() -> Refusal {
         Refusal { code: 404, body: RefusalBody::Text("404 page not found\n".to_owned()) }
     }

@@ -445,6 +445,7 @@ mod tests {
                 "spec.color: Unsupported value: \"pink\": supported values: \"red\", \"blue\"",
                 "spec.note: Invalid value: \"integer\": spec.note in body must be of type string: \"integer\"",
                 "spec.size: Invalid value: 1000: spec.size in body should be less than or equal to 100",
+                "<nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation",
             ]
         "#]]
         .assert_debug_eq(&messages(object, None));
