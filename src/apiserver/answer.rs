@@ -126,6 +126,47 @@ pub(super) async fn answer(server: &Arc<Server>, request: &Request) -> Answer {
     answer.unwrap_or_else(Answer::refused)
 }
 
+/// Who sends no token is `system:anonymous`, known but allowed next to nothing. That is 403; 401 is a wrong token.
+pub(super) fn refuse_anonymous(storage: &Storage, request: &Request) -> Refusal {
+    const USER: &str = "system:anonymous";
+    let method = request.method.as_str().to_lowercase();
+    let Some(path) = Path::parse(&request.path) else {
+        return Refusal::anonymous(
+            format!("forbidden: User {USER:?} cannot {method} path {:?}", request.path),
+            json!({}),
+        );
+    };
+    let one = path.name.is_some();
+    let verb = match method.as_str() {
+        "get" | "head" if one => "get",
+        "get" | "head" if request.query.flag("watch") == Some(true) => "watch",
+        "get" | "head" => "list",
+        "post" => "create",
+        "put" => "update",
+        "delete" if one => "delete",
+        "delete" => "deletecollection",
+        other => other,
+    };
+    let scope = match &path.namespace {
+        Some(namespace) => format!("in the namespace {namespace:?}"),
+        None => "at the cluster scope".to_owned(),
+    };
+    let subresource = path.subresource.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
+    let resource = format!("{}{subresource}", path.plural);
+    let named = path.name.as_ref().map(|name| format!(" {name:?}"));
+    let what = super::kinds::resource_name(&path.plural, &path.group);
+    let message = format!(
+        "{what}{} is forbidden: User {USER:?} cannot {verb} resource {resource:?} in API group {:?} {scope}",
+        named.unwrap_or_default(),
+        path.group
+    );
+    let details = match storage.kinds.get(&path.group, &path.version, &path.plural) {
+        Some(kind) => details(kind, path.name.as_deref().unwrap_or_default(), &path.plural),
+        None => json!({"kind": path.plural}),
+    };
+    Refusal::anonymous(message, details)
+}
+
 /// Paths that are no objects: health, version, discovery.
 fn fixed(server: &Server, request: &Request) -> Result<Answer, Refusal> {
     let path = request.path.trim_end_matches('/');

@@ -158,6 +158,10 @@ impl Refusal {
         Refusal::status(403, "Forbidden", message, Some(details(kind, name, &kind.plural)))
     }
 
+    pub(super) fn anonymous(message: String, details: Value) -> Refusal {
+        Refusal::status(403, "Forbidden", message, Some(details))
+    }
+
     /// The namespace goes away, so nothing new may come into it.
     pub(super) fn namespace_terminating(kind: &Kind, name: &str, namespace: &str) -> Refusal {
         let why =
@@ -352,7 +356,10 @@ fn qualified(kind: &str, group: &str) -> String {
 }
 
 pub(super) fn details(kind: &Kind, name: &str, kind_name: &str) -> Value {
-    let mut details = json!({"name": name, "kind": kind_name});
+    let mut details = json!({"kind": kind_name});
+    if !name.is_empty() {
+        details["name"] = name.into();
+    }
     if !kind.group.is_empty() {
         details["group"] = kind.group.as_str().into();
     }

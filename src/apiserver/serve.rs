@@ -27,7 +27,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     RequestRecord, Server,
-    answer::{Answer, answer},
+    answer::{Answer, answer, refuse_anonymous},
     encode::AnswerBody,
     faults::Effect,
     lock,
@@ -184,7 +184,8 @@ async fn serve(
             Answer::planned(status, body, retry_after_secs)
         }
         // Health is for everybody, as are the versions.
-        (_, None) if !is_public(&request) => Answer::refused(Refusal::unauthorized()),
+        (_, None) if request.bearer_token().is_some() => Answer::refused(Refusal::unauthorized()),
+        (_, None) if !is_public(&request) => Answer::refused(refuse_anonymous(&server.storage(), &request)),
         _ if too_large => Answer::refused(Refusal::too_large(BODY_BYTES_MAX)),
         _ => answer(&server, &request).await,
     };
@@ -209,5 +210,5 @@ async fn serve(
 /// Paths that need no token, if none was sent: the role `system:public-info-viewer`.
 fn is_public(request: &Request) -> bool {
     let path = request.path.as_str();
-    request.bearer_token().is_none() && ["/healthz", "/livez", "/readyz", "/version"].contains(&path)
+    ["/healthz", "/livez", "/readyz", "/version"].contains(&path)
 }

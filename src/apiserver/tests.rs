@@ -161,6 +161,8 @@ async fn who_has_no_token_is_nobody() {
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": "Unauthorized", "reason": "Unauthorized", "code": 401})
     );
+    let answer = world.http.get(&url).send().await.expect("an answer");
+    assert_eq!(answer.status(), 403, "without any token one is system:anonymous");
     world.server.add_token("new", "jane");
     let answer = world.http.get(&url).bearer_auth("new").send().await.expect("an answer");
     assert_eq!(answer.status(), 200);

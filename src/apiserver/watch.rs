@@ -13,7 +13,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::{sync::watch, time::Instant};
 
 use super::{
@@ -382,7 +382,7 @@ impl Watch {
 
     fn push(&mut self, event: &str, object: Value) {
         self.named_columns = true;
-        self.lines.push_back(encode::line(&json!({"type": event, "object": object})));
+        self.lines.push_back(encode::event(event, &object));
     }
 
     fn too_old(&mut self, floor: u64) {

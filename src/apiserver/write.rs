@@ -698,13 +698,15 @@ pub(super) fn delete(
         list.retain(|one| one != "foregroundDeletion" && one != "orphan");
         list.extend(finalizer.map(Value::from));
     }
+    // A CRD is always held for a moment, so that its instances can go first.
+    let is_crd = kind.kind == "CustomResourceDefinition";
+    if is_crd && !list.iter().any(|one| one == CRD_FINALIZER) {
+        list.push(CRD_FINALIZER.into());
+    }
     if list.is_empty() {
         after["metadata"].as_object_mut().map(|metadata| metadata.remove("finalizers"));
     } else {
         after["metadata"]["finalizers"] = list.into();
-    }
-    if kind.kind == "CustomResourceDefinition" && has_instances(storage, &before) {
-        after["metadata"]["finalizers"] = json!([CRD_FINALIZER]);
     }
     // Only a kubelet can say that the containers have stopped.
     let wanted = deletion.grace_secs.or(before["spec"]["terminationGracePeriodSeconds"].as_u64());
@@ -717,7 +719,7 @@ pub(super) fn delete(
         if kind.kind != "Namespace" {
             metadata["deletionGracePeriodSeconds"] = grace.into();
         }
-        if kind.has_generation() {
+        if kind.has_generation() && !is_crd {
             metadata["generation"] = (before["metadata"]["generation"].as_u64().unwrap_or(0) + 1).into();
         }
         if kind.kind == "Namespace" {
