@@ -1,6 +1,8 @@
 //! listwatch
 
 pub mod admin;
+#[cfg(feature = "apiserver")]
+pub mod apiserver;
 pub mod backoff;
 pub mod cli;
 pub mod client;

@@ -1,0 +1,316 @@
+//! An API server in this process: what a cluster looks like through its API, without the cluster.
+//!
+//! ```text
+//! $ listwatch demo &
+//! $ curl --cacert ca.crt -H "Authorization: Bearer $TOKEN" \
+//!     'https://127.0.0.1:6443/apis/apps/v1/namespaces/default/deployments?watch=1&resourceVersion=42'
+//! {"type":"MODIFIED","object":{"apiVersion":"apps/v1","kind":"Deployment","metadata":{…,"resourceVersion":"43"},…}}
+//! ```
+//!
+//! It exists for `listwatch demo`, the examples and the tests, and answers as kube-apiserver 1.36 would: kubectl can use it.
+//! What it cannot do it refuses, with a Status that says so. Nothing is kept when it stops.
+//!
+//! It does not: authorize (who has a token may do everything), call webhooks, speak protobuf, track field owners
+//! (so no server-side apply, and no managedFields), or check the fields of built-in kinds.
+//!
+//! The way of a request through the footnotes:
+//!
+//! ```text
+//! connection ─► answer ─┬─► read, watch ────────────────────────► storage ◄─ controllers
+//!    serve.rs    │      └─► patch ─► write ─► schema, builtin ──────┘
+//!                └─► request (path, query, Accept)      refusal, form: what goes back
+//! ```
+
+mod answer;
+mod builtin;
+mod clock;
+mod controllers;
+mod crd;
+mod discovery;
+mod encode;
+mod faults;
+mod form;
+mod kinds;
+mod patch;
+mod read;
+mod refusal;
+mod request;
+mod scale;
+mod schema;
+mod selector;
+mod serve;
+mod storage;
+#[cfg(test)]
+mod tests;
+mod watch;
+mod write;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use tokio::net::TcpListener;
+
+pub use faults::Fault;
+use faults::{Effect, Interruption, Planned};
+use serve::{Identity, Tasks};
+use storage::Storage;
+
+/// What can be chosen about a server.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Port on 127.0.0.1. 0: any that is free.
+    pub port: u16,
+    /// How many past changes each resource remembers. Who resumes from before them is answered with 410.
+    pub history: usize,
+    /// Whether somebody collects garbage, rolls out Deployments and runs Pods.
+    pub controllers: bool,
+    /// How long the simulated kubelet takes until a Pod is ready.
+    pub pod_start: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { port: 0, history: 10_000, controllers: true, pod_start: Duration::ZERO }
+    }
+}
+
+/// One request that was answered, as an audit log has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestRecord {
+    /// `GET`, `POST`, …
+    pub method: String,
+    /// `/api/v1/namespaces`
+    pub path: String,
+    /// What stands behind the `?`, as it was sent.
+    pub query: String,
+    /// The client's `User-Agent`.
+    pub user_agent: String,
+    /// Whose token it was. Empty for one that nobody knows.
+    pub user: String,
+    /// The HTTP status of the answer.
+    pub status: u16,
+}
+
+/// Most records kept; then the oldest go. A test that counts writes makes some thousands.
+const REQUESTS_MAX: usize = 100_000;
+
+/// A running API server. Dropping it stops it.
+#[derive(Debug)]
+pub struct ApiServer {
+    server: Arc<Server>,
+    tasks: Tasks,
+    port: u16,
+    ca_pem: String,
+    token: String,
+}
+
+/// What all connections share.
+#[derive(Debug)]
+struct Server {
+    storage: Mutex<Storage>,
+    /// User by token.
+    tokens: Mutex<HashMap<String, String>>,
+    requests: Mutex<VecDeque<RequestRecord>>,
+    planned: Mutex<Vec<Planned>>,
+    knobs: Mutex<Knobs>,
+    interruptions: tokio::sync::watch::Sender<Interruption>,
+    restarts: tokio::sync::watch::Sender<u64>,
+    pod_start: Duration,
+}
+
+/// Faults that last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Knobs {
+    stalls_watches: bool,
+    chunk_bytes: usize,
+}
+
+/// A lock is held for a few lines that do not panic; if they did, the state is still the best that there is.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Server {
+    fn storage(&self) -> MutexGuard<'_, Storage> {
+        lock(&self.storage)
+    }
+
+    fn user(&self, token: &str) -> Option<String> {
+        lock(&self.tokens).get(token).cloned()
+    }
+
+    fn record(&self, record: RequestRecord) {
+        let mut requests = lock(&self.requests);
+        if requests.len() == REQUESTS_MAX {
+            requests.pop_front();
+        }
+        requests.push_back(record);
+    }
+
+    fn interruptions(&self) -> tokio::sync::watch::Receiver<Interruption> {
+        self.interruptions.subscribe()
+    }
+
+    fn stalls_watches(&self) -> bool {
+        lock(&self.knobs).stalls_watches
+    }
+
+    fn chunk_bytes(&self) -> usize {
+        lock(&self.knobs).chunk_bytes
+    }
+
+    /// The fault that is planned for a request, if there is one.
+    fn planned_for(&self, request: &request::Request, path_and_query: &str) -> Option<Effect> {
+        let mut planned = lock(&self.planned);
+        let found =
+            planned.iter_mut().find_map(|one| one.meets(request, path_and_query).then(|| one.effect.clone()));
+        planned.retain(Planned::is_left);
+        found
+    }
+}
+
+impl ApiServer {
+    /// Bind 127.0.0.1 and serve in tasks of the current runtime.
+    ///
+    /// # Errors
+    ///
+    /// When the port cannot be bound.
+    pub async fn start(options: Options) -> io::Result<ApiServer> {
+        let listener = TcpListener::bind(("127.0.0.1", options.port)).await?;
+        let port = listener.local_addr()?.port();
+        let identity = Identity::new().map_err(io::Error::other)?;
+        let token = BASE64_STANDARD.encode(format!("admin:{}", write::uid()));
+        let mut storage = Storage::new(options.history, options.controllers);
+        controllers::bootstrap(&mut storage, &identity.ca_pem);
+        let server = Arc::new(Server {
+            storage: Mutex::new(storage),
+            tokens: Mutex::new(HashMap::from([(token.clone(), "admin".to_owned())])),
+            requests: Mutex::default(),
+            planned: Mutex::default(),
+            knobs: Mutex::default(),
+            interruptions: tokio::sync::watch::Sender::default(),
+            restarts: tokio::sync::watch::Sender::default(),
+            pod_start: options.pod_start,
+        });
+        let tasks = Tasks::default();
+        let acceptor = identity.acceptor;
+        tasks.spawn(serve::accept(listener, acceptor, Arc::clone(&server), tasks.clone()));
+        if options.controllers {
+            tasks.spawn(controllers::run(Arc::clone(&server), identity.ca_pem.clone()));
+        }
+        Ok(ApiServer { server, tasks, port, ca_pem: identity.ca_pem, token })
+    }
+
+    /// `https://127.0.0.1:PORT`
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
+    /// The certificate authority that signed the server's certificate.
+    #[must_use]
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// The token of an administrator, random per start.
+    #[must_use]
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Accept another token.
+    pub fn add_token(&self, token: &str, user: &str) {
+        lock(&self.server.tokens).insert(token.to_owned(), user.to_owned());
+    }
+
+    /// Accept a token no longer. Open watches go on, as with the real one.
+    pub fn revoke_token(&self, token: &str) {
+        lock(&self.server.tokens).remove(token);
+    }
+
+    /// Write `token`, `ca.crt` and `namespace`, as a Pod finds them in `/var/run/secrets/kubernetes.io/serviceaccount`.
+    ///
+    /// # Errors
+    ///
+    /// When the files cannot be written.
+    pub fn write_service_account(&self, dir: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(dir)?;
+        std::fs::write(dir.join("token"), &self.token)?;
+        std::fs::write(dir.join("ca.crt"), &self.ca_pem)?;
+        std::fs::write(dir.join("namespace"), "default")
+    }
+
+    /// A kubeconfig, for kubectl and for us.
+    #[must_use]
+    pub fn kubeconfig(&self) -> String {
+        let (url, ca, token) = (self.url(), BASE64_STANDARD.encode(&self.ca_pem), &self.token);
+        format!(
+            "apiVersion: v1\n\
+             kind: Config\n\
+             current-context: listwatch\n\
+             contexts:\n\
+             - name: listwatch\n  \
+               context: {{cluster: listwatch, user: admin, namespace: default}}\n\
+             clusters:\n\
+             - name: listwatch\n  \
+               cluster: {{server: \"{url}\", certificate-authority-data: {ca}}}\n\
+             users:\n\
+             - name: admin\n  \
+               user: {{token: \"{token}\"}}\n"
+        )
+    }
+
+    /// The requests answered so far, oldest first. A watch is there as soon as it is open.
+    #[must_use]
+    pub fn requests(&self) -> Vec<RequestRecord> {
+        lock(&self.server.requests).iter().cloned().collect()
+    }
+
+    /// Let something go wrong.
+    pub fn fault(&self, fault: Fault) {
+        let server = &self.server;
+        let interrupt = |mid_line| {
+            server.interruptions.send_modify(|last| *last = Interruption { count: last.count + 1, mid_line });
+        };
+        match fault {
+            Fault::EndWatches => interrupt(false),
+            Fault::CutWatches => interrupt(true),
+            Fault::StallWatches => lock(&server.knobs).stalls_watches = true,
+            Fault::ResumeWatches => {
+                lock(&server.knobs).stalls_watches = false;
+                server.interruptions.send_modify(|_| {});
+            }
+            Fault::ExpireHistory => server.storage().forget_history(),
+            Fault::Restart => {
+                server.storage().forget_history();
+                server.restarts.send_modify(|count| *count += 1);
+            }
+            Fault::Answer { method, path, times, status, body, retry_after_secs } => {
+                let effect = Effect::Answer { status, body, retry_after_secs };
+                lock(&server.planned).push(Planned::new(method, path, times, effect));
+            }
+            Fault::Delay { method, path, times, delay } => {
+                lock(&server.planned).push(Planned::new(method, path, times, Effect::Delay(delay)));
+            }
+            Fault::ChunkBytes(bytes) => lock(&server.knobs).chunk_bytes = bytes,
+        }
+    }
+
+    /// Close all connections and be gone.
+    pub async fn stop(self) {
+        self.tasks.stop().await;
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.tasks.abort();
+    }
+}

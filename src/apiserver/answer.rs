@@ -1,0 +1,465 @@
+//! From a request to an answer: who may ask, what the path means, which verb does what.
+//!
+//! ```text
+//! HTTP/1.1 200 OK
+//! Audit-Id: 2a54e3f6-41d0-4fdd-aab7-f32a48c326b6
+//! Cache-Control: no-cache, private
+//! Content-Type: application/json
+//! ```
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Response, header};
+use serde_json::{Value, json};
+
+use super::{
+    Server, discovery,
+    encode::{self, AnswerBody, Stream},
+    form::{Form, Include},
+    kinds::Kind,
+    patch::Patch,
+    read::{List, Version},
+    refusal::{Cause, Refusal, RefusalBody, details},
+    request::{Accept, Path, Request},
+    scale,
+    storage::{Place, Storage},
+    watch::{self, Watch},
+    write::{self, Deleted, Deletion, Part, Propagation, UnknownFields},
+};
+
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// What goes back, before it is bytes.
+pub(super) struct Answer {
+    status: u16,
+    content: Content,
+    warnings: Vec<String>,
+    retry_after_secs: Option<u64>,
+}
+
+enum Content {
+    Json(Value),
+    Yaml(Value),
+    /// JSON with a content type of its own.
+    Typed(Value, &'static str),
+    Text(String),
+    /// What a test put in.
+    Raw(String),
+    Watch(Box<Watch>),
+}
+
+impl Answer {
+    fn json(status: u16, value: Value) -> Answer {
+        Answer { status, content: Content::Json(value), warnings: Vec::new(), retry_after_secs: None }
+    }
+
+    fn text(status: u16, text: impl Into<String>) -> Answer {
+        Answer { status, content: Content::Text(text.into()), warnings: Vec::new(), retry_after_secs: None }
+    }
+
+    /// As a [`Fault`](super::Fault) wants it.
+    pub(super) fn planned(status: u16, body: String, retry_after_secs: Option<u64>) -> Answer {
+        Answer { status, content: Content::Raw(body), warnings: Vec::new(), retry_after_secs }
+    }
+
+    pub(super) fn refused(refusal: Refusal) -> Answer {
+        let retry_after_secs = refusal.retry_after_secs();
+        let mut answer = match refusal.body {
+            RefusalBody::Status(status) => Answer::json(refusal.code, *status),
+            RefusalBody::Text(text) => Answer::text(refusal.code, text),
+        };
+        answer.retry_after_secs = retry_after_secs;
+        answer
+    }
+
+    pub(super) fn status(&self) -> u16 {
+        self.status
+    }
+
+    pub(super) fn into_response(self, pretty: bool, chunk_bytes: usize) -> Response<AnswerBody> {
+        let mut response = Response::new(AnswerBody::Whole(None));
+        *response.status_mut() = http::StatusCode::from_u16(self.status).unwrap_or_default();
+        let whole = |bytes: Bytes| AnswerBody::Whole(Some(bytes));
+        let written = |value: &Value| if pretty { encode::pretty(value) } else { encode::line(value) };
+        let (content_type, body) = match self.content {
+            Content::Json(value) => (JSON, whole(written(&value))),
+            Content::Yaml(value) => {
+                let yaml = yaml_serde::to_string(&value).unwrap_or_default();
+                ("application/yaml", whole(yaml.into()))
+            }
+            Content::Typed(value, content_type) => (content_type, whole(written(&value))),
+            Content::Text(text) => (TEXT, whole(text.into())),
+            Content::Raw(text) => (if text.starts_with('{') { JSON } else { TEXT }, whole(text.into())),
+            Content::Watch(watch) => (JSON, AnswerBody::Stream(Stream::new(*watch, chunk_bytes))),
+        };
+        *response.body_mut() = body;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        if let Ok(id) = HeaderValue::from_str(&write::uid()) {
+            headers.insert("audit-id", id);
+        }
+        if content_type == TEXT {
+            headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        }
+        if let Some(secs) = self.retry_after_secs {
+            headers.insert(header::RETRY_AFTER, secs.into());
+        }
+        for warning in self.warnings {
+            // 299 is "miscellaneous persistent warning"; the dash stands for no agent.
+            if let Ok(value) = HeaderValue::from_str(&format!("299 - {warning:?}")) {
+                headers.append(header::WARNING, value);
+            }
+        }
+        response
+    }
+}
+
+/// Answer one request that comes from somebody we know.
+pub(super) async fn answer(server: &Arc<Server>, request: &Request) -> Answer {
+    let answer = match Path::parse(&request.path) {
+        Some(path) => resource(server, request, &path).await,
+        None => fixed(server, request),
+    };
+    answer.unwrap_or_else(Answer::refused)
+}
+
+/// Paths that are no objects: health, version, discovery.
+fn fixed(server: &Server, request: &Request) -> Result<Answer, Refusal> {
+    let path = request.path.trim_end_matches('/');
+    if let Some(check) = ["/healthz", "/livez", "/readyz"].into_iter().find(|check| path.starts_with(check)) {
+        let verbose = request.query.get("verbose").is_some();
+        let name = check.trim_start_matches('/');
+        let text = if verbose { format!("[+]ping ok\n{name} check passed\n") } else { "ok".to_owned() };
+        return Ok(Answer::text(200, text));
+    }
+    if request.method != Method::GET && request.method != Method::HEAD {
+        return Err(Refusal::method_not_allowed());
+    }
+    let storage = server.storage();
+    let kinds = &storage.kinds;
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let found = match parts[..] {
+        ["version"] => Some(discovery::version()),
+        ["api" | "apis"] if request.accepts("as=APIGroupDiscoveryList") && request.accepts("v=v2;") => {
+            let value = discovery::aggregated(kinds, path == "/api");
+            let content_type = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+            let content = Content::Typed(value, content_type);
+            return Ok(Answer { status: 200, content, warnings: Vec::new(), retry_after_secs: None });
+        }
+        ["api"] => Some(discovery::api_versions()),
+        ["apis"] => Some(discovery::groups(kinds)),
+        ["api", version] => discovery::resources(kinds, "", version),
+        ["apis", group] => discovery::group(kinds, group),
+        ["apis", group, version] => discovery::resources(kinds, group, version),
+        ["openapi", "v3"] => Some(discovery::openapi_index(kinds, storage.revision())),
+        ["openapi", "v3", "api", version] => discovery::openapi(kinds, "", version),
+        ["openapi", "v3", "apis", group, version] => discovery::openapi(kinds, group, version),
+        _ => None,
+    };
+    // /openapi/v2 is not served: kubectl copes with a 404.
+    found.map(|value| Answer::json(200, value)).ok_or_else(Refusal::no_such_path)
+}
+
+/// A path of a resource.
+async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Result<Answer, Refusal> {
+    let kind = find_kind(&server.storage(), path)?;
+    let query = &request.query;
+    let method = &request.method;
+    let Some(name) = &path.name else {
+        return collection(server, request, path, &kind).await;
+    };
+    if kind.namespaced && path.namespace.is_none() {
+        return Err(Refusal::no_such_path());
+    }
+    let place = Place::new(kind.stored_in(), path.namespace.as_deref(), name);
+    if let Some(subresource) = &path.subresource {
+        let known = kind.subresources().into_iter().any(|one| one == subresource);
+        if !known {
+            return Err(if kind.is_custom() { Refusal::no_such_path() } else { Refusal::no_such_resource() });
+        }
+    }
+    let part = match path.subresource.as_deref() {
+        Some("status") => Part::Status,
+        Some("finalize") => Part::Finalize,
+        Some(_) | None => Part::Main,
+    };
+    let scales = path.subresource.as_deref() == Some("scale");
+    match *method {
+        Method::GET | Method::HEAD => {
+            let version = Version::parse(query.text("resourceVersion")).map_err(Refusal::internal)?;
+            wait_for(server, version).await?;
+            let storage = server.storage();
+            let object = storage.get(&place).ok_or_else(|| Refusal::not_found(&kind, name))?;
+            if scales {
+                return Ok(Answer::json(200, scale::of(&kind, &kind.view(object))));
+            }
+            shown(request, &storage, &kind, 200, kind.view(object))
+        }
+        Method::PUT => {
+            let object = request.object()?;
+            let mut storage = server.storage();
+            let mut options = write_options(request, "UpdateOptions")?;
+            if scales {
+                let before = current(&storage, &kind, &place)?;
+                let object = scale::put(&kind, &before, &object)?;
+                let after = write::update(&mut storage, &kind, &place, object, Part::Main, &mut options)?;
+                return Ok(Answer::json(200, scale::of(&kind, &kind.view(&after))));
+            }
+            if storage.get(&place).is_none() && kind.creates_on_put() && part == Part::Main {
+                let namespace = path.namespace.as_deref();
+                let after = write::create(&mut storage, &kind, namespace, object, &mut options)?;
+                return written(request, &storage, &kind, 201, &after, options);
+            }
+            let after = write::update(&mut storage, &kind, &place, object, part, &mut options)?;
+            written(request, &storage, &kind, 200, &after, options)
+        }
+        Method::PATCH => {
+            if query.get("force").is_some() && request.content_type() != "application/apply-patch+yaml" {
+                let cause = Cause::forbidden("force", "may not be specified for non-apply patch");
+                return Err(Refusal::invalid_options("PatchOptions", vec![cause]));
+            }
+            let patch = Patch::parse(&kind, request.content_type(), &request.body)?;
+            let mut storage = server.storage();
+            let mut options = write_options(request, "PatchOptions")?;
+            options.is_patch = true;
+            let before = current(&storage, &kind, &place)?;
+            if scales {
+                let mut object = scale::of(&kind, &before);
+                patch.apply(&mut object)?;
+                let object = scale::put(&kind, &before, &object)?;
+                let after = write::update(&mut storage, &kind, &place, object, Part::Main, &mut options)?;
+                return Ok(Answer::json(200, scale::of(&kind, &kind.view(&after))));
+            }
+            let mut object = before.clone();
+            patch.apply(&mut object)?;
+            if object["metadata"]["uid"] != before["metadata"]["uid"] && !object["metadata"]["uid"].is_null()
+            {
+                let uid = &object["metadata"]["uid"];
+                let cause = Cause::invalid("metadata.uid", uid, "field is immutable");
+                return Err(Refusal::invalid(&kind, name, vec![cause]));
+            }
+            // A version that the patch took away is no wish to be unconditional: the server patches what it read.
+            if object["metadata"]["resourceVersion"].is_null() {
+                object["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
+            }
+            let after = write::update(&mut storage, &kind, &place, object, part, &mut options)?;
+            written(request, &storage, &kind, 200, &after, options)
+        }
+        Method::DELETE if path.subresource.is_none() => {
+            let deletion = deletion(request)?;
+            let mut storage = server.storage();
+            match write::delete(&mut storage, &kind, &place, &deletion)? {
+                Deleted::Gone(object) if !kind.delete_answers_object() => {
+                    Ok(Answer::json(200, success(&kind, name, &object)))
+                }
+                Deleted::Gone(object) | Deleted::Terminating(object) => {
+                    shown(request, &storage, &kind, 200, kind.view(&object))
+                }
+            }
+        }
+        Method::POST if kind.is_custom() && path.subresource.is_none() => {
+            // An accident of the real one's routing: a POST to the path of an object creates it.
+            create(server, request, path, &kind)
+        }
+        _ => Err(Refusal::method_not_allowed()),
+    }
+}
+
+/// A path of a whole collection.
+async fn collection(
+    server: &Arc<Server>,
+    request: &Request,
+    path: &Path,
+    kind: &Arc<Kind>,
+) -> Result<Answer, Refusal> {
+    let (query, namespace) = (&request.query, path.namespace.as_deref());
+    match request.method {
+        Method::GET if query.flag("watch") == Some(true) => {
+            let form = form(request, &server.storage())?;
+            if form.accept == Accept::Yaml {
+                let text = "only the following media types are accepted: application/json, \
+                    application/vnd.kubernetes.protobuf";
+                return Err(Refusal::not_acceptable(text));
+            }
+            let options = watch::Options::parse(query, kind, namespace)?;
+            let watch = Watch::open(server, kind, options, form)?;
+            Ok(Answer {
+                status: 200,
+                content: Content::Watch(Box::new(watch)),
+                warnings: Vec::new(),
+                retry_after_secs: None,
+            })
+        }
+        Method::GET | Method::HEAD => {
+            let list = List::parse(query, kind, namespace)?;
+            wait_for(server, list.version).await?;
+            let storage = server.storage();
+            let page = list.answer(&storage, kind)?;
+            let form = form(request, &storage)?;
+            Ok(in_form(form, form.list(kind, &page)?, 200))
+        }
+        Method::POST => {
+            if kind.namespaced && namespace.is_none() {
+                return Err(if kind.is_custom() {
+                    Refusal::no_such_path()
+                } else {
+                    Refusal::method_not_allowed()
+                });
+            }
+            create(server, request, path, kind)
+        }
+        Method::DELETE => {
+            let list = List::parse(query, kind, namespace)?;
+            let deletion = deletion(request)?;
+            let mut storage = server.storage();
+            let page = list.answer(&storage, kind)?;
+            for object in &page.items {
+                let metadata = &object["metadata"];
+                let name = metadata["name"].as_str().unwrap_or_default();
+                let place = Place::new(kind.stored_in(), metadata["namespace"].as_str(), name);
+                write::delete(&mut storage, kind, &place, &deletion)?;
+            }
+            let form = form(request, &storage)?;
+            Ok(in_form(form, form.list(kind, &page)?, 200))
+        }
+        _ if kind.is_custom() => Err(Refusal::bad_request("name must be provided")),
+        _ => Err(Refusal::method_not_allowed()),
+    }
+}
+
+fn create(server: &Server, request: &Request, path: &Path, kind: &Kind) -> Result<Answer, Refusal> {
+    let object = request.object()?;
+    let mut storage = server.storage();
+    let mut options = write_options(request, "CreateOptions")?;
+    let after = write::create(&mut storage, kind, path.namespace.as_deref(), object, &mut options)?;
+    written(request, &storage, kind, 201, &after, options)
+}
+
+fn find_kind(storage: &Storage, path: &Path) -> Result<Arc<Kind>, Refusal> {
+    if path.old_watch {
+        return Err(Refusal::not_built("the deprecated path prefix /watch"));
+    }
+    if let Some(kind) = storage.kinds.get(&path.group, &path.version, &path.plural) {
+        return Ok(Arc::clone(kind));
+    }
+    // A built-in group answers for itself; what is under no group, or under one of CRDs, leads nowhere.
+    let built_in =
+        storage.kinds.in_group(&path.group).any(|kind| !kind.is_custom() && kind.version == path.version);
+    Err(if built_in { Refusal::no_such_resource() } else { Refusal::no_such_path() })
+}
+
+/// A version that is not reached yet is awaited, for a while.
+async fn wait_for(server: &Server, version: Version) -> Result<(), Refusal> {
+    let wanted = version.at_least();
+    let mut written = server.storage().written();
+    let reached = async { written.wait_for(|&revision| revision >= wanted).await.is_ok() };
+    match tokio::time::timeout(watch::FUTURE_WAIT, reached).await {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Refusal::version_too_large(wanted, server.storage().revision())),
+    }
+}
+
+/// The object that a patch starts from, in the version that the patch speaks.
+fn current(storage: &Storage, kind: &Kind, place: &Place) -> Result<Value, Refusal> {
+    let object = storage.get(place).ok_or_else(|| Refusal::not_found(kind, place.name()))?;
+    Ok(kind.view(object))
+}
+
+fn form(request: &Request, storage: &Storage) -> Result<Form, Refusal> {
+    let accept = request.accept()?;
+    Ok(Form { accept, include: Include::parse(&request.query)?, clock: storage.clock })
+}
+
+fn shown(
+    request: &Request,
+    storage: &Storage,
+    kind: &Kind,
+    status: u16,
+    object: Value,
+) -> Result<Answer, Refusal> {
+    let form = form(request, storage)?;
+    Ok(in_form(form, form.object(kind, object)?, status))
+}
+
+fn in_form(form: Form, value: Value, status: u16) -> Answer {
+    let content = if form.accept == Accept::Yaml { Content::Yaml(value) } else { Content::Json(value) };
+    Answer { status, content, warnings: Vec::new(), retry_after_secs: None }
+}
+
+fn written(
+    request: &Request,
+    storage: &Storage,
+    kind: &Kind,
+    status: u16,
+    stored: &Value,
+    options: write::Options,
+) -> Result<Answer, Refusal> {
+    let mut answer = shown(request, storage, kind, status, kind.view(stored))?;
+    answer.warnings = options.warnings;
+    Ok(answer)
+}
+
+fn write_options(request: &Request, name: &str) -> Result<write::Options, Refusal> {
+    let query = &request.query;
+    let unknown_fields = match query.text("fieldValidation") {
+        "" | "Warn" => UnknownFields::Warn,
+        "Ignore" => UnknownFields::Ignore,
+        "Strict" => UnknownFields::Strict,
+        other => {
+            let supported = ["", "Ignore", "Strict", "Warn"].map(str::to_owned);
+            let cause = Cause::not_supported("fieldValidation", &other.into(), &supported);
+            return Err(Refusal::invalid_options(name, vec![cause]));
+        }
+    };
+    let dry_run = query.dry_run(name)?;
+    Ok(write::Options { dry_run, unknown_fields, ..write::Options::default() })
+}
+
+/// `DeleteOptions`, from the body if there is one, else from the query.
+fn deletion(request: &Request) -> Result<Deletion, Refusal> {
+    let options = if request.body.is_empty() {
+        let query = &request.query;
+        let mut options = json!({"propagationPolicy": query.get("propagationPolicy"),
+            "gracePeriodSeconds": query.number("gracePeriodSeconds")?,
+            "orphanDependents": query.flag("orphanDependents")});
+        if query.dry_run("DeleteOptions")? {
+            options["dryRun"] = json!(["All"]);
+        }
+        options
+    } else {
+        request.object()?
+    };
+    let invalid = |cause| Err(Refusal::invalid_options("DeleteOptions", vec![cause]));
+    let orphan = options["orphanDependents"].as_bool();
+    let propagation = match (options["propagationPolicy"].as_str(), orphan) {
+        (Some(_), Some(_)) => {
+            let text = "orphanDependents and deletionPropagation cannot be both set";
+            return invalid(Cause::invalid("propagationPolicy", &options["propagationPolicy"], text));
+        }
+        (None, Some(true)) | (Some("Orphan"), None) => Propagation::Orphan,
+        (Some("Foreground"), None) => Propagation::Foreground,
+        (None | Some("Background" | ""), _) => Propagation::Background,
+        (Some(other), None) => {
+            let supported = ["Foreground", "Background", "Orphan", "nil"].map(str::to_owned);
+            return invalid(Cause::not_supported("propagationPolicy", &other.into(), &supported));
+        }
+    };
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    Ok(Deletion {
+        propagation,
+        uid: text(&options["preconditions"]["uid"]),
+        resource_version: text(&options["preconditions"]["resourceVersion"]),
+        grace_secs: options["gracePeriodSeconds"].as_u64(),
+        dry_run: options["dryRun"] == json!(["All"]),
+    })
+}
+
+/// What a delete says when the object is gone.
+fn success(kind: &Kind, name: &str, object: &Value) -> Value {
+    let mut details = details(kind, name, &kind.plural);
+    details["uid"] = object["metadata"]["uid"].clone();
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+}

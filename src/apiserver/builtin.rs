@@ -1,0 +1,756 @@
+//! The built-in kinds: a table. What each fills in, refuses and shows in `kubectl get` is a small function.
+//!
+//! Only what the author of an operator meets is here: a Pod's volumes, probes and affinities are stored as they come.
+
+use serde_json::{Value, json};
+
+use super::{clock::Clock, refusal::Cause, selector};
+
+/// One built-in kind.
+#[derive(Debug)]
+pub(super) struct BuiltIn {
+    pub(super) group: &'static str,
+    pub(super) version: &'static str,
+    pub(super) plural: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) short_names: &'static [&'static str],
+    pub(super) categories: &'static [&'static str],
+    pub(super) namespaced: bool,
+    pub(super) status: bool,
+    pub(super) scale: bool,
+    pub(super) generation: bool,
+    /// What field selectors can name beside name and namespace.
+    pub(super) fields: &'static [&'static str],
+    /// Name, type and priority of each column after Name. Priority 1 shows with `-o wide`.
+    pub(super) columns: &'static [(&'static str, &'static str, u8)],
+    pub(super) cells: fn(&Value, &Clock) -> Vec<Value>,
+    pub(super) defaults: fn(&mut Value),
+    pub(super) validate: fn(&Value, Option<&Value>) -> Vec<Cause>,
+    /// From the stored form into the one of this version.
+    pub(super) convert: fn(&mut Value),
+}
+
+const NAME_AND_AGE: BuiltIn = BuiltIn {
+    group: "",
+    version: "v1",
+    plural: "",
+    kind: "",
+    short_names: &[],
+    categories: &[],
+    namespaced: true,
+    status: false,
+    scale: false,
+    generation: false,
+    fields: &[],
+    columns: &[("Age", "string", 0)],
+    cells: |object, clock| vec![name(object), age(object, clock)],
+    defaults: |_| {},
+    validate: |_, _| Vec::new(),
+    convert: |_| {},
+};
+
+/// Every built-in kind that is served.
+pub(super) const BUILT_IN: &[BuiltIn] = &[
+    BuiltIn {
+        plural: "namespaces",
+        kind: "Namespace",
+        short_names: &["ns"],
+        namespaced: false,
+        status: true,
+        fields: &["status.phase"],
+        columns: &[("Status", "string", 0), ("Age", "string", 0)],
+        cells: |object, clock| vec![name(object), object["status"]["phase"].clone(), age(object, clock)],
+        defaults: namespace_defaults,
+        ..NAME_AND_AGE
+    },
+    BuiltIn {
+        plural: "configmaps",
+        kind: "ConfigMap",
+        short_names: &["cm"],
+        columns: &[("Data", "string", 0), ("Age", "string", 0)],
+        cells: |object, clock| {
+            let count = entries(&object["data"]) + entries(&object["binaryData"]);
+            vec![name(object), count.to_string().into(), age(object, clock)]
+        },
+        validate: |object, before| immutable_data(object, before, &["data", "binaryData"]),
+        ..NAME_AND_AGE
+    },
+    BuiltIn {
+        plural: "secrets",
+        kind: "Secret",
+        fields: &["type"],
+        columns: &[("Type", "string", 0), ("Data", "string", 0), ("Age", "string", 0)],
+        cells: |object, clock| {
+            let count = entries(&object["data"]).to_string();
+            vec![name(object), object["type"].clone(), count.into(), age(object, clock)]
+        },
+        defaults: secret_defaults,
+        validate: |object, before| immutable_data(object, before, &["data"]),
+        ..NAME_AND_AGE
+    },
+    BuiltIn {
+        plural: "services",
+        kind: "Service",
+        short_names: &["svc"],
+        categories: &["all"],
+        status: true,
+        fields: &["spec.clusterIP", "spec.type"],
+        columns: &[
+            ("Type", "string", 0),
+            ("Cluster-IP", "string", 0),
+            ("External-IP", "string", 0),
+            ("Port(s)", "string", 0),
+            ("Age", "string", 0),
+            ("Selector", "string", 1),
+        ],
+        cells: service_cells,
+        defaults: service_defaults,
+        validate: service_errors,
+        ..NAME_AND_AGE
+    },
+    BuiltIn { plural: "serviceaccounts", kind: "ServiceAccount", short_names: &["sa"], ..NAME_AND_AGE },
+    BuiltIn {
+        plural: "pods",
+        kind: "Pod",
+        short_names: &["po"],
+        categories: &["all"],
+        status: true,
+        generation: true,
+        fields: &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.nominatedNodeName",
+        ],
+        columns: &[
+            ("Ready", "string", 0),
+            ("Status", "string", 0),
+            ("Restarts", "string", 0),
+            ("Age", "string", 0),
+            ("IP", "string", 1),
+            ("Node", "string", 1),
+            ("Nominated Node", "string", 1),
+            ("Readiness Gates", "string", 1),
+        ],
+        cells: pod_cells,
+        defaults: pod_defaults,
+        validate: |object, _| container_errors(&object["spec"], "spec"),
+        ..NAME_AND_AGE
+    },
+    BuiltIn {
+        plural: "nodes",
+        kind: "Node",
+        short_names: &["no"],
+        namespaced: false,
+        status: true,
+        fields: &["spec.unschedulable"],
+        columns: &[
+            ("Status", "string", 0),
+            ("Roles", "string", 0),
+            ("Age", "string", 0),
+            ("Version", "string", 0),
+            ("Internal-IP", "string", 1),
+        ],
+        cells: node_cells,
+        ..NAME_AND_AGE
+    },
+    BuiltIn {
+        plural: "events",
+        kind: "Event",
+        short_names: &["ev"],
+        fields: &[
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ],
+        columns: EVENT_COLUMNS,
+        cells: event_cells,
+        validate: event_errors,
+        convert: event_as_core,
+        ..NAME_AND_AGE
+    },
+    BuiltIn {
+        group: "events.k8s.io",
+        plural: "events",
+        kind: "Event",
+        short_names: &["ev"],
+        fields: &[
+            "regarding.kind",
+            "regarding.namespace",
+            "regarding.name",
+            "regarding.uid",
+            "regarding.apiVersion",
+            "regarding.resourceVersion",
+            "regarding.fieldPath",
+            "reason",
+            "reportingController",
+            "type",
+        ],
+        columns: EVENT_COLUMNS,
+        cells: |object, clock| {
+            let mut object = object.clone();
+            event_as_core(&mut object);
+            event_cells(&object, clock)
+        },
+        validate: event_errors,
+        convert: event_as_new,
+        ..NAME_AND_AGE
+    },
+    BuiltIn {
+        group: "coordination.k8s.io",
+        plural: "leases",
+        kind: "Lease",
+        columns: &[("Holder", "string", 0), ("Age", "string", 0)],
+        cells: |object, clock| {
+            vec![name(object), object["spec"]["holderIdentity"].clone(), age(object, clock)]
+        },
+        validate: lease_errors,
+        ..NAME_AND_AGE
+    },
+    BuiltIn {
+        group: "apps",
+        plural: "deployments",
+        kind: "Deployment",
+        short_names: &["deploy"],
+        categories: &["all"],
+        status: true,
+        scale: true,
+        generation: true,
+        columns: &[
+            ("Ready", "string", 0),
+            ("Up-to-date", "string", 0),
+            ("Available", "string", 0),
+            ("Age", "string", 0),
+            ("Containers", "string", 1),
+            ("Images", "string", 1),
+            ("Selector", "string", 1),
+        ],
+        cells: deployment_cells,
+        defaults: deployment_defaults,
+        validate: workload_errors,
+        ..NAME_AND_AGE
+    },
+    BuiltIn {
+        group: "apps",
+        plural: "replicasets",
+        kind: "ReplicaSet",
+        short_names: &["rs"],
+        categories: &["all"],
+        status: true,
+        scale: true,
+        generation: true,
+        columns: &[
+            ("Desired", "integer", 0),
+            ("Current", "integer", 0),
+            ("Ready", "integer", 0),
+            ("Age", "string", 0),
+            ("Containers", "string", 1),
+            ("Images", "string", 1),
+            ("Selector", "string", 1),
+        ],
+        cells: replica_set_cells,
+        defaults: |object| {
+            set_default(object, "/spec/replicas", json!(1));
+            set_default(object, "/status/replicas", json!(0));
+            template_defaults(&mut object["spec"]["template"]);
+        },
+        validate: workload_errors,
+        ..NAME_AND_AGE
+    },
+    BuiltIn {
+        group: "apiextensions.k8s.io",
+        plural: "customresourcedefinitions",
+        kind: "CustomResourceDefinition",
+        short_names: &["crd", "crds"],
+        categories: &["api-extensions"],
+        namespaced: false,
+        status: true,
+        generation: true,
+        columns: &[("Created At", "date", 0)],
+        cells: |object, _| vec![name(object), object["metadata"]["creationTimestamp"].clone()],
+        defaults: super::crd::set_defaults,
+        validate: super::crd::errors,
+        ..NAME_AND_AGE
+    },
+];
+
+const EVENT_COLUMNS: &[(&str, &str, u8)] = &[
+    ("Last Seen", "string", 0),
+    ("Type", "string", 0),
+    ("Reason", "string", 0),
+    ("Object", "string", 0),
+    ("Subobject", "string", 1),
+    ("Source", "string", 1),
+    ("Message", "string", 0),
+    ("First Seen", "string", 1),
+    ("Count", "string", 1),
+    ("Name", "string", 1),
+];
+
+fn name(object: &Value) -> Value {
+    object["metadata"]["name"].clone()
+}
+
+fn age(object: &Value, clock: &Clock) -> Value {
+    clock.age(&object["metadata"]["creationTimestamp"]).into()
+}
+
+fn entries(map: &Value) -> usize {
+    map.as_object().map_or(0, serde_json::Map::len)
+}
+
+/// Put a value where there is none yet. The parents are made on the way.
+fn set_default(object: &mut Value, pointer: &str, value: Value) {
+    let mut place = object;
+    for part in pointer.split('/').skip(1) {
+        if !place.is_object() && !place.is_null() {
+            return;
+        }
+        place = &mut place[part];
+    }
+    if place.is_null() {
+        *place = value;
+    }
+}
+
+/// The items of a list, if there is one. (Indexing would make it, as null.)
+fn items<'a>(object: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
+    object.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+fn each(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn namespace_defaults(object: &mut Value) {
+    let name = name(object);
+    object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+    set_default(object, "/spec/finalizers", json!(["kubernetes"]));
+    set_default(object, "/status/phase", "Active".into());
+}
+
+/// `stringData` is written only: it ends up in `data`.
+fn secret_defaults(object: &mut Value) {
+    use base64::{Engine, prelude::BASE64_STANDARD};
+    set_default(object, "/type", "Opaque".into());
+    let Some(strings) = object.as_object_mut().and_then(|object| object.remove("stringData")) else { return };
+    for (key, value) in strings.as_object().into_iter().flatten() {
+        object["data"][key] = BASE64_STANDARD.encode(value.as_str().unwrap_or_default()).into();
+    }
+}
+
+fn immutable_data(object: &Value, before: Option<&Value>, fields: &[&str]) -> Vec<Cause> {
+    let Some(before) = before.filter(|before| before["immutable"] == true) else { return Vec::new() };
+    let mut fields: Vec<&str> = fields.to_vec();
+    fields.push("immutable");
+    let changed = fields.into_iter().filter(|field| object[field] != before[field]);
+    changed.map(|field| Cause::forbidden(field, "field is immutable when `immutable` is set")).collect()
+}
+
+fn service_defaults(object: &mut Value) {
+    let spec = &mut object["spec"];
+    set_default(spec, "/type", "ClusterIP".into());
+    set_default(spec, "/sessionAffinity", "None".into());
+    if spec["type"] != "ExternalName" {
+        set_default(spec, "/internalTrafficPolicy", "Cluster".into());
+        set_default(spec, "/ipFamilies", json!(["IPv4"]));
+        set_default(spec, "/ipFamilyPolicy", "SingleStack".into());
+    }
+    for port in items(spec, "ports") {
+        set_default(port, "/protocol", "TCP".into());
+        let number = port["port"].clone();
+        set_default(port, "/targetPort", number);
+    }
+    set_default(object, "/status/loadBalancer", json!({}));
+}
+
+fn service_errors(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let spec = &object["spec"];
+    let mut causes = Vec::new();
+    let types = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+    if !types.iter().any(|one| spec["type"] == *one) {
+        causes.push(Cause::not_supported("spec.type", &spec["type"], &types.map(str::to_owned)));
+    }
+    if spec["ports"].as_array().is_none_or(Vec::is_empty)
+        && spec["clusterIP"] != "None"
+        && spec["type"] != "ExternalName"
+    {
+        causes.push(Cause::required("spec.ports", ""));
+    }
+    let several = spec["ports"].as_array().is_some_and(|ports| ports.len() > 1);
+    for (index, port) in each(&spec["ports"]).enumerate() {
+        let field = format!("spec.ports[{index}]");
+        if several && port["name"].as_str().is_none_or(str::is_empty) {
+            causes.push(Cause::required(format!("{field}.name"), ""));
+        }
+        if !port["port"].as_i64().is_some_and(|port| (1..=65535).contains(&port)) {
+            let text = "must be between 1 and 65535, inclusive";
+            causes.push(Cause::invalid(format!("{field}.port"), &port["port"], text));
+        }
+        let twin = each(&spec["ports"]).take(index).any(|other| several && (other["name"] == port["name"]));
+        if twin {
+            causes.push(Cause::duplicate(format!("{field}.name"), &port["name"]));
+        }
+    }
+    if let Some(before) = before
+        && !before["spec"]["clusterIP"].is_null()
+        && before["spec"]["clusterIP"] != spec["clusterIP"]
+        && spec["type"] != "ExternalName"
+    {
+        causes.push(Cause::invalid("spec.clusterIPs[0]", &spec["clusterIP"], "may not change once set"));
+    }
+    causes
+}
+
+fn service_cells(object: &Value, clock: &Clock) -> Vec<Value> {
+    let spec = &object["spec"];
+    let text = |value: &Value| value.as_str().unwrap_or("<none>").to_owned();
+    let mut ports = Vec::new();
+    for port in each(&spec["ports"]) {
+        let node_port = port["nodePort"].as_i64().map(|port| format!(":{port}")).unwrap_or_default();
+        ports.push(format!("{}{node_port}/{}", port["port"], text(&port["protocol"])));
+    }
+    let ports = if ports.is_empty() { "<none>".to_owned() } else { ports.join(",") };
+    let external = spec["externalName"].as_str().unwrap_or("<none>").to_owned();
+    vec![
+        name(object),
+        spec["type"].clone(),
+        text(&spec["clusterIP"]).into(),
+        external.into(),
+        ports.into(),
+        age(object, clock),
+        selector::shown(&spec["selector"]).into(),
+    ]
+}
+
+fn pod_defaults(object: &mut Value) {
+    pod_spec_defaults(&mut object["spec"]);
+    let spec = &mut object["spec"];
+    set_default(spec, "/serviceAccountName", "default".into());
+    let account = spec["serviceAccountName"].clone();
+    set_default(spec, "/serviceAccount", account);
+    set_default(spec, "/enableServiceLinks", true.into());
+    set_default(spec, "/preemptionPolicy", "PreemptLowerPriority".into());
+    set_default(spec, "/priority", 0.into());
+    set_default(object, "/status/phase", "Pending".into());
+    set_default(object, "/status/qosClass", "BestEffort".into());
+}
+
+/// What every pod template gets, whoever holds it.
+fn template_defaults(template: &mut Value) {
+    if template["spec"].is_object() {
+        pod_spec_defaults(&mut template["spec"]);
+    }
+}
+
+fn pod_spec_defaults(spec: &mut Value) {
+    set_default(spec, "/restartPolicy", "Always".into());
+    set_default(spec, "/dnsPolicy", "ClusterFirst".into());
+    set_default(spec, "/schedulerName", "default-scheduler".into());
+    set_default(spec, "/securityContext", json!({}));
+    set_default(spec, "/terminationGracePeriodSeconds", 30.into());
+    for list in ["initContainers", "containers"] {
+        for container in items(spec, list) {
+            container_defaults(container);
+        }
+    }
+}
+
+fn container_defaults(container: &mut Value) {
+    // No tag, or the tag `latest`, may mean another image tomorrow: it is pulled each time.
+    let image = container["image"].as_str().unwrap_or_default();
+    let last = image.rsplit('/').next().unwrap_or_default();
+    let latest = !image.contains('@') && (!last.contains(':') || last.ends_with(":latest"));
+    set_default(container, "/imagePullPolicy", if latest { "Always" } else { "IfNotPresent" }.into());
+    set_default(container, "/resources", json!({}));
+    set_default(container, "/terminationMessagePath", "/dev/termination-log".into());
+    set_default(container, "/terminationMessagePolicy", "File".into());
+    for port in items(container, "ports") {
+        set_default(port, "/protocol", "TCP".into());
+    }
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        let probe = match container.get_mut(probe) {
+            Some(probe) if probe.is_object() => probe,
+            _ => continue,
+        };
+        for (field, value) in [
+            ("/timeoutSeconds", 1),
+            ("/periodSeconds", 10),
+            ("/successThreshold", 1),
+            ("/failureThreshold", 3),
+        ] {
+            set_default(probe, field, value.into());
+        }
+        if probe.get("httpGet").is_some() {
+            set_default(probe, "/httpGet/scheme", "HTTP".into());
+            set_default(probe, "/httpGet/path", "/".into());
+        }
+    }
+}
+
+fn deployment_defaults(object: &mut Value) {
+    let spec = &mut object["spec"];
+    set_default(spec, "/replicas", 1.into());
+    set_default(spec, "/strategy/type", "RollingUpdate".into());
+    if spec["strategy"]["type"] == "RollingUpdate" {
+        set_default(spec, "/strategy/rollingUpdate/maxSurge", "25%".into());
+        set_default(spec, "/strategy/rollingUpdate/maxUnavailable", "25%".into());
+    }
+    set_default(spec, "/revisionHistoryLimit", 10.into());
+    set_default(spec, "/progressDeadlineSeconds", 600.into());
+    template_defaults(&mut spec["template"]);
+    set_default(object, "/status", json!({}));
+}
+
+/// Deployments and ReplicaSets: a selector that never changes and that the template matches.
+fn workload_errors(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let spec = &object["spec"];
+    let mut causes = Vec::new();
+    if spec["replicas"].as_i64().is_none_or(|replicas| replicas < 0) {
+        let text = "must be greater than or equal to 0";
+        causes.push(Cause::invalid("spec.replicas", &spec["replicas"], text));
+    }
+    if spec["selector"].is_null() {
+        causes.push(Cause::required("spec.selector", ""));
+    } else if entries(&spec["selector"]["matchLabels"]) == 0 && spec["selector"]["matchExpressions"].is_null()
+    {
+        let text = "empty selector is invalid for deployment";
+        causes.push(Cause::invalid("spec.selector", &spec["selector"], text));
+    }
+    let labels = &spec["template"]["metadata"]["labels"];
+    if !selector::Labels::from_object(&spec["selector"]).matches(labels) {
+        let text = "`selector` does not match template `labels`";
+        causes.push(Cause::invalid("spec.template.metadata.labels", labels, text));
+    }
+    causes.extend(container_errors(&spec["template"]["spec"], "spec.template.spec"));
+    if let Some(before) = before
+        && before["spec"]["selector"] != spec["selector"]
+    {
+        causes.push(Cause::invalid("spec.selector", &spec["selector"], "field is immutable"));
+    }
+    causes
+}
+
+fn container_errors(spec: &Value, at: &str) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    if spec["containers"].as_array().is_none_or(Vec::is_empty) {
+        causes.push(Cause::required(format!("{at}.containers"), ""));
+    }
+    for (index, container) in each(&spec["containers"]).enumerate() {
+        let at = format!("{at}.containers[{index}]");
+        for field in ["name", "image"] {
+            if container[field].as_str().is_none_or(str::is_empty) {
+                causes.push(Cause::required(format!("{at}.{field}"), ""));
+            }
+        }
+        if each(&spec["containers"]).take(index).any(|other| other["name"] == container["name"]) {
+            causes.push(Cause::duplicate(format!("{at}.name"), &container["name"]));
+        }
+        for (index, port) in each(&container["ports"]).enumerate() {
+            let number = &port["containerPort"];
+            if !number.as_i64().is_some_and(|port| (1..=65535).contains(&port)) {
+                let at = format!("{at}.ports[{index}].containerPort");
+                causes.push(match number.is_null() {
+                    true => Cause::required(at, ""),
+                    false => Cause::invalid(at, number, "must be between 1 and 65535, inclusive"),
+                });
+            }
+        }
+    }
+    causes
+}
+
+fn containers_and_images(spec: &Value) -> [Value; 2] {
+    let joined = |field: &str| -> Value {
+        let all: Vec<&str> = each(&spec["containers"]).filter_map(|one| one[field].as_str()).collect();
+        all.join(",").into()
+    };
+    [joined("name"), joined("image")]
+}
+
+fn deployment_cells(object: &Value, clock: &Clock) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let count = |field: &str| status[field].as_i64().unwrap_or(0);
+    let [names, images] = containers_and_images(&spec["template"]["spec"]);
+    vec![
+        name(object),
+        format!("{}/{}", count("readyReplicas"), spec["replicas"]).into(),
+        count("updatedReplicas").to_string().into(),
+        count("availableReplicas").to_string().into(),
+        age(object, clock),
+        names,
+        images,
+        selector::shown(&spec["selector"]["matchLabels"]).into(),
+    ]
+}
+
+fn replica_set_cells(object: &Value, clock: &Clock) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let count = |field: &str| status[field].as_i64().unwrap_or(0);
+    let [names, images] = containers_and_images(&spec["template"]["spec"]);
+    vec![
+        name(object),
+        spec["replicas"].clone(),
+        count("replicas").into(),
+        count("readyReplicas").into(),
+        age(object, clock),
+        names,
+        images,
+        selector::shown(&spec["selector"]["matchLabels"]).into(),
+    ]
+}
+
+fn pod_cells(object: &Value, clock: &Clock) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let containers = each(&status["containerStatuses"]);
+    let ready = containers.filter(|one| one["ready"] == true).count();
+    let restarts: i64 =
+        each(&status["containerStatuses"]).filter_map(|one| one["restartCount"].as_i64()).sum();
+    let waiting =
+        each(&status["containerStatuses"]).find_map(|one| one["state"]["waiting"]["reason"].as_str());
+    let phase = match object["metadata"]["deletionTimestamp"].is_null() {
+        true => waiting.or(status["phase"].as_str()).unwrap_or("Unknown"),
+        false => "Terminating",
+    };
+    let text = |value: &Value| Value::from(value.as_str().unwrap_or("<none>"));
+    vec![
+        name(object),
+        format!("{ready}/{}", each(&spec["containers"]).count()).into(),
+        phase.into(),
+        restarts.to_string().into(),
+        age(object, clock),
+        text(&status["podIP"]),
+        text(&spec["nodeName"]),
+        "<none>".into(),
+        "<none>".into(),
+    ]
+}
+
+fn node_cells(object: &Value, clock: &Clock) -> Vec<Value> {
+    let status = &object["status"];
+    let ready = each(&status["conditions"]).any(|one| one["type"] == "Ready" && one["status"] == "True");
+    let address = each(&status["addresses"]).find(|one| one["type"] == "InternalIP");
+    vec![
+        name(object),
+        if ready { "Ready" } else { "NotReady" }.into(),
+        "<none>".into(),
+        age(object, clock),
+        status["nodeInfo"]["kubeletVersion"].clone(),
+        address.map_or("<none>".into(), |one| one["address"].clone()),
+    ]
+}
+
+fn event_cells(object: &Value, clock: &Clock) -> Vec<Value> {
+    let involved = &object["involvedObject"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (kind, of) = (text(&involved["kind"]).to_lowercase(), text(&involved["name"]));
+    let first = [&object["firstTimestamp"], &object["eventTime"]];
+    let last = [&object["series"]["lastObservedTime"], &object["lastTimestamp"], first[0], first[1]];
+    let seen = |times: &[&Value]| times.iter().find(|time| !time.is_null()).map(|time| clock.age(time));
+    let count = object["series"]["count"].as_i64().or(object["count"].as_i64()).unwrap_or(1);
+    let source = object["source"]["component"].as_str().or(object["reportingComponent"].as_str());
+    vec![
+        seen(&last).unwrap_or_else(|| "<unknown>".to_owned()).into(),
+        object["type"].clone(),
+        object["reason"].clone(),
+        format!("{kind}/{of}").into(),
+        text(&involved["fieldPath"]).into(),
+        source.unwrap_or_default().into(),
+        text(&object["message"]).trim().into(),
+        seen(&first).unwrap_or_else(|| "<unknown>".to_owned()).into(),
+        count.to_string().into(),
+        name(object),
+    ]
+}
+
+/// The fields of an Event that are called differently in the core group and in events.k8s.io.
+const EVENT_FIELDS: &[(&str, &str)] = &[
+    ("involvedObject", "regarding"),
+    ("message", "note"),
+    ("source", "deprecatedSource"),
+    ("firstTimestamp", "deprecatedFirstTimestamp"),
+    ("lastTimestamp", "deprecatedLastTimestamp"),
+    ("count", "deprecatedCount"),
+    ("reportingComponent", "reportingController"),
+];
+
+/// From `events.k8s.io/v1` to the core `v1`, which is what is stored. Fields that are core already stay.
+pub(super) fn event_as_core(object: &mut Value) {
+    object["apiVersion"] = "v1".into();
+    rename(object, EVENT_FIELDS.iter().map(|&(core, new)| (new, core)));
+    // Typed in Go: always there.
+    set_default(object, "/source", json!({}));
+    set_default(object, "/reportingComponent", "".into());
+    set_default(object, "/reportingInstance", "".into());
+    for time in ["firstTimestamp", "lastTimestamp", "eventTime"] {
+        set_default(object, &format!("/{time}"), Value::Null);
+    }
+}
+
+fn event_as_new(object: &mut Value) {
+    rename(object, EVENT_FIELDS.iter().copied());
+}
+
+fn rename<'a>(object: &mut Value, fields: impl Iterator<Item = (&'a str, &'a str)>) {
+    let Some(object) = object.as_object_mut() else { return };
+    for (from, to) in fields {
+        if let Some(value) = object.remove(from) {
+            object.insert(to.to_owned(), value);
+        }
+    }
+}
+
+/// What an Event must have. Events are checked in their core form, whatever view they were written in.
+fn event_errors(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let namespace = &object["metadata"]["namespace"];
+    let of = object["involvedObject"]["namespace"].as_str().unwrap_or_default();
+    let home = if of.is_empty() { "default" } else { of };
+    if namespace != home && !(of.is_empty() && namespace == "kube-system") {
+        let text = "does not match event.namespace";
+        causes.push(Cause::invalid("involvedObject.namespace", &of.into(), text));
+    }
+    // Only events.k8s.io asks for the time, and only what has a time is held to its rules.
+    if object["eventTime"].is_null() || before.is_some() {
+        return causes;
+    }
+    for field in ["reportingComponent", "reportingInstance", "action", "reason"] {
+        if object[field].as_str().is_none_or(str::is_empty) {
+            let shown = if field == "reportingComponent" { "reportingController" } else { field };
+            causes.push(Cause::required(shown, ""));
+        }
+    }
+    if object["type"] != "Normal" && object["type"] != "Warning" {
+        causes.push(Cause::invalid("type", &object["type"], "has invalid value"));
+    }
+    if object["message"].as_str().is_some_and(|message| message.len() > 1024) {
+        causes.push(Cause::invalid("message", &"".into(), "can have at most 1024 characters"));
+    }
+    causes
+}
+
+fn lease_errors(object: &Value, _before: Option<&Value>) -> Vec<Cause> {
+    let spec = &object["spec"];
+    let mut causes = Vec::new();
+    if spec["leaseDurationSeconds"].as_i64().is_some_and(|secs| secs <= 0) {
+        let text = "must be greater than 0";
+        causes.push(Cause::invalid("spec.leaseDurationSeconds", &spec["leaseDurationSeconds"], text));
+    }
+    if spec["leaseTransitions"].as_i64().is_some_and(|count| count < 0) {
+        let text = "must be greater than or equal to 0";
+        causes.push(Cause::invalid("spec.leaseTransitions", &spec["leaseTransitions"], text));
+    }
+    causes
+}

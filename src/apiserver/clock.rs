@@ -1,0 +1,93 @@
+//! The time, as objects carry it: `2026-11-21T07:14:34Z`.
+//!
+//! It runs on tokio's clock, so a test that pauses and advances time sees ages and deadlines move with it.
+
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+/// Wall-clock time that stands still when tokio's clock does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    started: SystemTime,
+    at: Instant,
+}
+
+impl Clock {
+    pub(super) fn new() -> Clock {
+        Clock { started: SystemTime::now(), at: Instant::now() }
+    }
+
+    fn now(&self) -> SystemTime {
+        self.started + self.at.elapsed()
+    }
+
+    /// metav1.Time: whole seconds.
+    pub(super) fn time(&self) -> String {
+        self.time_in(Duration::ZERO)
+    }
+
+    pub(super) fn time_in(&self, later: Duration) -> String {
+        humantime::format_rfc3339_seconds(self.now() + later).to_string()
+    }
+
+    /// metav1.MicroTime: exactly six digits.
+    pub(super) fn micro_time(&self) -> String {
+        humantime::format_rfc3339_micros(self.now()).to_string()
+    }
+
+    /// Seconds since the epoch, for certificates and names.
+    pub(super) fn nanos(&self) -> u128 {
+        self.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos()
+    }
+
+    /// How long ago a timestamp was. `None` if it is none.
+    pub(super) fn since(&self, timestamp: &Value) -> Option<Duration> {
+        let then = humantime::parse_rfc3339_weak(timestamp.as_str()?).ok()?;
+        Some(self.now().duration_since(then).unwrap_or_default())
+    }
+
+    /// The age column: `<unknown>` without a timestamp.
+    pub(super) fn age(&self, timestamp: &Value) -> String {
+        self.since(timestamp).map_or_else(|| "<unknown>".to_owned(), human_duration)
+    }
+}
+
+/// kubectl's own rounding: the older, the coarser. See apimachinery/pkg/util/duration.HumanDuration.
+pub(super) fn human_duration(age: Duration) -> String {
+    let secs = age.as_secs();
+    let (mins, hours) = (secs / 60, secs / 3600);
+    let two = |big: u64, unit: &str, small: u64, small_unit: &str| match small {
+        0 => format!("{big}{unit}"),
+        small => format!("{big}{unit}{small}{small_unit}"),
+    };
+    match secs {
+        0..120 => format!("{secs}s"),
+        120..600 => two(mins, "m", secs % 60, "s"),
+        600..10_800 => format!("{mins}m"),
+        10_800..28_800 => two(hours, "h", mins % 60, "m"),
+        28_800..172_800 => format!("{hours}h"),
+        172_800..691_200 => two(hours / 24, "d", hours % 24, "h"),
+        691_200..63_072_000 => format!("{}d", hours / 24),
+        63_072_000..252_288_000 => two(hours / 24 / 365, "y", (hours / 24) % 365, "d"),
+        _ => format!("{}y", hours / 24 / 365),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_rounded_as_kubectl_does() {
+        let shown = |secs| human_duration(Duration::from_secs(secs));
+        assert_eq!(shown(0), "0s");
+        assert_eq!(shown(119), "119s");
+        assert_eq!(shown(120), "2m");
+        assert_eq!(shown(125), "2m5s");
+        assert_eq!(shown(3600), "60m");
+        assert_eq!(shown(3 * 3600 + 60), "3h1m");
+        assert_eq!(shown(2 * 86_400 + 3600), "2d1h");
+    }
+}

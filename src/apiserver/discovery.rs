@@ -1,0 +1,186 @@
+//! What kubectl asks before it does anything: which resources are there, and what do they look like.
+//!
+//! ```text
+//! GET /apis   Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList
+//! {"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","items":[{"metadata":{"name":"apps"},"versions":[…]}]}
+//! ```
+
+use serde_json::{Map, Value, json};
+
+use super::kinds::{Kind, Kinds, Rules, group_version};
+
+/// The version that this server answers as. It must be semantic, or `kubectl version` fails.
+pub(super) fn version() -> Value {
+    json!({"major": "1", "minor": "36", "emulationMajor": "1", "emulationMinor": "36",
+        "minCompatibilityMajor": "1", "minCompatibilityMinor": "35", "gitVersion": "v1.36.0-listwatch",
+        "gitCommit": "", "gitTreeState": "", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none (Rust)",
+        "compiler": "rustc", "platform": "linux/amd64"})
+}
+
+const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const SUBRESOURCE_VERBS: [&str; 3] = ["get", "patch", "update"];
+
+/// `/api` or `/apis` in one answer, with all resources: what kubectl since 1.27 asks for.
+pub(super) fn aggregated(kinds: &Kinds, core: bool) -> Value {
+    let mut items = Vec::new();
+    for group in kinds.groups().iter().filter(|group| group.is_empty() == core) {
+        let mut versions = Vec::new();
+        for version in kinds.versions(group) {
+            let of_version = kinds.in_group(group).filter(|kind| kind.version == version);
+            let resources: Vec<Value> = of_version.map(|kind| aggregated_resource(kind)).collect();
+            versions.push(json!({"version": version, "resources": resources, "freshness": "Current"}));
+        }
+        let metadata = if core { json!({}) } else { json!({"name": group}) };
+        items.push(json!({"metadata": metadata, "versions": versions}));
+    }
+    json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items})
+}
+
+fn aggregated_resource(kind: &Kind) -> Value {
+    let response_kind = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
+    let mut resource = json!({"resource": kind.plural, "responseKind": response_kind,
+        "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
+        "singularResource": kind.singular, "verbs": VERBS});
+    add_names(&mut resource, kind);
+    let subresources: Vec<Value> = kind
+        .subresources()
+        .into_iter()
+        .map(|name| {
+            let response_kind = match name {
+                "scale" => json!({"group": "autoscaling", "version": "v1", "kind": "Scale"}),
+                _ => response_kind.clone(),
+            };
+            json!({"subresource": name, "responseKind": response_kind, "verbs": SUBRESOURCE_VERBS})
+        })
+        .collect();
+    if !subresources.is_empty() {
+        resource["subresources"] = subresources.into();
+    }
+    resource
+}
+
+fn add_names(resource: &mut Value, kind: &Kind) {
+    for (field, names) in [("shortNames", &kind.short_names), ("categories", &kind.categories)] {
+        if !names.is_empty() {
+            resource[field] = names.clone().into();
+        }
+    }
+}
+
+/// `/api` in the old form.
+pub(super) fn api_versions() -> Value {
+    json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
+}
+
+/// `/apis` in the old form.
+pub(super) fn groups(kinds: &Kinds) -> Value {
+    let groups = kinds.groups().iter().filter(|group| !group.is_empty());
+    let groups: Vec<Value> = groups.filter_map(|name| group_parts(kinds, name)).collect();
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+}
+
+/// `/apis/GROUP`.
+pub(super) fn group(kinds: &Kinds, name: &str) -> Option<Value> {
+    let mut group = group_parts(kinds, name)?;
+    group["kind"] = "APIGroup".into();
+    group["apiVersion"] = "v1".into();
+    Some(group)
+}
+
+fn group_parts(kinds: &Kinds, name: &str) -> Option<Value> {
+    let versions: Vec<Value> = kinds
+        .versions(name)
+        .iter()
+        .map(|version| json!({"groupVersion": group_version(name, version), "version": version}))
+        .collect();
+    let preferred = versions.first()?.clone();
+    Some(json!({"name": name, "versions": versions, "preferredVersion": preferred}))
+}
+
+/// `/api/v1`, `/apis/GROUP/VERSION`.
+pub(super) fn resources(kinds: &Kinds, group: &str, version: &str) -> Option<Value> {
+    let mut resources = Vec::new();
+    for kind in kinds.in_group(group).filter(|kind| kind.version == version) {
+        let mut resource = json!({"name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
+            "kind": kind.kind, "verbs": VERBS});
+        add_names(&mut resource, kind);
+        resources.push(resource);
+        for name in kind.subresources() {
+            let mut resource = json!({"name": format!("{}/{name}", kind.plural), "singularName": "",
+                "namespaced": kind.namespaced, "kind": kind.kind, "verbs": SUBRESOURCE_VERBS});
+            if name == "scale" {
+                resource["group"] = "autoscaling".into();
+                resource["version"] = "v1".into();
+                resource["kind"] = "Scale".into();
+            }
+            resources.push(resource);
+        }
+    }
+    if resources.is_empty() {
+        return None;
+    }
+    Some(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version(group, version),
+        "resources": resources}))
+}
+
+/// `/openapi/v3`: where the documents are.
+pub(super) fn openapi_index(kinds: &Kinds, revision: u64) -> Value {
+    let mut paths = Map::new();
+    for group in kinds.groups() {
+        for version in kinds.versions(group) {
+            let path =
+                if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
+            let url = format!("/openapi/v3/{path}?hash={revision}");
+            paths.insert(path, json!({"serverRelativeURL": url}));
+        }
+    }
+    json!({"paths": paths})
+}
+
+/// `/openapi/v3/apis/GROUP/VERSION`. For custom resources the whole schema, so that `kubectl explain` has something to
+/// explain; for built-in kinds just enough for kubectl to find that the server validates fields.
+pub(super) fn openapi(kinds: &Kinds, group: &str, version: &str) -> Option<Value> {
+    let (mut paths, mut schemas) = (Map::new(), Map::new());
+    for kind in kinds.in_group(group).filter(|kind| kind.version == version) {
+        let gvk = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
+        let mut name: Vec<&str> = kind.group.split('.').filter(|part| !part.is_empty()).collect();
+        name.reverse();
+        name.extend([kind.version.as_str(), kind.kind.as_str()]);
+        let name = name.join(".");
+        let content =
+            json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}});
+        let answer = json!({"200": {"description": "OK", "content": content}});
+        let operation = |verb: &str, action: &str| {
+            json!({"operationId": format!("{verb}{}", kind.kind), "x-kubernetes-action": action,
+                "x-kubernetes-group-version-kind": gvk, "responses": answer,
+                "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}]})
+        };
+        let root =
+            if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+        let place = if kind.namespaced { "/namespaces/{namespace}" } else { "" };
+        let path = format!("{root}{place}/{}", kind.plural);
+        paths.insert(
+            format!("{path}/{{name}}"),
+            json!({
+            "get": operation("read", "get"), "patch": operation("patch", "patch"),
+            "put": operation("replace", "put")}),
+        );
+        paths.insert(path, json!({"post": operation("create", "post")}));
+        let mut schema = match &kind.rules {
+            Rules::BuiltIn(_) => json!({"type": "object"}),
+            Rules::Custom(custom) => custom.schema.source().clone(),
+        };
+        let text = |text: &str| json!({"type": "string", "description": text});
+        schema["properties"]["apiVersion"] = text("Group and version of the kind.");
+        schema["properties"]["kind"] = text("The kind of this object.");
+        schema["properties"]["metadata"] =
+            json!({"type": "object", "description": "Standard object's metadata."});
+        schema["x-kubernetes-group-version-kind"] = json!([gvk]);
+        schemas.insert(name, schema);
+    }
+    if paths.is_empty() {
+        return None;
+    }
+    Some(json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.36.0"}, "paths": paths,
+        "components": {"schemas": schemas}}))
+}

@@ -1,0 +1,110 @@
+//! From values to bytes, as Go's encoder writes them, and bodies that are written as they are read.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame};
+use serde_json::Value;
+
+use super::{faults::Cut, watch::Watch};
+
+/// One line of JSON. Go escapes `<`, `>`, `&` and the two line separators of Unicode, so that JSON can stand in HTML;
+/// a long note full of them makes a line six times as long.
+pub(super) fn line(value: &Value) -> Bytes {
+    let mut line = escape(&value.to_string());
+    line.push('\n');
+    line.into()
+}
+
+/// JSON for people.
+pub(super) fn pretty(value: &Value) -> Bytes {
+    escape(&format!("{value:#}")).into()
+}
+
+fn escape(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len() + 1);
+    for c in json.chars() {
+        match c {
+            '<' => escaped.push_str("\\u003c"),
+            '>' => escaped.push_str("\\u003e"),
+            '&' => escaped.push_str("\\u0026"),
+            '\u{2028}' => escaped.push_str("\\u2028"),
+            '\u{2029}' => escaped.push_str("\\u2029"),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// The body of an answer.
+pub(super) enum AnswerBody {
+    Whole(Option<Bytes>),
+    Stream(Stream),
+}
+
+/// A watch that is being read. It works only when the connection asks for more.
+pub(super) struct Stream {
+    next: Pin<Box<dyn Future<Output = Step> + Send>>,
+    done: bool,
+}
+
+type Step = (Watch, usize, Bytes, Option<Result<Bytes, Cut>>);
+
+impl Stream {
+    pub(super) fn new(watch: Watch, chunk_bytes: usize) -> Stream {
+        Stream { next: Box::pin(step(watch, chunk_bytes, Bytes::new())), done: false }
+    }
+}
+
+/// The next piece of at most `chunk_bytes`; what is left over comes first.
+async fn step(mut watch: Watch, chunk_bytes: usize, rest: Bytes) -> Step {
+    let line = if rest.is_empty() { watch.next().await } else { Some(Ok(rest)) };
+    match line {
+        Some(Ok(mut line)) if chunk_bytes > 0 && line.len() > chunk_bytes => {
+            let piece = line.split_to(chunk_bytes);
+            (watch, chunk_bytes, line, Some(Ok(piece)))
+        }
+        line => (watch, chunk_bytes, Bytes::new(), line),
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        match self.get_mut() {
+            AnswerBody::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            AnswerBody::Stream(stream) if stream.done => Poll::Ready(None),
+            AnswerBody::Stream(stream) => {
+                let (watch, chunk_bytes, rest, piece) = match stream.next.as_mut().poll(context) {
+                    Poll::Ready(step) => step,
+                    Poll::Pending => return Poll::Pending,
+                };
+                match piece {
+                    Some(Ok(_)) => stream.next = Box::pin(step(watch, chunk_bytes, rest)),
+                    Some(Err(Cut)) | None => stream.done = true,
+                }
+                Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, AnswerBody::Whole(None))
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        match self {
+            AnswerBody::Whole(Some(bytes)) => hyper::body::SizeHint::with_exact(bytes.len() as u64),
+            AnswerBody::Whole(None) => hyper::body::SizeHint::with_exact(0),
+            AnswerBody::Stream(_) => hyper::body::SizeHint::new(),
+        }
+    }
+}

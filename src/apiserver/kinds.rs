@@ -1,0 +1,289 @@
+//! The kinds of objects that are served: one table entry for each built-in kind, one for each version of a CRD.
+//!
+//! A kind is found by its place in a path, `/apis/GROUP/VERSION/…/PLURAL`. Everything above this file treats a
+//! Deployment and a custom resource alike: they differ in their [`Rules`] and nowhere else.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::Value;
+
+use super::{
+    builtin::{BUILT_IN, BuiltIn},
+    clock::Clock,
+    crd::Custom,
+    refusal::Cause,
+};
+
+/// One kind in one version.
+#[derive(Debug)]
+pub(super) struct Kind {
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) plural: String,
+    pub(super) singular: String,
+    pub(super) kind: String,
+    pub(super) list_kind: String,
+    pub(super) short_names: Vec<String>,
+    pub(super) categories: Vec<String>,
+    pub(super) namespaced: bool,
+    pub(super) has_status: bool,
+    pub(super) scale: Option<ScalePaths>,
+    /// What a field selector can name beside name and namespace: `spec.nodeName`.
+    pub(super) fields: Vec<String>,
+    pub(super) rules: Rules,
+}
+
+/// Where the scale subresource finds its numbers, as JSON pointers.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ScalePaths {
+    pub(super) spec: String,
+    pub(super) status: String,
+    pub(super) selector: Option<String>,
+}
+
+/// What makes one kind unlike another.
+#[derive(Debug)]
+pub(super) enum Rules {
+    BuiltIn(&'static BuiltIn),
+    Custom(Box<Custom>),
+}
+
+impl Kind {
+    fn built_in(entry: &'static BuiltIn) -> Kind {
+        let owned = |list: &[&str]| list.iter().map(|&one| one.to_owned()).collect();
+        let scale = entry.scale.then(|| ScalePaths {
+            spec: "/spec/replicas".to_owned(),
+            status: "/status/replicas".to_owned(),
+            selector: None,
+        });
+        Kind {
+            group: entry.group.to_owned(),
+            version: entry.version.to_owned(),
+            plural: entry.plural.to_owned(),
+            singular: entry.kind.to_lowercase(),
+            kind: entry.kind.to_owned(),
+            list_kind: format!("{}List", entry.kind),
+            short_names: owned(entry.short_names),
+            categories: owned(entry.categories),
+            namespaced: entry.namespaced,
+            has_status: entry.status,
+            scale,
+            fields: owned(entry.fields),
+            rules: Rules::BuiltIn(entry),
+        }
+    }
+
+    /// `deployments.apps`, or `configmaps` in the core group: how messages name a resource.
+    pub(super) fn resource(&self) -> String {
+        resource_name(&self.plural, &self.group)
+    }
+
+    /// The collection that holds the objects. Events are one collection with two views.
+    pub(super) fn stored_in(&self) -> String {
+        if self.group == "events.k8s.io" { "events".to_owned() } else { self.resource() }
+    }
+
+    /// `apps/v1`, or `v1` in the core group.
+    pub(super) fn api_version(&self) -> String {
+        group_version(&self.group, &self.version)
+    }
+
+    pub(super) fn is_custom(&self) -> bool {
+        matches!(self.rules, Rules::Custom(_))
+    }
+
+    /// Whether `metadata.generation` counts the changes of the spec.
+    pub(super) fn has_generation(&self) -> bool {
+        match &self.rules {
+            Rules::BuiltIn(entry) => entry.generation,
+            Rules::Custom(_) => true,
+        }
+    }
+
+    /// Whether a PUT must say which version it replaces.
+    pub(super) fn needs_version(&self) -> bool {
+        match &self.rules {
+            Rules::BuiltIn(entry) => {
+                matches!(entry.kind, "Lease" | "CustomResourceDefinition" | "ServiceAccount")
+            }
+            Rules::Custom(_) => true,
+        }
+    }
+
+    /// Whether a PUT of an object that is not there makes it.
+    pub(super) fn creates_on_put(&self) -> bool {
+        matches!(&self.rules, Rules::BuiltIn(entry) if matches!(entry.kind, "Lease" | "Event"))
+    }
+
+    /// Whether a delete answers with the object instead of a Status.
+    pub(super) fn delete_answers_object(&self) -> bool {
+        matches!(&self.rules, Rules::BuiltIn(entry) if matches!(entry.kind, "Pod" | "Service" | "ServiceAccount"))
+    }
+
+    /// What is wrong with an object, given what it was before.
+    pub(super) fn validate(&self, object: &Value, before: Option<&Value>) -> Vec<Cause> {
+        match &self.rules {
+            Rules::BuiltIn(entry) => (entry.validate)(object, before),
+            Rules::Custom(custom) => custom.schema.validate(object, before),
+        }
+    }
+
+    /// Fill in what the author left out.
+    pub(super) fn set_defaults(&self, object: &mut Value) {
+        match &self.rules {
+            Rules::BuiltIn(entry) => (entry.defaults)(object),
+            Rules::Custom(custom) => custom.schema.set_defaults(object),
+        }
+    }
+
+    /// The cells of a table row.
+    pub(super) fn cells(&self, object: &Value, clock: &Clock) -> Vec<Value> {
+        match &self.rules {
+            Rules::BuiltIn(entry) => (entry.cells)(object, clock),
+            Rules::Custom(custom) => custom.cells(object, clock),
+        }
+    }
+
+    /// An object as this version shows it. What is stored can be in another version of the same kind.
+    pub(super) fn view(&self, stored: &Value) -> Value {
+        let mut object = stored.clone();
+        self.convert(&mut object);
+        object
+    }
+
+    /// Conversion strategy `None` of a CRD: the apiVersion changes, and what this version does not know is dropped.
+    pub(super) fn convert(&self, object: &mut Value) {
+        if object["apiVersion"] == self.api_version() {
+            return;
+        }
+        object["apiVersion"] = self.api_version().into();
+        match &self.rules {
+            Rules::BuiltIn(entry) => (entry.convert)(object),
+            Rules::Custom(custom) => {
+                custom.schema.prune(object);
+                custom.schema.set_defaults(object);
+            }
+        }
+    }
+
+    /// The subresources, by name.
+    pub(super) fn subresources(&self) -> Vec<&'static str> {
+        let mut names = Vec::new();
+        if self.has_status {
+            names.push("status");
+        }
+        if self.scale.is_some() {
+            names.push("scale");
+        }
+        if self.kind == "Namespace" {
+            names.push("finalize");
+        }
+        names
+    }
+}
+
+/// `deployments.apps`, `configmaps`.
+pub(super) fn resource_name(plural: &str, group: &str) -> String {
+    if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }
+}
+
+/// `apps/v1`, `v1`.
+pub(super) fn group_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
+/// All kinds that are served now.
+#[derive(Debug)]
+pub(super) struct Kinds {
+    /// In the order in which discovery lists the groups.
+    groups: Vec<String>,
+    /// By group, version and plural.
+    by_path: BTreeMap<(String, String, String), Arc<Kind>>,
+}
+
+impl Kinds {
+    pub(super) fn new() -> Kinds {
+        let mut kinds = Kinds { groups: Vec::new(), by_path: BTreeMap::new() };
+        for entry in BUILT_IN {
+            kinds.insert(Kind::built_in(entry));
+        }
+        kinds
+    }
+
+    fn insert(&mut self, kind: Kind) {
+        if !self.groups.contains(&kind.group) {
+            self.groups.push(kind.group.clone());
+        }
+        let path = (kind.group.clone(), kind.version.clone(), kind.plural.clone());
+        self.by_path.insert(path, Arc::new(kind));
+    }
+
+    pub(super) fn get(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
+        self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    }
+
+    /// The kind of a built-in entry, known to be there.
+    pub(super) fn built_in(&self, group: &str, plural: &str) -> Arc<Kind> {
+        let kind = self.get(group, "v1", plural);
+        Arc::clone(kind.expect("only called with the name of a table entry"))
+    }
+
+    /// Some served version of a kind that an ownerReference names.
+    pub(super) fn by_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Kind>> {
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        self.by_path.values().find(|one| one.group == group && one.kind == kind)
+    }
+
+    /// Replace all versions of a custom resource.
+    pub(super) fn replace_custom(&mut self, group: &str, plural: &str, versions: Vec<Kind>) {
+        self.by_path.retain(|(a_group, _, a_plural), _| a_group != group || a_plural != plural);
+        for kind in versions {
+            self.insert(kind);
+        }
+        let by_path = &self.by_path;
+        self.groups.retain(|group| by_path.keys().any(|(a_group, _, _)| a_group == group));
+    }
+
+    pub(super) fn groups(&self) -> &[String] {
+        &self.groups
+    }
+
+    /// The kinds of a group, by version.
+    pub(super) fn in_group<'a>(&'a self, group: &'a str) -> impl Iterator<Item = &'a Arc<Kind>> {
+        self.by_path.values().filter(move |kind| kind.group == group)
+    }
+
+    /// One kind per collection: what a namespace can hold, what the garbage collector looks through.
+    pub(super) fn collections(&self) -> BTreeMap<String, Arc<Kind>> {
+        let mut collections = BTreeMap::new();
+        for kind in self.by_path.values() {
+            collections.entry(kind.stored_in()).or_insert_with(|| Arc::clone(kind));
+        }
+        collections
+    }
+
+    /// The versions of a group, preferred first: v1 before v1beta1, v2 before v1.
+    pub(super) fn versions(&self, group: &str) -> Vec<String> {
+        let mut versions: Vec<String> = self.in_group(group).map(|kind| kind.version.clone()).collect();
+        versions.sort_by_key(|version| std::cmp::Reverse(version_priority(version)));
+        versions.dedup();
+        versions
+    }
+}
+
+/// Stable before beta before alpha, then by number: apimachinery/pkg/version/helpers.go.
+pub(super) fn version_priority(version: &str) -> (u8, u64, u64) {
+    let number = |text: &str| text.parse::<u64>().ok();
+    let Some(rest) = version.strip_prefix('v') else { return (0, 0, 0) };
+    if let Some(major) = number(rest) {
+        return (3, major, 0);
+    }
+    for (level, word) in [(2, "beta"), (1, "alpha")] {
+        if let Some((major, minor)) = rest.split_once(word)
+            && let (Some(major), Some(minor)) = (number(major), number(minor))
+        {
+            return (level, major, minor);
+        }
+    }
+    (0, 0, 0)
+}

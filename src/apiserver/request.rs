@@ -1,0 +1,234 @@
+//! A request, taken apart: what it is about, what it asks for, who asks.
+//!
+//! ```text
+//! GET /apis/demo.example.com/v1/namespaces/default/widgets/w1/status?pretty=true
+//!           group            version           namespace  resource name subresource
+//! ```
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, header};
+
+use super::refusal::{Cause, Refusal};
+
+/// What a handler gets to see.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) method: Method,
+    pub(super) path: String,
+    pub(super) query: Query,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+impl Request {
+    fn header(&self, name: header::HeaderName) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    pub(super) fn user_agent(&self) -> &str {
+        self.header(header::USER_AGENT)
+    }
+
+    /// The media type of the body, without parameters.
+    pub(super) fn content_type(&self) -> &str {
+        self.header(header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim()
+    }
+
+    pub(super) fn bearer_token(&self) -> Option<&str> {
+        self.header(header::AUTHORIZATION).strip_prefix("Bearer ").map(str::trim)
+    }
+
+    /// The body of a write: JSON or YAML.
+    pub(super) fn object(&self) -> Result<serde_json::Value, Refusal> {
+        match self.content_type() {
+            "" | "application/json" => serde_json::from_slice(&self.body).map_err(|error| {
+                let text = format!("the object provided is unrecognized: couldn't get version/kind; json parse error: {error}");
+                Refusal::bad_request(text)
+            }),
+            "application/yaml" => yaml_serde::from_slice(&self.body).map_err(|error| {
+                Refusal::bad_request(format!("error converting YAML to JSON: {error}"))
+            }),
+            // The real one also takes protobuf here. This one does not, and does not list it.
+            _ => Err(Refusal::unsupported_media_type(&["application/json", "application/yaml"])),
+        }
+    }
+
+    pub(super) fn accept(&self) -> Result<Accept, Refusal> {
+        Accept::parse(self.header(header::ACCEPT))
+    }
+
+    /// What discovery looks for in Accept.
+    pub(super) fn accepts(&self, text: &str) -> bool {
+        self.header(header::ACCEPT).contains(text)
+    }
+
+    /// Whether a person reads the answer.
+    pub(super) fn wants_pretty(&self) -> bool {
+        match self.query.get("pretty") {
+            Some(pretty) => pretty.is_empty() || !matches!(pretty.to_lowercase().as_str(), "false" | "0"),
+            None => ["curl", "Wget", "Mozilla/5.0"].iter().any(|agent| self.user_agent().starts_with(agent)),
+        }
+    }
+}
+
+/// The parameters behind the `?`, decoded.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub(super) fn parse(text: &str) -> Query {
+        Query(url::form_urlencoded::parse(text.as_bytes()).into_owned().collect())
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(super) fn text(&self, name: &str) -> &str {
+        self.get(name).unwrap_or_default()
+    }
+
+    /// Every value but `false` and `0` is true, even `maybe`.
+    pub(super) fn flag(&self, name: &str) -> Option<bool> {
+        self.get(name).map(|value| !matches!(value.to_lowercase().as_str(), "false" | "0"))
+    }
+
+    pub(super) fn number(&self, name: &str) -> Result<Option<i64>, Refusal> {
+        match self.text(name) {
+            "" => Ok(None),
+            text => text.parse().map(Some).map_err(|_| {
+                Refusal::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
+            }),
+        }
+    }
+
+    pub(super) fn dry_run(&self, options: &str) -> Result<bool, Refusal> {
+        match self.get("dryRun") {
+            None => Ok(false),
+            Some("All") => Ok(true),
+            Some(other) => {
+                let cause = Cause::not_supported("dryRun", &serde_json::json!([other]), &["All".to_owned()]);
+                Err(Refusal::invalid_options(options, vec![cause]))
+            }
+        }
+    }
+}
+
+/// The form in which the answer is wanted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Accept {
+    Json,
+    Yaml,
+    Table,
+    Metadata,
+    MetadataList,
+}
+
+impl Accept {
+    /// The first form in the list that we have, as the client put them in its order.
+    fn parse(text: &str) -> Result<Accept, Refusal> {
+        if text.trim().is_empty() {
+            return Ok(Accept::Json);
+        }
+        for clause in text.split(',') {
+            let mut parts = clause.split(';').map(str::trim);
+            let media = parts.next().unwrap_or_default();
+            let parts: Vec<&str> = parts.collect();
+            let parameter =
+                |name: &str| parts.iter().find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+            match (media, parameter("as")) {
+                ("application/json" | "*/*" | "application/*", None) => return Ok(Accept::Json),
+                ("application/yaml", None) => return Ok(Accept::Yaml),
+                ("application/json", Some(form)) if parameter("g") == Some("meta.k8s.io") => {
+                    match (form, parameter("v")) {
+                        ("Table", Some("v1")) => return Ok(Accept::Table),
+                        ("PartialObjectMetadata", Some("v1")) => return Ok(Accept::Metadata),
+                        ("PartialObjectMetadataList", Some("v1")) => return Ok(Accept::MetadataList),
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        let text = "only the following media types are accepted: application/json, application/yaml, \
+            application/vnd.kubernetes.protobuf";
+        Err(Refusal::not_acceptable(text))
+    }
+}
+
+/// The parts of a resource path.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Path {
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) namespace: Option<String>,
+    pub(super) plural: String,
+    pub(super) name: Option<String>,
+    pub(super) subresource: Option<String>,
+    /// The old form, `/api/v1/watch/…`, which this server does not speak.
+    pub(super) old_watch: bool,
+}
+
+impl Path {
+    /// `None` for a path that is no resource's: discovery, health, nonsense.
+    pub(super) fn parse(path: &str) -> Option<Path> {
+        let mut parts: Vec<String> = Vec::new();
+        for part in path.strip_prefix('/')?.split('/') {
+            parts.push(percent_decode(part));
+        }
+        let mut parts = parts.into_iter();
+        let group = match parts.next()?.as_str() {
+            "api" => String::new(),
+            "apis" => parts.next()?,
+            _ => return None,
+        };
+        let version = parts.next()?;
+        let mut parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
+        let old_watch = parts.first().is_some_and(|part| part == "watch");
+        if old_watch {
+            parts.remove(0);
+        }
+        let mut namespace = None;
+        // /namespaces/default/pods is about pods; /namespaces/default and …/default/status are about the namespace.
+        let about_namespace = matches!(parts.get(2).map(String::as_str), None | Some("status" | "finalize"));
+        if parts.first().is_some_and(|part| part == "namespaces") && !about_namespace {
+            namespace = Some(parts.remove(1));
+            parts.remove(0);
+        }
+        let mut parts = parts.into_iter();
+        let plural = parts.next()?;
+        let (name, subresource) = (parts.next(), parts.next());
+        if parts.next().is_some() {
+            return None;
+        }
+        Some(Path { group, version, namespace, plural, name, subresource, old_watch })
+    }
+}
+
+fn percent_decode(part: &str) -> String {
+    // Plus is a plus in a path, unlike in a query.
+    let pair = format!("x={}", part.replace('+', "%2B"));
+    url::form_urlencoded::parse(pair.as_bytes())
+        .next()
+        .map(|(_, value)| value.into_owned())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_name_namespaces_and_what_is_in_them() {
+        let parsed = |path| Path::parse(path).expect(path);
+        let path = parsed("/apis/apps/v1/namespaces/default/deployments/web/scale");
+        assert_eq!(path.namespace.as_deref(), Some("default"));
+        assert_eq!((path.plural.as_str(), path.subresource.as_deref()), ("deployments", Some("scale")));
+        let path = parsed("/api/v1/namespaces/default");
+        assert_eq!((path.plural.as_str(), path.name.as_deref()), ("namespaces", Some("default")));
+        let path = parsed("/api/v1/namespaces/default/finalize");
+        assert_eq!((path.plural.as_str(), path.subresource.as_deref()), ("namespaces", Some("finalize")));
+        assert_eq!(Path::parse("/version"), None);
+        assert_eq!(Path::parse("/apis/apps/v1"), None);
+    }
+}

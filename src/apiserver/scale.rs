@@ -1,0 +1,67 @@
+//! The scale subresource: the replicas of anything, always in the shape of `autoscaling/v1 Scale`.
+//!
+//! ```json
+//! {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": {"name": "web", "resourceVersion": "23"},
+//!  "spec": {"replicas": 5}, "status": {"replicas": 3, "selector": "app=web"}}
+//! ```
+
+use serde_json::{Value, json};
+
+use super::{
+    kinds::{Kind, Rules},
+    refusal::{Cause, Refusal},
+    selector,
+};
+
+/// The Scale of an object.
+pub(super) fn of(kind: &Kind, object: &Value) -> Value {
+    let Some(paths) = &kind.scale else { return Value::Null };
+    let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
+    let mut metadata = json!({});
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if !object["metadata"][field].is_null() {
+            metadata[field] = object["metadata"][field].clone();
+        }
+    }
+    let mut spec = json!({});
+    // Go leaves out a zero.
+    if number(&paths.spec) != 0 {
+        spec["replicas"] = number(&paths.spec).into();
+    }
+    let mut status = json!({"replicas": number(&paths.status)});
+    let selector = match (&kind.rules, &paths.selector) {
+        (Rules::BuiltIn(_), _) => Some(selector::shown(&object["spec"]["selector"]["matchLabels"])),
+        (Rules::Custom(_), Some(pointer)) => {
+            object.pointer(pointer).and_then(Value::as_str).map(str::to_owned)
+        }
+        (Rules::Custom(_), None) => None,
+    };
+    if let Some(selector) = selector.filter(|selector| !selector.is_empty()) {
+        status["selector"] = selector.into();
+    }
+    json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status})
+}
+
+/// The object with the replicas of a Scale, and with its version if it names one.
+pub(super) fn put(kind: &Kind, object: &Value, scale: &Value) -> Result<Value, Refusal> {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    if replicas < 0 {
+        let text = "must be greater than or equal to 0";
+        let cause = Cause::invalid("spec.replicas", &replicas.into(), text);
+        return Err(Refusal::invalid(kind, name, vec![cause]));
+    }
+    let mut object = object.clone();
+    if let Some(paths) = &kind.scale {
+        let mut place = &mut object;
+        for part in paths.spec.split('/').skip(1) {
+            place = &mut place[part];
+        }
+        *place = replicas.into();
+    }
+    if let Some(version) = scale["metadata"]["resourceVersion"].as_str().filter(|version| !version.is_empty())
+    {
+        object["metadata"]["resourceVersion"] = version.into();
+    }
+    Ok(object)
+}

@@ -1,0 +1,468 @@
+//! Structural schemas: what a CRD says about its objects, and what the API server does with it.
+//!
+//! ```yaml
+//! openAPIV3Schema: {type: object, properties: {spec: {type: object, required: [image], properties: {
+//!   image: {type: string}, port: {type: integer, minimum: 1, default: 80}}}}}
+//! ```
+//!
+//! Three passes over an object, in this order: unknown fields are pruned, missing ones get their defaults, then it is
+//! validated, by the crate `jsonschema` for the schema and by the crate `cel` for `x-kubernetes-validations`.
+
+use jsonschema::{ValidationError, error::ValidationErrorKind};
+use serde_json::{Map, Value, json};
+
+use super::refusal::Cause;
+
+/// A schema ready for use.
+#[derive(Debug)]
+pub(super) struct Schema {
+    source: Value,
+    validator: jsonschema::Validator,
+    rules: Vec<Rule>,
+}
+
+/// One of `x-kubernetes-validations`, and where in the schema it stands.
+#[derive(Debug)]
+struct Rule {
+    /// Property names; `[]` goes into each item, `{}` into each value of a map.
+    path: Vec<String>,
+    program: cel::Program,
+    /// A transition rule: it holds between an object and what was there before.
+    needs_old: bool,
+    rule: String,
+    message: Option<String>,
+    message_expression: Option<cel::Program>,
+    reason: Option<String>,
+}
+
+impl Schema {
+    /// Fails with a sentence if the schema or one of its rules cannot be compiled.
+    pub(super) fn compile(source: &Value) -> Result<Schema, String> {
+        let mut standard = json!({"type": "object"});
+        if !source.is_null() {
+            standard = as_json_schema(source);
+        }
+        let validator = jsonschema::options()
+            .with_draft(jsonschema::Draft::Draft4)
+            .build(&standard)
+            .map_err(|error| error.to_string())?;
+        let mut rules = Vec::new();
+        collect_rules(source, &mut Vec::new(), &mut rules)?;
+        Ok(Schema { source: source.clone(), validator, rules })
+    }
+
+    /// As the CRD has it, for OpenAPI.
+    pub(super) fn source(&self) -> &Value {
+        &self.source
+    }
+
+    /// Drop what the schema does not name, and say what it was: `spec.bogus`.
+    pub(super) fn prune(&self, object: &mut Value) -> Vec<String> {
+        let mut pruned = Vec::new();
+        prune(object, &self.source, &mut Vec::new(), &mut pruned);
+        pruned
+    }
+
+    /// Fill in the defaults of what is missing.
+    pub(super) fn set_defaults(&self, object: &mut Value) {
+        set_defaults(object, &self.source);
+    }
+
+    /// What is wrong with an object.
+    pub(super) fn validate(&self, object: &Value, before: Option<&Value>) -> Vec<Cause> {
+        let mut causes: Vec<Cause> = self.validator.iter_errors(object).flat_map(as_causes).collect();
+        // Rules are only tried on objects of the right shape, as in the real one.
+        if causes.is_empty() {
+            for rule in &self.rules {
+                rule.check(object, before, &rule.path, String::new(), &mut causes);
+            }
+        }
+        causes
+    }
+}
+
+/// Kubernetes' dialect in the words of JSON Schema draft 4: `nullable` and int-or-string become lists of types.
+/// Its formats are left out: the real server checks a few of them only.
+fn as_json_schema(schema: &Value) -> Value {
+    let Some(schema) = schema.as_object() else { return schema.clone() };
+    let mut standard = Map::new();
+    for (word, value) in schema {
+        let value = match word.as_str() {
+            "properties" => {
+                let each = value.as_object().into_iter().flatten();
+                each.map(|(name, schema)| (name.clone(), as_json_schema(schema))).collect()
+            }
+            "items" | "not" | "additionalProperties" => as_json_schema(value),
+            "allOf" | "anyOf" | "oneOf" => {
+                value.as_array().into_iter().flatten().map(as_json_schema).collect()
+            }
+            "required" if value.as_array().is_none_or(Vec::is_empty) => continue,
+            "type" | "required" | "enum" | "minimum" | "maximum" | "exclusiveMinimum"
+            | "exclusiveMaximum" | "minLength" | "maxLength" | "pattern" | "minItems" | "maxItems"
+            | "uniqueItems" | "multipleOf" | "minProperties" | "maxProperties" => value.clone(),
+            _ => continue,
+        };
+        standard.insert(word.clone(), value);
+    }
+    if schema.get("x-kubernetes-int-or-string") == Some(&true.into()) {
+        standard.insert("type".to_owned(), json!(["integer", "string"]));
+    }
+    if schema.get("nullable") == Some(&true.into()) {
+        if let Some(Value::String(one)) = standard.get("type").cloned() {
+            standard.insert("type".to_owned(), json!([one, "null"]));
+        }
+        if let Some(Value::Array(options)) = standard.get_mut("enum") {
+            options.push(Value::Null);
+        }
+    }
+    standard.into()
+}
+
+/// One error of `jsonschema` in the words of kube-openapi.
+fn as_causes(error: ValidationError<'_>) -> Vec<Cause> {
+    let field = field_path(error.instance_path().as_str());
+    let value = error.instance();
+    let says = |text: String| format!("{} in body {text}", if field.is_empty() { "body" } else { &field });
+    let invalid = |text: String| Cause::invalid(field.clone(), value, &says(text));
+    let too_many = |what: &str, limit: u64| {
+        let length = value.as_array().map_or(0, Vec::len);
+        let length = value.as_object().map_or(length, Map::len);
+        let unit = if what.is_empty() { "items" } else { what };
+        Cause::too_many(field.clone(), length, &format!("must have at most {limit} {unit}"))
+    };
+    let cause = match error.kind() {
+        ValidationErrorKind::Type { kind } => {
+            let wanted = match kind {
+                jsonschema::error::TypeKind::Single(one) => one.to_string(),
+                jsonschema::error::TypeKind::Multiple(set) => {
+                    let names: Vec<String> = set.iter().map(|one| one.to_string()).collect();
+                    if names.contains(&"string".to_owned()) && names.contains(&"integer".to_owned()) {
+                        "integer,string".to_owned()
+                    } else {
+                        names.into_iter().find(|name| name != "null").unwrap_or_default()
+                    }
+                }
+            };
+            let is = json_type(value);
+            Cause::wrong_type(field.clone(), &is.into(), &says(format!("must be of type {wanted}: {is:?}")))
+        }
+        ValidationErrorKind::Required { property } => {
+            let name = property.as_str().unwrap_or_default();
+            let field = if field.is_empty() { name.to_owned() } else { format!("{field}.{name}") };
+            Cause::required(field, "")
+        }
+        ValidationErrorKind::Enum { options } => {
+            let options = options.as_array().into_iter().flatten().filter(|one| !one.is_null());
+            let options: Vec<String> =
+                options.map(|one| one.as_str().map_or_else(|| one.to_string(), str::to_owned)).collect();
+            Cause::not_supported(field.clone(), value, &options)
+        }
+        ValidationErrorKind::Minimum { limit } => {
+            invalid(format!("should be greater than or equal to {limit}"))
+        }
+        ValidationErrorKind::Maximum { limit } => invalid(format!("should be less than or equal to {limit}")),
+        ValidationErrorKind::ExclusiveMinimum { limit } => invalid(format!("should be greater than {limit}")),
+        ValidationErrorKind::ExclusiveMaximum { limit } => invalid(format!("should be less than {limit}")),
+        ValidationErrorKind::MinLength { limit } => invalid(format!("should be at least {limit} chars long")),
+        ValidationErrorKind::MaxLength { limit } => {
+            Cause::too_long(field.clone(), &format!("may not be more than {limit} bytes"))
+        }
+        ValidationErrorKind::Pattern { pattern } => invalid(format!("should match '{pattern}'")),
+        ValidationErrorKind::MinItems { limit } => invalid(format!("should have at least {limit} items")),
+        ValidationErrorKind::MaxItems { limit } => too_many("", *limit),
+        ValidationErrorKind::MinProperties { limit } => {
+            invalid(format!("should have at least {limit} properties"))
+        }
+        ValidationErrorKind::MaxProperties { limit } => too_many("items", *limit),
+        ValidationErrorKind::MultipleOf { multiple_of } => {
+            invalid(format!("should be a multiple of {multiple_of}"))
+        }
+        ValidationErrorKind::UniqueItems => invalid("shouldn't contain duplicates".to_owned()),
+        ValidationErrorKind::OneOfNotValid { .. } | ValidationErrorKind::OneOfMultipleValid { .. } => {
+            invalid("must validate one and only one schema (oneOf)".to_owned())
+        }
+        ValidationErrorKind::AnyOf { .. } => invalid("must validate at least one schema (anyOf)".to_owned()),
+        ValidationErrorKind::Not { .. } => invalid("must not validate the schema (not)".to_owned()),
+        // The library's enum is open, and its keywords beyond OpenAPI v3 were filtered out above.
+        _ => Cause::invalid(field.clone(), value, &error.to_string()),
+    };
+    vec![cause]
+}
+
+fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// `/spec/ports/0/name` as `spec.ports[0].name`.
+fn field_path(pointer: &str) -> String {
+    let mut path = String::new();
+    for part in pointer.split('/').skip(1) {
+        let part = part.replace("~1", "/").replace("~0", "~");
+        if part.bytes().all(|byte| byte.is_ascii_digit()) {
+            path.push_str(&format!("[{part}]"));
+            continue;
+        }
+        if !path.is_empty() {
+            path.push('.');
+        }
+        path.push_str(&part);
+    }
+    path
+}
+
+fn preserves_unknown(schema: &Value) -> bool {
+    schema["x-kubernetes-preserve-unknown-fields"] == true
+}
+
+fn prune(value: &mut Value, schema: &Value, path: &mut Vec<String>, pruned: &mut Vec<String>) {
+    // apiVersion, kind and metadata belong to every object, whether the schema names them or not.
+    let whole_object = path.is_empty() || schema["x-kubernetes-embedded-resource"] == true;
+    match value {
+        Value::Object(map) => {
+            let mut unknown = Vec::new();
+            for (name, value) in map.iter_mut() {
+                if whole_object && matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
+                    continue;
+                }
+                path.push(name.clone());
+                let known = &schema["properties"][name];
+                if known.is_object() {
+                    prune(value, known, path, pruned);
+                } else if schema["additionalProperties"].is_object() {
+                    prune(value, &schema["additionalProperties"], path, pruned);
+                } else if schema["additionalProperties"] != true && !preserves_unknown(schema) {
+                    pruned.push(path.join("."));
+                    unknown.push(name.clone());
+                }
+                path.pop();
+            }
+            for name in unknown {
+                map.remove(&name);
+            }
+        }
+        Value::Array(list) => {
+            for (index, value) in list.iter_mut().enumerate() {
+                let Some(last) = path.last_mut() else { continue };
+                let plain = last.clone();
+                last.push_str(&format!("[{index}]"));
+                prune(value, &schema["items"], path, pruned);
+                if let Some(last) = path.last_mut() {
+                    *last = plain;
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn set_defaults(value: &mut Value, schema: &Value) {
+    match value {
+        Value::Object(map) => {
+            for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+                // A null where null is not allowed counts as missing.
+                let missing = match map.get(name) {
+                    None => true,
+                    Some(value) => value.is_null() && schema["nullable"] != true,
+                };
+                if let (true, Some(default)) = (missing, schema.get("default")) {
+                    map.insert(name.clone(), default.clone());
+                }
+                if let Some(value) = map.get_mut(name) {
+                    set_defaults(value, schema);
+                }
+            }
+            if schema["additionalProperties"].is_object() {
+                for (name, value) in map {
+                    if schema["properties"][name].is_null() {
+                        set_defaults(value, &schema["additionalProperties"]);
+                    }
+                }
+            }
+        }
+        Value::Array(list) => {
+            for value in list {
+                set_defaults(value, &schema["items"]);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn collect_rules(schema: &Value, path: &mut Vec<String>, rules: &mut Vec<Rule>) -> Result<(), String> {
+    for (index, source) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate() {
+        let text = |field: &str| source[field].as_str().map(str::to_owned);
+        let rule = text("rule").unwrap_or_default();
+        let compile = |source: &str| {
+            cel::Program::compile(source).map_err(|error| {
+                format!("x-kubernetes-validations[{index}].rule: compilation failed: {error}")
+            })
+        };
+        rules.push(Rule {
+            path: path.clone(),
+            program: compile(&rule)?,
+            needs_old: rule.contains("oldSelf"),
+            message: text("message"),
+            message_expression: text("messageExpression").map(|source| compile(&source)).transpose()?,
+            reason: text("reason"),
+            rule,
+        });
+    }
+    let mut inside = |name: &str, schema: &Value| {
+        path.push(name.to_owned());
+        let result = collect_rules(schema, path, rules);
+        path.pop();
+        result
+    };
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        inside(name, schema)?;
+    }
+    if schema["items"].is_object() {
+        inside("[]", &schema["items"])?;
+    }
+    if schema["additionalProperties"].is_object() {
+        inside("{}", &schema["additionalProperties"])?;
+    }
+    Ok(())
+}
+
+impl Rule {
+    /// Walk down to where the rule stands, then try it there.
+    fn check(
+        &self,
+        value: &Value,
+        old: Option<&Value>,
+        path: &[String],
+        field: String,
+        causes: &mut Vec<Cause>,
+    ) {
+        let Some((step, rest)) = path.split_first() else {
+            causes.extend(self.check_here(value, old, field));
+            return;
+        };
+        match step.as_str() {
+            "[]" => {
+                // Items of a list have no identity across versions here, so transition rules see no old item.
+                for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+                    self.check(item, None, rest, format!("{field}[{index}]"), causes);
+                }
+            }
+            "{}" => {
+                for (name, item) in value.as_object().into_iter().flatten() {
+                    let old = old.and_then(|old| old.get(name));
+                    self.check(item, old, rest, format!("{field}[{name}]"), causes);
+                }
+            }
+            name => {
+                let Some(inner) = value.get(name) else { return };
+                let old = old.and_then(|old| old.get(name));
+                let field = if field.is_empty() { name.to_owned() } else { format!("{field}.{name}") };
+                self.check(inner, old, rest, field, causes);
+            }
+        }
+    }
+
+    fn check_here(&self, value: &Value, old: Option<&Value>, field: String) -> Option<Cause> {
+        if value.is_null() || (self.needs_old && old.is_none()) {
+            return None;
+        }
+        let mut context = cel::Context::default();
+        let known = context.add_variable("self", value).and_then(|()| match old {
+            Some(old) => context.add_variable("oldSelf", old),
+            None => Ok(()),
+        });
+        if let Err(error) = known {
+            return Some(Cause::invalid(field, value, &format!("rule: {}: {error}", self.rule)));
+        }
+        match self.program.execute(&context) {
+            Ok(cel::Value::Bool(true)) => return None,
+            Ok(_) => {}
+            // A rule that uses a function that the library lacks is refused, not passed over.
+            Err(error) => {
+                return Some(Cause::invalid(field, value, &format!("rule: {}: {error}", self.rule)));
+            }
+        }
+        let computed = self.message_expression.as_ref().and_then(|program| match program.execute(&context) {
+            Ok(cel::Value::String(text)) => Some(text.to_string()),
+            Ok(_) | Err(_) => None,
+        });
+        let message = computed.or_else(|| self.message.clone());
+        let message = message.unwrap_or_else(|| format!("failed rule: {}", self.rule));
+        Some(match self.reason.as_deref() {
+            Some("FieldValueForbidden") => Cause::forbidden(field, &message),
+            Some("FieldValueRequired") => Cause::required(field, &message),
+            Some("FieldValueDuplicate") => Cause::duplicate(field, value),
+            // FieldValueInvalid, the default.
+            Some(_) | None => Cause::invalid(field, &Value::from(go_type(value)), &message),
+        })
+    }
+}
+
+/// In the message of a failed rule the real server prints only the type of the value, in quotes.
+fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Object(_) => "object",
+        other => json_type(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema() -> Schema {
+        let source = json!({"type": "object", "properties": {"spec": {
+        "type": "object", "required": ["size"],
+        "x-kubernetes-validations": [{"rule": "self.size >= self.least", "message": "too small"}],
+        "properties": {
+            "size": {"type": "integer", "minimum": 1, "maximum": 100,
+                "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "immutable"}]},
+            "least": {"type": "integer", "default": 0},
+            "color": {"type": "string", "enum": ["red", "blue"]},
+            "note": {"type": "string", "nullable": true},
+        }}}});
+        Schema::compile(&source).expect("a good schema")
+    }
+
+    fn messages(object: Value, before: Option<Value>) -> Vec<String> {
+        let schema = schema();
+        let mut object = object;
+        schema.prune(&mut object);
+        schema.set_defaults(&mut object);
+        let causes = schema.validate(&object, before.as_ref());
+        causes.iter().map(|cause| cause.to_string()).collect()
+    }
+
+    #[test]
+    fn errors_read_as_those_of_the_real_server() {
+        let object = json!({"spec": {"size": 1000, "color": "pink", "note": 1, "bogus": true}});
+        expect_test::expect![[r#"
+            [
+                "spec.color: Unsupported value: \"pink\": supported values: \"red\", \"blue\"",
+                "spec.note: Invalid value: \"integer\": spec.note in body must be of type string: \"integer\"",
+                "spec.size: Invalid value: 1000: spec.size in body should be less than or equal to 100",
+            ]
+        "#]]
+        .assert_debug_eq(&messages(object, None));
+        assert_eq!(messages(json!({"spec": {"note": null}}), None), ["spec.size: Required value"]);
+    }
+
+    #[test]
+    fn rules_see_the_object_and_what_it_was() {
+        let was = json!({"spec": {"size": 3, "least": 0}});
+        assert!(messages(was.clone(), None).is_empty());
+        assert_eq!(
+            messages(json!({"spec": {"size": 3, "least": 5}}), None),
+            ["spec: Invalid value: \"object\": too small"]
+        );
+        let moved = json!({"spec": {"size": 4}});
+        assert_eq!(messages(moved, Some(was)), ["spec.size: Invalid value: \"integer\": immutable"]);
+    }
+}

@@ -1,0 +1,213 @@
+//! Connections: TLS with a certificate of our own making, HTTP/1.1 or HTTP/2 as the client likes (ALPN), and the
+//! tasks that serve them.
+
+use std::{
+    convert::Infallible,
+    fmt::Display,
+    sync::{Arc, Mutex},
+};
+
+use http::{Response, header};
+use http_body_util::{BodyExt, Limited};
+use hyper::{body::Incoming, rt::Executor, service::service_fn};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::{ServerConfig, pki_types::PrivateKeyDer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+use tokio_rustls::TlsAcceptor;
+
+use super::{
+    RequestRecord, Server,
+    answer::{Answer, answer},
+    encode::AnswerBody,
+    faults::Effect,
+    lock,
+    refusal::Refusal,
+    request::{Query, Request},
+};
+
+/// Largest body of a request: `MaxRequestBodyBytes` of the real one.
+const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// Streams on one HTTP/2 connection, and the window of each: what kube-apiserver 1.36 sends in its SETTINGS.
+const HTTP2_STREAMS_MAX: u32 = 100;
+const HTTP2_WINDOW_BYTES: u32 = 256 * 1024;
+
+/// Our certificate authority, and what it signed for us.
+pub(super) struct Identity {
+    pub(super) ca_pem: String,
+    pub(super) acceptor: TlsAcceptor,
+}
+
+impl Identity {
+    /// Elliptic keys (P-256) are made in no time; RSA would take longer than everything else at start.
+    pub(super) fn new() -> Result<Identity, String> {
+        let text = |error: &dyn Display| error.to_string();
+        let mut params = CertificateParams::new(Vec::new()).map_err(|error| text(&error))?;
+        params.distinguished_name.push(DnType::CommonName, "listwatch embedded CA");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let ca_key = KeyPair::generate().map_err(|error| text(&error))?;
+        let ca = params.self_signed(&ca_key).map_err(|error| text(&error))?;
+        let issuer = Issuer::new(params, ca_key);
+
+        let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned(), "kubernetes.default.svc".to_owned()];
+        let mut params = CertificateParams::new(names).map_err(|error| text(&error))?;
+        params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate().map_err(|error| text(&error))?;
+        let certificate = params.signed_by(&key, &issuer).map_err(|error| text(&error))?;
+
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| text(&error))?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone(), ca.der().clone()], key)
+            .map_err(|error| text(&error))?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Identity { ca_pem: ca.pem(), acceptor: TlsAcceptor::from(Arc::new(config)) })
+    }
+}
+
+/// All tasks of a server, so that all of them end with it. hyper spawns the streams of HTTP/2 in here as well.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tasks(Arc<Mutex<JoinSet<()>>>);
+
+impl Tasks {
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = lock(&self.0);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+
+    pub(super) fn abort(&self) {
+        lock(&self.0).abort_all();
+    }
+
+    /// Abort, and wait until all are gone and their sockets closed.
+    pub(super) async fn stop(&self) {
+        let mut tasks = std::mem::take(&mut *lock(&self.0));
+        tasks.shutdown().await;
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
+    fn execute(&self, task: F) {
+        self.spawn(task);
+    }
+}
+
+/// Take connections. Runs until aborted.
+pub(super) async fn accept(listener: TcpListener, acceptor: TlsAcceptor, server: Arc<Server>, tasks: Tasks) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tasks.spawn(connection(stream, acceptor.clone(), Arc::clone(&server), tasks.clone()));
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely: others may close theirs meanwhile.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server>, tasks: Tasks) {
+    // Events are small and should leave at once.
+    let _ = stream.set_nodelay(true);
+    let mut restarts = server.restarts.subscribe();
+    let stream = match acceptor.accept(stream).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::debug!(%error, "TLS handshake failed");
+            return;
+        }
+    };
+    let mut builder = auto::Builder::new(tasks);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(None);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .initial_stream_window_size(HTTP2_WINDOW_BYTES)
+        .max_send_buf_size(HTTP2_WINDOW_BYTES as usize);
+    let service = service_fn(move |request| serve(Arc::clone(&server), request));
+    tokio::select! {
+        served = builder.serve_connection(TokioIo::new(stream), service) => {
+            if let Err(error) = served {
+                tracing::debug!(%error, "connection ended");
+            }
+        }
+        _ = restarts.changed() => {}
+    }
+}
+
+async fn serve(
+    server: Arc<Server>,
+    request: http::Request<Incoming>,
+) -> Result<Response<AnswerBody>, Infallible> {
+    let (parts, body) = request.into_parts();
+    let path_and_query = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+    let query = parts.uri.query().unwrap_or_default().to_owned();
+    let body = match Limited::new(body, BODY_BYTES_MAX).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) => Err(error.to_string()),
+    };
+    let too_large = body.is_err();
+    let request = Request {
+        method: parts.method,
+        path: parts.uri.path().to_owned(),
+        query: Query::parse(&query),
+        headers: parts.headers,
+        body: body.unwrap_or_default(),
+    };
+    let user = request.bearer_token().and_then(|token| server.user(token));
+    let planned = server.planned_for(&request, &path_and_query);
+    if let Some(Effect::Delay(delay)) = planned {
+        tokio::time::sleep(delay).await;
+    }
+    let answer = match (planned, &user) {
+        (Some(Effect::Answer { status, body, retry_after_secs }), _) => {
+            Answer::planned(status, body, retry_after_secs)
+        }
+        // Health is for everybody, as are the versions.
+        (_, None) if !is_public(&request) => Answer::refused(Refusal::unauthorized()),
+        _ if too_large => Answer::refused(Refusal::too_large(BODY_BYTES_MAX)),
+        _ => answer(&server, &request).await,
+    };
+    server.record(RequestRecord {
+        method: request.method.to_string(),
+        path: request.path.clone(),
+        query,
+        user_agent: request.user_agent().to_owned(),
+        user: user.unwrap_or_default(),
+        status: answer.status(),
+    });
+    let pretty = request.wants_pretty();
+    let unauthorized = answer.status() == 401;
+    let mut response = answer.into_response(pretty, server.chunk_bytes());
+    // Go's server ends the connection of whom it does not know, HTTP/2 by GOAWAY.
+    if unauthorized && parts.version < http::Version::HTTP_2 {
+        response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    }
+    Ok(response)
+}
+
+/// Paths that need no token, if none was sent: the role `system:public-info-viewer`.
+fn is_public(request: &Request) -> bool {
+    let path = request.path.as_str();
+    request.bearer_token().is_none() && ["/healthz", "/livez", "/readyz", "/version"].contains(&path)
+}

@@ -1,0 +1,292 @@
+//! What etcd and the watch cache are to the real one: objects, one counter of versions, and the last changes of
+//! each collection.
+//!
+//! One counter for everything, as in etcd: each write takes the next number, and that is the `resourceVersion` of the
+//! object. A deletion takes one too. Nothing here knows about HTTP, and nothing waits.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    fmt,
+    sync::Arc,
+};
+
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::{clock::Clock, kinds::Kinds};
+
+/// Where an object is: its collection (`deployments.apps`) and its key there (`default/web`, or `node-1`).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Place {
+    pub(super) collection: String,
+    pub(super) key: String,
+}
+
+impl Place {
+    pub(super) fn new(collection: impl Into<String>, namespace: Option<&str>, name: &str) -> Place {
+        let key = match namespace {
+            Some(namespace) => format!("{namespace}/{name}"),
+            None => name.to_owned(),
+        };
+        Place { collection: collection.into(), key }
+    }
+
+    pub(super) fn namespace(&self) -> Option<&str> {
+        self.key.split_once('/').map(|(namespace, _)| namespace)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.key.rsplit('/').next().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.collection, self.key)
+    }
+}
+
+/// One write: what was there, what is there now.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    pub(super) revision: u64,
+    pub(super) key: String,
+    pub(super) before: Option<Arc<Value>>,
+    pub(super) after: Option<Arc<Value>>,
+}
+
+/// The objects of one resource, in the order of their keys, and their last changes.
+#[derive(Debug)]
+pub(super) struct Collection {
+    pub(super) objects: BTreeMap<String, Arc<Value>>,
+    changes: VecDeque<Change>,
+    /// The oldest version from which all later changes are still known.
+    pub(super) floor: u64,
+    changed: watch::Sender<u64>,
+}
+
+impl Collection {
+    fn new(floor: u64) -> Collection {
+        Collection {
+            objects: BTreeMap::new(),
+            changes: VecDeque::new(),
+            floor,
+            changed: watch::Sender::new(0),
+        }
+    }
+
+    /// The changes after `revision`, oldest first. `None` if some of them are forgotten.
+    pub(super) fn since(&self, revision: u64) -> Option<impl Iterator<Item = &Change>> {
+        if revision < self.floor {
+            return None;
+        }
+        let first = self.changes.partition_point(|change| change.revision <= revision);
+        Some(self.changes.range(first..))
+    }
+
+    /// The objects as they were at `revision`: today's, with the later changes undone.
+    pub(super) fn at(&self, revision: u64) -> Option<BTreeMap<String, Arc<Value>>> {
+        let later: Vec<&Change> = self.since(revision)?.collect();
+        let mut objects = self.objects.clone();
+        for change in later.into_iter().rev() {
+            match &change.before {
+                Some(before) => objects.insert(change.key.clone(), Arc::clone(before)),
+                None => objects.remove(&change.key),
+            };
+        }
+        Some(objects)
+    }
+
+    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Forget all changes: only who is up to date can go on from here.
+    fn forget(&mut self, revision: u64) {
+        self.changes.clear();
+        self.floor = revision;
+        self.wake();
+    }
+
+    fn wake(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+}
+
+/// Everything that is stored, and the kinds that say how.
+#[derive(Debug)]
+pub(super) struct Storage {
+    pub(super) kinds: Kinds,
+    pub(super) clock: Clock,
+    revision: u64,
+    /// How many changes each collection remembers.
+    history: usize,
+    collections: HashMap<String, Collection>,
+    /// By the uid of an owner, what names it in its ownerReferences.
+    dependents: HashMap<String, BTreeSet<Place>>,
+    /// The changes that the controllers have not seen yet. `None`: nobody controls.
+    journal: Option<Vec<(String, Change)>>,
+    written: watch::Sender<u64>,
+}
+
+impl Storage {
+    pub(super) fn new(history: usize, controllers: bool) -> Storage {
+        let kinds = Kinds::new();
+        // etcd starts at 1 as well.
+        let revision = 1;
+        let collections = kinds.collections().into_keys().map(|name| (name, Collection::new(revision)));
+        Storage {
+            collections: collections.collect(),
+            kinds,
+            clock: Clock::new(),
+            revision,
+            history,
+            dependents: HashMap::new(),
+            journal: controllers.then(Vec::new),
+            written: watch::Sender::new(revision),
+        }
+    }
+
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Whoever waits for a version waits here.
+    pub(super) fn written(&self) -> watch::Receiver<u64> {
+        self.written.subscribe()
+    }
+
+    pub(super) fn collection(&self, name: &str) -> Option<&Collection> {
+        self.collections.get(name)
+    }
+
+    /// Make room for the objects of a new CRD.
+    pub(super) fn add_collection(&mut self, name: &str) {
+        let revision = self.revision;
+        self.collections.entry(name.to_owned()).or_insert_with(|| Collection::new(revision));
+    }
+
+    pub(super) fn remove_collection(&mut self, name: &str) {
+        if let Some(collection) = self.collections.remove(name) {
+            collection.wake();
+        }
+    }
+
+    pub(super) fn get(&self, place: &Place) -> Option<&Arc<Value>> {
+        self.collections.get(&place.collection)?.objects.get(&place.key)
+    }
+
+    /// Store an object as the next version, and answer it with that version in it.
+    pub(super) fn put(&mut self, place: &Place, mut object: Value) -> Arc<Value> {
+        object["metadata"]["resourceVersion"] = (self.revision + 1).to_string().into();
+        let object = Arc::new(object);
+        self.commit(place, Some(Arc::clone(&object)));
+        object
+    }
+
+    /// Take an object away.
+    pub(super) fn remove(&mut self, place: &Place) {
+        self.commit(place, None);
+    }
+
+    /// The only place where anything changes.
+    fn commit(&mut self, place: &Place, after: Option<Arc<Value>>) {
+        self.revision += 1;
+        let revision = self.revision;
+        let collection =
+            self.collections.entry(place.collection.clone()).or_insert_with(|| Collection::new(revision - 1));
+        let before = match &after {
+            Some(after) => collection.objects.insert(place.key.clone(), Arc::clone(after)),
+            None => collection.objects.remove(&place.key),
+        };
+        let change = Change { revision, key: place.key.clone(), before, after };
+        for owner in owners(change.before.as_deref()) {
+            if let Some(places) = self.dependents.get_mut(owner) {
+                places.remove(place);
+                if places.is_empty() {
+                    self.dependents.remove(owner);
+                }
+            }
+        }
+        for owner in owners(change.after.as_deref()) {
+            self.dependents.entry(owner.to_owned()).or_default().insert(place.clone());
+        }
+        if let Some(journal) = &mut self.journal {
+            journal.push((place.collection.clone(), change.clone()));
+        }
+        collection.changes.push_back(change);
+        if collection.changes.len() > self.history
+            && let Some(forgotten) = collection.changes.pop_front()
+        {
+            collection.floor = forgotten.revision;
+        }
+        collection.wake();
+        self.written.send_replace(revision);
+    }
+
+    /// Change objects in place, without a new version: what a changed schema does to what is read.
+    pub(super) fn rewrite(&mut self, collection: &str, change: impl Fn(&mut Value)) {
+        let Some(collection) = self.collections.get_mut(collection) else { return };
+        for object in collection.objects.values_mut() {
+            change(Arc::make_mut(object));
+        }
+    }
+
+    /// What names an owner in its ownerReferences.
+    pub(super) fn dependents(&self, uid: &str) -> Vec<Place> {
+        self.dependents.get(uid).into_iter().flatten().cloned().collect()
+    }
+
+    /// The changes since the last call, for the controllers.
+    pub(super) fn take_journal(&mut self) -> Vec<(String, Change)> {
+        self.journal.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// As after a restart: what is stored stays, what happened before is forgotten.
+    pub(super) fn forget_history(&mut self) {
+        for collection in self.collections.values_mut() {
+            collection.forget(self.revision);
+        }
+    }
+
+    /// The same for one collection, whose CRD changed: its watch cache is made anew.
+    pub(super) fn forget_history_of(&mut self, collection: &str) {
+        if let Some(collection) = self.collections.get_mut(collection) {
+            collection.forget(self.revision);
+        }
+    }
+}
+
+fn owners(object: Option<&Value>) -> impl Iterator<Item = &str> {
+    let references = object.and_then(|object| object["metadata"]["ownerReferences"].as_array());
+    references.into_iter().flatten().filter_map(|reference| reference["uid"].as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn versions(collection: &Collection, since: u64) -> Option<Vec<u64>> {
+        collection.since(since).map(|changes| changes.map(|change| change.revision).collect())
+    }
+
+    #[tokio::test]
+    async fn the_past_can_be_listed_until_it_is_forgotten() {
+        let mut storage = Storage::new(3, false);
+        let place = Place::new("configmaps", Some("default"), "a");
+        for value in ["one", "two", "three", "four"] {
+            storage.put(&place, json!({"data": {"value": value}}));
+        }
+        storage.remove(&place);
+        let collection = storage.collection("configmaps").expect("built in");
+        assert_eq!(versions(collection, 2), None);
+        assert_eq!(versions(collection, 3), Some(vec![4, 5, 6]));
+        assert_eq!(versions(collection, 9), Some(vec![]));
+        let then = collection.at(4).expect("remembered");
+        assert_eq!(then["default/a"]["data"]["value"], "three");
+        assert!(collection.at(6).expect("now").is_empty());
+        assert!(collection.at(2).is_none());
+    }
+}

@@ -1,0 +1,766 @@
+//! Create, update, delete: what happens to an object between a request and the storage.
+//!
+//! The order is the real one's: names and versions are checked, the server's own fields restored, unknown fields
+//! pruned, defaults set, the whole validated, and only if something differs it is written. A write that changes
+//! nothing makes no new version and no event.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    crd,
+    kinds::{Kind, Rules},
+    refusal::{Cause, Refusal},
+    storage::{Place, Storage},
+};
+
+/// How a write was asked for.
+#[derive(Debug, Default)]
+pub(super) struct Options {
+    /// Say what would happen and let nothing happen.
+    pub(super) dry_run: bool,
+    pub(super) unknown_fields: UnknownFields,
+    /// Strict validation of a patch is answered with another code than that of a whole object.
+    pub(super) is_patch: bool,
+    /// `Warning` headers for the answer.
+    pub(super) warnings: Vec<String>,
+}
+
+/// `fieldValidation`: what to do about fields that the schema does not have. Only custom resources have one here.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum UnknownFields {
+    #[default]
+    Warn,
+    Ignore,
+    Strict,
+}
+
+/// Which part of an object an update is about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Part {
+    /// Everything but the status, if that is a subresource.
+    Main,
+    /// The status alone.
+    Status,
+    /// `spec.finalizers` of a Namespace.
+    Finalize,
+}
+
+/// `metadata` that the server alone writes.
+const SERVER_FIELDS: [&str; 6] =
+    ["uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"];
+
+/// Longest name that the server makes of a `generateName`, before its five letters.
+const GENERATED_BASE_MAX: usize = 58;
+
+/// Store a new object, and answer it as stored.
+pub(super) fn create(
+    storage: &mut Storage,
+    kind: &Kind,
+    namespace: Option<&str>,
+    mut object: Value,
+    options: &mut Options,
+) -> Result<Arc<Value>, Refusal> {
+    check_type(kind, &mut object)?;
+    take_namespace(kind, namespace, &mut object)?;
+    if object["metadata"]["resourceVersion"].as_str().is_some_and(|version| !version.is_empty()) {
+        return Err(Refusal::internal("resourceVersion should not be set on objects to be created"));
+    }
+    let name = name_for(storage, kind, namespace, &mut object);
+    check_home(storage, kind, namespace, &name)?;
+
+    let now = storage.clock.time();
+    let metadata = &mut object["metadata"];
+    let fields = metadata.as_object_mut().map(std::mem::take).unwrap_or_default();
+    *metadata = fields.into_iter().filter(|(field, value)| keeps(field) && !value.is_null()).collect();
+    metadata["uid"] = uid().into();
+    metadata["creationTimestamp"] = now.into();
+    if kind.has_generation() {
+        metadata["generation"] = 1.into();
+    }
+    if kind.has_status
+        && let Some(object) = object.as_object_mut()
+    {
+        object.remove("status");
+    }
+    prune(kind, &mut object, options)?;
+    finish(storage, kind, &mut object);
+    let mut causes = metadata_errors(kind, &object);
+    causes.extend(kind.validate(&object, None));
+    if !causes.is_empty() {
+        return Err(Refusal::invalid(kind, &name, causes));
+    }
+    let place = Place::new(kind.stored_in(), namespace, &name);
+    if storage.get(&place).is_some() {
+        return Err(Refusal::already_exists(kind, &name));
+    }
+    if options.dry_run {
+        return Ok(Arc::new(object));
+    }
+    Ok(store(storage, kind, &place, object))
+}
+
+fn keeps(field: &str) -> bool {
+    // managedFields are accepted and dropped: this server does not track who set what, and does not pretend to.
+    !SERVER_FIELDS.contains(&field) && field != "managedFields" && field != "resourceVersion"
+}
+
+/// Replace an object, or one part of it, and answer it as stored.
+pub(super) fn update(
+    storage: &mut Storage,
+    kind: &Kind,
+    place: &Place,
+    mut object: Value,
+    part: Part,
+    options: &mut Options,
+) -> Result<Arc<Value>, Refusal> {
+    let name = place.name();
+    check_type(kind, &mut object)?;
+    take_namespace(kind, place.namespace(), &mut object)?;
+    if let Some(other) = object["metadata"]["name"].as_str()
+        && other != name
+    {
+        let text = format!("the name of the object ({other}) does not match the name on the URL ({name})");
+        return Err(Refusal::bad_request(text));
+    }
+    object["metadata"]["name"] = name.into();
+    let Some(before) = storage.get(place).cloned() else { return Err(Refusal::not_found(kind, name)) };
+    check_version(kind, name, &object, &before)?;
+    let before_view = kind.view(&before);
+
+    let mut after = match part {
+        Part::Main => object,
+        Part::Status => {
+            let mut after = before_view.clone();
+            after["status"] = object["status"].take();
+            after
+        }
+        Part::Finalize => {
+            let mut after = before_view.clone();
+            after["spec"]["finalizers"] = object["spec"]["finalizers"].take();
+            after
+        }
+    };
+    if part == Part::Main && kind.has_status {
+        restore(&mut after, &before_view, "status");
+    }
+    restore_metadata(&mut after["metadata"], &before_view["metadata"]);
+    prune(kind, &mut after, options)?;
+    restore_spec(kind, &mut after, &before_view);
+    finish(storage, kind, &mut after);
+    let mut causes = metadata_errors(kind, &after);
+    causes.extend(new_finalizers(&before, &after));
+    causes.extend(kind.validate(&after, Some(&before_view)));
+    if !causes.is_empty() {
+        return Err(Refusal::invalid(kind, name, causes));
+    }
+    to_storage(kind, &mut after);
+    if kind.has_generation() && differs_beyond_metadata(kind, &before, &after) {
+        let generation = before["metadata"]["generation"].as_u64().unwrap_or(0) + 1;
+        after["metadata"]["generation"] = generation.into();
+    }
+    if *before == after {
+        return Ok(before);
+    }
+    if options.dry_run {
+        return Ok(Arc::new(after));
+    }
+    // The write that takes away the last finalizer of an object that is being deleted is its end. No version is made
+    // of it: watchers see one DELETED, with the finalizer still listed, and the writer sees the old version.
+    if is_terminating(&after) && holds_nothing(kind, &after) {
+        remove(storage, kind, place);
+        return Ok(Arc::new(after));
+    }
+    Ok(store(storage, kind, place, after))
+}
+
+fn check_version(kind: &Kind, name: &str, object: &Value, before: &Value) -> Result<(), Refusal> {
+    let metadata = &object["metadata"];
+    match metadata["resourceVersion"].as_str().unwrap_or_default() {
+        "" | "0" if kind.needs_version() => return Err(Refusal::version_required(kind, name)),
+        "" | "0" => {}
+        version => {
+            if version.parse::<u64>().is_err() {
+                let text = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
+                return Err(Refusal::internal(format!(
+                    "resourceVersion: Invalid value: {version:?}: {text}"
+                )));
+            }
+            if before["metadata"]["resourceVersion"] != version {
+                return Err(Refusal::conflict(kind, name));
+            }
+        }
+    }
+    let (uid, real) = (metadata["uid"].as_str().unwrap_or_default(), &before["metadata"]["uid"]);
+    if !uid.is_empty() && real != uid {
+        let real = real.as_str().unwrap_or_default();
+        let text = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {real}");
+        return Err(Refusal::cannot_fulfil(kind, name, &text));
+    }
+    Ok(())
+}
+
+/// kind and apiVersion, which a built-in kind may leave out.
+fn check_type(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
+    if !object.is_object() {
+        return Err(Refusal::bad_request("the object provided is unrecognized: it is not a JSON object"));
+    }
+    if !object["metadata"].is_object() {
+        object["metadata"] = json!({});
+    }
+    let (api_version, wanted) = (object["apiVersion"].as_str().unwrap_or_default(), kind.api_version());
+    let (a_kind, name) = (object["kind"].as_str().unwrap_or_default(), object["metadata"]["name"].as_str());
+    match kind.is_custom() {
+        true if api_version != wanted => {
+            let text = format!(
+                "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
+            );
+            Err(Refusal::bad_request(text))
+        }
+        true if a_kind != kind.kind => {
+            let cause = Cause::invalid("kind", &a_kind.into(), &format!("must be {}", kind.kind));
+            Err(Refusal::invalid(kind, name.unwrap_or_default(), vec![cause]))
+        }
+        false if !a_kind.is_empty() && a_kind != kind.kind => {
+            let (version, kind) = (&kind.version, &kind.kind);
+            let text = format!(
+                "{a_kind} in version \"{version}\" cannot be handled as a {kind}: converting \
+                ({a_kind}) to ({kind}): unknown conversion"
+            );
+            Err(Refusal::bad_request(text))
+        }
+        false if !api_version.is_empty() && api_version != wanted => {
+            let text = format!(
+                "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
+            );
+            Err(Refusal::bad_request(text))
+        }
+        true | false => {
+            object["apiVersion"] = wanted.into();
+            object["kind"] = kind.kind.as_str().into();
+            Ok(())
+        }
+    }
+}
+
+fn take_namespace(kind: &Kind, namespace: Option<&str>, object: &mut Value) -> Result<(), Refusal> {
+    let metadata = &mut object["metadata"];
+    let theirs = metadata["namespace"].as_str().unwrap_or_default();
+    let ours = namespace.unwrap_or_default();
+    if !theirs.is_empty() && theirs != ours {
+        let text = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Refusal::bad_request(text));
+    }
+    match (kind.namespaced, metadata.as_object_mut()) {
+        (true, Some(metadata)) => metadata.insert("namespace".to_owned(), ours.into()),
+        (false, Some(metadata)) => metadata.remove("namespace"),
+        (_, None) => None,
+    };
+    Ok(())
+}
+
+/// The name of a new object: its own, or one made of `generateName`.
+fn name_for(storage: &Storage, kind: &Kind, namespace: Option<&str>, object: &mut Value) -> String {
+    let metadata = &mut object["metadata"];
+    let name = metadata["name"].as_str().unwrap_or_default().to_owned();
+    let base = metadata["generateName"].as_str().unwrap_or_default().to_owned();
+    if !name.is_empty() || base.is_empty() {
+        return name;
+    }
+    let base: String = base.chars().take(GENERATED_BASE_MAX).collect();
+    loop {
+        let name = format!("{base}{}", random_letters());
+        if storage.get(&Place::new(kind.stored_in(), namespace, &name)).is_none() {
+            metadata["name"] = name.as_str().into();
+            return name;
+        }
+    }
+}
+
+/// Five characters as the real server appends them: no vowels, so that no words appear.
+pub(super) fn random_letters() -> String {
+    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    (0..5).map(|_| char::from(LETTERS[fastrand::usize(..LETTERS.len())])).collect()
+}
+
+/// A random uid: RFC 9562, version 4.
+pub(super) fn uid() -> String {
+    let bits = fastrand::u128(..);
+    let hex = format!("{:032x}", bits & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62));
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// Whether the namespace is there and takes new objects; and whether the CRD does.
+fn check_home(storage: &Storage, kind: &Kind, namespace: Option<&str>, name: &str) -> Result<(), Refusal> {
+    if let Some(namespace) = namespace {
+        let namespaces = storage.kinds.built_in("", "namespaces");
+        let Some(home) = storage.get(&Place::new("namespaces", None, namespace)) else {
+            return Err(Refusal::not_found(&namespaces, namespace));
+        };
+        if is_terminating(home) {
+            return Err(Refusal::namespace_terminating(kind, name, namespace));
+        }
+    }
+    if let Rules::Custom(custom) = &kind.rules {
+        let place = Place::new("customresourcedefinitions.apiextensions.k8s.io", None, &custom.definition);
+        if storage.get(&place).is_some_and(|crd| is_terminating(crd)) {
+            let why = "create not allowed while custom resource definition is terminating";
+            return Err(Refusal::forbidden(kind, name, why));
+        }
+    }
+    Ok(())
+}
+
+fn restore(after: &mut Value, before: &Value, field: &str) {
+    let Some(after) = after.as_object_mut() else { return };
+    match before.get(field) {
+        Some(value) => after.insert(field.to_owned(), value.clone()),
+        None => after.remove(field),
+    };
+}
+
+fn restore_metadata(after: &mut Value, before: &Value) {
+    for field in SERVER_FIELDS {
+        restore(after, before, field);
+    }
+    for field in ["resourceVersion", "generateName", "name", "namespace"] {
+        restore(after, before, field);
+    }
+    let Some(after) = after.as_object_mut() else { return };
+    after.remove("managedFields");
+    // Go leaves out what is empty, so an emptied map or list is the same as none.
+    let empty = |value: &Value| match value {
+        Value::Null => true,
+        Value::Object(map) => map.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    };
+    for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+        if after.get(field).is_some_and(empty) {
+            after.remove(field);
+        }
+    }
+}
+
+/// What a main update cannot change, or keeps if it is not named.
+fn restore_spec(kind: &Kind, after: &mut Value, before: &Value) {
+    match kind.kind.as_str() {
+        "Namespace" => restore_in(after, before, "spec", &["finalizers"]),
+        // An update without the address keeps the one that the Service has.
+        "Service" if after["spec"]["type"] != "ExternalName" => {
+            let missing: Vec<&str> = ["clusterIP", "clusterIPs"]
+                .into_iter()
+                .filter(|field| after["spec"].get(field).is_none_or(|value| value.is_null() || value == ""))
+                .collect();
+            restore_in(after, before, "spec", &missing);
+        }
+        _ => {}
+    }
+}
+
+fn restore_in(after: &mut Value, before: &Value, part: &str, fields: &[&str]) {
+    for field in fields {
+        restore(&mut after[part], &before[part], field);
+    }
+}
+
+/// Drop or refuse what the schema of a custom resource does not know.
+fn prune(kind: &Kind, object: &mut Value, options: &mut Options) -> Result<(), Refusal> {
+    let Rules::Custom(custom) = &kind.rules else { return Ok(()) };
+    let unknown: Vec<String> =
+        custom.schema.prune(object).iter().map(|field| format!("unknown field \"{field}\"")).collect();
+    match options.unknown_fields {
+        UnknownFields::Ignore => {}
+        UnknownFields::Warn => options.warnings.extend(unknown),
+        UnknownFields::Strict if unknown.is_empty() => {}
+        UnknownFields::Strict => {
+            let (code, errors) = (if options.is_patch { 422 } else { 400 }, unknown.join(", "));
+            let text = format!(
+                "{} in version {:?} cannot be handled as a {}: strict decoding error: {errors}",
+                kind.kind, kind.version, kind.kind
+            );
+            return Err(Refusal::strict(code, text));
+        }
+    }
+    Ok(())
+}
+
+/// Defaults, and what only the server can give: the address of a Service.
+fn finish(storage: &mut Storage, kind: &Kind, object: &mut Value) {
+    if kind.group == "events.k8s.io" {
+        super::builtin::event_as_core(object);
+    }
+    kind.set_defaults(object);
+    if kind.kind == "Service" && kind.group.is_empty() {
+        give_address(storage, object);
+    }
+    // `null` and missing are one to Go's structs; a custom resource may keep its nulls.
+    if !kind.is_custom() {
+        drop_nulls(object);
+    }
+}
+
+fn drop_nulls(object: &mut Value) {
+    let Some(object) = object.as_object_mut() else { return };
+    object.retain(|field, value| {
+        if !matches!(field.as_str(), "data" | "firstTimestamp" | "lastTimestamp" | "eventTime") {
+            drop_nulls(value);
+        }
+        !value.is_null() || matches!(field.as_str(), "firstTimestamp" | "lastTimestamp" | "eventTime")
+    });
+}
+
+fn give_address(storage: &Storage, service: &mut Value) {
+    let spec = &mut service["spec"];
+    if spec["type"] == "ExternalName" {
+        return;
+    }
+    if spec["clusterIP"].as_str().is_none_or(str::is_empty) {
+        let services = storage.collection("services").map(|services| services.objects.values());
+        let taken: Vec<&Value> =
+            services.into_iter().flatten().map(|one| &one["spec"]["clusterIP"]).collect();
+        let address = loop {
+            let address = format!("10.96.{}.{}", fastrand::u8(..), fastrand::u8(1..));
+            if !taken.iter().any(|&one| *one == address) {
+                break address;
+            }
+        };
+        spec["clusterIP"] = address.into();
+    }
+    spec["clusterIPs"] = json!([spec["clusterIP"]]);
+}
+
+fn to_storage(kind: &Kind, object: &mut Value) {
+    match &kind.rules {
+        Rules::Custom(custom) => custom.to_storage(object),
+        Rules::BuiltIn(_) => {}
+    }
+}
+
+/// Rules that hold for every kind.
+fn metadata_errors(kind: &Kind, object: &Value) -> Vec<Cause> {
+    let metadata = &object["metadata"];
+    let mut causes = Vec::new();
+    let name = metadata["name"].as_str().unwrap_or_default();
+    if name.is_empty() {
+        causes.push(Cause::required("metadata.name", "name or generateName is required"));
+    } else {
+        causes.extend(name_error(kind, name));
+    }
+    let owners: Vec<&Value> = metadata["ownerReferences"].as_array().into_iter().flatten().collect();
+    for (index, owner) in owners.iter().enumerate() {
+        for field in ["apiVersion", "kind", "name", "uid"] {
+            if owner[field].as_str().is_none_or(str::is_empty) {
+                let text = "must not be empty";
+                let field = format!("metadata.ownerReferences[{index}].{field}");
+                causes.push(Cause::invalid(field, &"".into(), text));
+            }
+        }
+    }
+    let controllers: Vec<String> = owners
+        .iter()
+        .filter(|owner| owner["controller"] == true)
+        .map(|owner| {
+            let text = |field: &str| owner[field].as_str().unwrap_or_default().to_owned();
+            format!("{}/{}", text("kind"), text("name"))
+        })
+        .collect();
+    if let [first, second, ..] = &controllers[..] {
+        let text = format!(
+            "Only one reference can have Controller set to true. Found \"true\" in references for \
+            {first} and {second}"
+        );
+        causes.push(Cause::invalid("metadata.ownerReferences", &metadata["ownerReferences"], &text));
+    }
+    for (map, field) in
+        [(&metadata["labels"], "metadata.labels"), (&metadata["annotations"], "metadata.annotations")]
+    {
+        for (key, value) in map.as_object().into_iter().flatten() {
+            if !value.is_string() {
+                let text = format!("{field} in body must be of type string: {value}");
+                causes.push(Cause::wrong_type(format!("{field}.{key}"), value, &text));
+            }
+        }
+    }
+    let label_max = 63;
+    for value in metadata["labels"].as_object().into_iter().flat_map(|labels| labels.values()) {
+        if value.as_str().is_some_and(|value| value.len() > label_max) {
+            causes.push(Cause::invalid("metadata.labels", value, "must be no more than 63 bytes"));
+        }
+    }
+    let annotations = metadata["annotations"].as_object().into_iter().flatten();
+    let bytes: usize = annotations.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
+    if bytes > ANNOTATION_BYTES_MAX {
+        let text = format!("may not be more than {ANNOTATION_BYTES_MAX} bytes");
+        causes.push(Cause::too_long("metadata.annotations", &text));
+    }
+    causes
+}
+
+/// All annotations of an object together, in bytes: apimachinery/pkg/api/validation/objectmeta.go.
+const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
+
+/// Names are DNS subdomains; those of Services and Namespaces are single labels.
+fn name_error(kind: &Kind, name: &str) -> Option<Cause> {
+    let plain = |part: &str| {
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        !part.is_empty()
+            && part.chars().all(|c| inner(c) || c == '-')
+            && part.starts_with(inner)
+            && part.ends_with(inner)
+    };
+    let label = matches!(kind.kind.as_str(), "Namespace" | "Service");
+    if label {
+        if plain(name) && name.len() <= 63 {
+            return None;
+        }
+        let text = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must \
+            start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation \
+            is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+        return Some(Cause::invalid("metadata.name", &name.into(), text));
+    }
+    if name.len() <= 253 && name.split('.').all(plain) {
+        return None;
+    }
+    let text = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
+        must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+        '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+    Some(Cause::invalid("metadata.name", &name.into(), text))
+}
+
+fn finalizers(object: &Value) -> Vec<&str> {
+    object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// Who is on the way out gets no new finalizer.
+fn new_finalizers(before: &Value, after: &Value) -> Option<Cause> {
+    if !is_terminating(before) {
+        return None;
+    }
+    let old = finalizers(before);
+    let new: Vec<&str> = finalizers(after).into_iter().filter(|one| !old.contains(one)).collect();
+    if new.is_empty() {
+        return None;
+    }
+    let list: Vec<String> = new.iter().map(|one| format!("{one:?}")).collect();
+    let text = format!(
+        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+        list.join(", ")
+    );
+    Some(Cause::forbidden("metadata.finalizers", &text))
+}
+
+/// Whether the generation moves: not for metadata, nor for a status that is a subresource.
+fn differs_beyond_metadata(kind: &Kind, before: &Value, after: &Value) -> bool {
+    let same = Map::new();
+    let (before, after) = (before.as_object().unwrap_or(&same), after.as_object().unwrap_or(&same));
+    let counts = |field: &str| field != "metadata" && !(field == "status" && kind.has_status);
+    let part = |map: &Map<String, Value>| -> Map<String, Value> {
+        map.iter()
+            .filter(|(field, _)| counts(field))
+            .map(|(field, value)| (field.clone(), value.clone()))
+            .collect()
+    };
+    // The Deployment controller reads annotations, so they count there.
+    let annotations =
+        |map: &Map<String, Value>| map.get("metadata").map(|metadata| metadata["annotations"].clone());
+    part(before) != part(after) || (kind.kind == "Deployment" && annotations(before) != annotations(after))
+}
+
+pub(super) fn is_terminating(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// Nothing keeps a terminating object: no finalizer, no grace period that is still to pass.
+fn holds_nothing(kind: &Kind, object: &Value) -> bool {
+    let spec_finalizers = kind.kind == "Namespace"
+        && object["spec"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
+    let grace = object["metadata"]["deletionGracePeriodSeconds"].as_u64().unwrap_or(0);
+    finalizers(object).is_empty() && !spec_finalizers && grace == 0
+}
+
+fn store(storage: &mut Storage, kind: &Kind, place: &Place, mut object: Value) -> Arc<Value> {
+    to_storage(kind, &mut object);
+    let before = storage.get(place).cloned();
+    let stored = storage.put(place, object);
+    if kind.kind == "CustomResourceDefinition" {
+        crd::written(storage, place, before.as_deref());
+    }
+    stored
+}
+
+fn remove(storage: &mut Storage, kind: &Kind, place: &Place) {
+    let before = storage.get(place).cloned();
+    storage.remove(place);
+    if kind.kind == "CustomResourceDefinition" {
+        crd::written(storage, place, before.as_deref());
+    }
+    if let Rules::Custom(custom) = &kind.rules {
+        finish_crd(storage, &custom.definition);
+    }
+}
+
+/// Who deletes the dependents.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum Propagation {
+    #[default]
+    Background,
+    Foreground,
+    Orphan,
+}
+
+/// `DeleteOptions`.
+#[derive(Debug, Default)]
+pub(super) struct Deletion {
+    pub(super) propagation: Propagation,
+    pub(super) uid: Option<String>,
+    pub(super) resource_version: Option<String>,
+    pub(super) grace_secs: Option<u64>,
+    pub(super) dry_run: bool,
+}
+
+/// What a delete did.
+#[derive(Debug)]
+pub(super) enum Deleted {
+    /// It is gone; this is what it was.
+    Gone(Arc<Value>),
+    /// It is on its way out, but something holds it.
+    Terminating(Arc<Value>),
+}
+
+/// How long a Pod may take to stop, if it does not say.
+const POD_GRACE_SECS: u64 = 30;
+
+/// Namespaces that cannot be deleted.
+const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+/// Delete an object, or begin to.
+pub(super) fn delete(
+    storage: &mut Storage,
+    kind: &Kind,
+    place: &Place,
+    deletion: &Deletion,
+) -> Result<Deleted, Refusal> {
+    let name = place.name();
+    if kind.kind == "Namespace" && IMMORTAL.contains(&name) {
+        return Err(Refusal::forbidden(kind, name, "this namespace may not be deleted"));
+    }
+    let Some(before) = storage.get(place).cloned() else { return Err(Refusal::not_found(kind, name)) };
+    check_preconditions(kind, name, &before, deletion)?;
+
+    let mut after = (*before).clone();
+    let finalizer = match deletion.propagation {
+        Propagation::Background => None,
+        Propagation::Foreground => Some("foregroundDeletion"),
+        Propagation::Orphan => Some("orphan"),
+    };
+    let mut list: Vec<Value> = finalizers(&before).into_iter().map(Value::from).collect();
+    if !is_terminating(&before) {
+        list.retain(|one| one != "foregroundDeletion" && one != "orphan");
+        list.extend(finalizer.map(Value::from));
+    }
+    if list.is_empty() {
+        after["metadata"].as_object_mut().map(|metadata| metadata.remove("finalizers"));
+    } else {
+        after["metadata"]["finalizers"] = list.into();
+    }
+    if kind.kind == "CustomResourceDefinition" && has_instances(storage, &before) {
+        after["metadata"]["finalizers"] = json!([CRD_FINALIZER]);
+    }
+    // Only a kubelet can say that the containers have stopped.
+    let wanted = deletion.grace_secs.or(before["spec"]["terminationGracePeriodSeconds"].as_u64());
+    let on_a_node = kind.kind == "Pod" && before["spec"]["nodeName"].is_string();
+    let grace = if on_a_node { wanted.unwrap_or(POD_GRACE_SECS) } else { 0 };
+    let shorter = before["metadata"]["deletionGracePeriodSeconds"].as_u64().is_some_and(|was| grace < was);
+    if !is_terminating(&before) || shorter {
+        let metadata = &mut after["metadata"];
+        metadata["deletionTimestamp"] = storage.clock.time_in(Duration::from_secs(grace)).into();
+        metadata["deletionGracePeriodSeconds"] = grace.into();
+        if kind.has_generation() {
+            metadata["generation"] = (before["metadata"]["generation"].as_u64().unwrap_or(0) + 1).into();
+        }
+        if kind.kind == "Namespace" {
+            after["status"]["phase"] = "Terminating".into();
+        }
+    }
+    if holds_nothing(kind, &after) {
+        if !deletion.dry_run {
+            remove(storage, kind, place);
+        }
+        return Ok(Deleted::Gone(before));
+    }
+    if deletion.dry_run || after == *before {
+        return Ok(Deleted::Terminating(Arc::new(after)));
+    }
+    let after = store(storage, kind, place, after);
+    if kind.kind == "CustomResourceDefinition" {
+        delete_instances(storage, &after);
+    }
+    Ok(Deleted::Terminating(after))
+}
+
+/// Keeps a CRD until its last instance is gone.
+const CRD_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+fn check_preconditions(kind: &Kind, name: &str, before: &Value, deletion: &Deletion) -> Result<(), Refusal> {
+    let metadata = &before["metadata"];
+    let real = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
+    if let Some(uid) = &deletion.uid
+        && *uid != real("uid")
+    {
+        let text = format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been \
+            deleted and then recreated",
+            real("uid")
+        );
+        return Err(Refusal::precondition(kind, name, &text));
+    }
+    if let Some(version) = &deletion.resource_version
+        && *version != real("resourceVersion")
+    {
+        let text = format!(
+            "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). \
+            The object might have been modified",
+            real("resourceVersion")
+        );
+        return Err(Refusal::precondition(kind, name, &text));
+    }
+    Ok(())
+}
+
+fn instances_of(storage: &Storage, crd: &Value) -> Vec<Place> {
+    let collection = crd["metadata"]["name"].as_str().unwrap_or_default();
+    let objects = storage.collection(collection).map(|collection| collection.objects.keys());
+    objects
+        .into_iter()
+        .flatten()
+        .map(|key| Place { collection: collection.to_owned(), key: key.clone() })
+        .collect()
+}
+
+fn has_instances(storage: &Storage, crd: &Value) -> bool {
+    !instances_of(storage, crd).is_empty()
+}
+
+fn delete_instances(storage: &mut Storage, crd: &Value) {
+    let kinds = storage.kinds.collections();
+    for place in instances_of(storage, crd) {
+        if let Some(kind) = kinds.get(&place.collection) {
+            // One that is already going is no failure.
+            let _ = delete(storage, kind, &place, &Deletion::default());
+        }
+    }
+    finish_crd(storage, crd["metadata"]["name"].as_str().unwrap_or_default());
+}
+
+/// Let a terminating CRD go when its last instance has gone.
+pub(super) fn finish_crd(storage: &mut Storage, name: &str) {
+    let kind = storage.kinds.built_in("apiextensions.k8s.io", "customresourcedefinitions");
+    let place = Place::new(kind.stored_in(), None, name);
+    let Some(crd) = storage.get(&place).cloned() else { return };
+    if !is_terminating(&crd) || has_instances(storage, &crd) || finalizers(&crd) != [CRD_FINALIZER] {
+        return;
+    }
+    remove(storage, &kind, &place);
+}
