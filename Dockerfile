@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1
 # docker build -t listwatch:0.1.0 .         (with buildx: --platform linux/amd64,linux/arm64)
 
 FROM rust:1.95.0-slim-bookworm AS builder

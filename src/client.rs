@@ -39,7 +39,7 @@ use smol_str::SmolStr;
 pub use config::{Config, Env, Options};
 pub use error::Error;
 
-use crate::resource::{Accept, Key, ObjectMeta, Resource, Scope, list::List};
+use crate::resource::{Accept, Key, ObjectMeta, Resource, Scope, Uid, list::List};
 use error::{Cause, not_json};
 use http::{Chunks, Transport};
 
@@ -122,7 +122,7 @@ pub struct DeleteOptions {
     /// What becomes of the object's dependents. `None`: as the server does by default, mostly in the background.
     pub propagation: Option<Propagation>,
     /// Only the object with this uid; else 409.
-    pub uid: Option<SmolStr>,
+    pub uid: Option<Uid>,
     /// Only the object in this resourceVersion; else 409.
     pub version: Option<SmolStr>,
 }
@@ -251,7 +251,9 @@ impl Client {
 
     /// Reads one page of a list.
     pub async fn list_page<K: Resource>(&self, scope: &Scope, page: &Page<'_>) -> Result<List<K>, Error> {
-        let mut request = Request::get(collection::<K>(scope.namespace.as_deref())).accept(match K::ACCEPT {
+        let wrong = |cause: Cause| cause.about("list", several::<K>(scope));
+        let path = collection::<K>(scope.namespace.as_deref()).map_err(wrong)?;
+        let mut request = Request::get(path).accept(match K::ACCEPT {
             Accept::Whole => JSON,
             Accept::MetadataOnly => "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
         });
@@ -259,30 +261,23 @@ impl Client {
         if page.limit > 0 {
             request.query.push(("limit", page.limit.to_string()));
         }
-        match page.version {
-            // A token knows its version, and the server refuses to be told it twice.
-            _ if !page.continue_token.is_empty() => {
-                request.query.push(("continue", page.continue_token.to_owned()))
-            }
-            Some(version) if !version.is_empty() => {
-                request.query.push(("resourceVersion", version.to_owned()));
-                request.query.push(("resourceVersionMatch", "NotOlderThan".to_owned()));
-            }
-            Some(_) | None => {}
+        if !page.continue_token.is_empty() {
+            // The token knows its version, and the server refuses to be told it twice.
+            request.query.push(("continue", page.continue_token.to_owned()));
+        } else if let Some(version) = page.version.filter(|version| !version.is_empty()) {
+            request.query.push(("resourceVersion", version.to_owned()));
+            request.query.push(("resourceVersionMatch", "NotOlderThan".to_owned()));
         }
-        self.list(&request).await.map_err(|cause| cause.about("list", several::<K>(scope)))
-    }
-
-    async fn list<K: Resource>(&self, request: &Request) -> Result<List<K>, Cause> {
-        let answer = self.transport.call(request).await?;
-        List::from_json(&answer.body)
-            .map_err(|error| not_json(&request.path, &answer.headers, &answer.body, "a list", &error))
+        let Answer { headers, body, .. } = self.transport.call(&request).await.map_err(wrong)?;
+        List::from_json(&body)
+            .map_err(|error| wrong(not_json(&request.path, &headers, &body, "a list", &error)))
     }
 
     /// Opens a watch: `Ok` with the answer 200, and before any event. There is no deadline from there on.
     pub async fn watch<K: Resource>(&self, scope: &Scope, from: &WatchFrom<'_>) -> Result<Body, Error> {
-        let mut request =
-            Request::get(collection::<K>(scope.namespace.as_deref())).accept(accept_object::<K>());
+        let wrong = |cause: Cause| cause.about("watch", several::<K>(scope));
+        let path = collection::<K>(scope.namespace.as_deref()).map_err(wrong)?;
+        let mut request = Request::get(path).accept(accept_object::<K>());
         request.query.push(("watch", "1".to_owned()));
         request.query.push(("allowWatchBookmarks", "true".to_owned()));
         request.query.push(("timeoutSeconds", from.timeout_secs.to_string()));
@@ -297,11 +292,8 @@ impl Client {
             }
         }
         request.select(scope);
-        let object = several::<K>(scope);
-        match self.transport.open(&request).await {
-            Ok((_head, chunks)) => Ok(Body { chunks, object }),
-            Err(cause) => Err(cause.about("watch", object)),
-        }
+        let (_head, chunks) = self.transport.open(&request).await.map_err(wrong)?;
+        Ok(Body { chunks, object: several::<K>(scope) })
     }
 
     /// Creates an object; 409 AlreadyExists where one of that name is there, whoever made it.
@@ -318,9 +310,8 @@ impl Client {
         let wrong = |cause: Cause| cause.about("create", name::<K>(&key));
         let typed = Typed { api_version: K::api_version(), kind: K::KIND, object };
         let body = serde_json::to_vec(&typed).map_err(|error| wrong(Cause::Other(error.to_string())))?;
-        let request = Request::get(collection::<K>(key.namespace.as_deref()))
-            .accept(accept_object::<K>())
-            .sends(Method::POST, JSON, body);
+        let path = collection::<K>(key.namespace.as_deref()).map_err(wrong)?;
+        let request = Request::get(path).accept(accept_object::<K>()).sends(Method::POST, JSON, body);
         self.typed(request, K::KIND).await.map_err(wrong)
     }
 
@@ -483,7 +474,7 @@ impl DeleteOptions {
             options["propagationPolicy"] = json!(propagation);
         }
         if let Some(uid) = &self.uid {
-            options["preconditions"]["uid"] = uid.as_str().into();
+            options["preconditions"]["uid"] = json!(uid);
         }
         if let Some(version) = &self.version {
             options["preconditions"]["resourceVersion"] = version.as_str().into();
@@ -522,20 +513,62 @@ fn accept_object<K: Resource>() -> &'static str {
     }
 }
 
-fn collection<K: Resource>(namespace: Option<&str>) -> String {
-    K::collection_path(namespace.map(encode).as_deref())
+fn collection<K: Resource>(namespace: Option<&str>) -> Result<String, Cause> {
+    Ok(K::collection_path(namespace.map(segment).transpose()?.as_deref()))
 }
 
-/// The path of one object. Without a name it would be that of the collection, and a delete would delete everything.
 fn path<K: Resource>(key: &Key) -> Result<String, Cause> {
-    for segment in [Some(&key.name), key.namespace.as_ref()].into_iter().flatten() {
-        if matches!(segment.as_str(), "" | "." | "..") {
-            return Err(Cause::Other(format!("{segment:?} is no name")));
+    Ok(format!("{}/{}", collection::<K>(key.namespace.as_deref())?, segment(&key.name)?))
+}
+
+/// A name as a part of a path. One that is empty, or climbs, would lead elsewhere: a delete without a name deletes all
+/// there is, and `..` for a namespace reads every namespace.
+fn segment(name: &str) -> Result<String, Cause> {
+    match name {
+        "" | "." | ".." => Err(Cause::Other(format!("{name:?} is no name"))),
+        name => Ok(utf8_percent_encode(name, PATH_SEGMENT).to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::kinds::Deployment;
+
+    #[test]
+    fn a_name_stays_one_part_of_the_path() {
+        let path = |namespace, name| {
+            let path = path::<Deployment>(&Key::namespaced(namespace, name));
+            path.map_err(|cause| cause.to_string())
+        };
+        let in_a = "/apis/apps/v1/namespaces/a/deployments";
+        assert_eq!(path("a", "web.1-x"), Ok(format!("{in_a}/web.1-x")));
+        assert_eq!(path("a", "x/../y?z#%"), Ok(format!("{in_a}/x%2F..%2Fy%3Fz%23%25")));
+        for odd in ["", ".", ".."] {
+            assert_eq!(path("a", odd), Err(format!("{odd:?} is no name")));
+            assert_eq!(path(odd, "x"), Err(format!("{odd:?} is no name")));
         }
     }
-    Ok(format!("{}/{}", collection::<K>(key.namespace.as_deref()), encode(&key.name)))
-}
 
-fn encode(segment: &str) -> String {
-    utf8_percent_encode(segment, PATH_SEGMENT).to_string()
+    #[test]
+    fn delete_options_name_only_what_is_asked_for() {
+        let json = |options: DeleteOptions| String::from_utf8(options.to_json()).expect("text");
+        assert_eq!(json(DeleteOptions::default()), r#"{"apiVersion":"v1","kind":"DeleteOptions"}"#);
+        let options = DeleteOptions {
+            propagation: Some(Propagation::Orphan),
+            uid: Some("u".into()),
+            version: Some("7".into()),
+        };
+        assert_eq!(
+            json(options),
+            r#"{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"resourceVersion":"7","uid":"u"},"propagationPolicy":"Orphan"}"#
+        );
+    }
+
+    #[test]
+    fn debug_shows_no_content() {
+        let request = Request::get("/x").sends(Method::POST, JSON, b"secret".to_vec());
+        let patches = [Patch::Merge(json!("secret")), Patch::Json(vec![json!("secret")])];
+        assert_eq!(format!("{request:?} {patches:?}"), "POST /x (6 bytes) [Merge(…), Json(1 operations)]");
+    }
 }

@@ -199,13 +199,13 @@ impl<K: Resource> Watch<K> {
         self.find(key).and_then(|found| found.readable().cloned())
     }
 
-    /// All objects that exist and are readable, in no order.
+    /// All objects that exist and are readable.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<K>> {
         self.keys().iter().filter_map(|key| self.get(key)).collect()
     }
 
-    /// All keys, in no order.
+    /// All keys, in order within a scope.
     #[must_use]
     pub fn keys(&self) -> Vec<Key> {
         self.streams.iter().flat_map(|stream| stream.store.keys()).collect()

@@ -15,13 +15,16 @@ pub mod diff;
 pub mod kinds;
 mod labels;
 pub mod list;
+mod uid;
 
 use std::{cmp::Ordering, fmt, marker::PhantomData};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 pub use labels::Labels;
+pub use uid::Uid;
 
 /// A kind of object: where it is served, and how to read one.
 pub trait Resource: DeserializeOwned + Send + Sync + 'static {
@@ -148,8 +151,8 @@ pub struct ObjectMeta {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<SmolStr>,
     /// Unique for ever: a recreated object of the same name has another one.
-    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
-    pub uid: SmolStr,
+    #[serde(default, skip_serializing_if = "Uid::is_empty")]
+    pub uid: Uid,
     /// Changes at every write. Opaque but for [`compare_versions`].
     #[serde(skip_serializing_if = "SmolStr::is_empty")]
     pub resource_version: SmolStr,
@@ -162,9 +165,9 @@ pub struct ObjectMeta {
     /// Labels, which selectors look at.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
-    /// Who this object belongs to; the garbage collector deletes it after them.
+    /// Who this object belongs to; the garbage collector deletes it after them. Nearly always one, so kept in place.
     #[serde(default, skip_serializing_if = "is_empty")]
-    pub owner_references: Box<[OwnerReference]>,
+    pub owner_references: SmallVec<[OwnerReference; 1]>,
     /// Who must have cleaned up before the object goes.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub finalizers: Box<[SmolStr]>,
@@ -209,7 +212,7 @@ pub struct OwnerReference {
     /// Name of the owner.
     pub name: SmolStr,
     /// The owner itself: a later object of the same name is not the owner.
-    pub uid: SmolStr,
+    pub uid: Uid,
     /// Whether this owner manages the object. At most one does.
     #[serde(default)]
     pub controller: bool,

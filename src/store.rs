@@ -12,7 +12,7 @@
 
 use std::{
     cmp::Ordering,
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -32,7 +32,7 @@ pub struct Store<K> {
 type Listener<K> = dyn Fn(&Change<K>) + Send + Sync;
 
 struct Inner<K> {
-    objects: HashMap<Key, Entry<K>>,
+    objects: BTreeMap<Key, Entry<K>>,
     /// How far the stream has come. Empty before the first list.
     version: SmolStr,
     /// Number of the list that is coming in, or came in last.
@@ -126,7 +126,7 @@ pub enum Sighting {
 impl<K: Resource> Default for Store<K> {
     fn default() -> Store<K> {
         let inner = Inner {
-            objects: HashMap::new(),
+            objects: BTreeMap::new(),
             version: SmolStr::default(),
             round: 0,
             went_back: false,
@@ -142,7 +142,7 @@ impl<K: Resource> Store<K> {
         self.lock().objects.get(key).map(|entry| entry.found.clone())
     }
 
-    /// All keys, in no order.
+    /// All keys, in order.
     pub fn keys(&self) -> Vec<Key> {
         self.lock().objects.keys().cloned().collect()
     }
@@ -308,7 +308,7 @@ impl<K: Resource> Inner<K> {
             compare_versions(&entry.found.metadata().resource_version, version) == Some(Ordering::Greater)
         };
         self.objects
-            .extract_if(|_, entry| entry.round != round && (went_back || !was_written_since(entry)))
+            .extract_if(.., |_, entry| entry.round != round && (went_back || !was_written_since(entry)))
             .map(|(_, entry)| Change::Deleted { last: entry.found, sighting: Sighting::Inferred })
             .collect()
     }

@@ -52,7 +52,7 @@ pub struct Options {
     pub act_as: Option<String>,
     /// A directory with `token`, `ca.crt` and `namespace`.
     pub service_account_dir: Option<PathBuf>,
-    /// Longest wait for an answer; a watch has no such limit once it is open.
+    /// Longest wait for an answer, 30 s unless given; zero is for ever. A watch has no such limit once it is open.
     pub request_timeout: Option<Duration>,
 }
 
@@ -148,8 +148,11 @@ impl Config {
             config.impersonate.clear();
             config.impersonate("Impersonate-User", user)?;
         }
-        if let Some(timeout) = options.request_timeout {
-            config.request_timeout = timeout;
+        match options.request_timeout {
+            // As in kubectl.
+            Some(Duration::ZERO) => config.request_timeout = Duration::MAX,
+            Some(timeout) => config.request_timeout = timeout,
+            None => {}
         }
         config.keep_credentials_off_plain_http();
         Ok(config)
@@ -310,4 +313,98 @@ fn existing(paths: &[PathBuf]) -> Vec<PathBuf> {
 
 fn connect(cause: &str) -> Error {
     Error::new("find", "the API server", cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A kubeconfig whose server is called like the file.
+    fn kubeconfig(dir: &Path, name: &str) -> PathBuf {
+        let path = dir.join(name);
+        let text = format!(
+            "current-context: c\ncontexts: [{{name: c, context: {{cluster: k}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: 'https://{name}'}}}}]\n"
+        );
+        fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+        fs::write(&path, text).expect("a file");
+        path
+    }
+
+    fn pod() -> Env {
+        Env { service_host: Some("10.0.0.1".into()), service_port: Some("443".into()), ..Env::default() }
+    }
+
+    fn server(options: &Options, env: &Env) -> Result<String, String> {
+        Config::load(options, env).map(|config| config.server.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn flag_then_kubeconfig_then_pod_then_home() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path();
+        let home = path.join("home");
+        kubeconfig(&home.join(".kube"), "config");
+        let absent = path.join("absent");
+        let named = env::join_paths([&absent, &kubeconfig(path, "named"), &kubeconfig(path, "second")]);
+        let everything = Env { kubeconfig: Some(named.expect("a list")), home: Some(home.clone()), ..pod() };
+        let nothing = Options::default();
+        let flag = Options { kubeconfig: Some(kubeconfig(path, "flag")), ..Options::default() };
+        let account = Options { service_account_dir: Some(path.to_owned()), ..Options::default() };
+
+        assert_eq!(server(&flag, &everything), Ok("https://flag/".into()));
+        assert_eq!(server(&account, &everything), Ok("https://10.0.0.1/".into()));
+        assert_eq!(server(&nothing, &everything), Ok("https://named/".into()));
+        let only_absent = Env { kubeconfig: Some(absent.clone().into()), ..everything };
+        assert_eq!(server(&nothing, &only_absent), Ok("https://10.0.0.1/".into()));
+        let no_pod = Env { home: Some(home), ..Env::default() };
+        assert_eq!(server(&nothing, &no_pod), Ok("https://config/".into()));
+
+        let flag = Options { kubeconfig: Some(absent.clone()), ..Options::default() };
+        let cause = format!("read kubeconfig {}: No such file or directory (os error 2)", absent.display());
+        assert_eq!(server(&flag, &pod()), Err(cause));
+        let only_absent = Env { kubeconfig: Some(absent.clone().into()), ..no_pod };
+        let cause =
+            format!("find the API server: KUBECONFIG names {}, which does not exist", absent.display());
+        assert_eq!(server(&nothing, &only_absent), Err(cause));
+    }
+
+    #[test]
+    fn in_a_pod_the_address_is_in_the_environment_and_the_rest_in_files() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("namespace"), "shop\n").expect("a file");
+        let options = Options { service_account_dir: Some(dir.path().to_owned()), ..Options::default() };
+        let config = Config::load(&options, &pod()).expect("a config");
+        assert_eq!(config.namespace, "shop");
+        assert_eq!(config.user, format!("service account token in {}", dir.path().display()));
+        match &config.login {
+            Login::TokenFile { path, first: None } => assert_eq!(*path, dir.path().join("token")),
+            other => panic!("{other:?}"),
+        }
+
+        for host in ["fd00::1", "[fd00::1]"] {
+            let env =
+                Env { service_host: Some(host.into()), service_port: Some("6443".into()), ..Env::default() };
+            assert_eq!(server(&options, &env), Ok("https://[fd00::1]:6443/".into()));
+        }
+        assert_eq!(
+            server(&options, &Env::default()).expect_err("no pod"),
+            "find the API server: --service-account-dir is for a pod, but KUBERNETES_SERVICE_HOST and \
+             KUBERNETES_SERVICE_PORT are not set"
+        );
+        let options = Options { context: Some("c".into()), ..Options::default() };
+        assert_eq!(
+            server(&options, &pod()).expect_err("no kubeconfig"),
+            "find the API server: --context chooses in a kubeconfig, and there is none: give --kubeconfig"
+        );
+    }
+
+    #[test]
+    fn credentials_stay_off_plain_http() {
+        let config = Config::new("http://127.0.0.1:8001", b"", "secret").expect("a config");
+        assert!(matches!(config.login, Login::Nothing));
+        assert!(!format!("{config:?}").contains("secret"));
+    }
 }

@@ -59,7 +59,7 @@ pub(super) enum Cause {
     /// The connection broke under way: a write may have happened.
     Lost(String),
     /// No answer in time: a write may have happened.
-    Late(Duration),
+    Late(String),
     /// An answer that is not what was asked for.
     Unreadable(String),
     /// Something on our side.
@@ -69,6 +69,17 @@ pub(super) enum Cause {
 impl Cause {
     pub(super) fn about(self, verb: impl Into<Cow<'static, str>>, object: impl Into<String>) -> Error {
         Error(Box::new(Inner { verb: verb.into(), object: object.into(), cause: self }))
+    }
+
+    pub(super) fn status(&self) -> Option<&Status> {
+        match self {
+            Cause::Refused { status, .. } => Some(status),
+            Cause::Unreachable(_)
+            | Cause::Lost(_)
+            | Cause::Late(_)
+            | Cause::Unreadable(_)
+            | Cause::Other(_) => None,
+        }
     }
 }
 
@@ -91,14 +102,7 @@ impl Error {
     /// What the server answered, if it answered no. Made up from the text where it sent no JSON.
     #[must_use]
     pub fn status(&self) -> Option<&Status> {
-        match &self.0.cause {
-            Cause::Refused { status, .. } => Some(status),
-            Cause::Unreachable(_)
-            | Cause::Lost(_)
-            | Cause::Late(_)
-            | Cause::Unreadable(_)
-            | Cause::Other(_) => None,
-        }
+        self.0.cause.status()
     }
 
     /// The HTTP status code, if the server answered no.
@@ -239,10 +243,11 @@ impl fmt::Display for Cause {
                 }
                 write!(f, ": {}", status.message)
             }
-            Cause::Late(deadline) => write!(f, "no answer within {}", humantime::format_duration(*deadline)),
-            Cause::Unreachable(text) | Cause::Lost(text) | Cause::Unreadable(text) | Cause::Other(text) => {
-                f.write_str(text)
-            }
+            Cause::Unreachable(text)
+            | Cause::Lost(text)
+            | Cause::Late(text)
+            | Cause::Unreadable(text)
+            | Cause::Other(text) => f.write_str(text),
         }
     }
 }
@@ -347,11 +352,18 @@ pub(super) fn broken(error: &reqwest::Error, server: &Where) -> Cause {
     if error.is_dns() {
         return unreachable("the name does not resolve: check the server's address, and DNS");
     }
-    let deepest = deepest(error);
+    let kind = find::<io::Error>(error).map(io::Error::kind);
+    let deepest = match kind {
+        // The libraries know a dozen ways to say so; one links to its manual.
+        Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+            "the peer closed it".to_owned()
+        }
+        Some(_) | None => deepest(error),
+    };
     if !error.is_connect() {
         return Cause::Lost(format!("{address}: the connection broke: {deepest}"));
     }
-    match find::<io::Error>(error).map(io::Error::kind) {
+    match kind {
         Some(io::ErrorKind::ConnectionRefused) => {
             unreachable("connection refused: does an API server run there?")
         }
@@ -368,7 +380,8 @@ pub(super) fn broken(error: &reqwest::Error, server: &Where) -> Cause {
 fn tls_trouble(error: &rustls::Error, trust: &str) -> String {
     use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage};
     match error {
-        InvalidCertificate(CertificateError::UnknownIssuer) => {
+        // An authority that was made anew keeps its name, so then it is the signature that does not fit.
+        InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             format!(
                 "certificate signed by an unknown authority: is {trust} that of this cluster, and up to date?"
             )

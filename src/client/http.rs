@@ -18,7 +18,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{Method, StatusCode};
+use http::Method;
 use reqwest::{
     Certificate, Identity, Proxy, Response,
     dns::{Addrs, Name, Resolve, Resolving},
@@ -164,45 +164,20 @@ impl Transport {
             let cause = match attempt.await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(cause)) => cause,
-                Err(_) => Cause::Late(deadline),
+                Err(_) => self.late(),
             };
-            let pause = match &cause {
-                Cause::Refused { status, .. } if status.code == 401 && !renewed => {
-                    renewed = true;
-                    match self.credentials.renew(&credential).await.map_err(Cause::Other)? {
-                        Some(_) => continue,
-                        None => return Err(cause),
-                    }
-                }
-                // Nothing was done, and the server says when it will do: so any verb may be sent again.
-                Cause::Refused { status, retry_after: Some(wait) }
-                    if (status.code == 429 || status.code >= 500)
-                        // Who asked for a version that is not there yet had better ask for the most recent one.
-                        && !status.is_too_new()
-                        && repeats < REPEATS_MAX =>
-                {
-                    wait.mul_f64(1.0 + fastrand::f64() / 4.0)
-                }
-                // A write may have happened, and would happen twice.
-                Cause::Unreachable(_) | Cause::Lost(_)
-                    if request.method == Method::GET && repeats < REPEATS_MAX =>
-                {
-                    REPEAT_PAUSE.mul_f64(f64::from(1 << repeats) * (0.5 + fastrand::f64()))
-                }
-                Cause::Refused { .. }
-                | Cause::Unreachable(_)
-                | Cause::Lost(_)
-                | Cause::Late(_)
-                | Cause::Unreadable(_)
-                | Cause::Other(_) => return Err(cause),
-            };
+            if !renewed && self.renews(&credential, &cause).await? {
+                renewed = true;
+                continue;
+            }
+            let Some(pause) = pause(&request.method, &cause, repeats) else { return Err(cause) };
             debug!(method = %request.method, path = request.path, %cause, ?pause, "sent again");
             sleep(pause).await;
             repeats += 1;
         }
     }
 
-    /// Opens a stream: returns with the head of the answer, 200. Repeats nothing but a 401: who watches knows better.
+    /// Opens a stream: returns with the head of the answer. Repeats nothing but a 401: who watches knows better.
     pub(super) async fn open(&self, request: &Request) -> Result<(Head, Chunks), Cause> {
         let deadline = self.config.request_timeout;
         let mut renewed = false;
@@ -210,42 +185,43 @@ impl Transport {
             let credential = self.credentials.current().await.map_err(Cause::Other)?;
             let lane = self.connections(&credential).streams_lane(&self.config).map_err(Cause::Other)?;
             let attempt = timeout(deadline, self.exchange(&lane, request, &credential));
-            match attempt.await {
+            let cause = match attempt.await {
                 Ok(Ok(response)) => {
                     let head = Head::of(&response);
                     return Ok((head, Chunks { response, lane, at: self.at.clone() }));
                 }
-                Ok(Err(Cause::Refused { status, .. })) if status.code == 401 && !renewed => {
-                    renewed = true;
-                    if self.credentials.renew(&credential).await.map_err(Cause::Other)?.is_none() {
-                        return Err(Cause::Refused { status, retry_after: None });
-                    }
-                }
-                Ok(Err(cause)) => return Err(cause),
-                Err(_) => {
-                    lane.broke();
-                    return Err(Cause::Late(deadline));
-                }
+                Ok(Err(cause)) => cause,
+                Err(_) => self.late(),
+            };
+            if renewed || !self.renews(&credential, &cause).await? {
+                return Err(cause);
             }
+            renewed = true;
         }
+    }
+
+    /// After a 401: reads the credential again. Whether it makes sense to send the request once more.
+    async fn renews(&self, refused: &Credential, cause: &Cause) -> Result<bool, Cause> {
+        if cause.status().is_none_or(|status| status.code != 401) {
+            return Ok(false);
+        }
+        let renewed = self.credentials.renew(refused).await.map_err(Cause::Other)?;
+        Ok(renewed.is_some())
     }
 
     async fn answer(&self, request: &Request, credential: &Credential) -> Result<Answer, Cause> {
         let lane = Arc::clone(&self.connections(credential).calls);
         let mut response = self.exchange(&lane, request, credential).await?;
-        let head = Head::of(&response);
-        let body = match read(&mut response, ANSWER_BYTES_MAX).await {
-            Ok(Some(body)) => body,
-            Ok(None) => {
-                let cause = format!("{} answered with more than {ANSWER_BYTES_MAX} bytes", request.path);
-                return Err(Cause::Unreadable(cause));
+        let Head { status, headers } = Head::of(&response);
+        let body =
+            read(&mut response, ANSWER_BYTES_MAX).await.map_err(|error| lane.failed(&error, &self.at))?;
+        match body {
+            Some(body) => Ok(Answer { status, headers, body }),
+            None => {
+                let max = ANSWER_BYTES_MAX >> 20;
+                Err(Cause::Unreadable(format!("{} answered with more than {max} MiB", request.path)))
             }
-            Err(error) => {
-                lane.broke();
-                return Err(broken(&error, &self.at));
-            }
-        };
-        Ok(Answer { status: head.status, headers: head.headers, body })
+        }
     }
 
     /// One request, up to the head of an answer that says yes.
@@ -255,30 +231,30 @@ impl Transport {
         request: &Request,
         credential: &Credential,
     ) -> Result<Response, Cause> {
-        let url = self.url(request)?;
-        let version = Request::get("/version");
-        let probe = self.build(lane, &version, self.url(&version)?, credential);
-        lane.open(probe, &self.at).await.inspect_err(|_| self.doubt_certificates())?;
-
+        if !lane.is_open() {
+            let probe = self.build(lane, &Request::get("/version"), credential)?;
+            lane.open(probe, &self.at).await.inspect_err(|_| self.doubt_certificates())?;
+        }
         let started = Instant::now();
-        let sent = self.build(lane, request, url, credential).send().await;
-        let mut response = sent.map_err(|error| {
+        let sent = self.build(lane, request, credential)?.send().await;
+        let response = sent.map_err(|error| {
             self.doubt_certificates();
             lane.failed(&error, &self.at)
         })?;
         lane.works();
-        let code = response.status();
-        debug!(method = %request.method, path = request.path, code = code.as_u16(), elapsed = ?started.elapsed(), "answered");
+        let (code, elapsed) = (response.status(), started.elapsed());
+        debug!(method = %request.method, path = request.path, code = code.as_u16(), ?elapsed, "answered");
         self.log_warnings(response.headers());
-        if code.is_success() {
-            return Ok(response);
-        }
-        let headers = response.headers().clone();
+        if code.is_success() { Ok(response) } else { Err(self.refused(response).await) }
+    }
+
+    async fn refused(&self, mut response: Response) -> Cause {
+        let (code, headers) = (response.status(), response.headers().clone());
         // What can be read of it is enough: the code has said no.
         let body = read(&mut response, REFUSAL_BYTES_MAX).await.ok().flatten().unwrap_or_default();
         let mut cause = refusal(code, &headers, &body, SystemTime::now());
         if let Cause::Refused { status, .. } = &mut cause
-            && code == StatusCode::UNAUTHORIZED
+            && status.code == 401
             && matches!(status.message.as_str(), "" | "Unauthorized")
         {
             // The server says no more than that, on purpose; we can say whom and where.
@@ -287,7 +263,12 @@ impl Transport {
                 "{address} does not accept {user}: are the credentials expired, or another cluster's?"
             );
         }
-        Err(cause)
+        cause
+    }
+
+    fn late(&self) -> Cause {
+        let deadline = humantime::format_duration(self.config.request_timeout);
+        Cause::Late(format!("{}: no answer within {deadline}", self.at.address))
     }
 
     /// A connection can have broken because somebody has changed the certificates.
@@ -299,12 +280,11 @@ impl Transport {
         &self,
         lane: &Lane,
         request: &Request,
-        url: Url,
         credential: &Credential,
-    ) -> reqwest::RequestBuilder {
+    ) -> Result<reqwest::RequestBuilder, Cause> {
         let mut builder = lane
             .http
-            .request(request.method.clone(), url)
+            .request(request.method.clone(), self.url(request)?)
             .headers(self.config.impersonate.clone())
             .header(USER_AGENT, AGENT)
             .header(ACCEPT, request.accept.as_ref());
@@ -314,7 +294,7 @@ impl Transport {
         if !request.body.is_empty() {
             builder = builder.header(CONTENT_TYPE, request.content_type.as_ref()).body(request.body.clone());
         }
-        builder
+        Ok(builder)
     }
 
     fn url(&self, request: &Request) -> Result<Url, Cause> {
@@ -491,7 +471,32 @@ impl Head {
     }
 }
 
-/// A body of at most `max` bytes; `None` if it is larger.
+/// How long to wait before a request is sent again. `None`: it is not.
+fn pause(method: &Method, cause: &Cause, repeats: u32) -> Option<Duration> {
+    if repeats == REPEATS_MAX {
+        return None;
+    }
+    match cause {
+        // Who asked for a version that is not there yet had better ask for the most recent one.
+        Cause::Refused { status, .. } if status.is_too_new() => None,
+        // Nothing was done, and the server says when it will do: so any verb may be sent again.
+        Cause::Refused { status, retry_after } if status.code == 429 || status.code >= 500 => {
+            retry_after.map(|wait| wait.mul_f64(1.0 + fastrand::f64() / 4.0))
+        }
+        // A write may have happened, and would happen twice.
+        Cause::Unreachable(_) | Cause::Lost(_) if *method == Method::GET => {
+            Some(REPEAT_PAUSE.mul_f64(f64::from(1 << repeats) * (0.5 + fastrand::f64())))
+        }
+        Cause::Refused { .. }
+        | Cause::Unreachable(_)
+        | Cause::Lost(_)
+        | Cause::Late(_)
+        | Cause::Unreadable(_)
+        | Cause::Other(_) => None,
+    }
+}
+
+/// A body of at most `max` bytes; `None` if it is larger. One that comes in one piece, as most do, is not copied.
 async fn read(response: &mut Response, max: usize) -> Result<Option<Bytes>, reqwest::Error> {
     let Some(first) = response.chunk().await? else { return Ok(Some(Bytes::new())) };
     let Some(second) = response.chunk().await? else {
@@ -612,4 +617,321 @@ fn warning_text(value: &str) -> String {
 /// No code panics while it holds one of our locks, and what they guard is whole at all times.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use tokio::{
+        io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+        net::TcpListener,
+        task::JoinSet,
+    };
+
+    use super::{
+        super::{Body, Client, Config, Error},
+        *,
+    };
+
+    /// Closes the connection instead of an answer.
+    const HANG_UP: &str = "";
+    const FINE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+    const BUSY: &str = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 0\r\nContent-Length: 5\r\n\r\nlater";
+
+    /// A server that gives these answers, in this order, and writes down what it was asked. It always has a /version.
+    struct Script {
+        answers: Mutex<VecDeque<&'static str>>,
+        asked: Mutex<Vec<String>>,
+    }
+
+    impl Script {
+        fn new(answers: &[&'static str]) -> Arc<Script> {
+            Arc::new(Script {
+                answers: Mutex::new(answers.iter().copied().collect()),
+                asked: Mutex::default(),
+            })
+        }
+
+        /// Method and path of the requests so far.
+        fn asked(&self) -> Vec<String> {
+            let line =
+                |head: &String| head.lines().next().unwrap_or_default().trim_end_matches(" HTTP/1.1").into();
+            lock(&self.asked).iter().map(line).collect()
+        }
+
+        /// What the requests so far had in a header.
+        #[cfg(feature = "apiserver")]
+        fn header(&self, name: &str) -> Vec<String> {
+            let value =
+                |head: &String| head.lines().find_map(|line| line.strip_prefix(name).map(ToOwned::to_owned));
+            lock(&self.asked).iter().filter_map(value).collect()
+        }
+
+        async fn serve(self: Arc<Script>, mut peer: impl AsyncRead + AsyncWrite + Unpin) {
+            let mut read = Vec::new();
+            while peer.read_buf(&mut read).await.is_ok_and(|count| count > 0) {
+                let text = String::from_utf8_lossy(&read).to_lowercase();
+                let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+                let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+                if body.len() < length.map_or(0, |length| length.parse().unwrap_or_default()) {
+                    continue;
+                }
+                let head = String::from_utf8_lossy(&read[..head.len()]).into_owned();
+                read.clear();
+                let answer = if head.starts_with("GET /version ") {
+                    FINE
+                } else {
+                    lock(&self.asked).push(head);
+                    lock(&self.answers).pop_front().unwrap_or(HANG_UP)
+                };
+                let sent = peer.write_all(answer.as_bytes()).await;
+                if sent.is_err() || !answer.contains("Length: ") {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A client of a server with these answers, on plain HTTP. The server ends with the set.
+    async fn client(answers: &[&'static str]) -> (Client, Arc<Script>, JoinSet<()>) {
+        let script = Script::new(answers);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let mut server = JoinSet::new();
+        let scripted = Arc::clone(&script);
+        server.spawn(async move {
+            let mut peers = JoinSet::new();
+            while let Ok((peer, _)) = listener.accept().await {
+                peers.spawn(Arc::clone(&scripted).serve(peer));
+            }
+        });
+        let config = Config::new(&format!("http://{address}"), b"", "").expect("a config");
+        (Client::new(config).expect("a client"), script, server)
+    }
+
+    fn request(method: Method) -> Request {
+        Request { method, ..Request::get("/x") }
+    }
+
+    #[tokio::test]
+    async fn a_get_is_sent_again_when_the_connection_broke_and_a_write_is_not() {
+        let (client, script, _server) = client(&[HANG_UP, FINE, HANG_UP]).await;
+        assert_eq!(client.send(request(Method::GET)).await.expect("an answer").status, 200);
+        assert_eq!(script.asked(), ["GET /x", "GET /x"]);
+        let error = client.send(request(Method::PATCH)).await.expect_err("no answer");
+        assert!(error.is_interrupted() && !error.is_connection(), "{error}");
+        assert_eq!(script.asked().len(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_says_when_is_asked_again_with_any_verb_but_not_for_ever() {
+        let (client, script, _server) = client(&[BUSY, BUSY, FINE, BUSY, BUSY, BUSY, BUSY, FINE]).await;
+        assert_eq!(client.send(request(Method::POST)).await.expect("an answer").status, 200);
+        assert_eq!(script.asked().len(), 3);
+        let error = client.send(request(Method::DELETE)).await.expect_err("still busy");
+        assert_eq!(error.to_string(), "delete /x: 429 Too Many Requests: later");
+        assert_eq!(script.asked().len(), 3 + 1 + REPEATS_MAX as usize);
+    }
+
+    #[tokio::test]
+    async fn without_retry_after_no_answer_is_asked_for_again() {
+        let down = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
+        let (client, script, _server) = client(&[down, FINE]).await;
+        let error = client.send(request(Method::GET)).await.expect_err("down");
+        assert_eq!(error.to_string(), "get /x: 503 Service Unavailable");
+        assert_eq!(script.asked().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_a_deadline_and_an_open_stream_has_none() {
+        let open = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{";
+        let never = "HTTP/1.1 200 OK\r\nX-Length: 2\r\n";
+        let (client, script, _server) = client(&[never, open]).await;
+        let deadline = Duration::from_millis(50);
+        let mut config = Config::new(client.server(), b"", "").expect("a config");
+        config.request_timeout = deadline;
+        let client = Client::new(config).expect("a client");
+        let error = client.send(request(Method::GET)).await.expect_err("no answer");
+        let line = format!("get /x: {} (given address): no answer within 50ms", client.server());
+        assert_eq!(error.to_string(), line);
+        assert!(error.is_interrupted());
+        assert_eq!(script.asked().len(), 1);
+
+        let (_, mut body) = client.stream(Request::get("/x")).await.expect("a stream");
+        assert_eq!(body.chunk().await.expect("a chunk").as_deref(), Some(b"{".as_slice()));
+        timeout(2 * deadline, body.chunk()).await.expect_err("a quiet stream");
+    }
+
+    #[tokio::test]
+    async fn a_stream_tells_an_end_from_a_cut() {
+        let whole = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n0\r\n\r\n";
+        let cut = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n9\r\n{\"ty";
+        let (client, _script, _server) = client(&[whole, cut, BUSY]).await;
+
+        let read = async |mut body: Body| -> Result<Vec<u8>, Error> {
+            let mut all = Vec::new();
+            while let Some(chunk) = body.chunk().await? {
+                all.extend_from_slice(&chunk);
+            }
+            Ok(all)
+        };
+        let (head, body) = client.stream(Request::get("/x")).await.expect("a stream");
+        assert_eq!(head.status, 200);
+        assert_eq!(read(body).await.expect("an end"), b"{}\n");
+        let (_, body) = client.stream(Request::get("/x")).await.expect("a stream");
+        assert!(read(body).await.expect_err("a cut").is_interrupted());
+        let error = client.stream(Request::get("/x")).await.expect_err("busy");
+        assert_eq!((error.code(), error.retry_after()), (Some(429), Some(Duration::ZERO)));
+    }
+
+    #[tokio::test]
+    async fn a_path_before_every_other_and_a_query_are_kept() {
+        let (client, script, _server) = client(&[FINE, FINE]).await;
+        let config = Config::new(&format!("{}/k8s/clusters/c/", client.server()), b"", "").expect("a config");
+        let query = vec![("labelSelector", "a in (b,c)".to_owned())];
+        let request = Request { query, ..Request::get("/api/v1/pods?limit=1") };
+        let under = Client::new(config).expect("a client");
+        under.send(request).await.expect("an answer");
+        assert_eq!(
+            script.asked(),
+            [
+                "GET /k8s/clusters/c/version",
+                "GET /k8s/clusters/c/api/v1/pods?limit=1&labelSelector=a+in+%28b%2Cc%29"
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn where_nobody_listens_is_never_reached() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        drop(listener);
+        let config = Config::new(&format!("http://{address}"), b"", "").expect("a config");
+        let error = Client::new(config).expect("a client").version().await.expect_err("nobody");
+        assert!(error.is_connection());
+        let line =
+            format!("http://{address} (given address): connection refused: does an API server run there?");
+        assert_eq!(error.to_string(), format!("get /version: {line}"));
+    }
+
+    #[tokio::test]
+    async fn the_ninety_first_stream_gets_another_connection_and_gives_it_back() {
+        install_crypto();
+        let config = Config::new("http://127.0.0.1:1", b"", "").expect("a config");
+        let connections =
+            Connections::new(&config, Certificates { authority: None, identity: None }).expect("connections");
+        let lane = || connections.streams_lane(&config).expect("a lane");
+        let first: Vec<_> = (0..STREAMS_MAX).map(|_| lane()).collect();
+        assert!(first.iter().all(|lane| Arc::ptr_eq(lane, &first[0])));
+        let other = lane();
+        assert!(!Arc::ptr_eq(&other, &first[0]));
+        drop((first, other));
+        let _one = lane();
+        assert_eq!(lock(&connections.streams).len(), 1);
+    }
+
+    #[test]
+    fn warnings_are_unquoted() {
+        assert_eq!(warning_text(r#"299 - "unknown field \"spec.x\"""#), r#"unknown field "spec.x""#);
+        assert_eq!(warning_text("odd"), "odd");
+    }
+
+    /// These need a certificate, which the embedded API server's libraries make.
+    #[cfg(feature = "apiserver")]
+    mod tls {
+        use std::{fs, path::Path};
+
+        use rcgen::{CertifiedKey, generate_simple_self_signed};
+        use tokio_rustls::TlsAcceptor;
+
+        use super::{super::super::Options, *};
+
+        const REFUSED: &str = "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n";
+
+        /// A server on TLS, and a directory with its kubeconfig, `ca.crt` and `token`.
+        async fn server(dir: &Path, answers: &[&'static str]) -> (Arc<Script>, JoinSet<()>) {
+            install_crypto();
+            let script = Script::new(answers);
+            let CertifiedKey { cert, signing_key } =
+                generate_simple_self_signed(["kubernetes.default".to_owned()]).expect("a certificate");
+            let key = signing_key.serialize_der().try_into().expect("a key");
+            let tls = rustls::ServerConfig::builder()
+                .with_no_client_auth()
+                .with_single_cert(vec![cert.der().clone()], key)
+                .expect("a certificate and its key");
+            let acceptor = TlsAcceptor::from(Arc::new(tls));
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let text = format!(
+                "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+                 clusters: [{{name: k, cluster: {{server: 'https://{address}', certificate-authority: ca.crt, \
+                 tls-server-name: kubernetes.default}}}}]\nusers: [{{name: u, user: {{tokenFile: token}}}}]\n"
+            );
+            fs::write(dir.join("kubeconfig"), text).expect("a file");
+            fs::write(dir.join("ca.crt"), cert.pem()).expect("a file");
+            fs::write(dir.join("token"), "one").expect("a file");
+            let mut tasks = JoinSet::new();
+            let scripted = Arc::clone(&script);
+            tasks.spawn(async move {
+                let mut peers = JoinSet::new();
+                while let Ok((peer, _)) = listener.accept().await {
+                    let (acceptor, script) = (acceptor.clone(), Arc::clone(&scripted));
+                    peers.spawn(async move {
+                        if let Ok(peer) = acceptor.accept(peer).await {
+                            script.serve(peer).await;
+                        }
+                    });
+                }
+            });
+            (script, tasks)
+        }
+
+        fn connect(dir: &Path) -> Client {
+            let options = Options { kubeconfig: Some(dir.join("kubeconfig")), ..Options::default() };
+            let config = Config::load(&options, &super::super::super::Env::default()).expect("a config");
+            Client::new(config).expect("a client")
+        }
+
+        #[tokio::test]
+        async fn a_401_reads_the_token_again_and_repeats_the_request_once() {
+            let dir = tempfile::tempdir().expect("a directory");
+            let (script, _server) = server(dir.path(), &[FINE, REFUSED, FINE, REFUSED, REFUSED, FINE]).await;
+            let client = connect(dir.path());
+            client.send(request(Method::GET)).await.expect("an answer");
+            fs::write(dir.path().join("token"), "two\n").expect("a file");
+            client.send(request(Method::DELETE)).await.expect("an answer");
+            assert_eq!(script.asked(), ["GET /x", "DELETE /x", "DELETE /x"]);
+            assert_eq!(script.header("authorization: "), ["Bearer one", "Bearer one", "Bearer two"]);
+
+            let error = client.send(request(Method::GET)).await.expect_err("refused");
+            assert!(error.is_unauthorized());
+            let line = error.to_string();
+            assert!(line.contains("does not accept user u of context c") && !line.contains("two"), "{line}");
+            assert_eq!(script.asked().len(), 5);
+        }
+
+        #[tokio::test]
+        async fn a_replaced_authority_is_believed_at_the_next_attempt() {
+            let dir = tempfile::tempdir().expect("a directory");
+            let (_script, _server) = server(dir.path(), &[FINE, FINE]).await;
+            let right = fs::read(dir.path().join("ca.crt")).expect("a file");
+            let other = generate_simple_self_signed(["other".to_owned()]).expect("a certificate");
+            fs::write(dir.path().join("ca.crt"), other.cert.pem()).expect("a file");
+            let client = connect(dir.path());
+            let error = client.send(request(Method::PATCH)).await.expect_err("a stranger");
+            assert!(error.is_connection());
+            let line = error.to_string();
+            assert!(
+                line.contains("certificate signed by an unknown authority: is clusters[k].cluster"),
+                "{line}"
+            );
+
+            // Half written: the last good one is kept, and the error stays the same.
+            fs::write(dir.path().join("ca.crt"), "-----BEGIN").expect("a file");
+            assert!(client.send(request(Method::PATCH)).await.expect_err("a stranger").is_connection());
+            fs::write(dir.path().join("ca.crt"), right).expect("a file");
+            client.send(request(Method::PATCH)).await.expect("an answer");
+        }
+    }
 }

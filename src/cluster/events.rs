@@ -13,7 +13,6 @@ use std::{collections::HashMap, sync::Arc, time::SystemTime};
 
 use http::Method;
 use serde_json::{Value, json};
-use smol_str::SmolStr;
 use tokio::{
     sync::mpsc,
     time::{Duration, Instant},
@@ -22,7 +21,7 @@ use tracing::debug;
 
 use crate::{
     client::{Client, Error, Request},
-    resource::{Key, Resource},
+    resource::{Key, Resource, Uid},
 };
 
 /// Events that may wait to be written. An operator that does more than this at once has more important things to do.
@@ -54,7 +53,7 @@ struct Event {
     reason: &'static str,
     regarding: Arc<Value>,
     key: Key,
-    uid: SmolStr,
+    uid: Uid,
     note: String,
 }
 
@@ -98,7 +97,7 @@ struct Writer {
     client: Client,
     controller: &'static str,
     instance: String,
-    series: HashMap<(SmolStr, EventType, &'static str), Series>,
+    series: HashMap<(Uid, EventType, &'static str), Series>,
     random: fastrand::Rng,
 }
 

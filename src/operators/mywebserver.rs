@@ -21,6 +21,7 @@ use std::{
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smallvec::smallvec;
 use smol_str::{SmolStr, format_smolstr};
 use tracing::info;
 
@@ -173,25 +174,24 @@ pub fn desired(web: &MyWebserver) -> Children {
         name: format_smolstr!("mws-{instance}"),
         namespace: web.metadata.namespace.clone(),
         labels: labels.clone(),
-        owner_references: [OwnerReference::controlled_by(web)].into(),
+        owner_references: smallvec![OwnerReference::controlled_by(web)],
         ..ObjectMeta::default()
     };
     let port_by_name = || Port::Name(PORT.into());
     let container = Container {
         name: CONTAINER.into(),
         image: web.spec.image.clone(),
-        ports: [ContainerPort {
+        ports: smallvec![ContainerPort {
             name: PORT.into(),
             container_port: web.spec.port,
             protocol: "TCP".into(),
             ..ContainerPort::default()
-        }]
-        .into(),
+        }],
         readiness_probe: Some(Probe { tcp_socket: Some(TcpSocket { port: port_by_name() }) }),
         security_context: Some(SecurityContext { allow_privilege_escalation: Some(false) }),
     };
     let pod = PodSpec {
-        containers: [container].into(),
+        containers: smallvec![container],
         automount_service_account_token: Some(false),
         security_context: Some(PodSecurityContext {
             seccomp_profile: Some(SeccompProfile { r#type: "RuntimeDefault".into() }),
@@ -216,7 +216,7 @@ pub fn desired(web: &MyWebserver) -> Children {
     };
     let service = Service {
         metadata,
-        spec: ServiceSpec { r#type: "ClusterIP".into(), selector, ports: [port].into() },
+        spec: ServiceSpec { r#type: "ClusterIP".into(), selector, ports: smallvec![port] },
     };
     Children { deployment, service }
 }

@@ -1,11 +1,14 @@
 //! The few built-in kinds that we read and write, with only the fields that we use.
 //!
 //! What is named here is what an operator owns or looks at; the rest of an object stays on the server, untouched.
+//! Lists that nearly always have one or two items are kept in place (`SmallVec`): thousands of objects are held, and each
+//! allocation has its price in time and memory.
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use super::{Condition, Labels, ObjectMeta, Resource};
+use super::{Labels, ObjectMeta, Resource};
 
 /// `apps/v1` Deployment: keeps that many Pods of that template running.
 /// See <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/deployment-v1/>.
@@ -75,7 +78,7 @@ pub struct PodMeta {
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpec {
     /// What runs, by name.
-    pub containers: Box<[Container]>,
+    pub containers: SmallVec<[Container; 1]>,
     /// Whether the Pod gets credentials for the API server. The API server takes "absent" for yes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub automount_service_account_token: Option<bool>,
@@ -109,8 +112,8 @@ pub struct Container {
     /// What to run.
     pub image: SmolStr,
     /// Where it listens.
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    pub ports: Box<[ContainerPort]>,
+    #[serde(skip_serializing_if = "SmallVec::is_empty")]
+    pub ports: SmallVec<[ContainerPort; 1]>,
     /// When it may be sent requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<Probe>,
@@ -191,7 +194,21 @@ pub struct DeploymentStatus {
     /// Pods ready for `minReadySeconds`.
     pub available_replicas: i32,
     /// `Available`, `Progressing`, `ReplicaFailure`.
-    pub conditions: Box<[Condition]>,
+    pub conditions: SmallVec<[DeploymentCondition; 2]>,
+}
+
+/// One line of [`DeploymentStatus::conditions`].
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct DeploymentCondition {
+    /// `Available`, `Progressing` or `ReplicaFailure`.
+    pub r#type: SmolStr,
+    /// `True`, `False` or `Unknown`.
+    pub status: SmolStr,
+    /// Why, for programs.
+    pub reason: SmolStr,
+    /// Why, for people.
+    pub message: SmolStr,
 }
 
 /// `v1` Service: one address for the Pods that a selector names.
@@ -225,7 +242,7 @@ pub struct ServiceSpec {
     /// Which Pods answer.
     pub selector: Labels,
     /// Where it listens.
-    pub ports: Box<[ServicePort]>,
+    pub ports: SmallVec<[ServicePort; 1]>,
 }
 
 /// A port that a Service listens on: all its fields, because the list is owned whole.

@@ -10,6 +10,7 @@ use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{MapAccess, Visitor},
 };
+use smallvec::SmallVec;
 
 /// A sorted set of `key=value`.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -42,10 +43,15 @@ impl Labels {
 
 impl<'a> FromIterator<(&'a str, &'a str)> for Labels {
     fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(labels: I) -> Labels {
-        let mut labels: Vec<_> = labels.into_iter().collect();
+        let mut labels: SmallVec<[_; 8]> = labels.into_iter().collect();
         labels.sort_unstable();
-        let labels: Vec<_> = labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
-        Labels(labels.join(",").into())
+        let length: usize = labels.iter().map(|(key, value)| key.len() + value.len() + "=,".len()).sum();
+        let mut text = String::with_capacity(length.saturating_sub(",".len()));
+        for (key, value) in labels {
+            let comma = if text.is_empty() { "" } else { "," };
+            text.extend([comma, key, "=", value]);
+        }
+        Labels(text.into())
     }
 }
 
@@ -76,26 +82,13 @@ impl<'de> Visitor<'de> for LabelsVisitor {
         f.write_str("a map of labels")
     }
 
-    /// The API server sends them sorted, so appending is nearly always all there is to do.
+    /// The API server sends them sorted, so copying them is nearly always all there is to do.
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
-        let mut text = String::new();
-        let mut last_start = 0;
-        let mut is_sorted = true;
-        while let Some((key, value)) = map.next_entry::<Piece, Piece>()? {
-            if text.is_empty() {
-                text.reserve(128);
-            } else {
-                text.push(',');
-            }
-            let start = text.len();
-            text.push_str(&key.0);
-            is_sorted &= start == 0 || text[last_start..].split('=').next() < Some(&key.0);
-            text.push('=');
-            text.push_str(&value.0);
-            last_start = start;
+        let mut labels = SmallVec::<[(Piece<'de>, Piece<'de>); 8]>::new();
+        while let Some(label) = map.next_entry()? {
+            labels.push(label);
         }
-        let labels = Labels(text.into());
-        if is_sorted { Ok(labels) } else { Ok(labels.iter().collect()) }
+        Ok(labels.iter().map(|(key, value)| (&*key.0, &*value.0)).collect())
     }
 }
 

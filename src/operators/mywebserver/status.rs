@@ -23,7 +23,7 @@ use crate::{
     operators::crd,
     resource::{
         Condition,
-        kinds::{Deployment, DeploymentStatus, Service},
+        kinds::{Deployment, DeploymentCondition, DeploymentStatus, Service},
     },
 };
 
@@ -306,7 +306,7 @@ fn dead_end<K>(child: &Child<K>) -> Option<Said> {
     }
 }
 
-fn deadline_exceeded(deployment: &Deployment) -> Option<&Condition> {
+fn deadline_exceeded(deployment: &Deployment) -> Option<&DeploymentCondition> {
     let condition = reported(deployment, "Progressing").filter(|_| is_observed(deployment))?;
     Some(condition).filter(|condition| condition.reason == "ProgressDeadlineExceeded")
 }
@@ -316,7 +316,7 @@ fn is_observed(deployment: &Deployment) -> bool {
     deployment.status.observed_generation >= deployment.metadata.generation
 }
 
-fn reported<'a>(deployment: &'a Deployment, name: &str) -> Option<&'a Condition> {
+fn reported<'a>(deployment: &'a Deployment, name: &str) -> Option<&'a DeploymentCondition> {
     deployment.status.conditions.iter().find(|condition| condition.r#type == name)
 }
 
