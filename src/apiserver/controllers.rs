@@ -1,19 +1,280 @@
-//! stub
-use super::*;
-use serde_json::json;
-pub(super) fn bootstrap(storage: &mut Storage, _ca_pem: &str) {
-    let kind = storage.kinds.built_in("", "namespaces");
-    for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
-        let _ = write::create(
-            storage,
-            &kind,
-            None,
-            json!({"metadata": {"name": name}}),
-            &mut write::Options::default(),
-        );
+//! What happens in a cluster without being asked: garbage is collected, namespaces are emptied, Deployments are rolled
+//! out, Pods run.
+//!
+//! One task does it all. It reads the journal of the storage, marks what a change is about (the object, its owners, its
+//! dependents, its namespace) and looks at each of those once more. Like real controllers it only compares what is with
+//! what should be, so a look too many does nothing.
+
+mod garbage;
+mod kubelet;
+mod rollout;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{
+    Server,
+    kinds::Kind,
+    storage::{Change, Place, Storage},
+    write::{self, Deletion, Part, is_terminating},
+};
+
+/// Namespaces that every cluster has.
+const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+
+/// Each namespace has the certificate of the server in here.
+const ROOT_CA: &str = "kube-root-ca.crt";
+
+/// What a new cluster holds.
+pub(super) fn bootstrap(storage: &mut Storage, ca_pem: &str) {
+    for name in NAMESPACES {
+        make(storage, "", "namespaces", None, json!({"metadata": {"name": name}}));
+        furnish(storage, name, ca_pem);
+    }
+    kubelet::register(storage);
+}
+
+/// Runs until aborted.
+pub(super) async fn run(server: Arc<Server>, ca_pem: String) {
+    let mut controllers = Controllers {
+        dirty: BTreeSet::new(),
+        later: BTreeSet::new(),
+        started: HashMap::new(),
+        pod_start: server.pod_start,
+        ca_pem,
+    };
+    let mut written = server.storage().written();
+    controllers.later.insert((Instant::now() + kubelet::HEARTBEAT, kubelet::node()));
+    loop {
+        controllers.mark_changes(&mut server.storage());
+        while let Some(place) = controllers.dirty.pop_first() {
+            {
+                let mut storage = server.storage();
+                controllers.look_at(&mut storage, &place);
+                controllers.mark_changes(&mut storage);
+            }
+            // Requests come first.
+            tokio::task::yield_now().await;
+        }
+        let wake = controllers.later.first().map(|(at, _)| *at);
+        tokio::select! {
+            changed = written.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            () = sleep_until(wake) => controllers.mark_due(),
+        }
     }
 }
-pub(super) async fn run(server: Arc<Server>, _ca: String) {
-    let _ = server.pod_start;
-    server.storage().take_journal();
+
+async fn sleep_until(wake: Option<Instant>) {
+    match wake {
+        Some(wake) => tokio::time::sleep_until(wake).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What is still to be looked at.
+struct Controllers {
+    dirty: BTreeSet<Place>,
+    later: BTreeSet<(Instant, Place)>,
+    /// When the kubelet first saw a Pod, by uid.
+    started: HashMap<String, Instant>,
+    pod_start: Duration,
+    ca_pem: String,
+}
+
+impl Controllers {
+    fn mark_changes(&mut self, storage: &mut Storage) {
+        for (collection, change) in storage.take_journal() {
+            self.mark(storage, &collection, &change);
+        }
+    }
+
+    fn mark_due(&mut self) {
+        let now = Instant::now();
+        while self.later.first().is_some_and(|(at, _)| *at <= now) {
+            self.dirty.extend(self.later.pop_first().map(|(_, place)| place));
+        }
+    }
+
+    fn look_again(&mut self, place: &Place, after: Duration) {
+        self.later.insert((Instant::now() + after, place.clone()));
+    }
+
+    /// Everything that a change may matter to.
+    fn mark(&mut self, storage: &Storage, collection: &str, change: &Change) {
+        let place = Place { collection: collection.to_owned(), key: change.key.clone() };
+        for object in [&change.before, &change.after].into_iter().flatten() {
+            for owner in owners(object) {
+                self.dirty.extend(owner_place(storage, &place, owner));
+            }
+        }
+        let leaves = change.after.as_ref().is_none_or(|after| is_terminating(after));
+        if let (true, Some(object)) = (leaves, &change.before) {
+            self.dirty.extend(storage.dependents(uid(object)));
+        }
+        if let (None, Some(namespace)) = (&change.after, place.namespace()) {
+            self.dirty.insert(Place::new("namespaces", None, namespace));
+        }
+        self.dirty.insert(place);
+    }
+
+    fn look_at(&mut self, storage: &mut Storage, place: &Place) {
+        garbage::collect(storage, place);
+        let Some(object) = storage.get(place).cloned() else { return };
+        match place.collection.as_str() {
+            "namespaces" => self.namespace(storage, place, &object),
+            "deployments.apps" => rollout::deployment(self, storage, place, &object),
+            "replicasets.apps" => rollout::replica_set(self, storage, place, &object),
+            "pods" => kubelet::pod(self, storage, place, &object),
+            "nodes" if *place == kubelet::node() => kubelet::heartbeat(self, storage),
+            _ => {}
+        }
+    }
+
+    /// A live namespace has its furniture; one that is to go is emptied first.
+    fn namespace(&self, storage: &mut Storage, place: &Place, namespace: &Value) {
+        if !is_terminating(namespace) {
+            return furnish(storage, place.name(), &self.ca_pem);
+        }
+        let mut content = Vec::new();
+        for collection in storage.kinds.collections().into_keys() {
+            let objects = storage.collection(&collection).map(|collection| collection.objects.keys());
+            let keys = objects
+                .into_iter()
+                .flatten()
+                .map(|key| Place { collection: collection.clone(), key: key.clone() });
+            content.extend(keys.filter(|content| content.namespace() == Some(place.name())));
+        }
+        for content in &content {
+            delete(storage, content, &Deletion { grace_secs: None, ..Deletion::default() });
+        }
+        let left = content.iter().filter(|place| storage.get(place).is_some()).count();
+        if left == 0 {
+            change(storage, place, Part::Finalize, |namespace| namespace["spec"]["finalizers"] = json!([]));
+            return;
+        }
+        let now = storage.clock.time();
+        change(storage, place, Part::Status, |namespace| {
+            let message = format!("Some resources are remaining: {left} in all");
+            for (kind, reason) in [
+                ("NamespaceContentRemaining", "SomeResourcesRemain"),
+                ("NamespaceFinalizersRemaining", "SomeFinalizersRemain"),
+            ] {
+                set_condition(namespace, kind, "True", reason, &message, &now);
+            }
+        });
+    }
+}
+
+/// What every namespace has: an account for its Pods, and the certificate of the server.
+fn furnish(storage: &mut Storage, namespace: &str, ca_pem: &str) {
+    let account = Place::new("serviceaccounts", Some(namespace), "default");
+    if storage.get(&account).is_none() {
+        make(storage, "", "serviceaccounts", Some(namespace), json!({"metadata": {"name": "default"}}));
+    }
+    let ca = Place::new("configmaps", Some(namespace), ROOT_CA);
+    if storage.get(&ca).is_none() {
+        let object = json!({"metadata": {"name": ROOT_CA}, "data": {"ca.crt": ca_pem}});
+        make(storage, "", "configmaps", Some(namespace), object);
+    }
+}
+
+fn uid(object: &Value) -> &str {
+    object["metadata"]["uid"].as_str().unwrap_or_default()
+}
+
+fn owners(object: &Value) -> impl Iterator<Item = &Value> {
+    object["metadata"]["ownerReferences"].as_array().into_iter().flatten()
+}
+
+/// Where an owner would be: in the namespace of its dependent, or in none. `None` for a kind that nobody serves.
+fn owner_place(storage: &Storage, dependent: &Place, owner: &Value) -> Option<Place> {
+    let text = |field: &str| owner[field].as_str().unwrap_or_default();
+    let kind = storage.kinds.by_kind(text("apiVersion"), text("kind"))?;
+    let namespace = if kind.namespaced { Some(dependent.namespace()?) } else { None };
+    Some(Place::new(kind.stored_in(), namespace, text("name")))
+}
+
+/// Create an object. What is refused (the namespace is going away, the name is taken) is tried again when something changes.
+fn make(
+    storage: &mut Storage,
+    group: &str,
+    plural: &str,
+    namespace: Option<&str>,
+    object: Value,
+) -> Option<Arc<Value>> {
+    let kind = storage.kinds.built_in(group, plural);
+    match write::create(storage, &kind, namespace, object, &mut write::Options::default()) {
+        Ok(object) => Some(object),
+        Err(refusal) => {
+            tracing::debug!(kind = kind.kind, why = refusal.message(), "a controller could not create");
+            None
+        }
+    }
+}
+
+fn kind_at(storage: &Storage, place: &Place) -> Option<Arc<Kind>> {
+    storage.kinds.of_collection(&place.collection).cloned()
+}
+
+/// Change an object, if the change makes a difference.
+fn change(storage: &mut Storage, place: &Place, part: Part, edit: impl FnOnce(&mut Value)) {
+    let (Some(kind), Some(object)) = (kind_at(storage, place), storage.get(place)) else { return };
+    let mut object = kind.view(object);
+    edit(&mut object);
+    if let Err(refusal) = write::update(storage, &kind, place, object, part, &mut write::Options::default()) {
+        tracing::debug!(%place, why = refusal.message(), "a controller could not update");
+    }
+}
+
+fn delete(storage: &mut Storage, place: &Place, deletion: &Deletion) {
+    let Some(kind) = kind_at(storage, place) else { return };
+    if let Err(refusal) = write::delete(storage, &kind, place, deletion) {
+        tracing::debug!(%place, why = refusal.message(), "a controller could not delete");
+    }
+}
+
+/// Set a condition; its transition time moves only with its status.
+fn set_condition(object: &mut Value, kind: &str, status: &str, reason: &str, message: &str, now: &str) {
+    let conditions = &mut object["status"]["conditions"];
+    if !conditions.is_array() {
+        *conditions = json!([]);
+    }
+    let Some(conditions) = conditions.as_array_mut() else { return };
+    let mut new = json!({"type": kind, "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": now});
+    match conditions.iter_mut().find(|condition| condition["type"] == kind) {
+        Some(old) => {
+            if old["status"] == status {
+                new["lastTransitionTime"] = old["lastTransitionTime"].clone();
+            }
+            *old = new;
+        }
+        None => conditions.push(new),
+    }
+}
+
+/// Tell what was done, as an Event on the object.
+fn tell(storage: &mut Storage, about: &Value, component: &str, reason: &str, message: &str) {
+    let metadata = &about["metadata"];
+    let namespace = metadata["namespace"].as_str().unwrap_or("default").to_owned();
+    let name = metadata["name"].as_str().unwrap_or_default();
+    let now = storage.clock.time();
+    let event = json!({
+        "metadata": {"name": format!("{name}.{:x}{:04x}", storage.clock.nanos(), fastrand::u16(..))},
+        "involvedObject": {"kind": about["kind"], "apiVersion": about["apiVersion"], "name": name,
+            "namespace": namespace, "uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
+        "reason": reason, "message": message, "type": "Normal", "count": 1, "source": {"component": component},
+        "reportingComponent": component, "firstTimestamp": now, "lastTimestamp": now,
+    });
+    make(storage, "", "events", Some(&namespace), event);
 }

@@ -234,6 +234,12 @@ impl Kinds {
         self.by_path.values().find(|one| one.group == group && one.kind == kind)
     }
 
+    /// Some version of the kind that a collection holds.
+    pub(super) fn of_collection(&self, collection: &str) -> Option<&Arc<Kind>> {
+        // The core group sorts first, so `events` are core events.
+        self.by_path.values().find(|kind| kind.stored_in() == collection)
+    }
+
     /// Replace all versions of a custom resource.
     pub(super) fn replace_custom(&mut self, group: &str, plural: &str, versions: Vec<Kind>) {
         self.by_path.retain(|(a_group, _, a_plural), _| a_group != group || a_plural != plural);

@@ -131,6 +131,16 @@ pub(super) fn update(
 
     let mut after = match part {
         Part::Main => object,
+        // Of a built-in kind a write to the status can also carry annotations: so the Deployment controller
+        // writes its revision.
+        Part::Status if !kind.is_custom() => {
+            let mut after = object;
+            for field in ["spec", "data"] {
+                restore(&mut after, &before_view, field);
+            }
+            restore(&mut after["metadata"], &before_view["metadata"], "labels");
+            after
+        }
         Part::Status => {
             let mut after = before_view.clone();
             after["status"] = object["status"].take();
@@ -147,7 +157,9 @@ pub(super) fn update(
     }
     restore_metadata(&mut after["metadata"], &before_view["metadata"]);
     prune(kind, &mut after, options)?;
-    restore_spec(kind, &mut after, &before_view);
+    if part == Part::Main {
+        restore_spec(kind, &mut after, &before_view);
+    }
     finish(storage, kind, &mut after);
     let mut causes = metadata_errors(kind, &after);
     causes.extend(new_finalizers(&before, &after));
@@ -156,7 +168,7 @@ pub(super) fn update(
         return Err(Refusal::invalid(kind, name, causes));
     }
     to_storage(kind, &mut after);
-    if kind.has_generation() && differs_beyond_metadata(kind, &before, &after) {
+    if kind.has_generation() && part == Part::Main && differs_beyond_metadata(kind, &before, &after) {
         let generation = before["metadata"]["generation"].as_u64().unwrap_or(0) + 1;
         after["metadata"]["generation"] = generation.into();
     }

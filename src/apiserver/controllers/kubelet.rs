@@ -1,0 +1,141 @@
+//! The simulated kubelet, and the scheduler for its one node: Pods run as soon as they are made.
+//!
+//! An image whose name contains `does-not-exist` cannot be pulled, so that a rollout that gets stuck can be seen.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{
+    super::{
+        storage::{Place, Storage},
+        write::{Deletion, Part, is_terminating},
+    },
+    Controllers, change, delete, make, set_condition, tell, uid,
+};
+
+/// The kubelet renews its Lease this often: `nodeLeaseDurationSeconds` / 4. In a cluster it is what moves the
+/// resourceVersion while nothing else happens, and with it the bookmarks.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
+
+const NODE: &str = "node-1";
+
+/// Images with this in their name are in no registry.
+const MISSING_IMAGE: &str = "does-not-exist";
+
+pub(super) fn node() -> Place {
+    Place::new("nodes", None, NODE)
+}
+
+/// The node and its Lease.
+pub(super) fn register(storage: &mut Storage) {
+    make(
+        storage,
+        "",
+        "nodes",
+        None,
+        json!({"metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}}}),
+    );
+    let now = storage.clock.time();
+    change(storage, &node(), Part::Status, |node| {
+        node["status"] = json!({
+            "capacity": {"cpu": "8", "memory": "16Gi", "pods": "1000"},
+            "allocatable": {"cpu": "8", "memory": "16Gi", "pods": "1000"},
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": NODE}],
+            "nodeInfo": {"kubeletVersion": "v1.36.0-listwatch", "operatingSystem": "linux", "architecture": "amd64"},
+        });
+        set_condition(node, "Ready", "True", "KubeletReady", "kubelet is posting ready status", &now);
+    });
+    let renewed = storage.clock.micro_time();
+    let lease = json!({"metadata": {"name": NODE},
+        "spec": {"holderIdentity": NODE, "leaseDurationSeconds": 40, "renewTime": renewed}});
+    make(storage, "coordination.k8s.io", "leases", Some("kube-node-lease"), lease);
+}
+
+/// Say that the node is alive.
+pub(super) fn heartbeat(controllers: &mut Controllers, storage: &mut Storage) {
+    let due = controllers.later.iter().any(|(_, place)| *place == node());
+    if due {
+        return;
+    }
+    let lease = Place::new("leases.coordination.k8s.io", Some("kube-node-lease"), NODE);
+    let now = storage.clock.micro_time();
+    change(storage, &lease, Part::Main, |lease| lease["spec"]["renewTime"] = now.into());
+    controllers.look_again(&node(), HEARTBEAT);
+}
+
+/// Bring a Pod one step further.
+pub(super) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &Place, pod: &Value) {
+    if is_terminating(pod) {
+        // Its containers stop at once; a grace period of zero says that they have.
+        controllers.started.remove(uid(pod));
+        delete(storage, place, &Deletion { grace_secs: Some(0), ..Deletion::default() });
+        return;
+    }
+    if pod["spec"]["nodeName"].is_null() {
+        let now = storage.clock.time();
+        change(storage, place, Part::Main, |pod| pod["spec"]["nodeName"] = NODE.into());
+        change(storage, place, Part::Status, |pod| {
+            set_pod_condition(pod, "PodScheduled", "True", None, &now);
+            pod["status"]["startTime"] = now.as_str().into();
+        });
+        let message = format!("Successfully assigned {} to {NODE}", place.key);
+        tell(storage, pod, "default-scheduler", "Scheduled", &message);
+        return;
+    }
+    if pod["status"]["phase"] != "Pending" || pod["status"]["containerStatuses"].is_array() {
+        return;
+    }
+    let started = *controllers.started.entry(uid(pod).to_owned()).or_insert_with(Instant::now);
+    let left = controllers.pod_start.saturating_sub(started.elapsed());
+    if !left.is_zero() {
+        controllers.look_again(place, left);
+        return;
+    }
+    controllers.started.remove(uid(pod));
+    start(storage, place);
+}
+
+fn start(storage: &mut Storage, place: &Place) {
+    let now = storage.clock.time();
+    change(storage, place, Part::Status, |pod| {
+        let mut statuses = Vec::new();
+        for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
+            statuses.push(container_status(container, &now));
+        }
+        let all_ready = statuses.iter().all(|status| status["ready"] == true);
+        let (ready, why) = if all_ready { ("True", None) } else { ("False", Some("ContainersNotReady")) };
+        pod["status"]["phase"] = if all_ready { "Running" } else { "Pending" }.into();
+        pod["status"]["containerStatuses"] = statuses.into();
+        pod["status"]["hostIP"] = "127.0.0.1".into();
+        let address = format!("10.244.{}.{}", fastrand::u8(..), fastrand::u8(1..));
+        pod["status"]["podIPs"] = json!([{"ip": address}]);
+        pod["status"]["podIP"] = address.into();
+        set_pod_condition(pod, "Initialized", "True", None, &now);
+        set_pod_condition(pod, "Ready", ready, why, &now);
+        set_pod_condition(pod, "ContainersReady", ready, why, &now);
+    });
+}
+
+fn container_status(container: &Value, now: &str) -> Value {
+    let image = container["image"].as_str().unwrap_or_default();
+    let exists = !image.contains(MISSING_IMAGE);
+    let state = match exists {
+        true => json!({"running": {"startedAt": now}}),
+        false => {
+            let message = format!("failed to pull image {image:?}: {image}: not found");
+            json!({"waiting": {"reason": "ErrImagePull", "message": message}})
+        }
+    };
+    json!({"name": container["name"], "image": image, "imageID": "", "ready": exists, "started": exists,
+        "restartCount": 0, "lastState": {}, "state": state})
+}
+
+fn set_pod_condition(pod: &mut Value, kind: &str, status: &str, reason: Option<&str>, now: &str) {
+    set_condition(pod, kind, status, reason.unwrap_or_default(), "", now);
+    let conditions = pod["status"]["conditions"].as_array_mut();
+    for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
+        condition.retain(|field, value| !matches!(field.as_str(), "reason" | "message") || *value != "");
+    }
+}

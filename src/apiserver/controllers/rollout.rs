@@ -1,0 +1,455 @@
+//! Deployments and ReplicaSets: a template becomes Pods, a new template replaces them step by step.
+//!
+//! The arithmetic, the reasons and the messages are those of kube-controller-manager (pkg/controller/deployment), so that
+//! `kubectl rollout status` and an operator's own status logic meet what they will meet in a cluster.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        storage::{Place, Storage},
+        write::{Deletion, Part, is_terminating, random_letters},
+    },
+    Controllers, change, delete, make, owners, tell, uid,
+};
+
+const REVISION: &str = "deployment.kubernetes.io/revision";
+const HASH: &str = "pod-template-hash";
+
+fn count(object: &Value, pointer: &str) -> i64 {
+    object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0)
+}
+
+fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// The objects of one collection that an object controls.
+fn controlled(storage: &Storage, owner: &Value, collection: &str) -> Vec<(Place, Arc<Value>)> {
+    let mut found = Vec::new();
+    for place in storage.dependents(uid(owner)) {
+        if place.collection != collection {
+            continue;
+        }
+        let Some(object) = storage.get(&place).cloned() else { continue };
+        let ours = owners(&object).any(|one| one["uid"] == uid(owner) && one["controller"] == true);
+        if ours {
+            found.push((place, object));
+        }
+    }
+    found
+}
+
+fn owner_reference(owner: &Value) -> Value {
+    json!([{"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true}])
+}
+
+/// One step of a Deployment.
+pub(super) fn deployment(
+    controllers: &mut Controllers,
+    storage: &mut Storage,
+    place: &Place,
+    deployment: &Value,
+) {
+    if is_terminating(deployment) {
+        return;
+    }
+    let sets = controlled(storage, deployment, "replicasets.apps");
+    let new = sets.iter().find(|(_, set)| same_template(deployment, set)).cloned();
+    let Some((new_place, new_set)) = new else {
+        if deployment["spec"]["paused"] != true {
+            make_set(storage, place, deployment, &sets);
+        }
+        return;
+    };
+    let old: Vec<(Place, Arc<Value>)> =
+        sets.iter().filter(|(place, _)| *place != new_place).cloned().collect();
+    take_revision(storage, place, &new_place, &new_set, &old);
+    if deployment["spec"]["paused"] != true {
+        match deployment["spec"]["strategy"]["type"].as_str() {
+            Some("Recreate") => recreate(storage, deployment, (&new_place, &new_set), &old),
+            Some(_) | None => roll(storage, deployment, (&new_place, &new_set), &old),
+        }
+        clean_up(storage, deployment, &old);
+    }
+    let sets = controlled(storage, deployment, "replicasets.apps");
+    write_status(controllers, storage, place, deployment, &sets, &new_place);
+}
+
+/// The template of a ReplicaSet is that of its Deployment with the hash added.
+fn same_template(deployment: &Value, set: &Value) -> bool {
+    let mut template = set["spec"]["template"].clone();
+    if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
+        labels.remove(HASH);
+    }
+    template == deployment["spec"]["template"]
+}
+
+/// A hash of the template, in letters that make no words. (Not the real one's: that hashes Go structs.)
+fn template_hash(template: &Value) -> String {
+    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    // FNV-1a, as there.
+    let mut hash: u32 = 2_166_136_261;
+    for byte in template.to_string().bytes() {
+        hash = (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
+    }
+    let digits = hash.to_string();
+    digits.bytes().map(|digit| char::from(LETTERS[usize::from(digit) % LETTERS.len()])).collect()
+}
+
+fn revision(object: &Value) -> i64 {
+    object["metadata"]["annotations"][REVISION].as_str().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[(Place, Arc<Value>)]) {
+    let spec = &deployment["spec"];
+    let hash = template_hash(&spec["template"]);
+    let set_name = format!("{}-{hash}", name(deployment));
+    let mut template = spec["template"].clone();
+    template["metadata"]["labels"][HASH] = hash.as_str().into();
+    let mut selector = spec["selector"].clone();
+    selector["matchLabels"][HASH] = hash.as_str().into();
+    let next = sets.iter().map(|(_, set)| revision(set)).max().unwrap_or(0) + 1;
+    // The first ReplicaSet gets all replicas at once; a later one starts with what the surge allows.
+    let running: i64 = sets.iter().map(|(_, set)| count(set, "/spec/replicas")).sum();
+    let replicas = match spec["strategy"]["type"].as_str() {
+        Some("Recreate") if running > 0 => 0,
+        _ => (count(deployment, "/spec/replicas") + surge(deployment) - running)
+            .clamp(0, count(deployment, "/spec/replicas")),
+    };
+    let set = json!({
+        "metadata": {"name": set_name, "labels": template["metadata"]["labels"],
+            "annotations": {REVISION: next.to_string()}, "ownerReferences": owner_reference(deployment)},
+        "spec": {"replicas": replicas, "selector": selector, "template": template},
+    });
+    if make(storage, "apps", "replicasets", place.namespace(), set).is_none() {
+        return;
+    }
+    if replicas > 0 {
+        tell_scaled(storage, deployment, &set_name, 0, replicas);
+    }
+    let now = storage.clock.time();
+    change(storage, place, Part::Status, |deployment| {
+        deployment["metadata"]["annotations"][REVISION] = next.to_string().into();
+        let message = format!("Created new replica set {set_name:?}");
+        progress(deployment, "True", "NewReplicaSetCreated", &message, &now);
+    });
+}
+
+/// A template that comes back (`kubectl rollout undo`) takes the newest revision.
+fn take_revision(
+    storage: &mut Storage,
+    place: &Place,
+    new_place: &Place,
+    new_set: &Value,
+    old: &[(Place, Arc<Value>)],
+) {
+    let newest = old.iter().map(|(_, set)| revision(set)).max().unwrap_or(0);
+    let wanted = if revision(new_set) > newest { revision(new_set) } else { newest + 1 };
+    let wanted = wanted.to_string();
+    if new_set["metadata"]["annotations"][REVISION] != wanted {
+        change(storage, new_place, Part::Main, |set| {
+            set["metadata"]["annotations"][REVISION] = wanted.as_str().into();
+        });
+    }
+    change(storage, place, Part::Status, |deployment| {
+        deployment["metadata"]["annotations"][REVISION] = wanted.as_str().into();
+    });
+}
+
+/// `25%` or a number of the replicas.
+fn share(value: &Value, replicas: i64, round_up: bool) -> i64 {
+    if let Some(number) = value.as_i64() {
+        return number;
+    }
+    let percent = value.as_str().and_then(|text| text.trim_end_matches('%').parse::<i64>().ok()).unwrap_or(0);
+    let rest = if round_up { 99 } else { 0 };
+    (replicas * percent + rest) / 100
+}
+
+fn surge(deployment: &Value) -> i64 {
+    let rolling = &deployment["spec"]["strategy"]["rollingUpdate"];
+    share(&rolling["maxSurge"], count(deployment, "/spec/replicas"), true)
+}
+
+fn max_unavailable(deployment: &Value) -> i64 {
+    if deployment["spec"]["strategy"]["type"] != "RollingUpdate" {
+        return 0;
+    }
+    let replicas = count(deployment, "/spec/replicas");
+    let rolling = &deployment["spec"]["strategy"]["rollingUpdate"];
+    let unavailable = share(&rolling["maxUnavailable"], replicas, false);
+    // If neither may be, nothing could ever move.
+    let unavailable = if unavailable == 0 && surge(deployment) == 0 { 1 } else { unavailable };
+    unavailable.min(replicas)
+}
+
+fn scale(storage: &mut Storage, deployment: &Value, place: &Place, set: &Value, replicas: i64) {
+    let before = count(set, "/spec/replicas");
+    if before == replicas {
+        return;
+    }
+    change(storage, place, Part::Main, |set| set["spec"]["replicas"] = replicas.into());
+    tell_scaled(storage, deployment, name(set), before, replicas);
+}
+
+fn tell_scaled(storage: &mut Storage, deployment: &Value, set: &str, from: i64, to: i64) {
+    let direction = if to > from { "up" } else { "down" };
+    let message = format!("Scaled {direction} replica set {set} from {from} to {to}");
+    tell(storage, deployment, "deployment-controller", "ScalingReplicaSet", &message);
+}
+
+/// All old Pods go before the first new one comes.
+fn recreate(storage: &mut Storage, deployment: &Value, new: (&Place, &Value), old: &[(Place, Arc<Value>)]) {
+    for (place, set) in old {
+        scale(storage, deployment, place, set, 0);
+    }
+    let pods_left = old.iter().any(|(_, set)| !controlled(storage, set, "pods").is_empty());
+    if !pods_left {
+        scale(storage, deployment, new.0, new.1, count(deployment, "/spec/replicas"));
+    }
+}
+
+/// New Pods come as far as the surge allows, old ones go as far as enough are available.
+fn roll(storage: &mut Storage, deployment: &Value, new: (&Place, &Value), old: &[(Place, Arc<Value>)]) {
+    let wanted = count(deployment, "/spec/replicas");
+    let (has, available) = (count(new.1, "/spec/replicas"), count(new.1, "/status/availableReplicas"));
+    let old_total: i64 = old.iter().map(|(_, set)| count(set, "/spec/replicas")).sum();
+    let next = if has > wanted {
+        wanted
+    } else {
+        let room = (wanted + surge(deployment) - has - old_total).max(0);
+        has + room.min(wanted - has)
+    };
+    if next != has {
+        scale(storage, deployment, new.0, new.1, next);
+        return;
+    }
+    if old_total == 0 {
+        return;
+    }
+    let available_min = wanted - max_unavailable(deployment);
+    let mut may_go = (old_total + has) - available_min - (has - available).max(0);
+    // Old Pods that do not work anyway go first, then working ones as long as enough are left.
+    for pass in [Pass::Unhealthy, Pass::Healthy] {
+        let old_available: i64 = old.iter().map(|(_, set)| count(set, "/status/availableReplicas")).sum();
+        if pass == Pass::Healthy {
+            may_go = may_go.min(old_available + available - available_min);
+        }
+        for (place, _) in old {
+            let Some(set) = storage.get(place).cloned() else { continue };
+            let replicas = count(&set, "/spec/replicas");
+            let unhealthy = (replicas - count(&set, "/status/availableReplicas")).max(0);
+            let go = match pass {
+                Pass::Unhealthy => unhealthy.min(may_go),
+                Pass::Healthy => replicas.min(may_go),
+            };
+            if go > 0 {
+                scale(storage, deployment, place, &set, replicas - go);
+                may_go -= go;
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Pass {
+    Unhealthy,
+    Healthy,
+}
+
+/// Old ReplicaSets are kept for `kubectl rollout undo`, but not all of them.
+fn clean_up(storage: &mut Storage, deployment: &Value, old: &[(Place, Arc<Value>)]) {
+    let limit = usize::try_from(count(deployment, "/spec/revisionHistoryLimit")).unwrap_or(0);
+    let mut idle: Vec<&(Place, Arc<Value>)> = old
+        .iter()
+        .filter(|(_, set)| count(set, "/spec/replicas") == 0 && count(set, "/status/replicas") == 0)
+        .collect();
+    idle.sort_by_key(|(_, set)| revision(set));
+    let many = old.len().saturating_sub(limit);
+    for (place, _) in idle.into_iter().take(many) {
+        delete(storage, place, &Deletion::default());
+    }
+}
+
+fn write_status(
+    controllers: &mut Controllers,
+    storage: &mut Storage,
+    place: &Place,
+    deployment: &Value,
+    sets: &[(Place, Arc<Value>)],
+    new_place: &Place,
+) {
+    let Some((_, new_set)) = sets.iter().find(|(place, _)| place == new_place) else { return };
+    let sum = |pointer: &str| -> i64 { sets.iter().map(|(_, set)| count(set, pointer)).sum() };
+    let (replicas, ready, available) =
+        (sum("/status/replicas"), sum("/status/readyReplicas"), sum("/status/availableReplicas"));
+    let updated = count(new_set, "/status/replicas");
+    let wanted = count(deployment, "/spec/replicas");
+    let (now, clock) = (storage.clock.time(), storage.clock);
+    let deadline_secs = u64::try_from(count(deployment, "/spec/progressDeadlineSeconds")).unwrap_or(600);
+    let deadline = Duration::from_secs(deadline_secs);
+    let set_name = name(new_set).to_owned();
+    let mut waits = false;
+    change(storage, place, Part::Status, |deployment| {
+        let before = deployment["status"].clone();
+        let status = &mut deployment["status"];
+        for (field, number) in [
+            ("replicas", replicas),
+            ("updatedReplicas", updated),
+            ("readyReplicas", ready),
+            ("availableReplicas", available),
+            ("unavailableReplicas", (replicas.max(wanted) - available).max(0)),
+        ] {
+            set_count(status, field, number);
+        }
+        status["terminatingReplicas"] = sum("/status/terminatingReplicas").into();
+        let generation = deployment["metadata"]["generation"].clone();
+        deployment["status"]["observedGeneration"] = generation;
+        let complete = updated == wanted && replicas == wanted && available == wanted;
+        let progressed = updated > count(&before, "/updatedReplicas")
+            || replicas - updated < count(&before, "/replicas") - count(&before, "/updatedReplicas")
+            || ready > count(&before, "/readyReplicas")
+            || available > count(&before, "/availableReplicas");
+        let enough = available >= wanted - max_unavailable(deployment);
+        let (is, reason, message) = match enough {
+            true => ("True", "MinimumReplicasAvailable", "Deployment has minimum availability."),
+            false => {
+                ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+            }
+        };
+        set_condition(deployment, "Available", is, reason, message, &now);
+        let last = condition(deployment, "Progressing").cloned();
+        let reason = last.as_ref().and_then(|last| last["reason"].as_str()).unwrap_or_default();
+        let stalled = last.as_ref().and_then(|last| clock.since(&last["lastUpdateTime"])).unwrap_or_default();
+        if complete {
+            let message = format!("ReplicaSet {set_name:?} has successfully progressed.");
+            progress(deployment, "True", "NewReplicaSetAvailable", &message, &now);
+        } else if progressed || last.is_none() {
+            let message = format!("ReplicaSet {set_name:?} is progressing.");
+            progress(deployment, "True", "ReplicaSetUpdated", &message, &now);
+            waits = true;
+        } else if reason == "NewReplicaSetAvailable" || reason == "ProgressDeadlineExceeded" {
+            // It was complete before, or has failed already: no clock runs.
+        } else if stalled >= deadline {
+            let message = format!("ReplicaSet {set_name:?} has timed out progressing.");
+            progress(deployment, "False", "ProgressDeadlineExceeded", &message, &now);
+        } else {
+            waits = true;
+        }
+    });
+    if waits {
+        controllers.look_again(place, deadline + Duration::from_secs(1));
+    }
+}
+
+/// Go leaves out a count of zero.
+fn set_count(status: &mut Value, field: &str, number: i64) {
+    if number != 0 {
+        status[field] = number.into();
+    } else if let Some(status) = status.as_object_mut() {
+        status.remove(field);
+    }
+}
+
+fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}
+
+fn progress(deployment: &mut Value, status: &str, reason: &str, message: &str, now: &str) {
+    set_condition(deployment, "Progressing", status, reason, message, now);
+}
+
+/// A condition of a Deployment also says when it was last touched.
+fn set_condition(deployment: &mut Value, kind: &str, status: &str, reason: &str, message: &str, now: &str) {
+    let old = condition(deployment, kind).cloned();
+    if let Some(old) = &old
+        && old["status"] == status
+        && old["reason"] == reason
+        && kind == "Available"
+    {
+        return;
+    }
+    // Complete stays complete: nothing is touched until a new rollout begins.
+    if old.as_ref().is_some_and(|old| old["reason"] == reason && old["message"] == message)
+        && reason != "ReplicaSetUpdated"
+    {
+        return;
+    }
+    super::set_condition(deployment, kind, status, reason, message, now);
+    let conditions = deployment["status"]["conditions"].as_array_mut();
+    for condition in conditions.into_iter().flatten().filter(|condition| condition["type"] == kind) {
+        condition["lastUpdateTime"] = now.into();
+    }
+}
+
+/// As many Pods as asked for, and a status that counts them.
+pub(super) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, place: &Place, set: &Value) {
+    let pods = controlled(storage, set, "pods");
+    let (going, living): (Vec<_>, Vec<_>) = pods.into_iter().partition(|(_, pod)| is_terminating(pod));
+    if !is_terminating(set) {
+        let wanted = usize::try_from(count(set, "/spec/replicas")).unwrap_or(0);
+        for _ in living.len()..wanted {
+            make_pod(storage, place, set);
+        }
+        // Pods that are not ready go first.
+        let mut surplus: Vec<&(Place, Arc<Value>)> = living.iter().collect();
+        surplus.sort_by_key(|(_, pod)| is_ready(pod));
+        for (pod_place, pod) in surplus.into_iter().take(living.len().saturating_sub(wanted)) {
+            delete(storage, pod_place, &Deletion::default());
+            let message = format!("Deleted pod: {}", name(pod));
+            tell(storage, set, "replicaset-controller", "SuccessfulDelete", &message);
+        }
+    }
+    let living: Vec<Arc<Value>> = controlled(storage, set, "pods")
+        .into_iter()
+        .map(|(_, pod)| pod)
+        .filter(|pod| !is_terminating(pod))
+        .collect();
+    let min_ready = Duration::from_secs(u64::try_from(count(set, "/spec/minReadySeconds")).unwrap_or(0));
+    let clock = storage.clock;
+    let ready: Vec<&Arc<Value>> = living.iter().filter(|pod| is_ready(pod)).collect();
+    let available = ready.iter().filter(|pod| {
+        let since = condition(pod, "Ready").and_then(|ready| clock.since(&ready["lastTransitionTime"]));
+        min_ready.is_zero() || since.unwrap_or_default() >= min_ready
+    });
+    let (ready, available) = (ready.len(), available.count());
+    if available < ready {
+        controllers.look_again(place, min_ready);
+    }
+    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    change(storage, place, Part::Status, |set| {
+        let generation = set["metadata"]["generation"].clone();
+        let status = &mut set["status"];
+        status["replicas"] = living.len().into();
+        status["observedGeneration"] = generation;
+        status["terminatingReplicas"] = going.len().into();
+        set_count(status, "fullyLabeledReplicas", number(living.len()));
+        set_count(status, "readyReplicas", number(ready));
+        set_count(status, "availableReplicas", number(available));
+    });
+}
+
+fn is_ready(pod: &Value) -> bool {
+    condition(pod, "Ready").is_some_and(|ready| ready["status"] == "True")
+}
+
+fn make_pod(storage: &mut Storage, place: &Place, set: &Value) {
+    let template = &set["spec"]["template"];
+    let base = format!("{}-", name(set));
+    let mut metadata = json!({"name": format!("{base}{}", random_letters()), "generateName": base,
+        "ownerReferences": owner_reference(set)});
+    for field in ["labels", "annotations"] {
+        if !template["metadata"][field].is_null() {
+            metadata[field] = template["metadata"][field].clone();
+        }
+    }
+    let pod = json!({"metadata": metadata, "spec": template["spec"]});
+    if let Some(pod) = make(storage, "", "pods", place.namespace(), pod) {
+        let message = format!("Created pod: {}", name(&pod));
+        tell(storage, set, "replicaset-controller", "SuccessfulCreate", &message);
+    }
+}
