@@ -15,7 +15,11 @@ mod plane;
 mod world;
 
 // What the operator does with a MyWebserver.
+mod conflict;
 mod create;
+mod delete;
+mod drift;
+mod update;
 
 // What else is promised.
 mod manifests;

@@ -124,7 +124,8 @@ impl Drop for Operator {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!("--- the operator's log\n{}", self.log());
+            let log = fs::read_to_string(&self.log).unwrap_or_else(|error| error.to_string());
+            eprintln!("--- the operator's log\n{log}");
         }
     }
 }

@@ -63,11 +63,12 @@ pub enum Server {
 
 /// One server, and one operator in one namespace.
 pub struct World {
+    // First, so that it ends while its log and its server are still there.
+    operator: RefCell<Option<Operator>>,
     pub server: Server,
     pub hands: Hands,
     /// The service account's, with its `token`.
     pub dir: TempDir,
-    operator: RefCell<Option<Operator>>,
     name: String,
     lists: Lists,
     /// Whose requests are the operator's.
