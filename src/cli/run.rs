@@ -3,7 +3,7 @@
 use std::{env, net::SocketAddr};
 
 use clap::{Args, ValueEnum};
-use tokio::{runtime, task::JoinSet};
+use tokio::{net::TcpListener, runtime, task::JoinSet};
 use tracing::{info, warn};
 
 use super::{Connection, Failure, log::Log};
@@ -144,9 +144,7 @@ impl Work {
     async fn run(self, stop: Stop) -> Result<(), Failure> {
         let probes = match self.probes {
             BindAddress(None) => None,
-            BindAddress(Some(address)) => Some(admin::bind(address).await.map_err(|error| {
-                Failure::Runtime(format!("--health-probe-bind-address: cannot listen on {address}: {error}"))
-            })?),
+            BindAddress(Some(address)) => Some(listen(address).await?),
         };
         self.greet().await;
 
@@ -211,6 +209,16 @@ impl Work {
 /// Which copy of the operator this is, for Events.
 fn instance() -> String {
     env::var("POD_NAME").or_else(|_| env::var("HOSTNAME")).unwrap_or_else(|_| "listwatch".into())
+}
+
+/// Listens for probes, and says where: whoever asked for port 0 wants to know.
+async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let wrong =
+        |error| Failure::Runtime(format!("--health-probe-bind-address: cannot listen on {address}: {error}"));
+    let listener = admin::bind(address).await.map_err(wrong)?;
+    let address = listener.local_addr().map_err(wrong)?;
+    info!(%address, "answering /livez and /readyz");
+    Ok(listener)
 }
 
 #[cfg(test)]

@@ -1,0 +1,91 @@
+//! A name that somebody else has: theirs is never touched, and we say what is in the way.
+
+use serde_json::{Value, json};
+
+use crate::world::{World, on_each};
+
+fn foreign(child: &str) -> Value {
+    match child {
+        "deployments/mws-web" => json!({
+            "metadata": {"name": "mws-web"},
+            "spec": {
+                "replicas": 9, "selector": {"matchLabels": {"app": "theirs"}},
+                "template": {
+                    "metadata": {"labels": {"app": "theirs"}},
+                    "spec": {"containers": [{"name": "web", "image": "theirs"}]},
+                },
+            },
+        }),
+        _ => {
+            json!({"metadata": {"name": "mws-web"}, "spec": {"selector": {"app": "theirs"}, "ports": [{"port": 7}]}})
+        }
+    }
+}
+
+async fn in_the_way(world: &World, child: &str, object: &Value) -> Value {
+    let resource = child.split('/').next().unwrap();
+    let theirs = world.create(resource, object).await;
+    world.create_web("web", json!({"image": "nginx"})).await;
+    let said = world.until_condition("web", "Stalled", "True", "NameConflict").await;
+    assert!(said["message"].as_str().unwrap().contains("mws-web exists"), "{said}");
+    world.until_condition("web", "Ready", "False", "NameConflict").await;
+    // Somebody touches our object, twice: we look again, and still keep our hands off theirs.
+    for note in ["a", "b"] {
+        world.patch("mywebservers/web", json!({"metadata": {"annotations": {"note": note}}})).await;
+        world.settle().await;
+    }
+    assert_eq!(world.get(child).await, theirs);
+    theirs
+}
+
+#[tokio::test]
+async fn a_foreign_deployment_is_never_touched_and_we_recover_when_it_is_gone() {
+    on_each(async |world| {
+        in_the_way(world, "deployments/mws-web", &foreign("deployments/mws-web")).await;
+        let written = world.transcript();
+        let is_ours = |line: &String| {
+            line == "POST deployments 409" || line == "POST services 201" || line.contains("web/status")
+        };
+        assert!(written.iter().all(is_ours), "{written:?}");
+
+        // No watch of ours shows it: this waits for the next look, which is promised within a minute.
+        world.delete("deployments/mws-web").await;
+        world.until("deployments/mws-web", |ours| ours["spec"]["replicas"] == 1).await;
+        world
+            .until("mywebservers/web", |web| {
+                crate::hands::condition(web, "Stalled").is_none_or(|c| c["status"] == "False")
+            })
+            .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_foreign_service_is_never_touched_even_if_it_bears_our_labels() {
+    on_each(async |world| {
+        let mut service = foreign("services/mws-web");
+        service["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "mywebserver-operator"});
+        in_the_way(world, "services/mws-web", &service).await;
+        world.delete("services/mws-web").await;
+        // A touch of ours is a reason to look.
+        world.patch("mywebservers/web", json!({"metadata": {"annotations": {"note": "c"}}})).await;
+        world.until("services/mws-web", |ours| ours["spec"]["ports"][0]["port"] == 80).await;
+        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_child_of_another_web_is_not_taken_over() {
+    on_each(async |world| {
+        let other = world.create_web("other", json!({"image": "nginx"})).await;
+        world.settle().await;
+        let mut theirs = foreign("deployments/mws-web");
+        theirs["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "k8sobjects.gsa.com/v2", "kind": "MyWebserver", "name": "other",
+            "uid": other["metadata"]["uid"], "controller": true,
+        }]);
+        in_the_way(world, "deployments/mws-web", &theirs).await;
+    })
+    .await;
+}

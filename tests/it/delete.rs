@@ -1,0 +1,146 @@
+//! A MyWebserver goes, and what becomes of its children, with a garbage collector and without.
+
+use serde_json::json;
+
+use crate::{
+    hands::eventually,
+    world::{Kind, World, on},
+};
+
+const WITH_COLLECTOR: [Kind; 2] = [Kind::EmbeddedWithControllers, Kind::Real];
+
+async fn with_web(world: &World) {
+    world.start_operator(&[]).await;
+    world.create_web("web", json!({"image": "nginx"})).await;
+    world.settle().await;
+    world.get("deployments/mws-web").await;
+    world.get("services/mws-web").await;
+    world.transcript();
+}
+
+/// What was created since the last time.
+fn created(world: &World) -> Vec<String> {
+    world.transcript().into_iter().filter(|line| line.starts_with("POST")).collect()
+}
+
+#[tokio::test]
+async fn without_a_collector_we_delete_the_children_ourselves() {
+    on(&[Kind::Embedded], async |world| {
+        with_web(world).await;
+        world.delete("mywebservers/web").await;
+        world.wrote("DELETE deployments/mws-web 200\nDELETE services/mws-web 200").await;
+        assert!(world.find("deployments/mws-web").await.is_none());
+        assert!(world.find("services/mws-web").await.is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn deleted_in_the_background_or_the_foreground_the_children_go_and_stay_away() {
+    on(&WITH_COLLECTOR, async |world| {
+        for how in ["Background", "Foreground"] {
+            if how == "Background" {
+                with_web(world).await;
+            } else {
+                world.create_web("web", json!({"image": "nginx"})).await;
+                world.settle().await;
+                world.transcript();
+            }
+            world.delete_how("mywebservers/web", json!({"propagationPolicy": how})).await;
+            for what in ["mywebservers/web", "deployments/mws-web", "services/mws-web"] {
+                world.until_gone(what).await;
+            }
+            world.settle().await;
+            assert_eq!(created(world), [""; 0], "{how}");
+            assert!(world.find("deployments/mws-web").await.is_none());
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn orphaned_children_stay() {
+    on(&WITH_COLLECTOR, async |world| {
+        with_web(world).await;
+        world.delete_how("mywebservers/web", json!({"propagationPolicy": "Orphan"})).await;
+        world.until_gone("mywebservers/web").await;
+        world.settle().await;
+        for child in ["deployments/mws-web", "services/mws-web"] {
+            let child = world.get(child).await;
+            assert!(child["metadata"]["deletionTimestamp"].is_null());
+            assert!(child["metadata"]["ownerReferences"].as_array().is_none_or(Vec::is_empty), "{child}");
+        }
+        let written = world.transcript();
+        assert!(written.iter().all(|line| line.contains("/status ") || line.ends_with("409")), "{written:?}");
+    })
+    .await;
+}
+
+/// With foreground deletion each child that we made anew would have to be deleted again, for ever.
+#[tokio::test]
+async fn an_object_that_is_going_gets_no_child() {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        with_web(world).await;
+        world.patch("mywebservers/web", json!({"metadata": {"finalizers": ["example.com/wait"]}})).await;
+        world.delete("mywebservers/web").await;
+        world.patch("deployments/mws-web", json!({"spec": {"replicas": 9}})).await;
+        world.delete("services/mws-web").await;
+        world.wrote("").await;
+        assert!(world.find("services/mws-web").await.is_none());
+        world.patch("mywebservers/web", json!({"metadata": {"finalizers": null}})).await;
+        world.until_gone("mywebservers/web").await;
+        world.until_gone("deployments/mws-web").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_owner_that_is_made_anew_under_its_name_gets_children_of_its_own() {
+    on(&[Kind::Embedded, Kind::EmbeddedWithControllers, Kind::Real], async |world| {
+        with_web(world).await;
+        world.delete("mywebservers/web").await;
+        let web = world.create_web("web", json!({"image": "nginx:2"})).await;
+        has_children(world, &web["metadata"]["uid"]).await;
+    })
+    .await;
+}
+
+/// While the operator was away, one MyWebserver was replaced by another of its name, and nobody collected its children.
+#[tokio::test]
+async fn children_of_a_predecessor_are_replaced() {
+    on(&[Kind::Embedded], async |world| {
+        with_web(world).await;
+        world.stop_operator().await;
+        world.delete("mywebservers/web").await;
+        let web = world.create_web("web", json!({"image": "nginx:2"})).await;
+        world.spawn_operator(&[]);
+        has_children(world, &web["metadata"]["uid"]).await;
+        world.settle().await;
+        let mut written = world.transcript();
+        written.retain(|line| !line.contains("/status "));
+        let expected = [
+            "DELETE deployments/mws-web 200",
+            "DELETE services/mws-web 200",
+            "POST deployments 201",
+            "POST services 201",
+        ];
+        written.sort();
+        assert_eq!(written, expected);
+    })
+    .await;
+}
+
+async fn has_children(world: &World, uid: &serde_json::Value) {
+    for child in ["deployments/mws-web", "services/mws-web"] {
+        eventually(&format!("{child} to belong to the new owner"), async || {
+            let child = world.find(child).await?;
+            (child["metadata"]["ownerReferences"][0]["uid"] == *uid
+                && child["metadata"]["deletionTimestamp"].is_null())
+            .then_some(())
+        })
+        .await;
+    }
+    world.settle().await;
+    let deployment = world.get("deployments/mws-web").await;
+    assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], "nginx:2");
+}

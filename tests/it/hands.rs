@@ -1,0 +1,168 @@
+//! What a test does to a cluster: our own client with an administrator's token, by short names.
+//!
+//! `deployments/mws-web` is an object of the test's namespace; [`Hands::raw`] takes whole paths.
+
+use std::time::{Duration, Instant};
+
+use http::Method;
+use listwatch::client::{Client, Error, Request};
+use serde_json::{Value, json};
+
+use crate::plane::PATIENCE;
+
+/// The hands of one test, in one namespace.
+#[derive(Clone)]
+pub struct Hands {
+    pub client: Client,
+    pub namespace: String,
+}
+
+/// Asks until there is an answer. Panics when it does not come in time.
+pub async fn eventually<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(begun.elapsed() < PATIENCE, "waited for {what}, but not after {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+impl Hands {
+    pub fn new(client: Client) -> Hands {
+        Hands { client, namespace: "default".to_owned() }
+    }
+
+    /// The path of `deployments/mws-web`, `deployments` or `mywebservers/web/status`.
+    pub fn path(&self, what: &str) -> String {
+        let resource = what.split('/').next().unwrap();
+        let api = match resource {
+            "deployments" | "replicasets" => "apis/apps/v1",
+            "mywebservers" => "apis/k8sobjects.gsa.com/v2",
+            "events" => "apis/events.k8s.io/v1",
+            "rolebindings" => "apis/rbac.authorization.k8s.io/v1",
+            "services" | "configmaps" | "secrets" | "serviceaccounts" | "resourcequotas" => "api/v1",
+            other => panic!("{other}: no path is known"),
+        };
+        format!("/{api}/namespaces/{}/{what}", self.namespace)
+    }
+
+    pub async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &'static str,
+        body: &Value,
+    ) -> Result<Value, Error> {
+        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        let answer = self.client.send(Request::get(path).sends(method, content_type, body)).await?;
+        Ok(serde_json::from_slice(&answer.body).unwrap())
+    }
+
+    /// The text of an answer.
+    pub async fn raw(&self, path: &str) -> Result<String, Error> {
+        let answer = self.client.send(Request::get(path)).await?;
+        Ok(String::from_utf8_lossy(&answer.body).into_owned())
+    }
+
+    /// An object, if it is there.
+    pub async fn find(&self, what: &str) -> Option<Value> {
+        match self.raw(&self.path(what)).await {
+            Ok(text) => Some(serde_json::from_str(&text).unwrap()),
+            Err(error) if error.code() == Some(404) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    pub async fn get(&self, what: &str) -> Value {
+        self.find(what).await.unwrap_or_else(|| panic!("{what} is not there"))
+    }
+
+    /// Creates an object, or says why not.
+    pub async fn try_create(&self, path: &str, object: &Value) -> Result<Value, Error> {
+        self.send(Method::POST, path, "application/json", object).await
+    }
+
+    pub async fn create(&self, resource: &str, object: &Value) -> Value {
+        self.try_create(&self.path(resource), object).await.unwrap()
+    }
+
+    /// A MyWebserver, in version v2.
+    pub async fn create_web(&self, name: &str, spec: Value) -> Value {
+        self.create("mywebservers", &web(name, spec)).await
+    }
+
+    /// A merge patch.
+    pub async fn patch(&self, what: &str, patch: Value) -> Value {
+        self.send(Method::PATCH, &self.path(what), "application/merge-patch+json", &patch).await.unwrap()
+    }
+
+    /// A JSON patch.
+    pub async fn edit(&self, what: &str, operations: Value) -> Value {
+        self.send(Method::PATCH, &self.path(what), "application/json-patch+json", &operations).await.unwrap()
+    }
+
+    pub async fn delete(&self, what: &str) {
+        self.delete_how(what, json!(null)).await;
+    }
+
+    /// `how` is DeleteOptions, such as `{"propagationPolicy": "Orphan"}`.
+    pub async fn delete_how(&self, what: &str, how: Value) {
+        self.send(Method::DELETE, &self.path(what), "application/json", &how).await.unwrap();
+    }
+
+    /// Waits until an object is as it should be, and returns it.
+    pub async fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        eventually(&format!("{what} to be as it should"), async || self.find(what).await.filter(&is_so)).await
+    }
+
+    pub async fn until_gone(&self, what: &str) {
+        eventually(&format!("{what} to go"), async || self.find(what).await.is_none().then_some(())).await;
+    }
+
+    /// Waits for a condition of a MyWebserver: `Ready=False`, and its reason.
+    pub async fn until_condition(&self, web: &str, name: &str, status: &str, reason: &str) -> Value {
+        let what = format!("mywebservers/{web} to be {name}={status} because of {reason}");
+        eventually(&what, async || {
+            let web = self.find(&format!("mywebservers/{web}")).await?;
+            let condition = condition(&web, name)?.clone();
+            (condition["status"] == status && condition["reason"] == reason).then_some(condition)
+        })
+        .await
+    }
+
+    /// Creates what has no namespace or names its own, and waits until a CRD is served.
+    pub async fn install(&self, object: &Value) {
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+        let path = match object["kind"].as_str().unwrap() {
+            "CustomResourceDefinition" => {
+                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned()
+            }
+            "Namespace" => "/api/v1/namespaces".to_owned(),
+            "ServiceAccount" => format!("/api/v1/namespaces/{namespace}/serviceaccounts"),
+            kind @ ("ClusterRole" | "ClusterRoleBinding") => {
+                format!("/apis/rbac.authorization.k8s.io/v1/{}s", kind.to_lowercase())
+            }
+            kind => panic!("{kind}: no path is known"),
+        };
+        self.try_create(&path, object).await.unwrap();
+        if object["kind"] == "CustomResourceDefinition" {
+            eventually("the CRD to be served", async || {
+                let [v1, v2] = ["v1", "v2"].map(|v| format!("/apis/k8sobjects.gsa.com/{v}/mywebservers"));
+                self.raw(&v1).await.ok()?;
+                self.raw(&v2).await.ok()
+            })
+            .await;
+        }
+    }
+}
+
+/// A MyWebserver, in version v2.
+pub fn web(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "k8sobjects.gsa.com/v2", "kind": "MyWebserver", "metadata": {"name": name}, "spec": spec})
+}
+
+pub fn condition<'a>(web: &'a Value, name: &str) -> Option<&'a Value> {
+    web["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == name)
+}

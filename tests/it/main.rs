@@ -1,0 +1,25 @@
+//! The contract of the operator, against the embedded API server and, with `KUBEBUILDER_ASSETS`, a real one.
+//!
+//! ```text
+//! export KUBEBUILDER_ASSETS=…      # etcd, kube-apiserver, kube-controller-manager
+//! cargo test --test it
+//! ```
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![allow(unreachable_pub, reason = "nobody reaches into a test binary")]
+
+// The stage.
+mod hands;
+mod operator;
+mod plane;
+mod world;
+
+// What the operator does with a MyWebserver.
+mod conflict;
+mod create;
+mod delete;
+mod drift;
+mod update;
+
+// What else is promised.
+mod manifests;

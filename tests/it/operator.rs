@@ -1,0 +1,131 @@
+//! The operator under test: the built binary, in a process of its own with a clean environment.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+};
+
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::hands::eventually;
+
+/// A running `listwatch`. Dropped: killed; its log is shown if the test has failed.
+pub struct Operator {
+    child: Child,
+    log: PathBuf,
+}
+
+/// The binary, with nothing in its environment.
+pub fn listwatch() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_listwatch"));
+    command.env_clear().stdin(Stdio::null());
+    command
+}
+
+impl Operator {
+    /// Starts the operator as a Pod would: a service account's directory, and where the API server is.
+    pub fn start(server: &str, service_account: &Path, args: &[&str]) -> Operator {
+        let (host, port) = server.strip_prefix("https://").unwrap().rsplit_once(':').unwrap();
+        let log = service_account.join(format!("operator-{}.log", crate::plane::unique()));
+        let child = listwatch()
+            .args(["run", "mywebserver", "--log-format", "json", "--log-level", "debug"])
+            .args(["--health-probe-bind-address", "127.0.0.1:0", "--service-account-dir"])
+            .arg(service_account)
+            .args(args)
+            .env("KUBERNETES_SERVICE_HOST", host)
+            .env("KUBERNETES_SERVICE_PORT", port)
+            .env("RUST_BACKTRACE", "1")
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Operator { child, log }
+    }
+
+    /// Everything that it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// The lines at level warn and above.
+    pub fn warnings(&self) -> Vec<Value> {
+        let log = self.log();
+        let whole = &log[..log.rfind('\n').map_or(0, |end| end + 1)];
+        let lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON in the log"));
+        lines.filter(|line| line["level"] == "WARN" || line["level"] == "ERROR").collect()
+    }
+
+    /// Waits for a line with all of these texts.
+    pub async fn until_logged(&self, texts: &[&str]) {
+        eventually(&format!("a log line with {texts:?}"), async || {
+            let has_all = |line: &str| texts.iter().all(|text| line.contains(text));
+            self.log().lines().any(has_all).then_some(())
+        })
+        .await;
+    }
+
+    /// Asks `/livez` or `/readyz`: the whole answer.
+    pub async fn probe(&self, path: &str) -> String {
+        let address = eventually("the probes to be answered", async || {
+            let log = self.log();
+            let line = log.lines().find(|line| line.contains("answering /livez and /readyz"))?;
+            let line: Value = serde_json::from_str(line).ok()?;
+            Some(line["address"].as_str()?.to_owned())
+        })
+        .await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: operator\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    /// Waits until `/readyz` says yes.
+    pub async fn until_ready(&self) {
+        eventually("the operator to be ready", async || {
+            self.probe("/readyz").await.starts_with("HTTP/1.1 200").then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until `/readyz` says no, and all of this.
+    pub async fn until_unready(&self, texts: &[&str]) {
+        eventually(&format!("/readyz to say {texts:?}"), async || {
+            let answer = self.probe("/readyz").await;
+            let has_all = texts.iter().all(|text| answer.contains(text));
+            (answer.starts_with("HTTP/1.1 503") && has_all).then_some(())
+        })
+        .await;
+    }
+
+    /// Sends it a signal, by name.
+    pub fn signal(&self, name: &str) {
+        // The shell has `kill` built in, whatever is installed.
+        let kill = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{kill}");
+    }
+
+    /// Waits until it has ended.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let child = std::cell::RefCell::new(&mut self.child);
+        eventually("the operator to end", async || child.borrow_mut().try_wait().unwrap()).await
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            let log = fs::read_to_string(&self.log).unwrap_or_else(|error| error.to_string());
+            eprintln!("--- the operator's log\n{log}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! A MyWebserver that changes: what follows from it is written, once, and nothing else.
+
+use http::Method;
+use serde_json::json;
+
+use crate::world::{World, on_each};
+
+async fn with_web(world: &World) {
+    world.create_web("web", json!({"image": "nginx:1", "port": 80, "replicas": 2})).await;
+    world.settle().await;
+    world.transcript();
+}
+
+#[tokio::test]
+async fn a_change_costs_one_write_for_each_child_that_it_concerns_and_one_for_the_status() {
+    on_each(async |world| {
+        with_web(world).await;
+        for (spec, expected) in [
+            (json!({"image": "nginx:2"}), "PATCH deployments/mws-web 200"),
+            (json!({"replicas": 5}), "PATCH deployments/mws-web 200"),
+            (json!({"replicas": 0}), "PATCH deployments/mws-web 200"),
+            (json!({"port": 8080}), "PATCH deployments/mws-web 200\nPATCH services/mws-web 200"),
+            (
+                json!({"image": "nginx:3", "port": 81, "replicas": 1}),
+                "PATCH deployments/mws-web 200\nPATCH services/mws-web 200",
+            ),
+        ] {
+            let web = world.patch("mywebservers/web", json!({"spec": spec})).await;
+            world.wrote(&format!("{expected}\nPATCH mywebservers/web/status 200")).await;
+
+            let (spec, deployment) = (&web["spec"], world.get("deployments/mws-web").await);
+            let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+            assert_eq!(deployment["spec"]["replicas"], spec["replicas"]);
+            assert_eq!(container["image"], spec["image"]);
+            assert_eq!(container["ports"][0]["containerPort"], spec["port"]);
+            assert_eq!(world.get("services/mws-web").await["spec"]["ports"][0]["port"], spec["port"]);
+            let status = world.get("mywebservers/web").await["status"].clone();
+            assert_eq!(status["observedGeneration"], web["metadata"]["generation"]);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn labels_and_annotations_of_a_web_are_its_own_affair() {
+    on_each(async |world| {
+        with_web(world).await;
+        world
+            .patch(
+                "mywebservers/web",
+                json!({"metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}}}),
+            )
+            .await;
+        world.wrote("").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_scale_subresource_scales() {
+    on_each(async |world| {
+        with_web(world).await;
+        world.patch("mywebservers/web/scale", json!({"spec": {"replicas": 4}})).await;
+        world.wrote("PATCH deployments/mws-web 200\nPATCH mywebservers/web/status 200").await;
+        assert_eq!(world.get("deployments/mws-web").await["spec"]["replicas"], 4);
+
+        // What an autoscaler reads: how many there are, and how to find them.
+        world.patch("deployments/mws-web/status", json!({"status": {"replicas": 3}})).await;
+        world.wrote("PATCH mywebservers/web/status 200").await;
+        let scale = world.get("mywebservers/web/scale").await;
+        assert_eq!((&scale["spec"]["replicas"], &scale["status"]["replicas"]), (&json!(4), &json!(3)));
+        let selector = "app.kubernetes.io/instance=web,app.kubernetes.io/name=mywebserver";
+        assert_eq!(scale["status"]["selector"], selector);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_status_follows_the_deployment_until_all_replicas_are_there() {
+    on_each(async |world| {
+        with_web(world).await;
+        let generation = world.get("deployments/mws-web").await["metadata"]["generation"].clone();
+        let mut rollout = json!({
+            "observedGeneration": generation, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 1, "availableReplicas": 1,
+        });
+        world.patch("deployments/mws-web/status", json!({"status": rollout})).await;
+        world.wrote("PATCH mywebservers/web/status 200").await;
+        let said = world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+        assert_eq!(said["message"], "1 of 2 replicas are updated and available");
+
+        rollout["readyReplicas"] = json!(2);
+        rollout["availableReplicas"] = json!(2);
+        world.patch("deployments/mws-web/status", json!({"status": rollout})).await;
+        world.wrote("PATCH mywebservers/web/status 200").await;
+        world.until_condition("web", "Ready", "True", "AllReplicasReady").await;
+    })
+    .await;
+}
+
+/// Whoever still speaks v1 reads an object, changes its image, and writes it back whole.
+#[tokio::test]
+async fn a_put_through_v1_loses_nothing() {
+    on_each(async |world| {
+        let v1 = world.path("mywebservers").replace("/v2/", "/v1/");
+        let web = json!({
+            "apiVersion": "k8sobjects.gsa.com/v1", "kind": "MyWebserver",
+            "metadata": {"name": "web"}, "spec": {"image": "nginx:1", "port": 80},
+        });
+        world.try_create(&v1, &web).await.unwrap();
+        world.wrote("POST deployments 201\nPOST services 201\nPATCH mywebservers/web/status 200").await;
+        assert_eq!(world.get("deployments/mws-web").await["spec"]["replicas"], 1);
+
+        world.patch("mywebservers/web", json!({"spec": {"replicas": 3}})).await;
+        world.wrote("PATCH deployments/mws-web 200\nPATCH mywebservers/web/status 200").await;
+
+        let path = format!("{v1}/web");
+        let mut web: serde_json::Value = serde_json::from_str(&world.raw(&path).await.unwrap()).unwrap();
+        assert_eq!(web["apiVersion"], "k8sobjects.gsa.com/v1");
+        web["spec"]["image"] = json!("nginx:2");
+        world.send(Method::PUT, &path, "application/json", &web).await.unwrap();
+        world.wrote("PATCH deployments/mws-web 200\nPATCH mywebservers/web/status 200").await;
+        let deployment = world.get("deployments/mws-web").await;
+        assert_eq!(deployment["spec"]["replicas"], 3);
+        assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], "nginx:2");
+    })
+    .await;
+}

@@ -1,0 +1,461 @@
+//! A server, an operator, and what the operator writes: each test runs in four of these worlds.
+//!
+//! ```text
+//!   test ─ Hands ─► API server ◄─ operator (the binary)
+//!                       └─► transcript: PATCH deployments/mws-web 200
+//! ```
+//!
+//! The server is our own or, with `KUBEBUILDER_ASSETS`, a real one too; the operator lists in pages, or streams. Each
+//! world has a namespace for itself. On a real server its operator is a ServiceAccount of that namespace which may do
+//! there what `manifests/` says, and no more.
+
+use std::{
+    cell::{Cell, RefCell},
+    fs,
+    ops::Deref,
+    sync::Once,
+    thread,
+};
+
+use listwatch::{
+    apiserver::{ApiServer, Options},
+    client::{Client, Config},
+};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::task::{JoinSet, LocalSet};
+
+use crate::{
+    hands::{Hands, eventually},
+    manifests,
+    operator::Operator,
+    plane::{self, Plane},
+};
+
+/// The name of the operator's ServiceAccount.
+pub const ACCOUNT: &str = "mywebserver-operator";
+/// A MyWebserver that is in every world; see [`World::settle`].
+const BARRIER: &str = "barrier";
+
+/// How the operator learns what exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lists {
+    Paged,
+    Streaming,
+}
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Our own, where nobody collects garbage.
+    Embedded,
+    /// Our own, with its controllers.
+    EmbeddedWithControllers,
+    /// The real one that all tests share.
+    Real,
+}
+
+pub enum Server {
+    Embedded(Box<ApiServer>),
+    Shared(&'static Plane),
+    Own(Box<Plane>),
+}
+
+/// One server, and one operator in one namespace.
+pub struct World {
+    // First, so that it ends while its log and its server are still there.
+    operator: RefCell<Option<Operator>>,
+    pub server: Server,
+    pub hands: Hands,
+    /// The service account's, with its `token`.
+    pub dir: TempDir,
+    name: String,
+    lists: Lists,
+    /// Whose requests are the operator's.
+    user: RefCell<String>,
+    records: RefCell<Records>,
+    barrier_port: Cell<u16>,
+}
+
+/// What the operator has sent.
+#[derive(Default)]
+struct Records {
+    /// How much of the server's log has been read.
+    read: u64,
+    all: Vec<Record>,
+    /// How many of them have been compared.
+    told: usize,
+}
+
+/// One request of the operator, and its answer.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub method: String,
+    /// With its query.
+    pub path: String,
+    pub status: u64,
+}
+
+impl Deref for World {
+    type Target = Hands;
+    fn deref(&self) -> &Hands {
+        &self.hands
+    }
+}
+
+/// Runs a script on both servers and in both list modes, with an operator that has settled.
+pub async fn on_each(script: impl AsyncFn(&World) + Copy + 'static) {
+    on(&[Kind::Embedded, Kind::Real], async move |world: &World| {
+        world.start_operator(&[]).await;
+        script(world).await;
+    })
+    .await;
+}
+
+/// Runs a script on these kinds of server and in both list modes, without an operator.
+pub async fn on(kinds: &[Kind], script: impl AsyncFn(&World) + Copy + 'static) {
+    let mut worlds = JoinSet::new();
+    let local = LocalSet::new();
+    for &kind in kinds {
+        if kind == Kind::Real && !has_real() {
+            continue;
+        }
+        for lists in [Lists::Paged, Lists::Streaming] {
+            let run = async move {
+                let world = World::start(kind, lists).await;
+                script(&world).await;
+                world.has_no_panics();
+            };
+            worlds.spawn_local_on(run, &local);
+        }
+    }
+    let failed = local
+        .run_until(async {
+            let mut failed = 0;
+            while let Some(ended) = worlds.join_next().await {
+                failed += usize::from(ended.is_err());
+            }
+            failed
+        })
+        .await;
+    assert_eq!(failed, 0, "worlds in which this failed; see above");
+}
+
+/// Whether there is a real server; says so once where there is none.
+pub fn has_real() -> bool {
+    static SAID: Once = Once::new();
+    let has_real = plane::assets().is_some();
+    if !has_real {
+        SAID.call_once(|| eprintln!("KUBEBUILDER_ASSETS is not set: only the embedded API server is tested"));
+    }
+    has_real
+}
+
+impl World {
+    async fn start(kind: Kind, lists: Lists) -> World {
+        let server = match kind {
+            Kind::Embedded | Kind::EmbeddedWithControllers => {
+                let controllers = kind == Kind::EmbeddedWithControllers;
+                let server = ApiServer::start(Options { controllers, ..Options::default() }).await.unwrap();
+                Server::Embedded(Box::new(server))
+            }
+            Kind::Real => Server::Shared(Plane::shared().await),
+        };
+        let world = World::new(server, lists).await;
+        if let Server::Embedded(_) = &world.server {
+            world.install(&manifests::crd()).await;
+        }
+        world.make_namespace().await;
+        world
+    }
+
+    /// In a real control plane of its own, where nothing is installed.
+    pub async fn alone(plane: Plane, lists: Lists) -> World {
+        World::new(Server::Own(Box::new(plane)), lists).await
+    }
+
+    async fn new(server: Server, lists: Lists) -> World {
+        let (name, client) = match &server {
+            Server::Embedded(server) => {
+                let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
+                ("embedded", Client::new(config).unwrap())
+            }
+            Server::Shared(plane) => ("real", plane.admin()),
+            Server::Own(plane) => ("real, alone", plane.admin()),
+        };
+        let namespace = format!("t-{}", plane::unique());
+        World {
+            name: format!("{name}, {lists:?}, namespace {namespace}"),
+            hands: Hands { client, namespace },
+            server,
+            dir: TempDir::new().unwrap(),
+            operator: RefCell::default(),
+            lists,
+            user: RefCell::default(),
+            records: RefCell::default(),
+            barrier_port: Cell::new(1000),
+        }
+    }
+
+    /// The namespace, and an account in it that may do there what the ClusterRole says.
+    pub async fn make_namespace(&self) {
+        let namespace = &self.namespace;
+        self.install(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}))
+            .await;
+        fs::write(self.dir.path().join("namespace"), namespace).unwrap();
+        if !matches!(self.server, Server::Embedded(_)) {
+            self.create("serviceaccounts", &json!({"metadata": {"name": ACCOUNT}})).await;
+            self.allow().await;
+        }
+        self.new_token().await;
+    }
+
+    /// Binds the operator's account to its ClusterRole, in this namespace.
+    pub async fn allow(&self) {
+        let binding = json!({
+            "metadata": {"name": ACCOUNT},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT},
+            "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": self.namespace}],
+        });
+        self.create("rolebindings", &binding).await;
+    }
+
+    /// Puts a new token where the operator finds it, bound to a Secret of that name, and returns it.
+    pub async fn new_token(&self) -> Token {
+        let secret = format!("token-{}", plane::unique());
+        let (token, ca) = match &self.server {
+            Server::Embedded(server) => {
+                server.add_token(&secret, ACCOUNT);
+                *self.user.borrow_mut() = ACCOUNT.to_owned();
+                (secret.clone(), server.ca_pem().to_owned())
+            }
+            Server::Shared(_) | Server::Own(_) => {
+                let plane = self.plane();
+                self.create("secrets", &json!({"metadata": {"name": secret}})).await;
+                let request = json!({"spec": {
+                    "audiences": ["https://kubernetes.default.svc"], "expirationSeconds": 3600,
+                    "boundObjectRef": {"apiVersion": "v1", "kind": "Secret", "name": secret},
+                }});
+                let path = format!("serviceaccounts/{ACCOUNT}/token");
+                let answer = self.create(&path, &request).await;
+                *self.user.borrow_mut() = format!("system:serviceaccount:{}:{ACCOUNT}", self.namespace);
+                (answer["status"]["token"].as_str().unwrap().to_owned(), plane.ca_pem())
+            }
+        };
+        fs::write(self.dir.path().join("token"), &token).unwrap();
+        fs::write(self.dir.path().join("ca.crt"), ca).unwrap();
+        Token { token, secret }
+    }
+
+    /// Waits until the server knows a token no longer.
+    pub async fn revoke(&self, token: &Token) {
+        if let Server::Embedded(server) = &self.server {
+            server.revoke_token(&token.token);
+        } else {
+            self.delete(&format!("secrets/{}", token.secret)).await;
+        }
+        let config = Config::new(&self.url(), self.ca_pem().as_bytes(), &token.token).unwrap();
+        let client = Client::new(config).unwrap();
+        let path = self.path("mywebservers");
+        eventually("the old token to be refused", async || {
+            let error = Hands::new(client.clone()).raw(&path).await.err()?;
+            error.is_unauthorized().then_some(())
+        })
+        .await;
+    }
+
+    pub fn url(&self) -> String {
+        match &self.server {
+            Server::Embedded(server) => server.url(),
+            Server::Shared(_) | Server::Own(_) => self.plane().url(),
+        }
+    }
+
+    fn ca_pem(&self) -> String {
+        match &self.server {
+            Server::Embedded(server) => server.ca_pem().to_owned(),
+            Server::Shared(_) | Server::Own(_) => self.plane().ca_pem(),
+        }
+    }
+
+    /// The real control plane; panics in a world that has none.
+    pub fn plane(&self) -> &Plane {
+        match &self.server {
+            Server::Embedded(_) => panic!("this world has no real control plane"),
+            Server::Shared(plane) => plane,
+            Server::Own(plane) => plane,
+        }
+    }
+
+    /// Starts an operator in this namespace, and waits until it has settled.
+    pub async fn start_operator(&self, args: &[&str]) {
+        self.spawn_operator(args);
+        if self.find(&format!("mywebservers/{BARRIER}")).await.is_none() {
+            self.create_web(BARRIER, json!({"image": "nginx"})).await;
+        }
+        let expected = format!("PATCH mywebservers/{BARRIER}/status 200");
+        eventually("the operator's first status", async || {
+            self.read();
+            let records = self.records.borrow();
+            records.all.iter().any(|record| self.told(record) == expected).then_some(())
+        })
+        .await;
+        self.settle().await;
+        let mut records = self.records.borrow_mut();
+        records.told = records.all.len();
+    }
+
+    /// Starts an operator in this namespace.
+    pub fn spawn_operator(&self, args: &[&str]) {
+        let mut all = vec!["--namespace", &self.namespace];
+        // One key at a time, in order: so that what comes last tells that the rest is done.
+        if !args.contains(&"--max-concurrent-reconciles") {
+            all.extend(["--max-concurrent-reconciles", "1"]);
+        }
+        if self.lists == Lists::Streaming {
+            all.push("--streaming-lists");
+        }
+        all.extend(args);
+        let operator = Operator::start(&self.url(), self.dir.path(), &all);
+        *self.operator.borrow_mut() = Some(operator);
+    }
+
+    /// The running operator.
+    pub fn operator(&self) -> std::cell::RefMut<'_, Operator> {
+        std::cell::RefMut::map(self.operator.borrow_mut(), |operator| operator.as_mut().expect("an operator"))
+    }
+
+    /// Asks the operator to stop, and waits until it has.
+    pub async fn stop_operator(&self) {
+        let mut operator = self.operator.borrow_mut().take().expect("an operator");
+        operator.signal("TERM");
+        let status = operator.ended().await;
+        assert_eq!(status.code(), Some(0), "{status}");
+    }
+
+    /// Waits until the operator has done all that it had to do when this was called.
+    ///
+    /// The barrier is a MyWebserver that is changed, and whose children are broken; when the operator has mended it, it
+    /// has heard whatever was said before on each of its three watches.
+    pub async fn settle(&self) {
+        let [status, deployment, service] =
+            ["mywebservers/barrier/status", "deployments/mws-barrier", "services/mws-barrier"];
+        let port = self.barrier_port.get() + 1;
+        self.barrier_port.set(port);
+        let written = self.written(status);
+        self.patch("mywebservers/barrier", json!({"spec": {"port": port}})).await;
+        self.until_written(status, written + 1).await;
+
+        let before = (self.written(deployment), self.written(service));
+        self.patch(deployment, json!({"spec": {"replicas": 77}})).await;
+        self.edit(service, json!([{"op": "replace", "path": "/spec/ports/0/port", "value": 77}])).await;
+        self.until_written(deployment, before.0 + 1).await;
+        self.until_written(service, before.1 + 1).await;
+    }
+
+    fn written(&self, what: &str) -> usize {
+        self.read();
+        let expected = format!("PATCH {what} 200");
+        self.records.borrow().all.iter().filter(|record| self.told(record) == expected).count()
+    }
+
+    async fn until_written(&self, what: &str, times: usize) {
+        eventually(&format!("the operator to patch {what}"), async || {
+            (self.written(what) >= times).then_some(())
+        })
+        .await;
+    }
+
+    /// Reads what the server has logged since the last time.
+    fn read(&self) {
+        let mut records = self.records.borrow_mut();
+        let user = &*self.user.borrow();
+        match &self.server {
+            Server::Embedded(server) => {
+                let ours = server.requests().into_iter().filter(|request| request.user == *user);
+                let record = |request: listwatch::apiserver::RequestRecord| Record {
+                    path: format!("{}?{}", request.path, request.query),
+                    method: request.method,
+                    status: request.status.into(),
+                };
+                records.all = ours.map(record).collect();
+            }
+            Server::Shared(_) | Server::Own(_) => {
+                for event in self.plane().audit(&mut records.read, user) {
+                    let method = match event["verb"].as_str().unwrap() {
+                        "create" => "POST",
+                        "update" => "PUT",
+                        "patch" => "PATCH",
+                        "delete" | "deletecollection" => "DELETE",
+                        _ => "GET",
+                    };
+                    records.all.push(Record {
+                        method: method.to_owned(),
+                        path: event["requestURI"].as_str().unwrap().to_owned(),
+                        status: event["responseStatus"]["code"].as_u64().unwrap(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Everything that the operator has asked for.
+    pub fn records(&self) -> Vec<Record> {
+        self.read();
+        self.records.borrow().all.clone()
+    }
+
+    /// `PATCH deployments/mws-web 200`
+    fn told(&self, record: &Record) -> String {
+        let path = record.path.split('?').next().unwrap();
+        let inside = format!("/namespaces/{}/", self.namespace);
+        let what = path.split_once(&inside).map_or(path, |(_, what)| what);
+        format!("{} {what} {}", record.method, record.status)
+    }
+
+    /// What the operator has written since the last time this was asked, Events and the barrier left aside.
+    pub fn transcript(&self) -> Vec<String> {
+        self.read();
+        let mut records = self.records.borrow_mut();
+        let new = records.all[records.told..].iter().filter(|record| record.method != "GET");
+        let told = new.map(|record| self.told(record));
+        let told = told.filter(|line| !line.contains(" events") && !line.contains(BARRIER)).collect();
+        records.told = records.all.len();
+        told
+    }
+
+    /// Waits until the operator has settled, and compares what it has written meanwhile, line by line.
+    #[track_caller]
+    pub fn wrote(&self, expected: &str) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        async move {
+            self.settle().await;
+            let expected: Vec<_> = expected.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+            assert_eq!(self.transcript(), expected, "{caller}");
+        }
+    }
+
+    fn has_no_panics(&self) {
+        if let Some(operator) = &*self.operator.borrow() {
+            assert!(!operator.log().contains("panicked"), "the operator panicked");
+        }
+    }
+}
+
+/// A token of the operator, and the Secret that it is bound to.
+pub struct Token {
+    pub token: String,
+    secret: String,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("--- failed in this world: {}", self.name);
+            self.read();
+            for record in &self.records.borrow().all {
+                eprintln!("{}", self.told(record));
+            }
+        }
+    }
+}
