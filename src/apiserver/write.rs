@@ -716,7 +716,7 @@ pub(super) fn delete(
     if !is_terminating(&before) || shorter {
         let metadata = &mut after["metadata"];
         metadata["deletionTimestamp"] = storage.clock.time_in(Duration::from_secs(grace)).into();
-        if kind.kind != "Namespace" {
+        if kind.kind != "Namespace" && !is_crd {
             metadata["deletionGracePeriodSeconds"] = grace.into();
         }
         if kind.has_generation() && !is_crd {
@@ -724,6 +724,9 @@ pub(super) fn delete(
         }
         if kind.kind == "Namespace" {
             after["status"]["phase"] = "Terminating".into();
+        }
+        if is_crd {
+            crd::mark_terminating(&mut after, &storage.clock.time());
         }
     }
     if holds_nothing(kind, &after) {
