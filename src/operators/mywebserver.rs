@@ -49,9 +49,9 @@ const PORT: &str = "http";
 /// to their own. Under a minute, as promised.
 const CONFLICT_RECHECK: Duration = Duration::from_secs(45);
 
-/// So many corrections without a pause are a fight: another controller wants what we do not.
+/// The same correction so many times without a pause is a fight: another controller wants what we do not.
 const FIGHT_ROUNDS: u32 = 5;
-/// How long a child must have been left alone for the fight to be over: longer than the longest backoff.
+/// How long it must have been left alone for the fight to be over: longer than the longest backoff.
 const FIGHT_PAUSE: Duration = Duration::from_secs(120);
 
 /// A web server, as asked for.
@@ -357,7 +357,7 @@ impl MyWebservers {
         let patched = self.cluster.patch(&*live, operations).await?;
         if web.metadata.generation == web.status.observed_generation {
             info!(key = %web.key(), change, "drift corrected");
-            if self.fights.is_one(&web.key()) {
+            if self.fights.is_one(&format!("{}: {change}", web.key())) {
                 return Err(Error::new("keep", change, "somebody else keeps changing it back; backing off"));
             }
             done.restored.push(change);
@@ -398,18 +398,18 @@ impl MyWebservers {
     }
 }
 
-/// How often children were restored lately.
+/// How often the same correction was made lately.
 #[derive(Default)]
 struct Fights {
-    rounds: Mutex<HashMap<Key, (u32, Instant)>>,
+    rounds: Mutex<HashMap<String, (u32, Instant)>>,
 }
 
 impl Fights {
     /// Counts a correction. True: there were so many in a row that somebody must be undoing them.
-    fn is_one(&self, key: &Key) -> bool {
+    fn is_one(&self, correction: &str) -> bool {
         let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         rounds.retain(|_, (_, last)| last.elapsed() < FIGHT_PAUSE);
-        let (count, last) = rounds.entry(key.clone()).or_insert((0, Instant::now()));
+        let (count, last) = rounds.entry(correction.to_owned()).or_insert((0, Instant::now()));
         *count += 1;
         *last = Instant::now();
         *count > FIGHT_ROUNDS

@@ -274,12 +274,12 @@ fn an_unreadable_object_keeps_what_was_reported_of_its_replicas() {
 }
 
 #[test]
-fn a_fight_is_many_corrections_without_a_pause() {
+fn a_fight_is_the_same_correction_again_and_again() {
     let fights = Fights::default();
-    let key = Key::namespaced("default", "web");
-    let rounds: Vec<_> = (0..7).map(|_| fights.is_one(&key)).collect();
+    let rounds: Vec<_> =
+        (0..7).map(|_| fights.is_one("default/web: Service mws-web at /spec/ports")).collect();
     assert_eq!(rounds, [false, false, false, false, false, true, true]);
-    assert!(!fights.is_one(&Key::namespaced("default", "other")));
+    assert!(!fights.is_one("default/web: Service mws-web at /spec/type"));
 }
 
 #[test]
