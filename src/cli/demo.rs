@@ -30,14 +30,16 @@ use crate::{
 };
 
 /// The samples that the manifests install too.
-const SAMPLES: [&str; 2] = [
-    include_str!("../../manifests/samples/mywebserver-v1.yaml"),
-    include_str!("../../manifests/samples/mywebserver-v2.yaml"),
+const SAMPLES: [(&str, &str); 2] = [
+    ("manifests/samples/mywebserver-v1.yaml", include_str!("../../manifests/samples/mywebserver-v1.yaml")),
+    ("manifests/samples/mywebserver-v2.yaml", include_str!("../../manifests/samples/mywebserver-v2.yaml")),
 ];
 /// Who the operator is to the server.
 const OPERATOR: &str = "system:serviceaccount:mywebserver-system:mywebserver-operator";
 /// How long one scene may take. They take milliseconds; a machine may be busy.
 const SCENE_LIMIT: Duration = Duration::from_secs(30);
+/// Lines of the watch that may wait to be shown. More than the whole tour has.
+const LINES_MAX: usize = 1024;
 /// How often the stage is looked at.
 const GLANCE: Duration = Duration::from_millis(1);
 /// How long nothing must happen for a scene to be over: longer than a Pod takes.
@@ -141,48 +143,46 @@ impl<'a> Tour<'a> {
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
         let body = mywebserver::crd::definition().to_string().into_bytes();
         user.send(Request::get(path).sends(Method::POST, "application/json", body)).await?;
-        println!("  mywebservers.k8sobjects.gsa.com is served now\n");
+        println!("          mywebservers.k8sobjects.gsa.com is served");
 
+        let path = format!("{}?watch=1", MyWebserver::collection_path(None));
+        println!("\n$ curl -N \"$API{path}\"");
+        let (sender, lines) = mpsc::channel(LINES_MAX);
+        let (head, body) = user.stream(Request::get(path)).await?;
         println!(
-            "$ curl -N \"$API{}?watch=1\"     # on the left, from now on",
-            MyWebserver::collection_path(None)
+            "          HTTP {}, and the answer does not end: its lines are marked \"watch\"",
+            head.status
         );
-        let (sender, lines) = mpsc::channel(1024);
-        let watch = Request::get(format!("{}?watch=1", MyWebserver::collection_path(None)));
-        let (head, body) = user.stream(watch).await?;
-        println!("  HTTP {} — and the answer does not end\n", head.status);
         tasks.spawn(read_lines(body, sender));
 
-        println!("$ listwatch run mywebserver     # what it writes, on the right");
+        println!("\n$ listwatch run mywebserver");
+        let shown = server.requests().len();
         let address = server.url();
         let (host, port) = address.trim_start_matches("https://").split_once(':').unwrap_or_default();
         let env = Env { service_host: Some(host.into()), service_port: Some(port.into()), ..Env::default() };
         let options = Options { service_account_dir: Some(account.to_owned()), ..Options::default() };
         let client = Client::new(Config::load(&options, &env)?)?;
-        println!("  connected to {} as {}\n", client.server(), client.user());
+        println!("          connected as {}: its requests are marked \"operator\"", client.user());
         let cluster = Cluster::new(client.clone(), Lists::Paged);
         let (events, write_events) = mywebserver::events(client, "demo".to_owned());
         let controller = mywebserver::controller(&cluster, &[], events);
         tasks.spawn(async move {
             tokio::join!(controller.run(stop.requested()), write_events);
         });
-
-        let shown = server.requests().len();
-        Ok(Tour { server, user, lines, shown, tasks, started: Instant::now() })
+        let mut tour = Tour { server, user, lines, shown, tasks, started: Instant::now() };
+        tour.until(async |_| Ok(cluster.health().iter().all(|watch| watch.is_synced()))).await?;
+        Ok(tour)
     }
 
     async fn tell(&mut self) -> Result<(), Error> {
-        for sample in SAMPLES {
+        for (file, sample) in SAMPLES {
             let object: Value =
                 yaml_serde::from_str(sample).map_err(|error| Error::new("read", "sample", error))?;
             let text = |pointer: &str| {
                 object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
             };
             let (version, name) = (text("/apiVersion"), text("/metadata/name"));
-            self.scene(&format!(
-                "kubectl apply -f manifests/samples/…   # {version} {name}, {}",
-                object["spec"]
-            ));
+            self.scene(&format!("kubectl apply -f {file}"));
             let path = format!("/apis/{version}/namespaces/default/mywebservers");
             let body = object.to_string().into_bytes();
             self.user.send(Request::get(path).sends(Method::POST, "application/json", body)).await?;
@@ -195,7 +195,7 @@ impl<'a> Tour<'a> {
         self.user.set_scale::<MyWebserver>(&web, 3).await?;
         self.until_ready(&web).await?;
 
-        self.scene("kubectl delete deployment mws-web     # somebody breaks it …");
+        self.scene("kubectl delete deployment mws-web                    # somebody breaks it …");
         let before: Deployment = self.user.get(&child).await?;
         self.user.delete::<Deployment>(&child, &DeleteOptions::default()).await?;
         self.until(async |user: &Client| match user.get::<Deployment>(&child).await {
@@ -206,7 +206,7 @@ impl<'a> Tour<'a> {
         .await?;
         self.until_ready(&web).await?;
 
-        self.scene("kubectl patch service mws-web …       # … or adds a port that nobody asked for");
+        self.scene("kubectl patch service mws-web --type=json -p '[{\"op\":\"add\",\"path\":\"/spec/ports/-\",…}]'   # … or adds a port");
         let port = json!([{"op": "add", "path": "/spec/ports/-", "value": {"name": "extra", "port": 9999}}]);
         let operations = port.as_array().cloned().unwrap_or_default();
         self.user.patch::<Service>(&child, Part::Object, &Patch::Json(operations)).await?;
@@ -259,19 +259,22 @@ impl<'a> Tour<'a> {
         Ok(())
     }
 
-    /// Shows the lines and the writes that have come since. Returns whether there were any.
+    /// Shows the lines and the requests that have come since. Returns whether there were any.
     fn show(&mut self) -> bool {
-        let at = format!("{:>5} ms", self.started.elapsed().as_millis());
+        let at = format!("{:>5} ms ", self.started.elapsed().as_millis());
         let mut any = false;
         while let Ok(line) = self.lines.try_recv() {
-            println!("{at}  {}", shorten(&line));
+            println!("{at} watch     {}", shorten(&line));
             any = true;
         }
         let requests = self.server.requests();
         let news = requests[self.shown.min(requests.len())..].iter();
-        for write in news.filter(|request| request.user == OPERATOR && request.method != "GET") {
-            let what = format!("{} {}", write.method, write.path);
-            println!("{at}                         operator: {what}  {}", write.status);
+        for request in news.filter(|request| request.user == OPERATOR) {
+            let mark = if request.query.is_empty() { "" } else { "?" };
+            println!(
+                "{at} operator  {} {}{mark}{}  {}",
+                request.method, request.path, request.query, request.status
+            );
             any = true;
         }
         self.shown = requests.len();
