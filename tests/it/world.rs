@@ -53,6 +53,16 @@ pub enum Kind {
     EmbeddedWithControllers,
     /// The real one that all tests share.
     Real,
+    /// Our own, where nothing is installed. The script does it, and makes the namespace.
+    EmbeddedBare,
+    /// A real one for this test alone, where nothing is installed and nobody collects garbage.
+    RealBare,
+}
+
+impl Kind {
+    fn is_real(self) -> bool {
+        matches!(self, Kind::Real | Kind::RealBare)
+    }
 }
 
 pub enum Server {
@@ -75,6 +85,8 @@ pub struct World {
     user: RefCell<String>,
     records: RefCell<Records>,
     barrier_port: Cell<u16>,
+    /// This script is about a 403.
+    pub may_be_forbidden: Cell<bool>,
 }
 
 /// What the operator has sent.
@@ -117,14 +129,18 @@ pub async fn on(kinds: &[Kind], script: impl AsyncFn(&World) + Copy + 'static) {
     let mut worlds = JoinSet::new();
     let local = LocalSet::new();
     for &kind in kinds {
-        if kind == Kind::Real && !has_real() {
+        if kind.is_real() && !has_real() {
             continue;
         }
         for lists in [Lists::Paged, Lists::Streaming] {
+            // It takes seconds to start one.
+            if kind == Kind::RealBare && lists == Lists::Streaming {
+                continue;
+            }
             let run = async move {
                 let world = World::start(kind, lists).await;
                 script(&world).await;
-                world.has_no_panics();
+                world.ends_well();
             };
             worlds.spawn_local_on(run, &local);
         }
@@ -154,27 +170,27 @@ pub fn has_real() -> bool {
 impl World {
     async fn start(kind: Kind, lists: Lists) -> World {
         let server = match kind {
-            Kind::Embedded | Kind::EmbeddedWithControllers => {
+            Kind::Embedded | Kind::EmbeddedBare | Kind::EmbeddedWithControllers => {
                 let controllers = kind == Kind::EmbeddedWithControllers;
                 let server = ApiServer::start(Options { controllers, ..Options::default() }).await.unwrap();
                 Server::Embedded(Box::new(server))
             }
             Kind::Real => Server::Shared(Plane::shared().await),
+            Kind::RealBare => Server::Own(Box::new(Plane::start().await)),
         };
-        let world = World::new(server, lists).await;
-        if let Server::Embedded(_) = &world.server {
-            world.install(&manifests::crd()).await;
+        let world = World::new(server, lists);
+        match kind {
+            Kind::Embedded | Kind::EmbeddedWithControllers => {
+                world.install(&manifests::crd()).await;
+                world.make_namespace().await;
+            }
+            Kind::Real => world.make_namespace().await,
+            Kind::EmbeddedBare | Kind::RealBare => {}
         }
-        world.make_namespace().await;
         world
     }
 
-    /// In a real control plane of its own, where nothing is installed.
-    pub async fn alone(plane: Plane, lists: Lists) -> World {
-        World::new(Server::Own(Box::new(plane)), lists).await
-    }
-
-    async fn new(server: Server, lists: Lists) -> World {
+    fn new(server: Server, lists: Lists) -> World {
         let (name, client) = match &server {
             Server::Embedded(server) => {
                 let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
@@ -194,6 +210,7 @@ impl World {
             user: RefCell::default(),
             records: RefCell::default(),
             barrier_port: Cell::new(1000),
+            may_be_forbidden: Cell::new(false),
         }
     }
 
@@ -435,9 +452,15 @@ impl World {
         }
     }
 
-    fn has_no_panics(&self) {
+    /// Nothing went wrong that no script is about.
+    fn ends_well(&self) {
         if let Some(operator) = &*self.operator.borrow() {
             assert!(!operator.log().contains("panicked"), "the operator panicked");
+        }
+        if !self.may_be_forbidden.get() {
+            let forbidden: Vec<_> =
+                self.records().into_iter().filter(|record| record.status == 403).collect();
+            assert!(forbidden.is_empty(), "manifests/ do not allow what the operator does: {forbidden:?}");
         }
     }
 }
