@@ -3,6 +3,8 @@
 //! Each flag has an environment twin, `LISTWATCH_<FLAG>`. The flag wins, then the environment, then the default.
 
 mod crd;
+#[cfg(feature = "apiserver")]
+mod demo;
 mod log;
 mod run;
 
@@ -22,6 +24,7 @@ const EXIT_USAGE: u8 = 2;
     about = "A Kubernetes operator that lists and watches over plain HTTPS",
     after_help = "Each flag has an environment twin, LISTWATCH_<FLAG>; the flag wins.\n\n\
         Examples:\n  \
+        listwatch demo                            see it work, without a cluster\n  \
         listwatch crd | kubectl apply -f -        install the custom resources\n  \
         listwatch run mywebserver                 run the operator, here or in a Pod\n  \
         listwatch run -n web -n shop              only in two namespaces",
@@ -36,6 +39,8 @@ struct Cli {
 enum Command {
     Run(Box<run::Run>),
     Crd(crd::Crd),
+    #[cfg(feature = "apiserver")]
+    Demo(demo::Demo),
 }
 
 /// Why a command could not do what it should, and whether it is worth trying again.
@@ -51,6 +56,8 @@ pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(run) => run::main(*run),
         Command::Crd(crd) => crd::main(&crd),
+        #[cfg(feature = "apiserver")]
+        Command::Demo(demo) => demo::main(demo),
     };
     let (message, code) = match result {
         Ok(()) => return ExitCode::SUCCESS,

@@ -92,6 +92,14 @@ struct Desk<K> {
     held: Mutex<HashSet<Key>>,
 }
 
+/// What the workers are at.
+#[derive(Default)]
+struct InHand {
+    keys: HashMap<task::Id, Key>,
+    /// What failed last about a key, so that the log says it once and not at each attempt.
+    problems: HashMap<Key, String>,
+}
+
 struct Gone<K> {
     last: Arc<K>,
     sighting: Sighting,
@@ -181,7 +189,7 @@ impl<O: Operator> Controller<O> {
         }
         let mut stop = pin!(stop);
         let mut working = JoinSet::new();
-        let mut in_hand = HashMap::new();
+        let mut in_hand = InHand::default();
         loop {
             tokio::select! {
                 () = &mut stop => break,
@@ -189,7 +197,7 @@ impl<O: Operator> Controller<O> {
                 key = self.desk.queue.take(), if working.len() < self.workers => {
                     if self.is_ready(&key) {
                         let work = work(Arc::clone(&self.desk), self.cluster.clone(), Arc::clone(&self.operator), key.clone());
-                        in_hand.insert(working.spawn(work).id(), key);
+                        in_hand.keys.insert(working.spawn(work).id(), key);
                     }
                 }
             }
@@ -223,30 +231,38 @@ impl<O: Operator> Controller<O> {
     }
 
     /// The work on a key has ended: it decides when there is more.
-    fn put_back(&self, ended: Ended, in_hand: &mut HashMap<task::Id, Key>) {
+    fn put_back(&self, ended: Ended, in_hand: &mut InHand) {
         let (id, result) = match ended {
             Ok((id, result)) => (id, result),
             // A panic is that key's failure, and nobody else's.
             Err(join) => {
                 let id = join.id();
-                error!(kind = O::Kind::KIND, key = in_hand.get(&id).map(tracing::field::display), %join, "reconcile panicked");
+                error!(kind = O::Kind::KIND, key = in_hand.keys.get(&id).map(tracing::field::display), %join, "reconcile panicked");
                 (id, Err(Error::new("reconcile", O::Kind::KIND, "it panicked")))
             }
         };
-        let Some(key) = in_hand.remove(&id) else { return };
+        let Some(key) = in_hand.keys.remove(&id) else { return };
         let outcome = match &result {
             Ok(Next::OnChange) => Outcome::Done,
             Ok(Next::After(time)) => Outcome::Again(*time),
             Err(error) => Outcome::Failed { at_least: error.retry_after().unwrap_or_default() },
         };
         let pause = self.desk.queue.done(&key, outcome);
-        let Err(error) = result else { return };
-        let retry_ms = pause.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
-        if error.is_conflict() {
-            // Somebody else wrote in the meantime. Its event is on its way.
-            debug!(kind = O::Kind::KIND, %key, retry_ms, %error, "read again and decide again");
+        let Err(error) = result else {
+            in_hand.problems.remove(&key);
+            return;
+        };
+        let (kind, retry_ms) =
+            (O::Kind::KIND, pause.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX)));
+        let problem = error.to_string();
+        if error.is_conflict() || error.is_not_found() {
+            // Somebody else wrote or deleted in the meantime. The event is on its way.
+            debug!(kind, %key, retry_ms, problem, "read again and decide again");
+        } else if in_hand.problems.get(&key) == Some(&problem) {
+            debug!(kind, %key, retry_ms, problem, "reconcile failed again");
         } else {
-            warn!(kind = O::Kind::KIND, %key, retry_ms, %error, "reconcile failed");
+            warn!(kind, %key, retry_ms, problem, "reconcile failed; trying again");
+            in_hand.problems.insert(key, problem);
         }
     }
 }

@@ -59,7 +59,7 @@ const INITIAL_EVENTS_SILENCE: Duration = Duration::from_secs(30);
 const LIST_LIMIT: Duration = Duration::from_secs(600);
 /// How much of a line that cannot be read is shown. Bytes.
 const GARBLED_BYTES_SHOWN: usize = 80;
-/// Between attempts that fail. client-go's cap is half of it, but it has no jitter below its steps.
+/// Between attempts that fail. As in client-go, the first pause is 0.8 to 1.6 s.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(1600), cap: Duration::from_secs(60) };
 
 /// How to learn what exists before watching.

@@ -126,6 +126,47 @@ pub(super) async fn answer(server: &Arc<Server>, request: &Request) -> Answer {
     answer.unwrap_or_else(Answer::refused)
 }
 
+/// Who sends no token is `system:anonymous`, known but allowed next to nothing. That is 403; 401 is a wrong token.
+pub(super) fn refuse_anonymous(storage: &Storage, request: &Request) -> Refusal {
+    const USER: &str = "system:anonymous";
+    let method = request.method.as_str().to_lowercase();
+    let Some(path) = Path::parse(&request.path) else {
+        return Refusal::anonymous(
+            format!("forbidden: User {USER:?} cannot {method} path {:?}", request.path),
+            json!({}),
+        );
+    };
+    let one = path.name.is_some();
+    let verb = match method.as_str() {
+        "get" | "head" if one => "get",
+        "get" | "head" if request.query.flag("watch") == Some(true) => "watch",
+        "get" | "head" => "list",
+        "post" => "create",
+        "put" => "update",
+        "delete" if one => "delete",
+        "delete" => "deletecollection",
+        other => other,
+    };
+    let scope = match &path.namespace {
+        Some(namespace) => format!("in the namespace {namespace:?}"),
+        None => "at the cluster scope".to_owned(),
+    };
+    let subresource = path.subresource.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
+    let resource = format!("{}{subresource}", path.plural);
+    let named = path.name.as_ref().map(|name| format!(" {name:?}"));
+    let what = super::kinds::resource_name(&path.plural, &path.group);
+    let message = format!(
+        "{what}{} is forbidden: User {USER:?} cannot {verb} resource {resource:?} in API group {:?} {scope}",
+        named.unwrap_or_default(),
+        path.group
+    );
+    let details = match storage.kinds.get(&path.group, &path.version, &path.plural) {
+        Some(kind) => details(kind, path.name.as_deref().unwrap_or_default(), &path.plural),
+        None => json!({"kind": path.plural}),
+    };
+    Refusal::anonymous(message, details)
+}
+
 /// Paths that are no objects: health, version, discovery.
 fn fixed(server: &Server, request: &Request) -> Result<Answer, Refusal> {
     let path = request.path.trim_end_matches('/');
@@ -199,7 +240,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             shown(request, &storage, &kind, 200, kind.view(object))
         }
         Method::PUT => {
-            let object = request.object()?;
+            let object = request.object(&kind.kind)?;
             let mut storage = server.storage();
             let mut options = write_options(request, "UpdateOptions")?;
             if scales {
@@ -331,7 +372,7 @@ async fn collection(
 }
 
 fn create(server: &Server, request: &Request, path: &Path, kind: &Kind) -> Result<Answer, Refusal> {
-    let object = request.object()?;
+    let object = request.object(&kind.kind)?;
     let mut storage = server.storage();
     let mut options = write_options(request, "CreateOptions")?;
     let after = write::create(&mut storage, kind, path.namespace.as_deref(), object, &mut options)?;
@@ -340,7 +381,7 @@ fn create(server: &Server, request: &Request, path: &Path, kind: &Kind) -> Resul
 
 fn find_kind(storage: &Storage, path: &Path) -> Result<Arc<Kind>, Refusal> {
     if path.old_watch {
-        return Err(Refusal::not_built("the deprecated path prefix /watch"));
+        return Err(Refusal::no_old_watch());
     }
     if let Some(kind) = storage.kinds.get(&path.group, &path.version, &path.plural) {
         return Ok(Arc::clone(kind));
@@ -430,7 +471,7 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
         }
         options
     } else {
-        request.object()?
+        request.object("DeleteOptions")?
     };
     let invalid = |cause| Err(Refusal::invalid_options("DeleteOptions", vec![cause]));
     let orphan = options["orphanDependents"].as_bool();

@@ -21,6 +21,8 @@ pub(super) struct BuiltIn {
     pub(super) generation: bool,
     /// What field selectors can name beside name and namespace.
     pub(super) fields: &'static [&'static str],
+    /// JSON pointers to the times that must have exactly six digits of a second.
+    pub(super) micro_times: &'static [&'static str],
     /// Name, type and priority of each column after Name. Priority 1 shows with `-o wide`.
     pub(super) columns: &'static [(&'static str, &'static str, u8)],
     pub(super) cells: fn(&Value, &Clock) -> Vec<Value>,
@@ -42,6 +44,7 @@ const NAME_AND_AGE: BuiltIn = BuiltIn {
     scale: false,
     generation: false,
     fields: &[],
+    micro_times: &[],
     columns: &[("Age", "string", 0)],
     cells: |object, clock| vec![name(object), age(object, clock)],
     defaults: |_| {},
@@ -70,7 +73,7 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
         columns: &[("Data", "string", 0), ("Age", "string", 0)],
         cells: |object, clock| {
             let count = entries(&object["data"]) + entries(&object["binaryData"]);
-            vec![name(object), count.to_string().into(), age(object, clock)]
+            vec![name(object), count.into(), age(object, clock)]
         },
         validate: |object, before| immutable_data(object, before, &["data", "binaryData"]),
         ..NAME_AND_AGE
@@ -81,7 +84,7 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
         fields: &["type"],
         columns: &[("Type", "string", 0), ("Data", "string", 0), ("Age", "string", 0)],
         cells: |object, clock| {
-            let count = entries(&object["data"]).to_string();
+            let count = entries(&object["data"]);
             vec![name(object), object["type"].clone(), count.into(), age(object, clock)]
         },
         defaults: secret_defaults,
@@ -161,6 +164,7 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
     BuiltIn {
         plural: "events",
         kind: "Event",
+        micro_times: &["/eventTime", "/series/lastObservedTime"],
         short_names: &["ev"],
         fields: &[
             "involvedObject.kind",
@@ -185,6 +189,7 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
         group: "events.k8s.io",
         plural: "events",
         kind: "Event",
+        micro_times: &["/eventTime", "/series/lastObservedTime"],
         short_names: &["ev"],
         fields: &[
             "regarding.kind",
@@ -204,7 +209,7 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
             event_as_core(&mut object);
             event_cells(&object, clock)
         },
-        validate: event_errors,
+        validate: new_event_errors,
         convert: event_as_new,
         ..NAME_AND_AGE
     },
@@ -212,6 +217,7 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
         group: "coordination.k8s.io",
         plural: "leases",
         kind: "Lease",
+        micro_times: &["/spec/renewTime", "/spec/acquireTime"],
         columns: &[("Holder", "string", 0), ("Age", "string", 0)],
         cells: |object, clock| {
             vec![name(object), object["spec"]["holderIdentity"].clone(), age(object, clock)]
@@ -399,7 +405,9 @@ fn service_errors(object: &Value, before: Option<&Value>) -> Vec<Cause> {
             let text = "must be between 1 and 65535, inclusive";
             causes.push(Cause::invalid(format!("{field}.port"), &port["port"], text));
         }
-        let twin = each(&spec["ports"]).take(index).any(|other| several && (other["name"] == port["name"]));
+        let twin = each(&spec["ports"])
+            .take(index)
+            .any(|other| several && port["name"].is_string() && other["name"] == port["name"]);
         if twin {
             causes.push(Cause::duplicate(format!("{field}.name"), &port["name"]));
         }
@@ -409,7 +417,8 @@ fn service_errors(object: &Value, before: Option<&Value>) -> Vec<Cause> {
         && before["spec"]["clusterIP"] != spec["clusterIP"]
         && spec["type"] != "ExternalName"
     {
-        causes.push(Cause::invalid("spec.clusterIPs[0]", &spec["clusterIP"], "may not change once set"));
+        let addresses = serde_json::json!([spec["clusterIP"]]);
+        causes.push(Cause::invalid("spec.clusterIPs[0]", &addresses, "may not change once set"));
     }
     causes
 }
@@ -530,7 +539,8 @@ fn workload_errors(object: &Value, before: Option<&Value>) -> Vec<Cause> {
         causes.push(Cause::invalid("spec.selector", &spec["selector"], text));
     }
     let labels = &spec["template"]["metadata"]["labels"];
-    if !selector::Labels::from_object(&spec["selector"]).matches(labels) {
+    // No selector selects nothing, unlike an empty one.
+    if spec["selector"].is_null() || !selector::Labels::from_object(&spec["selector"]).matches(labels) {
         let text = "`selector` does not match template `labels`";
         causes.push(Cause::invalid("spec.template.metadata.labels", labels, text));
     }
@@ -587,8 +597,8 @@ fn deployment_cells(object: &Value, clock: &Clock) -> Vec<Value> {
     vec![
         name(object),
         format!("{}/{}", count("readyReplicas"), spec["replicas"]).into(),
-        count("updatedReplicas").to_string().into(),
-        count("availableReplicas").to_string().into(),
+        count("updatedReplicas").into(),
+        count("availableReplicas").into(),
         age(object, clock),
         names,
         images,
@@ -712,17 +722,20 @@ fn rename<'a>(object: &mut Value, fields: impl Iterator<Item = (&'a str, &'a str
     }
 }
 
-/// What an Event must have. Events are checked in their core form, whatever view they were written in.
+/// What an Event must have. Events are checked in their core form, whatever view they were written in. Only one that has
+/// an eventTime, as the new recorders set it, is held to the newer rules.
 fn event_errors(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     let mut causes = Vec::new();
     let namespace = &object["metadata"]["namespace"];
     let of = object["involvedObject"]["namespace"].as_str().unwrap_or_default();
-    let home = if of.is_empty() { "default" } else { of };
-    if namespace != home && !(of.is_empty() && namespace == "kube-system") {
+    let home = match of {
+        "" => namespace == "default" || (namespace == "kube-system" && !object["eventTime"].is_null()),
+        of => namespace == of || !object["eventTime"].is_null(),
+    };
+    if !home {
         let text = "does not match event.namespace";
         causes.push(Cause::invalid("involvedObject.namespace", &of.into(), text));
     }
-    // Only events.k8s.io asks for the time, and only what has a time is held to its rules.
     if object["eventTime"].is_null() || before.is_some() {
         return causes;
     }
@@ -732,11 +745,24 @@ fn event_errors(object: &Value, before: Option<&Value>) -> Vec<Cause> {
             causes.push(Cause::required(shown, ""));
         }
     }
-    if object["type"] != "Normal" && object["type"] != "Warning" {
-        causes.push(Cause::invalid("type", &object["type"], "has invalid value"));
-    }
     if object["message"].as_str().is_some_and(|message| message.len() > 1024) {
         causes.push(Cause::invalid("message", &"".into(), "can have at most 1024 characters"));
+    }
+    causes
+}
+
+/// events.k8s.io also asks for the time and the type.
+fn new_event_errors(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let mut causes = event_errors(object, before);
+    if before.is_some() {
+        return causes;
+    }
+    if object["eventTime"].is_null() {
+        causes.push(Cause::required("eventTime", ""));
+    }
+    if object["type"] != "Normal" && object["type"] != "Warning" {
+        let kind = object["type"].as_str().unwrap_or_default();
+        causes.push(Cause::invalid("type", &kind.into(), &format!("has invalid value: {kind}")));
     }
     causes
 }

@@ -80,10 +80,11 @@ fn at_path<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
             if let Some(filter) = inside.strip_prefix("?(@.").and_then(|text| text.strip_suffix(')')) {
                 let (field, wanted) = filter.split_once("==")?;
                 let wanted = wanted.trim().trim_matches(['"', '\'']);
-                let found = value.as_array()?.iter().find(|item| {
-                    item[field.trim()].as_str().is_some_and(|text| text == wanted)
-                        || item[field.trim()].to_string() == wanted
-                });
+                let same = |value: &Value| match value.as_str() {
+                    Some(text) => text == wanted,
+                    None => value.to_string().as_str() == wanted,
+                };
+                let found = value.as_array()?.iter().find(|item| same(&item[field.trim()]));
                 value = found?;
             } else if let Ok(index) = inside.parse::<usize>() {
                 value = value.get(index)?;
@@ -351,7 +352,7 @@ fn establish(storage: &mut Storage, place: &Place, crd: &Value) {
 fn removed(storage: &mut Storage, crd: &Value) {
     let (group, plural) = names(crd);
     storage.kinds.replace_custom(&group, &plural, Vec::new());
-    storage.remove_collection(&resource_name(&plural, &group));
+    storage.close_collection(&resource_name(&plural, &group));
 }
 
 #[cfg(test)]

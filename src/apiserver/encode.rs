@@ -14,9 +14,40 @@ use super::{faults::Cut, watch::Watch};
 /// One line of JSON. Go escapes `<`, `>`, `&` and the two line separators of Unicode, so that JSON can stand in HTML;
 /// a long note full of them makes a line six times as long.
 pub(super) fn line(value: &Value) -> Bytes {
-    let mut line = escape(&value.to_string());
+    let mut line = escape(&in_order(value));
     line.push('\n');
     line.into()
+}
+
+/// One line of a watch.
+pub(super) fn event(kind: &str, object: &Value) -> Bytes {
+    let mut line = format!("{{\"type\":\"{kind}\",\"object\":{}}}", escape(&in_order(object)));
+    line.push('\n');
+    line.into()
+}
+
+/// The fields of Go's structs in the order in which Go writes them; all others follow by name. Custom resources are maps
+/// there, and sorted as a whole.
+const STRUCT_ORDER: [&str; 8] =
+    ["kind", "apiVersion", "metadata", "status", "message", "reason", "details", "code"];
+
+fn in_order(value: &Value) -> String {
+    let Some(map) = value.as_object() else { return value.to_string() };
+    let group = value["apiVersion"]
+        .as_str()
+        .and_then(|version| version.split_once('/'))
+        .map_or("", |(group, _)| group);
+    let custom = group.contains('.') && !group.ends_with(".k8s.io");
+    if custom {
+        return value.to_string();
+    }
+    // Only a Status starts with what is last elsewhere.
+    let order = if value["kind"] == "Status" { &STRUCT_ORDER[..] } else { &STRUCT_ORDER[..3] };
+    let first = order.iter().filter_map(|&name| map.get_key_value(name));
+    let rest = map.iter().filter(|(name, _)| !order.contains(&name.as_str()));
+    let fields: Vec<String> =
+        first.chain(rest).map(|(name, value)| format!("{}:{value}", Value::from(name.as_str()))).collect();
+    format!("{{{}}}", fields.join(","))
 }
 
 /// JSON for people.

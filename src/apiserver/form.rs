@@ -65,19 +65,11 @@ impl Form {
         let views = || -> Vec<Value> { page.items.iter().map(|item| kind.view(item)).collect() };
         match self.accept {
             Accept::Json | Accept::Yaml => Ok(read::body(kind, page)),
-            Accept::Table => {
-                let mut metadata = read::metadata(kind, page);
-                if page.token.is_empty()
-                    && let Some(metadata) = metadata.as_object_mut()
-                {
-                    metadata.remove("continue");
-                }
-                Ok(self.table(kind, metadata, &views(), Columns::Named))
-            }
+            Accept::Table => Ok(self.table(kind, typed_metadata(kind, page), &views(), Columns::Named)),
             Accept::MetadataList => {
                 let items: Vec<Value> = views().iter().map(metadata_only).collect();
                 Ok(json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
-                    "metadata": read::metadata(kind, page), "items": items}))
+                    "metadata": typed_metadata(kind, page), "items": items}))
             }
             Accept::Metadata => {
                 let text = format!(
@@ -142,6 +134,17 @@ impl Form {
         json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
             "columnDefinitions": columns, "rows": rows})
     }
+}
+
+/// Tables and lists of metadata are Go structs: an empty `continue` is left out.
+fn typed_metadata(kind: &Kind, page: &Page) -> Value {
+    let mut metadata = read::metadata(kind, page);
+    if page.token.is_empty()
+        && let Some(metadata) = metadata.as_object_mut()
+    {
+        metadata.remove("continue");
+    }
+    metadata
 }
 
 /// Whether a table says what its columns are.

@@ -120,11 +120,18 @@ impl Kind {
         matches!(&self.rules, Rules::BuiltIn(entry) if matches!(entry.kind, "Pod" | "Service" | "ServiceAccount"))
     }
 
-    /// What is wrong with an object, given what it was before.
-    pub(super) fn validate(&self, object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    /// What is wrong with an object, given what it was before. Added to what is known to be wrong.
+    pub(super) fn validate(&self, object: &Value, before: Option<&Value>, causes: &mut Vec<Cause>) {
         match &self.rules {
-            Rules::BuiltIn(entry) => (entry.validate)(object, before),
-            Rules::Custom(custom) => custom.schema.validate(object, before),
+            Rules::BuiltIn(entry) => causes.extend((entry.validate)(object, before)),
+            Rules::Custom(custom) => {
+                let replicas = self.scale.as_ref().and_then(|paths| object.pointer(&paths.spec)?.as_i64());
+                if let Some(replicas) = replicas.filter(|replicas| *replicas < 0) {
+                    let text = "should be a non-negative integer";
+                    causes.push(Cause::invalid(".spec.replicas", &replicas.into(), text));
+                }
+                custom.schema.validate(object, before, causes);
+            }
         }
     }
 

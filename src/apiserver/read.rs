@@ -115,7 +115,9 @@ struct Token {
 
 impl Token {
     fn parse(text: &str) -> Result<Token, Refusal> {
-        let refuse = |why: String| Refusal::bad_request(format!("continue key is not valid: {why}"));
+        let refuse = |why: String| {
+            Refusal::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
+        };
         let bytes = BASE64_URL_SAFE_NO_PAD
             .decode(text.trim_end_matches('='))
             .map_err(|error| refuse(error.to_string()))?;

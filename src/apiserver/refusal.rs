@@ -73,6 +73,31 @@ impl Cause {
         Cause::new("FieldValueTooLong", field, format!("Too long: {text}"))
     }
 
+    /// A failed CEL rule. Objects and lists are not shown.
+    pub(super) fn rule_failed(field: impl Into<String>, value: &Value, text: &str) -> Cause {
+        match value {
+            Value::Object(_) | Value::Array(_) => {
+                Cause::new("FieldValueInvalid", field, format!("Invalid value: {text}"))
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+                Cause::invalid(field, value, text)
+            }
+        }
+    }
+
+    /// Whether an object is so wrong that no rule is tried on it.
+    pub(super) fn blocks_rules(&self) -> bool {
+        let blocking =
+            ["FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid"];
+        blocking.contains(&self.reason)
+    }
+
+    pub(super) fn rules_not_checked() -> Cause {
+        let text = "some validation rules were not checked because the object was invalid; correct the existing \
+            errors to complete validation";
+        Cause::invalid("<nil>", &Value::Null, text)
+    }
+
     fn new(reason: &'static str, field: impl Into<String>, message: String) -> Cause {
         Cause { reason, message, field: field.into() }
     }
@@ -133,6 +158,10 @@ impl Refusal {
         Refusal::status(403, "Forbidden", message, Some(details(kind, name, &kind.plural)))
     }
 
+    pub(super) fn anonymous(message: String, details: Value) -> Refusal {
+        Refusal::status(403, "Forbidden", message, Some(details))
+    }
+
     /// The namespace goes away, so nothing new may come into it.
     pub(super) fn namespace_terminating(kind: &Kind, name: &str, namespace: &str) -> Refusal {
         let why =
@@ -155,6 +184,12 @@ impl Refusal {
     /// A resource that a built-in group does not have.
     pub(super) fn no_such_resource() -> Refusal {
         let message = "the server could not find the requested resource";
+        Refusal::status(404, "NotFound", message, Some(json!({})))
+    }
+
+    /// `/api/v1/watch/…` is deprecated since 1.11, and not served here.
+    pub(super) fn no_old_watch() -> Refusal {
+        let message = "paths with the prefix /watch are not served by the embedded API server of listwatch; use ?watch=1";
         Refusal::status(404, "NotFound", message, Some(json!({})))
     }
 
@@ -236,7 +271,15 @@ impl Refusal {
     }
 
     pub(super) fn invalid(kind: &Kind, name: &str, causes: Vec<Cause>) -> Refusal {
-        Refusal::invalid_as(&kind.group, &kind.kind, name, causes)
+        // Both views of an Event are checked as the core kind.
+        let group = if kind.kind == "Event" { "" } else { &kind.group };
+        Refusal::invalid_as(group, &kind.kind, name, causes)
+    }
+
+    /// A custom resource of another kind is refused in the name of that kind.
+    pub(super) fn wrong_kind(kind: &Kind, theirs: &str, name: &str) -> Refusal {
+        let cause = Cause::invalid("kind", &theirs.into(), &format!("must be {}", kind.kind));
+        Refusal::invalid_as(&kind.group, theirs, name, vec![cause])
     }
 
     /// An update without a version: the real one names the resource, not the Kind.
@@ -273,10 +316,11 @@ impl Refusal {
         Refusal::status(422, "Invalid", message, Some(json!({})))
     }
 
-    /// Strict field validation of what a patch made.
-    pub(super) fn strict(code: u16, message: String) -> Refusal {
-        let reason = if code == 422 { "Invalid" } else { "BadRequest" };
-        Refusal::status(code, reason, message, None)
+    /// Strict field validation of what a patch made. The real one names neither kind nor object.
+    pub(super) fn strict_patch(object: &Value, errors: &str) -> Refusal {
+        let text = format!("strict decoding error: {errors}");
+        let cause = Cause::invalid("patch", &object.to_string().into(), &text);
+        Refusal::invalid_as("", "", "", vec![cause])
     }
 
     pub(super) fn internal(message: impl Into<String>) -> Refusal {
@@ -285,9 +329,7 @@ impl Refusal {
 
     /// `timeoutSeconds` below zero: over before it began.
     pub(super) fn deadline_exceeded() -> Refusal {
-        let message = "context deadline exceeded";
-        let details = json!({"causes": [{"reason": "UnexpectedServerResponse", "message": message}]});
-        Refusal::status(500, "InternalError", message, Some(details))
+        Refusal::status(500, "InternalError", "context deadline exceeded", None)
     }
 
     /// Whoever asks for a version from the future is told so after three seconds of waiting for it.
@@ -314,7 +356,10 @@ fn qualified(kind: &str, group: &str) -> String {
 }
 
 pub(super) fn details(kind: &Kind, name: &str, kind_name: &str) -> Value {
-    let mut details = json!({"name": name, "kind": kind_name});
+    let mut details = json!({"kind": kind_name});
+    if !name.is_empty() {
+        details["name"] = name.into();
+    }
     if !kind.group.is_empty() {
         details["group"] = kind.group.as_str().into();
     }

@@ -39,10 +39,10 @@ impl Request {
     }
 
     /// The body of a write: JSON or YAML.
-    pub(super) fn object(&self) -> Result<serde_json::Value, Refusal> {
+    pub(super) fn object(&self, kind: &str) -> Result<serde_json::Value, Refusal> {
         match self.content_type() {
             "" | "application/json" => serde_json::from_slice(&self.body).map_err(|error| {
-                let text = format!("the object provided is unrecognized: couldn't get version/kind; json parse error: {error}");
+                let text = format!("the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: {error}");
                 Refusal::bad_request(text)
             }),
             "application/yaml" => yaml_serde::from_slice(&self.body).map_err(|error| {
@@ -55,6 +55,18 @@ impl Request {
 
     pub(super) fn accept(&self) -> Result<Accept, Refusal> {
         Accept::parse(self.header(header::ACCEPT))
+    }
+
+    /// An error comes indented unless the client said that it takes plain JSON: the real one falls back to a default.
+    pub(super) fn takes_plain_json(&self) -> bool {
+        let accept = self.header(header::ACCEPT);
+        accept.is_empty()
+            || accept.split(',').any(|clause| {
+                !clause.contains("as=")
+                    && ["*/*", "application/*", "application/json"]
+                        .iter()
+                        .any(|one| clause.trim().starts_with(one))
+            })
     }
 
     /// What discovery looks for in Accept.

@@ -46,9 +46,9 @@ pub(super) fn of(kind: &Kind, object: &Value) -> Value {
 pub(super) fn put(kind: &Kind, object: &Value, scale: &Value) -> Result<Value, Refusal> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-    if replicas < 0 {
-        let text = "must be greater than or equal to 0";
-        let cause = Cause::invalid("spec.replicas", &replicas.into(), text);
+    // A custom resource is validated as a whole.
+    if replicas < 0 && !kind.is_custom() {
+        let cause = Cause::invalid("spec.replicas", &replicas.into(), "must be greater than or equal to 0");
         return Err(Refusal::invalid(kind, name, vec![cause]));
     }
     let mut object = object.clone();

@@ -68,16 +68,20 @@ impl Schema {
         set_defaults(object, &self.source);
     }
 
-    /// What is wrong with an object.
-    pub(super) fn validate(&self, object: &Value, before: Option<&Value>) -> Vec<Cause> {
-        let mut causes: Vec<Cause> = self.validator.iter_errors(object).flat_map(as_causes).collect();
-        // Rules are only tried on objects of the right shape, as in the real one.
-        if causes.is_empty() {
-            for rule in &self.rules {
-                rule.check(object, before, &rule.path, String::new(), &mut causes);
-            }
+    /// What is wrong with an object, beside what was found already.
+    pub(super) fn validate(&self, object: &Value, before: Option<&Value>, causes: &mut Vec<Cause>) {
+        causes.extend(self.validator.iter_errors(object).flat_map(as_causes));
+        if self.rules.is_empty() {
+            return;
         }
-        causes
+        // Rules are only tried on objects of the right shape.
+        if causes.iter().any(Cause::blocks_rules) {
+            causes.push(Cause::rules_not_checked());
+            return;
+        }
+        for rule in &self.rules {
+            rule.check(object, before, &rule.path, String::new(), causes);
+        }
     }
 }
 
@@ -400,16 +404,8 @@ impl Rule {
             Some("FieldValueRequired") => Cause::required(field, &message),
             Some("FieldValueDuplicate") => Cause::duplicate(field, value),
             // FieldValueInvalid, the default.
-            Some(_) | None => Cause::invalid(field, &Value::from(go_type(value)), &message),
+            Some(_) | None => Cause::rule_failed(field, value, &message),
         })
-    }
-}
-
-/// In the message of a failed rule the real server prints only the type of the value, in quotes.
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Object(_) => "object",
-        other => json_type(other),
     }
 }
 
@@ -436,7 +432,8 @@ mod tests {
         let mut object = object;
         schema.prune(&mut object);
         schema.set_defaults(&mut object);
-        let causes = schema.validate(&object, before.as_ref());
+        let mut causes = Vec::new();
+        schema.validate(&object, before.as_ref(), &mut causes);
         causes.iter().map(|cause| cause.to_string()).collect()
     }
 
@@ -448,10 +445,13 @@ mod tests {
                 "spec.color: Unsupported value: \"pink\": supported values: \"red\", \"blue\"",
                 "spec.note: Invalid value: \"integer\": spec.note in body must be of type string: \"integer\"",
                 "spec.size: Invalid value: 1000: spec.size in body should be less than or equal to 100",
+                "<nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation",
             ]
         "#]]
         .assert_debug_eq(&messages(object, None));
-        assert_eq!(messages(json!({"spec": {"note": null}}), None), ["spec.size: Required value"]);
+        let messages = messages(json!({"spec": {"note": null}}), None);
+        assert_eq!(messages[0], "spec.size: Required value");
+        assert!(messages[1].contains("some validation rules were not checked"), "{messages:?}");
     }
 
     #[test]
@@ -460,9 +460,9 @@ mod tests {
         assert!(messages(was.clone(), None).is_empty());
         assert_eq!(
             messages(json!({"spec": {"size": 3, "least": 5}}), None),
-            ["spec: Invalid value: \"object\": too small"]
+            ["spec: Invalid value: too small"]
         );
         let moved = json!({"spec": {"size": 4}});
-        assert_eq!(messages(moved, Some(was)), ["spec.size: Invalid value: \"integer\": immutable"]);
+        assert_eq!(messages(moved, Some(was)), ["spec.size: Invalid value: 4: immutable"]);
     }
 }

@@ -101,7 +101,7 @@ impl Requirement {
         let glued = word.and_then(|word| word.find('(').map(|at| &word[at..])).unwrap_or_default();
         let list = format!("{glued}{rest}");
         let Some(list) = list.trim().strip_prefix('(') else {
-            return refuse(&format!("found '{}', expected: '('", list.trim()));
+            return refuse(&format!("found '{}' expected: '('", list.trim()));
         };
         let Some(list) = list.strip_suffix(')') else { return refuse("found '', expected: ',' or ')'") };
         Requirement::checked(key, operator, list.split(',').map(|value| value.trim().to_owned()).collect())

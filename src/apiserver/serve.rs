@@ -27,7 +27,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     RequestRecord, Server,
-    answer::{Answer, answer},
+    answer::{Answer, answer, refuse_anonymous},
     encode::AnswerBody,
     faults::Effect,
     lock,
@@ -137,7 +137,7 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
         }
     };
     let mut builder = auto::Builder::new(tasks);
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(None);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(None).title_case_headers(true);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -184,7 +184,8 @@ async fn serve(
             Answer::planned(status, body, retry_after_secs)
         }
         // Health is for everybody, as are the versions.
-        (_, None) if !is_public(&request) => Answer::refused(Refusal::unauthorized()),
+        (_, None) if request.bearer_token().is_some() => Answer::refused(Refusal::unauthorized()),
+        (_, None) if !is_public(&request) => Answer::refused(refuse_anonymous(&server.storage(), &request)),
         _ if too_large => Answer::refused(Refusal::too_large(BODY_BYTES_MAX)),
         _ => answer(&server, &request).await,
     };
@@ -196,7 +197,7 @@ async fn serve(
         user: user.unwrap_or_default(),
         status: answer.status(),
     });
-    let pretty = request.wants_pretty();
+    let pretty = request.wants_pretty() || (answer.status() >= 400 && !request.takes_plain_json());
     let unauthorized = answer.status() == 401;
     let mut response = answer.into_response(pretty, server.chunk_bytes());
     // Go's server ends the connection of whom it does not know, HTTP/2 by GOAWAY.
@@ -209,5 +210,5 @@ async fn serve(
 /// Paths that need no token, if none was sent: the role `system:public-info-viewer`.
 fn is_public(request: &Request) -> bool {
     let path = request.path.as_str();
-    request.bearer_token().is_none() && ["/healthz", "/livez", "/readyz", "/version"].contains(&path)
+    ["/healthz", "/livez", "/readyz", "/version"].contains(&path)
 }

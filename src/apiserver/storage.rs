@@ -166,8 +166,9 @@ impl Storage {
         self.collections.entry(name.to_owned()).or_insert_with(|| Collection::new(revision));
     }
 
-    pub(super) fn remove_collection(&mut self, name: &str) {
-        if let Some(collection) = self.collections.remove(name) {
+    /// Nobody serves this collection any more. Its last changes stay until the open watches have told them.
+    pub(super) fn close_collection(&mut self, name: &str) {
+        if let Some(collection) = self.collections.get(name) {
             collection.wake();
         }
     }

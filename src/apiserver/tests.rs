@@ -1,1 +1,469 @@
+//! The server at its edge: requests in, answers out, over TLS.
 
+use std::time::Duration;
+
+use reqwest::{Method, header};
+use serde_json::{Value, json};
+
+use super::{ApiServer, Fault, Options};
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const WIDGETS: &str = "/apis/demo.example.com/v2/namespaces/default/widgets";
+const MERGE: &str = "application/merge-patch+json";
+
+struct World {
+    server: ApiServer,
+    http: reqwest::Client,
+}
+
+impl World {
+    async fn start() -> World {
+        World::with(Options::default()).await
+    }
+
+    async fn with(options: Options) -> World {
+        // A second call fails, and does not matter.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let server = ApiServer::start(options).await.expect("a free port");
+        let ca = reqwest::Certificate::from_pem(server.ca_pem().as_bytes()).expect("our own CA");
+        let http =
+            reqwest::Client::builder().tls_certs_only([ca]).user_agent("tests/1").build().expect("a client");
+        World { server, http }
+    }
+
+    fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        let url = format!("{}{path}", self.server.url());
+        self.http.request(method, url).bearer_auth(self.server.token())
+    }
+
+    async fn call(&self, method: Method, path: &str, content_type: &str, body: Value) -> (u16, Value) {
+        let mut request = self.request(method, path).header(header::CONTENT_TYPE, content_type);
+        if !body.is_null() {
+            request = request.body(body.to_string());
+        }
+        let answer = request.send().await.expect("an answer");
+        let status = answer.status().as_u16();
+        let text = answer.text().await.expect("a body");
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        self.call(Method::GET, path, "", Value::Null).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        self.call(Method::POST, path, "application/json", body).await
+    }
+
+    async fn merge(&self, path: &str, body: Value) -> (u16, Value) {
+        self.call(Method::PATCH, path, MERGE, body).await
+    }
+
+    async fn delete(&self, path: &str) -> (u16, Value) {
+        self.call(Method::DELETE, path, "application/json", Value::Null).await
+    }
+
+    async fn watch(&self, path: &str) -> Lines {
+        let answer = self.request(Method::GET, path).send().await.expect("an answer");
+        assert_eq!(answer.status(), 200);
+        Lines { answer, buffer: Vec::new() }
+    }
+
+    /// Ask until the answer is as wanted.
+    async fn until(&self, path: &str, wanted: impl Fn(u16, &Value) -> bool) -> Value {
+        for _ in 0..500 {
+            let (status, body) = self.get(path).await;
+            if wanted(status, &body) {
+                return body;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{path} never became as wanted: {:?}", self.get(path).await);
+    }
+
+    async fn install_widgets(&self) {
+        let schema = json!({"type": "object", "properties": {
+            "spec": {"type": "object", "required": ["size"], "properties": {
+                "size": {"type": "integer", "minimum": 1, "maximum": 100},
+                "color": {"type": "string", "default": "red"}}},
+            "status": {"type": "object", "properties": {"phase": {"type": "string"}}}}});
+        let old = json!({"type": "object", "properties": {
+            "spec": {"type": "object", "properties": {"size": {"type": "integer"}}}}});
+        let crd = json!({"metadata": {"name": "widgets.demo.example.com"}, "spec": {
+            "group": "demo.example.com", "scope": "Namespaced",
+            "names": {"plural": "widgets", "kind": "Widget"},
+            "versions": [
+                {"name": "v1", "served": true, "storage": false, "schema": {"openAPIV3Schema": old}},
+                {"name": "v2", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+                    "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.size",
+                        "statusReplicasPath": ".status.size"}}}]}});
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let (status, body) = self.post(path, crd).await;
+        assert_eq!(status, 201, "{body}");
+    }
+}
+
+/// The events of a watch, in short: `ADDED a 12`.
+struct Lines {
+    answer: reqwest::Response,
+    buffer: Vec<u8>,
+}
+
+impl Lines {
+    async fn line(&mut self) -> Option<Value> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return Some(serde_json::from_slice(&line).expect("an event"));
+            }
+            match self.answer.chunk().await {
+                Ok(Some(chunk)) => self.buffer.extend_from_slice(&chunk),
+                Ok(None) => return None,
+                Err(_) => return Some(json!({"type": "CUT"})),
+            }
+        }
+    }
+
+    async fn next(&mut self) -> String {
+        let Some(line) = self.line().await else { return "end".to_owned() };
+        let (kind, object) = (line["type"].as_str().unwrap_or_default(), &line["object"]);
+        match kind {
+            "BOOKMARK" if object["metadata"]["annotations"].is_object() => "BOOKMARK initial".to_owned(),
+            "ERROR" => format!("ERROR {} {}", object["code"], object["message"]),
+            "BOOKMARK" | "CUT" => kind.to_owned(),
+            kind => format!("{kind} {}", object["metadata"]["name"].as_str().unwrap_or_default()),
+        }
+    }
+}
+
+fn config_map(name: &str, labels: Value) -> Value {
+    json!({"metadata": {"name": name, "labels": labels}})
+}
+
+fn version(object: &Value) -> u64 {
+    let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+    version.parse().expect("a version")
+}
+
+fn quiet() -> Options {
+    Options { controllers: false, ..Options::default() }
+}
+
+#[tokio::test]
+async fn who_has_no_token_is_nobody() {
+    let world = World::start().await;
+    let url = format!("{}{CONFIG_MAPS}", world.server.url());
+    let answer = world.http.get(&url).bearer_auth("nope").send().await.expect("an answer");
+    assert_eq!(answer.status(), 401);
+    let body: Value = serde_json::from_str(&answer.text().await.expect("a body")).expect("a Status");
+    assert_eq!(
+        body,
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": "Unauthorized", "reason": "Unauthorized", "code": 401})
+    );
+    let answer = world.http.get(&url).send().await.expect("an answer");
+    assert_eq!(answer.status(), 403, "without any token one is system:anonymous");
+    world.server.add_token("new", "jane");
+    let answer = world.http.get(&url).bearer_auth("new").send().await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    assert_eq!(world.server.requests().last().map(|last| last.user.clone()), Some("jane".to_owned()));
+    world.server.revoke_token("new");
+    assert_eq!(world.http.get(&url).bearer_auth("new").send().await.expect("an answer").status(), 401);
+    world.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_selector_turns_changes_into_coming_and_going() {
+    let world = World::with(quiet()).await;
+    let (_, list) = world.get(CONFIG_MAPS).await;
+    let path = format!("{CONFIG_MAPS}?watch=1&labelSelector=app%3Da&resourceVersion={}", version(&list));
+    let mut watch = world.watch(&path).await;
+    let item = format!("{CONFIG_MAPS}/x");
+    world.post(CONFIG_MAPS, config_map("x", json!({"app": "a"}))).await;
+    world.merge(&item, json!({"data": {"k": "v"}})).await;
+    world.merge(&item, json!({"data": {"k": "v"}})).await;
+    let (_, left) = world.merge(&item, json!({"metadata": {"labels": {"app": "b"}}})).await;
+    world.merge(&item, json!({"data": {"k": "w"}})).await;
+    world.merge(&item, json!({"metadata": {"labels": {"app": "a"}}})).await;
+    world.delete(&item).await;
+    assert_eq!(watch.next().await, "ADDED x");
+    assert_eq!(watch.next().await, "MODIFIED x");
+    let gone = watch.line().await.expect("an event");
+    assert_eq!(gone["type"], "DELETED");
+    assert_eq!(gone["object"]["metadata"]["labels"]["app"], "a");
+    assert_eq!(version(&gone["object"]), version(&left));
+    assert_eq!(watch.next().await, "ADDED x");
+    assert_eq!(watch.next().await, "DELETED x");
+}
+
+#[tokio::test]
+async fn the_last_finalizer_takes_the_object_with_it() {
+    let world = World::with(quiet()).await;
+    world.install_widgets().await;
+    let widget = json!({"apiVersion": "demo.example.com/v2", "kind": "Widget",
+        "metadata": {"name": "w", "finalizers": ["example.com/f"]}, "spec": {"size": 1}});
+    let (status, made) = world.post(WIDGETS, widget).await;
+    assert_eq!(status, 201, "{made}");
+    let mut watch = world.watch(&format!("{WIDGETS}?watch=1&resourceVersion={}", version(&made))).await;
+    let item = format!("{WIDGETS}/w");
+    let (_, going) = world.delete(&item).await;
+    assert_eq!((going["kind"].as_str(), going["metadata"]["generation"].as_u64()), (Some("Widget"), Some(2)));
+    let (_, again) = world.delete(&item).await;
+    assert_eq!(version(&going), version(&again));
+    let (_, gone) = world.merge(&item, json!({"metadata": {"finalizers": null}})).await;
+    assert_eq!(version(&gone), version(&going));
+    assert_eq!(gone["metadata"]["finalizers"], Value::Null);
+    assert_eq!(watch.next().await, "MODIFIED w");
+    let last = watch.line().await.expect("an event");
+    assert_eq!(last["type"], "DELETED");
+    assert_eq!(last["object"]["metadata"]["finalizers"], json!(["example.com/f"]));
+    assert!(version(&last["object"]) > version(&going));
+    assert_eq!(world.get(&item).await.0, 404);
+}
+
+#[tokio::test]
+async fn who_resumes_from_before_the_history_is_told_in_the_stream() {
+    let world = World::with(Options { history: 2, ..quiet() }).await;
+    for name in ["a", "b", "c", "d"] {
+        world.post(CONFIG_MAPS, config_map(name, json!({}))).await;
+    }
+    let (_, list) = world.get(CONFIG_MAPS).await;
+    let floor = version(&list) - 2;
+    let path = |version| format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=1&resourceVersion={version}");
+    let mut watch = world.watch(&path(floor - 1)).await;
+    let wanted = format!("ERROR 410 \"too old resource version: {} ({floor})\"", floor - 1);
+    assert_eq!([watch.next().await, watch.next().await], [wanted, "end".to_owned()]);
+    let mut watch = world.watch(&path(floor)).await;
+    assert_eq!([watch.next().await, watch.next().await], ["ADDED c", "ADDED d"]);
+    world.server.fault(Fault::ExpireHistory);
+    let mut watch = world.watch(&path(floor)).await;
+    assert!(watch.next().await.starts_with("ERROR 410"));
+}
+
+#[tokio::test]
+async fn pages_show_one_version_of_the_world_or_say_that_they_cannot() {
+    let world = World::with(quiet()).await;
+    for name in ["a", "b", "c"] {
+        world.post(CONFIG_MAPS, config_map(name, json!({}))).await;
+    }
+    let (_, first) = world.get(&format!("{CONFIG_MAPS}?limit=2")).await;
+    assert_eq!(first["metadata"]["remainingItemCount"], 2);
+    let token = first["metadata"]["continue"].as_str().expect("more to come").to_owned();
+    world.delete(&format!("{CONFIG_MAPS}/c")).await;
+    let next = format!("{CONFIG_MAPS}?limit=2&continue={token}");
+    let (_, second) = world.get(&next).await;
+    assert_eq!(second["items"].as_array().map(Vec::len), Some(2));
+    assert_eq!(version(&second), version(&first));
+    assert_eq!(second["metadata"].get("continue"), None);
+    world.server.fault(Fault::ExpireHistory);
+    let (status, expired) = world.get(&next).await;
+    assert_eq!((status, expired["reason"].as_str()), (410, Some("Expired")));
+    let token = expired["metadata"]["continue"].as_str().expect("a way to go on").to_owned();
+    let (status, rest) = world.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).await;
+    assert_eq!((status, rest["items"].as_array().map(Vec::len)), (200, Some(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bookmarks_come_every_minute_and_before_the_end() {
+    let world = World::with(quiet()).await;
+    let path = format!("{CONFIG_MAPS}?watch=1&allowWatchBookmarks=true&timeoutSeconds=125");
+    let mut watch = world.watch(&path).await;
+    assert_eq!(watch.next().await, "ADDED kube-root-ca.crt");
+    assert_eq!(watch.next().await, "BOOKMARK initial");
+    world.post(CONFIG_MAPS, config_map("a", json!({}))).await;
+    assert_eq!(watch.next().await, "ADDED a");
+    let opened = tokio::time::Instant::now();
+    let mut seconds = Vec::new();
+    while watch.next().await == "BOOKMARK" {
+        seconds.push(opened.elapsed().as_secs());
+    }
+    assert_eq!(seconds, [60, 120, 123]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_from_the_future_is_awaited_for_three_seconds() {
+    let world = World::with(quiet()).await;
+    let started = tokio::time::Instant::now();
+    let (status, body) = world.get(&format!("{CONFIG_MAPS}?resourceVersion=100000")).await;
+    assert_eq!((status, started.elapsed().as_secs()), (504, 3));
+    assert_eq!(body["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+}
+
+#[tokio::test]
+async fn two_versions_show_one_object() {
+    let world = World::with(quiet()).await;
+    world.install_widgets().await;
+    let widget = json!({"apiVersion": "demo.example.com/v2", "kind": "Widget", "metadata": {"generateName": "w-"},
+        "spec": {"size": 3, "bogus": true}, "status": {"phase": "mine"}});
+    let (_, made) = world.post(WIDGETS, widget).await;
+    assert_eq!(made["spec"], json!({"size": 3, "color": "red"}));
+    assert_eq!(made["status"], Value::Null);
+    let name = made["metadata"]["name"].as_str().expect("a generated name");
+    let (_, old) = world.get(&format!("{}/{name}", WIDGETS.replace("v2", "v1"))).await;
+    assert_eq!((&old["apiVersion"], &old["spec"]), (&json!("demo.example.com/v1"), &json!({"size": 3})));
+    let (_, scale) = world.merge(&format!("{WIDGETS}/{name}/scale"), json!({"spec": {"replicas": 7}})).await;
+    assert_eq!(scale["spec"]["replicas"], 7);
+    let (_, status) =
+        world.merge(&format!("{WIDGETS}/{name}/status"), json!({"status": {"phase": "ok"}})).await;
+    assert_eq!((&status["metadata"]["generation"], &status["spec"]["size"]), (&json!(2), &json!(7)));
+    let stale = json!({"metadata": {"resourceVersion": "1"}, "spec": {"size": 8}});
+    assert_eq!(world.merge(&format!("{WIDGETS}/{name}"), stale).await.1["reason"], "Conflict");
+    let wrong = world.merge(&format!("{WIDGETS}/{name}"), json!({"spec": {"size": 1000}})).await;
+    assert_eq!(wrong.1["details"]["causes"][0]["field"], "spec.size");
+    let apply = world
+        .call(Method::PATCH, &format!("{WIDGETS}/{name}"), "application/apply-patch+yaml", json!({}))
+        .await;
+    assert_eq!(apply.0, 415);
+}
+
+fn deployment(image: &str) -> Value {
+    json!({"metadata": {"name": "web"}, "spec": {"replicas": 3, "selector": {"matchLabels": {"app": "web"}},
+        "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "web", "image": image}]}}}})
+}
+
+#[tokio::test]
+async fn a_deployment_rolls_out_gets_stuck_and_is_collected() {
+    let world = World::start().await;
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let item = format!("{path}/web");
+    world.post(path, deployment("nginx:1")).await;
+    let complete = |generation: u64| {
+        move |_: u16, object: &Value| {
+            let status = &object["status"];
+            status["observedGeneration"] == generation
+                && [&status["updatedReplicas"], &status["replicas"], &status["availableReplicas"]]
+                    .iter()
+                    .all(|&n| *n == 3)
+        }
+    };
+    world.until(&item, complete(1)).await;
+    world
+        .merge(
+            &item,
+            json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "nginx:2"}]}}}}),
+        )
+        .await;
+    world.until(&item, complete(2)).await;
+    // The old Pods are counted no longer as soon as they are told to go, and go a little later.
+    let only_new = |_: u16, pods: &Value| {
+        let pods = pods["items"].as_array().cloned().unwrap_or_default();
+        pods.len() == 3 && pods.iter().all(|pod| pod["spec"]["containers"][0]["image"] == "nginx:2")
+    };
+    world.until("/api/v1/namespaces/default/pods", only_new).await;
+    world
+        .merge(&item, json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "does-not-exist"}]}}}}))
+        .await;
+    let stuck = |_: u16, object: &Value| {
+        let status = &object["status"];
+        status["observedGeneration"] == 3
+            && status["updatedReplicas"] == 1
+            && status["availableReplicas"] == 3
+    };
+    world.until(&item, stuck).await;
+    world.delete(&format!("{item}?propagationPolicy=Foreground")).await;
+    world.until(&item, |status, _| status == 404).await;
+    let (_, pods) = world.get("/api/v1/namespaces/default/pods").await;
+    assert_eq!(pods["items"], json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stuck_rollout_exceeds_its_deadline() {
+    let world = World::start().await;
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    world.post(path, deployment("does-not-exist")).await;
+    tokio::time::sleep(Duration::from_secs(700)).await;
+    let (_, object) = world.get(&format!("{path}/web")).await;
+    let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let reasons: Vec<&Value> = conditions.iter().map(|condition| &condition["reason"]).collect();
+    assert_eq!(reasons, ["MinimumReplicasUnavailable", "ProgressDeadlineExceeded"]);
+}
+
+#[tokio::test]
+async fn a_namespace_takes_its_content_along_and_waits_for_finalizers() {
+    let world = World::start().await;
+    world.post("/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
+    let inside = "/api/v1/namespaces/n/configmaps";
+    let (status, _) =
+        world.post(inside, json!({"metadata": {"name": "held", "finalizers": ["a.b/c"]}})).await;
+    assert_eq!(status, 201);
+    let (_, going) = world.delete("/api/v1/namespaces/n").await;
+    assert_eq!(going["status"]["phase"], "Terminating");
+    let (status, late) = world.post(inside, json!({"metadata": {"name": "late"}})).await;
+    assert_eq!((status, &late["details"]["causes"][0]["reason"]), (403, &json!("NamespaceTerminating")));
+    world.until(&format!("{inside}/held"), |_, held| !held["metadata"]["deletionTimestamp"].is_null()).await;
+    world.merge(&format!("{inside}/held"), json!({"metadata": {"finalizers": null}})).await;
+    world.until("/api/v1/namespaces/n", |status, _| status == 404).await;
+    let (status, gone) = world.post(inside, json!({"metadata": {"name": "late"}})).await;
+    assert_eq!((status, &gone["details"]["kind"]), (404, &json!("namespaces")));
+}
+
+#[tokio::test]
+async fn orphans_live_on_and_dangling_dependents_do_not() {
+    let world = World::start().await;
+    let (_, owner) = world.post(CONFIG_MAPS, config_map("owner", json!({}))).await;
+    let child = json!({"metadata": {"name": "child", "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap",
+        "name": "owner", "uid": owner["metadata"]["uid"]}]}});
+    world.post(CONFIG_MAPS, child.clone()).await;
+    world.delete(&format!("{CONFIG_MAPS}/owner?propagationPolicy=Orphan")).await;
+    world.until(&format!("{CONFIG_MAPS}/owner"), |status, _| status == 404).await;
+    let (status, orphan) = world.get(&format!("{CONFIG_MAPS}/child")).await;
+    assert_eq!((status, &orphan["metadata"]["ownerReferences"]), (200, &Value::Null));
+    world.delete(&format!("{CONFIG_MAPS}/child")).await;
+    // The owner is gone, so what names it now goes at once.
+    world.post(CONFIG_MAPS, child).await;
+    world.until(&format!("{CONFIG_MAPS}/child"), |status, _| status == 404).await;
+}
+
+#[tokio::test]
+async fn faults_happen_on_demand() {
+    let world = World::with(quiet()).await;
+    let (_, list) = world.get(CONFIG_MAPS).await;
+    let path = format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", version(&list));
+    let mut watch = world.watch(&path).await;
+    world.server.fault(Fault::EndWatches);
+    assert_eq!(watch.next().await, "end");
+    let mut watch = world.watch(&path).await;
+    world.server.fault(Fault::CutWatches);
+    assert_eq!(watch.next().await, "CUT");
+    assert!(watch.buffer.starts_with(br#"{"type":"MODIFIED""#), "half a line comes first");
+    world.server.fault(Fault::Answer {
+        method: "GET".to_owned(),
+        path: "configmaps".to_owned(),
+        times: 1,
+        status: 429,
+        body: "Too many requests, please try again later.\n".to_owned(),
+        retry_after_secs: Some(1),
+    });
+    assert_eq!(world.get(CONFIG_MAPS).await.0, 429);
+    assert_eq!(world.get(CONFIG_MAPS).await.0, 200);
+    world.server.fault(Fault::StallWatches);
+    let mut watch = world.watch(&path).await;
+    world.post(CONFIG_MAPS, config_map("a", json!({}))).await;
+    let silent = tokio::time::timeout(Duration::from_millis(50), watch.next()).await;
+    assert!(silent.is_err());
+    world.server.fault(Fault::ResumeWatches);
+    assert_eq!(watch.next().await, "ADDED a");
+    world.server.fault(Fault::Restart);
+    assert_eq!(watch.next().await, "CUT");
+    let mut watch = world.watch(&path).await;
+    assert!(watch.next().await.starts_with("ERROR 410"));
+}
+
+#[tokio::test]
+async fn a_changed_crd_ends_its_watches_and_a_deleted_one_takes_its_objects() {
+    let world = World::with(quiet()).await;
+    world.install_widgets().await;
+    let widget = json!({"apiVersion": "demo.example.com/v2", "kind": "Widget", "metadata": {"name": "w"},
+        "spec": {"size": 3}});
+    world.post(WIDGETS, widget).await;
+    let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.demo.example.com";
+    let mut watch = world.watch(&format!("{WIDGETS}?watch=1")).await;
+    assert_eq!(watch.next().await, "ADDED w");
+    world.merge(crd, json!({"spec": {"names": {"shortNames": ["wd"]}}})).await;
+    assert_eq!(watch.next().await, "end");
+    let mut watch = world.watch(&format!("{WIDGETS}?watch=1")).await;
+    assert_eq!(watch.next().await, "ADDED w");
+    world.delete(crd).await;
+    assert_eq!([watch.next().await, watch.next().await], ["DELETED w", "end"]);
+    assert_eq!(world.get(WIDGETS).await, (404, json!("404 page not found\n")));
+}

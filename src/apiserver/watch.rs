@@ -13,7 +13,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::{sync::watch, time::Instant};
 
 use super::{
@@ -38,6 +38,9 @@ const TIMEOUT_SECS_MIN: u64 = 1800;
 
 /// How long a request waits for a version from the future: apiserver/pkg/storage/cacher, `blockTimeout`.
 pub(super) const FUTURE_WAIT: Duration = Duration::from_secs(3);
+
+/// Changes that are encoded ahead of a client that reads them: enough to be quick, few enough to be small.
+const CHANGES_AT_ONCE: usize = 64;
 
 /// What a watch that is cut sends last.
 const HALF_A_LINE: &[u8] = br#"{"type":"MODIFIED","object":{"apiVersion":"v1","ki"#;
@@ -240,7 +243,7 @@ impl Watch {
             let wake = self.wake_at();
             tokio::select! {
                 changed = self.changed.changed() => {
-                    // The collection is gone, with its CRD.
+                    // The storage itself is gone.
                     if changed.is_err() {
                         self.phase = Phase::Ending;
                     }
@@ -304,13 +307,13 @@ impl Watch {
                     self.phase = Phase::Ending;
                     return;
                 };
-                for change in changes {
+                for change in changes.take(CHANGES_AT_ONCE) {
                     self.told = change.revision;
                     self.tell(change);
                 }
             }
         }
-        if outdated {
+        if outdated && self.lines.is_empty() {
             self.phase = Phase::Ending;
         }
     }
@@ -379,7 +382,7 @@ impl Watch {
 
     fn push(&mut self, event: &str, object: Value) {
         self.named_columns = true;
-        self.lines.push_back(encode::line(&json!({"type": event, "object": object})));
+        self.lines.push_back(encode::event(event, &object));
     }
 
     fn too_old(&mut self, floor: u64) {

@@ -45,6 +45,8 @@ pub(super) enum Part {
     Status,
     /// `spec.finalizers` of a Namespace.
     Finalize,
+    /// `spec.nodeName` of a Pod, which the scheduler sets.
+    Binding,
 }
 
 /// `metadata` that the server alone writes.
@@ -87,7 +89,7 @@ pub(super) fn create(
     prune(kind, &mut object, options)?;
     finish(storage, kind, &mut object);
     let mut causes = metadata_errors(kind, &object);
-    causes.extend(kind.validate(&object, None));
+    kind.validate(&object, None, &mut causes);
     if !causes.is_empty() {
         return Err(Refusal::invalid(kind, &name, causes));
     }
@@ -151,6 +153,11 @@ pub(super) fn update(
             after["spec"]["finalizers"] = object["spec"]["finalizers"].take();
             after
         }
+        Part::Binding => {
+            let mut after = before_view.clone();
+            after["spec"]["nodeName"] = object["spec"]["nodeName"].take();
+            after
+        }
     };
     if part == Part::Main && kind.has_status {
         restore(&mut after, &before_view, "status");
@@ -163,7 +170,7 @@ pub(super) fn update(
     finish(storage, kind, &mut after);
     let mut causes = metadata_errors(kind, &after);
     causes.extend(new_finalizers(&before, &after));
-    causes.extend(kind.validate(&after, Some(&before_view)));
+    kind.validate(&after, Some(&before_view), &mut causes);
     if !causes.is_empty() {
         return Err(Refusal::invalid(kind, name, causes));
     }
@@ -195,9 +202,7 @@ fn check_version(kind: &Kind, name: &str, object: &Value, before: &Value) -> Res
         version => {
             if version.parse::<u64>().is_err() {
                 let text = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
-                return Err(Refusal::internal(format!(
-                    "resourceVersion: Invalid value: {version:?}: {text}"
-                )));
+                return Err(Refusal::internal(text));
             }
             if before["metadata"]["resourceVersion"] != version {
                 return Err(Refusal::conflict(kind, name));
@@ -230,10 +235,7 @@ fn check_type(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
             );
             Err(Refusal::bad_request(text))
         }
-        true if a_kind != kind.kind => {
-            let cause = Cause::invalid("kind", &a_kind.into(), &format!("must be {}", kind.kind));
-            Err(Refusal::invalid(kind, name.unwrap_or_default(), vec![cause]))
-        }
+        true if a_kind != kind.kind => Err(Refusal::wrong_kind(kind, a_kind, name.unwrap_or_default())),
         false if !a_kind.is_empty() && a_kind != kind.kind => {
             let (version, kind) = (&kind.version, &kind.kind);
             let text = format!(
@@ -251,9 +253,29 @@ fn check_type(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
         true | false => {
             object["apiVersion"] = wanted.into();
             object["kind"] = kind.kind.as_str().into();
-            Ok(())
+            check_times(kind, object)
         }
     }
+}
+
+/// metav1.MicroTime is the one format in which Go does not forgive: six digits, no more and no less.
+fn check_times(kind: &Kind, object: &Value) -> Result<(), Refusal> {
+    let Rules::BuiltIn(entry) = &kind.rules else { return Ok(()) };
+    for pointer in entry.micro_times {
+        let Some(time) = object.pointer(pointer).and_then(Value::as_str) else { continue };
+        let fraction = time.get(19..).unwrap_or_default();
+        let digits = fraction.strip_prefix('.').unwrap_or_default();
+        let count = digits.bytes().take_while(u8::is_ascii_digit).count();
+        if count != 6 {
+            let text = format!(
+                "{} in version {:?} cannot be handled as a {}: parsing time {time:?} as \
+                \"2006-01-02T15:04:05.000000Z07:00\": cannot parse {fraction:?} as \".000000\"",
+                kind.kind, kind.version, kind.kind
+            );
+            return Err(Refusal::bad_request(text));
+        }
+    }
+    Ok(())
 }
 
 fn take_namespace(kind: &Kind, namespace: Option<&str>, object: &mut Value) -> Result<(), Refusal> {
@@ -387,12 +409,15 @@ fn prune(kind: &Kind, object: &mut Value, options: &mut Options) -> Result<(), R
         UnknownFields::Warn => options.warnings.extend(unknown),
         UnknownFields::Strict if unknown.is_empty() => {}
         UnknownFields::Strict => {
-            let (code, errors) = (if options.is_patch { 422 } else { 400 }, unknown.join(", "));
+            let errors = unknown.join(", ");
+            if options.is_patch {
+                return Err(Refusal::strict_patch(object, &errors));
+            }
             let text = format!(
                 "{} in version {:?} cannot be handled as a {}: strict decoding error: {errors}",
                 kind.kind, kind.version, kind.kind
             );
-            return Err(Refusal::strict(code, text));
+            return Err(Refusal::bad_request(text));
         }
     }
     Ok(())
@@ -461,11 +486,12 @@ fn metadata_errors(kind: &Kind, object: &Value) -> Vec<Cause> {
         causes.extend(name_error(kind, name));
     }
     let owners: Vec<&Value> = metadata["ownerReferences"].as_array().into_iter().flatten().collect();
-    for (index, owner) in owners.iter().enumerate() {
+    for owner in &owners {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if owner[field].as_str().is_none_or(str::is_empty) {
-                let text = "must not be empty";
-                let field = format!("metadata.ownerReferences[{index}].{field}");
+                let text =
+                    if field == "apiVersion" { "version must not be empty" } else { "must not be empty" };
+                let field = format!("metadata.ownerReferences.{field}");
                 causes.push(Cause::invalid(field, &"".into(), text));
             }
         }
@@ -672,13 +698,15 @@ pub(super) fn delete(
         list.retain(|one| one != "foregroundDeletion" && one != "orphan");
         list.extend(finalizer.map(Value::from));
     }
+    // A CRD is always held for a moment, so that its instances can go first.
+    let is_crd = kind.kind == "CustomResourceDefinition";
+    if is_crd && !list.iter().any(|one| one == CRD_FINALIZER) {
+        list.push(CRD_FINALIZER.into());
+    }
     if list.is_empty() {
         after["metadata"].as_object_mut().map(|metadata| metadata.remove("finalizers"));
     } else {
         after["metadata"]["finalizers"] = list.into();
-    }
-    if kind.kind == "CustomResourceDefinition" && has_instances(storage, &before) {
-        after["metadata"]["finalizers"] = json!([CRD_FINALIZER]);
     }
     // Only a kubelet can say that the containers have stopped.
     let wanted = deletion.grace_secs.or(before["spec"]["terminationGracePeriodSeconds"].as_u64());
@@ -688,8 +716,10 @@ pub(super) fn delete(
     if !is_terminating(&before) || shorter {
         let metadata = &mut after["metadata"];
         metadata["deletionTimestamp"] = storage.clock.time_in(Duration::from_secs(grace)).into();
-        metadata["deletionGracePeriodSeconds"] = grace.into();
-        if kind.has_generation() {
+        if kind.kind != "Namespace" {
+            metadata["deletionGracePeriodSeconds"] = grace.into();
+        }
+        if kind.has_generation() && !is_crd {
             metadata["generation"] = (before["metadata"]["generation"].as_u64().unwrap_or(0) + 1).into();
         }
         if kind.kind == "Namespace" {

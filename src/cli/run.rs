@@ -3,16 +3,17 @@
 use std::{env, net::SocketAddr};
 
 use clap::{Args, ValueEnum};
-use tokio::{net::TcpListener, runtime};
+use tokio::{net::TcpListener, runtime, task::JoinSet};
 use tracing::{info, warn};
 
 use super::{Connection, Failure, log::Log};
 use crate::{
     admin,
-    client::Client,
+    client::{Client, Page},
     cluster::Cluster,
     controller,
-    operators::mywebserver,
+    operators::mywebserver::{self, MyWebserver},
+    resource::{Meta, Scope},
     shutdown::{self, Stop},
     watch::Lists,
 };
@@ -147,15 +148,18 @@ impl Work {
         };
         self.greet().await;
 
-        // One operator so far, so whatever was named is this one; more are more controllers in this join.
-        let _ = &self.operators;
-        let instance =
-            env::var("POD_NAME").or_else(|_| env::var("HOSTNAME")).unwrap_or_else(|_| "listwatch".into());
-        let (events, write_events) = mywebserver::events(self.client.clone(), instance);
-        let controller =
-            mywebserver::controller(&self.cluster, &self.namespaces, events).workers(self.workers);
-        let work = async { tokio::join!(controller.run(stop.requested()), write_events) };
-
+        let mut controllers = JoinSet::new();
+        for operator in self.chosen().await {
+            match operator {
+                Kind::Mywebserver => {
+                    let (events, write_events) = mywebserver::events(self.client.clone(), instance());
+                    let controller = mywebserver::controller(&self.cluster, &self.namespaces, events);
+                    let run = controller.workers(self.workers).run(stop.clone().requested());
+                    controllers.spawn(async { tokio::join!(run, write_events) });
+                }
+            }
+        }
+        let work = controllers.join_all();
         match probes {
             None => drop(work.await),
             Some(listener) => tokio::select! {
@@ -165,6 +169,26 @@ impl Work {
         }
         info!("stopped");
         Ok(())
+    }
+
+    /// What was named; else what is installed; else all, which then wait for their custom resource.
+    async fn chosen(&self) -> Vec<Kind> {
+        if !self.operators.is_empty() {
+            return self.operators.clone();
+        }
+        let mut installed = Vec::new();
+        for kind in Kind::value_variants() {
+            let one = Page { limit: 1, ..Page::default() };
+            let answer = match kind {
+                Kind::Mywebserver => {
+                    self.client.list_page::<Meta<MyWebserver>>(&Scope::default(), &one).await.err()
+                }
+            };
+            if !answer.is_some_and(|error| error.is_missing_kind()) {
+                installed.push(*kind);
+            }
+        }
+        if installed.is_empty() { Kind::value_variants().to_vec() } else { installed }
     }
 
     /// Says once what we connect to, as whom, and what we watch.
@@ -180,6 +204,11 @@ impl Work {
             }
         }
     }
+}
+
+/// Which copy of the operator this is, for Events.
+fn instance() -> String {
+    env::var("POD_NAME").or_else(|_| env::var("HOSTNAME")).unwrap_or_else(|_| "listwatch".into())
 }
 
 /// Listens for probes, and says where: whoever asked for port 0 wants to know.

@@ -13,9 +13,12 @@
 
 pub mod crd;
 pub mod status;
+#[cfg(test)]
+mod tests;
 
 use std::{
-    sync::Arc,
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -23,6 +26,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smallvec::smallvec;
 use smol_str::{SmolStr, format_smolstr};
+use tokio::time::Instant;
 use tracing::info;
 
 use crate::{
@@ -44,6 +48,11 @@ const PORT: &str = "http";
 /// How soon to look again at an object of ours whose name is taken: no watch of ours shows what somebody else does
 /// to their own. Under a minute, as promised.
 const CONFLICT_RECHECK: Duration = Duration::from_secs(45);
+
+/// So many corrections without a pause are a fight: another controller wants what we do not.
+const FIGHT_ROUNDS: u32 = 5;
+/// How long a child must have been left alone for the fight to be over: longer than the longest backoff.
+const FIGHT_PAUSE: Duration = Duration::from_secs(120);
 
 /// A web server, as asked for.
 #[derive(Clone, Debug, Deserialize)]
@@ -89,7 +98,7 @@ impl Resource for Unreadable {
     }
 }
 
-/// What is asked for.
+/// The web server that is wanted.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 pub struct MyWebserverSpec {
     /// Container image of the web server, as for `docker pull`. A new image is rolled out Pod by Pod.
@@ -121,6 +130,8 @@ pub struct MyWebservers {
     deployments: Watch<Deployment>,
     services: Watch<Service>,
     events: Events,
+    /// Whose children somebody keeps changing.
+    fights: Fights,
 }
 
 /// The watches, queue and workers of the MyWebserver operator. `namespaces` empty: all of them.
@@ -140,6 +151,7 @@ pub fn controller(cluster: &Cluster, namespaces: &[String], events: Events) -> C
         deployments: deployments.clone(),
         services: services.clone(),
         events,
+        fights: Fights::default(),
     };
     Controller::new(cluster, &webs, operator).owns(&deployments).owns(&services)
 }
@@ -238,7 +250,7 @@ impl Operator for MyWebservers {
             }
             children => children,
         };
-        let status = status::of(&web, &deployment, &service, &now());
+        let status = status::of(&web, &children.service.spec.selector, &deployment, &service, &now());
         if status != web.status {
             let is_ready = status.is_ready();
             if is_ready != web.status.is_ready() {
@@ -345,6 +357,9 @@ impl MyWebservers {
         let patched = self.cluster.patch(&*live, operations).await?;
         if web.metadata.generation == web.status.observed_generation {
             info!(key = %web.key(), change, "drift corrected");
+            if self.fights.is_one(&web.key()) {
+                return Err(Error::new("keep", change, "somebody else keeps changing it back; backing off"));
+            }
             done.restored.push(change);
         } else {
             done.updated.push(change);
@@ -380,6 +395,24 @@ impl MyWebservers {
                 result => return result,
             }
         }
+    }
+}
+
+/// How often children were restored lately.
+#[derive(Default)]
+struct Fights {
+    rounds: Mutex<HashMap<Key, (u32, Instant)>>,
+}
+
+impl Fights {
+    /// Counts a correction. True: there were so many in a row that somebody must be undoing them.
+    fn is_one(&self, key: &Key) -> bool {
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        rounds.retain(|_, (_, last)| last.elapsed() < FIGHT_PAUSE);
+        let (count, last) = rounds.entry(key.clone()).or_insert((0, Instant::now()));
+        *count += 1;
+        *last = Instant::now();
+        *count > FIGHT_ROUNDS
     }
 }
 

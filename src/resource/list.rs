@@ -13,8 +13,12 @@ use smol_str::SmolStr;
 
 use super::{ObjectMeta, Resource};
 
-/// An object as it came from the API server.
+/// An object as it came from the API server. Short-lived, so its size does not matter.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "boxing the rule for the sake of the exception costs an allocation"
+)]
 pub enum Decoded<K> {
     /// As it should be.
     Readable(K),

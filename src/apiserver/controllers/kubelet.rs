@@ -75,7 +75,7 @@ pub(super) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
     }
     if pod["spec"]["nodeName"].is_null() {
         let now = storage.clock.time();
-        change(storage, place, Part::Main, |pod| pod["spec"]["nodeName"] = NODE.into());
+        change(storage, place, Part::Binding, |pod| pod["spec"]["nodeName"] = NODE.into());
         change(storage, place, Part::Status, |pod| {
             set_pod_condition(pod, "PodScheduled", "True", None, &now);
             pod["status"]["startTime"] = now.as_str().into();

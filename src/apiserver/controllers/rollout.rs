@@ -122,7 +122,7 @@ fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[(P
     };
     let set = json!({
         "metadata": {"name": set_name, "labels": template["metadata"]["labels"],
-            "annotations": {REVISION: next.to_string()}, "ownerReferences": owner_reference(deployment)},
+            "annotations": sizes(deployment, json!({REVISION: next.to_string()})), "ownerReferences": owner_reference(deployment)},
         "spec": {"replicas": replicas, "selector": selector, "template": template},
     });
     if make(storage, "apps", "replicasets", place.namespace(), set).is_none() {
@@ -137,6 +137,15 @@ fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[(P
         let message = format!("Created new replica set {set_name:?}");
         progress(deployment, "True", "NewReplicaSetCreated", &message, &now);
     });
+}
+
+/// A ReplicaSet notes how large its Deployment wanted to be when it was last scaled.
+fn sizes(deployment: &Value, mut annotations: Value) -> Value {
+    let replicas = count(deployment, "/spec/replicas");
+    let max = replicas + surge(deployment);
+    annotations["deployment.kubernetes.io/desired-replicas"] = replicas.to_string().into();
+    annotations["deployment.kubernetes.io/max-replicas"] = max.to_string().into();
+    annotations
 }
 
 /// A template that comes back (`kubectl rollout undo`) takes the newest revision.
@@ -192,7 +201,11 @@ fn scale(storage: &mut Storage, deployment: &Value, place: &Place, set: &Value, 
     if before == replicas {
         return;
     }
-    change(storage, place, Part::Main, |set| set["spec"]["replicas"] = replicas.into());
+    change(storage, place, Part::Main, |set| {
+        set["spec"]["replicas"] = replicas.into();
+        let annotations = set["metadata"]["annotations"].take();
+        set["metadata"]["annotations"] = sizes(deployment, annotations);
+    });
     tell_scaled(storage, deployment, name(set), before, replicas);
 }
 
@@ -380,9 +393,12 @@ fn set_condition(deployment: &mut Value, kind: &str, status: &str, reason: &str,
         return;
     }
     super::set_condition(deployment, kind, status, reason, message, now);
-    let conditions = deployment["status"]["conditions"].as_array_mut();
-    for condition in conditions.into_iter().flatten().filter(|condition| condition["type"] == kind) {
+    let Some(conditions) = deployment["status"]["conditions"].as_array_mut() else { return };
+    // The real one takes the old condition out and appends the new one.
+    if let Some(at) = conditions.iter().position(|condition| condition["type"] == kind) {
+        let mut condition = conditions.remove(at);
         condition["lastUpdateTime"] = now.into();
+        conditions.push(condition);
     }
 }
 

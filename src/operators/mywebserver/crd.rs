@@ -13,6 +13,7 @@ const NAME_LENGTH_MAX: usize = 59;
 /// `spec` of `v1`. Conversion between versions only changes `apiVersion`, and prunes what the other does not name: so v1
 /// names `replicas` too, or writing through v1 would lose them.
 #[derive(JsonSchema)]
+#[schemars(description = "The web server that is wanted.")]
 #[allow(dead_code, reason = "only its schema is used: we read every object as v2")]
 struct SpecV1 {
     /// Container image of the web server, as for `docker pull`. A new image is rolled out Pod by Pod.

@@ -17,12 +17,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
-use super::{MyWebserver, Unreadable, desired};
+use super::{MyWebserver, Unreadable};
 use crate::{
     client::Error,
     operators::crd,
     resource::{
-        Condition,
+        Condition, Labels,
         kinds::{Deployment, DeploymentCondition, DeploymentStatus, Service},
     },
 };
@@ -145,9 +145,15 @@ fn said(status: &'static str, reason: impl Into<SmolStr>, message: impl Into<Smo
     Said { status, reason: reason.into(), message: message.into() }
 }
 
-/// The status of `web`, given what came of its children. `now` is RFC 3339 in whole seconds.
+/// The status of `web`, given what selects its Pods and what came of its children. `now` is RFC 3339 in whole seconds.
 #[must_use]
-pub fn of(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Service>, now: &str) -> Status {
+pub fn of(
+    web: &MyWebserver,
+    selector: &Labels,
+    deployment: &Child<Deployment>,
+    service: &Child<Service>,
+    now: &str,
+) -> Status {
     let rollout = match deployment {
         Child::Kept(deployment) => deployment.status.clone(),
         Child::Awaited(_) | Child::NotOurs(_) | Child::Failed(_) => DeploymentStatus::default(),
@@ -167,7 +173,7 @@ pub fn of(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Ser
         replicas: rollout.replicas,
         ready_replicas: rollout.ready_replicas,
         available_replicas: rollout.available_replicas,
-        selector: desired(web).deployment.spec.selector.match_labels.as_selector().into(),
+        selector: selector.as_selector().into(),
         conditions: conditions.collect(),
     }
 }

@@ -1,0 +1,313 @@
+//! `listwatch demo`: an API server and the operator in this process, and what passes between them.
+//!
+//! Nothing is staged. The operator is the one that `listwatch run` runs, connected over TLS with a service-account
+//! directory; the lines are those of a real watch, the writes are read from the server's log of requests.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use http::Method;
+use serde_json::{Value, json};
+use tokio::{runtime, sync::mpsc, task::JoinSet, time::sleep};
+
+use super::{Failure, log::Log};
+use crate::{
+    apiserver::{ApiServer, Options as ServerOptions},
+    client::{Body, Client, Config, DeleteOptions, Env, Error, Options, Part, Patch, Request},
+    cluster::Cluster,
+    operators::mywebserver::{self, MyWebserver},
+    resource::{
+        Key, Resource,
+        kinds::{Deployment, Service},
+    },
+    shutdown::{self, Stop},
+    watch::{Lists, decode::Lines},
+};
+
+/// The samples that the manifests install too.
+const SAMPLES: [&str; 2] = [
+    include_str!("../../manifests/samples/mywebserver-v1.yaml"),
+    include_str!("../../manifests/samples/mywebserver-v2.yaml"),
+];
+/// Who the operator is to the server.
+const OPERATOR: &str = "system:serviceaccount:mywebserver-system:mywebserver-operator";
+/// How long one scene may take. They take milliseconds; a machine may be busy.
+const SCENE_LIMIT: Duration = Duration::from_secs(30);
+/// How often the stage is looked at.
+const GLANCE: Duration = Duration::from_millis(1);
+/// How long nothing must happen for a scene to be over: longer than a Pod takes.
+const QUIET: Duration = Duration::from_millis(400);
+/// How long the simulated kubelet takes over a Pod, so that there is something to see.
+const POD_START: Duration = Duration::from_millis(300);
+
+/// See it work on this machine, without a cluster
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Starts an API server on 127.0.0.1 and the operator in one process, applies two samples, scales one,\n\
+    breaks and deletes, and shows each request and each event as it happens. Then the server stays up for kubectl."
+)]
+pub(super) struct Demo {
+    /// End after the tour
+    #[arg(long, env = "LISTWATCH_EXIT")]
+    exit: bool,
+    /// Port of the API server on 127.0.0.1; 0 for any
+    #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0)]
+    port: u16,
+    #[command(flatten)]
+    log: Log,
+}
+
+pub(super) fn main(demo: Demo) -> Result<(), Failure> {
+    demo.log.start();
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::Runtime(format!("start: {error}")))?;
+    let work = shutdown::until_signal(|stop| async {
+        let dir = std::env::temp_dir().join(format!("listwatch-demo-{}", process::id()));
+        let result = run(demo.exit, demo.port, &dir, stop).await;
+        // What is left of a directory in /tmp is no failure of the demo.
+        let _ = fs::remove_dir_all(&dir);
+        result
+    });
+    runtime.block_on(work).map_err(|error| Failure::Runtime(format!("listen for signals: {error}")))?
+}
+
+async fn run(exit: bool, port: u16, dir: &Path, stop: Stop) -> Result<(), Failure> {
+    let failed =
+        |what: &'static str| move |error: std::io::Error| Failure::Runtime(format!("{what}: {error}"));
+    let server =
+        ApiServer::start(ServerOptions { port, pod_start: POD_START, ..ServerOptions::default() }).await;
+    let server = server.map_err(failed("start the API server"))?;
+    println!("An API server is listening at {}, in this process.\n", server.url());
+    let kubeconfig = write_credentials(&server, dir).map_err(failed("write credentials"))?;
+
+    let tour = async {
+        let mut tour = Tour::start(&server, &dir.join("operator"), stop.clone()).await?;
+        tour.tell().await?;
+        Ok::<_, Error>(tour)
+    };
+    let tour = tokio::select! {
+        tour = tour => tour.map_err(|error| Failure::Runtime(error.to_string()))?,
+        () = stop.clone().requested() => return Ok(()),
+    };
+    if !exit {
+        println!("\nThe API server and the operator stay up. In another terminal:\n");
+        println!("    export KUBECONFIG={}", kubeconfig.display());
+        println!("    kubectl get mws,deploy,svc,pods");
+        println!("    kubectl scale mws/hello --replicas=3\n\nCtrl-C ends it.");
+        stop.requested().await;
+    }
+    tour.end().await;
+    server.stop().await;
+    Ok(())
+}
+
+/// A kubeconfig for people, and a service-account directory for the operator. Only their owner can read them.
+fn write_credentials(server: &ApiServer, dir: &Path) -> std::io::Result<PathBuf> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    fs::DirBuilder::new().mode(0o700).create(dir)?;
+    let kubeconfig = dir.join("kubeconfig");
+    fs::write(&kubeconfig, server.kubeconfig())?;
+    fs::set_permissions(&kubeconfig, fs::Permissions::from_mode(0o600))?;
+    let account = dir.join("operator");
+    server.write_service_account(&account)?;
+    let token = format!("operator-{:032x}", fastrand::u128(..));
+    server.add_token(&token, OPERATOR);
+    fs::write(account.join("token"), token)?;
+    Ok(kubeconfig)
+}
+
+/// The tour: somebody with kubectl's rights, a watch whose lines are shown, and the operator behind it all.
+struct Tour<'a> {
+    server: &'a ApiServer,
+    user: Client,
+    lines: mpsc::Receiver<String>,
+    /// How many of the server's records have been shown.
+    shown: usize,
+    tasks: JoinSet<()>,
+    started: Instant,
+}
+
+impl<'a> Tour<'a> {
+    async fn start(server: &'a ApiServer, account: &Path, stop: Stop) -> Result<Tour<'a>, Error> {
+        let user = Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token())?)?;
+        let mut tasks = JoinSet::new();
+
+        println!("$ listwatch crd | kubectl apply -f -");
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let body = mywebserver::crd::definition().to_string().into_bytes();
+        user.send(Request::get(path).sends(Method::POST, "application/json", body)).await?;
+        println!("  mywebservers.k8sobjects.gsa.com is served now\n");
+
+        println!(
+            "$ curl -N \"$API{}?watch=1\"     # on the left, from now on",
+            MyWebserver::collection_path(None)
+        );
+        let (sender, lines) = mpsc::channel(1024);
+        let watch = Request::get(format!("{}?watch=1", MyWebserver::collection_path(None)));
+        let (head, body) = user.stream(watch).await?;
+        println!("  HTTP {} — and the answer does not end\n", head.status);
+        tasks.spawn(read_lines(body, sender));
+
+        println!("$ listwatch run mywebserver     # what it writes, on the right");
+        let address = server.url();
+        let (host, port) = address.trim_start_matches("https://").split_once(':').unwrap_or_default();
+        let env = Env { service_host: Some(host.into()), service_port: Some(port.into()), ..Env::default() };
+        let options = Options { service_account_dir: Some(account.to_owned()), ..Options::default() };
+        let client = Client::new(Config::load(&options, &env)?)?;
+        println!("  connected to {} as {}\n", client.server(), client.user());
+        let cluster = Cluster::new(client.clone(), Lists::Paged);
+        let (events, write_events) = mywebserver::events(client, "demo".to_owned());
+        let controller = mywebserver::controller(&cluster, &[], events);
+        tasks.spawn(async move {
+            tokio::join!(controller.run(stop.requested()), write_events);
+        });
+
+        let shown = server.requests().len();
+        Ok(Tour { server, user, lines, shown, tasks, started: Instant::now() })
+    }
+
+    async fn tell(&mut self) -> Result<(), Error> {
+        for sample in SAMPLES {
+            let object: Value =
+                yaml_serde::from_str(sample).map_err(|error| Error::new("read", "sample", error))?;
+            let text = |pointer: &str| {
+                object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+            };
+            let (version, name) = (text("/apiVersion"), text("/metadata/name"));
+            self.scene(&format!(
+                "kubectl apply -f manifests/samples/…   # {version} {name}, {}",
+                object["spec"]
+            ));
+            let path = format!("/apis/{version}/namespaces/default/mywebservers");
+            let body = object.to_string().into_bytes();
+            self.user.send(Request::get(path).sends(Method::POST, "application/json", body)).await?;
+            self.until_ready(&Key::namespaced("default", &name)).await?;
+        }
+        let web = Key::namespaced("default", "web");
+        let child = Key::namespaced("default", "mws-web");
+
+        self.scene("kubectl scale mws/web --replicas=3");
+        self.user.set_scale::<MyWebserver>(&web, 3).await?;
+        self.until_ready(&web).await?;
+
+        self.scene("kubectl delete deployment mws-web     # somebody breaks it …");
+        let before: Deployment = self.user.get(&child).await?;
+        self.user.delete::<Deployment>(&child, &DeleteOptions::default()).await?;
+        self.until(async |user: &Client| match user.get::<Deployment>(&child).await {
+            Ok(live) => Ok(live.metadata.uid != before.metadata.uid),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        })
+        .await?;
+        self.until_ready(&web).await?;
+
+        self.scene("kubectl patch service mws-web …       # … or adds a port that nobody asked for");
+        let port = json!([{"op": "add", "path": "/spec/ports/-", "value": {"name": "extra", "port": 9999}}]);
+        let operations = port.as_array().cloned().unwrap_or_default();
+        self.user.patch::<Service>(&child, Part::Object, &Patch::Json(operations)).await?;
+        self.until(async |user: &Client| Ok(user.get::<Service>(&child).await?.spec.ports.len() == 1))
+            .await?;
+
+        self.scene("kubectl delete mws/web");
+        self.user.delete::<MyWebserver>(&web, &DeleteOptions::default()).await?;
+        self.until(async |user: &Client| {
+            let deployment = user.get::<Deployment>(&child).await.err();
+            let service = user.get::<Service>(&child).await.err();
+            Ok([deployment, service].iter().flatten().filter(|error| error.is_not_found()).count() == 2)
+        })
+        .await?;
+        println!("\nThe Deployment and the Service of web are gone with it; hello is still served.");
+        Ok(())
+    }
+
+    fn scene(&mut self, command: &str) {
+        println!("\n$ {command}");
+        self.started = Instant::now();
+    }
+
+    /// Shows what happens until a MyWebserver is what was asked for last.
+    async fn until_ready(&mut self, key: &Key) -> Result<(), Error> {
+        self.until(async |user: &Client| {
+            let web: MyWebserver = user.get(key).await?;
+            Ok(web.status.is_ready() && web.status.observed_generation == web.metadata.generation)
+        })
+        .await
+    }
+
+    /// Shows what happens until `is_so`, and until it is quiet again.
+    async fn until(&mut self, is_so: impl AsyncFn(&Client) -> Result<bool, Error>) -> Result<(), Error> {
+        let deadline = Instant::now() + SCENE_LIMIT;
+        while !is_so(&self.user).await? {
+            if Instant::now() > deadline {
+                return Err(Error::new("demo", "scene", format!("not so after {} s", SCENE_LIMIT.as_secs())));
+            }
+            self.show();
+            sleep(GLANCE).await;
+        }
+        let mut quiet_since = Instant::now();
+        while quiet_since.elapsed() < QUIET {
+            if self.show() {
+                quiet_since = Instant::now();
+            }
+            sleep(GLANCE).await;
+        }
+        Ok(())
+    }
+
+    /// Shows the lines and the writes that have come since. Returns whether there were any.
+    fn show(&mut self) -> bool {
+        let at = format!("{:>5} ms", self.started.elapsed().as_millis());
+        let mut any = false;
+        while let Ok(line) = self.lines.try_recv() {
+            println!("{at}  {}", shorten(&line));
+            any = true;
+        }
+        let requests = self.server.requests();
+        let news = requests[self.shown.min(requests.len())..].iter();
+        for write in news.filter(|request| request.user == OPERATOR && request.method != "GET") {
+            let what = format!("{} {}", write.method, write.path);
+            println!("{at}                         operator: {what}  {}", write.status);
+            any = true;
+        }
+        self.shown = requests.len();
+        any
+    }
+
+    async fn end(mut self) {
+        self.tasks.shutdown().await;
+    }
+}
+
+/// Hands on each line of a watch.
+async fn read_lines(mut body: Body, sender: mpsc::Sender<String>) {
+    let mut lines = Lines::default();
+    while let Ok(Some(chunk)) = body.chunk().await {
+        lines.push(&chunk);
+        while let Ok(Some(line)) = lines.next_line() {
+            if sender.send(String::from_utf8_lossy(line).into_owned()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// A line of the watch, less what the story is not about: `{"type":"ADDED","object":{"metadata":{"name":"web",…},…}}`.
+fn shorten(line: &str) -> String {
+    let Ok(event) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
+    let (object, metadata) = (&event["object"], &event["object"]["metadata"]);
+    let conditions = object["status"]["conditions"].as_array();
+    let ready = conditions.into_iter().flatten().find(|condition| condition["type"] == "Ready");
+    let status = ready.map_or_else(String::new, |ready| {
+        let (status, reason) = (&ready["status"], &ready["reason"]);
+        format!(r#""conditions":[{{"type":"Ready","status":{status},"reason":{reason},…}},…]"#)
+    });
+    format!(
+        r#"{{"type":{},"object":{{"metadata":{{"name":{},"resourceVersion":{},…}},"spec":{},"status":{{{status}…}}}}}}"#,
+        event["type"], metadata["name"], metadata["resourceVersion"], object["spec"],
+    )
+}

@@ -1,0 +1,295 @@
+//! What a MyWebserver asks for, and what is said of it: pure functions, tried case by case.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{
+    status::{Child, Status},
+    *,
+};
+use crate::resource::{Status as Refused, StatusCause, StatusDetails, diff};
+
+const NOW: &str = "2026-11-21T12:00:00Z";
+const EARLIER: &str = "2026-11-21T11:00:00Z";
+
+fn web(replicas: i32) -> MyWebserver {
+    let web = json!({
+        "metadata": {"name": "web", "namespace": "default", "uid": "u1", "resourceVersion": "7", "generation": 3},
+        "spec": {"image": "nginx", "replicas": replicas},
+    });
+    serde_json::from_value(web).expect("a MyWebserver")
+}
+
+/// A Deployment of generation 2, with this status.
+fn deployment(status: Value) -> Child<Deployment> {
+    let mut deployment = desired(&web(2)).deployment;
+    deployment.metadata.generation = 2;
+    deployment.status = serde_json::from_value(status).expect("a Deployment's status");
+    Child::Kept(Arc::new(deployment))
+}
+
+fn service() -> Child<Service> {
+    Child::Kept(Arc::new(desired(&web(2)).service))
+}
+
+fn refused(code: u16, reason: &str, message: &str) -> Error {
+    let status = Refused { code, reason: reason.into(), message: message.into(), ..Refused::default() };
+    Error::refused("create", "deployments.apps/default/mws-web", status)
+}
+
+/// All conditions, one per line: `Ready=False RolloutInProgress`.
+fn said(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Service>) -> Vec<String> {
+    let status = status::of(web, &Labels::default(), deployment, service, NOW);
+    assert_eq!(status.observed_generation, web.metadata.generation);
+    status.conditions.iter().map(|said| format!("{}={} {}", said.r#type, said.status, said.reason)).collect()
+}
+
+#[test]
+fn children_are_named_owned_labelled_and_selected_by_instance() {
+    let children = desired(&web(2));
+    let deployment = serde_json::to_value(&children.deployment).expect("JSON");
+    assert_eq!(
+        deployment,
+        json!({
+            "metadata": {
+                "name": "mws-web", "namespace": "default",
+                "labels": {
+                    "app.kubernetes.io/name": "mywebserver", "app.kubernetes.io/instance": "web",
+                    "app.kubernetes.io/component": "webserver",
+                    "app.kubernetes.io/managed-by": "mywebserver-operator",
+                },
+                "ownerReferences": [{
+                    "apiVersion": "k8sobjects.gsa.com/v2", "kind": "MyWebserver", "name": "web", "uid": "u1",
+                    "controller": true, "blockOwnerDeletion": true,
+                }],
+            },
+            "spec": {
+                "replicas": 2,
+                "selector": {"matchLabels": {
+                    "app.kubernetes.io/name": "mywebserver", "app.kubernetes.io/instance": "web",
+                }},
+                "template": {
+                    "metadata": {"labels": {
+                        "app.kubernetes.io/name": "mywebserver", "app.kubernetes.io/instance": "web",
+                        "app.kubernetes.io/component": "webserver",
+                        "app.kubernetes.io/managed-by": "mywebserver-operator",
+                    }},
+                    "spec": {
+                        "automountServiceAccountToken": false,
+                        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+                        "containers": [{
+                            "name": "web", "image": "nginx",
+                            "ports": [{"name": "http", "containerPort": 80, "protocol": "TCP"}],
+                            "readinessProbe": {"tcpSocket": {"port": "http"}},
+                            "securityContext": {"allowPrivilegeEscalation": false},
+                        }],
+                    },
+                },
+            },
+        })
+    );
+    let service = serde_json::to_value(&children.service).expect("JSON");
+    assert_eq!(service["metadata"], deployment["metadata"]);
+    assert_eq!(
+        service["spec"],
+        json!({
+            "type": "ClusterIP",
+            "selector": {"app.kubernetes.io/name": "mywebserver", "app.kubernetes.io/instance": "web"},
+            "ports": [{"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}],
+        })
+    );
+}
+
+#[test]
+fn two_webs_of_one_namespace_share_no_pods() {
+    let other = MyWebserver { metadata: ObjectMeta { name: "other".into(), ..web(1).metadata }, ..web(1) };
+    assert_ne!(desired(&web(1)).service.spec.selector, desired(&other).service.spec.selector);
+}
+
+#[test]
+fn a_new_port_changes_one_list_of_each_child() {
+    let (before, mut after) = (web(2), web(2));
+    after.spec.port = 8080;
+    let (before, after) = (desired(&before), desired(&after));
+    let paths = |operations: Vec<Value>| -> Vec<String> {
+        operations.iter().filter_map(|operation| operation["path"].as_str().map(str::to_owned)).collect()
+    };
+    let deployment = paths(diff::between(&before.deployment, &after.deployment));
+    assert_eq!(deployment, ["/spec/template/spec/containers/0/ports"]);
+    assert_eq!(paths(diff::between(&before.service, &after.service)), ["/spec/ports"]);
+}
+
+#[test]
+fn before_the_deployment_controller_has_looked_nothing_is_ready() {
+    let unseen = deployment(json!({}));
+    assert_eq!(
+        said(&web(2), &unseen, &service()),
+        [
+            "Ready=False RolloutInProgress",
+            "Available=False MinimumReplicasUnavailable",
+            "Progressing=True ReplicaSetUpdated"
+        ]
+    );
+}
+
+#[test]
+fn the_status_of_an_older_generation_is_not_believed() {
+    let old = deployment(json!({
+        "observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
+        "conditions": [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}],
+    }));
+    let said = said(&web(2), &old, &service());
+    assert_eq!(said[0], "Ready=False RolloutInProgress");
+    assert_eq!(said.len(), 3, "an old deadline does not stall: {said:?}");
+}
+
+#[test]
+fn ready_means_all_replicas_are_of_the_new_template_and_available() {
+    let rollout = |replicas, updated, available| {
+        deployment(json!({
+            "observedGeneration": 2, "replicas": replicas, "updatedReplicas": updated,
+            "readyReplicas": available, "availableReplicas": available,
+        }))
+    };
+    assert_eq!(said(&web(2), &rollout(2, 2, 2), &service())[0], "Ready=True AllReplicasReady");
+    for (replicas, updated, available) in [(3, 2, 2), (2, 1, 2), (2, 2, 1), (1, 1, 1), (0, 0, 0)] {
+        let said = said(&web(2), &rollout(replicas, updated, available), &service());
+        assert_eq!(said[0], "Ready=False RolloutInProgress", "{replicas} {updated} {available}");
+    }
+    assert_eq!(said(&web(0), &rollout(0, 0, 0), &service())[0], "Ready=True ScaledToZero");
+    assert_eq!(said(&web(0), &rollout(1, 0, 1), &service())[0], "Ready=False RolloutInProgress");
+}
+
+#[test]
+fn an_image_that_does_not_exist_is_unavailable_at_once_and_stalled_at_the_deadline() {
+    let conditions = |progressing: Value| {
+        deployment(json!({
+            "observedGeneration": 2, "replicas": 2, "updatedReplicas": 2,
+            "conditions": [
+                {"type": "Available", "status": "False", "reason": "MinimumReplicasUnavailable"},
+                progressing,
+            ],
+        }))
+    };
+    let going = json!({"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated"});
+    assert_eq!(
+        said(&web(2), &conditions(going), &service()),
+        [
+            "Ready=False RolloutInProgress",
+            "Available=False MinimumReplicasUnavailable",
+            "Progressing=True ReplicaSetUpdated"
+        ]
+    );
+    let late = json!({"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"});
+    assert_eq!(
+        said(&web(2), &conditions(late), &service()),
+        [
+            "Ready=False ProgressDeadlineExceeded",
+            "Available=False MinimumReplicasUnavailable",
+            "Progressing=False ProgressDeadlineExceeded",
+            "Stalled=True ProgressDeadlineExceeded",
+        ]
+    );
+}
+
+#[test]
+fn pods_that_cannot_be_made_are_told_of_in_the_deployments_words() {
+    let starved = deployment(json!({
+        "observedGeneration": 2,
+        "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota"}],
+    }));
+    assert_eq!(said(&web(2), &starved, &service())[0], "Ready=False FailedCreate");
+}
+
+#[test]
+fn a_refusal_is_told_of_and_stalls_where_waiting_does_not_help() {
+    let terminating = Refused {
+        code: 403,
+        details: StatusDetails {
+            causes: vec![StatusCause { reason: "NamespaceTerminating".into(), ..StatusCause::default() }],
+            ..StatusDetails::default()
+        },
+        ..Refused::default()
+    };
+    let terminating = Error::refused("create", "deployments.apps/default/mws-web", terminating);
+    let cases = [
+        (refused(403, "Forbidden", "User \"x\" cannot create resource"), "Forbidden", true),
+        (refused(403, "Forbidden", "exceeded quota: two, requested: 1"), "QuotaExceeded", false),
+        (refused(403, "Forbidden", "admission webhook \"no\" denied the request"), "AdmissionDenied", true),
+        (refused(422, "Invalid", "spec.replicas: Invalid value"), "InvalidSpec", true),
+        (terminating, "NamespaceTerminating", false),
+        (refused(405, "MethodNotAllowed", "no"), "ReconcileFailed", false),
+    ];
+    for (error, reason, is_stalled) in cases {
+        let said = said(&web(2), &Child::Failed(error), &service());
+        assert_eq!(said[0], format!("Ready=False {reason}"));
+        assert_eq!(said.contains(&format!("Stalled=True {reason}")), is_stalled, "{said:?}");
+    }
+}
+
+#[test]
+fn what_goes_away_by_trying_again_is_no_refusal() {
+    for code in [401, 408, 409, 429, 500, 503, 504] {
+        assert_eq!(status::Refusal::of(&refused(code, "", "")), None, "{code}");
+    }
+}
+
+#[test]
+fn a_taken_name_stalls_whichever_child_has_it() {
+    let taken = "Service mws-web exists and does not belong to this MyWebserver".to_owned();
+    let ready = json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
+    let said = said(&web(2), &deployment(ready), &Child::NotOurs(taken));
+    assert_eq!(said[0], "Ready=False NameConflict");
+    assert_eq!(said[3], "Stalled=True NameConflict");
+}
+
+#[test]
+fn a_condition_keeps_its_time_until_its_status_changes() {
+    let ready = json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
+    let mut web = web(2);
+    web.status = status::of(&web, &Labels::default(), &deployment(json!({})), &service(), EARLIER);
+    let later = status::of(&web, &Labels::default(), &deployment(json!({})), &service(), NOW);
+    assert_eq!(later, web.status, "nothing has changed, so nothing is written");
+    let later = status::of(&web, &Labels::default(), &deployment(ready), &service(), NOW);
+    let times: Vec<_> = later.conditions.iter().map(|said| said.last_transition_time.as_str()).collect();
+    assert_eq!(times, [NOW, EARLIER, EARLIER]);
+}
+
+#[test]
+fn an_unreadable_object_keeps_what_was_reported_of_its_replicas() {
+    let unreadable = json!({
+        "metadata": {"name": "web", "uid": "u1", "resourceVersion": "7", "generation": 4},
+        "spec": {"port": "eighty"},
+        "status": {"replicas": 2},
+    });
+    let unreadable: Unreadable = serde_json::from_value(unreadable).expect("readable enough");
+    let status = status::of_unreadable(&unreadable, "invalid type: string \"eighty\"", NOW);
+    assert_eq!((status.replicas, status.observed_generation, status.is_ready()), (2, 4, false));
+    let again = Unreadable { status: status.clone(), ..unreadable };
+    assert_eq!(
+        status::of_unreadable(&again, "invalid type: string \"eighty\"", "2027-01-01T00:00:00Z"),
+        status
+    );
+}
+
+#[test]
+fn a_fight_is_many_corrections_without_a_pause() {
+    let fights = Fights::default();
+    let key = Key::namespaced("default", "web");
+    let rounds: Vec<_> = (0..7).map(|_| fights.is_one(&key)).collect();
+    assert_eq!(rounds, [false, false, false, false, false, true, true]);
+    assert!(!fights.is_one(&Key::namespaced("default", "other")));
+}
+
+#[test]
+fn defaults_are_those_of_the_schema() {
+    let web: MyWebserver = serde_json::from_value(json!({
+        "metadata": {"name": "web", "resourceVersion": "1"}, "spec": {"image": "nginx"},
+    }))
+    .expect("a MyWebserver");
+    let schema = &crd::definition()["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    assert_eq!(schema["properties"]["port"]["default"], web.spec.port);
+    assert_eq!(schema["properties"]["replicas"]["default"], web.spec.replicas);
+    assert_eq!(web.status, Status::default());
+}
