@@ -17,7 +17,7 @@
 //!
 //! ```text
 //! connection ─► answer ─┬─► read, watch ────────────────────────► storage ◄─ controllers
-//!    serve.rs    │      └─► patch ─► write ─► schema, builtin ──────┘
+//!    serve.rs    │      └─► patch ─► write, delete ─► schema, builtin ─┘
 //!                └─► request (path, query, Accept)      refusal, form: what goes back
 //! ```
 
@@ -26,6 +26,7 @@ mod builtin;
 mod clock;
 mod controllers;
 mod crd;
+mod delete;
 mod discovery;
 mod encode;
 mod faults;

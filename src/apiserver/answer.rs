@@ -14,7 +14,9 @@ use http::{HeaderValue, Method, Response, header};
 use serde_json::{Value, json};
 
 use super::{
-    Server, discovery,
+    Server,
+    delete::{self, Deleted, Deletion, Propagation},
+    discovery,
     encode::{self, AnswerBody, Stream},
     form::{Form, Include},
     kinds::Kind,
@@ -25,7 +27,7 @@ use super::{
     scale,
     storage::{Place, Storage},
     watch::{self, Watch},
-    write::{self, Deleted, Deletion, Part, Propagation, UnknownFields},
+    write::{self, Part, UnknownFields},
 };
 
 const JSON: &str = "application/json";
@@ -292,7 +294,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
         Method::DELETE if path.subresource.is_none() => {
             let deletion = deletion(request)?;
             let mut storage = server.storage();
-            match write::delete(&mut storage, &kind, &place, &deletion)? {
+            match delete::delete(&mut storage, &kind, &place, &deletion)? {
                 Deleted::Gone(object) if !kind.delete_answers_object() => {
                     Ok(Answer::json(200, success(&kind, name, &object)))
                 }
@@ -361,7 +363,7 @@ async fn collection(
                 let metadata = &object["metadata"];
                 let name = metadata["name"].as_str().unwrap_or_default();
                 let place = Place::new(kind.stored_in(), metadata["namespace"].as_str(), name);
-                write::delete(&mut storage, kind, &place, &deletion)?;
+                delete::delete(&mut storage, kind, &place, &deletion)?;
             }
             let form = form(request, &storage)?;
             Ok(in_form(form, form.list(kind, &page)?, 200))

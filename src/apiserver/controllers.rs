@@ -20,9 +20,10 @@ use tokio::time::Instant;
 
 use super::{
     Server,
+    delete::Deletion,
     kinds::Kind,
     storage::{Change, Place, Storage},
-    write::{self, Deletion, Part, is_terminating},
+    write::{self, Part, is_terminating},
 };
 
 /// Namespaces that every cluster has.
@@ -155,7 +156,7 @@ impl Controllers {
             content.extend(keys.filter(|content| content.namespace() == Some(place.name())));
         }
         for content in &content {
-            delete(storage, content, &Deletion { grace_secs: None, ..Deletion::default() });
+            delete(storage, content, &Deletion::default());
         }
         let left = content.iter().filter(|place| storage.get(place).is_some()).count();
         if left == 0 {
@@ -238,7 +239,7 @@ fn change(storage: &mut Storage, place: &Place, part: Part, edit: impl FnOnce(&m
 
 fn delete(storage: &mut Storage, place: &Place, deletion: &Deletion) {
     let Some(kind) = kind_at(storage, place) else { return };
-    if let Err(refusal) = write::delete(storage, &kind, place, deletion) {
+    if let Err(refusal) = super::delete::delete(storage, &kind, place, deletion) {
         tracing::debug!(%place, why = refusal.message(), "a controller could not delete");
     }
 }

@@ -349,6 +349,16 @@ fn establish(storage: &mut Storage, place: &Place, crd: &Value) {
     }
 }
 
+/// The condition of a CRD whose instances are being deleted.
+pub(super) fn mark_terminating(crd: &mut Value, now: &str) {
+    let condition = json!({"type": "Terminating", "status": "True", "reason": "InstanceDeletionPending",
+        "message": "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+        "lastTransitionTime": now});
+    if let Some(conditions) = crd["status"]["conditions"].as_array_mut() {
+        conditions.push(condition);
+    }
+}
+
 fn removed(storage: &mut Storage, crd: &Value) {
     let (group, plural) = names(crd);
     storage.kinds.replace_custom(&group, &plural, Vec::new());

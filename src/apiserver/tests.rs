@@ -467,3 +467,34 @@ async fn a_changed_crd_ends_its_watches_and_a_deleted_one_takes_its_objects() {
     assert_eq!([watch.next().await, watch.next().await], ["DELETED w", "end"]);
     assert_eq!(world.get(WIDGETS).await, (404, json!("404 page not found\n")));
 }
+
+#[tokio::test]
+async fn a_dropped_server_is_gone_with_its_connections() {
+    let world = World::start().await;
+    let mut watch = world.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion=1")).await;
+    watch.next().await;
+    let url = format!("{}/version", world.server.url());
+    drop(world.server);
+    while watch.next().await.starts_with("ADDED") {}
+    assert!(world.http.get(&url).send().await.is_err());
+}
+
+#[tokio::test]
+async fn writes_are_checked_and_no_ops_are_none() {
+    let world = World::with(quiet()).await;
+    let (_, made) = world.post(CONFIG_MAPS, config_map("a", json!({"x": "y"}))).await;
+    let item = format!("{CONFIG_MAPS}/a");
+    let (_, same) = world.merge(&item, json!({"metadata": {"labels": {"x": "y"}}})).await;
+    assert_eq!(version(&same), version(&made));
+    let (_, dry) = world.merge(&format!("{item}?dryRun=All"), json!({"data": {"k": "v"}})).await;
+    assert_eq!((version(&dry), &dry["data"]["k"]), (version(&made), &json!("v")));
+    assert_eq!(world.get(&item).await.1["data"], Value::Null);
+    assert_eq!(world.post(CONFIG_MAPS, config_map("a", json!({}))).await.1["reason"], "AlreadyExists");
+    let body = json!({"preconditions": {"uid": "nope"}});
+    let refused = world.call(Method::DELETE, &item, "application/json", body).await;
+    assert_eq!(refused.0, 409);
+    let (_, gone) = world.delete(&item).await;
+    assert_eq!((&gone["status"], &gone["details"]["uid"]), (&json!("Success"), &made["metadata"]["uid"]));
+    let writes = world.server.requests().into_iter().filter(|request| request.method != "GET").count();
+    assert_eq!(writes, 6);
+}

@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
+        delete::{Deletion, Propagation},
         storage::{Place, Storage},
-        write::{Deletion, Part, Propagation, is_terminating},
+        write::{Part, is_terminating},
     },
     change, delete, owner_place, owners, uid,
 };

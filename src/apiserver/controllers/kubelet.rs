@@ -9,8 +9,9 @@ use tokio::time::Instant;
 
 use super::{
     super::{
+        delete::Deletion,
         storage::{Place, Storage},
-        write::{Deletion, Part, is_terminating},
+        write::{Part, is_terminating},
     },
     Controllers, change, delete, make, set_condition, tell, uid,
 };

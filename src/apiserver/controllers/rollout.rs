@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
+        delete::Deletion,
         storage::{Place, Storage},
-        write::{Deletion, Part, is_terminating, random_letters},
+        write::{Part, is_terminating, random_letters},
     },
     Controllers, change, delete, make, owners, tell, uid,
 };

@@ -1,0 +1,190 @@
+//! Delete: at once, or step by step if a finalizer, a grace period or a dependent holds the object.
+//!
+//! ```text
+//! DELETE …/widgets/w1   {"propagationPolicy": "Foreground", "preconditions": {"uid": "00e4f4f5-…"}}
+//! ```
+//!
+//! What is held gets a `deletionTimestamp` and goes with the write that takes the last finalizer away; see `write.rs`.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::Value;
+
+use super::{
+    crd,
+    kinds::Kind,
+    refusal::Refusal,
+    storage::{Place, Storage},
+    write::{finalizers, holds_nothing, is_terminating, remove, store},
+};
+
+/// Who deletes the dependents.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum Propagation {
+    #[default]
+    Background,
+    Foreground,
+    Orphan,
+}
+
+/// `DeleteOptions`.
+#[derive(Debug, Default)]
+pub(super) struct Deletion {
+    pub(super) propagation: Propagation,
+    pub(super) uid: Option<String>,
+    pub(super) resource_version: Option<String>,
+    pub(super) grace_secs: Option<u64>,
+    pub(super) dry_run: bool,
+}
+
+/// What a delete did.
+#[derive(Debug)]
+pub(super) enum Deleted {
+    /// It is gone; this is what it was.
+    Gone(Arc<Value>),
+    /// It is on its way out, but something holds it.
+    Terminating(Arc<Value>),
+}
+
+/// How long a Pod may take to stop, if it does not say.
+const POD_GRACE_SECS: u64 = 30;
+
+/// Namespaces that cannot be deleted.
+const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+/// Delete an object, or begin to.
+pub(super) fn delete(
+    storage: &mut Storage,
+    kind: &Kind,
+    place: &Place,
+    deletion: &Deletion,
+) -> Result<Deleted, Refusal> {
+    let name = place.name();
+    if kind.kind == "Namespace" && IMMORTAL.contains(&name) {
+        return Err(Refusal::forbidden(kind, name, "this namespace may not be deleted"));
+    }
+    let Some(before) = storage.get(place).cloned() else { return Err(Refusal::not_found(kind, name)) };
+    check_preconditions(kind, name, &before, deletion)?;
+
+    let mut after = (*before).clone();
+    let finalizer = match deletion.propagation {
+        Propagation::Background => None,
+        Propagation::Foreground => Some("foregroundDeletion"),
+        Propagation::Orphan => Some("orphan"),
+    };
+    let mut list: Vec<Value> = finalizers(&before).into_iter().map(Value::from).collect();
+    if !is_terminating(&before) {
+        list.retain(|one| one != "foregroundDeletion" && one != "orphan");
+        list.extend(finalizer.map(Value::from));
+    }
+    // A CRD is always held for a moment, so that its instances can go first.
+    let is_crd = kind.kind == "CustomResourceDefinition";
+    if is_crd && !list.iter().any(|one| one == CRD_FINALIZER) {
+        list.push(CRD_FINALIZER.into());
+    }
+    if list.is_empty() {
+        after["metadata"].as_object_mut().map(|metadata| metadata.remove("finalizers"));
+    } else {
+        after["metadata"]["finalizers"] = list.into();
+    }
+    // Only a kubelet can say that the containers have stopped.
+    let wanted = deletion.grace_secs.or(before["spec"]["terminationGracePeriodSeconds"].as_u64());
+    let on_a_node = kind.kind == "Pod" && before["spec"]["nodeName"].is_string();
+    let grace = if on_a_node { wanted.unwrap_or(POD_GRACE_SECS) } else { 0 };
+    let shorter = before["metadata"]["deletionGracePeriodSeconds"].as_u64().is_some_and(|was| grace < was);
+    if !is_terminating(&before) || shorter {
+        let metadata = &mut after["metadata"];
+        metadata["deletionTimestamp"] = storage.clock.time_in(Duration::from_secs(grace)).into();
+        if kind.kind != "Namespace" && !is_crd {
+            metadata["deletionGracePeriodSeconds"] = grace.into();
+        }
+        if kind.has_generation() && !is_crd {
+            metadata["generation"] = (before["metadata"]["generation"].as_u64().unwrap_or(0) + 1).into();
+        }
+        if kind.kind == "Namespace" {
+            after["status"]["phase"] = "Terminating".into();
+        }
+        if is_crd {
+            crd::mark_terminating(&mut after, &storage.clock.time());
+        }
+    }
+    if holds_nothing(kind, &after) {
+        if !deletion.dry_run {
+            remove(storage, kind, place);
+        }
+        return Ok(Deleted::Gone(before));
+    }
+    if deletion.dry_run || after == *before {
+        return Ok(Deleted::Terminating(Arc::new(after)));
+    }
+    let after = store(storage, kind, place, after);
+    if kind.kind == "CustomResourceDefinition" {
+        delete_instances(storage, &after);
+    }
+    Ok(Deleted::Terminating(after))
+}
+
+/// Keeps a CRD until its last instance is gone.
+const CRD_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+fn check_preconditions(kind: &Kind, name: &str, before: &Value, deletion: &Deletion) -> Result<(), Refusal> {
+    let metadata = &before["metadata"];
+    let real = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
+    if let Some(uid) = &deletion.uid
+        && *uid != real("uid")
+    {
+        let text = format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been \
+            deleted and then recreated",
+            real("uid")
+        );
+        return Err(Refusal::precondition(kind, name, &text));
+    }
+    if let Some(version) = &deletion.resource_version
+        && *version != real("resourceVersion")
+    {
+        let text = format!(
+            "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). \
+            The object might have been modified",
+            real("resourceVersion")
+        );
+        return Err(Refusal::precondition(kind, name, &text));
+    }
+    Ok(())
+}
+
+fn instances_of(storage: &Storage, crd: &Value) -> Vec<Place> {
+    let collection = crd["metadata"]["name"].as_str().unwrap_or_default();
+    let objects = storage.collection(collection).map(|collection| collection.objects.keys());
+    objects
+        .into_iter()
+        .flatten()
+        .map(|key| Place { collection: collection.to_owned(), key: key.clone() })
+        .collect()
+}
+
+fn has_instances(storage: &Storage, crd: &Value) -> bool {
+    !instances_of(storage, crd).is_empty()
+}
+
+fn delete_instances(storage: &mut Storage, crd: &Value) {
+    let kinds = storage.kinds.collections();
+    for place in instances_of(storage, crd) {
+        if let Some(kind) = kinds.get(&place.collection) {
+            // One that is already going is no failure.
+            let _ = delete(storage, kind, &place, &Deletion::default());
+        }
+    }
+    finish_crd(storage, crd["metadata"]["name"].as_str().unwrap_or_default());
+}
+
+/// Let a terminating CRD go when its last instance has gone.
+pub(super) fn finish_crd(storage: &mut Storage, name: &str) {
+    let kind = storage.kinds.built_in("apiextensions.k8s.io", "customresourcedefinitions");
+    let place = Place::new(kind.stored_in(), None, name);
+    let Some(crd) = storage.get(&place).cloned() else { return };
+    if !is_terminating(&crd) || has_instances(storage, &crd) || finalizers(&crd) != [CRD_FINALIZER] {
+        return;
+    }
+    remove(storage, &kind, &place);
+}
