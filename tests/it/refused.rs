@@ -36,7 +36,9 @@ async fn permissions_that_are_taken_away_are_named_in_the_log_and_their_return_i
         world.start_operator(&[]).await;
         world.delete(&format!("rolebindings/{ACCOUNT}")).await;
         world.create_web("web", json!({"image": "nginx"})).await;
-        world.operator().until_logged(&["403 Forbidden", "cannot ", "mws-web", "WARN"]).await;
+        // What is to be mended first, not that the status could not be written either.
+        let first = ["reconcile failed", "mws-web: 403 Forbidden", "cannot create resource", "deployments"];
+        world.operator().until_logged(&first).await;
         world.allow().await;
         world.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
         world.get("deployments/mws-web").await;
@@ -208,6 +210,8 @@ async fn an_object_that_does_not_decode_is_told_so_keeps_its_children_and_holds_
         world.send(http::Method::PATCH, path, "application/merge-patch+json", &patch).await.unwrap();
         world.stop_operator().await;
         world.spawn_operator(&[]);
+        world.until_looked_at("web").await;
+        world.operator().until_logged(&["not readable", "/first"]).await;
         world.wrote("").await;
         world.operator().until_ready().await;
     })

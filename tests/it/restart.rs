@@ -18,6 +18,9 @@ async fn a_restart_of_the_operator_writes_nothing() {
         assert_eq!(world.transcript().len(), 60);
         world.stop_operator().await;
         world.spawn_operator(&[]);
+        for number in 0..20 {
+            world.until_looked_at(&format!("web-{number}")).await;
+        }
         world.wrote("").await;
     })
     .await;
@@ -38,6 +41,9 @@ async fn what_happened_while_the_operator_was_away_is_made_up_for() {
         world.delete("services/mws-deleted").await;
         world.create_web("new", json!({"image": "nginx"})).await;
         world.spawn_operator(&[]);
+        for name in ["broken", "changed", "deleted", "new"] {
+            world.until_looked_at(name).await;
+        }
         world.settle().await;
 
         let mut written = world.transcript();

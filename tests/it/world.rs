@@ -370,6 +370,13 @@ impl World {
         self.until_written(service, before.1 + 1).await;
     }
 
+    /// Waits until a freshly started operator has looked at a MyWebserver. What was there at its start comes after what
+    /// happens later, so [`World::settle`] says nothing about it.
+    pub async fn until_looked_at(&self, web: &str) {
+        let key = format!("\"{}/{web}\"", self.namespace);
+        self.operator().until_logged(&["\"applied\"", &key]).await;
+    }
+
     fn written(&self, what: &str) -> usize {
         self.read();
         let expected = format!("PATCH {what} 200");
