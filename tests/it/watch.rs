@@ -31,10 +31,11 @@ async fn after_any_end_of_a_watch_the_next_change_is_heard_of_once() {
             }
             // Our own connection may be among those that were closed, and a write is not sent twice.
             eventually("our connection to be well", async || world.raw("/version").await.ok()).await;
-            world.patch("deployments/mws-web", json!({"spec": {"replicas": 9}})).await;
-            world.until("deployments/mws-web", |deployment| deployment["spec"]["replicas"] == 2).await;
+            let before = world.get("deployments/mws-web").await["metadata"]["uid"].clone();
+            world.delete("deployments/mws-web").await;
+            world.until("deployments/mws-web", |new| new["metadata"]["uid"] != before).await;
             world.settle().await;
-            assert_eq!(world.transcript(), ["PATCH deployments/mws-web 200"], "{what}");
+            assert_eq!(world.transcript(), ["POST deployments 201"], "{what}");
         }
         assert!(world.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
     })
