@@ -251,14 +251,16 @@ impl Operator for MyWebservers {
             children => children,
         };
         let status = status::of(&web, &children.service.spec.selector, &deployment, &service, &now());
+        let mut reported = Ok(());
         if status != web.status {
             let is_ready = status.is_ready();
             if is_ready != web.status.is_ready() {
                 info!(key = %web.key(), generation = web.metadata.generation, ready = is_ready, "{}", status.summary());
             }
-            self.cluster.patch_status(&*web, &status).await?;
+            reported = self.cluster.patch_status(&*web, &status).await.map(drop);
         }
         match (deployment, service) {
+            // Also where the status could not be written: this came first, and is what must be mended first.
             (Child::Failed(error), _) | (_, Child::Failed(error)) => {
                 if let Some(refusal) = Refusal::of(&error) {
                     self.events.record(
@@ -271,10 +273,13 @@ impl Operator for MyWebservers {
                 Err(error)
             }
             (Child::NotOurs(problem), _) | (_, Child::NotOurs(problem)) => {
+                reported?;
                 self.events.record(&*web, EventType::Warning, "NameConflict", problem);
                 Ok(Next::After(CONFLICT_RECHECK))
             }
-            (Child::Kept(_) | Child::Awaited(_), Child::Kept(_) | Child::Awaited(_)) => Ok(Next::OnChange),
+            (Child::Kept(_) | Child::Awaited(_), Child::Kept(_) | Child::Awaited(_)) => {
+                reported.map(|()| Next::OnChange)
+            }
         }
     }
 

@@ -31,7 +31,7 @@ pub enum Decoded<K> {
 pub struct Broken {
     /// What could be read.
     pub metadata: ObjectMeta,
-    /// What could not, and where: `invalid type: string "eighty", expected i32 at line 1 column 312`.
+    /// What could not: `invalid type: string "eighty", expected i32`.
     pub error: String,
 }
 
@@ -42,7 +42,10 @@ impl<K: Resource> Decoded<K> {
             Ok(object) => Ok(Decoded::Readable(object)),
             Err(error) => {
                 let JustMetadata { metadata } = serde_json::from_str(json)?;
-                Ok(Decoded::Broken(Broken { metadata, error: error.to_string() }))
+                // Without the column: it moves when the status is written in which this is told, and so would be news.
+                let place = format!(" at line {} column {}", error.line(), error.column());
+                let error = error.to_string().replace(&place, "");
+                Ok(Decoded::Broken(Broken { metadata, error }))
             }
         }
     }

@@ -41,7 +41,7 @@ impl Hands {
             "deployments" | "replicasets" => "apis/apps/v1",
             "mywebservers" => "apis/k8sobjects.gsa.com/v2",
             "events" => "apis/events.k8s.io/v1",
-            "rolebindings" => "apis/rbac.authorization.k8s.io/v1",
+            "rolebindings" | "roles" => "apis/rbac.authorization.k8s.io/v1",
             "services" | "configmaps" | "secrets" | "serviceaccounts" | "resourcequotas" => "api/v1",
             other => panic!("{other}: no path is known"),
         };

@@ -19,7 +19,12 @@ mod conflict;
 mod create;
 mod delete;
 mod drift;
+mod refused;
+mod restart;
 mod update;
+
+// What it takes from the wire.
+mod watch;
 
 // What else is promised.
 mod manifests;

@@ -32,15 +32,6 @@ use crate::{
     manifests,
 };
 
-/// What is run besides etcd and kube-apiserver.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Controllers {
-    /// Nothing: whatever is to be deleted must be deleted by somebody else.
-    None,
-    /// Garbage collection, namespace deletion and quotas.
-    Collectors,
-}
-
 /// A control plane of this process.
 pub struct Plane {
     apiserver: Mutex<Option<Process>>,
@@ -111,7 +102,7 @@ impl Plane {
         static SHARED: OnceCell<Plane> = OnceCell::const_new();
         SHARED
             .get_or_init(async || {
-                let plane = Plane::start(Controllers::None).await;
+                let plane = Plane::start().await;
                 let admin = Hands::new(plane.admin());
                 admin.install(&manifests::crd()).await;
                 for object in manifests::rbac() {
@@ -124,8 +115,8 @@ impl Plane {
             .await
     }
 
-    /// One more, with nothing installed.
-    pub async fn start(controllers: Controllers) -> Plane {
+    /// One more, where nothing is installed and nobody collects garbage.
+    pub async fn start() -> Plane {
         let dir = tempfile::Builder::new().prefix("listwatch-plane-").tempdir().unwrap();
         let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
         let url = |port: u16| format!("http://127.0.0.1:{port}");
@@ -157,9 +148,6 @@ impl Plane {
         let plane =
             Plane { apiserver: Mutex::default(), etcd_port, port, _others: Mutex::new(vec![etcd]), dir };
         plane.start_apiserver().await;
-        if controllers == Controllers::Collectors {
-            plane.collect();
-        }
         plane
     }
 

@@ -1,0 +1,268 @@
+//! What the API server will not have, from us or from our users: it is said where people look, and it passes.
+
+use serde_json::{Value, json};
+
+use crate::{
+    hands::{condition, web},
+    manifests,
+    world::{ACCOUNT, Kind, World, on, on_each},
+};
+
+const NEW: &str = "POST deployments 201\nPOST services 201\nPATCH mywebservers/web/status 200";
+
+#[tokio::test]
+async fn without_permission_to_list_readyz_names_the_verb_and_the_resource() {
+    on(&[Kind::Real], async |world| {
+        world.may_be_forbidden.set(true);
+        world.delete(&format!("rolebindings/{ACCOUNT}")).await;
+        world.spawn_operator(&[]);
+        for resource in ["mywebservers", "deployments", "services"] {
+            let needs = format!("grant the verbs list and watch on the resource {resource} of API group");
+            world.operator().until_unready(&[&needs, "403 Forbidden"]).await;
+            world.operator().until_logged(&[&needs, "WARN"]).await;
+        }
+        world.allow().await;
+        world.operator().until_ready().await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.until("services/mws-web", |_| true).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn permissions_that_are_taken_away_are_named_in_the_log_and_their_return_is_noticed() {
+    on(&[Kind::Real], async |world| {
+        world.may_be_forbidden.set(true);
+        world.start_operator(&[]).await;
+        world.delete(&format!("rolebindings/{ACCOUNT}")).await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        // What is to be mended first, not that the status could not be written either.
+        let first = ["reconcile failed", "mws-web: 403 Forbidden", "cannot create resource", "deployments"];
+        world.operator().until_logged(&first).await;
+        world.allow().await;
+        world.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
+        world.get("deployments/mws-web").await;
+        world.get("services/mws-web").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_single_missing_permission_is_a_condition() {
+    on(&[Kind::Real], async |world| {
+        world.may_be_forbidden.set(true);
+        world.start_operator(&[]).await;
+        // All but the creation of Services.
+        let mut rules = manifests::rbac().into_iter().find(|object| object["kind"] == "ClusterRole").unwrap()
+            ["rules"]
+            .take();
+        for rule in rules.as_array_mut().unwrap() {
+            if rule["resources"] == json!(["services"]) {
+                rule["verbs"] = json!(["get", "list", "watch", "patch", "delete"]);
+            }
+        }
+        world.create("roles", &json!({"metadata": {"name": "less"}, "rules": rules})).await;
+        let binding = json!({
+            "metadata": {"name": "less"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "less"},
+            "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": world.namespace}],
+        });
+        world.create("rolebindings", &binding).await;
+        world.delete(&format!("rolebindings/{ACCOUNT}")).await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        let said = world.until_condition("web", "Stalled", "True", "Forbidden").await;
+        let message = said["message"].as_str().unwrap();
+        assert!(message.contains("cannot create resource") && message.contains("services"), "{message}");
+        world.get("deployments/mws-web").await;
+        world.allow().await;
+        world.until("services/mws-web", |_| true).await;
+        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_quota_is_a_condition_and_is_tried_again() {
+    on(&[Kind::Real], async |world| {
+        world.may_be_forbidden.set(true);
+        world.start_operator(&[]).await;
+        let hard = |deployments: &str| json!({"spec": {"hard": {"count/deployments.apps": deployments}}});
+        let mut quota = hard("1");
+        quota["metadata"] = json!({"name": "few"});
+        world.create("resourcequotas", &quota).await;
+        world
+            .until("resourcequotas/few", |quota| quota["status"]["used"]["count/deployments.apps"] == "1")
+            .await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        let said = world.until_condition("web", "Ready", "False", "QuotaExceeded").await;
+        assert!(said["message"].as_str().unwrap().contains("exceeded quota: few"), "{said}");
+        // It is no reason to be without a Service.
+        world.get("services/mws-web").await;
+        world.patch("resourcequotas/few", hard("9")).await;
+        world.until("deployments/mws-web", |_| true).await;
+        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn in_a_namespace_that_is_being_deleted_nothing_is_made() {
+    on(&[Kind::EmbeddedWithControllers, Kind::Real], async |world| {
+        // On its way the namespace loses the operator's permissions too.
+        world.may_be_forbidden.set(true);
+        world.start_operator(&[]).await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        // It keeps the namespace from going, so that there is time to do wrong.
+        world
+            .create("configmaps", &json!({"metadata": {"name": "last", "finalizers": ["example.com/wait"]}}))
+            .await;
+        world.settle().await;
+        world.transcript();
+        let path = format!("/api/v1/namespaces/{}", world.namespace);
+        world.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
+        for what in ["mywebservers/web", "deployments/mws-web", "services/mws-web"] {
+            world.until_gone(what).await;
+        }
+        world.patch("configmaps/last", json!({"metadata": {"finalizers": null}})).await;
+        crate::hands::eventually("the namespace to go", async || world.raw(&path).await.err()).await;
+        let written = world.transcript();
+        assert!(!written.iter().any(|line| line.starts_with("POST") && line.ends_with("201")), "{written:?}");
+        assert!(world.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_the_crd_readyz_says_what_to_install_and_comes_good() {
+    on(&[Kind::EmbeddedBare, Kind::RealBare], async |world| {
+        for object in manifests::rbac() {
+            // The embedded server knows no roles.
+            if !matches!(world.server, crate::world::Server::Embedded(_)) {
+                world.install(&object).await;
+            }
+        }
+        world.make_namespace().await;
+        world.spawn_operator(&[]);
+        let remedy = "install the CustomResourceDefinition mywebservers.k8sobjects.gsa.com";
+        world.operator().until_unready(&["watch mywebservers", remedy]).await;
+        world.operator().until_logged(&[remedy, "WARN"]).await;
+        world.install(&manifests::crd()).await;
+        world.operator().until_ready().await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
+        assert_eq!(world.transcript(), NEW.lines().collect::<Vec<_>>());
+    })
+    .await;
+}
+
+/// The CRD as it may once have been: any port, be it a number or a text.
+pub fn older_crd() -> Value {
+    let mut crd = manifests::crd();
+    for version in crd["spec"]["versions"].as_array_mut().unwrap() {
+        let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        spec["properties"]["port"] = json!({"x-kubernetes-int-or-string": true});
+    }
+    crd
+}
+
+/// A world with the older CRD, and permissions.
+pub async fn with_older_crd(world: &World) {
+    if !matches!(world.server, crate::world::Server::Embedded(_)) {
+        for object in manifests::rbac() {
+            world.install(&object).await;
+        }
+    }
+    world.install(&older_crd()).await;
+    world.make_namespace().await;
+}
+
+#[tokio::test]
+async fn an_object_that_does_not_decode_is_told_so_keeps_its_children_and_holds_up_nobody() {
+    on(&[Kind::EmbeddedBare, Kind::RealBare], async |world| {
+        with_older_crd(world).await;
+        let eighty = json!({"image": "nginx", "port": "eighty"});
+        world.create_web("first", eighty.clone()).await;
+        world.start_operator(&[]).await;
+        let said = world.until_condition("first", "Stalled", "True", "InvalidSpec").await;
+        assert!(said["message"].as_str().unwrap().contains("eighty"), "{said}");
+        world.until_condition("first", "Ready", "False", "InvalidSpec").await;
+        assert!(world.find("deployments/mws-first").await.is_none());
+
+        // One that was readable keeps what it has.
+        world.create_web("web", json!({"image": "nginx", "port": 80})).await;
+        world.settle().await;
+        world.transcript();
+        world.patch("mywebservers/web", json!({"spec": {"port": "eighty", "image": "other"}})).await;
+        world.wrote("PATCH mywebservers/web/status 200").await;
+        let deployment = world.get("deployments/mws-web").await;
+        assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], "nginx");
+        world.get("services/mws-web").await;
+        assert!(condition(&world.get("mywebservers/web").await, "Stalled").unwrap()["message"].as_str().unwrap().contains("eighty"));
+
+        // And once it can be read again, it is served.
+        world.patch("mywebservers/web", json!({"spec": {"port": 81}})).await;
+        world.wrote("PATCH deployments/mws-web 200\nPATCH services/mws-web 200\nPATCH mywebservers/web/status 200").await;
+        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+
+        // After an upgrade of the CRD, and of the operator, the first one is still there.
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/mywebservers.k8sobjects.gsa.com";
+        let patch = json!({"spec": {"versions": manifests::crd()["spec"]["versions"]}});
+        world.send(http::Method::PATCH, path, "application/merge-patch+json", &patch).await.unwrap();
+        world.stop_operator().await;
+        world.spawn_operator(&[]);
+        world.until_looked_at("web").await;
+        world.operator().until_logged(&["not readable", "/first"]).await;
+        world.wrote("").await;
+        world.operator().until_ready().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_schema_refuses_what_could_not_be_served() {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        let good = json!({"image": "nginx", "port": 80, "replicas": 1});
+        let with = |field: &str, value: Value| {
+            let mut spec = good.clone();
+            spec[field] = value;
+            spec
+        };
+        let long = "a".repeat(60);
+        for (name, spec, field) in [
+            // Its Service would be called mws-…, and a Service's name has at most 63 characters and no dot.
+            (&*long, good.clone(), "metadata.name"),
+            ("a.b", good.clone(), "metadata.name"),
+            ("web", json!({"port": 80}), "spec.image"),
+            ("web", with("image", json!("")), "spec.image"),
+            ("web", with("image", json!("a b")), "spec.image"),
+            ("web", with("image", json!(7)), "spec.image"),
+            ("web", with("port", json!(0)), "spec.port"),
+            ("web", with("port", json!(65536)), "spec.port"),
+            ("web", with("port", json!("eighty")), "spec.port"),
+            ("web", with("replicas", json!(-1)), "spec.replicas"),
+            ("web", with("replicas", json!(1.5)), "spec.replicas"),
+        ] {
+            let error =
+                world.try_create(&world.path("mywebservers"), &web(name, spec.clone())).await.unwrap_err();
+            assert_eq!(error.code(), Some(422), "{name} {spec}: {error}");
+            assert!(error.to_string().contains(field), "{name} {spec}: {error}");
+        }
+        let longest = &long[1..];
+        world.start_operator(&[]).await;
+        world.create_web(longest, good).await;
+        world.wrote(&NEW.replace("/web/", &format!("/{longest}/"))).await;
+        world.get(&format!("services/mws-{longest}")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn defaults_are_filled_in() {
+    on_each(async |world| {
+        let web = world.create_web("web", json!({"image": "nginx"})).await;
+        assert_eq!((&web["spec"]["port"], &web["spec"]["replicas"]), (&json!(80), &json!(1)));
+        // So that whoever waits for `observedGeneration` does not take "nobody has looked" for "done".
+        assert_eq!(web["status"]["observedGeneration"], -1);
+    })
+    .await;
+}

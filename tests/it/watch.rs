@@ -1,0 +1,69 @@
+//! A stream that ends, breaks, expires or comes in crumbs: what happens afterwards, or meanwhile, is heard of once.
+
+use listwatch::apiserver::Fault;
+use serde_json::json;
+
+use crate::{
+    hands::eventually,
+    world::{Kind, Server, on},
+};
+
+#[tokio::test]
+async fn after_any_end_of_a_watch_the_next_change_is_heard_of_once() {
+    on(&[Kind::Embedded], async |world| {
+        world.start_operator(&[]).await;
+        world.create_web("web", json!({"image": "nginx", "replicas": 2})).await;
+        world.settle().await;
+        world.transcript();
+        let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
+        for faults in [
+            vec![Fault::EndWatches],
+            vec![Fault::CutWatches],
+            vec![Fault::ExpireHistory, Fault::EndWatches],
+            vec![Fault::ExpireHistory, Fault::CutWatches],
+            vec![Fault::Restart],
+            vec![Fault::ChunkBytes(1)],
+            vec![Fault::ChunkBytes(1000), Fault::EndWatches],
+        ] {
+            let what = format!("{faults:?}");
+            for fault in faults {
+                server.fault(fault);
+            }
+            // Our own connection may be among those that were closed, and a write is not sent twice.
+            eventually("our connection to be well", async || world.raw("/version").await.ok()).await;
+            let before = world.get("deployments/mws-web").await["metadata"]["uid"].clone();
+            world.delete("deployments/mws-web").await;
+            world.until("deployments/mws-web", |new| new["metadata"]["uid"] != before).await;
+            world.settle().await;
+            assert_eq!(world.transcript(), ["POST deployments 201"], "{what}");
+        }
+        assert!(world.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
+    })
+    .await;
+}
+
+/// A list that no longer has an object is not believed at once: the operator asks for the object itself first.
+#[tokio::test]
+async fn a_deletion_that_no_watch_told_is_found_by_the_next_list() {
+    on(&[Kind::Embedded], async |world| {
+        world.start_operator(&[]).await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        world.transcript();
+        let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
+        server.fault(Fault::StallWatches);
+        world.delete("mywebservers/web").await;
+        server.fault(Fault::ExpireHistory);
+        server.fault(Fault::ResumeWatches);
+        server.fault(Fault::Restart);
+        world.until_gone("deployments/mws-web").await;
+        world.until_gone("services/mws-web").await;
+        world.wrote("DELETE deployments/mws-web 200\nDELETE services/mws-web 200").await;
+        let asked = world.records();
+        let live = |record: &&crate::world::Record| {
+            record.method == "GET" && record.path.contains("mywebservers/web")
+        };
+        assert_eq!(asked.iter().find(live).map(|record| record.status), Some(404));
+    })
+    .await;
+}
