@@ -10,12 +10,16 @@ mod run;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, error::ErrorKind};
 
 use crate::client::{Client, Config, Env, Error, Options};
 
 /// What a usage error exits with: what was typed cannot work, however often it is tried.
 const EXIT_USAGE: u8 = 2;
+
+/// What clap calls errors although it was asked for: `--help`, `--version`, and nothing at all.
+const ANSWERS: [ErrorKind; 3] =
+    [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand];
 
 #[derive(Debug, Parser)]
 #[command(
@@ -53,7 +57,15 @@ enum Failure {
 
 /// Parses the command line, does what it says, and turns the result into an exit code.
 pub fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(answer) if ANSWERS.contains(&answer.kind()) => answer.exit(),
+        Err(error) => {
+            eprintln!("listwatch: {}", one_line(&error.to_string()));
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    let result = match cli.command {
         Command::Run(run) => run::main(*run),
         Command::Crd(crd) => crd::main(&crd),
         #[cfg(feature = "apiserver")]
@@ -66,6 +78,14 @@ pub fn main() -> ExitCode {
     };
     eprintln!("listwatch: {message}");
     code
+}
+
+/// What is wrong and what was perhaps meant, without the usage that clap adds: an error is one line, also in a Pod's log.
+fn one_line(error: &str) -> String {
+    let lines = error.trim_start_matches("error: ").lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty()).take_while(|line| !line.starts_with("Usage:"));
+    let lines: Vec<_> = lines.filter(|line| !line.starts_with("For more information")).collect();
+    format!("{}; see listwatch --help", lines.join("; "))
 }
 
 /// Where the API server is, and who we are to it.

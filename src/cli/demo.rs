@@ -15,6 +15,8 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::{runtime, sync::mpsc, task::JoinSet, time::sleep};
 
+use tracing::Level;
+
 use super::{Failure, log::Log};
 use crate::{
     apiserver::{ApiServer, Options as ServerOptions},
@@ -65,7 +67,7 @@ pub(super) struct Demo {
 }
 
 pub(super) fn main(demo: Demo) -> Result<(), Failure> {
-    demo.log.start();
+    demo.log.start(Level::WARN);
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::Runtime(format!("start: {error}")))?;
     let work = shutdown::until_signal(|stop| async {

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use clap::{Args, ValueEnum};
+use tracing::Level;
 use tracing_subscriber::{
     Layer, filter::Targets, fmt, layer::SubscriberExt, registry, util::SubscriberInitExt,
 };
@@ -10,9 +11,9 @@ use tracing_subscriber::{
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Log")]
 pub(super) struct Log {
-    /// error, warn, info, debug or trace; or by module: info,listwatch::watch=trace
-    #[arg(long, value_name = "LEVEL", env = "LISTWATCH_LOG_LEVEL", default_value = "info", value_parser = parse_level)]
-    log_level: Targets,
+    /// error, warn, info, debug or trace; or by module: info,listwatch::watch=trace. Without it: info, for demo warn
+    #[arg(long, value_name = "LEVEL", env = "LISTWATCH_LOG_LEVEL", value_parser = parse_level)]
+    log_level: Option<Targets>,
     /// More: -v is debug, -vv is trace
     #[arg(short, long, action = clap::ArgAction::Count, env = "LISTWATCH_VERBOSE")]
     verbose: u8,
@@ -34,19 +35,17 @@ fn parse_level(text: &str) -> Result<Targets, String> {
 }
 
 impl Log {
-    /// Sends log lines to standard error from now on.
-    pub(super) fn start(self) {
-        let filter = match self.verbose {
-            0 => self.log_level,
-            1 => Targets::new()
-                .with_default(tracing::Level::WARN)
-                .with_target("listwatch", tracing::Level::DEBUG),
-            _ => Targets::new()
-                .with_default(tracing::Level::DEBUG)
-                .with_target("listwatch", tracing::Level::TRACE),
+    /// Sends log lines to standard error from now on; `by_default` those of that level and worse.
+    pub(super) fn start(self, by_default: Level) {
+        let ours = |level, others| Targets::new().with_default(others).with_target("listwatch", level);
+        let filter = match (self.verbose, self.log_level) {
+            (0, Some(filter)) => filter,
+            (0, None) => ours(by_default, Level::WARN),
+            (1, _) => ours(Level::DEBUG, Level::WARN),
+            (_, _) => ours(Level::TRACE, Level::DEBUG),
         };
-        let by_default = if io::stderr().is_terminal() { Format::Text } else { Format::Json };
-        let layer = match self.log_format.unwrap_or(by_default) {
+        let for_them = if io::stderr().is_terminal() { Format::Text } else { Format::Json };
+        let layer = match self.log_format.unwrap_or(for_them) {
             Format::Text => {
                 fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).boxed()
             }

@@ -4,7 +4,7 @@ use std::{env, net::SocketAddr};
 
 use clap::{Args, ValueEnum};
 use tokio::{net::TcpListener, runtime, task::JoinSet};
-use tracing::{info, warn};
+use tracing::{Level, info, warn};
 
 use super::{Connection, Failure, log::Log};
 use crate::{
@@ -93,7 +93,7 @@ fn parse_workers(text: &str) -> Result<usize, String> {
 pub(super) fn main(run: Run) -> Result<(), Failure> {
     let namespaces = namespaces(&run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
     let client = run.connection.client()?;
-    run.log.start();
+    run.log.start(Level::INFO);
     let lists = if run.streaming_lists { Lists::Streaming } else { Lists::Paged };
     let work = Work {
         cluster: Cluster::new(client.clone(), lists),
