@@ -24,7 +24,7 @@ mod health;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use smol_str::SmolStr;
 use tokio::time::Instant;
@@ -428,7 +428,16 @@ async fn follow<K: Resource>(
     loop {
         let limit = machine.silence_limit(timeout_secs);
         health.within(limit);
-        let chunk = match tokio::time::timeout(limit, body.chunk()).await {
+        let mut chunk = pin!(body.chunk());
+        let chunk = match tokio::time::timeout(VERY_SHORT, &mut chunk).await {
+            Ok(chunk) => Ok(chunk),
+            Err(_) => {
+                // Open and quiet is well too: nothing may happen for a long time.
+                health.well();
+                tokio::time::timeout(limit, chunk).await
+            }
+        };
+        let chunk = match chunk {
             Ok(Ok(Some(chunk))) => chunk,
             Ok(Ok(None)) => return End { how: How::Clean, problem: "the watch ended at once".to_owned() },
             Ok(Err(error)) => return End { how: How::Cut, problem: error.to_string() },

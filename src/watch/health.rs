@@ -48,7 +48,7 @@ impl Health {
         self.lock().due = Instant::now() + time;
     }
 
-    /// Data has come.
+    /// Data has come, or could have.
     pub(super) fn well(&self) {
         if self.lock().problem.take().is_some() {
             info!(watch = self.what, "watching again");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::world::on_each;
+use crate::world::{Kind, on, on_each};
 
 const NEW: &str = "POST deployments 201
                    POST services 201
@@ -19,6 +19,46 @@ async fn a_new_object_costs_three_writes_and_a_converged_one_none() {
         let service = world.get("services/mws-web").await;
         assert_eq!(service["spec"]["ports"][0]["port"], 8080);
         world.wrote("").await;
+    })
+    .await;
+}
+
+/// As they are by default: in parallel, each key in one pair of hands.
+#[tokio::test]
+async fn a_burst_of_objects_costs_three_writes_each() {
+    const WEBS: usize = 60;
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        world.start_operator(&["--max-concurrent-reconciles", "8"]).await;
+        for number in 0..WEBS {
+            world.create_web(&format!("web-{number}"), json!({"image": "nginx"})).await;
+        }
+        for number in 0..WEBS {
+            world
+                .until(&format!("mywebservers/web-{number}"), |web| web["status"]["observedGeneration"] == 1)
+                .await;
+        }
+        world.settle().await;
+        let written = world.transcript();
+        let count = |what: &str| written.iter().filter(|line| line.contains(what)).count();
+        assert_eq!(count("POST deployments 201"), WEBS);
+        assert_eq!(count("POST services 201"), WEBS);
+        assert_eq!(count("/status 200"), WEBS);
+        assert_eq!(written.len(), 3 * WEBS, "{written:?}");
+    })
+    .await;
+}
+
+/// With somebody who rolls out Deployments: the way to Ready, as a user waits for it.
+#[tokio::test]
+async fn a_web_becomes_ready() {
+    on(&[Kind::EmbeddedWithControllers], async |world| {
+        world.spawn_operator(&[]);
+        world.create_web("web", json!({"image": "nginx", "replicas": 2})).await;
+        let said = world.until_condition("web", "Ready", "True", "AllReplicasReady").await;
+        assert_eq!(said["message"], "2 of 2 replicas are available");
+        let web = world.get("mywebservers/web").await;
+        assert_eq!(web["status"]["observedGeneration"], web["metadata"]["generation"]);
+        assert_eq!(web["status"]["readyReplicas"], 2);
     })
     .await;
 }

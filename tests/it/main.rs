@@ -24,7 +24,10 @@ mod restart;
 mod update;
 
 // What it takes from the wire.
+mod allocations;
 mod watch;
+mod wire;
 
-// What else is promised.
+// How it is installed and started.
+mod cli;
 mod manifests;

@@ -53,14 +53,6 @@ impl Operator {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// The lines at level warn and above.
-    pub fn warnings(&self) -> Vec<Value> {
-        let log = self.log();
-        let whole = &log[..log.rfind('\n').map_or(0, |end| end + 1)];
-        let lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON in the log"));
-        lines.filter(|line| line["level"] == "WARN" || line["level"] == "ERROR").collect()
-    }
-
     /// Waits for a line with all of these texts.
     pub async fn until_logged(&self, texts: &[&str]) {
         eventually(&format!("a log line with {texts:?}"), async || {

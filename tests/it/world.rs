@@ -86,7 +86,7 @@ pub struct World {
     records: RefCell<Records>,
     /// How often the barrier was used.
     barrier: Cell<u16>,
-    /// How many Services were made anew for it since the transcript was last read.
+    /// How often its children were made anew since the transcript was last read.
     barrier_posts: Cell<usize>,
     /// This script is about a 403.
     pub may_be_forbidden: Cell<bool>,
@@ -314,7 +314,8 @@ impl World {
         if self.find(&format!("mywebservers/{BARRIER}")).await.is_none() {
             self.create_web(BARRIER, json!({"image": "nginx"})).await;
         }
-        self.until_barrier_statuses(1).await;
+        eventually("the operator's first status", async || (self.barrier_patches()[1] > 0).then_some(()))
+            .await;
         self.settle().await;
         self.transcript();
     }
@@ -349,37 +350,36 @@ impl World {
 
     /// Waits until the operator has done all that it had to do when this was called.
     ///
-    /// The barrier is a MyWebserver. It is changed, its Service deleted, and its Deployment's status changed; when the
-    /// operator has answered each of these, it has heard whatever was said before on each of its three watches.
-    /// (Fields of the children are not changed: too many such corrections in a row are taken for a fight.)
+    /// The barrier is a MyWebserver. Its children are deleted, and it is changed; when the operator has answered each of
+    /// these, it has heard whatever was said before on each of its three watches.
     pub async fn settle(&self) {
-        let number = self.barrier.get() + 1;
-        self.barrier.set(number);
-        let written = self.barrier_statuses();
-        self.patch("mywebservers/barrier", json!({"spec": {"port": number}})).await;
-        self.until_barrier_statuses(written + 1).await;
-
-        let service = self.get("services/mws-barrier").await["metadata"]["uid"].clone();
-        self.delete("services/mws-barrier").await;
-        self.until("services/mws-barrier", |new| new["metadata"]["uid"] != service).await;
+        for child in ["deployments/mws-barrier", "services/mws-barrier"] {
+            let before = self.get(child).await["metadata"]["uid"].clone();
+            self.delete(child).await;
+            self.until(child, |new| new["metadata"]["uid"] != before).await;
+        }
         self.barrier_posts.set(self.barrier_posts.get() + 1);
 
-        let written = self.barrier_statuses();
-        self.patch("deployments/mws-barrier/status", json!({"status": {"replicas": number}})).await;
-        self.until_barrier_statuses(written + 1).await;
-    }
-
-    fn barrier_statuses(&self) -> usize {
-        self.read();
-        let expected = format!("PATCH mywebservers/{BARRIER}/status 200");
-        self.records.borrow().all.iter().filter(|record| self.told(record) == expected).count()
-    }
-
-    async fn until_barrier_statuses(&self, times: usize) {
-        eventually("the operator to write the barrier's status", async || {
-            (self.barrier_statuses() >= times).then_some(())
+        let number = self.barrier.get() + 1;
+        self.barrier.set(number);
+        let patches = self.barrier_patches();
+        self.patch("mywebservers/barrier", json!({"spec": {"port": number}})).await;
+        // The Service has a new port, and then comes the status: both are waited for where they are logged.
+        eventually("the operator to change the barrier", async || {
+            let now = self.barrier_patches();
+            (now[0] > patches[0] && now[1] > patches[1]).then_some(())
         })
         .await;
+    }
+
+    /// How often the operator has changed the barrier's Service, and its status.
+    fn barrier_patches(&self) -> [usize; 2] {
+        self.read();
+        let records = self.records.borrow();
+        ["services/mws-barrier", "mywebservers/barrier/status"].map(|what| {
+            let expected = format!("PATCH {what} 200");
+            records.all.iter().filter(|record| self.told(record) == expected).count()
+        })
     }
 
     /// Waits until a freshly started operator has looked at a MyWebserver. What was there at its start comes after what
@@ -422,6 +422,11 @@ impl World {
         }
     }
 
+    /// Whose requests are the operator's.
+    pub fn user(&self) -> String {
+        self.user.borrow().clone()
+    }
+
     /// Everything that the operator has asked for.
     pub fn records(&self) -> Vec<Record> {
         self.read();
@@ -447,8 +452,10 @@ impl World {
         records.told = records.all.len();
         // A POST does not tell a name; the barrier came last.
         for _ in 0..self.barrier_posts.take() {
-            let last = told.iter().rposition(|line| line == "POST services 201");
-            told.remove(last.expect("the barrier's Service was made"));
+            for post in ["POST deployments 201", "POST services 201"] {
+                let last = told.iter().rposition(|line| line == post);
+                told.remove(last.expect("the barrier's child was made"));
+            }
         }
         told
     }

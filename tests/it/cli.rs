@@ -1,0 +1,145 @@
+//! What the binary does with what is typed and configured wrong, and with signals.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+    time::Duration,
+};
+
+use listwatch::apiserver::Fault;
+use serde_json::json;
+
+use crate::{
+    operator::listwatch,
+    world::{Kind, Server, on},
+};
+
+fn refused(mut command: Command) -> String {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(2), "{command:?}: {said}");
+    assert_eq!(String::from_utf8(stdout).unwrap(), "", "{command:?}");
+    said
+}
+
+#[test]
+fn a_wrong_flag_exits_with_2_and_one_line_with_the_remedy() {
+    for (args, flag, remedy) in [
+        ("run --nope", "--nope", "--help"),
+        ("run bogus", "bogus", "mywebserver"),
+        ("run --max-concurrent-reconciles 0", "--max-concurrent-reconciles", "a number from 1 to 1024"),
+        ("run --health-probe-bind-address nope", "--health-probe-bind-address", "such as :8081"),
+        ("run --request-timeout 0s", "--request-timeout", "such as 30s"),
+        ("run --request-timeout soon", "--request-timeout", "such as 30s"),
+        ("run --log-level loud", "--log-level", "error, warn, info, debug, trace"),
+        ("run --log-format xml", "--log-format", "text, json"),
+        ("run --kubeconfig a --service-account-dir b", "--kubeconfig", "--service-account-dir"),
+    ] {
+        let mut command = listwatch();
+        command.args(args.split(' '));
+        let said = refused(command);
+        assert!(said.starts_with("listwatch: ") && said.contains(flag), "{args}: {said}");
+        assert!(said.contains(remedy), "{args}: {said}");
+        assert_eq!(said.lines().count(), 1, "{args}: {said}");
+    }
+}
+
+#[test]
+fn a_wrong_configuration_exits_with_2_and_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let missing = dir.path().join("missing").display().to_string();
+    let no_yaml = file("no-yaml", "not: [yaml");
+    let empty = file("empty", "apiVersion: v1\nkind: Config\n");
+    let account = dir.path().join("account").display().to_string();
+    let address = [("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", "1")];
+    let no_variables: &[(&str, &str)] = &[];
+    for (args, variables, cause) in [
+        (vec!["-n", "Bad_Name"], no_variables, "\"Bad_Name\" is not the name of a namespace"),
+        (vec![], no_variables, "this is no pod: name one of them"),
+        (vec!["--kubeconfig", &missing], no_variables, "No such file"),
+        (vec!["--kubeconfig", &no_yaml], no_variables, "not YAML"),
+        (vec!["--kubeconfig", &empty, "--context", "gone"], no_variables, "no context is called \"gone\""),
+        (vec![], &[("KUBECONFIG", &*missing)], "does not exist"),
+        (vec!["--service-account-dir", &account], no_variables, "KUBERNETES_SERVICE_HOST"),
+        (vec!["--service-account-dir", &account], &address, "ca.crt"),
+        (vec!["--service-account-dir", &account, "--context", "x"], &address, "give --kubeconfig"),
+    ] {
+        let mut command = listwatch();
+        command.arg("run").args(&args).env("HOME", Path::new("/nonexistent")).envs(variables.iter().copied());
+        let said = refused(command);
+        assert!(said.starts_with("listwatch: ") && said.contains(cause), "{args:?} {variables:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{args:?} {variables:?}: {said}");
+    }
+}
+
+#[test]
+fn the_environment_stands_in_for_a_flag() {
+    let mut command = listwatch();
+    command.arg("run").env("LISTWATCH_MAX_CONCURRENT_RECONCILES", "many");
+    assert!(refused(command).contains("--max-concurrent-reconciles"));
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_said_and_exits_with_1() {
+    on(&[Kind::Embedded], async |world| {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap().to_string();
+        let kubeconfig = world.dir.path().join("kubeconfig");
+        let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
+        fs::write(&kubeconfig, server.kubeconfig()).unwrap();
+        let mut command = listwatch();
+        command.args(["run", "--health-probe-bind-address", &address, "--kubeconfig"]).arg(kubeconfig);
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("--health-probe-bind-address") && said.contains(&address), "{said}");
+    })
+    .await;
+}
+
+fn delay(world: &crate::world::World, method: &str, path: &str, delay: Duration) {
+    let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
+    server.fault(Fault::Delay { method: method.to_owned(), path: path.to_owned(), times: 1, delay });
+}
+
+#[tokio::test]
+async fn asked_to_stop_it_finishes_what_is_in_hand_and_takes_no_more() {
+    on(&[Kind::Embedded], async |world| {
+        world.start_operator(&[]).await;
+        delay(world, "POST", "/deployments", Duration::from_secs(1));
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.operator().until_logged(&["\"applied\"", "/web\""]).await;
+        // One key at a time: this one is not in hand yet.
+        world.create_web("later", json!({"image": "nginx"})).await;
+        world.stop_operator().await;
+        assert_eq!(
+            world.transcript(),
+            ["POST deployments 201", "POST services 201", "PATCH mywebservers/web/status 200"]
+        );
+        assert!(world.find("deployments/mws-later").await.is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn asked_twice_it_stops_at_once() {
+    on(&[Kind::Embedded], async |world| {
+        world.start_operator(&[]).await;
+        delay(world, "POST", "/deployments", Duration::from_secs(60));
+        world.create_web("web", json!({"image": "nginx"})).await;
+        let mut operator = world.operator();
+        operator.until_logged(&["\"applied\"", "/web\""]).await;
+        operator.signal("TERM");
+        operator.until_logged(&["asked to stop", "SIGTERM"]).await;
+        operator.signal("INT");
+        assert_eq!(operator.ended().await.code(), Some(143));
+        assert!(operator.log().contains("asked again"));
+    })
+    .await;
+}
