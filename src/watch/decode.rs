@@ -196,7 +196,7 @@ impl<'de, K: Resource> Visitor<'de> for WatchEventVisitor<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::kinds::Service;
+    use crate::resource::kinds::{Deployment, Service};
 
     const TRANSCRIPT: &str = concat!(
         r#"{"type":"ADDED","object":{"kind":"Service","metadata":{"name":"日本語 🎉","resourceVersion":"5"}}}"#,
@@ -275,6 +275,16 @@ mod tests {
         assert!(lines.next_line().expect("short enough").is_some());
         lines.push(b"{}\n");
         assert!(lines.buffer.capacity() <= BUFFER_BYTES_KEPT);
+    }
+
+    #[test]
+    fn an_event_costs_few_allocations() {
+        let line = include_bytes!("../../tests/it/data/deployment_event.json");
+        let allocations = allocation_counter::measure(|| {
+            let event = WatchEvent::<Deployment>::from_json(line).expect("an event");
+            assert!(matches!(event, WatchEvent::Modified(Decoded::Readable(_))));
+        });
+        assert!(allocations.count_total <= 16, "{allocations:?}");
     }
 
     #[test]
