@@ -99,9 +99,9 @@ fn is_backoff(pause: Pause) -> bool {
 #[test]
 fn a_list_comes_in_pages_and_the_watch_follows_from_its_version() {
     let mut bench = Bench::new(Lists::Paged);
-    assert_eq!(bench.request(), "list version=- continue= limit=500");
+    assert_eq!(bench.request(), "list version=- continue= limit=100");
     bench.page("100", "next", &[("a", "1", "3")]);
-    assert_eq!(bench.request(), "list version=- continue=next limit=500");
+    assert_eq!(bench.request(), "list version=- continue=next limit=100");
     bench.page("100", "", &[("b", "2", "9")]);
     assert_eq!(bench.request(), "watch 100 Changes");
     assert_eq!(bench.heard(), ["+a", "+b", "synced"]);
@@ -149,12 +149,12 @@ fn an_expired_version_means_a_list_that_is_not_older() {
     let how = bench.line("ERROR", r#"{"kind":"Status","code":410,"reason":"Expired"}"#).expect("an end");
     assert_eq!(how, How::Expired);
     assert_eq!(bench.machine.end(how, MINUTE), Pause::None);
-    assert_eq!(bench.request(), "list version=100 continue= limit=500");
+    assert_eq!(bench.request(), "list version=100 continue= limit=100");
     // That one is too old as well: then the most recent, and only then with a pause.
     assert_eq!(bench.machine.end(How::Expired, BLINK), Pause::None);
-    assert_eq!(bench.request(), "list version=- continue= limit=500");
+    assert_eq!(bench.request(), "list version=- continue= limit=100");
     assert!(is_backoff(bench.machine.end(How::Expired, BLINK)));
-    assert_eq!(bench.request(), "list version=- continue= limit=500");
+    assert_eq!(bench.request(), "list version=- continue= limit=100");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_version_that_is_too_new_means_the_most_recent_list() {
     bench.machine.end(How::Expired, MINUTE);
     bench.request();
     assert_eq!(bench.machine.end(How::TooNew, BLINK), Pause::None);
-    assert_eq!(bench.request(), "list version=- continue= limit=500");
+    assert_eq!(bench.request(), "list version=- continue= limit=100");
     let status =
         r#"{"code":504,"reason":"Timeout","details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
     assert_eq!(How::from(&serde_json::from_str::<Status>(status).expect("a status")), How::TooNew);
@@ -226,7 +226,7 @@ fn a_list_from_a_restored_backup_overwrites() {
 fn a_watch_that_was_silent_to_its_end_is_checked_by_a_list() {
     let mut bench = Bench::following();
     assert_eq!(bench.machine.end(How::Clean, 5 * MINUTE), Pause::None);
-    assert_eq!(bench.request(), "list version=100 continue= limit=500");
+    assert_eq!(bench.request(), "list version=100 continue= limit=100");
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn a_refusal_that_may_pass_keeps_the_version_and_any_other_lists_again() {
     for code in [400, 405, 406, 422] {
         let mut bench = Bench::following();
         assert!(is_backoff(bench.machine.end(refused(code), BLINK)), "{code}");
-        assert_eq!(bench.request(), "list version=100 continue= limit=500", "{code}");
+        assert_eq!(bench.request(), "list version=100 continue= limit=100", "{code}");
     }
 }
 
@@ -270,7 +270,7 @@ fn a_line_that_cannot_be_read_means_a_list_which_leads_past_it() {
     for how in [How::Garbled, How::TooLong] {
         let mut bench = Bench::following();
         assert!(is_backoff(bench.machine.end(how, MINUTE)));
-        assert_eq!(bench.request(), "list version=100 continue= limit=500");
+        assert_eq!(bench.request(), "list version=100 continue= limit=100");
     }
 }
 
@@ -280,7 +280,7 @@ fn a_failing_list_is_backed_off_longer_each_time() {
     for failures in 1..6 {
         let how = How::Refused { code: 500, retry_after: None };
         assert_eq!(bench.machine.end(how, BLINK), Pause::Backoff { failures, at_least: Duration::ZERO });
-        assert_eq!(bench.request(), "list version=- continue= limit=500");
+        assert_eq!(bench.request(), "list version=- continue= limit=100");
     }
 }
 
@@ -290,7 +290,7 @@ fn a_list_cut_short_begins_anew() {
     bench.page("100", "next", &[("a", "1", "3")]);
     bench.request();
     assert!(is_backoff(bench.machine.end(How::Unreachable, BLINK)));
-    assert_eq!(bench.request(), "list version=- continue= limit=500");
+    assert_eq!(bench.request(), "list version=- continue= limit=100");
     bench.page("110", "", &[]);
     assert_eq!(
         bench.heard(),
@@ -336,11 +336,11 @@ fn a_server_without_streaming_lists_is_asked_for_pages_from_then_on() {
     for how in [How::Unsupported, How::Clean, How::Silent] {
         let mut bench = Bench::new(Lists::Streaming);
         assert_eq!(bench.machine.end(how, Duration::from_secs(30)), Pause::None);
-        assert_eq!(bench.request(), "list version=- continue= limit=500");
+        assert_eq!(bench.request(), "list version=- continue= limit=100");
         bench.page("100", "", &[]);
         bench.request();
         bench.machine.end(How::Expired, MINUTE);
-        assert_eq!(bench.request(), "list version=100 continue= limit=500");
+        assert_eq!(bench.request(), "list version=100 continue= limit=100");
     }
 }
 

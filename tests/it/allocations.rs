@@ -10,7 +10,7 @@ const EVENT: &[u8] = include_bytes!("data/deployment_event.json");
 fn one_deployment_event_takes_16_allocations() {
     let mut event = None;
     let used = allocation_counter::measure(|| event = Some(WatchEvent::<Deployment>::from_json(EVENT)));
-    let Some(Ok(WatchEvent::Added(decoded))) = event else { panic!("not read: {event:?}") };
+    let Some(Ok(WatchEvent::Modified(decoded))) = event else { panic!("not read: {event:?}") };
     assert_eq!(decoded.metadata().name, "mws-web");
     assert_eq!(used.count_total, 16);
 }
