@@ -13,6 +13,7 @@ use std::{
     cell::{Cell, RefCell},
     fs,
     ops::Deref,
+    rc::Rc,
     sync::Once,
     thread,
 };
@@ -74,7 +75,7 @@ pub enum Server {
 /// One server, and one operator in one namespace.
 pub struct World {
     // First, so that it ends while its log and its server are still there.
-    operator: RefCell<Option<Operator>>,
+    operator: RefCell<Option<Rc<Operator>>>,
     pub server: Server,
     pub hands: Hands,
     /// The service account's, with its `token`.
@@ -332,17 +333,17 @@ impl World {
         }
         all.extend(args);
         let operator = Operator::start(&self.url(), self.dir.path(), &all);
-        *self.operator.borrow_mut() = Some(operator);
+        *self.operator.borrow_mut() = Some(Rc::new(operator));
     }
 
     /// The running operator.
-    pub fn operator(&self) -> std::cell::RefMut<'_, Operator> {
-        std::cell::RefMut::map(self.operator.borrow_mut(), |operator| operator.as_mut().expect("an operator"))
+    pub fn operator(&self) -> Rc<Operator> {
+        Rc::clone(self.operator.borrow().as_ref().expect("an operator"))
     }
 
     /// Asks the operator to stop, and waits until it has.
     pub async fn stop_operator(&self) {
-        let mut operator = self.operator.borrow_mut().take().expect("an operator");
+        let operator = self.operator.borrow_mut().take().expect("an operator");
         operator.signal("TERM");
         let status = operator.ended().await;
         assert_eq!(status.code(), Some(0), "{status}");
