@@ -12,6 +12,7 @@
 use std::{
     cell::{Cell, RefCell},
     fs,
+    io::{self, Write},
     ops::Deref,
     rc::Rc,
     sync::Once,
@@ -166,7 +167,11 @@ pub fn has_real() -> bool {
     static SAID: Once = Once::new();
     let has_real = plane::assets().is_some();
     if !has_real {
-        SAID.call_once(|| eprintln!("KUBEBUILDER_ASSETS is not set: only the embedded API server is tested"));
+        // Not with `eprintln`, of which the test harness shows nothing where a test succeeds.
+        SAID.call_once(|| {
+            let text = "KUBEBUILDER_ASSETS is not set: only the embedded API server is tested";
+            let _ = writeln!(io::stderr(), "{text}");
+        });
     }
     has_real
 }
