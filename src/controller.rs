@@ -314,11 +314,12 @@ async fn reconcile<O: Operator>(
     }
 }
 
-/// A list that did not have an object is not proof: it may have been another server's, or another selector's.
+/// A list that did not have an object is not proof: it may have been another server's, or another selector's. Nor is a
+/// kind that is not served: a server that has just started may not serve it yet.
 async fn is_gone<K: Resource>(cluster: &Cluster, last: &K) -> Result<bool, Error> {
     match cluster.get_live::<Meta<K>>(&last.key()).await {
         Ok(live) => Ok(live.metadata.uid != last.metadata().uid),
-        Err(error) if error.is_not_found() || error.is_missing_kind() => Ok(true),
+        Err(error) if error.is_not_found() => Ok(true),
         Err(error) => Err(error),
     }
 }

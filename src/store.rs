@@ -313,3 +313,128 @@ impl<K: Resource> Inner<K> {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::kinds::Service;
+
+    fn object(uid: &str, version: &str) -> Service {
+        let mut object = Service::default();
+        object.metadata.name = "web".into();
+        object.metadata.uid = uid.into();
+        object.metadata.resource_version = version.into();
+        object
+    }
+
+    fn listed(version: &str, items: &[(&str, &str)]) -> (Store<Service>, Arc<Mutex<Vec<String>>>) {
+        let store = Store::default();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&heard);
+        store.listen(move |change: &Change<Service>| {
+            let of = |found: &Found<Service>| {
+                format!("{}@{}", found.metadata().uid, found.metadata().resource_version)
+            };
+            log.lock().expect("lock").push(match change {
+                Change::Applied { after, .. } => format!("+{}", of(after)),
+                Change::Deleted { last, sighting } => format!("-{} {sighting:?}", of(last)),
+                Change::Synced => return,
+            });
+        });
+        list(&store, version, items);
+        heard.lock().expect("lock").clear();
+        (store, heard)
+    }
+
+    fn list(store: &Store<Service>, version: &str, items: &[(&str, &str)]) {
+        store.list_begins();
+        store.listed(version, items.iter().map(|(uid, version)| Decoded::Readable(object(uid, version))));
+        store.list_ends(&version.into());
+    }
+
+    fn what(store: &Store<Service>) -> Option<String> {
+        let found = store.find(&Key { namespace: None, name: "web".into() })?;
+        Some(format!("{}@{}", found.metadata().uid, found.metadata().resource_version))
+    }
+
+    fn heard(heard: &Mutex<Vec<String>>) -> Vec<String> {
+        std::mem::take(&mut *heard.lock().expect("lock"))
+    }
+
+    #[test]
+    fn our_own_write_is_known_before_the_watch_tells_of_it_and_its_echo_is_no_change() {
+        let (store, log) = listed("100", &[]);
+        store.wrote(&Arc::new(object("a", "105")));
+        assert_eq!(what(&store).as_deref(), Some("a@105"));
+        store.applied(Decoded::Readable(object("a", "105")));
+        assert_eq!(heard(&log), ["+a@105"]);
+    }
+
+    #[test]
+    fn an_event_older_than_our_own_write_does_not_undo_it() {
+        let (store, log) = listed("100", &[("a", "90")]);
+        store.wrote(&Arc::new(object("a", "105")));
+        store.applied(Decoded::Readable(object("a", "103")));
+        assert_eq!(what(&store).as_deref(), Some("a@105"));
+        assert_eq!(heard(&log), ["+a@105"]);
+    }
+
+    #[test]
+    fn the_answer_to_a_write_does_not_bring_back_what_was_deleted_since() {
+        let (store, log) = listed("100", &[]);
+        store.applied(Decoded::Readable(object("a", "105")));
+        store.deleted(Decoded::Readable(object("a", "106")));
+        store.wrote(&Arc::new(object("a", "105")));
+        assert_eq!(what(&store), None);
+        assert_eq!(heard(&log), ["+a@105", "-a@105 Event"]);
+    }
+
+    #[test]
+    fn deleting_the_old_object_leaves_the_new_one_of_its_name() {
+        let (store, log) = listed("100", &[("a", "90")]);
+        store.deleted(Decoded::Readable(object("a", "101")));
+        store.wrote(&Arc::new(object("b", "103")));
+        store.deleted(Decoded::Readable(object("a", "101")));
+        assert_eq!(what(&store).as_deref(), Some("b@103"));
+        assert_eq!(heard(&log), ["-a@90 Event", "+b@103", "-a@101 Event"]);
+    }
+
+    #[test]
+    fn what_left_the_selector_and_was_brought_back_by_us_stays() {
+        let (store, log) = listed("100", &[("a", "90")]);
+        store.wrote(&Arc::new(object("a", "106")));
+        store.deleted(Decoded::Readable(object("a", "104")));
+        assert_eq!(what(&store).as_deref(), Some("a@106"));
+        assert_eq!(heard(&log), ["+a@106"]);
+    }
+
+    #[test]
+    fn a_list_that_is_older_than_our_own_write_does_not_sweep_it_away() {
+        let (store, log) = listed("100", &[]);
+        store.wrote(&Arc::new(object("a", "105")));
+        list(&store, "102", &[]);
+        assert_eq!(what(&store).as_deref(), Some("a@105"));
+        list(&store, "106", &[]);
+        assert_eq!(what(&store), None);
+        assert_eq!(heard(&log), ["+a@105", "-a@105 Inferred"]);
+    }
+
+    #[test]
+    fn nothing_is_believed_before_the_first_list() {
+        let store = Store::default();
+        store.wrote(&Arc::new(object("a", "105")));
+        assert_eq!(what(&store), None);
+        assert!(!store.is_synced());
+    }
+
+    #[test]
+    fn a_broken_object_is_there_and_becomes_readable_again() {
+        let (store, _) = listed("100", &[("a", "90")]);
+        let metadata = ObjectMeta { resource_version: "101".into(), ..object("a", "101").metadata };
+        store.applied(Decoded::Broken(Broken { metadata, error: "odd".into() }));
+        let found = store.find(&Key { namespace: None, name: "web".into() }).expect("it is there");
+        assert!(found.readable().is_none());
+        store.applied(Decoded::Readable(object("a", "102")));
+        assert_eq!(what(&store).as_deref(), Some("a@102"));
+    }
+}

@@ -285,7 +285,9 @@ impl Machine {
                 State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder },
                 How::TooNew,
             ) => {
-                self.list(Freshness::MostRecent);
+                // The server was restored from a backup. A page says its version before its objects are taken in, so
+                // that they are known to overwrite; a streaming list says it only at its end.
+                self.state = State::start(Lists::Paged, Freshness::MostRecent);
                 false
             }
             (State::Streaming { .. }, How::Unsupported | How::Clean | How::Silent) => {

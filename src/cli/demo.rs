@@ -301,18 +301,17 @@ async fn read_lines(mut body: Body, sender: mpsc::Sender<String>) {
     }
 }
 
-/// A line of the watch, less what the story is not about: `{"type":"ADDED","object":{"metadata":{"name":"web",…},…}}`.
+/// A line of the watch, less what the story is not about: `{"type":"ADDED","object":{… "name":"web" … }}`.
 fn shorten(line: &str) -> String {
     let Ok(event) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
     let (object, metadata) = (&event["object"], &event["object"]["metadata"]);
     let conditions = object["status"]["conditions"].as_array();
     let ready = conditions.into_iter().flatten().find(|condition| condition["type"] == "Ready");
-    let status = ready.map_or_else(String::new, |ready| {
-        let (status, reason) = (&ready["status"], &ready["reason"]);
-        format!(r#""conditions":[{{"type":"Ready","status":{status},"reason":{reason},…}},…]"#)
+    let ready = ready.map_or_else(String::new, |ready| {
+        format!(r#" "type":"Ready","status":{},"reason":{} …"#, ready["status"], ready["reason"])
     });
     format!(
-        r#"{{"type":{},"object":{{"metadata":{{"name":{},"resourceVersion":{},…}},"spec":{},"status":{{{status}…}}}}}}"#,
-        event["type"], metadata["name"], metadata["resourceVersion"], object["spec"],
+        r#"{{"type":{},"object":{{… "name":{},"resourceVersion":{} … "replicas":{} …{ready}}}}}"#,
+        event["type"], metadata["name"], metadata["resourceVersion"], object["spec"]["replicas"],
     )
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Resource;
 
-/// [`json_patch`] for two objects of a kind.
+/// [`json_patch()`] for two objects of a kind.
 ///
 /// What a slim type leaves out is on neither side, and so never differs.
 #[must_use]

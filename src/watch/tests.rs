@@ -350,6 +350,21 @@ fn a_streaming_list_after_expiry_is_not_older_than_what_is_known() {
     bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
     bench.machine.end(How::Expired, MINUTE);
     assert_eq!(bench.request(), "watch 60 InitialEvents");
+}
+
+#[test]
+fn after_a_restored_backup_a_streaming_list_gives_way_to_pages_once() {
+    let mut bench = Bench::new(Lists::Streaming);
+    bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
+    bench.line("ADDED", &object("a", "1", "70"));
+    bench.machine.end(How::Expired, MINUTE);
+    bench.request();
     assert_eq!(bench.machine.end(How::TooNew, Duration::from_secs(3)), Pause::None);
-    assert_eq!(bench.request(), "watch  InitialEvents");
+    assert_eq!(bench.request(), "list version=- continue= limit=500");
+    bench.heard();
+    bench.page("40", "", &[("a", "1", "30")]);
+    assert_eq!(bench.heard(), ["~a"]);
+    bench.request();
+    bench.machine.end(How::Expired, MINUTE);
+    assert_eq!(bench.request(), "watch 40 InitialEvents");
 }
