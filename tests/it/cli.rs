@@ -133,7 +133,7 @@ async fn asked_twice_it_stops_at_once() {
         world.start_operator(&[]).await;
         delay(world, "POST", "/deployments", Duration::from_secs(60));
         world.create_web("web", json!({"image": "nginx"})).await;
-        let mut operator = world.operator();
+        let operator = world.operator();
         operator.until_logged(&["\"applied\"", "/web\""]).await;
         operator.signal("TERM");
         operator.until_logged(&["asked to stop", "SIGTERM"]).await;

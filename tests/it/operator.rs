@@ -1,6 +1,7 @@
 //! The operator under test: the built binary, in a process of its own with a clean environment.
 
 use std::{
+    cell::RefCell,
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
@@ -17,7 +18,7 @@ use crate::hands::eventually;
 
 /// A running `listwatch`. Dropped: killed; its log is shown if the test has failed.
 pub struct Operator {
-    child: Child,
+    child: RefCell<Child>,
     log: PathBuf,
 }
 
@@ -45,7 +46,7 @@ impl Operator {
             .stderr(File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        Operator { child, log }
+        Operator { child: RefCell::new(child), log }
     }
 
     /// Everything that it has logged.
@@ -100,21 +101,21 @@ impl Operator {
     /// Sends it a signal, by name.
     pub fn signal(&self, name: &str) {
         // The shell has `kill` built in, whatever is installed.
-        let kill = format!("kill -{name} {}", self.child.id());
+        let kill = format!("kill -{name} {}", self.child.borrow().id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{kill}");
     }
 
     /// Waits until it has ended.
-    pub async fn ended(&mut self) -> ExitStatus {
-        let child = std::cell::RefCell::new(&mut self.child);
-        eventually("the operator to end", async || child.borrow_mut().try_wait().unwrap()).await
+    pub async fn ended(&self) -> ExitStatus {
+        eventually("the operator to end", async || self.child.borrow_mut().try_wait().unwrap()).await
     }
 }
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let child = self.child.get_mut();
+        let _ = child.kill();
+        let _ = child.wait();
         if thread::panicking() {
             let log = fs::read_to_string(&self.log).unwrap_or_else(|error| error.to_string());
             eprintln!("--- the operator's log\n{log}");

@@ -12,7 +12,9 @@
 use std::{
     cell::{Cell, RefCell},
     fs,
+    io::{self, Write},
     ops::Deref,
+    rc::Rc,
     sync::Once,
     thread,
 };
@@ -74,7 +76,7 @@ pub enum Server {
 /// One server, and one operator in one namespace.
 pub struct World {
     // First, so that it ends while its log and its server are still there.
-    operator: RefCell<Option<Operator>>,
+    operator: RefCell<Option<Rc<Operator>>>,
     pub server: Server,
     pub hands: Hands,
     /// The service account's, with its `token`.
@@ -165,7 +167,11 @@ pub fn has_real() -> bool {
     static SAID: Once = Once::new();
     let has_real = plane::assets().is_some();
     if !has_real {
-        SAID.call_once(|| eprintln!("KUBEBUILDER_ASSETS is not set: only the embedded API server is tested"));
+        // Not with `eprintln`, of which the test harness shows nothing where a test succeeds.
+        SAID.call_once(|| {
+            let text = "KUBEBUILDER_ASSETS is not set: only the embedded API server is tested";
+            let _ = writeln!(io::stderr(), "{text}");
+        });
     }
     has_real
 }
@@ -332,17 +338,17 @@ impl World {
         }
         all.extend(args);
         let operator = Operator::start(&self.url(), self.dir.path(), &all);
-        *self.operator.borrow_mut() = Some(operator);
+        *self.operator.borrow_mut() = Some(Rc::new(operator));
     }
 
     /// The running operator.
-    pub fn operator(&self) -> std::cell::RefMut<'_, Operator> {
-        std::cell::RefMut::map(self.operator.borrow_mut(), |operator| operator.as_mut().expect("an operator"))
+    pub fn operator(&self) -> Rc<Operator> {
+        Rc::clone(self.operator.borrow().as_ref().expect("an operator"))
     }
 
     /// Asks the operator to stop, and waits until it has.
     pub async fn stop_operator(&self) {
-        let mut operator = self.operator.borrow_mut().take().expect("an operator");
+        let operator = self.operator.borrow_mut().take().expect("an operator");
         operator.signal("TERM");
         let status = operator.ended().await;
         assert_eq!(status.code(), Some(0), "{status}");
