@@ -19,6 +19,8 @@ use crate::hands::eventually;
 /// A running `listwatch`. Dropped: killed; its log is shown if the test has failed.
 pub struct Operator {
     child: RefCell<Child>,
+    /// Ends the operator where this process ends without a word: an abort drops nothing.
+    watchdog: Child,
     log: PathBuf,
 }
 
@@ -46,7 +48,12 @@ impl Operator {
             .stderr(File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        Operator { child: RefCell::new(child), log }
+        let watchdog = Command::new("sh")
+            .args(["-c", &format!("read -r _; kill -9 {}", child.id())])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Operator { child: RefCell::new(child), watchdog, log }
     }
 
     /// Everything that it has logged.
@@ -113,6 +120,9 @@ impl Operator {
 
 impl Drop for Operator {
     fn drop(&mut self) {
+        // First, so that it cannot end whoever has the operator's number next.
+        let _ = self.watchdog.kill();
+        let _ = self.watchdog.wait();
         let child = self.child.get_mut();
         let _ = child.kill();
         let _ = child.wait();
