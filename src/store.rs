@@ -174,7 +174,8 @@ impl<K: Resource> Store<K> {
         let changes = {
             let mut inner = self.lock();
             inner.version = found.metadata().resource_version.clone();
-            inner.put(found)
+            let round = inner.round;
+            inner.put(found, round)
         };
         self.tell(changes);
     }
@@ -207,7 +208,8 @@ impl<K: Resource> Store<K> {
         let changes = {
             let mut inner = self.lock();
             inner.went_back |= compare_versions(version, &inner.version) == Some(Ordering::Less);
-            items.into_iter().flat_map(|item| inner.put(item.into())).collect::<Vec<_>>()
+            let round = inner.round;
+            items.into_iter().flat_map(|item| inner.put(item.into(), round)).collect::<Vec<_>>()
         };
         self.tell(changes);
     }
@@ -235,7 +237,9 @@ impl<K: Resource> Store<K> {
             let is_ahead =
                 compare_versions(&metadata.resource_version, &inner.version) == Some(Ordering::Greater);
             if is_ahead || inner.objects.contains_key(&metadata.key()) {
-                inner.put(Found::Readable(Arc::clone(object)))
+                // It was in no list: one that is coming in may lack it because it is gone again.
+                let unlisted = inner.round.wrapping_sub(1);
+                inner.put(Found::Readable(Arc::clone(object)), unlisted)
             } else {
                 Vec::new()
             }
@@ -259,14 +263,15 @@ impl<K: Resource> Store<K> {
 
 impl<K: Resource> Inner<K> {
     /// Keeps what is newer than what we have. The same version again is no change.
-    fn put(&mut self, after: Found<K>) -> Vec<Change<K>> {
-        let round = self.round;
+    fn put(&mut self, after: Found<K>, round: u32) -> Vec<Change<K>> {
         let Some(entry) = self.objects.get_mut(&after.metadata().key()) else {
             let key = after.metadata().key();
             self.objects.insert(key, Entry { found: after.clone(), round });
             return vec![Change::Applied { before: None, after }];
         };
-        entry.round = round;
+        if round == self.round {
+            entry.round = round;
+        }
         let (had, has) = (entry.found.metadata(), after.metadata());
         let order = compare_versions(&has.resource_version, &had.resource_version);
         let is_known = had.resource_version == has.resource_version && had.uid == has.uid;
@@ -417,6 +422,19 @@ mod tests {
         list(&store, "106", &[]);
         assert_eq!(what(&store), None);
         assert_eq!(heard(&log), ["+a@105", "-a@105 Inferred"]);
+    }
+
+    #[test]
+    fn a_write_that_is_answered_while_a_list_comes_in_leaves_no_phantom() {
+        for known in [&[][..], &[("a", "90")]] {
+            let (store, _) = listed("93", known);
+            store.list_begins();
+            store.wrote(&Arc::new(object("a", "95")));
+            // It was deleted at 97: this list does not have it, and the watch from 100 will not tell.
+            store.listed("100", []);
+            store.list_ends(&"100".into());
+            assert_eq!(what(&store), None);
+        }
     }
 
     #[test]
