@@ -1,6 +1,7 @@
 //! The few built-in kinds that we read and write, with only the fields that we use.
 //!
 //! What is named here is what an operator owns or looks at; the rest of an object stays on the server, untouched.
+//! What the API server leaves out when it is empty is left out here, too: a patch cannot change what is not there.
 //! Lists that nearly always have one or two items are kept in place (`SmallVec`): thousands of objects are held, and each
 //! allocation has its price in time and memory.
 
@@ -240,8 +241,10 @@ pub struct ServiceSpec {
     /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`.
     pub r#type: SmolStr,
     /// Which Pods answer.
+    #[serde(skip_serializing_if = "Labels::is_empty")]
     pub selector: Labels,
     /// Where it listens.
+    #[serde(skip_serializing_if = "SmallVec::is_empty")]
     pub ports: SmallVec<[ServicePort; 1]>,
 }
 
