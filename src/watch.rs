@@ -141,6 +141,11 @@ pub enum How {
         /// When to come back.
         retry_after: Option<Duration>,
     },
+    /// The server ended an open watch, because it cannot tell what comes next.
+    Failed {
+        /// When to come back.
+        retry_after: Option<Duration>,
+    },
     /// A line or a page was not what it should be.
     Garbled,
     /// A line was longer than [`decode::LINE_BYTES_MAX`].
@@ -229,21 +234,23 @@ impl Machine {
     pub fn line<K: Resource>(&mut self, event: WatchEvent<K>, store: &Store<K>) -> Option<How> {
         self.lines += 1;
         match event {
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => match self.state {
-                // In no order, so their versions mean nothing for resuming.
-                State::Streaming { .. } => store.listed("", [object]),
-                State::Listing { .. } | State::Following => {
-                    self.version = object.metadata().resource_version.clone();
-                    store.applied(object);
-                }
-            },
+            // In no order, so their versions mean nothing for resuming.
+            WatchEvent::Added(object) if self.is_streaming() => store.listed("", [object]),
+            // A server that does not know `sendInitialEvents` tells of changes, and never of the end.
+            WatchEvent::Modified(_) | WatchEvent::Deleted(_) if self.is_streaming() => {
+                return Some(How::Unsupported);
+            }
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                self.version = object.metadata().resource_version.clone();
+                store.applied(object);
+            }
             WatchEvent::Deleted(object) => {
                 self.version = object.metadata().resource_version.clone();
                 store.deleted(object);
             }
             WatchEvent::Bookmark { version, ends_initial_events } => match self.state {
                 State::Streaming { .. } if ends_initial_events => self.list_is_complete(version, store),
-                State::Streaming { .. } => {}
+                State::Streaming { .. } => return Some(How::Unsupported),
                 State::Listing { .. } | State::Following => {
                     store.bookmark(&version);
                     self.version = version;
@@ -256,6 +263,10 @@ impl Machine {
         None
     }
 
+    fn is_streaming(&self) -> bool {
+        matches!(self.state, State::Streaming { .. })
+    }
+
     fn list_is_complete<K: Resource>(&mut self, version: SmolStr, store: &Store<K>) {
         store.list_ends(&version);
         self.version = version;
@@ -265,7 +276,8 @@ impl Machine {
     /// A request has ended, other than by a page: what comes next, and how soon.
     pub fn end(&mut self, how: How, lasted: Duration) -> Pause {
         let was_following = self.state == State::Following;
-        if was_following && lasted >= HEALTHY {
+        let was_open = matches!(how, How::Clean | How::Cut | How::Silent | How::Expired);
+        if was_following && was_open && lasted >= HEALTHY {
             self.failures = 0;
         }
         let was_very_short = lasted < VERY_SHORT && self.lines == 0;
@@ -310,7 +322,8 @@ impl Machine {
                 true
             }
         };
-        if let How::Refused { retry_after: Some(asked), .. } = how {
+        if let How::Refused { retry_after: Some(asked), .. } | How::Failed { retry_after: Some(asked) } = how
+        {
             at_least = asked;
         }
         if !is_failure {
@@ -365,9 +378,12 @@ impl From<&Status> for How {
         if status.is_too_new() {
             return How::TooNew;
         }
-        let retry_after =
-            Some(Duration::from_secs(status.details.retry_after_seconds)).filter(|d| !d.is_zero());
-        How::Refused { code: status.code, retry_after }
+        // Asked of the error, because it knows the limit of what may be asked for.
+        let retry_after = Error::refused("watch", "", status.clone()).retry_after();
+        match status.code {
+            429 => How::Refused { code: 429, retry_after },
+            _ => How::Failed { retry_after },
+        }
     }
 }
 
@@ -392,6 +408,7 @@ pub async fn watch<K: Resource>(
                 health.within(LIST_LIMIT);
                 match client.list_page::<K>(&scope, &page).await {
                     Ok(page) => {
+                        health.well();
                         machine.page(page, store);
                         continue;
                     }
@@ -491,7 +508,7 @@ impl End {
         let how = match error.code() {
             _ if error.is_expired() => How::Expired,
             _ if error.is_too_new() => How::TooNew,
-            Some(200) => How::Garbled,
+            None if error.is_unreadable() => How::Garbled,
             Some(422) => How::Unsupported,
             Some(code) => How::Refused { code, retry_after: error.retry_after() },
             None => How::Unreachable,

@@ -14,7 +14,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// What one watch says of itself while it runs.
 #[derive(Debug)]
 pub struct Health {
-    /// What is watched, for people: `deployments.apps in all namespaces`.
+    /// What is watched, for people: `deployments in all namespaces, labels app=web`.
     what: String,
     state: Mutex<State>,
 }
@@ -25,6 +25,17 @@ struct State {
     due: Instant,
     problem: Option<String>,
     is_synced: bool,
+    has_ended: bool,
+}
+
+/// Says that a watch has ended, however it did.
+#[must_use]
+pub(crate) struct Ended<'a>(&'a Health);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.lock().has_ended = true;
+    }
 }
 
 impl Health {
@@ -33,7 +44,12 @@ impl Health {
     pub fn new(what: String) -> Health {
         Health {
             what,
-            state: Mutex::new(State { due: Instant::now() + GRACE, problem: None, is_synced: false }),
+            state: Mutex::new(State {
+                due: Instant::now() + GRACE,
+                problem: None,
+                is_synced: false,
+                has_ended: false,
+            }),
         }
     }
 
@@ -81,10 +97,15 @@ impl Health {
         self.lock().problem.clone()
     }
 
-    /// The watch did not do what it should have done by now, not even give up.
+    pub(crate) fn ended_when_dropped(&self) -> Ended<'_> {
+        Ended(self)
+    }
+
+    /// The watch did not do what it should have done by now, not even give up; or it has ended.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
-        Instant::now() > self.lock().due + GRACE
+        let state = self.lock();
+        state.has_ended || Instant::now() > state.due + GRACE
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

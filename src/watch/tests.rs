@@ -300,6 +300,41 @@ fn a_list_cut_short_begins_anew() {
 }
 
 #[test]
+fn an_error_about_what_comes_next_leads_past_it_by_a_list() {
+    let mut bench = Bench::following();
+    let how = bench.line("ERROR", r#"{"code":500,"reason":"InternalError"}"#).expect("an end");
+    assert!(is_backoff(bench.machine.end(how, MINUTE)));
+    assert_eq!(bench.request(), "list version=100 continue= limit=100");
+}
+
+#[test]
+fn what_a_server_asks_for_has_a_limit() {
+    let mut bench = Bench::following();
+    let how = bench.line("ERROR", r#"{"code":429,"details":{"retryAfterSeconds":18446744073709551615}}"#);
+    let Some(How::Refused { retry_after: Some(asked), .. }) = how else { panic!("{how:?}") };
+    assert!(asked <= MINUTE);
+}
+
+#[test]
+fn only_an_open_watch_proves_health() {
+    let mut bench = Bench::following();
+    for failures in 1..4 {
+        let how = How::Refused { code: 504, retry_after: None };
+        assert_eq!(bench.machine.end(how, 2 * MINUTE), Pause::Backoff { failures, at_least: Duration::ZERO });
+        bench.request();
+    }
+}
+
+#[test]
+fn a_server_that_ignores_the_wish_for_initial_events_is_found_out_by_its_first_change() {
+    for (kind, line) in [("MODIFIED", object("a", "1", "70")), ("BOOKMARK", bookmark("70"))] {
+        let mut bench = Bench::new(Lists::Streaming);
+        bench.line("ADDED", &object("a", "1", "60"));
+        assert_eq!(bench.line(kind, &line), Some(How::Unsupported));
+    }
+}
+
+#[test]
 fn unknown_events_are_passed_over() {
     let mut bench = Bench::following();
     assert_eq!(bench.line("RENAMED", &object("a", "1", "101")), None);
@@ -360,7 +395,7 @@ fn after_a_restored_backup_a_streaming_list_gives_way_to_pages_once() {
     bench.machine.end(How::Expired, MINUTE);
     bench.request();
     assert_eq!(bench.machine.end(How::TooNew, Duration::from_secs(3)), Pause::None);
-    assert_eq!(bench.request(), "list version=- continue= limit=500");
+    assert_eq!(bench.request(), "list version=- continue= limit=100");
     bench.heard();
     bench.page("40", "", &[("a", "1", "30")]);
     assert_eq!(bench.heard(), ["~a"]);
