@@ -18,7 +18,7 @@ mod tests;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -45,13 +45,14 @@ const MADE_BY_US: &str = "app.kubernetes.io/managed-by=mywebserver-operator";
 const CONTAINER: &str = "web";
 /// The name of the port on which it listens.
 const PORT: &str = "http";
-/// How soon to look again at an object of ours whose name is taken: no watch of ours shows what somebody else does
-/// to their own. Under a minute, as promised.
-const CONFLICT_RECHECK: Duration = Duration::from_secs(45);
+/// How soon to look again where we wait for what no watch of ours may show: somebody else's object that has the name of
+/// a child of ours. Under a minute, as promised.
+const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
 
-/// The same correction so many times without a pause is a fight: another controller wants what we do not.
+/// The same correction so many times without a pause is a fight: another controller wants what we do not. It is given
+/// up until the pause is over, so that the two of them do not write without end.
 const FIGHT_ROUNDS: u32 = 5;
-/// How long it must have been left alone for the fight to be over: longer than the longest backoff.
+/// How long after the last correction the next one is tried.
 const FIGHT_PAUSE: Duration = Duration::from_secs(120);
 
 /// A web server, as asked for.
@@ -245,41 +246,29 @@ impl Operator for MyWebservers {
 
         let (deployment, service) = match (deployment, service) {
             // It went wrong, and says nothing about the object.
-            (Child::Failed(error), _) | (_, Child::Failed(error)) if Refusal::of(&error).is_none() => {
+            (Child::Failed { error, .. }, _) | (_, Child::Failed { error, .. })
+                if Refusal::of(&error).is_none() =>
+            {
                 return Err(error);
             }
             children => children,
         };
-        let status = status::of(&web, &children.service.spec.selector, &deployment, &service, &now());
-        let mut reported = Ok(());
-        if status != web.status {
-            let is_ready = status.is_ready();
-            if is_ready != web.status.is_ready() {
-                info!(key = %web.key(), generation = web.metadata.generation, ready = is_ready, "{}", status.summary());
-            }
-            reported = self.cluster.patch_status(&*web, &status).await.map(drop);
-        }
+        let reported = self.report(&web, &children, &deployment, &service).await;
         match (deployment, service) {
             // Also where the status could not be written: this came first, and is what must be mended first.
-            (Child::Failed(error), _) | (_, Child::Failed(error)) => {
-                if let Some(refusal) = Refusal::of(&error) {
-                    self.events.record(
-                        &*web,
-                        EventType::Warning,
-                        "Failed",
-                        format!("{}: {error}", refusal.reason()),
-                    );
-                }
+            (Child::Failed { error, .. }, _) | (_, Child::Failed { error, .. }) => {
+                let reason = Refusal::of(&error).unwrap_or(Refusal::Other).reason();
+                self.events.record(&*web, EventType::Warning, "Failed", format!("{reason}: {error}"));
                 Err(error)
             }
             (Child::NotOurs(problem), _) | (_, Child::NotOurs(problem)) => {
                 reported?;
                 self.events.record(&*web, EventType::Warning, "NameConflict", problem);
-                Ok(Next::After(CONFLICT_RECHECK))
+                Ok(Next::After(UNSEEN_RECHECK))
             }
-            (Child::Kept(_) | Child::Awaited(_), Child::Kept(_) | Child::Awaited(_)) => {
-                reported.map(|()| Next::OnChange)
-            }
+            // As a rule its end is an event. But it may have lost our label, and no watch of ours would show it.
+            (Child::Awaited(_), _) | (_, Child::Awaited(_)) => reported.map(|()| Next::After(UNSEEN_RECHECK)),
+            (Child::Kept(_), Child::Kept(_)) => reported.map(|()| Next::OnChange),
         }
     }
 
@@ -307,98 +296,109 @@ impl MyWebservers {
     where
         K: Resource + Serialize,
     {
-        let result = match children.get(&desired.key()) {
-            Some(live) => self.mend(web, desired, live, done).await,
-            None => match self.cluster.create(desired).await {
-                Ok(created) => {
-                    done.created.push(format!("{} {}", K::KIND, created.metadata().name));
-                    Ok(Child::Kept(created))
-                }
-                // Somebody else's, or ours without our label, which our watch does not show.
-                Err(error) if error.is_already_exists() => {
-                    match self.cluster.get_live::<K>(&desired.key()).await {
-                        Ok(live) => self.mend(web, desired, Arc::new(live), done).await,
-                        Err(error) => Err(error),
-                    }
-                }
-                Err(error) => Err(error),
+        let key = desired.key();
+        if let Some(live) = children.get(&key) {
+            return self.mend(web, desired, live, done).await;
+        }
+        match self.cluster.create(desired).await {
+            Ok(created) => {
+                done.created.push(format!("{} {}", K::KIND, key.name));
+                Child::Kept(created)
+            }
+            // Somebody else's, or ours without our label, which our watch does not show.
+            Err(error) if error.is_already_exists() => match self.cluster.get_live::<K>(&key).await {
+                Ok(live) => self.mend(web, desired, Arc::new(live), done).await,
+                Err(error) => Child::Failed { error, live: None },
             },
-        };
-        result.unwrap_or_else(Child::Failed)
+            Err(error) => Child::Failed { error, live: None },
+        }
     }
 
-    async fn mend<K>(
-        &self,
-        web: &MyWebserver,
-        desired: &K,
-        live: Arc<K>,
-        done: &mut Done,
-    ) -> Result<Child<K>, Error>
+    async fn mend<K>(&self, web: &MyWebserver, desired: &K, live: Arc<K>, done: &mut Done) -> Child<K>
     where
         K: Resource + Serialize,
     {
-        let owner = live.metadata().controller();
-        if owner.is_none_or(|owner| owner.uid != web.metadata.uid) {
-            let is_predecessors =
-                owner.is_some_and(|owner| owner.is_a::<MyWebserver>() && owner.name == web.metadata.name);
-            if !is_predecessors {
-                return Ok(Child::NotOurs(not_ours(&*live)));
+        match live.metadata().controller() {
+            Some(owner) if owner.uid == web.metadata.uid => {}
+            // A predecessor's, of our name: it goes as its owner has gone.
+            Some(owner) if owner.is_a::<MyWebserver>() && owner.name == web.metadata.name => {
+                let is_going = live.metadata().is_terminating();
+                let deleted = if is_going { Ok(()) } else { self.cluster.delete(&*live).await };
+                return match deleted {
+                    Ok(()) => Child::Awaited(live),
+                    Err(error) => Child::Failed { error, live: None },
+                };
             }
-            // Its owner of our name is gone; so will it be.
-            if !live.metadata().is_terminating() {
-                self.cluster.delete(&*live).await?;
-            }
-            return Ok(Child::Awaited(live));
+            Some(_) | None => return Child::NotOurs(not_ours(&*live)),
         }
         if live.metadata().is_terminating() {
-            return Ok(Child::Awaited(live));
+            return Child::Awaited(live);
         }
         let operations = diff::between(&*live, desired);
         if operations.is_empty() {
-            return Ok(Child::Kept(live));
+            return Child::Kept(live);
         }
         let paths: Vec<_> = operations.iter().filter_map(|operation| operation["path"].as_str()).collect();
         let change = format!("{} {} at {}", K::KIND, live.metadata().name, paths.join(" "));
-        let patched = self.cluster.patch(&*live, operations).await?;
-        if web.metadata.generation == web.status.observed_generation {
+        let is_drift = web.metadata.generation == web.status.observed_generation;
+        let correction = format!("{}: {change}", web.key());
+        if is_drift && self.fights.is_on(&correction) {
+            let error = Error::new("keep", change, "somebody else keeps changing it back; backing off");
+            return Child::Failed { error, live: Some(live) };
+        }
+        let patched = match self.cluster.patch(&*live, operations).await {
+            Ok(patched) => patched,
+            Err(error) => return Child::Failed { error, live: Some(live) },
+        };
+        if is_drift {
             info!(key = %web.key(), change, "drift corrected");
-            if self.fights.is_one(&format!("{}: {change}", web.key())) {
-                return Err(Error::new("keep", change, "somebody else keeps changing it back; backing off"));
-            }
+            self.fights.corrected(correction);
             done.restored.push(change);
         } else {
             done.updated.push(change);
         }
-        let still: Vec<_> = diff::between(&*patched, desired);
-        if let Some(operation) = still.first() {
+        if let Some(operation) = diff::between(&*patched, desired).first() {
             let cause = format!("something in the API server undoes our change of {}", operation["path"]);
-            return Err(Error::new("patch", format!("{}/{}", K::PLURAL, desired.key()), cause));
+            let error = Error::new("patch", format!("{}/{}", K::PLURAL, desired.key()), cause);
+            return Child::Failed { error, live: Some(patched) };
         }
-        Ok(Child::Kept(patched))
+        Child::Kept(patched)
     }
 
+    /// Writes the status, if there is news.
+    async fn report(
+        &self,
+        web: &MyWebserver,
+        children: &Children,
+        deployment: &Child<Deployment>,
+        service: &Child<Service>,
+    ) -> Result<(), Error> {
+        let status = status::of(web, &children.service.spec.selector, deployment, service, &now());
+        if status == web.status {
+            return Ok(());
+        }
+        let is_ready = status.is_ready();
+        if is_ready != web.status.is_ready() {
+            info!(key = %web.key(), generation = web.metadata.generation, ready = is_ready, "{}", status.summary());
+        }
+        self.cluster.patch_status(web, &status).await.map(drop)
+    }
+
+    /// A conflict means that it has changed since, perhaps was orphaned: it is looked at again when the watch has told.
     async fn drop_child<K: Resource>(
         &self,
         owner: &MyWebserver,
         key: &Key,
         children: &Watch<K>,
     ) -> Result<(), Error> {
-        let Some(mut child) = children.get(key) else { return Ok(()) };
-        loop {
-            let is_owned = child.metadata().controller().is_some_and(|by| by.uid == owner.metadata.uid);
-            if !is_owned || child.metadata().is_terminating() {
-                return Ok(());
-            }
-            match self.cluster.delete(&*child).await {
-                Err(error) if error.is_not_found() => return Ok(()),
-                // Changed since; perhaps it was orphaned. Look again.
-                Err(error) if error.is_conflict() => match self.cluster.get_live(key).await {
-                    Ok(live) => child = Arc::new(live),
-                    Err(error) if error.is_not_found() => return Ok(()),
-                    Err(error) => return Err(error),
-                },
-                result => return result,
-            }
+        let Some(child) = children.get(key) else { return Ok(()) };
+        let is_owned = child.metadata().controller().is_some_and(|by| by.uid == owner.metadata.uid);
+        if !is_owned || child.metadata().is_terminating() {
+            return Ok(());
+        }
+        match self.cluster.delete(&*child).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 }
@@ -410,14 +410,23 @@ struct Fights {
 }
 
 impl Fights {
-    /// Counts a correction. True: there were so many in a row that somebody must be undoing them.
-    fn is_one(&self, correction: &str) -> bool {
-        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        rounds.retain(|_, (_, last)| last.elapsed() < FIGHT_PAUSE);
-        let (count, last) = rounds.entry(correction.to_owned()).or_insert((0, Instant::now()));
+    /// Whether the correction was made so often that somebody must be undoing it.
+    fn is_on(&self, correction: &str) -> bool {
+        self.rounds().get(correction).is_some_and(|(count, _)| *count >= FIGHT_ROUNDS)
+    }
+
+    fn corrected(&self, correction: String) {
+        let mut rounds = self.rounds();
+        let (count, last) = rounds.entry(correction).or_insert((0, Instant::now()));
         *count += 1;
         *last = Instant::now();
-        *count > FIGHT_ROUNDS
+    }
+
+    /// Those of which the last correction is not long ago.
+    fn rounds(&self) -> MutexGuard<'_, HashMap<String, (u32, Instant)>> {
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        rounds.retain(|_, (_, last)| last.elapsed() < FIGHT_PAUSE);
+        rounds
     }
 }
 

@@ -1,4 +1,4 @@
-//! The CustomResourceDefinition of MyWebserver: `listwatch crd mywebserver` prints it.
+//! The CustomResourceDefinition of MyWebserver: `listwatch crd` prints it.
 
 use schemars::JsonSchema;
 use serde_json::{Value, json};

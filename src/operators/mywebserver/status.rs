@@ -71,7 +71,22 @@ pub enum Child<K> {
     /// Somebody else's object has its name: what to tell people.
     NotOurs(String),
     /// It could not be made so.
-    Failed(Error),
+    Failed {
+        /// Why.
+        error: Error,
+        /// As it is, if it is ours at all.
+        live: Option<Arc<K>>,
+    },
+}
+
+impl<K> Child<K> {
+    /// Ours, as it is, whether or not it is as it should be.
+    fn live(&self) -> Option<&K> {
+        match self {
+            Child::Kept(live) | Child::Awaited(live) | Child::Failed { live: Some(live), .. } => Some(live),
+            Child::NotOurs(_) | Child::Failed { live: None, .. } => None,
+        }
+    }
 }
 
 /// Why the API server will not have a child, until somebody does something about it.
@@ -103,8 +118,8 @@ impl Refusal {
         }
         let is_denied = error.status().is_some_and(|status| status.message.contains("denied"));
         match error.code() {
-            None if error.is_connection() => None,
-            Some(401 | 408 | 409 | 429 | 500..) => None,
+            None if error.is_connection() || error.is_interrupted() => None,
+            Some(401 | 404 | 408 | 409 | 429 | 500..) => None,
             Some(403 | 422 | 400) if is_denied => Some(Refusal::AdmissionDenied),
             Some(403) => Some(Refusal::Forbidden),
             Some(422) => Some(Refusal::InvalidSpec),
@@ -154,16 +169,13 @@ pub fn of(
     service: &Child<Service>,
     now: &str,
 ) -> Status {
-    let rollout = match deployment {
-        Child::Kept(deployment) => deployment.status.clone(),
-        Child::Awaited(_) | Child::NotOurs(_) | Child::Failed(_) => DeploymentStatus::default(),
-    };
-    let stalled = stalled(deployment, service);
+    let nothing = DeploymentStatus::default();
+    let rollout = deployment.live().map_or(&nothing, |deployment| &deployment.status);
     let conditions = [
         ("Ready", Some(ready(web, deployment, service))),
-        ("Available", Some(available(deployment))),
-        ("Progressing", Some(progressing(deployment))),
-        ("Stalled", stalled),
+        ("Available", Some(available(deployment.live()))),
+        ("Progressing", Some(progressing(deployment.live()))),
+        ("Stalled", stalled(deployment, service)),
     ];
     let conditions = conditions
         .into_iter()
@@ -178,23 +190,20 @@ pub fn of(
     }
 }
 
-/// The status of an object that does not decode. The rest of what was reported stays.
+/// The status of an object that does not decode. What was reported of its children stays.
 #[must_use]
 pub fn of_unreadable(web: &Unreadable, error: &str, now: &str) -> Status {
-    let conditions = [("Ready", "False"), ("Stalled", "True")].map(|(name, status)| {
-        condition(
-            &web.status,
-            web.metadata.generation,
-            name,
-            said(status, Refusal::InvalidSpec.reason(), error),
-            now,
-        )
-    });
-    Status {
-        observed_generation: web.metadata.generation,
-        conditions: conditions.into(),
-        ..web.status.clone()
+    let generation = web.metadata.generation;
+    let mut status = Status { observed_generation: generation, ..web.status.clone() };
+    for (name, verdict) in [("Ready", "False"), ("Stalled", "True")] {
+        let said = said(verdict, Refusal::InvalidSpec.reason(), error);
+        let news = condition(&web.status, generation, name, said, now);
+        match status.conditions.iter_mut().find(|condition| condition.r#type == name) {
+            Some(known) => *known = news,
+            None => status.conditions.push(news),
+        }
     }
+    status
 }
 
 /// Says it, and since when it is so.
@@ -259,15 +268,15 @@ fn trouble<K>(kind: &str, child: &Child<K>) -> Option<Said> {
             format_smolstr!("the {kind} is being deleted and will be made anew"),
         )),
         Child::NotOurs(message) => Some(said("False", "NameConflict", message.as_str())),
-        Child::Failed(error) => {
+        Child::Failed { error, .. } => {
             let refusal = Refusal::of(error).unwrap_or(Refusal::Other);
             Some(said("False", refusal.reason(), format_smolstr!("{error}")))
         }
     }
 }
 
-fn available(deployment: &Child<Deployment>) -> Said {
-    let Child::Kept(deployment) = deployment else {
+fn available(deployment: Option<&Deployment>) -> Said {
+    let Some(deployment) = deployment else {
         return said("False", "DeploymentMissing", "there is no Deployment of ours");
     };
     match reported(deployment, "Available") {
@@ -278,8 +287,8 @@ fn available(deployment: &Child<Deployment>) -> Said {
     }
 }
 
-fn progressing(deployment: &Child<Deployment>) -> Said {
-    let Child::Kept(deployment) = deployment else {
+fn progressing(deployment: Option<&Deployment>) -> Said {
+    let Some(deployment) = deployment else {
         return said("False", "DeploymentMissing", "there is no Deployment of ours");
     };
     match reported(deployment, "Progressing") {
@@ -305,7 +314,7 @@ fn dead_end<K>(child: &Child<K>) -> Option<Said> {
     match child {
         Child::Kept(_) | Child::Awaited(_) => None,
         Child::NotOurs(message) => Some(said("True", "NameConflict", message.as_str())),
-        Child::Failed(error) => {
+        Child::Failed { error, .. } => {
             let refusal = Refusal::of(error).filter(|refusal| refusal.is_stalled())?;
             Some(said("True", refusal.reason(), format_smolstr!("{error}")))
         }

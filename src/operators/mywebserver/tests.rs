@@ -222,15 +222,32 @@ fn a_refusal_is_told_of_and_stalls_where_waiting_does_not_help() {
         (refused(405, "MethodNotAllowed", "no"), "ReconcileFailed", false),
     ];
     for (error, reason, is_stalled) in cases {
-        let said = said(&web(2), &Child::Failed(error), &service());
+        let said = said(&web(2), &Child::Failed { error, live: None }, &service());
         assert_eq!(said[0], format!("Ready=False {reason}"));
         assert_eq!(said.contains(&format!("Stalled=True {reason}")), is_stalled, "{said:?}");
     }
 }
 
 #[test]
+fn a_refused_update_leaves_what_serves_in_the_status() {
+    let serving = json!({
+        "observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
+        "conditions": [{"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable"}],
+    });
+    let Child::Kept(live) = deployment(serving) else { panic!("not kept") };
+    let error = refused(403, "Forbidden", "admission webhook \"no\" denied the request");
+    let refused = Child::Failed { error, live: Some(live) };
+    let status = status::of(&web(2), &Labels::default(), &refused, &service(), NOW);
+    assert_eq!((status.replicas, status.ready_replicas, status.available_replicas), (2, 2, 2));
+    assert_eq!(
+        said(&web(2), &refused, &service())[..2],
+        ["Ready=False AdmissionDenied", "Available=True MinimumReplicasAvailable"]
+    );
+}
+
+#[test]
 fn what_goes_away_by_trying_again_is_no_refusal() {
-    for code in [401, 408, 409, 429, 500, 503, 504] {
+    for code in [401, 404, 408, 409, 429, 500, 503, 504] {
         assert_eq!(status::Refusal::of(&refused(code, "", "")), None, "{code}");
     }
 }
@@ -273,13 +290,18 @@ fn an_unreadable_object_keeps_what_was_reported_of_its_replicas() {
     );
 }
 
-#[test]
-fn a_fight_is_the_same_correction_again_and_again() {
+#[tokio::test(start_paused = true)]
+async fn a_fight_is_the_same_correction_again_and_again_until_a_pause() {
     let fights = Fights::default();
-    let rounds: Vec<_> =
-        (0..7).map(|_| fights.is_one("default/web: Service mws-web at /spec/ports")).collect();
-    assert_eq!(rounds, [false, false, false, false, false, true, true]);
-    assert!(!fights.is_one("default/web: Service mws-web at /spec/type"));
+    let correction = "default/web: Service mws-web at /spec/ports";
+    for _ in 0..FIGHT_ROUNDS {
+        assert!(!fights.is_on(correction));
+        fights.corrected(correction.to_owned());
+    }
+    assert!(fights.is_on(correction));
+    assert!(!fights.is_on("default/web: Service mws-web at /spec/type"));
+    tokio::time::advance(FIGHT_PAUSE).await;
+    assert!(!fights.is_on(correction));
 }
 
 #[test]
