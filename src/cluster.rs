@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Cluster::watch ──► one stream, one Store per kind and scope, whoever asks
-//!   Cluster::create ─► POST ─► the answer goes into every open Store that holds the object
+//!   Cluster::create ─► POST ─► the answer goes into every open Store of its kind and selection
 //! ```
 //!
 //! A write's answer is newer than what the watch has told so far. An operator that read only what the watch told would
@@ -175,10 +175,6 @@ impl<K: Resource> Stream<K> {
     fn open(client: Client, scope: Scope, lists: Lists) -> Stream<K> {
         let store = Arc::new(Store::default());
         let health = Arc::new(Health::new(format!("{} in {scope}", K::PLURAL)));
-        let task = tokio::spawn({
-            let (scope, store, health) = (scope.clone(), Arc::clone(&store), Arc::clone(&health));
-            async move { watch::watch(client, scope, lists, &store, &health).await }
-        });
         store.listen({
             let (store, health) = (Arc::downgrade(&store), Arc::clone(&health));
             move |change| {
@@ -186,6 +182,14 @@ impl<K: Resource> Stream<K> {
                     health.synced();
                     info!(watch = health.what(), objects = store.len(), "synced");
                 }
+            }
+        });
+        let task = tokio::spawn({
+            let (scope, store, health) = (scope.clone(), Arc::clone(&store), Arc::clone(&health));
+            async move {
+                // A panic must not pass for silence.
+                let _ended = health.ended_when_dropped();
+                watch::watch(client, scope, lists, &store, &health).await;
             }
         });
         Stream { scope, store, health, task }
@@ -217,10 +221,9 @@ impl<K: Resource> Watch<K> {
         self.streams.iter().filter(|stream| stream.scope.covers(key)).all(|stream| stream.store.is_synced())
     }
 
-    /// Whether everything is known.
-    #[must_use]
-    pub fn is_synced(&self) -> bool {
-        self.streams.iter().all(|stream| stream.store.is_synced())
+    /// Whether a label selector hides some of what exists.
+    pub(crate) fn is_filtered(&self) -> bool {
+        self.streams.iter().any(|stream| !stream.scope.labels.is_empty())
     }
 
     pub(crate) fn find(&self, key: &Key) -> Option<Found<K>> {

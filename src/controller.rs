@@ -293,7 +293,9 @@ async fn reconcile<O: Operator>(
     key: &Key,
 ) -> Result<Next, Error> {
     if let Some((last, sighting)) = desk.gone(key) {
-        if sighting == Sighting::Event || is_gone(cluster, &*last).await? {
+        // Where a selector filters, DELETED only says that the object left the selection.
+        let is_certain = sighting == Sighting::Event && !desk.objects.is_filtered();
+        if is_certain || is_gone(cluster, &*last).await? {
             debug!(kind = O::Kind::KIND, %key, "deleted");
             operator.deleted(Arc::clone(&last)).await?;
         }
@@ -329,7 +331,7 @@ impl<K: Resource> Desk<K> {
         match change {
             Change::Applied { before, after } => {
                 let urgency = match before {
-                    None if !self.objects.is_synced() => Urgency::Backlog,
+                    None if !self.objects.is_synced_for(&after.metadata().key()) => Urgency::Backlog,
                     Some(before) if before.metadata().generation == after.metadata().generation => {
                         Urgency::Change
                     }

@@ -49,9 +49,10 @@
 //!
 //! - [`resource`], [`watch::decode`], [`watch::Machine`], [`store`] and [`backoff`] name no socket and await nothing.
 //! - Only `client/http.rs` connects; only [`admin`] and the embedded API server listen.
-//! - Only operators write to the cluster, and only through a [`cluster::Cluster`].
+//! - Only operators write to the cluster, and only through a [`cluster::Cluster`]; Events go beside it, to be read by people.
 //! - A task belongs to somebody who ends it; stopping is dropping; no lock is held across an `.await`.
-//! - Every buffer, queue, retry and wait has a limit: a constant with its unit, reason and source.
+//! - Every buffer, retry and wait has a limit, a constant with its unit, reason and source; queues and Stores are as
+//!   long as there are objects.
 //! - Tokens, passwords and keys are never logged, printed or part of an error.
 //!
 //! # Features

@@ -12,6 +12,7 @@
 //! - A key that failed waits longer each time. Only a new intent ([`Urgency::Intent`]) cuts that short: an event must
 //!   not, or a worker that writes on each failure would wake itself without end.
 //! - What is due now is handed out now; no timer stands in its way.
+//! - It is as long as there are objects, at most.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -132,13 +133,6 @@ impl Queue {
         let pause = self.lock().done(key, outcome, Instant::now());
         self.wake.notify_one();
         pause
-    }
-
-    /// How many keys wait for a worker now.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        let inner = self.lock();
-        inner.changes.len() + inner.backlog.len()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -262,7 +256,6 @@ mod tests {
         for name in ["c", "d", "c", "a"] {
             queue.add(&key(name), Urgency::Change);
         }
-        assert_eq!(queue.waiting(), 4);
         for name in ["c", "d", "a", "b"] {
             assert_eq!(take_now(&queue).await.as_deref(), Some(name));
         }
