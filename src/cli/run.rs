@@ -1,22 +1,25 @@
 //! `listwatch run`: the operators, in a Pod or from a kubeconfig.
 
-use std::{env, net::SocketAddr};
+use std::{env, net::SocketAddr, pin::pin, time::Duration};
 
 use clap::{Args, ValueEnum};
-use tokio::{net::TcpListener, runtime, task::JoinSet};
+use tokio::{net::TcpListener, runtime, task::JoinSet, time::timeout};
 use tracing::{Level, info, warn};
 
 use super::{Connection, Failure, log::Log};
 use crate::{
     admin,
-    client::{Client, Page},
+    client::Client,
     cluster::Cluster,
     controller,
-    operators::mywebserver::{self, MyWebserver},
-    resource::{Meta, Scope},
+    operators::mywebserver,
     shutdown::{self, Stop},
     watch::Lists,
 };
+
+/// How long, when all else has stopped, to go on writing Events. With what the controllers may take, less than the 30 s
+/// after which Kubernetes kills a Pod.
+const LAST_EVENTS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Run operators, in a Pod or from a kubeconfig
 #[derive(Debug, Args)]
@@ -26,7 +29,7 @@ use crate::{
     listwatch run --context staging --as system:serviceaccount:mywebserver-system:mywebserver-operator\n\n\
     Stops on SIGTERM or Ctrl-C: takes no more work, and finishes what is in hand within 25 s.")]
 pub(super) struct Run {
-    /// Which operators. Without any: all whose custom resource is installed
+    /// Which operators. Without any: all. One whose custom resource is not installed waits for it
     #[arg(value_name = "OPERATOR")]
     operators: Vec<Kind>,
     /// Only in this namespace; may be repeated, or a comma list. Without it: $WATCH_NAMESPACE, then all namespaces
@@ -98,7 +101,7 @@ pub(super) fn main(run: Run) -> Result<(), Failure> {
     let work = Work {
         cluster: Cluster::new(client.clone(), lists),
         client,
-        operators: run.operators,
+        operators: chosen(&run.operators),
         namespaces,
         workers: run.max_concurrent_reconciles,
         probes: run.health_probe_bind_address,
@@ -107,6 +110,12 @@ pub(super) fn main(run: Run) -> Result<(), Failure> {
     let runtime = runtime.map_err(|error| Failure::Runtime(format!("start: {error}")))?;
     let result = runtime.block_on(shutdown::until_signal(|stop| work.run(stop)));
     result.map_err(|error| Failure::Runtime(format!("listen for signals: {error}")))?
+}
+
+/// Each operator once, however often it was named; all where none was.
+fn chosen(named: &[Kind]) -> Vec<Kind> {
+    let all = Kind::value_variants().iter().copied();
+    all.filter(|kind| named.is_empty() || named.contains(kind)).collect()
 }
 
 /// The flag, or its environment, or `WATCH_NAMESPACE`; an empty name is none.
@@ -146,49 +155,39 @@ impl Work {
             BindAddress(None) => None,
             BindAddress(Some(address)) => Some(listen(address).await?),
         };
-        self.greet().await;
-
         let mut controllers = JoinSet::new();
-        for operator in self.chosen().await {
+        for operator in &self.operators {
             match operator {
                 Kind::Mywebserver => {
                     let (events, write_events) = mywebserver::events(self.client.clone(), instance());
                     let controller = mywebserver::controller(&self.cluster, &self.namespaces, events);
-                    let run = controller.workers(self.workers).run(stop.clone().requested());
-                    controllers.spawn(async { tokio::join!(run, write_events) });
+                    let controller = controller.workers(self.workers).run(stop.clone().requested());
+                    controllers.spawn(async {
+                        let mut write_events = pin!(write_events);
+                        tokio::select! {
+                            () = controller => {}
+                            () = &mut write_events => {}
+                        }
+                        // What could not be written by now is dropped.
+                        let _ = timeout(LAST_EVENTS_LIMIT, write_events).await;
+                    });
                 }
             }
         }
-        let work = controllers.join_all();
-        match probes {
-            None => drop(work.await),
-            Some(listener) => tokio::select! {
-                _ = work => {}
-                never = admin::serve(listener, self.cluster.clone()) => match never {},
-            },
+        let answer_probes = async {
+            match probes {
+                None => std::future::pending().await,
+                Some(listener) => admin::serve(listener, self.cluster.clone()).await,
+            }
+        };
+        // Beside the work: an API server that does not answer must hold up neither the probes nor the stopping.
+        let beside = async { tokio::join!(self.greet(), answer_probes).1 };
+        tokio::select! {
+            _ = controllers.join_all() => {}
+            never = beside => match never {},
         }
         info!("stopped");
         Ok(())
-    }
-
-    /// What was named; else what is installed; else all, which then wait for their custom resource.
-    async fn chosen(&self) -> Vec<Kind> {
-        if !self.operators.is_empty() {
-            return self.operators.clone();
-        }
-        let mut installed = Vec::new();
-        for kind in Kind::value_variants() {
-            let one = Page { limit: 1, ..Page::default() };
-            let answer = match kind {
-                Kind::Mywebserver => {
-                    self.client.list_page::<Meta<MyWebserver>>(&Scope::default(), &one).await.err()
-                }
-            };
-            if !answer.is_some_and(|error| error.is_missing_kind()) {
-                installed.push(*kind);
-            }
-        }
-        if installed.is_empty() { Kind::value_variants().to_vec() } else { installed }
     }
 
     /// Says once what we connect to, as whom, and what we watch.
@@ -233,6 +232,12 @@ mod tests {
         for wrong in ["", "8081", ":", ":99999", "localhost:1", "1.2.3.4"] {
             assert!(parse_bind_address(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_operator_runs_once_however_often_it_is_named() {
+        assert_eq!(chosen(&[]), [Kind::Mywebserver]);
+        assert_eq!(chosen(&[Kind::Mywebserver, Kind::Mywebserver]), [Kind::Mywebserver]);
     }
 
     #[test]
