@@ -368,13 +368,16 @@ impl Client {
         self.typed(request, kind).await.map_err(wrong)
     }
 
-    /// Deletes an object, or marks it for deletion where it has finalizers.
-    pub async fn delete<K: Resource>(&self, key: &Key, options: &DeleteOptions) -> Result<(), Error> {
+    /// Deletes an object, or marks it for deletion where it has finalizers: then the answer is the object, as it waits
+    /// for them.
+    pub async fn delete<K: Resource>(&self, key: &Key, options: &DeleteOptions) -> Result<Option<K>, Error> {
         let wrong = |cause: Cause| cause.about("delete", name::<K>(key));
         let path = path::<K>(key).map_err(wrong)?;
         let request = Request::get(path).sends(Method::DELETE, JSON, options.to_json());
-        // The answer is a Status or the object, and says nothing that we do not know.
-        self.transport.call(&request).await.map(drop).map_err(wrong)
+        let answer = self.transport.call(&request).await.map_err(wrong)?;
+        // Otherwise it is a Status, or for some kinds the object as it was.
+        let object = serde_json::from_slice::<K>(&answer.body).ok();
+        Ok(object.filter(|object| object.metadata().is_terminating()))
     }
 
     /// Sends any request, and reads the whole answer.

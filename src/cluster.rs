@@ -133,7 +133,7 @@ impl Cluster {
     }
 
     /// Deletes exactly this object in exactly this version: not another one of its name, and not one that has changed
-    /// hands since. The watch tells when it is gone.
+    /// hands since. Where it has finalizers, the watch tells when it is gone.
     pub async fn delete<K: Resource>(&self, live: &K) -> Result<(), Error> {
         let metadata = live.metadata();
         let options = DeleteOptions {
@@ -141,17 +141,16 @@ impl Cluster {
             version: Some(metadata.resource_version.clone()),
             ..DeleteOptions::default()
         };
-        self.client.delete::<K>(&live.key(), &options).await
+        match self.client.delete::<K>(&live.key(), &options).await? {
+            Some(terminating) => drop(self.remember(terminating)),
+            None => self.streams_of::<K>().iter().for_each(|stream| stream.store.removed(metadata)),
+        }
+        Ok(())
     }
 
     fn remember<K: Resource>(&self, object: K) -> Arc<K> {
         let object = Arc::new(object);
-        let streams: Vec<Arc<Stream<K>>> = {
-            let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-            let of_this_kind = streams.iter().filter(|((kind, _), _)| *kind == TypeId::of::<K>());
-            of_this_kind.filter_map(|(_, open)| open.stream.upgrade()?.downcast().ok()).collect()
-        };
-        for stream in streams {
+        for stream in self.streams_of::<K>() {
             let is_held = stream.store.find(&object.key()).is_some();
             if stream.scope.covers(&object.key())
                 && (is_held || selects(&stream.scope, &object.metadata().labels))
@@ -160,6 +159,12 @@ impl Cluster {
             }
         }
         object
+    }
+
+    fn streams_of<K: Resource>(&self) -> Vec<Arc<Stream<K>>> {
+        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_this_kind = streams.iter().filter(|((kind, _), _)| *kind == TypeId::of::<K>());
+        of_this_kind.filter_map(|(_, open)| open.stream.upgrade()?.downcast().ok()).collect()
     }
 }
 

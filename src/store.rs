@@ -247,6 +247,18 @@ impl<K: Resource> Store<K> {
         self.tell(changes);
     }
 
+    /// We have deleted this object, and nothing holds it up.
+    pub fn removed(&self, gone: &ObjectMeta) {
+        let change = {
+            let mut inner = self.lock();
+            let is_it =
+                inner.objects.get(&gone.key()).is_some_and(|entry| entry.found.metadata().uid == gone.uid);
+            let entry = if is_it { inner.objects.remove(&gone.key()) } else { None };
+            entry.map(|entry| Change::Deleted { last: entry.found, sighting: Sighting::Event })
+        };
+        self.tell(change);
+    }
+
     fn tell(&self, changes: impl IntoIterator<Item = Change<K>>) {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for change in changes {
@@ -435,6 +447,19 @@ mod tests {
             store.list_ends(&"100".into());
             assert_eq!(what(&store), None);
         }
+    }
+
+    #[test]
+    fn what_we_deleted_is_gone_at_once_but_not_another_one_of_its_name() {
+        let (store, log) = listed("100", &[("a", "90")]);
+        store.removed(&object("b", "95").metadata);
+        assert_eq!(what(&store).as_deref(), Some("a@90"));
+        store.removed(&object("a", "90").metadata);
+        assert_eq!(what(&store), None);
+        store.wrote(&Arc::new(object("c", "103")));
+        store.deleted(Decoded::Readable(object("a", "101")));
+        assert_eq!(what(&store).as_deref(), Some("c@103"));
+        assert_eq!(heard(&log), ["-a@90 Event", "+c@103", "-a@101 Event"]);
     }
 
     #[test]

@@ -105,14 +105,19 @@ async fn somebody_who_keeps_changing_it_back_is_told_of_and_backed_off_from() {
     on_each(async |world| {
         world.create_web("web", json!({"image": "nginx", "replicas": 2})).await;
         world.settle().await;
-        for _ in 0..7 {
+        for _ in 0..5 {
             world.patch(DEPLOYMENT, json!({"spec": {"replicas": 9}})).await;
             world.until(DEPLOYMENT, |deployment| deployment["spec"]["replicas"] == 2).await;
         }
+        world.transcript();
+        world.patch(DEPLOYMENT, json!({"spec": {"replicas": 9}})).await;
         world.operator().until_logged(&["WARN", "/web", "somebody else keeps changing it back"]).await;
         world
             .until("mywebservers/web", |web| web.to_string().contains("somebody else keeps changing it back"))
             .await;
+        // Said, and not fought on.
+        world.wrote("PATCH mywebservers/web/status 200").await;
+        assert_eq!(world.get(DEPLOYMENT).await["spec"]["replicas"], 9);
     })
     .await;
 }
