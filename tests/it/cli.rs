@@ -143,3 +143,34 @@ async fn asked_twice_it_stops_at_once() {
     })
     .await;
 }
+
+/// Longer than the test: what is delayed by it does not happen.
+const NEVER: Duration = Duration::from_secs(600);
+
+#[tokio::test]
+async fn events_that_cannot_be_written_do_not_hold_up_the_stopping() {
+    on(&[Kind::Embedded], async |world| {
+        world.start_operator(&[]).await;
+        delay(world, "POST", "/events", NEVER);
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        world.operator().signal("TERM");
+        assert_eq!(world.operator().ended().await.code(), Some(0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_hangs_holds_up_neither_probes_nor_stopping() {
+    on(&[Kind::Embedded], async |world| {
+        // Each of its first connections asks for the version first.
+        delay(world, "GET", "/version", NEVER);
+        delay(world, "GET", "/version", NEVER);
+        world.spawn_operator(&[]);
+        world.operator().until_logged(&["answering /livez"]).await;
+        assert!(world.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
+        world.operator().signal("TERM");
+        assert_eq!(world.operator().ended().await.code(), Some(0));
+    })
+    .await;
+}

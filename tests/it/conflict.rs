@@ -60,6 +60,24 @@ async fn a_foreign_deployment_is_never_touched_and_we_recover_when_it_is_gone() 
     .await;
 }
 
+/// Held by a finalizer, and without our label: no watch of ours shows it, nor that it goes.
+#[tokio::test]
+async fn a_child_of_ours_that_goes_unseen_is_made_anew_within_a_minute() {
+    on_each(async |world| {
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        world.patch("deployments/mws-web", json!({"metadata": {"finalizers": ["example.com/wait"]}})).await;
+        world.delete("deployments/mws-web").await;
+        world.settle().await;
+        let unlabelled = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}});
+        let before = world.patch("deployments/mws-web", unlabelled).await["metadata"]["uid"].clone();
+        world.settle().await;
+        world.patch("deployments/mws-web", json!({"metadata": {"finalizers": null}})).await;
+        world.until("deployments/mws-web", |child| child["metadata"]["uid"] != before).await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_foreign_service_is_never_touched_even_if_it_bears_our_labels() {
     on_each(async |world| {

@@ -74,6 +74,7 @@ async fn a_changed_field_of_ours_is_restored_with_one_write() {
             drift(SERVICE, replace("/spec/type", json!("NodePort"))),
             drift(SERVICE, replace("/spec/type", json!("LoadBalancer"))),
             drift(SERVICE, replace("/spec/selector/app.kubernetes.io~1instance", json!("other"))),
+            drift(SERVICE, remove("/spec/selector")),
             drift(SERVICE, remove("/metadata/labels/app.kubernetes.io~1component")),
             lost(DEPLOYMENT, remove(managed_by)),
             lost(DEPLOYMENT, replace(managed_by, json!("Helm"))),
@@ -118,6 +119,29 @@ async fn somebody_who_keeps_changing_it_back_is_told_of_and_backed_off_from() {
         // Said, and not fought on.
         world.wrote("PATCH mywebservers/web/status 200").await;
         assert_eq!(world.get(DEPLOYMENT).await["spec"]["replicas"], 9);
+    })
+    .await;
+}
+
+/// With it go the selector, the ports and the address: everything of ours is missing at once.
+#[tokio::test]
+async fn a_service_that_was_made_an_alias_gets_its_ports_back() {
+    on_each(async |world| {
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        world.transcript();
+        let before = world.get(SERVICE).await["spec"].clone();
+        let nothing = Value::Null;
+        let alias = json!({
+            "type": "ExternalName", "externalName": "example.com",
+            "ports": nothing, "selector": nothing, "clusterIP": nothing, "clusterIPs": nothing,
+        });
+        world.patch(SERVICE, json!({"spec": alias})).await;
+        world.wrote("PATCH services/mws-web 200").await;
+        let after = world.get(SERVICE).await["spec"].clone();
+        for field in ["type", "selector", "ports"] {
+            assert_eq!(after[field], before[field]);
+        }
     })
     .await;
 }
