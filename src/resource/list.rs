@@ -7,7 +7,7 @@
 //! {"kind": "DeploymentList", "metadata": {"resourceVersion": "1207", "continue": "eyJ2Ijoi…"}, "items": [{…}, {…}]}
 //! ```
 
-use serde::Deserialize;
+use serde::{Deserialize, de};
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
@@ -95,10 +95,11 @@ struct PageMeta {
 impl<K: Resource> List<K> {
     /// Reads a page. One pass where all its objects are readable, a second one where they are not.
     pub fn from_json(json: &[u8]) -> Result<List<K>, serde_json::Error> {
-        let (metadata, items) = match serde_json::from_slice::<Page<K>>(json) {
+        let json = str::from_utf8(json).map_err(de::Error::custom)?;
+        let (metadata, items) = match serde_json::from_str::<Page<K>>(json) {
             Ok(page) => (page.metadata, page.items.into_iter().flatten().map(Decoded::Readable).collect()),
             Err(_) => {
-                let page: Page<&RawValue> = serde_json::from_slice(json)?;
+                let page: Page<&RawValue> = serde_json::from_str(json)?;
                 let items: Result<_, _> =
                     page.items.into_iter().flatten().map(|item| Decoded::from_json(item.get())).collect();
                 (page.metadata, items?)
