@@ -7,15 +7,24 @@ mod crd;
 mod demo;
 mod log;
 mod run;
+mod variables;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{io, path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::{Args, Parser, Subcommand, error::ErrorKind};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
-use crate::client::{Client, Config, Env, Error, Options};
+use crate::{
+    client::{Client, Config, Env, Error, Options},
+    shutdown::AtOnce,
+};
 
 /// What a usage error exits with: what was typed cannot work, however often it is tried.
 const EXIT_USAGE: u8 = 2;
+
+/// Longest time that one request may take: with its repeats less than after which a watch counts as stuck.
+const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(300);
+/// What a process exits with that a second signal ended: as a shell reports SIGTERM.
+const EXIT_AT_ONCE: u8 = 143;
 
 /// What clap calls errors although it was asked for: `--help`, `--version`, and nothing at all.
 const ANSWERS: [ErrorKind; 3] =
@@ -53,15 +62,43 @@ enum Failure {
     Usage(String),
     /// Something went wrong.
     Runtime(String),
+    /// Whoever read our output has closed it: nothing is left to say, and nobody to say it to.
+    Unheard,
+    /// A second signal.
+    AtOnce,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Runtime(error.to_string())
+    }
+}
+
+/// Of writing to standard output.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::Unheard,
+            _ => Failure::Runtime(format!("write to standard output: {error}")),
+        }
+    }
+}
+
+impl From<AtOnce> for Failure {
+    fn from(AtOnce: AtOnce) -> Failure {
+        Failure::AtOnce
+    }
 }
 
 /// Parses the command line, does what it says, and turns the result into an exit code.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let command = variables::adapt(Cli::command());
+    let cli = match command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(answer) if ANSWERS.contains(&answer.kind()) => answer.exit(),
         Err(error) => {
-            eprintln!("listwatch: {}", one_line(&error.to_string()));
+            let error = one_line(&error.to_string());
+            eprintln!("listwatch: {error}{}; see listwatch --help", variables::named_by(&error));
             return ExitCode::from(EXIT_USAGE);
         }
     };
@@ -72,7 +109,8 @@ pub fn main() -> ExitCode {
         Command::Demo(demo) => demo::main(demo),
     };
     let (message, code) = match result {
-        Ok(()) => return ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::Unheard) => return ExitCode::SUCCESS,
+        Err(Failure::AtOnce) => return ExitCode::from(EXIT_AT_ONCE),
         Err(Failure::Usage(message)) => (message, ExitCode::from(EXIT_USAGE)),
         Err(Failure::Runtime(message)) => (message, ExitCode::FAILURE),
     };
@@ -85,7 +123,7 @@ fn one_line(error: &str) -> String {
     let lines = error.trim_start_matches("error: ").lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty()).take_while(|line| !line.starts_with("Usage:"));
     let lines: Vec<_> = lines.filter(|line| !line.starts_with("For more information")).collect();
-    format!("{}; see listwatch --help", lines.join("; "))
+    lines.join("; ")
 }
 
 /// Where the API server is, and who we are to it.
@@ -118,6 +156,7 @@ struct Connection {
 fn parse_time(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(time) if time.is_zero() => Err("must be longer than nothing, such as 30s".to_owned()),
+        Ok(time) if time > REQUEST_TIMEOUT_MAX => Err("must be 5m at most, such as 30s".to_owned()),
         Ok(time) => Ok(time),
         Err(error) => Err(format!("{error}; write a number and a unit, such as 30s or 2m")),
     }

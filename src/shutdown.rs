@@ -1,15 +1,14 @@
 //! SIGTERM: stop taking work, finish what is in hand. A second signal: stop at once.
 
-use std::process;
-
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
 };
 use tracing::{info, warn};
 
-/// What a process exits with that a second signal ended: as a shell reports SIGTERM.
-const EXIT_AT_ONCE: i32 = 143;
+/// A second signal came: the work was dropped where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtOnce;
 
 /// Tells when to stop. Clones tell alike.
 #[derive(Clone, Debug)]
@@ -25,8 +24,12 @@ impl Stop {
     }
 }
 
-/// Runs `work` to its end, and asks it to stop at the first SIGTERM or SIGINT. Exits the process at the second.
-pub async fn until_signal<F: Future>(work: impl FnOnce(Stop) -> F) -> std::io::Result<F::Output> {
+/// Runs `work` to its end, and asks it to stop at the first SIGTERM or SIGINT. Drops it at the second.
+///
+/// The outer error: this process cannot listen for signals.
+pub async fn until_signal<F: Future>(
+    work: impl FnOnce(Stop) -> F,
+) -> std::io::Result<Result<F::Output, AtOnce>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (sender, receiver) = watch::channel(());
@@ -38,11 +41,10 @@ pub async fn until_signal<F: Future>(work: impl FnOnce(Stop) -> F) -> std::io::R
         let _ = sender.send(());
         let name = first(&mut terminate, &mut interrupt).await;
         warn!(signal = name, "asked again; stopping at once");
-        process::exit(EXIT_AT_ONCE)
     };
     tokio::select! {
-        output = work => Ok(output),
-        never = signals => never,
+        output = work => Ok(Ok(output)),
+        () = signals => Ok(Err(AtOnce)),
     }
 }
 

@@ -218,14 +218,22 @@ impl Machine {
     }
 
     /// A page of a list has come.
-    pub fn page<K: Resource>(&mut self, page: List<K>, store: &Store<K>) {
-        store.listed(&page.version, page.items);
-        if let State::Listing { continue_token, .. } = &mut self.state {
-            *continue_token = page.continue_token;
-            if continue_token.is_empty() {
-                self.list_is_complete(page.version, store);
-            }
+    ///
+    /// Returns how the list ends, where the page leads nowhere.
+    pub fn page<K: Resource>(&mut self, page: List<K>, store: &Store<K>) -> Option<How> {
+        let State::Listing { continue_token, .. } = &mut self.state else { return None };
+        // Or a server that says the same for ever would be asked for ever.
+        let leads_nowhere = *continue_token == page.continue_token || page.items.is_empty();
+        if leads_nowhere && !page.continue_token.is_empty() {
+            return Some(How::Garbled);
         }
+        *continue_token = page.continue_token;
+        let is_last = continue_token.is_empty();
+        store.listed(&page.version, page.items);
+        if is_last {
+            self.list_is_complete(page.version, store);
+        }
+        None
     }
 
     /// A line of a watch has come. The one place where it matters whether it says ADDED, MODIFIED or DELETED.
@@ -409,8 +417,8 @@ pub async fn watch<K: Resource>(
                 match client.list_page::<K>(&scope, &page).await {
                     Ok(page) => {
                         health.well();
-                        machine.page(page, store);
-                        continue;
+                        let Some(how) = machine.page(page, store) else { continue };
+                        End { how, problem: "a page of a list leads to no other page".to_owned() }
                     }
                     Err(error) => End::refused::<K>(&error),
                 }

@@ -1,5 +1,7 @@
 //! `listwatch crd`: the custom resources that the operators act on, as YAML for `kubectl apply -f -`.
 
+use std::io::{self, Write};
+
 use super::Failure;
 use crate::operators::mywebserver;
 
@@ -9,6 +11,6 @@ pub(super) struct Crd {}
 
 pub(super) fn main(_: &Crd) -> Result<(), Failure> {
     let yaml = yaml_serde::to_string(&mywebserver::crd::definition());
-    print!("{}", yaml.map_err(|error| Failure::Runtime(error.to_string()))?);
-    Ok(())
+    let yaml = yaml.map_err(|error| Failure::Runtime(error.to_string()))?;
+    Ok(io::stdout().write_all(yaml.as_bytes())?)
 }

@@ -5,14 +5,15 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
-    process,
+    io::{self, Write},
+    path::Path,
     time::{Duration, Instant},
 };
 
-use clap::Args;
+use clap::{Args, builder::BoolishValueParser};
 use http::Method;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::{runtime, sync::mpsc, task::JoinSet, time::sleep};
 
 use tracing::Level;
@@ -36,6 +37,9 @@ const SAMPLES: [(&str, &str); 2] = [
     ("manifests/samples/mywebserver-v1.yaml", include_str!("../../manifests/samples/mywebserver-v1.yaml")),
     ("manifests/samples/mywebserver-v2.yaml", include_str!("../../manifests/samples/mywebserver-v2.yaml")),
 ];
+/// What is written for kubectl, and for the operator.
+const KUBECONFIG: &str = "kubeconfig";
+const ACCOUNT: &str = "operator";
 /// Who the operator is to the server.
 const OPERATOR: &str = "system:serviceaccount:mywebserver-system:mywebserver-operator";
 /// How long one scene may take. They take milliseconds; a machine may be busy.
@@ -57,7 +61,7 @@ const POD_START: Duration = Duration::from_millis(300);
 )]
 pub(super) struct Demo {
     /// End after the tour
-    #[arg(long, env = "LISTWATCH_EXIT")]
+    #[arg(long, env = "LISTWATCH_EXIT", value_parser = BoolishValueParser::new())]
     exit: bool,
     /// Port of the API server on 127.0.0.1; 0 for any
     #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0)]
@@ -66,43 +70,51 @@ pub(super) struct Demo {
     log: Log,
 }
 
+/// `println!`, for an output that may be closed at any time.
+macro_rules! say {
+    ($($text:tt)*) => { writeln!(io::stdout(), $($text)*)? };
+}
+
 pub(super) fn main(demo: Demo) -> Result<(), Failure> {
     demo.log.start(Level::WARN);
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::Runtime(format!("start: {error}")))?;
-    let work = shutdown::until_signal(|stop| async {
-        let dir = std::env::temp_dir().join(format!("listwatch-demo-{}", process::id()));
-        let result = run(demo.exit, demo.port, &dir, stop).await;
-        // What is left of a directory in /tmp is no failure of the demo.
-        let _ = fs::remove_dir_all(&dir);
-        result
-    });
-    runtime.block_on(work).map_err(|error| Failure::Runtime(format!("listen for signals: {error}")))?
+    let result = runtime.block_on(shutdown::until_signal(|stop| run(demo.exit, demo.port, stop)));
+    result.map_err(|error| Failure::Runtime(format!("listen for signals: {error}")))??
 }
 
-async fn run(exit: bool, port: u16, dir: &Path, stop: Stop) -> Result<(), Failure> {
-    let failed =
-        |what: &'static str| move |error: std::io::Error| Failure::Runtime(format!("{what}: {error}"));
-    let server =
-        ApiServer::start(ServerOptions { port, pod_start: POD_START, ..ServerOptions::default() }).await;
-    let server = server.map_err(failed("start the API server"))?;
-    println!("An API server is listening at {}, in this process.\n", server.url());
-    let kubeconfig = write_credentials(&server, dir).map_err(failed("write credentials"))?;
+async fn run(exit: bool, port: u16, stop: Stop) -> Result<(), Failure> {
+    let options = ServerOptions { port, pod_start: POD_START, ..ServerOptions::default() };
+    let server = ApiServer::start(options).await;
+    let server = server.map_err(|error| Failure::Runtime(format!("--port {port}: {error}")))?;
+    say!("An API server is listening at {}, in this process.\n", server.url());
+    // Only its owner can read it, and it goes with us.
+    let dir = TempDir::with_prefix("listwatch-demo-").and_then(|dir| {
+        write_credentials(&server, dir.path())?;
+        Ok(dir)
+    });
+    let dir = dir.map_err(|error| {
+        let parent = std::env::temp_dir();
+        Failure::Runtime(format!(
+            "write credentials below {}: {error}; TMPDIR names another place",
+            parent.display()
+        ))
+    })?;
 
     let tour = async {
-        let mut tour = Tour::start(&server, &dir.join("operator"), stop.clone()).await?;
+        let mut tour = Tour::start(&server, &dir.path().join(ACCOUNT), stop.clone()).await?;
         tour.tell().await?;
-        Ok::<_, Error>(tour)
+        Ok::<_, Failure>(tour)
     };
     let tour = tokio::select! {
-        tour = tour => tour.map_err(|error| Failure::Runtime(error.to_string()))?,
+        tour = tour => tour?,
         () = stop.clone().requested() => return Ok(()),
     };
     if !exit {
-        println!("\nThe API server and the operator stay up. In another terminal:\n");
-        println!("    export KUBECONFIG={}", kubeconfig.display());
-        println!("    kubectl get mws,deploy,svc,pods");
-        println!("    kubectl scale mws/hello --replicas=3\n\nCtrl-C ends it.");
+        say!("\nThe API server and the operator stay up. In another terminal:\n");
+        say!("    export KUBECONFIG='{}'", dir.path().join(KUBECONFIG).display());
+        say!("    kubectl get mws,deploy,svc,pods");
+        say!("    kubectl scale mws/hello --replicas=3\n\nCtrl-C ends it.");
         stop.requested().await;
     }
     tour.end().await;
@@ -110,19 +122,14 @@ async fn run(exit: bool, port: u16, dir: &Path, stop: Stop) -> Result<(), Failur
     Ok(())
 }
 
-/// A kubeconfig for people, and a service-account directory for the operator. Only their owner can read them.
-fn write_credentials(server: &ApiServer, dir: &Path) -> std::io::Result<PathBuf> {
-    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-    fs::DirBuilder::new().mode(0o700).create(dir)?;
-    let kubeconfig = dir.join("kubeconfig");
-    fs::write(&kubeconfig, server.kubeconfig())?;
-    fs::set_permissions(&kubeconfig, fs::Permissions::from_mode(0o600))?;
-    let account = dir.join("operator");
+/// A kubeconfig for people, and a service-account directory for the operator.
+fn write_credentials(server: &ApiServer, dir: &Path) -> io::Result<()> {
+    fs::write(dir.join(KUBECONFIG), server.kubeconfig())?;
+    let account = dir.join(ACCOUNT);
     server.write_service_account(&account)?;
     let token = format!("operator-{:032x}", fastrand::u128(..));
     server.add_token(&token, OPERATOR);
-    fs::write(account.join("token"), token)?;
-    Ok(kubeconfig)
+    fs::write(account.join("token"), token)
 }
 
 /// The tour: somebody with kubectl's rights, a watch whose lines are shown, and the operator behind it all.
@@ -137,34 +144,31 @@ struct Tour<'a> {
 }
 
 impl<'a> Tour<'a> {
-    async fn start(server: &'a ApiServer, account: &Path, stop: Stop) -> Result<Tour<'a>, Error> {
+    async fn start(server: &'a ApiServer, account: &Path, stop: Stop) -> Result<Tour<'a>, Failure> {
         let user = Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token())?)?;
         let mut tasks = JoinSet::new();
 
-        println!("$ listwatch crd | kubectl apply -f -");
+        say!("$ listwatch crd | kubectl apply -f -");
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
         let body = mywebserver::crd::definition().to_string().into_bytes();
         user.send(Request::get(path).sends(Method::POST, "application/json", body)).await?;
-        println!("          mywebservers.k8sobjects.gsa.com is served");
+        say!("          mywebservers.k8sobjects.gsa.com is served");
 
         let path = format!("{}?watch=1", MyWebserver::collection_path(None));
-        println!("\n$ curl -N \"$API{path}\"");
+        say!("\n$ curl -N \"$API{path}\"");
         let (sender, lines) = mpsc::channel(LINES_MAX);
         let (head, body) = user.stream(Request::get(path)).await?;
-        println!(
-            "          HTTP {}, and the answer does not end: its lines are marked \"watch\"",
-            head.status
-        );
+        say!("          HTTP {}, and the answer does not end: its lines are marked \"watch\"", head.status);
         tasks.spawn(read_lines(body, sender));
 
-        println!("\n$ listwatch run mywebserver");
+        say!("\n$ listwatch run mywebserver");
         let shown = server.requests().len();
         let address = server.url();
         let (host, port) = address.trim_start_matches("https://").split_once(':').unwrap_or_default();
         let env = Env { service_host: Some(host.into()), service_port: Some(port.into()), ..Env::default() };
         let options = Options { service_account_dir: Some(account.to_owned()), ..Options::default() };
         let client = Client::new(Config::load(&options, &env)?)?;
-        println!("          connected as {}: its requests are marked \"operator\"", client.user());
+        say!("          connected as {}: its requests are marked \"operator\"", client.user());
         let cluster = Cluster::new(client.clone(), Lists::Paged);
         let (events, write_events) = mywebserver::events(client, "demo".to_owned());
         let controller = mywebserver::controller(&cluster, &[], events);
@@ -176,7 +180,7 @@ impl<'a> Tour<'a> {
         Ok(tour)
     }
 
-    async fn tell(&mut self) -> Result<(), Error> {
+    async fn tell(&mut self) -> Result<(), Failure> {
         for (file, sample) in SAMPLES {
             let object: Value =
                 yaml_serde::from_str(sample).map_err(|error| Error::new("read", "sample", error))?;
@@ -184,7 +188,7 @@ impl<'a> Tour<'a> {
                 object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
             };
             let (version, name) = (text("/apiVersion"), text("/metadata/name"));
-            self.scene(&format!("kubectl apply -f {file}"));
+            self.scene(&format!("kubectl apply -f {file}"))?;
             let path = format!("/apis/{version}/namespaces/default/mywebservers");
             let body = object.to_string().into_bytes();
             self.user.send(Request::get(path).sends(Method::POST, "application/json", body)).await?;
@@ -193,11 +197,11 @@ impl<'a> Tour<'a> {
         let web = Key::namespaced("default", "web");
         let child = Key::namespaced("default", "mws-web");
 
-        self.scene("kubectl scale mws/web --replicas=3");
+        self.scene("kubectl scale mws/web --replicas=3")?;
         self.user.set_scale::<MyWebserver>(&web, 3).await?;
         self.until_ready(&web).await?;
 
-        self.scene("kubectl delete deployment mws-web                    # somebody breaks it …");
+        self.scene("kubectl delete deployment mws-web                    # somebody breaks it …")?;
         let before: Deployment = self.user.get(&child).await?;
         self.user.delete::<Deployment>(&child, &DeleteOptions::default()).await?;
         self.until(async |user: &Client| match user.get::<Deployment>(&child).await {
@@ -208,14 +212,14 @@ impl<'a> Tour<'a> {
         .await?;
         self.until_ready(&web).await?;
 
-        self.scene("kubectl patch service mws-web --type=json -p '[{\"op\":\"add\",\"path\":\"/spec/ports/-\",…}]'   # … or adds a port");
+        self.scene("kubectl patch service mws-web --type=json -p '[{\"op\":\"add\",\"path\":\"/spec/ports/-\",…}]'   # … or adds a port")?;
         let port = json!([{"op": "add", "path": "/spec/ports/-", "value": {"name": "extra", "port": 9999}}]);
         let operations = port.as_array().cloned().unwrap_or_default();
         self.user.patch::<Service>(&child, Part::Object, &Patch::Json(operations)).await?;
         self.until(async |user: &Client| Ok(user.get::<Service>(&child).await?.spec.ports.len() == 1))
             .await?;
 
-        self.scene("kubectl delete mws/web");
+        self.scene("kubectl delete mws/web")?;
         self.user.delete::<MyWebserver>(&web, &DeleteOptions::default()).await?;
         self.until(async |user: &Client| {
             let deployment = user.get::<Deployment>(&child).await.err();
@@ -223,17 +227,18 @@ impl<'a> Tour<'a> {
             Ok([deployment, service].iter().flatten().filter(|error| error.is_not_found()).count() == 2)
         })
         .await?;
-        println!("\nThe Deployment and the Service of web are gone with it; hello is still served.");
+        say!("\nThe Deployment and the Service of web are gone with it; hello is still served.");
         Ok(())
     }
 
-    fn scene(&mut self, command: &str) {
-        println!("\n$ {command}");
+    fn scene(&mut self, command: &str) -> Result<(), Failure> {
+        say!("\n$ {command}");
         self.started = Instant::now();
+        Ok(())
     }
 
     /// Shows what happens until a MyWebserver is what was asked for last.
-    async fn until_ready(&mut self, key: &Key) -> Result<(), Error> {
+    async fn until_ready(&mut self, key: &Key) -> Result<(), Failure> {
         self.until(async |user: &Client| {
             let web: MyWebserver = user.get(key).await?;
             Ok(web.status.is_ready() && web.status.observed_generation == web.metadata.generation)
@@ -242,18 +247,21 @@ impl<'a> Tour<'a> {
     }
 
     /// Shows what happens until `is_so`, and until it is quiet again.
-    async fn until(&mut self, is_so: impl AsyncFn(&Client) -> Result<bool, Error>) -> Result<(), Error> {
+    async fn until(&mut self, is_so: impl AsyncFn(&Client) -> Result<bool, Error>) -> Result<(), Failure> {
         let deadline = Instant::now() + SCENE_LIMIT;
         while !is_so(&self.user).await? {
             if Instant::now() > deadline {
-                return Err(Error::new("demo", "scene", format!("not so after {} s", SCENE_LIMIT.as_secs())));
+                return Err(Failure::Runtime(format!(
+                    "the demo is not where it should be after {} s",
+                    SCENE_LIMIT.as_secs()
+                )));
             }
-            self.show();
+            self.show()?;
             sleep(GLANCE).await;
         }
         let mut quiet_since = Instant::now();
         while quiet_since.elapsed() < QUIET {
-            if self.show() {
+            if self.show()? {
                 quiet_since = Instant::now();
             }
             sleep(GLANCE).await;
@@ -262,25 +270,28 @@ impl<'a> Tour<'a> {
     }
 
     /// Shows the lines and the requests that have come since. Returns whether there were any.
-    fn show(&mut self) -> bool {
+    fn show(&mut self) -> Result<bool, Failure> {
         let at = format!("{:>5} ms ", self.started.elapsed().as_millis());
         let mut any = false;
         while let Ok(line) = self.lines.try_recv() {
-            println!("{at} watch     {}", shorten(&line));
+            say!("{at} watch     {}", shorten(&line));
             any = true;
         }
         let requests = self.server.requests();
         let news = requests[self.shown.min(requests.len())..].iter();
         for request in news.filter(|request| request.user == OPERATOR) {
             let mark = if request.query.is_empty() { "" } else { "?" };
-            println!(
+            say!(
                 "{at} operator  {} {}{mark}{}  {}",
-                request.method, request.path, request.query, request.status
+                request.method,
+                request.path,
+                request.query,
+                request.status
             );
             any = true;
         }
         self.shown = requests.len();
-        any
+        Ok(any)
     }
 
     async fn end(mut self) {

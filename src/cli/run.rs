@@ -2,7 +2,7 @@
 
 use std::{env, net::SocketAddr, pin::pin, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::BoolishValueParser};
 use tokio::{net::TcpListener, runtime, task::JoinSet, time::timeout};
 use tracing::{Level, info, warn};
 
@@ -46,7 +46,7 @@ pub(super) struct Run {
     #[arg(value_parser = parse_workers)]
     max_concurrent_reconciles: usize,
     /// Learn what exists from the watch itself: for very large sets, on Kubernetes 1.32 and later
-    #[arg(long, env = "LISTWATCH_STREAMING_LISTS")]
+    #[arg(long, env = "LISTWATCH_STREAMING_LISTS", value_parser = BoolishValueParser::new())]
     streaming_lists: bool,
     /// Where /livez and /readyz answer, [HOST]:PORT; 0 for nowhere
     #[arg(
@@ -94,9 +94,10 @@ fn parse_workers(text: &str) -> Result<usize, String> {
 
 /// The operator's task is to wait: one thread is enough for it, and costs less memory than several.
 pub(super) fn main(run: Run) -> Result<(), Failure> {
+    // First, because what a kubeconfig is warned about belongs into the log.
+    run.log.start(Level::INFO);
     let namespaces = namespaces(&run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
     let client = run.connection.client()?;
-    run.log.start(Level::INFO);
     let lists = if run.streaming_lists { Lists::Streaming } else { Lists::Paged };
     let work = Work {
         cluster: Cluster::new(client.clone(), lists),
@@ -109,7 +110,7 @@ pub(super) fn main(run: Run) -> Result<(), Failure> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::Runtime(format!("start: {error}")))?;
     let result = runtime.block_on(shutdown::until_signal(|stop| work.run(stop)));
-    result.map_err(|error| Failure::Runtime(format!("listen for signals: {error}")))?
+    result.map_err(|error| Failure::Runtime(format!("listen for signals: {error}")))??
 }
 
 /// Each operator once, however often it was named; all where none was.
@@ -123,16 +124,17 @@ fn namespaces(flag: &[String], watch_namespace: Option<String>) -> Result<Vec<St
     let given = |names: &mut dyn Iterator<Item = &str>| -> Vec<String> {
         names.map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
     };
-    let mut names = given(&mut flag.iter().map(String::as_str));
+    let (mut names, mut source) = (given(&mut flag.iter().map(String::as_str)), "--namespace");
     if names.is_empty() {
         names = given(&mut watch_namespace.iter().flat_map(|names| names.split(',')));
+        source = "WATCH_NAMESPACE";
     }
     let is_label = |name: &str| {
         let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         name.len() <= 63 && name.bytes().all(inside) && !name.starts_with('-') && !name.ends_with('-')
     };
     if let Some(name) = names.iter().find(|name| !is_label(name)) {
-        return Err(Failure::Usage(format!("--namespace: {name:?} is not the name of a namespace")));
+        return Err(Failure::Usage(format!("{source}: {name:?} is not the name of a namespace")));
     }
     names.sort();
     names.dedup();
@@ -199,7 +201,7 @@ impl Work {
         match self.client.version().await {
             Ok(kubernetes) => info!(listwatch, server, kubernetes, user, namespaces, "started"),
             Err(error) => {
-                warn!(listwatch, server, user, namespaces, %error, "started, but the API server does not answer yet")
+                warn!(listwatch, server, user, namespaces, %error, "started, but the API server cannot be used yet")
             }
         }
     }

@@ -66,7 +66,8 @@ impl Bench {
             r#"{{"metadata":{{"resourceVersion":"{version}","continue":"{continue_token}"}},"items":[{}]}}"#,
             items.join(",")
         );
-        self.machine.page(List::from_json(json.as_bytes()).expect("a page"), &self.store);
+        let how = self.machine.page(List::from_json(json.as_bytes()).expect("a page"), &self.store);
+        assert_eq!(how, None);
     }
 
     fn line(&mut self, kind: &str, object: &str) -> Option<How> {
@@ -282,6 +283,26 @@ fn a_failing_list_is_backed_off_longer_each_time() {
         assert_eq!(bench.machine.end(how, BLINK), Pause::Backoff { failures, at_least: Duration::ZERO });
         assert_eq!(bench.request(), "list version=- continue= limit=100");
     }
+}
+
+#[test]
+fn pages_that_lead_nowhere_are_not_followed_for_ever() {
+    let page = |token: &str, items: &str| {
+        let json =
+            format!(r#"{{"metadata":{{"resourceVersion":"5","continue":"{token}"}},"items":[{items}]}}"#);
+        List::<Service>::from_json(json.as_bytes()).expect("a page")
+    };
+    let mut bench = Bench::new(Lists::Paged);
+    assert_eq!(
+        bench.machine.page(page("more", ""), &bench.store),
+        Some(How::Garbled),
+        "nothing on it, and more"
+    );
+    let one = object("a", "1", "3");
+    assert_eq!(bench.machine.page(page("same", &one), &bench.store), None);
+    assert_eq!(bench.machine.page(page("same", &one), &bench.store), Some(How::Garbled));
+    assert!(is_backoff(bench.machine.end(How::Garbled, BLINK)));
+    assert_eq!(bench.request(), "list version=- continue= limit=100");
 }
 
 #[test]

@@ -1,0 +1,38 @@
+//! How the environment stands in for flags: `LISTWATCH_LOG_LEVEL=debug` for `--log-level debug`.
+
+use std::env;
+
+use clap::{Arg, Command, builder::Resettable};
+
+/// Flags that exclude each other. What is typed wins over what the environment says of the other one.
+const RIVALS: [(&str, &str); 2] =
+    [("--kubeconfig", "LISTWATCH_SERVICE_ACCOUNT_DIR"), ("--service-account-dir", "LISTWATCH_KUBECONFIG")];
+
+/// Takes away the variables that say nothing: an empty one is an unset one.
+pub(super) fn adapt(command: Command) -> Command {
+    let names: Vec<_> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let command = command.mut_args(adapt_one);
+    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, adapt))
+}
+
+fn adapt_one(arg: Arg) -> Arg {
+    let Some(name) = arg.get_env() else { return arg };
+    let is_empty = env::var_os(name).is_some_and(|value| value.is_empty());
+    let is_beaten = RIVALS.iter().any(|(flag, variable)| name == *variable && is_typed(flag));
+    if is_empty || is_beaten { arg.env(Resettable::Reset) } else { arg }
+}
+
+fn is_typed(flag: &str) -> bool {
+    env::args().any(|arg| arg == flag || arg.strip_prefix(flag).is_some_and(|rest| rest.starts_with('=')))
+}
+
+/// Where an error about a flag comes from, if it was not typed: ` (LISTWATCH_LOG_LEVEL)`.
+pub(super) fn named_by(error: &str) -> String {
+    let Some((_, rest)) = error.split_once("--") else { return String::new() };
+    let flag: String = rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect();
+    let variable = format!("LISTWATCH_{}", flag.to_uppercase().replace('-', "_"));
+    if is_typed(&format!("--{flag}")) || env::var_os(&variable).is_none() {
+        return String::new();
+    }
+    format!(" ({variable})")
+}
