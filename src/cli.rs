@@ -26,21 +26,41 @@ const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// What a process exits with that a second signal ended: as a shell reports SIGTERM.
 const EXIT_AT_ONCE: u8 = 143;
 
+macro_rules! about_flags {
+    () => {
+        "Each flag has an environment twin, LISTWATCH_<FLAG>; the flag wins.\n\nExamples:\n"
+    };
+}
+
+macro_rules! examples {
+    () => {
+        "  listwatch crd | kubectl apply -f -    install the custom resources\n  \
+           listwatch run mywebserver             run the operator, here or in a Pod\n  \
+           listwatch run -n web -n shop          only in two namespaces"
+    };
+}
+
 /// What clap calls errors although it was asked for: `--help`, `--version`, and nothing at all.
 const ANSWERS: [ErrorKind; 3] =
     [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand];
+
+/// The demo is first, where it is built in.
+const AFTER_HELP: &str = if cfg!(feature = "apiserver") {
+    concat!(
+        about_flags!(),
+        "  listwatch demo                        see it work, without a cluster\n",
+        examples!()
+    )
+} else {
+    concat!(about_flags!(), examples!())
+};
 
 #[derive(Debug, Parser)]
 #[command(
     name = "listwatch",
     version,
     about = "A Kubernetes operator that lists and watches over plain HTTPS",
-    after_help = "Each flag has an environment twin, LISTWATCH_<FLAG>; the flag wins.\n\n\
-        Examples:\n  \
-        listwatch demo                            see it work, without a cluster\n  \
-        listwatch crd | kubectl apply -f -        install the custom resources\n  \
-        listwatch run mywebserver                 run the operator, here or in a Pod\n  \
-        listwatch run -n web -n shop              only in two namespaces",
+    after_help = AFTER_HELP,
     arg_required_else_help = true
 )]
 struct Cli {
@@ -122,7 +142,10 @@ pub fn main() -> ExitCode {
 fn one_line(error: &str) -> String {
     let lines = error.trim_start_matches("error: ").lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty()).take_while(|line| !line.starts_with("Usage:"));
-    let lines: Vec<_> = lines.filter(|line| !line.starts_with("For more information")).collect();
+    // clap takes every unknown flag for a value that looks like one.
+    let lines =
+        lines.filter(|line| !line.starts_with("For more information") && !line.starts_with("tip: to pass"));
+    let lines: Vec<_> = lines.collect();
     lines.join("; ")
 }
 

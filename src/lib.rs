@@ -8,25 +8,24 @@
 //! Somebody edits a Deployment that belongs to a `MyWebserver`. Eight files, from bytes to the write that answers:
 //!
 //! ```text
-//! bytes on the socket ─► line ─► event ─► Store ─► Queue ─► Operator::applied ─► API write
-//!    client/http.rs   watch/decode.rs  store.rs  queue.rs   operators/mywebserver.rs
-//!    client.rs        watch.rs                   controller.rs
+//! client/http.rs    a watch is open: an HTTP answer that never ends. Its bytes come in pieces, cut anywhere
+//! watch/decode.rs   pieces become lines, a line becomes a WatchEvent: MODIFIED, and the object
+//! watch.rs          what that means: the object is as it says, and the watch has come as far as its version
+//! store.rs          the object is kept, if it is newer than what we have, and what changed is told
+//! controller.rs     whose key is it? The owner's. It needs work
+//! queue.rs          once, however many events there are; a worker takes the key, and looks up what is there now
+//! operators/mywebserver.rs   what does the object ask for, what differs, what is to be written?
+//! cluster.rs        the write goes out, and its answer into the Stores at once
 //! ```
 //!
-//! 1. [`client`] has a watch open: an HTTP answer that never ends. Its `client/http.rs` hands out pieces of it.
-//! 2. [`watch::decode`] cuts the pieces into lines, and reads a line as a [`watch::decode::WatchEvent`].
-//! 3. [`watch`] decides what the line means, in [`watch::Machine::line`]: MODIFIED, so the object is as it says, and
-//!    the watch has come as far as its version.
-//! 4. [`store`] keeps the object, if it is newer than what it has, and says what changed.
-//! 5. [`controller`] asks whose key that is, the owner's, and puts it into the [`queue`]: once, however many events
-//!    there are. A worker takes the key and looks up what is there *now*.
-//! 6. [`operators::mywebserver`] computes what the object asks for, compares, and writes what differs.
-//! 7. [`cluster`] sends the write through the client, and tells the Stores its answer at once.
+//! Footnotes on the way: [`resource`] has the shape of objects and, in [`resource::diff`], how two are compared;
+//! [`client`] makes a request from a verb and a path.
 //!
 //! # The chapters
 //!
 //! Each top-level file is a chapter; a folder beside it holds its footnotes. They are declared below in reading order.
-//! An arrow means "uses": `cli → operators → controller → cluster → {watch → client, store}`, `controller → queue`.
+//! An arrow means "uses": `cli → operators → controller → {cluster, queue}`, `cluster → {watch, client, store}`,
+//! `watch → {client, store}`.
 //!
 //! # Words
 //!

@@ -96,7 +96,7 @@ impl<K> From<Decoded<K>> for Found<K> {
 /// What has become different.
 #[derive(Debug)]
 pub enum Change<K> {
-    /// The object is there, or is another than before.
+    /// The object is there, or is different from before.
     Applied {
         /// As it was; `None` where it is new to us.
         before: Option<Found<K>>,
@@ -117,7 +117,7 @@ pub enum Change<K> {
 /// How a deletion came to be known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sighting {
-    /// The server said DELETED.
+    /// The server said DELETED, or that it has done so at our request.
     Event,
     /// A list no longer had it.
     Inferred,
@@ -312,6 +312,7 @@ impl<K: Resource> Inner<K> {
             return None;
         }
         if is_ahead {
+            // An earlier object of that name: ours is another one, and stays.
             return Some(Change::Deleted { last, sighting: Sighting::Event });
         }
         // What we had is believed rather than what the event holds: it is readable where the event may not be.

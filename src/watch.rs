@@ -174,7 +174,7 @@ impl Machine {
         Machine { state, version: SmolStr::default(), lists, failures: 0, lines: 0, is_armed: false }
     }
 
-    /// What to ask for. `timeout_secs` is when the server shall end a watch.
+    /// Begins the next request: what to ask for. `timeout_secs` is when the server shall end a watch.
     pub fn request(&mut self, timeout_secs: u32) -> Request<'_> {
         self.lines = 0;
         self.is_armed = false;
@@ -341,7 +341,8 @@ impl Machine {
         Pause::Backoff { failures: self.failures, at_least }
     }
 
-    /// At once the first time, and each time with less faith in what the server keeps. Returns whether to back off.
+    /// First from a state not older than ours, then from the latest; a list that expired between its pages in one piece.
+    /// Returns whether to back off.
     fn list_after_expiry(&mut self) -> bool {
         match &self.state {
             State::Following => {
@@ -435,7 +436,11 @@ pub async fn watch<K: Resource>(
         debug!(resource = K::PLURAL, %scope, ?end.how, end.problem, ?pause, "request ended");
         if let Pause::Backoff { failures, at_least } = pause {
             let pause = BACKOFF.pause(failures, &mut random).max(at_least);
-            health.ill(end.problem);
+            // A kind that was installed a moment ago is as a rule "(re)initializing" at first: no news yet.
+            let is_passing = failures == 1 && matches!(end.how, How::Refused { code: 429, .. });
+            if !is_passing {
+                health.ill(end.problem);
+            }
             health.within(pause);
             tokio::time::sleep(pause).await;
         }

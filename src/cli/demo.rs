@@ -14,7 +14,7 @@ use clap::{Args, builder::BoolishValueParser};
 use http::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{runtime, sync::mpsc, task::JoinSet, time::sleep};
+use tokio::{runtime, sync::mpsc, task::JoinSet, time::timeout};
 
 use tracing::Level;
 
@@ -47,7 +47,7 @@ const SCENE_LIMIT: Duration = Duration::from_secs(30);
 /// Lines of the watch that may wait to be shown. More than the whole tour has.
 const LINES_MAX: usize = 1024;
 /// How often the stage is looked at.
-const GLANCE: Duration = Duration::from_millis(1);
+const GLANCE: Duration = Duration::from_millis(2);
 /// How long nothing must happen for a scene to be over: longer than a Pod takes.
 const QUIET: Duration = Duration::from_millis(400);
 /// How long the simulated kubelet takes over a Pod, so that there is something to see.
@@ -106,7 +106,7 @@ async fn run(exit: bool, port: u16, stop: Stop) -> Result<(), Failure> {
         tour.tell().await?;
         Ok::<_, Failure>(tour)
     };
-    let tour = tokio::select! {
+    let mut tour = tokio::select! {
         tour = tour => tour?,
         () = stop.clone().requested() => return Ok(()),
     };
@@ -114,8 +114,13 @@ async fn run(exit: bool, port: u16, stop: Stop) -> Result<(), Failure> {
         say!("\nThe API server and the operator stay up. In another terminal:\n");
         say!("    export KUBECONFIG='{}'", dir.path().join(KUBECONFIG).display());
         say!("    kubectl get mws,deploy,svc,pods");
-        say!("    kubectl scale mws/hello --replicas=3\n\nCtrl-C ends it.");
-        stop.requested().await;
+        say!("    kubectl scale mws/hello --replicas=3\n");
+        say!("What it does is shown here. Ctrl-C ends it; then `unset KUBECONFIG`.\n");
+        tour.scene("…")?;
+        tokio::select! {
+            () = stop.requested() => {}
+            shown = tour.go_on() => shown?,
+        }
     }
     tour.end().await;
     server.stop().await;
@@ -150,7 +155,7 @@ impl<'a> Tour<'a> {
 
         say!("$ listwatch crd | kubectl apply -f -");
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        let body = mywebserver::crd::definition().to_string().into_bytes();
+        let body = applied(mywebserver::crd::definition());
         user.send(Request::get(path).sends(Method::POST, "application/json", body)).await?;
         say!("          mywebservers.k8sobjects.gsa.com is served");
 
@@ -190,7 +195,7 @@ impl<'a> Tour<'a> {
             let (version, name) = (text("/apiVersion"), text("/metadata/name"));
             self.scene(&format!("kubectl apply -f {file}"))?;
             let path = format!("/apis/{version}/namespaces/default/mywebservers");
-            let body = object.to_string().into_bytes();
+            let body = applied(object);
             self.user.send(Request::get(path).sends(Method::POST, "application/json", body)).await?;
             self.until_ready(&Key::namespaced("default", &name)).await?;
         }
@@ -256,30 +261,25 @@ impl<'a> Tour<'a> {
                     SCENE_LIMIT.as_secs()
                 )));
             }
-            self.show()?;
-            sleep(GLANCE).await;
+            self.glance().await?;
         }
         let mut quiet_since = Instant::now();
         while quiet_since.elapsed() < QUIET {
-            if self.show()? {
+            if self.glance().await? {
                 quiet_since = Instant::now();
             }
-            sleep(GLANCE).await;
         }
         Ok(())
     }
 
-    /// Shows the lines and the requests that have come since. Returns whether there were any.
-    fn show(&mut self) -> Result<bool, Failure> {
+    /// Shows a line that comes, and before it the requests that were answered since. Returns whether there was anything.
+    async fn glance(&mut self) -> Result<bool, Failure> {
+        let line = timeout(GLANCE, self.lines.recv()).await.ok().flatten();
         let at = format!("{:>5} ms ", self.started.elapsed().as_millis());
-        let mut any = false;
-        while let Ok(line) = self.lines.try_recv() {
-            say!("{at} watch     {}", shorten(&line));
-            any = true;
-        }
         let requests = self.server.requests();
         let news = requests[self.shown.min(requests.len())..].iter();
-        for request in news.filter(|request| request.user == OPERATOR) {
+        let news: Vec<_> = news.filter(|request| request.user == OPERATOR).collect();
+        for request in &news {
             let mark = if request.query.is_empty() { "" } else { "?" };
             say!(
                 "{at} operator  {} {}{mark}{}  {}",
@@ -288,15 +288,31 @@ impl<'a> Tour<'a> {
                 request.query,
                 request.status
             );
-            any = true;
         }
         self.shown = requests.len();
-        Ok(any)
+        if let Some(line) = &line {
+            say!("{at} watch     {}", shorten(line));
+        }
+        Ok(line.is_some() || !news.is_empty())
+    }
+
+    /// Shows what happens, until dropped.
+    async fn go_on(&mut self) -> Result<(), Failure> {
+        loop {
+            self.glance().await?;
+        }
     }
 
     async fn end(mut self) {
         self.tasks.shutdown().await;
     }
+}
+
+/// An object as `kubectl apply` creates it: it notes what it was told, to find out later what it no longer is told.
+fn applied(mut object: Value) -> Vec<u8> {
+    let told = format!("{object}\n");
+    object["metadata"]["annotations"] = json!({"kubectl.kubernetes.io/last-applied-configuration": told});
+    object.to_string().into_bytes()
 }
 
 /// Hands on each line of a watch.

@@ -1,6 +1,11 @@
 //! `listwatch run`: the operators, in a Pod or from a kubeconfig.
 
-use std::{env, net::SocketAddr, pin::pin, time::Duration};
+use std::{
+    env,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    pin::pin,
+    time::Duration,
+};
 
 use clap::{Args, ValueEnum, builder::BoolishValueParser};
 use tokio::{net::TcpListener, runtime, task::JoinSet, time::timeout};
@@ -78,7 +83,8 @@ fn parse_bind_address(text: &str) -> Result<BindAddress, String> {
     if text == "0" {
         return Ok(BindAddress(None));
     }
-    let address = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+    // IPv4 too, where both are there.
+    let address = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
     match address.parse() {
         Ok(address) => Ok(BindAddress(Some(address))),
         Err(_) => Err("is not [IP]:PORT, such as :8081 or 127.0.0.1:8081, nor 0 for off".to_owned()),
@@ -216,7 +222,14 @@ fn instance() -> String {
 async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     let wrong =
         |error| Failure::Runtime(format!("--health-probe-bind-address: cannot listen on {address}: {error}"));
-    let listener = admin::bind(address).await.map_err(wrong)?;
+    let listener = match admin::bind(address).await {
+        // A machine without IPv6.
+        Err(_) if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) => {
+            admin::bind((Ipv4Addr::UNSPECIFIED, address.port()).into()).await
+        }
+        result => result,
+    };
+    let listener = listener.map_err(wrong)?;
     let address = listener.local_addr().map_err(wrong)?;
     info!(%address, "answering /livez and /readyz");
     Ok(listener)
@@ -229,7 +242,7 @@ mod tests {
     #[test]
     fn an_address_may_leave_out_its_host_and_zero_is_off() {
         assert_eq!(parse_bind_address("0"), Ok(BindAddress(None)));
-        assert_eq!(parse_bind_address(":8081"), Ok(BindAddress(Some(([0, 0, 0, 0], 8081).into()))));
+        assert_eq!(parse_bind_address(":8081"), Ok(BindAddress("[::]:8081".parse().ok())));
         assert_eq!(parse_bind_address("[::1]:1"), Ok(BindAddress("[::1]:1".parse().ok())));
         for wrong in ["", "8081", ":", ":99999", "localhost:1", "1.2.3.4"] {
             assert!(parse_bind_address(wrong).is_err(), "{wrong}");

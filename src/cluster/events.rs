@@ -9,7 +9,12 @@
 //! people and never hold up the work: what cannot be written at once is dropped.
 //! See <https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/>.
 
-use std::{collections::HashMap, sync::Arc, time::SystemTime};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
+    sync::Arc,
+    time::SystemTime,
+};
 
 use http::Method;
 use serde_json::{Value, json};
@@ -97,7 +102,7 @@ struct Writer {
     client: Client,
     controller: &'static str,
     instance: String,
-    series: HashMap<(Uid, EventType, &'static str), Series>,
+    series: HashMap<(Uid, EventType, &'static str, u64), Series>,
     random: fastrand::Rng,
 }
 
@@ -109,7 +114,9 @@ struct Series {
 
 impl Writer {
     async fn write(&mut self, event: &Event) -> Result<(), Error> {
-        let id = (event.uid.clone(), event.event_type, event.reason);
+        // With the note, or one that says something else would pass for a repetition, and be lost.
+        let note = BuildHasherDefault::<DefaultHasher>::default().hash_one(&event.note);
+        let id = (event.uid.clone(), event.event_type, event.reason, note);
         let now = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
         if let Some(series) = self.series.get_mut(&id).filter(|series| series.last.elapsed() < SERIES_IDLE) {
             series.count += 1;

@@ -78,6 +78,13 @@ impl Resource for MyWebserver {
     }
 }
 
+impl MyWebserver {
+    /// Whether we have been through with it as it is: then what differs was changed by somebody else.
+    fn is_observed(&self) -> bool {
+        self.status.observed_generation == self.metadata.generation
+    }
+}
+
 /// A MyWebserver whose `spec` is not what it should be: an older schema may have let it in.
 #[derive(Debug, Deserialize)]
 pub struct Unreadable {
@@ -105,11 +112,11 @@ pub struct MyWebserverSpec {
     /// Container image of the web server, as for `docker pull`. A new image is rolled out Pod by Pod.
     #[schemars(with = "String", length(min = 1, max = 4096), regex(pattern = r"^\S+$"))]
     pub image: SmolStr,
-    /// TCP port on which the web server listens, and the Service too. 1 to 65535.
+    /// TCP port on which the web server listens, and the Service too. 1 to 65535, default 80.
     #[serde(default = "MyWebserverSpec::default_port")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: i32,
-    /// How many copies run. 0 stops the web server and keeps its address.
+    /// How many copies run, default 1. 0 stops the web server and keeps its address.
     #[serde(default = "MyWebserverSpec::default_replicas")]
     #[schemars(range(min = 0))]
     pub replicas: i32,
@@ -257,18 +264,21 @@ impl Operator for MyWebservers {
         match (deployment, service) {
             // Also where the status could not be written: this came first, and is what must be mended first.
             (Child::Failed { error, .. }, _) | (_, Child::Failed { error, .. }) => {
-                let reason = Refusal::of(&error).unwrap_or(Refusal::Other).reason();
-                self.events.record(&*web, EventType::Warning, "Failed", format!("{reason}: {error}"));
+                if !matches!(reported, Ok(News::None)) {
+                    let reason = Refusal::of(&error).unwrap_or(Refusal::Other).reason();
+                    self.events.record(&*web, EventType::Warning, "Failed", format!("{reason}: {error}"));
+                }
                 Err(error)
             }
             (Child::NotOurs(problem), _) | (_, Child::NotOurs(problem)) => {
-                reported?;
-                self.events.record(&*web, EventType::Warning, "NameConflict", problem);
+                if reported? == News::Written {
+                    self.events.record(&*web, EventType::Warning, "NameConflict", problem);
+                }
                 Ok(Next::After(UNSEEN_RECHECK))
             }
             // As a rule its end is an event. But it may have lost our label, and no watch of ours would show it.
-            (Child::Awaited(_), _) | (_, Child::Awaited(_)) => reported.map(|()| Next::After(UNSEEN_RECHECK)),
-            (Child::Kept(_), Child::Kept(_)) => reported.map(|()| Next::OnChange),
+            (Child::Awaited(_), _) | (_, Child::Awaited(_)) => reported.map(|_| Next::After(UNSEEN_RECHECK)),
+            (Child::Kept(_), Child::Kept(_)) => reported.map(|_| Next::OnChange),
         }
     }
 
@@ -302,7 +312,13 @@ impl MyWebservers {
         }
         match self.cluster.create(desired).await {
             Ok(created) => {
-                done.created.push(format!("{} {}", K::KIND, key.name));
+                let child = format!("{} {}", K::KIND, key.name);
+                if web.is_observed() {
+                    info!(key = %web.key(), child, "made anew");
+                    done.restored.push(child);
+                } else {
+                    done.created.push(child);
+                }
                 Child::Kept(created)
             }
             // Somebody else's, or ours without our label, which our watch does not show.
@@ -340,7 +356,7 @@ impl MyWebservers {
         }
         let paths: Vec<_> = operations.iter().filter_map(|operation| operation["path"].as_str()).collect();
         let change = format!("{} {} at {}", K::KIND, live.metadata().name, paths.join(" "));
-        let is_drift = web.metadata.generation == web.status.observed_generation;
+        let is_drift = web.is_observed();
         let correction = format!("{}: {change}", web.key());
         if is_drift && self.fights.is_on(&correction) {
             let error = Error::new("keep", change, "somebody else keeps changing it back; backing off");
@@ -372,16 +388,16 @@ impl MyWebservers {
         children: &Children,
         deployment: &Child<Deployment>,
         service: &Child<Service>,
-    ) -> Result<(), Error> {
+    ) -> Result<News, Error> {
         let status = status::of(web, &children.service.spec.selector, deployment, service, &now());
         if status == web.status {
-            return Ok(());
+            return Ok(News::None);
         }
         let is_ready = status.is_ready();
         if is_ready != web.status.is_ready() {
             info!(key = %web.key(), generation = web.metadata.generation, ready = is_ready, "{}", status.summary());
         }
-        self.cluster.patch_status(web, &status).await.map(drop)
+        self.cluster.patch_status(web, &status).await.map(|_| News::Written)
     }
 
     /// A conflict means that it has changed since, perhaps was orphaned: it is looked at again when the watch has told.
@@ -401,6 +417,13 @@ impl MyWebservers {
             Ok(()) | Err(_) => Ok(()),
         }
     }
+}
+
+/// Whether the status said something new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    None,
+    Written,
 }
 
 /// How often the same correction was made lately.

@@ -174,3 +174,40 @@ async fn an_api_server_that_hangs_holds_up_neither_probes_nor_stopping() {
     })
     .await;
 }
+
+#[test]
+fn the_demo_shows_a_web_become_ready_be_mended_and_go() {
+    let output = listwatch().args(["demo", "--exit"]).output().unwrap();
+    let (story, errors) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert_eq!(errors, "");
+    for part in [
+        "operator  GET /apis/k8sobjects.gsa.com/v2/mywebservers?watch=1&allowWatchBookmarks=true",
+        "watch     {\"type\":\"ADDED\",\"object\":{… \"name\":\"web\"",
+        "operator  POST /apis/apps/v1/namespaces/default/deployments  201",
+        "\"type\":\"Ready\",\"status\":\"True\",\"reason\":\"AllReplicasReady\"",
+        "operator  PATCH /api/v1/namespaces/default/services/mws-web  200",
+        "watch     {\"type\":\"DELETED\"",
+        "The Deployment and the Service of web are gone with it; hello is still served.",
+    ] {
+        assert!(story.contains(part), "no {part:?} in\n{story}");
+    }
+}
+
+#[test]
+fn whoever_closes_our_output_ends_us_quietly() {
+    let mut child = listwatch().arg("crd").stdout(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn an_empty_variable_is_an_unset_one() {
+    let mut command = listwatch();
+    command.args(["run", "--kubeconfig", "/nonexistent"]);
+    for name in ["LOG_LEVEL", "STREAMING_LISTS", "SERVICE_ACCOUNT_DIR", "REQUEST_TIMEOUT", "AS"] {
+        command.env(format!("LISTWATCH_{name}"), "");
+    }
+    assert!(refused(command).contains("/nonexistent"));
+}

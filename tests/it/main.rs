@@ -19,9 +19,13 @@ mod conflict;
 mod create;
 mod delete;
 mod drift;
+mod events;
 mod refused;
 mod restart;
 mod update;
+
+// What holds for every operator.
+mod controller;
 
 // What it takes from the wire.
 mod allocations;

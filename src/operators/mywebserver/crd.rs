@@ -19,7 +19,7 @@ struct SpecV1 {
     /// Container image of the web server, as for `docker pull`. A new image is rolled out Pod by Pod.
     #[schemars(with = "String", length(min = 1, max = 4096), regex(pattern = r"^\S+$"))]
     image: SmolStr,
-    /// TCP port on which the web server listens, and the Service too. 1 to 65535.
+    /// TCP port on which the web server listens, and the Service too. 1 to 65535, default 80.
     #[serde(default = "MyWebserverSpec::default_port")]
     #[schemars(range(min = 1, max = 65535))]
     port: i32,

@@ -98,6 +98,8 @@ pub enum Refusal {
     QuotaExceeded,
     /// A webhook or policy said no.
     AdmissionDenied,
+    /// A webhook that must be asked does not answer.
+    AdmissionUnavailable,
     /// The namespace is being deleted.
     NamespaceTerminating,
     /// It is not valid.
@@ -116,9 +118,11 @@ impl Refusal {
         if error.is_quota_exceeded() {
             return Some(Refusal::QuotaExceeded);
         }
-        let is_denied = error.status().is_some_and(|status| status.message.contains("denied"));
+        let says = |text| error.status().is_some_and(|status| status.message.contains(text));
+        let is_denied = says("denied");
         match error.code() {
             None if error.is_connection() || error.is_interrupted() => None,
+            Some(500) if says("failed calling webhook") => Some(Refusal::AdmissionUnavailable),
             Some(401 | 404 | 408 | 409 | 429 | 500..) => None,
             Some(403 | 422 | 400) if is_denied => Some(Refusal::AdmissionDenied),
             Some(403) => Some(Refusal::Forbidden),
@@ -134,6 +138,7 @@ impl Refusal {
             Refusal::Forbidden => "Forbidden",
             Refusal::QuotaExceeded => "QuotaExceeded",
             Refusal::AdmissionDenied => "AdmissionDenied",
+            Refusal::AdmissionUnavailable => "AdmissionUnavailable",
             Refusal::NamespaceTerminating => "NamespaceTerminating",
             Refusal::InvalidSpec => "InvalidSpec",
             Refusal::Other => "ReconcileFailed",
@@ -144,7 +149,10 @@ impl Refusal {
     fn is_stalled(self) -> bool {
         match self {
             Refusal::Forbidden | Refusal::AdmissionDenied | Refusal::InvalidSpec => true,
-            Refusal::QuotaExceeded | Refusal::NamespaceTerminating | Refusal::Other => false,
+            Refusal::QuotaExceeded
+            | Refusal::AdmissionUnavailable
+            | Refusal::NamespaceTerminating
+            | Refusal::Other => false,
         }
     }
 }
@@ -251,7 +259,11 @@ fn ready(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Serv
     {
         return said("False", failure.reason.clone(), failure.message.clone());
     }
-    let message = format_smolstr!("{up_to_date} of {wanted} replicas are updated and available");
+    let mut message = format!("{up_to_date} of {wanted} replicas are updated and available");
+    let old = rollout.replicas.saturating_sub(rollout.updated_replicas);
+    if old > 0 {
+        message += &format!("; {old} of before still there");
+    }
     match deadline_exceeded(deployment) {
         Some(_) => said("False", "ProgressDeadlineExceeded", message),
         None => said("False", "RolloutInProgress", message),

@@ -218,6 +218,11 @@ fn a_refusal_is_told_of_and_stalls_where_waiting_does_not_help() {
         (refused(403, "Forbidden", "exceeded quota: two, requested: 1"), "QuotaExceeded", false),
         (refused(403, "Forbidden", "admission webhook \"no\" denied the request"), "AdmissionDenied", true),
         (refused(422, "Invalid", "spec.replicas: Invalid value"), "InvalidSpec", true),
+        (
+            refused(500, "InternalError", "failed calling webhook \"w\": timed out"),
+            "AdmissionUnavailable",
+            false,
+        ),
         (terminating, "NamespaceTerminating", false),
         (refused(405, "MethodNotAllowed", "no"), "ReconcileFailed", false),
     ];
