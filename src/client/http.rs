@@ -300,7 +300,8 @@ impl Transport {
     fn url(&self, request: &Request) -> Result<Url, Cause> {
         let mut url = self.config.server.clone();
         if let Some(name) = &self.config.tls.server_name {
-            // reqwest verifies the URL's host, and sends it as SNI; `ServerAddress` leads the name to the server.
+            // reqwest verifies the URL's host, and sends it as SNI; [`ServerAddress`] leads the name to the server. An IP
+            // address it would not lead there, as reqwest resolves none; the kubeconfig's reader refuses such a name.
             url.set_host(Some(name))
                 .map_err(|_| Cause::Other(format!("tls-server-name {name}: not a host name")))?;
         }
@@ -590,7 +591,8 @@ fn is_loopback(server: &Url) -> bool {
     }
 }
 
-/// Resolves any name to the address of the server: for tls-server-name, which stands in the URL instead.
+/// Resolves any name to the address of the server: for tls-server-name, which stands in the URL instead. Is not asked
+/// about an IP address, which needs no resolving.
 struct ServerAddress(Arc<str>);
 
 impl Resolve for ServerAddress {
