@@ -284,16 +284,15 @@ impl fmt::Debug for Config {
 
 /// Reads a server's address. A path in it stays: it is put before every other.
 pub(super) fn parse_server(text: &str, origin: &str) -> Result<Url, Error> {
-    let wrong = |cause: &str| Error::new("connect to", text, format!("{cause} ({origin})"));
+    // Whether it parses or not, it may have a password in it, which ends at the last @.
+    let shown = text.rsplit('@').next().unwrap_or_default();
+    let wrong = |cause: &str| Error::new("connect to", shown, format!("{cause} ({origin})"));
     let mut url = Url::parse(text).map_err(|error| wrong(&format!("not a URL: {error}")))?;
     if !matches!(url.scheme(), "https" | "http") || !url.has_host() {
         return Err(wrong("the address must begin with https://, or http:// for kubectl proxy"));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        // The text has a password in it.
-        let cause =
-            format!("the address holds a user or password: put them into the kubeconfig's user ({origin})");
-        return Err(Error::new("connect to", url.host_str().unwrap_or_default(), cause));
+        return Err(wrong("the address holds a user or password: put them into the kubeconfig's user"));
     }
     url.set_query(None);
     url.set_fragment(None);

@@ -710,6 +710,7 @@ mod tests {
         assert!(error.starts_with("read kubeconfig kubeconfig: not YAML: "), "{error}");
     }
 
+    /// A password was shown where the address was wrong for another reason than the password.
     #[test]
     fn an_address_is_checked_and_its_password_not_shown() {
         let cluster =
@@ -721,6 +722,12 @@ mod tests {
             (
                 "https://me:secret@h",
                 "h: the address holds a user or password: put them into the kubeconfig's user",
+            ),
+            ("https://me:s@cret@h:99999", "h:99999: not a URL: invalid port number"),
+            ("ftp://me:secret@h", "h: the address must begin with https://, or http:// for kubectl proxy"),
+            (
+                "me:secret@h:6443",
+                "h:6443: the address must begin with https://, or http:// for kubectl proxy",
             ),
         ] {
             assert_eq!(cluster(server), Err(format!("connect to {error} (cluster k in kubeconfig)")));
