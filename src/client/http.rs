@@ -61,8 +61,20 @@ const STREAMS_MAX: usize = 90;
 /// Idle time after which a connection may be gone: the API server closes one after 90 s.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// Largest answer that is read. 100,000 objects of 2.5 KB in one list; who has more lists in pages.
-const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Largest version that is read: it has a dozen short texts.
+pub(super) const VERSION_BYTES_MAX: usize = 64 * 1024;
+
+/// Largest single object that is read, as a line of a watch: etcd refuses objects above 1.5 MiB, and JSON escapes can make
+/// that six times as long.
+pub(super) const OBJECT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Largest page of a list that is read, and largest answer to a request of unknown kind. Our pages have 100 objects, mostly
+/// of a few KB; half of the memory that our Pod may take is enough for 100 of 300 KB.
+pub(super) const PAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Largest list that is read where the caller asked for all of it on one page, and so has the memory for it: 100,000
+/// objects of 2.5 KB.
+pub(super) const LIST_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Largest refusal that is read. A 422 can quote an object, which etcd limits to 1.5 MiB.
 const REFUSAL_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -153,14 +165,14 @@ impl Transport {
         &self.config
     }
 
-    /// Sends a request and reads the whole answer. Repeats it where that is safe.
-    pub(super) async fn call(&self, request: &Request) -> Result<Answer, Cause> {
+    /// Sends a request and reads the whole answer, of at most `bytes_max`. Repeats it where that is safe.
+    pub(super) async fn call(&self, request: &Request, bytes_max: usize) -> Result<Answer, Cause> {
         let deadline = self.config.request_timeout;
         let mut renewed = false;
         let mut repeats = 0;
         loop {
             let credential = self.credentials.current().await.map_err(Cause::Other)?;
-            let attempt = timeout(deadline, self.answer(request, &credential));
+            let attempt = timeout(deadline, self.answer(request, bytes_max, &credential));
             let cause = match attempt.await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(cause)) => cause,
@@ -209,17 +221,20 @@ impl Transport {
         Ok(renewed.is_some())
     }
 
-    async fn answer(&self, request: &Request, credential: &Credential) -> Result<Answer, Cause> {
+    async fn answer(
+        &self,
+        request: &Request,
+        bytes_max: usize,
+        credential: &Credential,
+    ) -> Result<Answer, Cause> {
         let lane = Arc::clone(&self.connections(credential).calls);
         let mut response = self.exchange(&lane, request, credential).await?;
         let Head { status, headers } = Head::of(&response);
-        let body =
-            read(&mut response, ANSWER_BYTES_MAX).await.map_err(|error| lane.failed(&error, &self.at))?;
+        let body = read(&mut response, bytes_max).await.map_err(|error| lane.failed(&error, &self.at))?;
         match body {
             Some(body) => Ok(Answer { status, headers, body }),
             None => {
-                let max = ANSWER_BYTES_MAX >> 20;
-                Err(Cause::Unreadable(format!("{} answered with more than {max} MiB", request.path)))
+                Err(Cause::Unreadable(format!("{} answered with more than {bytes_max} bytes", request.path)))
             }
         }
     }
@@ -763,6 +778,18 @@ mod tests {
         let (_, mut body) = client.stream(Request::get("/x")).await.expect("a stream");
         assert_eq!(body.chunk().await.expect("a chunk").as_deref(), Some(b"{".as_slice()));
         timeout(2 * deadline, body.chunk()).await.expect_err("a quiet stream");
+    }
+
+    /// There was one limit for all, four times what the Pod may take.
+    #[tokio::test]
+    async fn an_answer_larger_than_its_limit_is_not_read() {
+        let (client, _script, _server) = client(&[FINE, FINE]).await;
+        let error = async |max| client.transport.call(&request(Method::GET), max).await.err();
+        assert_eq!(
+            error(1).await.map(|cause| cause.to_string()),
+            Some("/x answered with more than 1 bytes".to_owned())
+        );
+        assert!(error(2).await.is_none());
     }
 
     #[tokio::test]
