@@ -37,7 +37,7 @@ const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount
 /// own limit of 60 s; what takes twice that is not coming.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the command line says. Each field has the name of its flag.
+/// What the command line says. Each field has the name of its flag; an empty text counts as not given, as in kubectl.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// A kubeconfig; it must exist.
@@ -54,6 +54,23 @@ pub struct Options {
     pub service_account_dir: Option<PathBuf>,
     /// Longest wait for an answer, 30 s unless given; zero is for ever. A watch has no such limit once it is open.
     pub request_timeout: Option<Duration>,
+}
+
+impl Options {
+    /// `--context "$CONTEXT"` in a script where there is no such variable.
+    fn without_empty(&self) -> Options {
+        let text = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
+        let path = |value: &Option<PathBuf>| value.clone().filter(|value| !value.as_os_str().is_empty());
+        Options {
+            kubeconfig: path(&self.kubeconfig),
+            context: text(&self.context),
+            cluster: text(&self.cluster),
+            user: text(&self.user),
+            act_as: text(&self.act_as),
+            service_account_dir: path(&self.service_account_dir),
+            request_timeout: self.request_timeout,
+        }
+    }
 }
 
 /// What the environment says.
@@ -142,7 +159,8 @@ impl Pem {
 impl Config {
     /// Finds the API server. Reads files, and does not connect.
     pub fn load(options: &Options, env: &Env) -> Result<Config, Error> {
-        let mut config = Config::find(options, env)?;
+        let options = options.without_empty();
+        let mut config = Config::find(&options, env)?;
         if let Some(user) = &options.act_as {
             // The groups in the kubeconfig are those of somebody else.
             config.impersonate.clear();
@@ -398,6 +416,30 @@ mod tests {
             server(&options, &pod()).expect_err("no kubeconfig"),
             "find the API server: --context chooses in a kubeconfig, and there is none: give --kubeconfig"
         );
+    }
+
+    /// An empty `--as` cleared the kubeconfig's, and so gave more than was asked for.
+    #[test]
+    fn an_empty_flag_is_not_given() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("kubeconfig");
+        let text = "current-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
+                    clusters: [{name: k, cluster: {server: 'https://h'}}]\nusers: [{name: u, user: {as: jane}}]\n";
+        fs::write(&path, text).expect("a file");
+        let empty = || Some(String::new());
+        let options = Options {
+            kubeconfig: Some(PathBuf::new()),
+            context: empty(),
+            cluster: empty(),
+            user: empty(),
+            act_as: empty(),
+            service_account_dir: Some(PathBuf::new()),
+            request_timeout: None,
+        };
+        let env = Env { kubeconfig: Some(path.into()), ..Env::default() };
+        let config = Config::load(&options, &env).expect("a config");
+        assert_eq!(config.user, "user u of context c");
+        assert_eq!(config.impersonate.get("impersonate-user").expect("a user"), "jane");
     }
 
     #[test]
