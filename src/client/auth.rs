@@ -209,8 +209,17 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, io::Error> {
     Ok(content)
 }
 
+/// Reads a small file that is read again and again. A FIFO would hold up the only thread until somebody writes to it, and
+/// has its content only once.
+pub(super) fn read_regular(path: &Path) -> Result<Vec<u8>, io::Error> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    read(path)
+}
+
 pub(super) fn read_text(path: &Path) -> Result<String, String> {
-    let content = read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let content = read_regular(path).map_err(|error| format!("{}: {error}", path.display()))?;
     String::from_utf8(content).map_err(|_| format!("{}: not UTF-8", path.display()))
 }
 
@@ -218,7 +227,10 @@ pub(super) fn read_text(path: &Path) -> Result<String, String> {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use super::*;
+    use super::{
+        super::config::{Pem, Place},
+        *,
+    };
 
     fn shown(credential: &Credential) -> &str {
         credential.authorization.as_ref().and_then(|value| value.to_str().ok()).unwrap_or("nothing")
@@ -286,6 +298,22 @@ mod tests {
             error.as_deref(),
             Some("token file /nonexistent/token: No such file or directory (os error 2)")
         );
+    }
+
+    /// Opening a FIFO waits for its writer, and nothing else ran meanwhile.
+    #[tokio::test]
+    async fn a_token_file_that_is_a_fifo_is_not_waited_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (fifo, path) = (dir.path().join("fifo"), dir.path().join("token"));
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("mkfifo");
+        assert!(made.success());
+        symlink(&fifo, &path).expect("a symlink");
+        let credentials = Credentials::new(Login::TokenFile { path: path.clone(), first: None });
+        let error = credentials.current().await.err();
+        assert_eq!(error, Some(format!("token file {}: not a regular file", path.display())));
+        let field = "certificate-authority".to_owned();
+        let pem = Pem { field, place: Place::File(fifo.clone()) };
+        assert_eq!(pem.read(), Err(format!("certificate-authority: {}: not a regular file", fifo.display())));
     }
 
     #[tokio::test]

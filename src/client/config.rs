@@ -149,9 +149,8 @@ impl Pem {
     pub(super) fn read(&self) -> Result<Vec<u8>, String> {
         match &self.place {
             Place::Inline(pem) => Ok(pem.clone()),
-            Place::File(path) => {
-                auth::read(path).map_err(|error| format!("{}: {}: {error}", self.field, path.display()))
-            }
+            Place::File(path) => auth::read_regular(path)
+                .map_err(|error| format!("{}: {}: {error}", self.field, path.display())),
         }
     }
 }
