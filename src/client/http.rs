@@ -82,6 +82,10 @@ const REFUSAL_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How often a request is sent again, because the server says when, or because a GET got no answer.
 const REPEATS_MAX: u32 = 3;
 
+/// Longest `Retry-After` that is waited for here. The API server mostly asks for 1 s; who is asked for more has a backoff
+/// and something to log, and we have neither.
+const RETRY_AFTER_HERE_MAX: Duration = Duration::from_secs(5);
+
 /// First pause before a GET is repeated; each is twice the one before. A restarting API server is away for longer, and its
 /// callers have a backoff of their own: this is for a connection that broke.
 const REPEAT_PAUSE: Duration = Duration::from_millis(100);
@@ -497,7 +501,8 @@ fn pause(method: &Method, cause: &Cause, repeats: u32) -> Option<Duration> {
         Cause::Refused { status, .. } if status.is_too_new() => None,
         // Nothing was done, and the server says when it will do: so any verb may be sent again.
         Cause::Refused { status, retry_after } if status.code == 429 || status.code >= 500 => {
-            retry_after.map(|wait| wait.mul_f64(1.0 + fastrand::f64() / 4.0))
+            let wait = retry_after.filter(|wait| *wait <= RETRY_AFTER_HERE_MAX)?;
+            Some(wait.mul_f64(1.0 + fastrand::f64() / 4.0))
         }
         // A write may have happened, and would happen twice.
         Cause::Unreachable(_) | Cause::Lost(_) if *method == Method::GET => {
@@ -749,6 +754,16 @@ mod tests {
         let error = client.send(request(Method::DELETE)).await.expect_err("still busy");
         assert_eq!(error.to_string(), "delete /x: 429 Too Many Requests: later");
         assert_eq!(script.asked().len(), 3 + 1 + REPEATS_MAX as usize);
+    }
+
+    /// A minute was waited for, three times over, before the caller heard of it.
+    #[tokio::test]
+    async fn a_server_that_asks_for_a_long_wait_is_the_callers() {
+        let away = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 6\r\nContent-Length: 0\r\n\r\n";
+        let (client, script, _server) = client(&[away, FINE]).await;
+        let error = client.send(request(Method::GET)).await.expect_err("away");
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(6)));
+        assert_eq!(script.asked().len(), 1);
     }
 
     #[tokio::test]
