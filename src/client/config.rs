@@ -267,7 +267,14 @@ impl Config {
     }
 
     pub(super) fn impersonate(&mut self, header: &str, value: &str) -> Result<(), Error> {
-        let wrong = || Error::new("impersonate", value, format!("cannot stand in the HTTP header {header}"));
+        let wrong = || {
+            // Quoted, because it is mostly a line break that is wrong with it.
+            Error::new(
+                "impersonate",
+                format!("{value:?}"),
+                format!("cannot stand in the HTTP header {header}"),
+            )
+        };
         let name = HeaderName::from_bytes(header.as_bytes()).map_err(|_| wrong())?;
         self.impersonate.append(name, HeaderValue::from_str(value).map_err(|_| wrong())?);
         Ok(())
@@ -439,6 +446,17 @@ mod tests {
         let config = Config::load(&options, &env).expect("a config");
         assert_eq!(config.user, "user u of context c");
         assert_eq!(config.impersonate.get("impersonate-user").expect("a user"), "jane");
+    }
+
+    #[test]
+    fn a_user_to_act_as_is_quoted_where_it_is_wrong() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let kubeconfig = Some(kubeconfig(dir.path(), "k"));
+        let options = Options { kubeconfig, act_as: Some("a\nb".to_owned()), ..Options::default() };
+        assert_eq!(
+            server(&options, &Env::default()).expect_err("two lines"),
+            r#"impersonate "a\nb": cannot stand in the HTTP header Impersonate-User"#
+        );
     }
 
     #[test]
