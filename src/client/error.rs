@@ -361,7 +361,7 @@ fn cut(text: &str, max: usize) -> String {
 /// The server, in words.
 #[derive(Clone)]
 pub(super) struct Where {
-    /// `https://10.0.0.1:443 (cluster local in /home/…/.kube/config)`.
+    /// `https://10.0.0.1:443 through the proxy p:3128 (cluster local in /home/…/.kube/config)`.
     pub(super) address: String,
     /// Whose certificates are trusted.
     pub(super) trust: String,

@@ -153,7 +153,8 @@ impl Transport {
             Some(pem) => pem.field.clone(),
             None => "what this machine trusts".to_owned(),
         };
-        let at = Where { address: format!("{address} ({})", config.origin), trust };
+        let way = config.proxy.as_ref().map(through).unwrap_or_default();
+        let at = Where { address: format!("{address}{way} ({})", config.origin), trust };
         let certificates = Certificates::read(&config.tls).map_err(Cause::Other)?;
         let connections = Arc::new(Connections::new(&config, certificates).map_err(Cause::Other)?);
         Ok(Transport {
@@ -602,6 +603,14 @@ fn install_crypto() {
     ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
 }
 
+/// ` through the proxy HOST:PORT`, without the user and password that the URL may have.
+fn through(proxy: &Url) -> String {
+    let host = proxy.host_str().unwrap_or_default();
+    // The URL knows a default for http and https alone; the other schemes are SOCKS.
+    let port = proxy.port_or_known_default().unwrap_or(1080);
+    format!(" through the proxy {host}:{port}")
+}
+
 fn is_loopback(server: &Url) -> bool {
     match server.host() {
         Some(Host::Domain(name)) => name == "localhost",
@@ -857,6 +866,21 @@ mod tests {
         let line =
             format!("http://{address} (given address): connection refused: does an API server run there?");
         assert_eq!(error.to_string(), format!("get /version: {line}"));
+    }
+
+    /// The API server was blamed for a proxy that does not run.
+    #[tokio::test]
+    async fn a_proxy_is_named_without_its_password() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        drop(listener);
+        let mut config = Config::new("http://h", b"", "").expect("a config");
+        config.proxy = Some(Url::parse(&format!("http://me:s3cret@{address}")).expect("a URL"));
+        let error = Client::new(config).expect("a client").version().await.expect_err("nobody");
+        let start = format!("get /version: http://h through the proxy {address} (given address): ");
+        assert!(error.to_string().starts_with(&start), "{error}");
+        assert!(!error.to_string().contains("s3cret"), "{error}");
+        assert_eq!(through(&Url::parse("socks5://p").expect("a URL")), " through the proxy p:1080");
     }
 
     #[tokio::test]
