@@ -13,7 +13,7 @@
 use std::{
     env,
     ffi::OsString,
-    fmt,
+    fmt, io,
     net::Ipv6Addr,
     path::{Path, PathBuf},
     time::Duration,
@@ -197,7 +197,8 @@ impl Config {
         if let Some(path) = &options.kubeconfig {
             return Kubeconfig::read(std::slice::from_ref(path))?.config(options);
         }
-        let named: Vec<PathBuf> = env.kubeconfig.iter().flat_map(env::split_paths).collect();
+        let named = env.kubeconfig.iter().flat_map(env::split_paths);
+        let named: Vec<PathBuf> = named.filter(|path| !path.as_os_str().is_empty()).collect();
         let present = existing(&named);
         if !present.is_empty() {
             return Kubeconfig::read(&present)?.config(options);
@@ -331,7 +332,16 @@ pub(super) fn extra_header(key: &str) -> String {
 }
 
 fn existing(paths: &[PathBuf]) -> Vec<PathBuf> {
-    paths.iter().filter(|path| path.exists()).cloned().collect()
+    paths.iter().filter(|path| is_present(path)).cloned().collect()
+}
+
+/// Also where that cannot be found out, as in a directory that we may not enter: reading it then says so.
+fn is_present(path: &Path) -> bool {
+    match path.try_exists() {
+        Ok(present) => present,
+        // Under a file there is none: /dev/null is the home of many a service.
+        Err(error) => error.kind() != io::ErrorKind::NotADirectory,
+    }
 }
 
 fn connect(cause: &str) -> Error {
@@ -392,6 +402,23 @@ mod tests {
         let cause =
             format!("find the API server: KUBECONFIG names {}, which does not exist", absent.display());
         assert_eq!(server(&nothing, &only_absent), Err(cause));
+    }
+
+    /// It was called absent, and another kubeconfig was taken instead.
+    #[test]
+    fn a_kubeconfig_that_cannot_be_looked_at_is_not_called_absent() {
+        let dir = tempfile::tempdir().expect("a directory");
+        // A directory without permissions would do as well, but not for root.
+        let around = dir.path().join("around");
+        std::os::unix::fs::symlink("around", &around).expect("a symlink");
+        let env = Env { kubeconfig: Some(around.clone().into()), ..pod() };
+        let error = server(&Options::default(), &env).expect_err("unreadable");
+        assert!(error.starts_with(&format!("read kubeconfig {}: ", around.display())), "{error}");
+
+        let nothing = "find the API server: no kubeconfig in --kubeconfig, KUBECONFIG or ~/.kube/config, and \
+                       this is no pod: name one of them";
+        let homeless = Env { kubeconfig: Some(":".into()), home: Some("/dev/null".into()), ..Env::default() };
+        assert_eq!(server(&Options::default(), &homeless), Err(nothing.to_owned()));
     }
 
     #[test]
