@@ -41,7 +41,7 @@ pub use error::Error;
 
 use crate::resource::{Accept, Key, ObjectMeta, Resource, Scope, Uid, list::List};
 use error::{Cause, not_json};
-use http::{Chunks, Transport};
+use http::{Chunks, LIST_BYTES_MAX, OBJECT_BYTES_MAX, PAGE_BYTES_MAX, Transport, VERSION_BYTES_MAX};
 
 /// Everything, in JSON.
 const JSON: &str = "application/json";
@@ -62,7 +62,7 @@ pub struct Page<'a> {
     pub version: Option<&'a str>,
     /// [`List::continue_token`] of the page before. Empty: the first page.
     pub continue_token: &'a str,
-    /// Most objects on a page. 0: all of them on one.
+    /// Most objects on a page. 0: all of them on one, which then may have 256 MiB instead of 32.
     pub limit: u32,
 }
 
@@ -236,7 +236,7 @@ impl Client {
             git_version: String,
         }
         let version: Version = self
-            .typed(Request::get("/version"), "a version")
+            .typed(Request::get("/version"), VERSION_BYTES_MAX, "a version")
             .await
             .map_err(|cause| cause.about("get", "/version"))?;
         Ok(version.git_version)
@@ -246,7 +246,7 @@ impl Client {
     pub async fn get<K: Resource>(&self, key: &Key) -> Result<K, Error> {
         let wrong = |cause: Cause| cause.about("get", name::<K>(key));
         let request = Request::get(path::<K>(key).map_err(wrong)?).accept(accept_object::<K>());
-        self.typed(request, K::KIND).await.map_err(wrong)
+        self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)
     }
 
     /// Reads one page of a list.
@@ -268,7 +268,8 @@ impl Client {
             request.query.push(("resourceVersion", version.to_owned()));
             request.query.push(("resourceVersionMatch", "NotOlderThan".to_owned()));
         }
-        let Answer { headers, body, .. } = self.transport.call(&request).await.map_err(wrong)?;
+        let bytes_max = if page.limit > 0 { PAGE_BYTES_MAX } else { LIST_BYTES_MAX };
+        let Answer { headers, body, .. } = self.transport.call(&request, bytes_max).await.map_err(wrong)?;
         List::from_json(&body)
             .map_err(|error| wrong(not_json(&request.path, &headers, &body, "a list", &error)))
     }
@@ -312,7 +313,7 @@ impl Client {
         let body = serde_json::to_vec(&typed).map_err(|error| wrong(Cause::Other(error.to_string())))?;
         let path = collection::<K>(key.namespace.as_deref()).map_err(wrong)?;
         let request = Request::get(path).accept(accept_object::<K>()).sends(Method::POST, JSON, body);
-        self.typed(request, K::KIND).await.map_err(wrong)
+        self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)
     }
 
     /// Changes an object, and answers with the whole of it.
@@ -324,7 +325,7 @@ impl Client {
     pub async fn scale<K: Resource>(&self, key: &Key) -> Result<Scale, Error> {
         let wrong = |cause: Cause| cause.about("get scale of", name::<K>(key));
         let request = Request::get(path::<K>(key).map_err(wrong)? + "/scale");
-        self.typed(request, "Scale").await.map_err(wrong)
+        self.typed(request, OBJECT_BYTES_MAX, "Scale").await.map_err(wrong)
     }
 
     /// Asks for that many replicas.
@@ -365,7 +366,7 @@ impl Client {
             request.query.push(("fieldManager", manager.clone()));
             request.query.push(("force", force.to_string()));
         }
-        self.typed(request, kind).await.map_err(wrong)
+        self.typed(request, OBJECT_BYTES_MAX, kind).await.map_err(wrong)
     }
 
     /// Deletes an object, or marks it for deletion where it has finalizers: then the answer is the object, as it waits
@@ -374,15 +375,15 @@ impl Client {
         let wrong = |cause: Cause| cause.about("delete", name::<K>(key));
         let path = path::<K>(key).map_err(wrong)?;
         let request = Request::get(path).sends(Method::DELETE, JSON, options.to_json());
-        let answer = self.transport.call(&request).await.map_err(wrong)?;
+        let answer = self.transport.call(&request, OBJECT_BYTES_MAX).await.map_err(wrong)?;
         // Otherwise it is a Status, or for some kinds the object as it was.
         let object = serde_json::from_slice::<K>(&answer.body).ok();
         Ok(object.filter(|object| object.metadata().is_terminating()))
     }
 
-    /// Sends any request, and reads the whole answer.
+    /// Sends any request, and reads the whole answer, of at most 32 MiB.
     pub async fn send(&self, request: Request) -> Result<Answer, Error> {
-        self.transport.call(&request).await.map_err(|cause| request.about(cause))
+        self.transport.call(&request, PAGE_BYTES_MAX).await.map_err(|cause| request.about(cause))
     }
 
     /// Sends any request, and hands out the answer as it comes.
@@ -393,8 +394,13 @@ impl Client {
         }
     }
 
-    async fn typed<T: DeserializeOwned>(&self, request: Request, kind: &str) -> Result<T, Cause> {
-        let answer = self.transport.call(&request).await?;
+    async fn typed<T: DeserializeOwned>(
+        &self,
+        request: Request,
+        bytes_max: usize,
+        kind: &str,
+    ) -> Result<T, Cause> {
+        let answer = self.transport.call(&request, bytes_max).await?;
         serde_json::from_slice(&answer.body)
             .map_err(|error| not_json(&request.path, &answer.headers, &answer.body, kind, &error))
     }

@@ -26,6 +26,10 @@ use super::exec::Plugin;
 /// Age at which a file is read again. client-go does so after 50 s, and the kubelet renews a token minutes before its end.
 pub(super) const FILE_AGE_MAX: Duration = Duration::from_secs(50);
 
+/// Age up to which a plugin's answer is taken as good, whatever it says: one that says it has ended already, or a clock that
+/// is wrong, would have the plugin run for every request. The server says 401 to what is no longer good.
+const PLUGIN_AGE_MIN: Duration = Duration::from_secs(5);
+
 /// Largest file that is read: a kubeconfig of a thousand clusters has a few MB.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
@@ -142,7 +146,9 @@ impl Credentials {
         match &self.login {
             Login::Nothing | Login::Token(_) | Login::Password { .. } => true,
             Login::TokenFile { .. } => held.since.elapsed() < FILE_AGE_MAX,
-            Login::Plugin(_) => held.until.is_none_or(|end| SystemTime::now() < end),
+            Login::Plugin(_) => {
+                held.since.elapsed() < PLUGIN_AGE_MIN || held.until.is_none_or(|end| SystemTime::now() < end)
+            }
         }
     }
 
@@ -209,8 +215,17 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, io::Error> {
     Ok(content)
 }
 
+/// Reads a small file that is read again and again. A FIFO would hold up the only thread until somebody writes to it, and
+/// has its content only once.
+pub(super) fn read_regular(path: &Path) -> Result<Vec<u8>, io::Error> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    read(path)
+}
+
 pub(super) fn read_text(path: &Path) -> Result<String, String> {
-    let content = read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let content = read_regular(path).map_err(|error| format!("{}: {error}", path.display()))?;
     String::from_utf8(content).map_err(|_| format!("{}: not UTF-8", path.display()))
 }
 
@@ -218,7 +233,13 @@ pub(super) fn read_text(path: &Path) -> Result<String, String> {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use super::*;
+    use super::{
+        super::{
+            config::{Pem, Place},
+            exec::{Hidden, Terminal},
+        },
+        *,
+    };
 
     fn shown(credential: &Credential) -> &str {
         credential.authorization.as_ref().and_then(|value| value.to_str().ok()).unwrap_or("nothing")
@@ -286,6 +307,49 @@ mod tests {
             error.as_deref(),
             Some("token file /nonexistent/token: No such file or directory (os error 2)")
         );
+    }
+
+    /// Opening a FIFO waits for its writer, and nothing else ran meanwhile.
+    #[tokio::test]
+    async fn a_token_file_that_is_a_fifo_is_not_waited_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (fifo, path) = (dir.path().join("fifo"), dir.path().join("token"));
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("mkfifo");
+        assert!(made.success());
+        symlink(&fifo, &path).expect("a symlink");
+        let credentials = Credentials::new(Login::TokenFile { path: path.clone(), first: None });
+        let error = credentials.current().await.err();
+        assert_eq!(error, Some(format!("token file {}: not a regular file", path.display())));
+        let field = "certificate-authority".to_owned();
+        let pem = Pem { field, place: Place::File(fifo.clone()) };
+        assert_eq!(pem.read(), Err(format!("certificate-authority: {}: not a regular file", fifo.display())));
+    }
+
+    /// The plugin was run for every request.
+    #[tokio::test]
+    async fn a_plugin_whose_answer_has_ended_already_is_run_again_only_after_a_401() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let runs = dir.path().join("runs");
+        let script = r#"echo >> "$RUNS"; echo '{"apiVersion":"client.authentication.k8s.io/v1",
+            "status":{"token":"t","expirationTimestamp":"2020-01-01T00:00:00Z"}}'"#;
+        let plugin = Plugin {
+            api_version: "client.authentication.k8s.io/v1".to_owned(),
+            command: "/bin/sh".into(),
+            args: vec!["-c".to_owned(), script.to_owned()],
+            env: Hidden(vec![("RUNS".to_owned(), runs.display().to_string())]),
+            terminal: Terminal::Never,
+            cluster: serde_json::Value::Null,
+            install_hint: String::new(),
+        };
+        let credentials = Credentials::new(Login::Plugin(Box::new(plugin)));
+        let runs = || fs::read(&runs).expect("a file").len();
+
+        let first = credentials.current().await.expect("a token");
+        assert_eq!(shown(&first), "Bearer t");
+        credentials.current().await.expect("a token");
+        assert_eq!(runs(), 1);
+        credentials.renew(&first).await.expect("a token");
+        assert_eq!(runs(), 2);
     }
 
     #[tokio::test]

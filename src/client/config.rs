@@ -13,7 +13,7 @@
 use std::{
     env,
     ffi::OsString,
-    fmt,
+    fmt, io,
     net::Ipv6Addr,
     path::{Path, PathBuf},
     time::Duration,
@@ -37,7 +37,7 @@ const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount
 /// own limit of 60 s; what takes twice that is not coming.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the command line says. Each field has the name of its flag.
+/// What the command line says. Each field has the name of its flag; an empty text counts as not given, as in kubectl.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// A kubeconfig; it must exist.
@@ -54,6 +54,23 @@ pub struct Options {
     pub service_account_dir: Option<PathBuf>,
     /// Longest wait for an answer, 30 s unless given; zero is for ever. A watch has no such limit once it is open.
     pub request_timeout: Option<Duration>,
+}
+
+impl Options {
+    /// `--context "$CONTEXT"` in a script where there is no such variable.
+    fn without_empty(&self) -> Options {
+        let text = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
+        let path = |value: &Option<PathBuf>| value.clone().filter(|value| !value.as_os_str().is_empty());
+        Options {
+            kubeconfig: path(&self.kubeconfig),
+            context: text(&self.context),
+            cluster: text(&self.cluster),
+            user: text(&self.user),
+            act_as: text(&self.act_as),
+            service_account_dir: path(&self.service_account_dir),
+            request_timeout: self.request_timeout,
+        }
+    }
 }
 
 /// What the environment says.
@@ -132,9 +149,8 @@ impl Pem {
     pub(super) fn read(&self) -> Result<Vec<u8>, String> {
         match &self.place {
             Place::Inline(pem) => Ok(pem.clone()),
-            Place::File(path) => {
-                auth::read(path).map_err(|error| format!("{}: {}: {error}", self.field, path.display()))
-            }
+            Place::File(path) => auth::read_regular(path)
+                .map_err(|error| format!("{}: {}: {error}", self.field, path.display())),
         }
     }
 }
@@ -142,7 +158,8 @@ impl Pem {
 impl Config {
     /// Finds the API server. Reads files, and does not connect.
     pub fn load(options: &Options, env: &Env) -> Result<Config, Error> {
-        let mut config = Config::find(options, env)?;
+        let options = options.without_empty();
+        let mut config = Config::find(&options, env)?;
         if let Some(user) = &options.act_as {
             // The groups in the kubeconfig are those of somebody else.
             config.impersonate.clear();
@@ -180,7 +197,8 @@ impl Config {
         if let Some(path) = &options.kubeconfig {
             return Kubeconfig::read(std::slice::from_ref(path))?.config(options);
         }
-        let named: Vec<PathBuf> = env.kubeconfig.iter().flat_map(env::split_paths).collect();
+        let named = env.kubeconfig.iter().flat_map(env::split_paths);
+        let named: Vec<PathBuf> = named.filter(|path| !path.as_os_str().is_empty()).collect();
         let present = existing(&named);
         if !present.is_empty() {
             return Kubeconfig::read(&present)?.config(options);
@@ -250,7 +268,14 @@ impl Config {
     }
 
     pub(super) fn impersonate(&mut self, header: &str, value: &str) -> Result<(), Error> {
-        let wrong = || Error::new("impersonate", value, format!("cannot stand in the HTTP header {header}"));
+        let wrong = || {
+            // Quoted, because it is mostly a line break that is wrong with it.
+            Error::new(
+                "impersonate",
+                format!("{value:?}"),
+                format!("cannot stand in the HTTP header {header}"),
+            )
+        };
         let name = HeaderName::from_bytes(header.as_bytes()).map_err(|_| wrong())?;
         self.impersonate.append(name, HeaderValue::from_str(value).map_err(|_| wrong())?);
         Ok(())
@@ -284,16 +309,15 @@ impl fmt::Debug for Config {
 
 /// Reads a server's address. A path in it stays: it is put before every other.
 pub(super) fn parse_server(text: &str, origin: &str) -> Result<Url, Error> {
-    let wrong = |cause: &str| Error::new("connect to", text, format!("{cause} ({origin})"));
+    // Whether it parses or not, it may have a password in it, which ends at the last @.
+    let shown = text.rsplit('@').next().unwrap_or_default();
+    let wrong = |cause: &str| Error::new("connect to", shown, format!("{cause} ({origin})"));
     let mut url = Url::parse(text).map_err(|error| wrong(&format!("not a URL: {error}")))?;
     if !matches!(url.scheme(), "https" | "http") || !url.has_host() {
         return Err(wrong("the address must begin with https://, or http:// for kubectl proxy"));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        // The text has a password in it.
-        let cause =
-            format!("the address holds a user or password: put them into the kubeconfig's user ({origin})");
-        return Err(Error::new("connect to", url.host_str().unwrap_or_default(), cause));
+        return Err(wrong("the address holds a user or password: put them into the kubeconfig's user"));
     }
     url.set_query(None);
     url.set_fragment(None);
@@ -308,7 +332,16 @@ pub(super) fn extra_header(key: &str) -> String {
 }
 
 fn existing(paths: &[PathBuf]) -> Vec<PathBuf> {
-    paths.iter().filter(|path| path.exists()).cloned().collect()
+    paths.iter().filter(|path| is_present(path)).cloned().collect()
+}
+
+/// Also where that cannot be found out, as in a directory that we may not enter: reading it then says so.
+fn is_present(path: &Path) -> bool {
+    match path.try_exists() {
+        Ok(present) => present,
+        // Under a file there is none: /dev/null is the home of many a service.
+        Err(error) => error.kind() != io::ErrorKind::NotADirectory,
+    }
 }
 
 fn connect(cause: &str) -> Error {
@@ -371,6 +404,23 @@ mod tests {
         assert_eq!(server(&nothing, &only_absent), Err(cause));
     }
 
+    /// It was called absent, and another kubeconfig was taken instead.
+    #[test]
+    fn a_kubeconfig_that_cannot_be_looked_at_is_not_called_absent() {
+        let dir = tempfile::tempdir().expect("a directory");
+        // A directory without permissions would do as well, but not for root.
+        let around = dir.path().join("around");
+        std::os::unix::fs::symlink("around", &around).expect("a symlink");
+        let env = Env { kubeconfig: Some(around.clone().into()), ..pod() };
+        let error = server(&Options::default(), &env).expect_err("unreadable");
+        assert!(error.starts_with(&format!("read kubeconfig {}: ", around.display())), "{error}");
+
+        let nothing = "find the API server: no kubeconfig in --kubeconfig, KUBECONFIG or ~/.kube/config, and \
+                       this is no pod: name one of them";
+        let homeless = Env { kubeconfig: Some(":".into()), home: Some("/dev/null".into()), ..Env::default() };
+        assert_eq!(server(&Options::default(), &homeless), Err(nothing.to_owned()));
+    }
+
     #[test]
     fn in_a_pod_the_address_is_in_the_environment_and_the_rest_in_files() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -398,6 +448,41 @@ mod tests {
         assert_eq!(
             server(&options, &pod()).expect_err("no kubeconfig"),
             "find the API server: --context chooses in a kubeconfig, and there is none: give --kubeconfig"
+        );
+    }
+
+    /// An empty `--as` cleared the kubeconfig's, and so gave more than was asked for.
+    #[test]
+    fn an_empty_flag_is_not_given() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("kubeconfig");
+        let text = "current-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
+                    clusters: [{name: k, cluster: {server: 'https://h'}}]\nusers: [{name: u, user: {as: jane}}]\n";
+        fs::write(&path, text).expect("a file");
+        let empty = || Some(String::new());
+        let options = Options {
+            kubeconfig: Some(PathBuf::new()),
+            context: empty(),
+            cluster: empty(),
+            user: empty(),
+            act_as: empty(),
+            service_account_dir: Some(PathBuf::new()),
+            request_timeout: None,
+        };
+        let env = Env { kubeconfig: Some(path.into()), ..Env::default() };
+        let config = Config::load(&options, &env).expect("a config");
+        assert_eq!(config.user, "user u of context c");
+        assert_eq!(config.impersonate.get("impersonate-user").expect("a user"), "jane");
+    }
+
+    #[test]
+    fn a_user_to_act_as_is_quoted_where_it_is_wrong() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let kubeconfig = Some(kubeconfig(dir.path(), "k"));
+        let options = Options { kubeconfig, act_as: Some("a\nb".to_owned()), ..Options::default() };
+        assert_eq!(
+            server(&options, &Env::default()).expect_err("two lines"),
+            r#"impersonate "a\nb": cannot stand in the HTTP header Impersonate-User"#
         );
     }
 

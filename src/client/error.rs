@@ -94,7 +94,12 @@ impl Error {
     }
 
     /// What the server said in a [`Status`], such as an `ERROR` event in a watch.
-    pub fn refused(verb: impl Into<Cow<'static, str>>, object: impl fmt::Display, status: Status) -> Error {
+    pub fn refused(
+        verb: impl Into<Cow<'static, str>>,
+        object: impl fmt::Display,
+        mut status: Status,
+    ) -> Error {
+        flatten(&mut status);
         let retry_after = wait(status.details.retry_after_seconds);
         Cause::Refused { status: Box::new(status), retry_after }.about(verb, object.to_string())
     }
@@ -267,7 +272,7 @@ pub(super) fn refusal(code: StatusCode, headers: &HeaderMap, body: &[u8], now: S
     if status.message.is_empty() {
         status.message = spoken(code, headers, body);
     }
-    status.message = cut(status.message.trim(), MESSAGE_BYTES_MAX);
+    flatten(&mut status);
     status.code = code.as_u16();
     let retry_after = retry_after(headers, now).or_else(|| wait(status.details.retry_after_seconds));
     Cause::Refused { status: Box::new(status), retry_after }
@@ -283,7 +288,7 @@ fn spoken(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> String {
     }
     // Enough for an HTML page to get to its point.
     let text = String::from_utf8_lossy(&body[..body.len().min(4 * MESSAGE_BYTES_MAX)]);
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = one_line(&text);
     if is_html(headers) { format!("an HTML page, not from the API server: {text}") } else { text }
 }
 
@@ -296,11 +301,13 @@ pub(super) fn not_json(
     error: &serde_json::Error,
 ) -> Cause {
     if body.trim_ascii_start().first() == Some(&b'{') {
+        // The error can quote a part of the body.
+        let error = one_line(&error.to_string());
         return Cause::Unreadable(format!("{path} does not read as {kind}: {error}"));
     }
     let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("something");
     let start = String::from_utf8_lossy(&body[..body.len().min(120)]);
-    let start = start.split_whitespace().collect::<Vec<_>>().join(" ");
+    let start = one_line(&start);
     let hint =
         if is_html(headers) { " (is a proxy or a login page in front of the API server?)" } else { "" };
     Cause::Unreadable(format!("{path} answered with {media_type}, not JSON{hint}: {start}"))
@@ -324,6 +331,24 @@ fn wait(seconds: u64) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
 }
 
+/// Makes a status fit for a line in a log.
+fn flatten(status: &mut Status) {
+    status.reason = one_line(&status.reason);
+    status.message = cut(&one_line(&status.message), MESSAGE_BYTES_MAX);
+}
+
+/// `text` in one line: a line break in it would forge another line in a log, and an escape character speaks to the terminal.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()) {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    line
+}
+
 /// At most `max` bytes of `text`, cut between characters.
 fn cut(text: &str, max: usize) -> String {
     if text.len() <= max {
@@ -336,7 +361,7 @@ fn cut(text: &str, max: usize) -> String {
 /// The server, in words.
 #[derive(Clone)]
 pub(super) struct Where {
-    /// `https://10.0.0.1:443 (cluster local in /home/…/.kube/config)`.
+    /// `https://10.0.0.1:443 through the proxy p:3128 (cluster local in /home/…/.kube/config)`.
     pub(super) address: String,
     /// Whose certificates are trusted.
     pub(super) trust: String,
@@ -488,6 +513,19 @@ mod tests {
         ] {
             assert_eq!(refused(code, &headers, body).to_string(), line);
         }
+    }
+
+    /// Only a text was made one line; a message in JSON could write what it liked into logs and terminals.
+    #[test]
+    fn a_refusal_is_one_line_in_whatever_form() {
+        let message = "no\n2026-11-21 INFO all is well\r\n\u{1b}[2J\u{9b}31m \t red";
+        let line = "get things/x: 422 Un fit: no 2026-11-21 INFO all is well [2J 31m red";
+        let body = serde_json::json!({ "message": message, "reason": "Un\nfit", "code": 422 }).to_string();
+        assert_eq!(refused(422, &[], &body).to_string(), line);
+        let status: Status = serde_json::from_str(&body).expect("a status");
+        assert_eq!(Error::refused("get", "things/x", status).to_string(), line);
+        let line = "get things/x: 500 Internal Server Error: no 2026-11-21 INFO all is well [2J 31m red";
+        assert_eq!(refused(500, &[], message).to_string(), line);
     }
 
     #[test]

@@ -61,14 +61,30 @@ const STREAMS_MAX: usize = 90;
 /// Idle time after which a connection may be gone: the API server closes one after 90 s.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// Largest answer that is read. 100,000 objects of 2.5 KB in one list; who has more lists in pages.
-const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Largest version that is read: it has a dozen short texts.
+pub(super) const VERSION_BYTES_MAX: usize = 64 * 1024;
+
+/// Largest single object that is read, as a line of a watch: etcd refuses objects above 1.5 MiB, and JSON escapes can make
+/// that six times as long.
+pub(super) const OBJECT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Largest page of a list that is read, and largest answer to a request of unknown kind. Our pages have 100 objects, mostly
+/// of a few KB; half of the memory that our Pod may take is enough for 100 of 300 KB.
+pub(super) const PAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Largest list that is read where the caller asked for all of it on one page, and so has the memory for it: 100,000
+/// objects of 2.5 KB.
+pub(super) const LIST_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Largest refusal that is read. A 422 can quote an object, which etcd limits to 1.5 MiB.
 const REFUSAL_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// How often a request is sent again, because the server says when, or because a GET got no answer.
 const REPEATS_MAX: u32 = 3;
+
+/// Longest `Retry-After` that is waited for here. The API server mostly asks for 1 s; who is asked for more has a backoff
+/// and something to log, and we have neither.
+const RETRY_AFTER_HERE_MAX: Duration = Duration::from_secs(5);
 
 /// First pause before a GET is repeated; each is twice the one before. A restarting API server is away for longer, and its
 /// callers have a backoff of their own: this is for a connection that broke.
@@ -137,7 +153,8 @@ impl Transport {
             Some(pem) => pem.field.clone(),
             None => "what this machine trusts".to_owned(),
         };
-        let at = Where { address: format!("{address} ({})", config.origin), trust };
+        let way = config.proxy.as_ref().map(through).unwrap_or_default();
+        let at = Where { address: format!("{address}{way} ({})", config.origin), trust };
         let certificates = Certificates::read(&config.tls).map_err(Cause::Other)?;
         let connections = Arc::new(Connections::new(&config, certificates).map_err(Cause::Other)?);
         Ok(Transport {
@@ -153,14 +170,14 @@ impl Transport {
         &self.config
     }
 
-    /// Sends a request and reads the whole answer. Repeats it where that is safe.
-    pub(super) async fn call(&self, request: &Request) -> Result<Answer, Cause> {
+    /// Sends a request and reads the whole answer, of at most `bytes_max`. Repeats it where that is safe.
+    pub(super) async fn call(&self, request: &Request, bytes_max: usize) -> Result<Answer, Cause> {
         let deadline = self.config.request_timeout;
         let mut renewed = false;
         let mut repeats = 0;
         loop {
             let credential = self.credentials.current().await.map_err(Cause::Other)?;
-            let attempt = timeout(deadline, self.answer(request, &credential));
+            let attempt = timeout(deadline, self.answer(request, bytes_max, &credential));
             let cause = match attempt.await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(cause)) => cause,
@@ -209,17 +226,20 @@ impl Transport {
         Ok(renewed.is_some())
     }
 
-    async fn answer(&self, request: &Request, credential: &Credential) -> Result<Answer, Cause> {
+    async fn answer(
+        &self,
+        request: &Request,
+        bytes_max: usize,
+        credential: &Credential,
+    ) -> Result<Answer, Cause> {
         let lane = Arc::clone(&self.connections(credential).calls);
         let mut response = self.exchange(&lane, request, credential).await?;
         let Head { status, headers } = Head::of(&response);
-        let body =
-            read(&mut response, ANSWER_BYTES_MAX).await.map_err(|error| lane.failed(&error, &self.at))?;
+        let body = read(&mut response, bytes_max).await.map_err(|error| lane.failed(&error, &self.at))?;
         match body {
             Some(body) => Ok(Answer { status, headers, body }),
             None => {
-                let max = ANSWER_BYTES_MAX >> 20;
-                Err(Cause::Unreadable(format!("{} answered with more than {max} MiB", request.path)))
+                Err(Cause::Unreadable(format!("{} answered with more than {bytes_max} bytes", request.path)))
             }
         }
     }
@@ -300,7 +320,8 @@ impl Transport {
     fn url(&self, request: &Request) -> Result<Url, Cause> {
         let mut url = self.config.server.clone();
         if let Some(name) = &self.config.tls.server_name {
-            // reqwest verifies the URL's host, and sends it as SNI; `ServerAddress` leads the name to the server.
+            // reqwest verifies the URL's host, and sends it as SNI; [`ServerAddress`] leads the name to the server. An IP
+            // address it would not lead there, as reqwest resolves none; the kubeconfig's reader refuses such a name.
             url.set_host(Some(name))
                 .map_err(|_| Cause::Other(format!("tls-server-name {name}: not a host name")))?;
         }
@@ -481,7 +502,8 @@ fn pause(method: &Method, cause: &Cause, repeats: u32) -> Option<Duration> {
         Cause::Refused { status, .. } if status.is_too_new() => None,
         // Nothing was done, and the server says when it will do: so any verb may be sent again.
         Cause::Refused { status, retry_after } if status.code == 429 || status.code >= 500 => {
-            retry_after.map(|wait| wait.mul_f64(1.0 + fastrand::f64() / 4.0))
+            let wait = retry_after.filter(|wait| *wait <= RETRY_AFTER_HERE_MAX)?;
+            Some(wait.mul_f64(1.0 + fastrand::f64() / 4.0))
         }
         // A write may have happened, and would happen twice.
         Cause::Unreachable(_) | Cause::Lost(_) if *method == Method::GET => {
@@ -581,6 +603,14 @@ fn install_crypto() {
     ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
 }
 
+/// ` through the proxy HOST:PORT`, without the user and password that the URL may have.
+fn through(proxy: &Url) -> String {
+    let host = proxy.host_str().unwrap_or_default();
+    // The URL knows a default for http and https alone; the other schemes are SOCKS.
+    let port = proxy.port_or_known_default().unwrap_or(1080);
+    format!(" through the proxy {host}:{port}")
+}
+
 fn is_loopback(server: &Url) -> bool {
     match server.host() {
         Some(Host::Domain(name)) => name == "localhost",
@@ -590,7 +620,8 @@ fn is_loopback(server: &Url) -> bool {
     }
 }
 
-/// Resolves any name to the address of the server: for tls-server-name, which stands in the URL instead.
+/// Resolves any name to the address of the server: for tls-server-name, which stands in the URL instead. Is not asked
+/// about an IP address, which needs no resolving.
 struct ServerAddress(Arc<str>);
 
 impl Resolve for ServerAddress {
@@ -734,6 +765,16 @@ mod tests {
         assert_eq!(script.asked().len(), 3 + 1 + REPEATS_MAX as usize);
     }
 
+    /// A minute was waited for, three times over, before the caller heard of it.
+    #[tokio::test]
+    async fn a_server_that_asks_for_a_long_wait_is_the_callers() {
+        let away = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 6\r\nContent-Length: 0\r\n\r\n";
+        let (client, script, _server) = client(&[away, FINE]).await;
+        let error = client.send(request(Method::GET)).await.expect_err("away");
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(6)));
+        assert_eq!(script.asked().len(), 1);
+    }
+
     #[tokio::test]
     async fn without_retry_after_no_answer_is_asked_for_again() {
         let down = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
@@ -761,6 +802,18 @@ mod tests {
         let (_, mut body) = client.stream(Request::get("/x")).await.expect("a stream");
         assert_eq!(body.chunk().await.expect("a chunk").as_deref(), Some(b"{".as_slice()));
         timeout(2 * deadline, body.chunk()).await.expect_err("a quiet stream");
+    }
+
+    /// There was one limit for all, four times what the Pod may take.
+    #[tokio::test]
+    async fn an_answer_larger_than_its_limit_is_not_read() {
+        let (client, _script, _server) = client(&[FINE, FINE]).await;
+        let error = async |max| client.transport.call(&request(Method::GET), max).await.err();
+        assert_eq!(
+            error(1).await.map(|cause| cause.to_string()),
+            Some("/x answered with more than 1 bytes".to_owned())
+        );
+        assert!(error(2).await.is_none());
     }
 
     #[tokio::test]
@@ -813,6 +866,21 @@ mod tests {
         let line =
             format!("http://{address} (given address): connection refused: does an API server run there?");
         assert_eq!(error.to_string(), format!("get /version: {line}"));
+    }
+
+    /// The API server was blamed for a proxy that does not run.
+    #[tokio::test]
+    async fn a_proxy_is_named_without_its_password() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        drop(listener);
+        let mut config = Config::new("http://h", b"", "").expect("a config");
+        config.proxy = Some(Url::parse(&format!("http://me:s3cret@{address}")).expect("a URL"));
+        let error = Client::new(config).expect("a client").version().await.expect_err("nobody");
+        let start = format!("get /version: http://h through the proxy {address} (given address): ");
+        assert!(error.to_string().starts_with(&start), "{error}");
+        assert!(!error.to_string().contains("s3cret"), "{error}");
+        assert_eq!(through(&Url::parse("socks5://p").expect("a URL")), " through the proxy p:1080");
     }
 
     #[tokio::test]

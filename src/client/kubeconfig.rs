@@ -11,12 +11,16 @@
 //! that it stands in. Every field is fetched by its path, so that an error can name file and field, and quotes no value:
 //! it may be a secret. See <https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/>.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use rustls::pki_types::ServerName;
 use serde_json::json;
 use tracing::warn;
-use url::Url;
+use url::{Host, Url};
 use yaml_serde::Value;
 
 use super::{
@@ -167,7 +171,7 @@ fn cluster_config(name: &str, cluster: &Node<'_>) -> Result<Config, Error> {
     };
     let mut config = Config::anonymous(config::parse_server(&server, &origin)?, origin);
     config.tls.authority = cluster.pem("certificate-authority")?;
-    config.tls.server_name = cluster.text("tls-server-name")?;
+    config.tls.server_name = server_name(cluster, &config.server)?;
     config.tls.insecure = cluster.flag("insecure-skip-tls-verify")?;
     if let Some(proxy) = cluster.text("proxy-url")? {
         let cause = "not the URL of a proxy: it begins with http://, https:// or socks5://";
@@ -188,6 +192,27 @@ fn cluster_config(name: &str, cluster: &Node<'_>) -> Result<Config, Error> {
         return Err(cluster.wrong("tls-server-name", "cannot be had through a proxy-url: drop one of them"));
     }
     Ok(config)
+}
+
+/// The name in the server's certificate; `None` where it is the one in its address anyway.
+fn server_name(cluster: &Node<'_>, server: &Url) -> Result<Option<String>, Error> {
+    const FIELD: &str = "tls-server-name";
+    let Some(name) = cluster.text(FIELD)? else { return Ok(None) };
+    let host = match name.parse::<IpAddr>() {
+        Ok(IpAddr::V4(address)) => Ok(Host::Ipv4(address)),
+        Ok(IpAddr::V6(address)) => Ok(Host::Ipv6(address)),
+        Err(_) => Host::parse(&name),
+    };
+    match host {
+        Ok(host) if server.host().is_some_and(|same| same.to_owned() == host) => Ok(None),
+        Ok(Host::Domain(domain)) if ServerName::try_from(domain.as_str()).is_ok() => Ok(Some(name)),
+        // The name stands in the URL of every request, and nothing leads an address elsewhere than to itself: requests,
+        // and the token with them, would go there instead of to the server.
+        Ok(Host::Ipv4(_) | Host::Ipv6(_)) => {
+            Err(cluster.wrong(FIELD, "must be a name, not another IP address: put the address into server"))
+        }
+        Ok(Host::Domain(_)) | Err(_) => Err(cluster.wrong(FIELD, "not a host name")),
+    }
 }
 
 fn log_in(config: &mut Config, user: &Node<'_>, cluster: &Node<'_>) -> Result<(), Error> {
@@ -523,6 +548,24 @@ mod tests {
         assert_eq!(config.tls.authority.expect("an authority").read().expect("PEM"), b"CA");
     }
 
+    /// Requests went to the address in tls-server-name, with the token, instead of to the server.
+    #[test]
+    fn a_tls_server_name_is_a_name_and_no_other_address() {
+        let named = |host, name| {
+            let config = read(&format!("{{server: 'https://{host}', tls-server-name: '{name}'}}"), "{}");
+            config.map(|config| config.tls.server_name)
+        };
+        let cause = "must be a name, not another IP address: put the address into server";
+        let line = format!("read kubeconfig kubeconfig: clusters[k].cluster.tls-server-name: {cause}");
+        for address in ["10.0.0.2", "fd00::2", "[fd00::2]", "0x7f.1", "2130706433"] {
+            assert_eq!(named("10.0.0.1", address), Err(line.clone()), "{address}");
+        }
+        for (host, same) in [("10.0.0.1", "10.0.0.1"), ("[fd00::1]:6443", "fd00::1"), ("h", "H")] {
+            assert_eq!(named(host, same), Ok(None), "{same}");
+        }
+        assert_eq!(named("10.0.0.1", "kubernetes.default"), Ok(Some("kubernetes.default".to_owned())));
+    }
+
     #[test]
     fn a_plugin_is_told_about_the_cluster_where_it_asks() {
         let cluster = "{server: 'https://h', certificate-authority-data: Q0E=, tls-server-name: n, extensions: \
@@ -584,6 +627,10 @@ mod tests {
             (
                 cluster("{server: 'https://h', proxy-url: 'http://h', tls-server-name: n}"),
                 "clusters[k].cluster.tls-server-name: cannot be had through a proxy-url: drop one of them",
+            ),
+            (
+                cluster("{server: 'https://h', tls-server-name: 'a b'}"),
+                "clusters[k].cluster.tls-server-name: not a host name",
             ),
             (user("{token: 123456}"), "users[u].user.token: must be text: put it in quotes"),
             (user("{password: [secret]}"), "users[u].user.password: must be text: put it in quotes"),
@@ -663,6 +710,7 @@ mod tests {
         assert!(error.starts_with("read kubeconfig kubeconfig: not YAML: "), "{error}");
     }
 
+    /// A password was shown where the address was wrong for another reason than the password.
     #[test]
     fn an_address_is_checked_and_its_password_not_shown() {
         let cluster =
@@ -674,6 +722,12 @@ mod tests {
             (
                 "https://me:secret@h",
                 "h: the address holds a user or password: put them into the kubeconfig's user",
+            ),
+            ("https://me:s@cret@h:99999", "h:99999: not a URL: invalid port number"),
+            ("ftp://me:secret@h", "h: the address must begin with https://, or http:// for kubectl proxy"),
+            (
+                "me:secret@h:6443",
+                "h:6443: the address must begin with https://, or http:// for kubectl proxy",
             ),
         ] {
             assert_eq!(cluster(server), Err(format!("connect to {error} (cluster k in kubeconfig)")));
