@@ -172,6 +172,19 @@ async fn who_has_no_token_is_nobody() {
     world.server.stop().await;
 }
 
+/// Every path that began like a health check was healthy, so a probe with a slip in its path never failed.
+#[tokio::test]
+async fn health_is_at_its_paths_and_nowhere_else() {
+    let world = World::with(quiet()).await;
+    for path in ["/livez", "/readyz", "/healthz", "/livez/ping", "/readyz/ping", "/healthz/ping"] {
+        assert_eq!(world.get(path).await, (200, json!("ok")), "{path}");
+    }
+    assert_eq!(world.get("/readyz?verbose").await, (200, json!("[+]ping ok\nreadyz check passed\n")));
+    for path in ["/livezzz", "/livez/", "/healthz/nope", "/readyz/ping/pong"] {
+        assert_eq!(world.get(path).await, (404, json!("404 page not found\n")), "{path}");
+    }
+}
+
 #[tokio::test]
 async fn a_selector_turns_changes_into_coming_and_going() {
     let world = World::with(quiet()).await;
