@@ -1,9 +1,18 @@
 //! The server at its edge: requests in, answers out, over TLS.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use reqwest::{Method, header};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{ApiServer, Fault, Options};
 
@@ -34,6 +43,17 @@ impl World {
     fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
         let url = format!("{}{path}", self.server.url());
         self.http.request(method, url).bearer_auth(self.server.token())
+    }
+
+    /// A bare connection that speaks HTTP/1.1.
+    async fn connect(&self) -> TlsStream<TcpStream> {
+        let mut roots = RootCertStore::empty();
+        let ca = CertificateDer::from_pem_slice(self.server.ca_pem().as_bytes()).expect("our own CA");
+        roots.add(ca).expect("our own CA");
+        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let name = ServerName::try_from("localhost").expect("a name");
+        let stream = TcpStream::connect(("127.0.0.1", self.server.port)).await.expect("a connection");
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake")
     }
 
     async fn call(&self, method: Method, path: &str, content_type: &str, body: Value) -> (u16, Value) {
@@ -183,6 +203,35 @@ async fn health_is_at_its_paths_and_nowhere_else() {
     for path in ["/livezzz", "/livez/", "/healthz/nope", "/readyz/ping/pong"] {
         assert_eq!(world.get(path).await, (404, json!("404 page not found\n")), "{path}");
     }
+}
+
+/// Over HTTP/2 the body was dropped at the limit, which the client saw as a broken stream and tried again, for ever.
+#[tokio::test]
+async fn who_sends_too_much_is_told_so() {
+    let world = World::with(quiet()).await;
+    let text = "x".repeat(5 * 1024 * 1024);
+    let (status, body) =
+        world.post(CONFIG_MAPS, json!({"metadata": {"name": "a"}, "data": {"k": text}})).await;
+    assert_eq!((status, &body["reason"]), (413, &json!("RequestEntityTooLarge")));
+    assert_eq!(body["message"], "Request entity too large: limit is 3145728");
+}
+
+/// A body that ended too early was refused as too large.
+#[tokio::test]
+async fn a_body_that_is_cut_is_not_too_large() {
+    let world = World::with(quiet()).await;
+    let mut stream = world.connect().await;
+    let head = format!(
+        "POST {CONFIG_MAPS} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 100\r\n\r\n{{",
+        world.server.token()
+    );
+    stream.write_all(head.as_bytes()).await.expect("a connection");
+    stream.shutdown().await.expect("a connection");
+    let mut answer = String::new();
+    // How the connection ends does not matter.
+    let _ = stream.read_to_string(&mut answer).await;
+    let statuses: Vec<u16> = world.server.requests().iter().map(|request| request.status).collect();
+    assert_eq!(statuses, [500], "{answer}");
 }
 
 #[tokio::test]
