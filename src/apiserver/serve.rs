@@ -5,6 +5,7 @@ use std::{
     convert::Infallible,
     fmt::Display,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
@@ -42,6 +43,13 @@ const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// How much of a body that is too large is read all the same, and dropped. Over HTTP/2 a body that nobody reads is a
 /// stream error for its sender, who then never sees our 413.
 const BODY_BYTES_DROPPED_MAX: usize = 64 * 1024 * 1024;
+
+/// How long a client may take for the TLS handshake: the limit of Go's own HTTP transport.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// How long an HTTP/1.1 connection waits for the next request head. hyper counts the time between two requests as
+/// well, in which a client rightly keeps the connection: so it is the `IdleTimeout` of kube-apiserver.
+const HEAD_MAX: Duration = Duration::from_secs(90);
 
 /// Streams on one HTTP/2 connection, and the window of each: what kube-apiserver 1.36 sends in its SETTINGS.
 const HTTP2_STREAMS_MAX: u32 = 100;
@@ -124,7 +132,7 @@ pub(super) async fn accept(listener: TcpListener, acceptor: TlsAcceptor, server:
             Err(error) => {
                 // Out of file descriptors, most likely: others may close theirs meanwhile.
                 tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
@@ -134,15 +142,24 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
     // Events are small and should leave at once.
     let _ = stream.set_nodelay(true);
     let mut restarts = server.restarts.subscribe();
-    let stream = match acceptor.accept(stream).await {
-        Ok(stream) => stream,
-        Err(error) => {
+    let stream = match tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
             tracing::debug!(%error, "TLS handshake failed");
+            return;
+        }
+        Err(_) => {
+            tracing::debug!("TLS handshake took too long");
             return;
         }
     };
     let mut builder = auto::Builder::new(tasks);
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(None).title_case_headers(true);
+    // What the handshake agreed on is not guessed again from the first bytes, for which nothing would limit the wait.
+    builder = match stream.get_ref().1.alpn_protocol() {
+        Some(b"h2") => builder.http2_only(),
+        Some(_) | None => builder.http1_only(),
+    };
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).title_case_headers(true);
     builder
         .http2()
         .timer(TokioTimer::new())

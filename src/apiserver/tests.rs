@@ -234,6 +234,44 @@ async fn a_body_that_is_cut_is_not_too_large() {
     assert_eq!(statuses, [500], "{answer}");
 }
 
+/// Connections on which nothing ever came stayed for ever.
+#[tokio::test(start_paused = true)]
+async fn who_connects_and_says_nothing_is_cut_off() {
+    let world = World::with(quiet()).await;
+    let started = tokio::time::Instant::now();
+    let mut silent = TcpStream::connect(("127.0.0.1", world.server.port)).await.expect("a connection");
+    assert_eq!(silent.read(&mut [0]).await.unwrap_or_default(), 0);
+    assert_eq!(started.elapsed().as_secs(), 10, "no handshake");
+    let mut stream = world.connect().await;
+    let started = tokio::time::Instant::now();
+    assert_eq!(stream.read(&mut [0]).await.unwrap_or_default(), 0);
+    assert_eq!(started.elapsed().as_secs(), 90, "no request");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_may_rest_between_requests_and_a_watch_for_longer() {
+    let world = World::with(quiet()).await;
+    let mut stream = world.connect().await;
+    let head = format!("host: x\r\nauthorization: Bearer {}\r\n\r\n", world.server.token());
+    for _ in 0..3 {
+        let request = format!("GET /livez HTTP/1.1\r\n{head}");
+        stream.write_all(request.as_bytes()).await.expect("a connection");
+        assert_ne!(stream.read(&mut [0; 1024]).await.expect("an answer"), 0);
+        tokio::time::sleep(Duration::from_secs(80)).await;
+    }
+    let request = format!("GET {CONFIG_MAPS}?watch=1&timeoutSeconds=300 HTTP/1.1\r\n{head}");
+    stream.write_all(request.as_bytes()).await.expect("a connection");
+    let started = tokio::time::Instant::now();
+    let mut answer = String::new();
+    while !answer.ends_with("0\r\n\r\n") {
+        let mut buffer = [0; 4096];
+        let read = stream.read(&mut buffer).await.expect("an event");
+        assert_ne!(read, 0, "{answer}");
+        answer.push_str(&String::from_utf8_lossy(&buffer[..read]));
+    }
+    assert_eq!(started.elapsed().as_secs(), 300, "{answer}");
+}
+
 #[tokio::test]
 async fn a_selector_turns_changes_into_coming_and_going() {
     let world = World::with(quiet()).await;
