@@ -54,7 +54,10 @@ use std::{
     time::Duration,
 };
 
-use base64::{Engine, prelude::BASE64_STANDARD};
+use base64::{
+    Engine,
+    prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
+};
 use tokio::net::TcpListener;
 
 pub use faults::Fault;
@@ -186,7 +189,7 @@ impl ApiServer {
         let listener = TcpListener::bind(("127.0.0.1", options.port)).await?;
         let port = listener.local_addr()?.port();
         let identity = Identity::new().map_err(io::Error::other)?;
-        let token = BASE64_STANDARD.encode(format!("admin:{}", write::uid()));
+        let token = random_token();
         let mut storage = Storage::new(options.history, options.controllers);
         controllers::bootstrap(&mut storage, &identity.ca_pem);
         let server = Arc::new(Server {
@@ -226,7 +229,15 @@ impl ApiServer {
         &self.token
     }
 
-    /// Accept another token.
+    /// A new token that is accepted from now on, random as the administrator's.
+    #[must_use]
+    pub fn new_token(&self, user: &str) -> String {
+        let token = random_token();
+        self.add_token(&token, user);
+        token
+    }
+
+    /// Accept another token, that somebody else made.
     pub fn add_token(&self, token: &str, user: &str) {
         lock(&self.server.tokens).insert(token.to_owned(), user.to_owned());
     }
@@ -308,6 +319,18 @@ impl ApiServer {
     pub async fn stop(self) {
         self.tasks.stop().await;
     }
+}
+
+/// Bytes of randomness in a token: no one guesses 256 bits.
+const TOKEN_BYTES: usize = 32;
+
+/// Who has a token may do everything, so it comes from the randomness that keys are made of. That of [`fastrand`] can
+/// be computed from what it made before, and uids are shown to everybody.
+fn random_token() -> String {
+    let mut bytes = [0; TOKEN_BYTES];
+    let random = rustls::crypto::ring::default_provider().secure_random;
+    random.fill(&mut bytes).expect("randomness, as the server's own key was made of it");
+    BASE64_URL_SAFE_NO_PAD.encode(bytes)
 }
 
 impl Drop for ApiServer {

@@ -187,6 +187,12 @@ async fn who_has_no_token_is_nobody() {
     let answer = world.http.get(&url).bearer_auth("new").send().await.expect("an answer");
     assert_eq!(answer.status(), 200);
     assert_eq!(world.server.requests().last().map(|last| last.user.clone()), Some("jane".to_owned()));
+    let made = world.server.new_token("joe");
+    assert_ne!(made, world.server.new_token("joe"));
+    assert_eq!([made.len(), world.server.token().len()], [43, 43], "256 bits in base64");
+    let answer = world.http.get(&url).bearer_auth(made).send().await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    assert_eq!(world.server.requests().last().map(|last| last.user.clone()), Some("joe".to_owned()));
     world.server.revoke_token("new");
     assert_eq!(world.http.get(&url).bearer_auth("new").send().await.expect("an answer").status(), 401);
     world.server.stop().await;
