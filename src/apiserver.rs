@@ -48,7 +48,7 @@ mod write;
 
 use std::{
     collections::{HashMap, VecDeque},
-    io,
+    fmt, io,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -105,7 +105,6 @@ pub struct RequestRecord {
 const REQUESTS_MAX: usize = 100_000;
 
 /// A running API server. Dropping it stops it.
-#[derive(Debug)]
 pub struct ApiServer {
     server: Arc<Server>,
     tasks: Tasks,
@@ -114,8 +113,7 @@ pub struct ApiServer {
     token: String,
 }
 
-/// What all connections share.
-#[derive(Debug)]
+/// What all connections share. It has no Debug, as it is full of tokens and Secrets.
 struct Server {
     storage: Mutex<Storage>,
     /// User by token.
@@ -331,6 +329,13 @@ fn random_token() -> String {
     let random = rustls::crypto::ring::default_provider().secure_random;
     random.fill(&mut bytes).expect("randomness, as the server's own key was made of it");
     BASE64_URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// Neither the token nor what is stored: a Debug ends in a log.
+impl fmt::Debug for ApiServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiServer").field("port", &self.port).finish_non_exhaustive()
+    }
 }
 
 impl Drop for ApiServer {

@@ -278,6 +278,14 @@ async fn a_connection_may_rest_between_requests_and_a_watch_for_longer() {
     assert_eq!(started.elapsed().as_secs(), 300, "{answer}");
 }
 
+/// Debug was derived, and showed the token and everything that is stored.
+#[tokio::test]
+async fn debug_keeps_secrets() {
+    let world = World::with(quiet()).await;
+    let shown = format!("{:?}", world.server);
+    assert_eq!(shown, format!("ApiServer {{ port: {}, .. }}", world.server.port));
+}
+
 #[tokio::test]
 async fn a_selector_turns_changes_into_coming_and_going() {
     let world = World::with(quiet()).await;
