@@ -48,7 +48,10 @@ mod write;
 
 use std::{
     collections::{HashMap, VecDeque},
-    fmt, io,
+    fmt,
+    fs::{DirBuilder, File, Permissions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -246,15 +249,22 @@ impl ApiServer {
     }
 
     /// Write `token`, `ca.crt` and `namespace`, as a Pod finds them in `/var/run/secrets/kubernetes.io/serviceaccount`.
+    /// Only the owner can read them.
     ///
     /// # Errors
     ///
     /// When the files cannot be written.
     pub fn write_service_account(&self, dir: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(dir)?;
-        std::fs::write(dir.join("token"), &self.token)?;
-        std::fs::write(dir.join("ca.crt"), &self.ca_pem)?;
-        std::fs::write(dir.join("namespace"), "default")
+        // Who lives in a directory that was there before is not ours to decide.
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        for (name, text) in [("token", self.token()), ("ca.crt", self.ca_pem()), ("namespace", "default")] {
+            let path = dir.join(name);
+            let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+            // A file that was there before kept its mode.
+            file.set_permissions(Permissions::from_mode(0o600))?;
+            file.write_all(text.as_bytes())?;
+        }
+        Ok(())
     }
 
     /// A kubeconfig, for kubectl and for us.

@@ -1,6 +1,6 @@
 //! The server at its edge: requests in, answers out, over TLS.
 
-use std::{sync::Arc, time::Duration};
+use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 
 use reqwest::{Method, header};
 use rustls::{
@@ -284,6 +284,27 @@ async fn debug_keeps_secrets() {
     let world = World::with(quiet()).await;
     let shown = format!("{:?}", world.server);
     assert_eq!(shown, format!("ApiServer {{ port: {}, .. }}", world.server.port));
+}
+
+/// The token of an administrator was there for every user of the machine to read.
+#[tokio::test]
+async fn a_service_account_is_for_its_owner_only() {
+    let world = World::with(quiet()).await;
+    let above = tempfile::tempdir().expect("a directory");
+    let dir = above.path().join("account");
+    let mode = |path: &Path| {
+        let metadata = std::fs::metadata(path).expect("a file");
+        metadata.permissions().mode() & 0o777
+    };
+    world.server.write_service_account(&dir).expect("a new directory");
+    assert_eq!(mode(&dir), 0o700);
+    let token = dir.join("token");
+    std::fs::set_permissions(&token, Permissions::from_mode(0o644)).expect("our own file");
+    world.server.write_service_account(&dir).expect("the same again");
+    for name in ["token", "ca.crt", "namespace"] {
+        assert_eq!(mode(&dir.join(name)), 0o600, "{name}");
+    }
+    assert_eq!(std::fs::read_to_string(token).expect("a token"), world.server.token());
 }
 
 #[tokio::test]
