@@ -48,13 +48,19 @@ mod write;
 
 use std::{
     collections::{HashMap, VecDeque},
-    io,
+    fmt,
+    fs::{DirBuilder, File, Permissions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use base64::{Engine, prelude::BASE64_STANDARD};
+use base64::{
+    Engine,
+    prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
+};
 use tokio::net::TcpListener;
 
 pub use faults::Fault;
@@ -102,7 +108,6 @@ pub struct RequestRecord {
 const REQUESTS_MAX: usize = 100_000;
 
 /// A running API server. Dropping it stops it.
-#[derive(Debug)]
 pub struct ApiServer {
     server: Arc<Server>,
     tasks: Tasks,
@@ -111,8 +116,7 @@ pub struct ApiServer {
     token: String,
 }
 
-/// What all connections share.
-#[derive(Debug)]
+/// What all connections share. It has no Debug, as it is full of tokens and Secrets.
 struct Server {
     storage: Mutex<Storage>,
     /// User by token.
@@ -186,7 +190,7 @@ impl ApiServer {
         let listener = TcpListener::bind(("127.0.0.1", options.port)).await?;
         let port = listener.local_addr()?.port();
         let identity = Identity::new().map_err(io::Error::other)?;
-        let token = BASE64_STANDARD.encode(format!("admin:{}", write::uid()));
+        let token = random_token();
         let mut storage = Storage::new(options.history, options.controllers);
         controllers::bootstrap(&mut storage, &identity.ca_pem);
         let server = Arc::new(Server {
@@ -226,7 +230,15 @@ impl ApiServer {
         &self.token
     }
 
-    /// Accept another token.
+    /// A new token that is accepted from now on, random as the administrator's.
+    #[must_use]
+    pub fn new_token(&self, user: &str) -> String {
+        let token = random_token();
+        self.add_token(&token, user);
+        token
+    }
+
+    /// Accept another token, that somebody else made.
     pub fn add_token(&self, token: &str, user: &str) {
         lock(&self.server.tokens).insert(token.to_owned(), user.to_owned());
     }
@@ -237,15 +249,22 @@ impl ApiServer {
     }
 
     /// Write `token`, `ca.crt` and `namespace`, as a Pod finds them in `/var/run/secrets/kubernetes.io/serviceaccount`.
+    /// Only the owner can read them.
     ///
     /// # Errors
     ///
     /// When the files cannot be written.
     pub fn write_service_account(&self, dir: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(dir)?;
-        std::fs::write(dir.join("token"), &self.token)?;
-        std::fs::write(dir.join("ca.crt"), &self.ca_pem)?;
-        std::fs::write(dir.join("namespace"), "default")
+        // Who lives in a directory that was there before is not ours to decide.
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        for (name, text) in [("token", self.token()), ("ca.crt", self.ca_pem()), ("namespace", "default")] {
+            let path = dir.join(name);
+            let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+            // A file that was there before kept its mode.
+            file.set_permissions(Permissions::from_mode(0o600))?;
+            file.write_all(text.as_bytes())?;
+        }
+        Ok(())
     }
 
     /// A kubeconfig, for kubectl and for us.
@@ -307,6 +326,25 @@ impl ApiServer {
     /// Close all connections and be gone.
     pub async fn stop(self) {
         self.tasks.stop().await;
+    }
+}
+
+/// Bytes of randomness in a token: no one guesses 256 bits.
+const TOKEN_BYTES: usize = 32;
+
+/// Who has a token may do everything, so it comes from the randomness that keys are made of. That of [`fastrand`] can
+/// be computed from what it made before, and uids are shown to everybody.
+fn random_token() -> String {
+    let mut bytes = [0; TOKEN_BYTES];
+    let random = rustls::crypto::ring::default_provider().secure_random;
+    random.fill(&mut bytes).expect("randomness, as the server's own key was made of it");
+    BASE64_URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// Neither the token nor what is stored: a Debug ends in a log.
+impl fmt::Debug for ApiServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiServer").field("port", &self.port).finish_non_exhaustive()
     }
 }
 

@@ -172,11 +172,11 @@ pub(super) fn refuse_anonymous(storage: &Storage, request: &Request) -> Refusal 
 /// Paths that are no objects: health, version, discovery.
 fn fixed(server: &Server, request: &Request) -> Result<Answer, Refusal> {
     let path = request.path.trim_end_matches('/');
-    if let Some(check) = ["/healthz", "/livez", "/readyz"].into_iter().find(|check| path.starts_with(check)) {
-        let verbose = request.query.get("verbose").is_some();
-        let name = check.trim_start_matches('/');
-        let text = if verbose { format!("[+]ping ok\n{name} check passed\n") } else { "ok".to_owned() };
-        return Ok(Answer::text(200, text));
+    match request.path.as_str() {
+        "/healthz" | "/livez" | "/readyz" => return Ok(health(request)),
+        // The one check that there is, asked for alone.
+        "/healthz/ping" | "/livez/ping" | "/readyz/ping" => return Ok(Answer::text(200, "ok")),
+        _ => {}
     }
     if request.method != Method::GET && request.method != Method::HEAD {
         return Err(Refusal::method_not_allowed());
@@ -204,6 +204,15 @@ fn fixed(server: &Server, request: &Request) -> Result<Answer, Refusal> {
     };
     // /openapi/v2 is not served: kubectl copes with a 404.
     found.map(|value| Answer::json(200, value)).ok_or_else(Refusal::no_such_path)
+}
+
+/// We are healthy if we can answer, and list our checks to who asks for them.
+fn health(request: &Request) -> Answer {
+    if request.query.get("verbose").is_none() {
+        return Answer::text(200, "ok");
+    }
+    let name = request.path.trim_start_matches('/');
+    Answer::text(200, format!("[+]ping ok\n{name} check passed\n"))
 }
 
 /// A path of a resource.

@@ -38,7 +38,6 @@ pub(super) struct Deletion {
 }
 
 /// What a delete did.
-#[derive(Debug)]
 pub(super) enum Deleted {
     /// It is gone; this is what it was.
     Gone(Arc<Value>),

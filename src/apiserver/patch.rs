@@ -22,7 +22,6 @@ const APPLY_PATCH: &str = "application/apply-patch+yaml";
 const OPERATIONS_MAX: usize = 10_000;
 
 /// A patch that was read, not yet applied.
-#[derive(Debug)]
 pub(super) enum Patch {
     Json(Vec<json_patch::PatchOperation>),
     Merge(Value),

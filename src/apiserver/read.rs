@@ -97,7 +97,6 @@ pub(super) struct List {
 }
 
 /// One page.
-#[derive(Debug)]
 pub(super) struct Page {
     pub(super) items: Vec<Arc<Value>>,
     pub(super) revision: u64,

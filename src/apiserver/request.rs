@@ -10,8 +10,7 @@ use http::{HeaderMap, Method, header};
 
 use super::refusal::{Cause, Refusal};
 
-/// What a handler gets to see.
-#[derive(Debug)]
+/// What a handler gets to see. It has no Debug, as the headers have a token and the body may be a Secret.
 pub(super) struct Request {
     pub(super) method: Method,
     pub(super) path: String,

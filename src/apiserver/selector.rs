@@ -83,7 +83,7 @@ impl Requirement {
                     let text = format!("found '{sign}', expected: !, identifier, or 'end of string'");
                     return Err(Refusal::bad_request(text));
                 }
-                return Requirement::checked(key, operator, vec![value.trim().to_owned()]);
+                return Requirement::checked(key, operator, vec![exact_value(value.trim())?.to_owned()]);
             }
         }
         let mut words = part.splitn(3, char::is_whitespace);
@@ -130,6 +130,30 @@ impl Requirement {
             Operator::DoesNotExist => label.is_none(),
         }
     }
+}
+
+/// The value behind `=`, which may be empty, and behind which nothing else may stand.
+fn exact_value(text: &str) -> Result<&str, Refusal> {
+    let (value, rest) = text.split_at(word_end(text));
+    let rest = rest.trim_start();
+    if rest.is_empty() {
+        return Ok(value);
+    }
+    let found = match rest.get(..2) {
+        Some(sign @ ("==" | "!=")) => sign,
+        Some(_) | None => rest.get(..word_end(rest).max(1)).unwrap_or(rest),
+    };
+    Err(Refusal::bad_request(if value.is_empty() {
+        format!("unable to parse requirement: found '{found}', expected: identifier")
+    } else {
+        format!("found '{found}', expected: ',' or 'end of string'")
+    }))
+}
+
+/// Where the lexer of apimachinery/pkg/labels ends a word.
+fn word_end(text: &str) -> usize {
+    let ends = |c: char| c.is_ascii_whitespace() || "=!()<>,".contains(c);
+    text.find(ends).unwrap_or(text.len())
 }
 
 /// The commas inside `in (a,b)` do not separate requirements.
@@ -245,5 +269,21 @@ mod tests {
         for text in ["app in", "==", "app in (a", "a b c"] {
             assert!(Labels::parse(text).is_err(), "{text}");
         }
+    }
+
+    /// `a====` was taken for a label of the value `==`, which nothing can have: an empty list instead of a refusal.
+    #[test]
+    fn an_operator_is_no_value() {
+        let refusal = |text| Labels::parse(text).expect_err(text).message().to_owned();
+        let no_identifier =
+            |sign| format!("unable to parse requirement: found '{sign}', expected: identifier");
+        for (text, sign) in [("a====", "=="), ("a===", "="), ("a= !b", "!"), ("a!=(b)", "(")] {
+            assert_eq!(refusal(text), no_identifier(sign), "{text}");
+        }
+        let no_end = |found| format!("found '{found}', expected: ',' or 'end of string'");
+        for (text, found) in [("a=b=c", "="), ("a=b c", "c"), ("a==b==", "==")] {
+            assert_eq!(refusal(text), no_end(found), "{text}");
+        }
+        assert!(selects("a=,b==", json!({"a": "", "b": ""})));
     }
 }

@@ -5,10 +5,12 @@ use std::{
     convert::Infallible,
     fmt::Display,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
+use bytes::{Bytes, BytesMut};
 use http::{Response, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use hyper::{body::Incoming, rt::Executor, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -37,6 +39,17 @@ use super::{
 
 /// Largest body of a request: `MaxRequestBodyBytes` of the real one.
 const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// How much of a body that is too large is read all the same, and dropped. Over HTTP/2 a body that nobody reads is a
+/// stream error for its sender, who then never sees our 413.
+const BODY_BYTES_DROPPED_MAX: usize = 64 * 1024 * 1024;
+
+/// How long a client may take for the TLS handshake: the limit of Go's own HTTP transport.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// How long an HTTP/1.1 connection waits for the next request head. hyper counts the time between two requests as
+/// well, in which a client rightly keeps the connection: so it is the `IdleTimeout` of kube-apiserver.
+const HEAD_MAX: Duration = Duration::from_secs(90);
 
 /// Streams on one HTTP/2 connection, and the window of each: what kube-apiserver 1.36 sends in its SETTINGS.
 const HTTP2_STREAMS_MAX: u32 = 100;
@@ -119,7 +132,7 @@ pub(super) async fn accept(listener: TcpListener, acceptor: TlsAcceptor, server:
             Err(error) => {
                 // Out of file descriptors, most likely: others may close theirs meanwhile.
                 tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
@@ -129,15 +142,24 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
     // Events are small and should leave at once.
     let _ = stream.set_nodelay(true);
     let mut restarts = server.restarts.subscribe();
-    let stream = match acceptor.accept(stream).await {
-        Ok(stream) => stream,
-        Err(error) => {
+    let stream = match tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
             tracing::debug!(%error, "TLS handshake failed");
+            return;
+        }
+        Err(_) => {
+            tracing::debug!("TLS handshake took too long");
             return;
         }
     };
     let mut builder = auto::Builder::new(tasks);
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(None).title_case_headers(true);
+    // What the handshake agreed on is not guessed again from the first bytes, for which nothing would limit the wait.
+    builder = match stream.get_ref().1.alpn_protocol() {
+        Some(b"h2") => builder.http2_only(),
+        Some(_) | None => builder.http1_only(),
+    };
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).title_case_headers(true);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -162,32 +184,33 @@ async fn serve(
     let (parts, body) = request.into_parts();
     let path_and_query = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
     let query = parts.uri.query().unwrap_or_default().to_owned();
-    let body = match Limited::new(body, BODY_BYTES_MAX).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) => Err(error.to_string()),
+    let (body, refusal) = match read(body).await {
+        Ok(body) => (body, None),
+        Err(refusal) => (Bytes::new(), Some(refusal)),
     };
-    let too_large = body.is_err();
     let request = Request {
         method: parts.method,
         path: parts.uri.path().to_owned(),
         query: Query::parse(&query),
         headers: parts.headers,
-        body: body.unwrap_or_default(),
+        body,
     };
     let user = request.bearer_token().and_then(|token| server.user(token));
     let planned = server.planned_for(&request, &path_and_query);
     if let Some(Effect::Delay(delay)) = planned {
         tokio::time::sleep(delay).await;
     }
-    let answer = match (planned, &user) {
-        (Some(Effect::Answer { status, body, retry_after_secs }), _) => {
+    let answer = match (planned, &user, refusal) {
+        (Some(Effect::Answer { status, body, retry_after_secs }), _, _) => {
             Answer::planned(status, body, retry_after_secs)
         }
         // Health is for everybody, as are the versions.
-        (_, None) if request.bearer_token().is_some() => Answer::refused(Refusal::unauthorized()),
-        (_, None) if !is_public(&request) => Answer::refused(refuse_anonymous(&server.storage(), &request)),
-        _ if too_large => Answer::refused(Refusal::too_large(BODY_BYTES_MAX)),
-        _ => answer(&server, &request).await,
+        (_, None, _) if request.bearer_token().is_some() => Answer::refused(Refusal::unauthorized()),
+        (_, None, _) if !is_public(&request) => {
+            Answer::refused(refuse_anonymous(&server.storage(), &request))
+        }
+        (_, _, Some(refusal)) => Answer::refused(refusal),
+        (_, _, None) => answer(&server, &request).await,
     };
     server.record(RequestRecord {
         method: request.method.to_string(),
@@ -205,6 +228,27 @@ async fn serve(
         response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
     }
     Ok(response)
+}
+
+/// The whole body of a request, or why there is none.
+async fn read(mut body: Incoming) -> Result<Bytes, Refusal> {
+    let (mut bytes, mut read_bytes) = (BytesMut::new(), 0);
+    while let Some(frame) = body.frame().await {
+        // A body that was cut is no smaller object: the real one calls it an error of its own, of no reason.
+        let frame = frame.map_err(|_| Refusal::internal("unexpected EOF"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        read_bytes += data.len();
+        if read_bytes > BODY_BYTES_DROPPED_MAX {
+            break;
+        }
+        if read_bytes <= BODY_BYTES_MAX {
+            bytes.extend_from_slice(&data);
+        }
+    }
+    if read_bytes > BODY_BYTES_MAX {
+        return Err(Refusal::too_large(BODY_BYTES_MAX));
+    }
+    Ok(bytes.freeze())
 }
 
 /// Paths that need no token, if none was sent: the role `system:public-info-viewer`.

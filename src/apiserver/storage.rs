@@ -47,7 +47,7 @@ impl fmt::Display for Place {
 }
 
 /// One write: what was there, what is there now.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Change {
     pub(super) revision: u64,
     pub(super) key: String,
@@ -56,7 +56,6 @@ pub(super) struct Change {
 }
 
 /// The objects of one resource, in the order of their keys, and their last changes.
-#[derive(Debug)]
 pub(super) struct Collection {
     pub(super) objects: BTreeMap<String, Arc<Value>>,
     changes: VecDeque<Change>,
@@ -113,8 +112,7 @@ impl Collection {
     }
 }
 
-/// Everything that is stored, and the kinds that say how.
-#[derive(Debug)]
+/// Everything that is stored, and the kinds that say how. Objects may be Secrets, so nothing that holds them has Debug.
 pub(super) struct Storage {
     pub(super) kinds: Kinds,
     pub(super) clock: Clock,

@@ -1,9 +1,18 @@
 //! The server at its edge: requests in, answers out, over TLS.
 
-use std::time::Duration;
+use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 
 use reqwest::{Method, header};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{ApiServer, Fault, Options};
 
@@ -34,6 +43,17 @@ impl World {
     fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
         let url = format!("{}{path}", self.server.url());
         self.http.request(method, url).bearer_auth(self.server.token())
+    }
+
+    /// A bare connection that speaks HTTP/1.1.
+    async fn connect(&self) -> TlsStream<TcpStream> {
+        let mut roots = RootCertStore::empty();
+        let ca = CertificateDer::from_pem_slice(self.server.ca_pem().as_bytes()).expect("our own CA");
+        roots.add(ca).expect("our own CA");
+        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let name = ServerName::try_from("localhost").expect("a name");
+        let stream = TcpStream::connect(("127.0.0.1", self.server.port)).await.expect("a connection");
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake")
     }
 
     async fn call(&self, method: Method, path: &str, content_type: &str, body: Value) -> (u16, Value) {
@@ -167,9 +187,124 @@ async fn who_has_no_token_is_nobody() {
     let answer = world.http.get(&url).bearer_auth("new").send().await.expect("an answer");
     assert_eq!(answer.status(), 200);
     assert_eq!(world.server.requests().last().map(|last| last.user.clone()), Some("jane".to_owned()));
+    let made = world.server.new_token("joe");
+    assert_ne!(made, world.server.new_token("joe"));
+    assert_eq!([made.len(), world.server.token().len()], [43, 43], "256 bits in base64");
+    let answer = world.http.get(&url).bearer_auth(made).send().await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    assert_eq!(world.server.requests().last().map(|last| last.user.clone()), Some("joe".to_owned()));
     world.server.revoke_token("new");
     assert_eq!(world.http.get(&url).bearer_auth("new").send().await.expect("an answer").status(), 401);
     world.server.stop().await;
+}
+
+/// Every path that began like a health check was healthy, so a probe with a slip in its path never failed.
+#[tokio::test]
+async fn health_is_at_its_paths_and_nowhere_else() {
+    let world = World::with(quiet()).await;
+    for path in ["/livez", "/readyz", "/healthz", "/livez/ping", "/readyz/ping", "/healthz/ping"] {
+        assert_eq!(world.get(path).await, (200, json!("ok")), "{path}");
+    }
+    assert_eq!(world.get("/readyz?verbose").await, (200, json!("[+]ping ok\nreadyz check passed\n")));
+    for path in ["/livezzz", "/livez/", "/healthz/nope", "/readyz/ping/pong"] {
+        assert_eq!(world.get(path).await, (404, json!("404 page not found\n")), "{path}");
+    }
+}
+
+/// Over HTTP/2 the body was dropped at the limit, which the client saw as a broken stream and tried again, for ever.
+#[tokio::test]
+async fn who_sends_too_much_is_told_so() {
+    let world = World::with(quiet()).await;
+    let text = "x".repeat(5 * 1024 * 1024);
+    let (status, body) =
+        world.post(CONFIG_MAPS, json!({"metadata": {"name": "a"}, "data": {"k": text}})).await;
+    assert_eq!((status, &body["reason"]), (413, &json!("RequestEntityTooLarge")));
+    assert_eq!(body["message"], "Request entity too large: limit is 3145728");
+}
+
+/// A body that ended too early was refused as too large.
+#[tokio::test]
+async fn a_body_that_is_cut_is_not_too_large() {
+    let world = World::with(quiet()).await;
+    let mut stream = world.connect().await;
+    let head = format!(
+        "POST {CONFIG_MAPS} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 100\r\n\r\n{{",
+        world.server.token()
+    );
+    stream.write_all(head.as_bytes()).await.expect("a connection");
+    stream.shutdown().await.expect("a connection");
+    let mut answer = String::new();
+    // How the connection ends does not matter.
+    let _ = stream.read_to_string(&mut answer).await;
+    let statuses: Vec<u16> = world.server.requests().iter().map(|request| request.status).collect();
+    assert_eq!(statuses, [500], "{answer}");
+}
+
+/// Connections on which nothing ever came stayed for ever.
+#[tokio::test(start_paused = true)]
+async fn who_connects_and_says_nothing_is_cut_off() {
+    let world = World::with(quiet()).await;
+    let started = tokio::time::Instant::now();
+    let mut silent = TcpStream::connect(("127.0.0.1", world.server.port)).await.expect("a connection");
+    assert_eq!(silent.read(&mut [0]).await.unwrap_or_default(), 0);
+    assert_eq!(started.elapsed().as_secs(), 10, "no handshake");
+    let mut stream = world.connect().await;
+    let started = tokio::time::Instant::now();
+    assert_eq!(stream.read(&mut [0]).await.unwrap_or_default(), 0);
+    assert_eq!(started.elapsed().as_secs(), 90, "no request");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_may_rest_between_requests_and_a_watch_for_longer() {
+    let world = World::with(quiet()).await;
+    let mut stream = world.connect().await;
+    let head = format!("host: x\r\nauthorization: Bearer {}\r\n\r\n", world.server.token());
+    for _ in 0..3 {
+        let request = format!("GET /livez HTTP/1.1\r\n{head}");
+        stream.write_all(request.as_bytes()).await.expect("a connection");
+        assert_ne!(stream.read(&mut [0; 1024]).await.expect("an answer"), 0);
+        tokio::time::sleep(Duration::from_secs(80)).await;
+    }
+    let request = format!("GET {CONFIG_MAPS}?watch=1&timeoutSeconds=300 HTTP/1.1\r\n{head}");
+    stream.write_all(request.as_bytes()).await.expect("a connection");
+    let started = tokio::time::Instant::now();
+    let mut answer = String::new();
+    while !answer.ends_with("0\r\n\r\n") {
+        let mut buffer = [0; 4096];
+        let read = stream.read(&mut buffer).await.expect("an event");
+        assert_ne!(read, 0, "{answer}");
+        answer.push_str(&String::from_utf8_lossy(&buffer[..read]));
+    }
+    assert_eq!(started.elapsed().as_secs(), 300, "{answer}");
+}
+
+/// Debug was derived, and showed the token and everything that is stored.
+#[tokio::test]
+async fn debug_keeps_secrets() {
+    let world = World::with(quiet()).await;
+    let shown = format!("{:?}", world.server);
+    assert_eq!(shown, format!("ApiServer {{ port: {}, .. }}", world.server.port));
+}
+
+/// The token of an administrator was there for every user of the machine to read.
+#[tokio::test]
+async fn a_service_account_is_for_its_owner_only() {
+    let world = World::with(quiet()).await;
+    let above = tempfile::tempdir().expect("a directory");
+    let dir = above.path().join("account");
+    let mode = |path: &Path| {
+        let metadata = std::fs::metadata(path).expect("a file");
+        metadata.permissions().mode() & 0o777
+    };
+    world.server.write_service_account(&dir).expect("a new directory");
+    assert_eq!(mode(&dir), 0o700);
+    let token = dir.join("token");
+    std::fs::set_permissions(&token, Permissions::from_mode(0o644)).expect("our own file");
+    world.server.write_service_account(&dir).expect("the same again");
+    for name in ["token", "ca.crt", "namespace"] {
+        assert_eq!(mode(&dir.join(name)), 0o600, "{name}");
+    }
+    assert_eq!(std::fs::read_to_string(token).expect("a token"), world.server.token());
 }
 
 #[tokio::test]
