@@ -33,6 +33,19 @@ use super::{
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
+/// Subresources that the real one has and we have not, with which kubectl does its `logs`, `exec`, `attach`,
+/// `port-forward`, `debug`, `drain` and `create token`.
+const NOT_SERVED: [&str; 8] = [
+    "pods/log",
+    "pods/exec",
+    "pods/attach",
+    "pods/portforward",
+    "pods/ephemeralcontainers",
+    "pods/eviction",
+    "pods/resize",
+    "serviceaccounts/token",
+];
+
 /// What goes back, before it is bytes.
 pub(super) struct Answer {
     status: u16,
@@ -230,7 +243,14 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
     if let Some(subresource) = &path.subresource {
         let known = kind.subresources().into_iter().any(|one| one == subresource);
         if !known {
-            return Err(if kind.is_custom() { Refusal::no_such_path() } else { Refusal::no_such_resource() });
+            let whole = format!("{}/{subresource}", path.plural);
+            return Err(if kind.is_custom() {
+                Refusal::no_such_path()
+            } else if NOT_SERVED.contains(&whole.as_str()) {
+                Refusal::not_served(&whole)
+            } else {
+                Refusal::no_such_resource()
+            });
         }
     }
     let part = match path.subresource.as_deref() {
@@ -396,6 +416,10 @@ fn find_kind(storage: &Storage, path: &Path) -> Result<Arc<Kind>, Refusal> {
     }
     if let Some(kind) = storage.kinds.get(&path.group, &path.version, &path.plural) {
         return Ok(Arc::clone(kind));
+    }
+    // `kubectl auth can-i` and `whoami` ask here, and who has a token may do everything.
+    if ["authorization.k8s.io", "authentication.k8s.io"].contains(&path.group.as_str()) {
+        return Err(Refusal::not_served(&super::kinds::resource_name(&path.plural, &path.group)));
     }
     // A built-in group answers for itself; what is under no group, or under one of CRDs, leads nowhere.
     let built_in =

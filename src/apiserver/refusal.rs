@@ -187,6 +187,12 @@ impl Refusal {
         Refusal::status(404, "NotFound", message, Some(json!({})))
     }
 
+    /// What the real one has and this one has not. kubectl shows the message to whoever wonders.
+    pub(super) fn not_served(resource: &str) -> Refusal {
+        let message = format!("{resource} is not served by the embedded API server of listwatch");
+        Refusal::status(404, "NotFound", message, Some(json!({})))
+    }
+
     /// `/api/v1/watch/…` is deprecated since 1.11, and not served here.
     pub(super) fn no_old_watch() -> Refusal {
         let message = "paths with the prefix /watch are not served by the embedded API server of listwatch; use ?watch=1";

@@ -307,6 +307,26 @@ async fn a_service_account_is_for_its_owner_only() {
     assert_eq!(std::fs::read_to_string(token).expect("a token"), world.server.token());
 }
 
+/// kubectl said that the page or the resource was not found, as if the Pod or the cluster were broken.
+#[tokio::test]
+async fn what_is_not_served_says_that_it_is_not() {
+    let world = World::with(quiet()).await;
+    let refused = |what: &str| format!("{what} is not served by the embedded API server of listwatch");
+    for subresource in ["log", "exec", "attach", "portforward"] {
+        let path = format!("/api/v1/namespaces/default/pods/web/{subresource}");
+        for method in [Method::GET, Method::POST] {
+            let (status, body) = world.call(method, &path, "", Value::Null).await;
+            assert_eq!((status, &body["reason"]), (404, &json!("NotFound")), "{path}");
+            assert_eq!(body["message"], refused(&format!("pods/{subresource}")));
+        }
+    }
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    let (status, body) = world.call(Method::POST, path, protobuf, json!({})).await;
+    assert_eq!(status, 404);
+    assert_eq!(body["message"], refused("selfsubjectaccessreviews.authorization.k8s.io"));
+}
+
 #[tokio::test]
 async fn a_selector_turns_changes_into_coming_and_going() {
     let world = World::with(quiet()).await;
