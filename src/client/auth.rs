@@ -335,10 +335,10 @@ mod tests {
         let plugin = Plugin {
             api_version: "client.authentication.k8s.io/v1".to_owned(),
             command: "/bin/sh".into(),
-            args: vec!["-c".to_owned(), script.to_owned()],
+            args: Hidden(vec!["-c".to_owned(), script.to_owned()]),
             env: Hidden(vec![("RUNS".to_owned(), runs.display().to_string())]),
             terminal: Terminal::Never,
-            cluster: serde_json::Value::Null,
+            cluster: Hidden(serde_json::Value::Null),
             install_hint: String::new(),
         };
         let credentials = Credentials::new(Login::Plugin(Box::new(plugin)));

@@ -289,6 +289,10 @@ fn spoken(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> String {
     // Enough for an HTML page to get to its point.
     let text = String::from_utf8_lossy(&body[..body.len().min(4 * MESSAGE_BYTES_MAX)]);
     let text = one_line(&text);
+    // The words of Go's HTTP server, hence of kube-apiserver.
+    if code == StatusCode::BAD_REQUEST && text.contains("HTTP request to an HTTPS server") {
+        return format!("{text} Should the server's address be https:// ?");
+    }
     if is_html(headers) { format!("an HTML page, not from the API server: {text}") } else { text }
 }
 
@@ -376,6 +380,11 @@ pub(super) fn broken(error: &reqwest::Error, server: &Where) -> Cause {
     }
     if error.is_dns() {
         return unreachable("the name does not resolve: check the server's address, and DNS");
+    }
+    // A TLS server answers plain HTTP with an alert, which does not read as HTTP.
+    if address.starts_with("http://") && find::<hyper::Error>(error).is_some_and(hyper::Error::is_parse) {
+        let why = "the server does not speak plain HTTP: should its address be https:// ?";
+        return Cause::Lost(format!("{address}: {why}"));
     }
     let kind = find::<io::Error>(error).map(io::Error::kind);
     let deepest = match kind {
@@ -493,6 +502,12 @@ mod tests {
                 vec![],
                 r#"{"message":"Unauthorized","reason":"Unauthorized"}"#,
                 "get things/x: 401 Unauthorized",
+            ),
+            (
+                400,
+                vec![],
+                "Client sent an HTTP request to an HTTPS server.\n",
+                "get things/x: 400 Bad Request: Client sent an HTTP request to an HTTPS server. Should the server's address be https:// ?",
             ),
             (500, vec![], "", "get things/x: 500 Internal Server Error"),
             (500, vec![], "null", "get things/x: 500 Internal Server Error: null"),

@@ -35,12 +35,14 @@ pub(super) struct Plugin {
     /// `client.authentication.k8s.io/v1` or `…/v1beta1`; its answer must say the same.
     pub(super) api_version: String,
     pub(super) command: PathBuf,
-    pub(super) args: Vec<String>,
+    /// Can hold a password, as everything on a command line.
+    pub(super) args: Hidden<Vec<String>>,
     /// Added to our own environment. Values can be secrets.
     pub(super) env: Hidden<Vec<(String, String)>>,
     pub(super) terminal: Terminal,
     /// What `provideClusterInfo` asks to be told, else null.
-    pub(super) cluster: Value,
+    /// A proxy-url in it can hold a password.
+    pub(super) cluster: Hidden<Value>,
     /// What to do where the program is not installed.
     pub(super) install_hint: String,
 }
@@ -107,12 +109,12 @@ impl Plugin {
             Terminal::Always => return Err("it must ask the user, and stdin is no terminal".to_owned()),
         };
         let mut spec = json!({ "interactive": interactive });
-        if !self.cluster.is_null() {
-            spec["cluster"] = self.cluster.clone();
+        if !self.cluster.0.is_null() {
+            spec["cluster"] = self.cluster.0.clone();
         }
         let info = json!({ "kind": "ExecCredential", "apiVersion": self.api_version, "spec": spec });
         let mut child = Command::new(&self.command)
-            .args(&self.args)
+            .args(&self.args.0)
             .envs(self.env.0.iter().map(|(name, value)| (name, value)))
             .env("KUBERNETES_EXEC_INFO", OsString::from(info.to_string()))
             .stdin(if interactive { Stdio::inherit() } else { Stdio::null() })
@@ -204,10 +206,10 @@ mod tests {
         Plugin {
             api_version: V1.to_owned(),
             command: "/bin/sh".into(),
-            args: vec!["-c".to_owned(), script.to_owned()],
+            args: Hidden(vec!["-c".to_owned(), script.to_owned()]),
             env: Hidden(vec![("ANSWER".to_owned(), "shh".to_owned())]),
             terminal: Terminal::Never,
-            cluster: json!({ "server": "https://h" }),
+            cluster: Hidden(json!({ "server": "https://h" })),
             install_hint: String::new(),
         }
     }
@@ -229,11 +231,15 @@ mod tests {
             [ "$KUBERNETES_EXEC_INFO" = "$info" ] || exit 9
             printf '{"apiVersion":"%s","status":{"token":"%s","expirationTimestamp":"2026-11-21T08:00:00Z"}}' "$1" "$ANSWER""#;
         let mut plugin = plugin(script);
-        plugin.args.extend(["sh".to_owned(), V1.to_owned()]);
+        plugin.args.0.extend(["sh".to_owned(), V1.to_owned()]);
         let issued = plugin.run().await.expect("a token");
         assert_eq!(issued.credential.authorization.expect("a token"), "Bearer shh");
         assert_eq!(issued.until, parse_time("2026-11-21T09:30:00+01:30"));
-        assert!(!format!("{plugin:?}").contains("shh"));
+        let debug = format!("{plugin:?}");
+        assert!(
+            !debug.contains("shh") && !debug.contains("printf") && !debug.contains("https://h"),
+            "{debug}"
+        );
     }
 
     #[tokio::test]

@@ -980,6 +980,17 @@ mod tests {
         }
 
         #[tokio::test]
+        async fn plain_http_to_a_tls_server_is_told_how_to_go_on() {
+            let dir = tempfile::tempdir().expect("a directory");
+            let (_script, _server) = server(dir.path(), &[]).await;
+            let address = connect(dir.path()).server().replace("https://", "http://");
+            let client = Client::new(Config::new(&address, b"", "").expect("a config")).expect("a client");
+            let line = client.version().await.expect_err("no HTTP").to_string();
+            let cause = "the server does not speak plain HTTP: should its address be https:// ?";
+            assert_eq!(line, format!("get /version: {address} (given address): {cause}"));
+        }
+
+        #[tokio::test]
         async fn a_replaced_authority_is_believed_at_the_next_attempt() {
             let dir = tempfile::tempdir().expect("a directory");
             let (_script, _server) = server(dir.path(), &[FINE, FINE]).await;

@@ -315,10 +315,10 @@ fn plugin(exec: &Node<'_>, cluster: &Node<'_>) -> Result<Plugin, Error> {
         api_version,
         // A bare name is looked for in PATH, as everywhere.
         command: if command.contains('/') { exec.resolve(&command) } else { command.into() },
-        args: exec.texts("args")?,
+        args: Hidden(exec.texts("args")?),
         env: Hidden(env),
         terminal,
-        cluster: if provides { cluster_info(cluster)? } else { serde_json::Value::Null },
+        cluster: Hidden(if provides { cluster_info(cluster)? } else { serde_json::Value::Null }),
         install_hint: exec.text("installHint")?.unwrap_or_default(),
     })
 }
@@ -574,7 +574,7 @@ mod tests {
             provideClusterInfo: true}}";
         match read(cluster, exec).expect("a config").login {
             Login::Plugin(plugin) => assert_eq!(
-                plugin.cluster,
+                plugin.cluster.0,
                 json!({ "server": "https://h", "tls-server-name": "n", "certificate-authority-data": "Q0E=",
                     "config": { "audience": "me" } })
             ),
