@@ -7,6 +7,7 @@ use std::{
     fs,
     io::{self, Write},
     path::Path,
+    pin::pin,
     time::{Duration, Instant},
 };
 
@@ -132,9 +133,7 @@ fn write_credentials(server: &ApiServer, dir: &Path) -> io::Result<()> {
     fs::write(dir.join(KUBECONFIG), server.kubeconfig())?;
     let account = dir.join(ACCOUNT);
     server.write_service_account(&account)?;
-    let token = format!("operator-{:032x}", fastrand::u128(..));
-    server.add_token(&token, OPERATOR);
-    fs::write(account.join("token"), token)
+    fs::write(account.join("token"), server.new_token(OPERATOR))
 }
 
 /// The tour: somebody with kubectl's rights, a watch whose lines are shown, and the operator behind it all.
@@ -254,14 +253,23 @@ impl<'a> Tour<'a> {
     /// Shows what happens until `is_so`, and until it is quiet again.
     async fn until(&mut self, is_so: impl AsyncFn(&Client) -> Result<bool, Error>) -> Result<(), Failure> {
         let deadline = Instant::now() + SCENE_LIMIT;
-        while !is_so(&self.user).await? {
-            if Instant::now() > deadline {
-                return Err(Failure::Runtime(format!(
-                    "the demo is not where it should be after {} s",
-                    SCENE_LIMIT.as_secs()
-                )));
+        let user = self.user.clone();
+        loop {
+            let mut asked = pin!(is_so(&user));
+            let is_so = loop {
+                tokio::select! {
+                    answer = &mut asked => break answer?,
+                    shown = self.glance() => { shown?; }
+                }
+            };
+            if is_so {
+                break;
             }
             self.glance().await?;
+            if Instant::now() > deadline {
+                let limit = SCENE_LIMIT.as_secs();
+                return Err(Failure::Runtime(format!("the demo is not where it should be after {limit} s")));
+            }
         }
         let mut quiet_since = Instant::now();
         while quiet_since.elapsed() < QUIET {
