@@ -120,6 +120,8 @@ impl Plugin {
             .stdin(if interactive { Stdio::inherit() } else { Stdio::null() })
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
+            // This ends the plugin after RUN_MAX, and not what it has started: to kill a process group takes unsafe code, or
+            // a library for that alone. A group of its own would only keep a Ctrl-C in the terminal from reaching both.
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| self.not_started(&error))?;
