@@ -127,7 +127,8 @@ impl Credentials {
         }
     }
 
-    /// What to show after `refused` got a 401. `None`: there is nothing else to show.
+    /// What to show after `refused` got a 401. `None`: it is fixed, and always the same. From a file or a plugin it can be
+    /// the same once more, where neither has anything newer.
     pub(super) async fn renew(&self, refused: &Credential) -> Result<Option<Credential>, String> {
         match &self.login {
             Login::Nothing | Login::Token(_) | Login::Password { .. } => return Ok(None),

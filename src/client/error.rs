@@ -304,9 +304,10 @@ pub(super) fn not_json(
     kind: &str,
     error: &serde_json::Error,
 ) -> Cause {
-    if body.trim_ascii_start().first() == Some(&b'{') {
+    // JSON of another form, or an object that is cut off.
+    if error.is_data() || body.trim_ascii_start().first() == Some(&b'{') {
         // The error can quote a part of the body.
-        let error = one_line(&error.to_string());
+        let error = cut(&one_line(&error.to_string()), MESSAGE_BYTES_MAX);
         return Cause::Unreadable(format!("{path} does not read as {kind}: {error}"));
     }
     let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("something");
@@ -314,7 +315,13 @@ pub(super) fn not_json(
     let start = one_line(&start);
     let hint =
         if is_html(headers) { " (is a proxy or a login page in front of the API server?)" } else { "" };
-    Cause::Unreadable(format!("{path} answered with {media_type}, not JSON{hint}: {start}"))
+    match start.as_str() {
+        "" => Cause::Unreadable(format!("{path} answered with nothing, not {kind} in JSON")),
+        _ if media_type.starts_with("application/json") => {
+            Cause::Unreadable(format!("{path} answered with {media_type} that is no JSON: {start}"))
+        }
+        _ => Cause::Unreadable(format!("{path} answered with {media_type}, not JSON{hint}: {start}")),
+    }
 }
 
 fn is_html(headers: &HeaderMap) -> bool {
@@ -594,6 +601,23 @@ mod tests {
             cause.to_string(),
             "/version answered with text/html, not JSON (is a proxy or a login page in front of the API server?): \
              <!doctype html> <title>Sign in</title>"
+        );
+    }
+
+    /// `null` was called `application/json, not JSON`.
+    #[test]
+    fn json_of_another_form_is_not_called_no_json() {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, "application/json".parse().expect("a header value"));
+        let line = |body: &[u8]| {
+            let error = serde_json::from_slice::<Status>(body).expect_err("no status");
+            not_json("/x", &headers, body, "a status", &error).to_string()
+        };
+        assert_eq!(line(b""), "/x answered with nothing, not a status in JSON");
+        assert_eq!(line(b"oops"), "/x answered with application/json that is no JSON: oops");
+        assert_eq!(
+            line(b"null"),
+            "/x does not read as a status: invalid type: null, expected struct Status at line 1 column 4"
         );
     }
 

@@ -120,6 +120,8 @@ impl Plugin {
             .stdin(if interactive { Stdio::inherit() } else { Stdio::null() })
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
+            // This ends the plugin after RUN_MAX, and not what it has started: to kill a process group takes unsafe code, or
+            // a library for that alone. A group of its own would only keep a Ctrl-C in the terminal from reaching both.
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| self.not_started(&error))?;
@@ -136,9 +138,13 @@ impl Plugin {
     }
 
     fn not_started(&self, error: &io::Error) -> String {
-        match self.install_hint.trim() {
-            "" => format!("{error}; is it installed, and in PATH?"),
-            hint => format!("{error}; {hint}"),
+        match (error.kind(), self.install_hint.trim()) {
+            (io::ErrorKind::NotFound, "") => format!("{error}; is it installed, and in PATH?"),
+            (io::ErrorKind::NotFound, hint) => format!("{error}; {hint}"),
+            (io::ErrorKind::PermissionDenied, _) => {
+                format!("{error}; is it a program, and executable for us?")
+            }
+            (_, _) => error.to_string(),
         }
     }
 
@@ -255,6 +261,8 @@ mod tests {
         let absent = Plugin { command: "/nonexistent/login".into(), ..plugin("") };
         let hint = Plugin { install_hint: "run: apt install login\n".to_owned(), ..plugin("") };
         let hint = Plugin { command: "/nonexistent/login".into(), ..hint };
+        // Installed, whatever the hint says.
+        let directory = Plugin { command: "/".into(), install_hint: "run: x".to_owned(), ..plugin("") };
         let v1beta1 =
             Plugin { api_version: "client.authentication.k8s.io/v1beta1".to_owned(), ..prints("{}") };
         for (plugin, error) in [
@@ -263,6 +271,7 @@ mod tests {
                 "/nonexistent/login: No such file or directory (os error 2); is it installed, and in PATH?",
             ),
             (hint, "/nonexistent/login: No such file or directory (os error 2); run: apt install login"),
+            (directory, "/: Permission denied (os error 13); is it a program, and executable for us?"),
             (plugin("echo secret; exit 3"), "/bin/sh: exit status: 3; it may have said why on stderr"),
             (plugin("echo secret"), "/bin/sh: printed no ExecCredential in JSON on stdout"),
             (

@@ -24,7 +24,7 @@ use url::{Host, Url};
 use yaml_serde::Value;
 
 use super::{
-    auth::{self, Login, Secret},
+    auth::{self, Credential, Login, Secret},
     config::{self, Config, Options, Pem, Place},
     error::Error,
     exec::{Hidden, Plugin, Terminal},
@@ -129,11 +129,14 @@ impl Kubeconfig {
     fn entry(&self, what: &str, name: &str) -> Result<Node<'_>, Error> {
         for root in self.roots() {
             for item in root.list(&format!("{what}s"))? {
+                item.must_have_fields()?;
                 if item.text("name")?.as_deref() == Some(name) {
                     // `- name: x` alone is an entry with nothing in it.
                     let value = item.value.get(what).unwrap_or(&Value::Null);
                     let path = format!("{what}s[{name}].{what}");
-                    return Ok(Node { file: item.file, path, value });
+                    let node = Node { file: item.file, path, value };
+                    node.must_have_fields()?;
+                    return Ok(node);
                 }
             }
         }
@@ -237,7 +240,11 @@ fn log_in(config: &mut Config, user: &Node<'_>, cluster: &Node<'_>) -> Result<()
 }
 
 fn login(user: &Node<'_>, cluster: &Node<'_>) -> Result<Login, Error> {
-    let token = user.text("token")?.map(Secret);
+    let token = user.text("token")?;
+    if let Some(token) = &token {
+        Credential::bearer(token).map_err(|cause| user.wrong("token", &cause))?;
+    }
+    let token = token.map(Secret);
     let token_file = user.path("tokenFile")?;
     let username = user.text("username")?;
     let password = user.text("password")?;
@@ -253,10 +260,13 @@ fn login(user: &Node<'_>, cluster: &Node<'_>) -> Result<Login, Error> {
     if let Some(token) = token {
         return Ok(Login::Token(token));
     }
+    if username.is_none() && password.is_some() {
+        return Err(user.wrong("username", "missing, while there is a password"));
+    }
     if let Some(username) = username {
         return Ok(Login::Password { username, password: Secret(password.unwrap_or_default()) });
     }
-    match user.child("exec") {
+    match user.fields("exec")? {
         Some(exec) => plugin(&exec, cluster).map(|plugin| Login::Plugin(Box::new(plugin))),
         None => Ok(Login::Nothing),
     }
@@ -273,8 +283,8 @@ fn impersonation(config: &mut Config, user: &Node<'_>) -> Result<(), Error> {
     for group in user.texts("as-groups")? {
         config.impersonate("Impersonate-Group", &group)?;
     }
-    if let Some(extra) = user.child("as-user-extra") {
-        for key in extra.keys() {
+    if let Some(extra) = user.fields("as-user-extra")? {
+        for key in extra.keys()? {
             for value in extra.texts(&key)? {
                 config.impersonate(&config::extra_header(&key), &value)?;
             }
@@ -378,6 +388,29 @@ impl<'a> Node<'a> {
         Error::new("read", format!("kubeconfig {}", self.file.display()), cause)
     }
 
+    /// What is wrong with the value as a whole.
+    fn must(&self, cause: &str) -> Error {
+        let cause = format!("{}: {cause}", self.path);
+        Error::new("read", format!("kubeconfig {}", self.file.display()), cause)
+    }
+
+    /// A text or a list would read as if every field were absent.
+    fn must_have_fields(&self) -> Result<(), Error> {
+        if self.value.is_mapping() || self.value.is_null() {
+            return Ok(());
+        }
+        Err(self.must("must have fields, NAME: VALUE"))
+    }
+
+    /// The field, which has fields of its own, unless it is absent or null.
+    fn fields(&self, field: &str) -> Result<Option<Node<'a>>, Error> {
+        let child = self.child(field);
+        if let Some(child) = &child {
+            child.must_have_fields()?;
+        }
+        Ok(child)
+    }
+
     /// The field, unless it is absent or null.
     fn child(&self, field: &str) -> Option<Node<'a>> {
         let value = self.value.get(field).filter(|value| !value.is_null())?;
@@ -418,9 +451,15 @@ impl<'a> Node<'a> {
         Ok(texts)
     }
 
-    fn keys(&self) -> Vec<String> {
-        let keys = self.value.as_mapping().into_iter().flat_map(|mapping| mapping.keys());
-        keys.filter_map(|key| key.as_str().map(ToOwned::to_owned)).collect()
+    fn keys(&self) -> Result<Vec<String>, Error> {
+        let mut keys = Vec::new();
+        for key in self.value.as_mapping().into_iter().flat_map(|mapping| mapping.keys()) {
+            match key.as_str() {
+                Some(key) => keys.push(key.to_owned()),
+                None => return Err(self.must("must have texts for keys: put each in quotes")),
+            }
+        }
+        Ok(keys)
     }
 
     fn resolve(&self, path: &str) -> PathBuf {
@@ -634,6 +673,19 @@ mod tests {
             ),
             (user("{token: 123456}"), "users[u].user.token: must be text: put it in quotes"),
             (user("{password: [secret]}"), "users[u].user.password: must be text: put it in quotes"),
+            (cluster("[]"), "clusters[k].cluster: must have fields, NAME: VALUE"),
+            (user("x"), "users[u].user: must have fields, NAME: VALUE"),
+            (user("{exec: login}"), "users[u].user.exec: must have fields, NAME: VALUE"),
+            (
+                user("{as: a, as-user-extra: [x]}"),
+                "users[u].user.as-user-extra: must have fields, NAME: VALUE",
+            ),
+            (
+                user("{as: a, as-user-extra: {7: [x]}}"),
+                "users[u].user.as-user-extra: must have texts for keys: put each in quotes",
+            ),
+            (user("{password: secret}"), "users[u].user.username: missing, while there is a password"),
+            (user(r#"{token: "sec\nret"}"#), "users[u].user.token: cannot stand in an HTTP header"),
             (
                 user("{token: secret, username: me}"),
                 "users[u].user.username: there is a token, too, and one request cannot show both: keep one",
@@ -705,6 +757,10 @@ mod tests {
         assert_eq!(
             wrong("current-context: c\ncontexts: [{name: c}]"),
             line("contexts[c].context.cluster: missing: name a cluster, or give --cluster")
+        );
+        assert_eq!(
+            wrong("current-context: c\ncontexts: [c]"),
+            line("contexts[0]: must have fields, NAME: VALUE")
         );
         let error = wrong("a: [").expect_err("not YAML");
         assert!(error.starts_with("read kubeconfig kubeconfig: not YAML: "), "{error}");
