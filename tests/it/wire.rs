@@ -260,7 +260,7 @@ async fn an_api_server_that_is_not_there_yet_is_waited_for() {
         std::fs::write(dir.path().join(name), text).unwrap();
     }
     let operator = Operator::start(&format!("https://127.0.0.1:{port}"), dir.path(), &[]);
-    operator.until_logged(&["the API server does not answer yet", "connection refused"]).await;
+    operator.until_logged(&["the API server cannot be used yet", "connection refused"]).await;
     operator.until_unready(&["mywebservers", "connection refused"]).await;
     // A restart would not help.
     assert!(operator.probe("/livez").await.starts_with("HTTP/1.1 200"));
