@@ -4,6 +4,7 @@
 //! kubectl proxy &
 //! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
 //! VERSION=$(curl -s $URL | jq -r .metadata.resourceVersion)
+//! kubectl create configmap example && kubectl delete configmap example
 //! curl -N "$URL?watch=1&resourceVersion=$VERSION&timeoutSeconds=2"
 //! ```
 //!

@@ -165,6 +165,9 @@ impl Config {
             config.impersonate.clear();
             config.impersonate("Impersonate-User", user)?;
         }
+        if let Some(user) = config.impersonate.get("Impersonate-User") {
+            config.user += &format!(", as {}", String::from_utf8_lossy(user.as_bytes()));
+        }
         match options.request_timeout {
             // As in kubectl.
             Some(Duration::ZERO) => config.request_timeout = Duration::MAX,
@@ -471,7 +474,7 @@ mod tests {
         };
         let env = Env { kubeconfig: Some(path.into()), ..Env::default() };
         let config = Config::load(&options, &env).expect("a config");
-        assert_eq!(config.user, "user u of context c");
+        assert_eq!(config.user, "user u of context c, as jane");
         assert_eq!(config.impersonate.get("impersonate-user").expect("a user"), "jane");
     }
 

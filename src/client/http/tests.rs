@@ -1,0 +1,359 @@
+//! Requests and answers against a server that says what it is told to.
+
+use std::collections::VecDeque;
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpListener,
+    task::JoinSet,
+};
+
+use super::{
+    super::{Body, Client, Config, Error},
+    *,
+};
+
+/// Closes the connection instead of an answer.
+const HANG_UP: &str = "";
+const FINE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+const BUSY: &str = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 0\r\nContent-Length: 5\r\n\r\nlater";
+
+/// A server that gives these answers, in this order, and writes down what it was asked. It always has a /version.
+struct Script {
+    answers: Mutex<VecDeque<&'static str>>,
+    asked: Mutex<Vec<String>>,
+}
+
+impl Script {
+    fn new(answers: &[&'static str]) -> Arc<Script> {
+        Arc::new(Script { answers: Mutex::new(answers.iter().copied().collect()), asked: Mutex::default() })
+    }
+
+    /// Method and path of the requests so far.
+    fn asked(&self) -> Vec<String> {
+        let line =
+            |head: &String| head.lines().next().unwrap_or_default().trim_end_matches(" HTTP/1.1").into();
+        lock(&self.asked).iter().map(line).collect()
+    }
+
+    /// What the requests so far had in a header.
+    #[cfg(feature = "apiserver")]
+    fn header(&self, name: &str) -> Vec<String> {
+        let value =
+            |head: &String| head.lines().find_map(|line| line.strip_prefix(name).map(ToOwned::to_owned));
+        lock(&self.asked).iter().filter_map(value).collect()
+    }
+
+    async fn serve(self: Arc<Script>, mut peer: impl AsyncRead + AsyncWrite + Unpin) {
+        let mut read = Vec::new();
+        while peer.read_buf(&mut read).await.is_ok_and(|count| count > 0) {
+            let text = String::from_utf8_lossy(&read).to_lowercase();
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() < length.map_or(0, |length| length.parse().unwrap_or_default()) {
+                continue;
+            }
+            let head = String::from_utf8_lossy(&read[..head.len()]).into_owned();
+            read.clear();
+            let answer = if head.starts_with("GET /version ") {
+                FINE
+            } else {
+                lock(&self.asked).push(head);
+                lock(&self.answers).pop_front().unwrap_or(HANG_UP)
+            };
+            let sent = peer.write_all(answer.as_bytes()).await;
+            if sent.is_err() || !answer.contains("Length: ") {
+                return;
+            }
+        }
+    }
+}
+
+/// A client of a server with these answers, on plain HTTP. The server ends with the set.
+async fn client(answers: &[&'static str]) -> (Client, Arc<Script>, JoinSet<()>) {
+    let script = Script::new(answers);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let mut server = JoinSet::new();
+    let scripted = Arc::clone(&script);
+    server.spawn(async move {
+        let mut peers = JoinSet::new();
+        while let Ok((peer, _)) = listener.accept().await {
+            peers.spawn(Arc::clone(&scripted).serve(peer));
+        }
+    });
+    let config = Config::new(&format!("http://{address}"), b"", "").expect("a config");
+    (Client::new(config).expect("a client"), script, server)
+}
+
+fn request(method: Method) -> Request {
+    Request { method, ..Request::get("/x") }
+}
+
+#[tokio::test]
+async fn a_get_is_sent_again_when_the_connection_broke_and_a_write_is_not() {
+    let (client, script, _server) = client(&[HANG_UP, FINE, HANG_UP]).await;
+    assert_eq!(client.send(request(Method::GET)).await.expect("an answer").status, 200);
+    assert_eq!(script.asked(), ["GET /x", "GET /x"]);
+    let error = client.send(request(Method::PATCH)).await.expect_err("no answer");
+    assert!(error.is_interrupted() && !error.is_connection(), "{error}");
+    assert_eq!(script.asked().len(), 3);
+}
+
+#[tokio::test]
+async fn a_server_that_says_when_is_asked_again_with_any_verb_but_not_for_ever() {
+    let (client, script, _server) = client(&[BUSY, BUSY, FINE, BUSY, BUSY, BUSY, BUSY, FINE]).await;
+    assert_eq!(client.send(request(Method::POST)).await.expect("an answer").status, 200);
+    assert_eq!(script.asked().len(), 3);
+    let error = client.send(request(Method::DELETE)).await.expect_err("still busy");
+    assert_eq!(error.to_string(), "delete /x: 429 Too Many Requests: later");
+    assert_eq!(script.asked().len(), 3 + 1 + REPEATS_MAX as usize);
+}
+
+/// A minute was waited for, three times over, before the caller heard of it.
+#[tokio::test]
+async fn a_server_that_asks_for_a_long_wait_is_the_callers() {
+    let away = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 6\r\nContent-Length: 0\r\n\r\n";
+    let (client, script, _server) = client(&[away, FINE]).await;
+    let error = client.send(request(Method::GET)).await.expect_err("away");
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(6)));
+    assert_eq!(script.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn without_retry_after_no_answer_is_asked_for_again() {
+    let down = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
+    let (client, script, _server) = client(&[down, FINE]).await;
+    let error = client.send(request(Method::GET)).await.expect_err("down");
+    assert_eq!(error.to_string(), "get /x: 503 Service Unavailable");
+    assert_eq!(script.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_has_a_deadline_and_an_open_stream_has_none() {
+    let open = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{";
+    let never = "HTTP/1.1 200 OK\r\nX-Length: 2\r\n";
+    let (client, script, _server) = client(&[never, open]).await;
+    let deadline = Duration::from_millis(50);
+    let mut config = Config::new(client.server(), b"", "").expect("a config");
+    config.request_timeout = deadline;
+    let client = Client::new(config).expect("a client");
+    let error = client.send(request(Method::GET)).await.expect_err("no answer");
+    let line = format!("get /x: {} (given address): no answer within 50ms", client.server());
+    assert_eq!(error.to_string(), line);
+    assert!(error.is_interrupted());
+    assert_eq!(script.asked().len(), 1);
+
+    let (_, mut body) = client.stream(Request::get("/x")).await.expect("a stream");
+    assert_eq!(body.chunk().await.expect("a chunk").as_deref(), Some(b"{".as_slice()));
+    timeout(2 * deadline, body.chunk()).await.expect_err("a quiet stream");
+}
+
+/// There was one limit for all, four times what the Pod may take.
+#[tokio::test]
+async fn an_answer_larger_than_its_limit_is_not_read() {
+    let (client, _script, _server) = client(&[FINE, FINE]).await;
+    let error = async |max| client.transport.call(&request(Method::GET), max).await.err();
+    assert_eq!(
+        error(1).await.map(|cause| cause.to_string()),
+        Some("/x answered with more than 1 bytes".to_owned())
+    );
+    assert!(error(2).await.is_none());
+}
+
+#[tokio::test]
+async fn a_stream_tells_an_end_from_a_cut() {
+    let whole = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n0\r\n\r\n";
+    let cut = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n9\r\n{\"ty";
+    let (client, _script, _server) = client(&[whole, cut, BUSY]).await;
+
+    let read = async |mut body: Body| -> Result<Vec<u8>, Error> {
+        let mut all = Vec::new();
+        while let Some(chunk) = body.chunk().await? {
+            all.extend_from_slice(&chunk);
+        }
+        Ok(all)
+    };
+    let (head, body) = client.stream(Request::get("/x")).await.expect("a stream");
+    assert_eq!(head.status, 200);
+    assert_eq!(read(body).await.expect("an end"), b"{}\n");
+    let (_, body) = client.stream(Request::get("/x")).await.expect("a stream");
+    assert!(read(body).await.expect_err("a cut").is_interrupted());
+    let error = client.stream(Request::get("/x")).await.expect_err("busy");
+    assert_eq!((error.code(), error.retry_after()), (Some(429), Some(Duration::ZERO)));
+}
+
+#[tokio::test]
+async fn a_path_before_every_other_and_a_query_are_kept() {
+    let (client, script, _server) = client(&[FINE, FINE]).await;
+    let config = Config::new(&format!("{}/k8s/clusters/c/", client.server()), b"", "").expect("a config");
+    let query = vec![("labelSelector", "a in (b,c)".to_owned())];
+    let request = Request { query, ..Request::get("/api/v1/pods?limit=1") };
+    let under = Client::new(config).expect("a client");
+    under.send(request).await.expect("an answer");
+    assert_eq!(
+        script.asked(),
+        [
+            "GET /k8s/clusters/c/version",
+            "GET /k8s/clusters/c/api/v1/pods?limit=1&labelSelector=a+in+%28b%2Cc%29"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn where_nobody_listens_is_never_reached() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    drop(listener);
+    let config = Config::new(&format!("http://{address}"), b"", "").expect("a config");
+    let error = Client::new(config).expect("a client").version().await.expect_err("nobody");
+    assert!(error.is_connection());
+    let line = format!("http://{address} (given address): connection refused: does an API server run there?");
+    assert_eq!(error.to_string(), format!("get /version: {line}"));
+}
+
+/// The API server was blamed for a proxy that does not run.
+#[tokio::test]
+async fn a_proxy_is_named_without_its_password() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    drop(listener);
+    let mut config = Config::new("http://h", b"", "").expect("a config");
+    config.proxy = Some(Url::parse(&format!("http://me:s3cret@{address}")).expect("a URL"));
+    let error = Client::new(config).expect("a client").version().await.expect_err("nobody");
+    let start = format!("get /version: http://h through the proxy {address} (given address): ");
+    assert!(error.to_string().starts_with(&start), "{error}");
+    assert!(!error.to_string().contains("s3cret"), "{error}");
+    assert_eq!(through(&Url::parse("socks5://p").expect("a URL")), " through the proxy p:1080");
+}
+
+#[tokio::test]
+async fn the_ninety_first_stream_gets_another_connection_and_gives_it_back() {
+    install_crypto();
+    let config = Config::new("http://127.0.0.1:1", b"", "").expect("a config");
+    let connections =
+        Connections::new(&config, Certificates { authority: None, identity: None }).expect("connections");
+    let lane = || connections.streams_lane(&config).expect("a lane");
+    let first: Vec<_> = (0..STREAMS_MAX).map(|_| lane()).collect();
+    assert!(first.iter().all(|lane| Arc::ptr_eq(lane, &first[0])));
+    let other = lane();
+    assert!(!Arc::ptr_eq(&other, &first[0]));
+    drop((first, other));
+    let _one = lane();
+    assert_eq!(lock(&connections.streams).len(), 1);
+}
+
+#[test]
+fn warnings_are_unquoted() {
+    assert_eq!(warning_text(r#"299 - "unknown field \"spec.x\"""#), r#"unknown field "spec.x""#);
+    assert_eq!(warning_text("odd"), "odd");
+}
+
+/// These need a certificate, which the embedded API server's libraries make.
+#[cfg(feature = "apiserver")]
+mod tls {
+    use std::{fs, path::Path};
+
+    use rcgen::{CertifiedKey, generate_simple_self_signed};
+    use tokio_rustls::TlsAcceptor;
+
+    use super::{super::super::Options, *};
+
+    const REFUSED: &str = "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n";
+
+    /// A server on TLS, and a directory with its kubeconfig, `ca.crt` and `token`.
+    async fn server(dir: &Path, answers: &[&'static str]) -> (Arc<Script>, JoinSet<()>) {
+        install_crypto();
+        let script = Script::new(answers);
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed(["kubernetes.default".to_owned()]).expect("a certificate");
+        let key = signing_key.serialize_der().try_into().expect("a key");
+        let tls = rustls::ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], key)
+            .expect("a certificate and its key");
+        let acceptor = TlsAcceptor::from(Arc::new(tls));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let text = format!(
+            "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: 'https://{address}', certificate-authority: ca.crt, \
+             tls-server-name: kubernetes.default}}}}]\nusers: [{{name: u, user: {{tokenFile: token}}}}]\n"
+        );
+        fs::write(dir.join("kubeconfig"), text).expect("a file");
+        fs::write(dir.join("ca.crt"), cert.pem()).expect("a file");
+        fs::write(dir.join("token"), "one").expect("a file");
+        let mut tasks = JoinSet::new();
+        let scripted = Arc::clone(&script);
+        tasks.spawn(async move {
+            let mut peers = JoinSet::new();
+            while let Ok((peer, _)) = listener.accept().await {
+                let (acceptor, script) = (acceptor.clone(), Arc::clone(&scripted));
+                peers.spawn(async move {
+                    if let Ok(peer) = acceptor.accept(peer).await {
+                        script.serve(peer).await;
+                    }
+                });
+            }
+        });
+        (script, tasks)
+    }
+
+    fn connect(dir: &Path) -> Client {
+        let options = Options { kubeconfig: Some(dir.join("kubeconfig")), ..Options::default() };
+        let config = Config::load(&options, &super::super::super::Env::default()).expect("a config");
+        Client::new(config).expect("a client")
+    }
+
+    #[tokio::test]
+    async fn a_401_reads_the_token_again_and_repeats_the_request_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (script, _server) = server(dir.path(), &[FINE, REFUSED, FINE, REFUSED, REFUSED, FINE]).await;
+        let client = connect(dir.path());
+        client.send(request(Method::GET)).await.expect("an answer");
+        fs::write(dir.path().join("token"), "two\n").expect("a file");
+        client.send(request(Method::DELETE)).await.expect("an answer");
+        assert_eq!(script.asked(), ["GET /x", "DELETE /x", "DELETE /x"]);
+        assert_eq!(script.header("authorization: "), ["Bearer one", "Bearer one", "Bearer two"]);
+
+        let error = client.send(request(Method::GET)).await.expect_err("refused");
+        assert!(error.is_unauthorized());
+        let line = error.to_string();
+        assert!(line.contains("does not accept user u of context c") && !line.contains("two"), "{line}");
+        assert_eq!(script.asked().len(), 5);
+    }
+
+    #[tokio::test]
+    async fn plain_http_to_a_tls_server_is_told_how_to_go_on() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (_script, _server) = server(dir.path(), &[]).await;
+        let address = connect(dir.path()).server().replace("https://", "http://");
+        let client = Client::new(Config::new(&address, b"", "").expect("a config")).expect("a client");
+        let line = client.version().await.expect_err("no HTTP").to_string();
+        let cause = "the server does not speak plain HTTP: should its address be https:// ?";
+        assert_eq!(line, format!("get /version: {address} (given address): {cause}"));
+    }
+
+    #[tokio::test]
+    async fn a_replaced_authority_is_believed_at_the_next_attempt() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (_script, _server) = server(dir.path(), &[FINE, FINE]).await;
+        let right = fs::read(dir.path().join("ca.crt")).expect("a file");
+        let other = generate_simple_self_signed(["other".to_owned()]).expect("a certificate");
+        fs::write(dir.path().join("ca.crt"), other.cert.pem()).expect("a file");
+        let client = connect(dir.path());
+        let error = client.send(request(Method::PATCH)).await.expect_err("a stranger");
+        assert!(error.is_connection());
+        let line = error.to_string();
+        assert!(
+            line.contains("certificate signed by an unknown authority: is clusters[k].cluster"),
+            "{line}"
+        );
+
+        // Half written: the last good one is kept, and the error stays the same.
+        fs::write(dir.path().join("ca.crt"), "-----BEGIN").expect("a file");
+        assert!(client.send(request(Method::PATCH)).await.expect_err("a stranger").is_connection());
+        fs::write(dir.path().join("ca.crt"), right).expect("a file");
+        client.send(request(Method::PATCH)).await.expect("an answer");
+    }
+}
