@@ -120,15 +120,25 @@ impl Cluster {
     pub async fn patch<K: Resource>(&self, live: &K, mut operations: Vec<Value>) -> Result<Arc<K>, Error> {
         let version = &live.metadata().resource_version;
         operations.push(json!({"op": "replace", "path": "/metadata/resourceVersion", "value": version}));
-        let answer = self.client.patch::<K>(&live.key(), Part::Object, &Patch::Json(operations)).await;
-        answer.map(|object| self.remember(object))
+        self.patch_part(&live.key(), Part::Object, &Patch::Json(operations)).await
     }
 
     /// Replaces fields of the status, if `live` is still what the API server has.
     pub async fn patch_status<K: Resource>(&self, live: &K, status: impl Serialize) -> Result<Arc<K>, Error> {
         let version = &live.metadata().resource_version;
         let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
-        let answer = self.client.patch::<K>(&live.key(), Part::Status, &Patch::Merge(patch)).await;
+        self.patch_part(&live.key(), Part::Status, &Patch::Merge(patch)).await
+    }
+
+    async fn patch_part<K: Resource>(&self, key: &Key, part: Part, patch: &Patch) -> Result<Arc<K>, Error> {
+        let answer = self.client.patch(key, part, patch).await;
+        if answer.as_ref().is_err_and(Error::is_conflict) {
+            // Read again, so that the next decision is made on what there is. The watch may be seconds behind: when a
+            // connection breaks, it breaks for the answer to a write too, and then even our own write is news to us.
+            if let Ok(live) = self.client.get::<K>(key).await {
+                self.remember(live);
+            }
+        }
         answer.map(|object| self.remember(object))
     }
 

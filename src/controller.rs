@@ -256,7 +256,7 @@ impl<O: Operator> Controller<O> {
             (O::Kind::KIND, pause.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX)));
         let problem = error.to_string();
         if error.is_conflict() || error.is_not_found() {
-            // Somebody else wrote or deleted in the meantime. The event is on its way.
+            // Somebody else wrote or deleted in the meantime.
             debug!(kind, %key, retry_ms, problem, "read again and decide again");
         } else if in_hand.problems.get(&key) == Some(&problem) {
             debug!(kind, %key, retry_ms, problem, "reconcile failed again");
