@@ -197,6 +197,8 @@ impl<'de, K: Resource> Visitor<'de> for WatchEventVisitor<K> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::resource::kinds::Service;
 
@@ -251,6 +253,43 @@ mod tests {
         }
         let single_bytes: Vec<&[u8]> = bytes.chunks(1).collect();
         assert_eq!(events(&single_bytes), whole);
+    }
+
+    fn lines(chunks: &[&[u8]]) -> Vec<Vec<u8>> {
+        let mut lines = Lines::default();
+        let mut cut = Vec::new();
+        for chunk in chunks {
+            lines.push(chunk);
+            while let Some(line) = lines.next_line().expect("a short line") {
+                cut.push(line.to_vec());
+            }
+        }
+        cut
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_the_same_lines_however_they_come(
+            bytes in proptest::collection::vec(prop_oneof![Just(b'\n'), Just(b'{'), any::<u8>()], 0..200),
+            cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..8),
+        ) {
+            let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+            cuts.sort_unstable();
+            cuts.push(bytes.len());
+            let starts = std::iter::once(0).chain(cuts.iter().copied());
+            let chunks: Vec<_> = starts.zip(&cuts).map(|(start, end)| &bytes[start..*end]).collect();
+            prop_assert_eq!(lines(&chunks), lines(&[&bytes]));
+        }
+
+        #[test]
+        fn any_line_is_an_event_or_an_error(line in r#"[{}\[\]":,a-zA-Z0-9é\\]*"#, cut in any::<prop::sample::Index>()) {
+            let _ = WatchEvent::<Service>::from_json(line.as_bytes());
+            // And a true one, cut anywhere and gone on with something else.
+            let (true_line, _) = TRANSCRIPT.split_once('\n').expect("lines");
+            let cut = cut.index(true_line.len());
+            let spoilt = [&true_line.as_bytes()[..cut], line.as_bytes()].concat();
+            let _ = WatchEvent::<Service>::from_json(&spoilt);
+        }
     }
 
     #[test]
