@@ -267,7 +267,10 @@ impl Transport {
         lane.works();
         let (code, elapsed) = (response.status(), started.elapsed());
         debug!(method = %request.method, path = request.path, code = code.as_u16(), ?elapsed, "answered");
-        self.log_warnings(response.headers());
+        // Deprecated APIs, unknown fields: each is said once.
+        for warning in self.new_warnings(response.headers()) {
+            warn!(warning, "the API server warns");
+        }
         if code.is_success() { Ok(response) } else { Err(self.refused(response).await) }
     }
 
@@ -364,21 +367,14 @@ impl Transport {
         Arc::clone(&checked.connections)
     }
 
-    /// Deprecated APIs, unknown fields: each is said once.
-    fn log_warnings(&self, headers: &HeaderMap) {
-        for value in headers.get_all(WARNING) {
-            let Ok(value) = value.to_str() else { continue };
-            let text = warning_text(value);
-            let mut warned = lock(&self.warned);
-            if warned.contains(&text) {
-                continue;
-            }
-            if warned.len() == WARNINGS_MAX {
-                warned.clear();
-            }
-            warn!(warning = text, "the API server warns");
-            warned.insert(text);
+    /// What the server warns of for the first time.
+    fn new_warnings(&self, headers: &HeaderMap) -> Vec<String> {
+        let mut warned = lock(&self.warned);
+        if warned.len() > WARNINGS_MAX {
+            warned.clear();
         }
+        let texts = headers.get_all(WARNING).iter().filter_map(|value| value.to_str().ok()).map(warning_text);
+        texts.filter(|text| warned.insert(text.clone())).collect()
     }
 }
 

@@ -92,12 +92,29 @@ fn request(method: Method) -> Request {
 
 #[tokio::test]
 async fn a_get_is_sent_again_when_the_connection_broke_and_a_write_is_not() {
-    let (client, script, _server) = client(&[HANG_UP, FINE, HANG_UP]).await;
+    let (client, script, _server) = client(&[HANG_UP, FINE, HANG_UP, HANG_UP, HANG_UP]).await;
     assert_eq!(client.send(request(Method::GET)).await.expect("an answer").status, 200);
     assert_eq!(script.asked(), ["GET /x", "GET /x"]);
-    let error = client.send(request(Method::PATCH)).await.expect_err("no answer");
-    assert!(error.is_interrupted() && !error.is_connection(), "{error}");
-    assert_eq!(script.asked().len(), 3);
+    for (number, method) in [Method::POST, Method::PATCH, Method::DELETE].into_iter().enumerate() {
+        let error = client.send(request(method)).await.expect_err("no answer");
+        assert!(error.is_interrupted() && !error.is_connection(), "{error}");
+        assert_eq!(script.asked().len(), 3 + number);
+    }
+}
+
+#[tokio::test]
+async fn a_warning_is_news_once() {
+    const WARNS: &str =
+        "HTTP/1.1 200 OK\r\nWarning: 299 - \"v1 is deprecated\"\r\nContent-Length: 2\r\n\r\n{}";
+    let (client, _script, _server) = client(&[WARNS]).await;
+    let headers = client.send(request(Method::GET)).await.expect("an answer").headers;
+    assert_eq!(client.transport.new_warnings(&headers), [""; 0], "the answer's own was news");
+    let mut others = HeaderMap::new();
+    for text in ["299 - \"v1 is deprecated\"", "299 - \"unknown field\""] {
+        others.append(WARNING, text.parse().expect("a header"));
+    }
+    assert_eq!(client.transport.new_warnings(&others), ["unknown field"]);
+    assert_eq!(client.transport.new_warnings(&others), [""; 0]);
 }
 
 #[tokio::test]
