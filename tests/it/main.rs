@@ -29,6 +29,7 @@ mod controller;
 
 // What it takes from the wire.
 mod allocations;
+mod contract;
 mod watch;
 mod wire;
 
