@@ -29,6 +29,7 @@ mod controller;
 
 // What it takes from the wire.
 mod allocations;
+mod any_bytes;
 mod watch;
 mod wire;
 
