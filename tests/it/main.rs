@@ -36,3 +36,6 @@ mod wire;
 // How it is installed and started.
 mod cli;
 mod manifests;
+
+// What the embedded API server must be like.
+mod schemas;
