@@ -30,6 +30,7 @@ mod controller;
 // What it takes from the wire.
 mod allocations;
 mod any_bytes;
+mod soak;
 mod watch;
 mod wire;
 
