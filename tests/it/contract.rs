@@ -84,7 +84,8 @@ fn every_story_is_told_and_every_difference_belongs_to_one() {
     told.sort_unstable();
     assert_eq!(files, told);
     for difference in DIFFERENCES {
-        assert!(told.contains(&difference.story), "{}: no such story", difference.story);
+        let Difference { story, request, reason, .. } = difference;
+        assert!(told.contains(story) && !reason.is_empty(), "{story}: {request}");
     }
 }
 

@@ -29,10 +29,15 @@ mod controller;
 
 // What it takes from the wire.
 mod allocations;
-mod contract;
+mod any_bytes;
+mod soak;
 mod watch;
 mod wire;
 
 // How it is installed and started.
 mod cli;
 mod manifests;
+
+// What the embedded API server must be like.
+mod contract;
+mod schemas;
