@@ -31,6 +31,7 @@ mod controller;
 mod allocations;
 mod any_bytes;
 mod soak;
+mod traps;
 mod watch;
 mod wire;
 
