@@ -34,5 +34,6 @@ mod watch;
 mod wire;
 
 // How it is installed and started.
+mod apiserver;
 mod cli;
 mod manifests;
