@@ -10,8 +10,8 @@
 //! It exists for `listwatch demo`, the examples and the tests, and answers as kube-apiserver 1.36 would: kubectl can use it.
 //! What it cannot do it refuses, with a Status that says so. Nothing is kept when it stops.
 //!
-//! It does not: authorize (who has a token may do everything), call webhooks, speak protobuf, track field owners
-//! (so no server-side apply, and no managedFields), or check the fields of built-in kinds.
+//! It does not: authorize (who has a token may do everything), call webhooks, speak protobuf, or track field owners
+//! (so no server-side apply, and no managedFields).
 //!
 //! The way of a request through the footnotes:
 //!
@@ -30,6 +30,7 @@ mod delete;
 mod discovery;
 mod encode;
 mod faults;
+mod fields;
 mod form;
 mod kinds;
 mod patch;

@@ -37,3 +37,6 @@ mod wire;
 mod apiserver;
 mod cli;
 mod manifests;
+
+// What the embedded API server must be like.
+mod schemas;
