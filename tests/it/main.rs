@@ -36,6 +36,7 @@ mod watch;
 mod wire;
 
 // How it is installed and started.
+mod apiserver;
 mod cli;
 mod manifests;
 
