@@ -32,7 +32,7 @@ use tracing::{debug, trace};
 
 use crate::{
     backoff::Backoff,
-    client::{Body, Client, Error, Page, WatchFrom, WatchMode},
+    client::{Body, Client, Error, Liveness, Page, WatchFrom, WatchMode},
     resource::{Resource, Scope, Status, list::List},
     store::Store,
 };
@@ -49,6 +49,9 @@ const HEALTHY: Duration = Duration::from_secs(60);
 /// We ask the server to end a watch after 5 to 10 minutes, as client-go does: so watches spread over the API servers
 /// again after one of them was restarted.
 const TIMEOUT_SECS: std::ops::RangeInclusive<u32> = 300..=600;
+/// The same where nothing asks the connection whether it is alive, as with HTTP/1.1: a proxy may hold it open for a server
+/// that is long gone, and then only the missing end of the watch tells. With [`TIMEOUT_GRACE`], less than two minutes.
+const TIMEOUT_SECS_UNASKED: std::ops::RangeInclusive<u32> = 60..=75;
 /// How much later than the server's own end we give a watch up, where nothing else tells that it is dead.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
 /// The server sends a BOOKMARK about once a minute. Armed only by one that came on this very stream: not every server
@@ -208,12 +211,11 @@ impl Machine {
     /// How long the present request may be silent.
     #[must_use]
     pub fn silence_limit(&self, timeout_secs: u32) -> Duration {
+        let its_end = Duration::from_secs(timeout_secs.into()) + TIMEOUT_GRACE;
         match self.state {
             State::Streaming { .. } => INITIAL_EVENTS_SILENCE,
-            State::Listing { .. } | State::Following if self.is_armed => BOOKMARK_SILENCE,
-            State::Listing { .. } | State::Following => {
-                Duration::from_secs(timeout_secs.into()) + TIMEOUT_GRACE
-            }
+            State::Listing { .. } | State::Following if self.is_armed => BOOKMARK_SILENCE.min(its_end),
+            State::Listing { .. } | State::Following => its_end,
         }
     }
 
@@ -410,7 +412,10 @@ pub async fn watch<K: Resource>(
         if machine.is_at_start_of_list() {
             store.list_begins();
         }
-        let timeout_secs = random.u32(TIMEOUT_SECS);
+        let timeout_secs = match client.liveness() {
+            Liveness::Asked => random.u32(TIMEOUT_SECS),
+            Liveness::Unasked => random.u32(TIMEOUT_SECS_UNASKED),
+        };
         let started = Instant::now();
         let end = match machine.request(timeout_secs) {
             Request::List(page) => {

@@ -236,6 +236,7 @@ fn silence_counts_once_a_bookmark_has_come_on_this_stream() {
     assert_eq!(bench.machine.silence_limit(300), Duration::from_secs(330));
     bench.line("BOOKMARK", &bookmark("101"));
     assert_eq!(bench.machine.silence_limit(300), Duration::from_secs(130));
+    assert_eq!(bench.machine.silence_limit(60), Duration::from_secs(90), "the server was to end it before");
     assert_eq!(bench.machine.end(How::Silent, 4 * MINUTE), Pause::None);
     assert_eq!(bench.request(), "watch 101 Changes");
     assert_eq!(bench.machine.silence_limit(300), Duration::from_secs(330));
