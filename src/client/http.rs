@@ -187,6 +187,7 @@ impl Transport {
     /// Sends a request and reads the whole answer, of at most `bytes_max`. Repeats it where that is safe.
     pub(super) async fn call(&self, request: &Request, bytes_max: usize) -> Result<Answer, Cause> {
         let deadline = self.config.request_timeout;
+        let begun = Instant::now();
         let mut renewed = false;
         let mut repeats = 0;
         loop {
@@ -202,6 +203,10 @@ impl Transport {
                 continue;
             }
             let Some(pause) = pause(&request.method, &cause, repeats) else { return Err(cause) };
+            // Each attempt may hang until it is given up, and whoever waits would hear of no trouble meanwhile.
+            if begun.elapsed() + pause > deadline {
+                return Err(cause);
+            }
             debug!(method = %request.method, path = request.path, %cause, ?pause, "sent again");
             sleep(pause).await;
             repeats += 1;
