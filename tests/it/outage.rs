@@ -139,3 +139,73 @@ async fn what_was_compacted_while_the_operator_was_cut_off_is_listed_again() {
     .await;
     end_well(&worlds);
 }
+
+/// All versions jump back: a watch from the last one that was heard of would be silent until the new history has come as
+/// far, and then go on as if nothing had happened.
+#[tokio::test]
+async fn a_restored_backup_is_noticed_and_what_the_operator_knew_since_is_forgotten() {
+    // More than a freshly started control plane writes in the time of this test.
+    const WRITES: usize = 1000;
+    if !has_real() {
+        return;
+    }
+    let (plane, worlds) = with_operators().await;
+    in_both(&worlds, async |world| drop(world.create_web("gone", json!({"image": "nginx"})).await)).await;
+    in_both(&worlds, World::settle).await;
+    plane.kill_apiserver();
+    plane.kill_etcd().await;
+    plane.copy_data("etcd", "backup");
+    plane.start_etcd();
+    plane.start_apiserver().await;
+    in_both(&worlds, async |world| {
+        world.operator().until_ready().await;
+        world.settle().await;
+        // What will not have been.
+        world.create_web("late", json!({"image": "nginx"})).await;
+        world.patch("mywebservers/changed", json!({"spec": {"image": "nginx:never"}})).await;
+        world.delete("mywebservers/gone").await;
+        world.until_gone("deployments/mws-gone").await;
+        world.create("configmaps", &json!({"metadata": {"name": "counter"}})).await;
+        for number in 0..WRITES / 2 {
+            world.patch("configmaps/counter", json!({"data": {"number": number.to_string()}})).await;
+        }
+        world.settle().await;
+        world.get("deployments/mws-late").await;
+    })
+    .await;
+
+    plane.kill_apiserver();
+    plane.kill_etcd().await;
+    plane.copy_data("backup", "etcd");
+    plane.start_etcd();
+    plane.start_apiserver().await;
+    let since = Instant::now();
+    in_both(&worlds, async |world| {
+        assert!(world.find("mywebservers/late").await.is_none(), "this is no backup");
+        // Each is heard of on another watch, and wanted by what was restored.
+        world.patch("mywebservers/changed", json!({"spec": {"port": 81}})).await;
+        world.patch("deployments/mws-gone", json!({"spec": {"replicas": 7}})).await;
+        world.delete("services/mws-lost").await;
+        within(NOTICED, "the restored state to be kept", async || {
+            let web = world.get("mywebservers/changed").await;
+            (web["status"]["observedGeneration"] == web["metadata"]["generation"]).then_some(())?;
+            (world.get("services/mws-changed").await["spec"]["ports"][0]["port"] == 81).then_some(())?;
+            (world.get("deployments/mws-gone").await["spec"]["replicas"] == 1).then_some(())?;
+            world.find("services/mws-lost").await.map(drop)
+        })
+        .await;
+    })
+    .await;
+    eprintln!("restored from a backup: as it should be after {:?}", since.elapsed());
+    in_both(&worlds, async |world| {
+        world.settle().await;
+        let deployment = world.get("deployments/mws-changed").await;
+        assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], "nginx");
+        for child in ["deployments/mws-late", "services/mws-late"] {
+            assert!(world.find(child).await.is_none(), "{child}");
+        }
+        world.operator().until_ready().await;
+    })
+    .await;
+    end_well(&worlds);
+}

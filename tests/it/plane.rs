@@ -243,6 +243,14 @@ impl Plane {
         eventually("etcd to be gone", async || TcpStream::connect(address).await.err()).await;
     }
 
+    /// Copies the data of an etcd that does not run.
+    pub fn copy_data(&self, from: &str, to: &str) {
+        let [from, to] = [from, to].map(|name| self.dir.path().join(name));
+        let _ = fs::remove_dir_all(&to);
+        let copied = Command::new("cp").arg("-a").args([&from, &to]).status().unwrap();
+        assert!(copied.success(), "cp {} {}", from.display(), to.display());
+    }
+
     /// Asks etcd itself, through its JSON gateway.
     pub async fn etcd(&self, path: &str, body: &Value) -> Value {
         let mut stream = TcpStream::connect(("127.0.0.1", self.etcd_ports[0])).await.unwrap();
