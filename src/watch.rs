@@ -468,7 +468,7 @@ pub async fn watch<K: Resource>(
         let pause = machine.end(end.how, started.elapsed());
         debug!(resource = K::PLURAL, %scope, ?end.how, end.problem, ?pause, "request ended");
         if let Pause::Backoff { failures, at_least } = pause {
-            let pause = BACKOFF.pause(failures, &mut random).max(at_least);
+            let pause = BACKOFF.pause(failures, at_least, &mut random);
             // A kind that was installed a moment ago is as a rule "(re)initializing" at first: no news yet.
             let is_passing = failures == 1 && matches!(end.how, How::Refused { code: 429, .. });
             if !is_passing {

@@ -30,6 +30,8 @@ mod controller;
 
 // What it takes from the wire.
 mod allocations;
+mod any_bytes;
+mod soak;
 mod watch;
 mod wire;
 
@@ -40,3 +42,6 @@ mod outage;
 // How it is installed and started.
 mod cli;
 mod manifests;
+
+// What the embedded API server must be like.
+mod schemas;
