@@ -12,6 +12,7 @@
 mod hands;
 mod operator;
 mod plane;
+mod proxy;
 mod world;
 
 // What the operator does with a MyWebserver.
@@ -34,6 +35,10 @@ mod soak;
 mod traps;
 mod watch;
 mod wire;
+
+// What goes wrong on the way there, and behind it.
+mod network;
+mod outage;
 
 // How it is installed and started.
 mod apiserver;
