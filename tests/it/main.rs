@@ -31,6 +31,7 @@ mod controller;
 // What it takes from the wire.
 mod allocations;
 mod any_bytes;
+mod selector;
 mod soak;
 mod traps;
 mod watch;
@@ -43,6 +44,7 @@ mod outage;
 // How it is installed and started.
 mod apiserver;
 mod cli;
+mod docs;
 mod manifests;
 
 // What the embedded API server must be like.
