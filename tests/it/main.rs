@@ -37,4 +37,5 @@ mod cli;
 mod manifests;
 
 // What the embedded API server must be like.
+mod contract;
 mod schemas;
