@@ -64,16 +64,19 @@ macro_rules! stories {
 
 stories! {
     collecting
+    configmaps
     crds
     creating
     deleting
     discovery
+    events
     forms
     kinds
     namespaces
     paging
     patching
     reading
+    services
     updating
     watching
     workloads

@@ -156,6 +156,7 @@ impl Names {
                 };
                 *text = replacement.map_or_else(|| self.text(text), str::to_owned);
             }
+            Value::Number(_) if matches!(key, "nodePort" | "healthCheckNodePort") => *value = "<port>".into(),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
