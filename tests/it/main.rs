@@ -35,6 +35,7 @@ mod wire;
 
 // How it is installed and started.
 mod apiserver;
+mod bad_input;
 mod cli;
 mod manifests;
 
