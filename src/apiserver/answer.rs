@@ -410,16 +410,10 @@ async fn collection(
             let form = form(request, &storage)?;
             Ok(in_form(form, form.list(kind, &page)?, 200))
         }
-        Method::POST => {
-            if kind.namespaced && namespace.is_none() {
-                return Err(if kind.is_custom() {
-                    Refusal::no_such_path()
-                } else {
-                    Refusal::method_not_allowed()
-                });
-            }
-            create(server, request, path, kind)
-        }
+        // Over all namespaces one can only read.
+        _ if kind.namespaced && namespace.is_none() && kind.is_custom() => Err(Refusal::no_such_path()),
+        _ if kind.namespaced && namespace.is_none() => Err(Refusal::method_not_allowed()),
+        Method::POST => create(server, request, path, kind),
         Method::DELETE => {
             let list = List::parse(query, kind, namespace)?;
             let deletion = deletion(request)?;

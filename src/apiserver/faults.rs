@@ -184,7 +184,16 @@ impl Planned {
         self
     }
 
-    /// Whether it happens at once, and is over.
+    /// Whether it is only for what is there now.
+    #[must_use]
+    pub fn is_momentary(&self) -> bool {
+        match self.fault.meets() {
+            Meets::Ends(_) => self.after_lines.is_none(),
+            Meets::Server => true,
+            Meets::Watches | Meets::Requests | Meets::Writes | Meets::Creates => false,
+        }
+    }
+
     pub(super) fn is_for_server(&self) -> bool {
         self.fault.meets() == Meets::Server
     }
@@ -466,7 +475,7 @@ pub(super) enum StreamingLists {
 #[derive(Debug)]
 pub(super) struct Course {
     target: String,
-    /// That were there before the watch.
+    /// That were there before the watch. The last word counts.
     faults: Vec<Planned>,
     now: Mutex<Now>,
     changed: Notify,
@@ -500,7 +509,7 @@ impl Course {
 
     /// After how many lines it ends, and how.
     pub(super) fn ends_after(&self) -> Option<(u64, Ending)> {
-        self.faults.iter().find_map(|planned| match planned.fault.meets() {
+        self.faults.iter().rev().find_map(|planned| match planned.fault.meets() {
             Meets::Ends(ending) => Some((planned.after_lines?, ending)),
             Meets::Watches | Meets::Requests | Meets::Writes | Meets::Creates | Meets::Server => None,
         })
@@ -522,7 +531,7 @@ impl Course {
     }
 
     pub(super) fn chunk_bytes(&self) -> Option<NonZeroUsize> {
-        self.faults.iter().find_map(|planned| match planned.fault {
+        self.faults.iter().rev().find_map(|planned| match planned.fault {
             Fault::ChunkBytes(bytes) => NonZeroUsize::new(bytes),
             _ => None,
         })

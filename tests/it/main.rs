@@ -31,7 +31,9 @@ mod controller;
 // What it takes from the wire.
 mod allocations;
 mod any_bytes;
+mod selector;
 mod soak;
+mod traps;
 mod watch;
 mod wire;
 
@@ -40,8 +42,11 @@ mod network;
 mod outage;
 
 // How it is installed and started.
+mod apiserver;
 mod cli;
+mod docs;
 mod manifests;
 
 // What the embedded API server must be like.
+mod contract;
 mod schemas;
