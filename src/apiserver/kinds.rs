@@ -240,7 +240,7 @@ pub(super) fn group_version(group: &str, version: &str) -> String {
 }
 
 /// All kinds that are served now.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Kinds {
     /// In the order in which discovery lists the groups.
     groups: Vec<String>,

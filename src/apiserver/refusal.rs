@@ -120,7 +120,12 @@ fn shown(value: &Value) -> String {
 }
 
 impl Refusal {
-    fn status(code: u16, reason: &str, message: impl Into<String>, details: Option<Value>) -> Refusal {
+    pub(super) fn status(
+        code: u16,
+        reason: &str,
+        message: impl Into<String>,
+        details: Option<Value>,
+    ) -> Refusal {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": message.into(), "code": code,

@@ -13,6 +13,8 @@ use super::refusal::{Cause, Refusal};
 /// What a handler gets to see. It has no Debug, as the headers have a token and the body may be a Secret.
 pub(super) struct Request {
     pub(super) method: Method,
+    /// Path and query, as they were sent.
+    pub(super) target: String,
     pub(super) path: String,
     pub(super) query: Query,
     pub(super) headers: HeaderMap,

@@ -1,195 +1,405 @@
-//! What the embedded server answers is what the real one answers: scripts of requests, with the answers of the real one.
+//! The contract: what goes over the wire, request by request, on our API server as on the real one.
+//!
+//! `contract/*.http` are stories of requests and answers, to be read; they are the documentation of the wire. Each runs
+//! on the embedded server and, with `KUBEBUILDER_ASSETS`, on the real one, and both are held to the answers that stand
+//! there:
 //!
 //! ```text
-//! > POST configmaps {"metadata": {"name": "A"}}
-//! 422 ConfigMap "A" is invalid: metadata.name: Invalid value: "A": …
+//! ### An object that is not there
+//! # What people should know about it.
+//! GET /api/v1/namespaces/reads/configmaps/nope
+//!
+//! HTTP/2 404
+//! content-type: application/json
+//! {"kind": "Status", …, "reason": "NotFound", …}
 //! ```
 //!
-//! Each script is a file in `tests/it/data/contract/`, which is played on both servers and must come out the same.
-//! `UPDATE_EXPECT=1` plays it on the real one alone, and writes the answers down.
+//! With `UPDATE_EXPECT=1` the answers are written anew, as the real server gives them; never as ours does. Where ours
+//! is known to differ stands in [`DIFFERENCES`]; an entry that is no longer true fails.
+//!
+//! A story has a namespace of its name, and `widgets.demo.example.com` from `contract/prelude.http`. Before a request
+//! may stand, each as `# @…`:
+//!
+//! - `name x`: later requests use what it answered, as in `{{x.metadata.resourceVersion}}`.
+//! - `lines n`: of a watch, read this many events and close it.
+//! - `until text`: ask again until the status or the body has this text.
+//! - `managedFields`: show them. They are long, and left out elsewhere.
+//!
+//! What differs from run to run has a name instead: `v1 < v2` are the versions of the story's objects, `v2+` is the
+//! version of a list or a bookmark, which is that of `v2` or later; uids, times, addresses and tokens in `<…>`.
 
-use std::{env, path::PathBuf};
+mod differences;
+mod normal;
 
-use expect_test::expect_file;
-use http::{HeaderMap, Method};
-use serde::de::IgnoredAny;
-use serde_json::{Value, json};
+use std::{collections::BTreeMap, env, fmt::Write as _, fs, path::PathBuf};
 
-use crate::world::{Kind, Server, World, on};
+use http::Method;
+use listwatch::apiserver::{ApiServer, Options};
+use reqwest::{Certificate, header};
+use serde_json::{Deserializer, Value, json};
+use similar::TextDiff;
+use tokio::sync::OnceCell;
 
-/// What is different each time; and what an admission plugin sets that the real plane of these tests does without.
-const NOT_COMPARED: [&str; 6] =
-    ["uid", "creationTimestamp", "resourceVersion", "managedFields", "serviceAccount", "serviceAccountName"];
+use crate::{
+    hands::eventually,
+    plane::{PATIENCE, Plane},
+    world::has_real,
+};
+use differences::{DIFFERENCES, Difference};
 
-struct Player<'a> {
-    world: &'a World,
-    http: reqwest::Client,
-    token: String,
-}
-
-impl Player<'_> {
-    fn new(world: &World) -> Player<'_> {
-        // A second call fails, and does not matter.
-        let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
-        let ca = reqwest::Certificate::from_pem(world.ca_pem().as_bytes()).unwrap();
-        let token = match &world.server {
-            Server::Embedded(server) => server.token().to_owned(),
-            Server::Shared(_) | Server::Own(_) => "admin".to_owned(),
-        };
-        let http = reqwest::Client::builder().tls_certs_only([ca]).user_agent("contract/1").build().unwrap();
-        Player { world, http, token }
-    }
-
-    /// `POST configmaps?dryRun=All {…}`, with the content type in brackets for a patch: `PATCH[merge] services/a {…}`.
-    async fn play(&self, request: &str) -> String {
-        let (verb, rest) = request.split_once(' ').unwrap();
-        let (what, body) = rest.split_once(' ').unwrap_or((rest, ""));
-        let (method, media) = verb.split_once('[').unwrap_or((verb, ""));
-        let content_type = match media.trim_end_matches(']') {
-            "" => "application/json".to_owned(),
-            "json" | "merge" | "strategic-merge" => {
-                format!("application/{}-patch+json", media.trim_end_matches(']'))
-            }
-            other => other.to_owned(),
-        };
-        let path = if what.starts_with('/') { what.to_owned() } else { self.world.path(what) };
-        let url = format!("{}{}", self.world.url(), path.replace("NAMESPACE", &self.world.namespace));
-        let mut builder = self
-            .http
-            .request(Method::from_bytes(method.as_bytes()).unwrap(), url)
-            .bearer_auth(&self.token)
-            .header("content-type", content_type);
-        if !body.is_empty() {
-            builder = builder.body(body.replace("NAMESPACE", &self.world.namespace));
-        }
-        let answer = builder.send().await.unwrap();
-        let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
-        let text = answer.text().await.unwrap();
-        self.told(status, &headers, &text)
-    }
-
-    fn told(&self, status: u16, headers: &HeaderMap, text: &str) -> String {
-        let mut lines = Vec::new();
-        match serde_json::from_str::<Value>(text) {
-            Ok(body) if body["kind"] == "Status" => {
-                // The rest, if there is any, is the difference between two Go structs.
-                let message = body["message"].as_str().unwrap_or_default().lines().next().unwrap_or_default();
-                lines.push(format!(
-                    "{status} {} {}",
-                    body["reason"].as_str().unwrap_or("-"),
-                    told_alike(message)
-                ));
-                let mut details = body["details"].as_object().cloned().unwrap_or_default();
-                let causes = details.remove("causes").unwrap_or_default();
-                details.remove("uid");
-                if !details.is_empty() {
-                    lines.push(format!("    {}", Value::from(details)));
-                }
-                for cause in causes.as_array().into_iter().flatten() {
-                    let [reason, field, text] =
-                        ["reason", "field", "message"].map(|name| cause[name].as_str().unwrap_or_default());
-                    let text = text.lines().next().unwrap_or_default();
-                    let text = if message.contains(text) { "" } else { text };
-                    let line = format!("    {reason} {field} {text}").trim_end().to_owned();
-                    // What Go says, it sometimes says twice.
-                    if lines.last() != Some(&line) {
-                        lines.push(line);
-                    }
-                }
-            }
-            Ok(mut body) => {
-                self.plain(&mut body);
-                lines.push(format!("{status} {body}"));
-            }
-            Err(_) => lines.push(format!("{status} {}", text.trim_end())),
-        }
-        let mut warnings: Vec<&str> =
-            headers.get_all("warning").iter().map(|warning| warning.to_str().unwrap()).collect();
-        // The real one reads fields in the order in which they were sent.
-        warnings.sort_unstable();
-        lines.extend(warnings.iter().map(|warning| format!("    warning: {warning}")));
-        lines.join("\n").replace(&self.world.namespace, "NAMESPACE")
-    }
-
-    /// Without what is different each time.
-    fn plain(&self, value: &mut Value) {
-        match value {
-            Value::Object(map) => {
-                map.retain(|field, _| !NOT_COMPARED.contains(&field.as_str()));
-                for (field, value) in map.iter_mut() {
-                    match (field.as_str(), &*value) {
-                        ("clusterIP", Value::String(ip)) if ip != "None" => *value = "IP".into(),
-                        ("clusterIPs", Value::Array(ips)) if ips[0] != "None" => *value = json!(["IP"]),
-                        ("nodePort" | "healthCheckNodePort", Value::Number(port))
-                            if port.as_i64() > Some(0) =>
-                        {
-                            *value = "PORT".into();
-                        }
-                        ("deletionTimestamp" | "lastTransitionTime" | "lastUpdateTime", Value::String(_)) => {
-                            *value = "TIME".into();
-                        }
-                        _ => self.plain(value),
-                    }
-                }
-            }
-            Value::Array(list) => list.iter_mut().for_each(|value| self.plain(value)),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-        }
-    }
-}
-
-/// A message without what has another order in Go: the fields of an object that is shown, and those that are unknown.
-fn told_alike(message: &str) -> String {
-    let mut told = String::new();
-    for (index, part) in message.split(" value: ").enumerate() {
-        let mut values = serde_json::Deserializer::from_str(part).into_iter::<IgnoredAny>();
-        let shows_fields = part.starts_with(['{', '[']) && values.next().is_some_and(|value| value.is_ok());
-        if index > 0 {
-            told.push_str(" value: ");
-        }
-        told.push_str(if shows_fields { "…" } else { "" });
-        told.push_str(if shows_fields { &part[values.byte_offset()..] } else { part });
-    }
-    let Some((before, unknown)) = told.split_once("strict decoding error: ") else { return told };
-    let mut unknown: Vec<&str> = unknown.split(", ").collect();
-    unknown.sort_unstable();
-    format!("{before}strict decoding error: {}", unknown.join(", "))
-}
-
-async fn check(world: &World, file: &str) {
-    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/it/data/contract", file].iter().collect();
-    let script = std::fs::read_to_string(&path).unwrap();
-    let player = Player::new(world);
-    let mut transcript = String::new();
-    for line in script.lines() {
-        if let Some(request) = line.strip_prefix("> ") {
-            let answer = player.play(request).await;
-            transcript.push_str(&format!("{line}\n{answer}\n\n"));
-        } else if line.starts_with('#') {
-            transcript.push_str(&format!("{line}\n"));
-        }
-    }
-    expect_file![path].assert_eq(&transcript);
-}
-
-/// Both servers, or the one that is right.
-fn both() -> &'static [Kind] {
-    if env::var_os("UPDATE_EXPECT").is_some() { &[Kind::Real] } else { &[Kind::Embedded, Kind::Real] }
-}
-
-/// One test for each script, all alike.
-macro_rules! scripts {
-    ($($name:ident: $file:literal,)*) => {$(
-        #[tokio::test]
+macro_rules! stories {
+    ($($name:ident)*) => {
+        $(#[tokio::test]
         async fn $name() {
-            on(both(), async |world| check(world, $file).await).await;
-        }
-    )*};
+            check(stringify!($name)).await;
+        })*
+
+        const STORIES: &[&str] = &[$(stringify!($name)),*];
+    };
 }
 
-scripts! {
-    config_maps_and_secrets_are_as_on_the_real_server: "configmaps.txt",
-    services_are_as_on_the_real_server: "services.txt",
-    workloads_are_as_on_the_real_server: "workloads.txt",
-    leases_and_events_are_as_on_the_real_server: "events.txt",
+stories! {
+    creating
+    deleting
+    forms
+    paging
+    patching
+    reading
+    updating
+    watching
+}
+
+/// The story that comes before each other.
+const PRELUDE: &str = "prelude";
+
+#[test]
+fn every_story_is_told_and_every_difference_belongs_to_one() {
+    let mut files: Vec<String> = fs::read_dir(file("").parent().unwrap())
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.strip_suffix(".http").map(str::to_owned))
+        .filter(|name| name != PRELUDE)
+        .collect();
+    files.sort();
+    let mut told = STORIES.to_vec();
+    told.sort_unstable();
+    assert_eq!(files, told);
+    for difference in DIFFERENCES {
+        let Difference { story, request, reason, .. } = difference;
+        assert!(told.contains(story) && !reason.is_empty(), "{story}: {request}");
+    }
+}
+
+fn file(story: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/contract/{story}.http"))
+}
+
+/// A request, as it stands in the file, and the answer to it.
+struct Step {
+    /// From `###` to the last line of the body.
+    text: String,
+    title: String,
+    name: Option<String>,
+    lines: Option<usize>,
+    until: Option<String>,
+    shows_managed_fields: bool,
+    method: Method,
+    path: String,
+    headers: Vec<(String, String)>,
+    body: String,
+    expected: String,
+}
+
+impl Step {
+    fn parse(text: &str) -> Step {
+        let (request, expected) = match text.find("\nHTTP/2 ") {
+            Some(at) => (text[..at].trim_end(), text[at..].trim()),
+            None => (text.trim_end(), ""),
+        };
+        let mut lines = request.lines();
+        let title = lines.next().unwrap().trim_start_matches('#').trim().to_owned();
+        let mut step = Step {
+            text: request.to_owned(),
+            title,
+            name: None,
+            lines: None,
+            until: None,
+            shows_managed_fields: false,
+            method: Method::GET,
+            path: String::new(),
+            headers: Vec::new(),
+            body: String::new(),
+            expected: expected.to_owned(),
+        };
+        let line = loop {
+            let line = lines.next().unwrap_or_else(|| panic!("{}: no request", step.title));
+            let Some(comment) = line.strip_prefix('#') else { break line };
+            let Some(directive) = comment.trim().strip_prefix('@') else { continue };
+            match directive.split_once(' ').unwrap_or((directive, "")) {
+                ("name", name) => step.name = Some(name.to_owned()),
+                ("lines", count) => step.lines = Some(count.parse().unwrap()),
+                ("until", text) => step.until = Some(text.to_owned()),
+                ("managedFields", "") => step.shows_managed_fields = true,
+                _ => panic!("{}: unknown @{directive}", step.title),
+            }
+        };
+        let (method, path) = line.split_once(' ').unwrap_or_else(|| panic!("{}: {line:?}", step.title));
+        step.method = method.parse().unwrap();
+        step.path = path.to_owned();
+        for line in lines.by_ref().take_while(|line| !line.is_empty()) {
+            let (name, value) = line.split_once(':').unwrap_or_else(|| panic!("{}: {line:?}", step.title));
+            step.headers.push((name.to_lowercase(), value.trim().to_owned()));
+        }
+        step.body = lines.collect::<Vec<_>>().join("\n");
+        step
+    }
+}
+
+/// What stands before the first request, and the requests.
+fn parse(text: &str) -> (String, Vec<Step>) {
+    let mut parts = text.split("\n### ");
+    let preamble = parts.next().unwrap_or_default().trim_end().to_owned();
+    (preamble, parts.map(|part| Step::parse(&format!("### {part}"))).collect())
+}
+
+/// What came back: the head's lines, and the documents of the body. What is no JSON is a text.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Answer {
+    head: Vec<String>,
+    body: Vec<Value>,
+}
+
+/// The headers that a client acts upon.
+const HEADERS: [&str; 4] = ["content-type", "retry-after", "warning", "allow"];
+
+impl Answer {
+    /// Of `HTTP/2 200`, headers, and a body.
+    fn parse(text: &str) -> Answer {
+        let is_head = |line: &str| HEADERS.iter().any(|name| line.starts_with(&format!("{name}: ")));
+        let mut head = Vec::new();
+        let mut rest = text;
+        while let Some((line, after)) = rest.split_once('\n').or((!rest.is_empty()).then_some((rest, "")))
+            && (head.is_empty() || is_head(line))
+        {
+            head.push(line.to_owned());
+            rest = after;
+        }
+        Answer { head, body: documents(rest) }
+    }
+
+    fn text(&self) -> String {
+        let mut text = self.head.join("\n");
+        for document in &self.body {
+            let document = match document {
+                Value::String(text) => text.clone(),
+                json => normal::pretty(json, 0),
+            };
+            let _ = write!(text, "\n{document}");
+        }
+        text
+    }
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    let documents: Result<Vec<Value>, _> = Deserializer::from_str(text).into_iter().collect();
+    documents.unwrap_or_else(|_| vec![Value::String(text.trim_end().to_owned())])
+}
+
+/// A server, and how to reach it.
+struct Wire {
+    http: reqwest::Client,
+    url: String,
+    token: String,
+    _embedded: Option<ApiServer>,
+}
+
+impl Wire {
+    fn new(url: String, ca_pem: &str, token: &str, embedded: Option<ApiServer>) -> Wire {
+        // A second call fails, and does not matter.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let ca = Certificate::from_pem(ca_pem.as_bytes()).unwrap();
+        let builder = reqwest::Client::builder().tls_certs_only([ca]).user_agent("contract/1");
+        Wire { http: builder.build().unwrap(), url, token: token.to_owned(), _embedded: embedded }
+    }
+
+    /// Our own, with the prelude told.
+    async fn embedded() -> Wire {
+        let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
+        let (url, ca_pem, token) = (server.url(), server.ca_pem().to_owned(), server.token().to_owned());
+        let wire = Wire::new(url, &ca_pem, &token, Some(server));
+        wire.tell(PRELUDE).await;
+        wire
+    }
+
+    /// The one that all tests share, with the prelude told.
+    async fn real() -> Wire {
+        static TOLD: OnceCell<()> = OnceCell::const_new();
+        let plane = Plane::shared().await;
+        let wire = Wire::new(plane.url(), &plane.ca_pem(), "admin", None);
+        TOLD.get_or_init(async || drop(wire.tell(PRELUDE).await)).await;
+        wire
+    }
+
+    /// Sends all requests of a story, and returns the answers, made comparable.
+    async fn tell(&self, story: &str) -> Vec<Answer> {
+        let text = fs::read_to_string(file(story)).unwrap();
+        if story != PRELUDE {
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": story}});
+            let request = self.http.post(format!("{}/api/v1/namespaces", self.url)).bearer_auth(&self.token);
+            let made = request
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(namespace.to_string())
+                .send()
+                .await
+                .unwrap();
+            assert_eq!(made.status(), 201, "{story}");
+        }
+        let mut known = BTreeMap::new();
+        let mut answers = Vec::new();
+        let (_, steps) = parse(&text);
+        for step in &steps {
+            let answer = self.take(step, &known).await;
+            if let (Some(name), Some(document)) = (&step.name, answer.body.first()) {
+                known.insert(name.clone(), document.clone());
+            }
+            answers.push(answer);
+        }
+        for (step, answer) in steps.iter().zip(&mut answers) {
+            if !step.shows_managed_fields {
+                answer.body.iter_mut().for_each(normal::hide_managed_fields);
+            }
+        }
+        normal::normalise(&mut answers);
+        answers
+    }
+
+    /// Sends a request until its answer is the one that it waits for.
+    async fn take(&self, step: &Step, known: &BTreeMap<String, Value>) -> Answer {
+        let what = format!("the answer to {:?}", step.title);
+        eventually(&what, async || {
+            let sent = tokio::time::timeout(PATIENCE, self.send(step, known)).await;
+            let answer = sent.unwrap_or_else(|_| panic!("{}: no answer", step.title));
+            let text = answer.text();
+            // A kind that was made or changed just now. It does not always come.
+            let is_early = text.contains("storage is (re)initializing");
+            let is_awaited = step.until.as_ref().is_none_or(|until| text.contains(until));
+            (is_awaited && !is_early).then_some(answer)
+        })
+        .await
+    }
+
+    async fn send(&self, step: &Step, known: &BTreeMap<String, Value>) -> Answer {
+        let url = format!("{}{}", self.url, filled(&step.path, known));
+        let mut request = self.http.request(step.method.clone(), url);
+        let has = |name: &str| step.headers.iter().any(|(of, _)| of == name);
+        if !has("authorization") {
+            request = request.bearer_auth(&self.token);
+        }
+        if !step.body.is_empty() {
+            request = request.body(filled(&step.body, known));
+            if !has("content-type") {
+                request = request.header(header::CONTENT_TYPE, "application/json");
+            }
+        }
+        // One without a value is not sent, nor is its default.
+        for (name, value) in step.headers.iter().filter(|(_, value)| !value.is_empty()) {
+            request = request.header(name, filled(value, known));
+        }
+        let mut answer = match request.send().await {
+            Ok(answer) => answer,
+            Err(error) => return Answer { head: vec![format!("no answer: {error:?}")], body: Vec::new() },
+        };
+        let mut head = vec![format!("HTTP/2 {}", answer.status().as_u16())];
+        for name in HEADERS {
+            let values = answer.headers().get_all(name).iter();
+            head.extend(values.map(|value| format!("{name}: {}", value.to_str().unwrap())));
+        }
+        let mut body = Vec::new();
+        let is_read = |body: &[u8]| {
+            step.lines.is_some_and(|lines| body.iter().filter(|byte| **byte == b'\n').count() >= lines)
+        };
+        while !is_read(&body)
+            && let Some(chunk) = answer.chunk().await.unwrap()
+        {
+            body.extend_from_slice(&chunk);
+        }
+        let mut body = documents(&String::from_utf8_lossy(&body));
+        body.truncate(step.lines.unwrap_or(usize::MAX));
+        Answer { head, body }
+    }
+}
+
+/// With `{{name.path.of.a.value}}` replaced by what an earlier request was answered.
+fn filled(text: &str, known: &BTreeMap<String, Value>) -> String {
+    let mut filled = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("{{") {
+        let (path, after) = after.split_once("}}").unwrap();
+        let (name, path) = path.split_once('.').unwrap();
+        let document = known.get(name).unwrap_or_else(|| panic!("no request has the name {name}"));
+        let pointer = format!("/{}", path.replace('.', "/"));
+        let value = document.pointer(&pointer).unwrap_or(&Value::Null);
+        filled.push_str(before);
+        match value {
+            Value::String(text) => filled.push_str(text),
+            other => filled.push_str(&other.to_string()),
+        }
+        rest = after;
+    }
+    filled + rest
+}
+
+/// Tells a story on both servers. Theirs may be written into it; ours is only compared.
+async fn check(story: &str) {
+    if has_real() {
+        let answers = Wire::real().await.tell(story).await;
+        if env::var_os("UPDATE_EXPECT").is_some() {
+            write(story, &answers);
+        }
+        compare("the real server", story, answers, &[]);
+    }
+    let differences: Vec<_> = DIFFERENCES.iter().filter(|difference| difference.story == story).collect();
+    compare("the embedded server", story, Wire::embedded().await.tell(story).await, &differences);
+}
+
+fn write(story: &str, answers: &[Answer]) {
+    let (preamble, steps) = parse(&fs::read_to_string(file(story)).unwrap());
+    let mut text = preamble + "\n";
+    for (step, answer) in steps.iter().zip(answers) {
+        let _ = write!(text, "\n{}\n\n{}\n", step.text, answer.text());
+    }
+    fs::write(file(story), text).unwrap();
+}
+
+/// Panics with what differs, and with the differences that are known but are none.
+fn compare(server: &str, story: &str, mut actual: Vec<Answer>, differences: &[&Difference]) {
+    let (_, steps) = parse(&fs::read_to_string(file(story)).unwrap());
+    let mut expected: Vec<_> = steps.iter().map(|step| Answer::parse(&step.expected)).collect();
+    let mut hit = vec![false; differences.len()];
+    for ((step, expected), actual) in steps.iter().zip(&mut expected).zip(&mut actual) {
+        for (difference, hit) in differences.iter().zip(&mut hit) {
+            if difference.request == step.title {
+                *hit |= difference.remove(expected, actual);
+            }
+        }
+    }
+    normal::normalise(&mut expected);
+    normal::normalise(&mut actual);
+    let mut differs = String::new();
+    for ((step, expected), actual) in steps.iter().zip(expected).zip(actual) {
+        if expected != actual {
+            let (expected, actual) = (expected.text(), actual.text());
+            let diff = TextDiff::from_lines(&expected, &actual).unified_diff().to_string();
+            let _ = write!(differs, "\n{}\n{diff}", step.text);
+        }
+    }
+    for (difference, hit) in differences.iter().zip(hit) {
+        if !hit {
+            let Difference { request, at, .. } = difference;
+            let _ = write!(differs, "\n{request}: {at:?} is a known difference, but does not differ\n");
+        }
+    }
+    assert!(
+        differs.is_empty(),
+        "{story}: what {server} does (+) and what stands in the file (-):\n{differs}"
+    );
 }
