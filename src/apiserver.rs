@@ -21,6 +21,7 @@
 //!                └─► request (path, query, Accept)      refusal, form: what goes back
 //! ```
 
+mod addresses;
 mod answer;
 mod builtin;
 mod clock;
@@ -30,9 +31,9 @@ mod delete;
 mod discovery;
 mod encode;
 mod faults;
-mod fields;
 mod form;
 mod kinds;
+mod metadata;
 mod patch;
 mod read;
 mod refusal;
@@ -44,6 +45,8 @@ mod serve;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod types;
+mod validate;
 mod watch;
 mod write;
 

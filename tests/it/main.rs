@@ -50,4 +50,5 @@ mod manifests;
 
 // What the embedded API server must be like.
 mod contract;
+mod kinds;
 mod schemas;

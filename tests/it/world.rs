@@ -315,7 +315,7 @@ impl World {
         }
     }
 
-    fn ca_pem(&self) -> String {
+    pub fn ca_pem(&self) -> String {
         match &self.server {
             Server::Embedded(server) => server.ca_pem().to_owned(),
             Server::Shared(_) | Server::Own(_) => self.plane().ca_pem(),
