@@ -1,14 +1,14 @@
 //! An API server in this process: what a cluster looks like through its API, without the cluster.
 //!
 //! ```text
-//! $ listwatch demo &
+//! $ listwatch apiserver &
 //! $ curl --cacert ca.crt -H "Authorization: Bearer $TOKEN" \
 //!     'https://127.0.0.1:6443/apis/apps/v1/namespaces/default/deployments?watch=1&resourceVersion=42'
 //! {"type":"MODIFIED","object":{"apiVersion":"apps/v1","kind":"Deployment","metadata":{…,"resourceVersion":"43"},…}}
 //! ```
 //!
-//! It exists for `listwatch demo`, the examples and the tests, and answers as kube-apiserver 1.36 would: kubectl can use it.
-//! What it cannot do it refuses, with a Status that says so. Nothing is kept when it stops.
+//! It exists for `listwatch demo` and `listwatch apiserver`, the examples and the tests, and answers as kube-apiserver
+//! 1.36 would: kubectl can use it. What it cannot do it refuses, with a Status that says so. Nothing is kept when it stops.
 //!
 //! It does not: authorize (who has a token may do everything), call webhooks, speak protobuf, or track field owners
 //! (so no server-side apply, and no managedFields).

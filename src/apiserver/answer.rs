@@ -275,6 +275,9 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
     if kind.namespaced && path.namespace.is_none() {
         return Err(Refusal::no_such_path());
     }
+    if [".", ".."].contains(&name.as_str()) {
+        return Err(Refusal::bad_request(format!("Name parameter invalid: {name:?}: may not be '{name}'")));
+    }
     let place = Place::new(kind.stored_in(), path.namespace.as_deref(), name);
     if let Some(subresource) = &path.subresource {
         let known = kind.subresources().into_iter().any(|one| one == subresource);
@@ -309,7 +312,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
         Method::PUT => {
             let object = request.object(&kind.kind)?;
             let mut storage = server.storage();
-            let mut options = write_options(request, "UpdateOptions")?;
+            let mut options = write_options(request, &kind, "UpdateOptions")?;
             if scales {
                 let before = current(&storage, &kind, &place)?;
                 let object = scale::put(&kind, &before, &object)?;
@@ -331,7 +334,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             }
             let patch = Patch::parse(&kind, request.content_type(), &request.body)?;
             let mut storage = server.storage();
-            let mut options = write_options(request, "PatchOptions")?;
+            let mut options = write_options(request, &kind, "PatchOptions")?;
             options.is_patch = true;
             let before = current(&storage, &kind, &place)?;
             if scales {
@@ -343,6 +346,15 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             }
             let mut object = before.clone();
             patch.apply(&mut object)?;
+            if !object.is_object() || !object["metadata"].is_object() {
+                return Err(Refusal::strict_patch(&object, "the patch leaves no object with metadata"));
+            }
+            if object["metadata"]["name"].is_null() {
+                let text = format!(
+                    "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+                );
+                return Err(Refusal::bad_request(text));
+            }
             if object["metadata"]["uid"] != before["metadata"]["uid"] && !object["metadata"]["uid"].is_null()
             {
                 let uid = &object["metadata"]["uid"];
@@ -436,7 +448,7 @@ async fn collection(
 fn create(server: &Server, request: &Request, path: &Path, kind: &Kind) -> Result<Answer, Refusal> {
     let object = request.object(&kind.kind)?;
     let mut storage = server.storage();
-    let mut options = write_options(request, "CreateOptions")?;
+    let mut options = write_options(request, kind, "CreateOptions")?;
     let after = write::create(&mut storage, kind, path.namespace.as_deref(), object, &mut options)?;
     written(request, &storage, kind, 201, &after, options)
 }
@@ -509,7 +521,7 @@ fn written(
     Ok(answer)
 }
 
-fn write_options(request: &Request, name: &str) -> Result<write::Options, Refusal> {
+fn write_options(request: &Request, kind: &Kind, name: &str) -> Result<write::Options, Refusal> {
     let query = &request.query;
     let unknown_fields = match query.text("fieldValidation") {
         "" | "Warn" => UnknownFields::Warn,
@@ -522,7 +534,14 @@ fn write_options(request: &Request, name: &str) -> Result<write::Options, Refusa
         }
     };
     let dry_run = query.dry_run(name)?;
-    Ok(write::Options { dry_run, unknown_fields, ..write::Options::default() })
+    let mut warnings = Vec::new();
+    if unknown_fields != UnknownFields::Ignore {
+        warnings.extend(request.duplicate_fields().iter().map(|path| format!("duplicate field {path:?}")));
+    }
+    if unknown_fields == UnknownFields::Strict && !warnings.is_empty() {
+        return Err(kind.undecodable(&format!("strict decoding error: {}", warnings.join(", "))));
+    }
+    Ok(write::Options { dry_run, unknown_fields, warnings, ..write::Options::default() })
 }
 
 /// `DeleteOptions`, from the body if there is one, else from the query.

@@ -43,10 +43,12 @@ mod outage;
 
 // How it is installed and started.
 mod apiserver;
+mod bad_input;
 mod cli;
 mod docs;
 mod manifests;
 
 // What the embedded API server must be like.
 mod contract;
+mod kinds;
 mod schemas;

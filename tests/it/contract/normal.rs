@@ -184,6 +184,7 @@ impl Names {
         for (name, generated) in &self.generated {
             text = text.replace(name, generated);
         }
+        text = OBJECT.replace_all(&text, "<object>").into_owned();
         if text.to_lowercase().replace(' ', "").contains("resourceversion") {
             text = NUMBER.replace_all(&text, "<version>").into_owned();
         }
@@ -197,5 +198,7 @@ static UID: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|<uid \d+>").unwrap()
 });
 static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\d+(s|m|h|d)(\d+s)?$").unwrap());
+/// A whole object in a message, which nobody can compare.
+static OBJECT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r#"\{.*managedFields.*\}"#).unwrap());
 /// No zero, which is none of the store's.
 static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b[1-9]\d*\b").unwrap());
