@@ -54,16 +54,19 @@ use std::{
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use base64::{
     Engine,
     prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
 };
-use tokio::net::TcpListener;
+use bytes::Bytes;
+use hyper::body::Body;
+use tokio::{net::TcpListener, sync::broadcast};
 
-pub use faults::Fault;
+use clock::Clock;
+pub use faults::{Cut, Fault};
 use faults::{Effect, Interruption, Planned};
 use serve::{Identity, Tasks};
 use storage::Storage;
@@ -124,7 +127,7 @@ struct Server {
     requests: Mutex<VecDeque<RequestRecord>>,
     planned: Mutex<Vec<Planned>>,
     knobs: Mutex<Knobs>,
-    interruptions: tokio::sync::watch::Sender<Interruption>,
+    interruptions: broadcast::Sender<Interruption>,
     restarts: tokio::sync::watch::Sender<u64>,
     pod_start: Duration,
 }
@@ -158,7 +161,7 @@ impl Server {
         requests.push_back(record);
     }
 
-    fn interruptions(&self) -> tokio::sync::watch::Receiver<Interruption> {
+    fn interruptions(&self) -> broadcast::Receiver<Interruption> {
         self.interruptions.subscribe()
     }
 
@@ -190,26 +193,57 @@ impl ApiServer {
         let listener = TcpListener::bind(("127.0.0.1", options.port)).await?;
         let port = listener.local_addr()?.port();
         let identity = Identity::new().map_err(io::Error::other)?;
+        let mut server = ApiServer::new(&options, Clock::new(SystemTime::now()), identity.ca_pem);
+        server.port = port;
+        let accept =
+            serve::accept(listener, identity.acceptor, Arc::clone(&server.server), server.tasks.clone());
+        server.tasks.spawn(accept);
+        Ok(server)
+    }
+
+    /// Nobody listens: who wants an answer calls [`ApiServer::answer`]. For simulations, whose clock is tokio's and
+    /// begins at `now`. Must be called in a runtime.
+    #[must_use]
+    pub fn in_process(options: &Options, now: SystemTime) -> ApiServer {
+        ApiServer::new(options, Clock::new(now), String::new())
+    }
+
+    fn new(options: &Options, clock: Clock, ca_pem: String) -> ApiServer {
         let token = random_token();
-        let mut storage = Storage::new(options.history, options.controllers);
-        controllers::bootstrap(&mut storage, &identity.ca_pem);
+        let mut storage = Storage::new(clock, options.history, options.controllers);
+        controllers::bootstrap(&mut storage, &ca_pem);
         let server = Arc::new(Server {
             storage: Mutex::new(storage),
             tokens: Mutex::new(HashMap::from([(token.clone(), "admin".to_owned())])),
             requests: Mutex::default(),
             planned: Mutex::default(),
             knobs: Mutex::default(),
-            interruptions: tokio::sync::watch::Sender::default(),
+            interruptions: broadcast::Sender::new(faults::INTERRUPTIONS_MAX),
             restarts: tokio::sync::watch::Sender::default(),
             pod_start: options.pod_start,
         });
         let tasks = Tasks::default();
-        let acceptor = identity.acceptor;
-        tasks.spawn(serve::accept(listener, acceptor, Arc::clone(&server), tasks.clone()));
         if options.controllers {
-            tasks.spawn(controllers::run(Arc::clone(&server), identity.ca_pem.clone()));
+            tasks.spawn(controllers::run(Arc::clone(&server), ca_pem.clone()));
         }
-        Ok(ApiServer { server, tasks, port, ca_pem: identity.ca_pem, token })
+        ApiServer { server, tasks, port: 0, ca_pem, token }
+    }
+
+    /// Answers one request, as on a connection of its own.
+    pub async fn answer<B>(
+        &self,
+        request: http::Request<B>,
+    ) -> http::Response<impl Body<Data = Bytes, Error = Cut> + use<B>>
+    where
+        B: Body<Data = Bytes> + Unpin,
+    {
+        serve::serve(&self.server, request).await
+    }
+
+    /// The time of day in here.
+    #[must_use]
+    pub fn now(&self) -> SystemTime {
+        self.server.storage().clock.now()
     }
 
     /// `https://127.0.0.1:PORT`
@@ -296,16 +330,15 @@ impl ApiServer {
     /// Let something go wrong.
     pub fn fault(&self, fault: Fault) {
         let server = &self.server;
-        let interrupt = |mid_line| {
-            server.interruptions.send_modify(|last| *last = Interruption { count: last.count + 1, mid_line });
-        };
+        // Where no watch is open, nobody is told.
+        let tell = |interruption| drop(server.interruptions.send(interruption));
         match fault {
-            Fault::EndWatches => interrupt(false),
-            Fault::CutWatches => interrupt(true),
+            Fault::EndWatches => tell(Interruption::End),
+            Fault::CutWatches => tell(Interruption::Cut),
             Fault::StallWatches => lock(&server.knobs).stalls_watches = true,
             Fault::ResumeWatches => {
                 lock(&server.knobs).stalls_watches = false;
-                server.interruptions.send_modify(|_| {});
+                tell(Interruption::Resume);
             }
             Fault::ExpireHistory => server.storage().forget_history(),
             Fault::Restart => {

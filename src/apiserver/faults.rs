@@ -86,16 +86,21 @@ impl Planned {
     }
 }
 
-/// Tells open watches to end. Each counts up.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Interruption {
-    pub(super) count: u64,
-    pub(super) mid_line: bool,
+/// What open watches are told.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Interruption {
+    End,
+    Cut,
+    /// Look again whether to go on.
+    Resume,
 }
+
+/// Interruptions that a watch may have missed while nobody read it; then it knows the last ones.
+pub(super) const INTERRUPTIONS_MAX: usize = 16;
 
 /// The stream breaks off here.
 #[derive(Debug)]
-pub(super) struct Cut;
+pub struct Cut;
 
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,7 +11,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http::{Response, header};
 use http_body_util::BodyExt;
-use hyper::{body::Incoming, rt::Executor, service::service_fn};
+use hyper::{body::Body, rt::Executor, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
@@ -166,7 +166,10 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
         .initial_stream_window_size(HTTP2_WINDOW_BYTES)
         .max_send_buf_size(HTTP2_WINDOW_BYTES as usize);
-    let service = service_fn(move |request| serve(Arc::clone(&server), request));
+    let service = service_fn(move |request| {
+        let server = Arc::clone(&server);
+        async move { Ok::<_, Infallible>(serve(&server, request).await) }
+    });
     tokio::select! {
         served = builder.serve_connection(TokioIo::new(stream), service) => {
             if let Err(error) = served {
@@ -177,10 +180,11 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
     }
 }
 
-async fn serve(
-    server: Arc<Server>,
-    request: http::Request<Incoming>,
-) -> Result<Response<AnswerBody>, Infallible> {
+/// Answers one request.
+pub(super) async fn serve<B>(server: &Arc<Server>, request: http::Request<B>) -> Response<AnswerBody>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
     let (parts, body) = request.into_parts();
     let path_and_query = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
     let query = parts.uri.query().unwrap_or_default().to_owned();
@@ -210,7 +214,7 @@ async fn serve(
             Answer::refused(refuse_anonymous(&server.storage(), &request))
         }
         (_, _, Some(refusal)) => Answer::refused(refusal),
-        (_, _, None) => answer(&server, &request).await,
+        (_, _, None) => answer(server, &request).await,
     };
     server.record(RequestRecord {
         method: request.method.to_string(),
@@ -227,11 +231,11 @@ async fn serve(
     if unauthorized && parts.version < http::Version::HTTP_2 {
         response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
     }
-    Ok(response)
+    response
 }
 
 /// The whole body of a request, or why there is none.
-async fn read(mut body: Incoming) -> Result<Bytes, Refusal> {
+async fn read(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, Refusal> {
     let (mut bytes, mut read_bytes) = (BytesMut::new(), 0);
     while let Some(frame) = body.frame().await {
         // A body that was cut is no smaller object: the real one calls it an error of its own, of no reason.

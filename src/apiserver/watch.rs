@@ -14,7 +14,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde_json::Value;
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::broadcast, time::Instant};
 
 use super::{
     Server, encode,
@@ -132,9 +132,9 @@ pub(super) struct Watch {
     /// Where the watch started: no ordinary bookmark says this or less.
     start: u64,
     lines: VecDeque<Bytes>,
-    changed: watch::Receiver<u64>,
-    interruptions: watch::Receiver<Interruption>,
-    seen_interruption: u64,
+    changed: broadcast::Receiver<()>,
+    interruptions: broadcast::Receiver<Interruption>,
+    interruption: Option<Interruption>,
     deadline: Instant,
     bookmark_at: Option<Instant>,
     /// The columns of a table were named already.
@@ -174,8 +174,6 @@ impl Watch {
             Timeout::Passed => Duration::ZERO,
         };
         let deadline = now + timeout;
-        let interruptions = server.interruptions();
-        let seen_interruption = interruptions.borrow().count;
         let mut watch = Watch {
             server: Arc::clone(server),
             kind: Arc::clone(kind),
@@ -185,8 +183,8 @@ impl Watch {
             start: 0,
             lines: VecDeque::new(),
             changed: collection.subscribe(),
-            interruptions,
-            seen_interruption,
+            interruptions: server.interruptions(),
+            interruption: None,
             deadline,
             bookmark_at: options.bookmarks.then(|| next_bookmark(now, deadline)),
             named_columns: false,
@@ -219,7 +217,7 @@ impl Watch {
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, Cut>> {
         loop {
             if self.server.stalls_watches() {
-                let _ = self.interruptions.changed().await;
+                self.interruption = self.interruptions.recv().await.ok();
             }
             if let Some(cut) = self.interrupted() {
                 return cut;
@@ -242,28 +240,22 @@ impl Watch {
             }
             let wake = self.wake_at();
             tokio::select! {
-                changed = self.changed.changed() => {
-                    // The storage itself is gone.
-                    if changed.is_err() {
-                        self.phase = Phase::Ending;
-                    }
-                }
-                _ = self.interruptions.changed() => {}
+                // One order of events is one history. Time comes first, or a busy collection would put off the end.
+                biased;
                 () = tokio::time::sleep_until(wake) => self.on_time(),
+                // Or so many that it is told only of the last: it is one look either way.
+                _ = self.changed.recv() => {}
+                interruption = self.interruptions.recv() => self.interruption = interruption.ok(),
             }
         }
     }
 
     /// A fault on demand, if one came since.
     fn interrupted(&mut self) -> Option<Option<Result<Bytes, Cut>>> {
-        let interruption = *self.interruptions.borrow_and_update();
-        if interruption.count == self.seen_interruption {
-            return None;
-        }
-        self.seen_interruption = interruption.count;
-        match interruption.mid_line {
-            false => Some(None),
-            true => {
+        match self.interruption.take().or_else(|| self.interruptions.try_recv().ok())? {
+            Interruption::Resume => None,
+            Interruption::End => Some(None),
+            Interruption::Cut => {
                 self.phase = Phase::Cutting;
                 self.lines.clear();
                 Some(Some(Ok(Bytes::from_static(HALF_A_LINE))))

@@ -19,7 +19,7 @@ mod tests;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use schemars::JsonSchema;
@@ -33,7 +33,9 @@ use crate::{
     client::{Client, Error},
     cluster::{Cluster, EventType, Events, Watch},
     controller::{Controller, Next, Operator},
-    resource::{Key, Labels, ObjectMeta, OwnerReference, Resource, Scope, diff, kinds::*, list::Broken},
+    resource::{
+        Key, Labels, ObjectMeta, OwnerReference, Resource, Scope, diff, kinds::*, list::Broken,
+    },
 };
 use status::{Child, Refusal, Status};
 
@@ -292,7 +294,7 @@ impl Operator for MyWebservers {
 
     async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), Error> {
         let web = self.cluster.get_live::<Unreadable>(&broken.metadata.key()).await?;
-        let status = status::of_unreadable(&web, &broken.error, &now());
+        let status = status::of_unreadable(&web, &broken.error, &self.now());
         if status != web.status {
             self.cluster.patch_status(&web, &status).await?;
         }
@@ -381,6 +383,11 @@ impl MyWebservers {
         Child::Kept(patched)
     }
 
+    /// RFC 3339 in whole seconds, as conditions have it.
+    fn now(&self) -> String {
+        humantime::format_rfc3339_seconds(self.cluster.now()).to_string()
+    }
+
     /// Writes the status, if there is news.
     async fn report(
         &self,
@@ -389,7 +396,7 @@ impl MyWebservers {
         deployment: &Child<Deployment>,
         service: &Child<Service>,
     ) -> Result<News, Error> {
-        let status = status::of(web, &children.service.spec.selector, deployment, service, &now());
+        let status = status::of(web, &children.service.spec.selector, deployment, service, &self.now());
         if status == web.status {
             return Ok(News::None);
         }
@@ -474,11 +481,6 @@ impl Done {
             }
         }
     }
-}
-
-/// RFC 3339 in whole seconds, as conditions have it.
-fn now() -> String {
-    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
 }
 
 /// What to tell the author of an object whose child's name is taken.
