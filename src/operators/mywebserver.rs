@@ -34,7 +34,7 @@ use crate::{
     cluster::{Cluster, EventType, Events, Watch},
     controller::{Controller, Next, Operator},
     resource::{
-        Key, Labels, ObjectMeta, OwnerReference, Resource, Scope, diff, kinds::*, list::Broken,
+        Key, Labels, Meta, ObjectMeta, OwnerReference, Resource, Scope, diff, kinds::*, list::Broken,
     },
 };
 use status::{Child, Refusal, Status};
@@ -248,6 +248,13 @@ impl Operator for MyWebservers {
 
     async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, Error> {
         let children = desired(&web);
+        // A child can be gone because its owner is, and we have not heard of that yet: the garbage collector would take
+        // each new one, as fast as we can make it.
+        let is_missing = self.deployments.get(&children.deployment.key()).is_none()
+            || self.services.get(&children.service.key()).is_none();
+        if is_missing && web.is_observed() && !self.is_wanted(&web).await? {
+            return Ok(Next::OnChange);
+        }
         let mut done = Done::default();
         let deployment = self.keep(&web, &children.deployment, &self.deployments, &mut done).await;
         let service = self.keep(&web, &children.service, &self.services, &mut done).await;
@@ -303,6 +310,15 @@ impl Operator for MyWebservers {
 }
 
 impl MyWebservers {
+    /// Asks whether it is still there. If not, the watch will tell.
+    async fn is_wanted(&self, web: &MyWebserver) -> Result<bool, Error> {
+        match self.cluster.get_live::<Meta<MyWebserver>>(&web.key()).await {
+            Ok(live) => Ok(live.metadata.uid == web.metadata.uid && !live.metadata.is_terminating()),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Makes one child what it should be, with one write at most; none where it is.
     async fn keep<K>(&self, web: &MyWebserver, desired: &K, children: &Watch<K>, done: &mut Done) -> Child<K>
     where
