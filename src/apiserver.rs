@@ -327,6 +327,11 @@ impl ApiServer {
         lock(&self.server.requests).iter().cloned().collect()
     }
 
+    /// Drop the records of the requests so far.
+    pub fn forget_requests(&self) {
+        *lock(&self.server.requests) = VecDeque::new();
+    }
+
     /// Let something go wrong.
     pub fn fault(&self, fault: Fault) {
         let server = &self.server;

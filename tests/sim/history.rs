@@ -16,6 +16,7 @@ use listwatch::{
 };
 use serde_json::{Value, json};
 use tokio::{
+    runtime::Runtime,
     task::JoinSet,
     time::{Instant, sleep},
 };
@@ -58,9 +59,29 @@ pub struct Outcome {
 pub fn run(seed: u64) -> Outcome {
     // Uids, names of Pods, pauses: everything random in this thread, on both sides.
     fastrand::seed(seed);
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(History::run(Rng::with_seed(seed)))
+    runtime().block_on(History::run(Rng::with_seed(seed)))
+}
+
+/// One thread, and a clock that jumps to the next timer when there is nothing else to do.
+pub fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+}
+
+/// A server that always starts at the same time of day.
+pub fn server(options: &Options) -> ApiServer {
+    let server = ApiServer::in_process(options, SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000));
+    server.add_token(TOKEN, "operator");
+    server
+}
+
+pub async fn install(network: &Network, crd: &Value) {
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    assert_eq!(post(network, path, crd).await, 201);
+    post(network, "/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).await;
+}
+
+pub async fn post(network: &Network, path: &str, object: &Value) -> u16 {
+    network.ask(network.server.token(), Method::POST, path, "application/json", object).await.0
 }
 
 struct History {
@@ -73,7 +94,7 @@ struct History {
 }
 
 /// Runs an operator, and a new one after each that is killed. Runs until dropped.
-async fn keep(
+pub async fn keep(
     network: Arc<Network>,
     lists: Lists,
     workers: usize,
@@ -136,11 +157,8 @@ impl History {
     async fn run(mut random: Rng) -> Outcome {
         let pod_start = Duration::from_secs(random.u64(..20));
         let options = Options { pod_start, ..Options::default() };
-        let epoch = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
-        let server = ApiServer::in_process(&options, epoch);
-        server.add_token(TOKEN, "operator");
         let history = History {
-            network: Network::new(server, random.fork()),
+            network: Network::new(server(&options), random.fork()),
             lists: if random.bool() { Lists::Paged } else { Lists::Streaming },
             workers: random.usize(1..4),
             is_loose: random.bool(),
@@ -204,9 +222,7 @@ impl History {
                     json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
             }
         }
-        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        assert_eq!(self.post(path, &crd).await, 201);
-        self.post("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).await;
+        install(&self.network, &crd).await;
     }
 
     async fn post(&self, path: &str, object: &Value) -> u16 {
@@ -224,9 +240,8 @@ impl History {
 
     async fn user(&self, method: Method, path: &str, content_type: &str, body: &Value) -> u16 {
         let network = &self.network;
-        let said = if path.contains("customresourcedefinitions") { String::new() } else { body.to_string() };
         let (status, _) = network.ask(network.server.token(), method.clone(), path, content_type, body).await;
-        network.say("user", &format!("{method} {path} {said} -> {status}"));
+        network.say("user", &format!("{method} {path} {body} -> {status}"));
         status
     }
 

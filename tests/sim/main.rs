@@ -13,6 +13,7 @@
 mod expect;
 mod history;
 mod network;
+mod soak;
 
 use std::{
     env, fs,

@@ -418,6 +418,23 @@ impl Network {
     }
 }
 
+impl Network {
+    /// Requests on their way, and open streams.
+    pub fn in_flight(&self) -> usize {
+        let mut tasks = self.tasks.lock().unwrap();
+        while tasks.try_join_next().is_some() {}
+        tasks.len()
+    }
+
+    /// Drops what was written down so far, here and in the server.
+    pub fn forget(&self) {
+        let mut state = self.state();
+        state.transcript = Vec::new();
+        state.requests = Vec::new();
+        self.server.forget_requests();
+    }
+}
+
 impl InProcess for Link {
     fn answer(
         &self,
