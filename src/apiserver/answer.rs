@@ -14,10 +14,11 @@ use http::{HeaderValue, Method, Response, header};
 use serde_json::{Value, json};
 
 use super::{
-    Server,
+    ADMIN, Server,
     delete::{self, Deleted, Deletion, Propagation},
     discovery,
     encode::{self, AnswerBody, Stream},
+    faults,
     form::{Form, Include},
     kinds::Kind,
     patch::Patch,
@@ -32,6 +33,7 @@ use super::{
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
+const HTML: &str = "text/html";
 
 /// Subresources that the real one has and we have not, with which kubectl does its `logs`, `exec`, `attach`,
 /// `port-forward`, `debug`, `drain` and `create token`.
@@ -93,7 +95,7 @@ impl Answer {
         self.status
     }
 
-    pub(super) fn into_response(self, pretty: bool, chunk_bytes: usize) -> Response<AnswerBody> {
+    pub(super) fn into_response(self, pretty: bool) -> Response<AnswerBody> {
         let mut response = Response::new(AnswerBody::Whole(None));
         *response.status_mut() = http::StatusCode::from_u16(self.status).unwrap_or_default();
         let whole = |bytes: Bytes| AnswerBody::Whole(Some(bytes));
@@ -106,8 +108,8 @@ impl Answer {
             }
             Content::Typed(value, content_type) => (content_type, whole(written(&value))),
             Content::Text(text) => (TEXT, whole(text.into())),
-            Content::Raw(text) => (if text.starts_with('{') { JSON } else { TEXT }, whole(text.into())),
-            Content::Watch(watch) => (JSON, AnswerBody::Stream(Stream::new(*watch, chunk_bytes))),
+            Content::Raw(text) => (media_type(&text), whole(text.into())),
+            Content::Watch(watch) => (JSON, AnswerBody::Stream(Stream::new(*watch))),
         };
         *response.body_mut() = body;
         let headers = response.headers_mut();
@@ -129,6 +131,40 @@ impl Answer {
             }
         }
         response
+    }
+}
+
+/// What a text looks like.
+fn media_type(text: &str) -> &'static str {
+    match text.as_bytes().first() {
+        Some(b'{') => JSON,
+        Some(b'<') => HTML,
+        Some(_) | None => TEXT,
+    }
+}
+
+/// Faults on demand, for an administrator: a POST plans some, a GET lists them, a DELETE ends them.
+pub(super) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
+    if user != ADMIN {
+        let method = request.method.as_str().to_lowercase();
+        let message = format!("forbidden: User {user:?} cannot {method} path {:?}", request.path);
+        return Answer::refused(Refusal::anonymous(message, json!({})));
+    }
+    match request.method {
+        Method::POST => match faults::parse_lines(&request.body) {
+            Ok(planned) => {
+                let count = planned.len();
+                planned.into_iter().for_each(|planned| server.fault(planned));
+                Answer::text(201, format!("{count} planned\n"))
+            }
+            Err(error) => Answer::refused(Refusal::bad_request(error)),
+        },
+        Method::GET => Answer::text(200, server.faults.list()),
+        Method::DELETE => {
+            server.faults.end();
+            Answer::text(200, "all ended\n")
+        }
+        _ => Answer::refused(Refusal::method_not_allowed()),
     }
 }
 
@@ -239,6 +275,9 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
     if kind.namespaced && path.namespace.is_none() {
         return Err(Refusal::no_such_path());
     }
+    if [".", ".."].contains(&name.as_str()) {
+        return Err(Refusal::bad_request(format!("Name parameter invalid: {name:?}: may not be '{name}'")));
+    }
     let place = Place::new(kind.stored_in(), path.namespace.as_deref(), name);
     if let Some(subresource) = &path.subresource {
         let known = kind.subresources().into_iter().any(|one| one == subresource);
@@ -273,7 +312,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
         Method::PUT => {
             let object = request.object(&kind.kind)?;
             let mut storage = server.storage();
-            let mut options = write_options(request, "UpdateOptions")?;
+            let mut options = write_options(request, &kind, "UpdateOptions")?;
             if scales {
                 let before = current(&storage, &kind, &place)?;
                 let object = scale::put(&kind, &before, &object)?;
@@ -295,7 +334,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             }
             let patch = Patch::parse(&kind, request.content_type(), &request.body)?;
             let mut storage = server.storage();
-            let mut options = write_options(request, "PatchOptions")?;
+            let mut options = write_options(request, &kind, "PatchOptions")?;
             options.is_patch = true;
             let before = current(&storage, &kind, &place)?;
             if scales {
@@ -307,6 +346,15 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             }
             let mut object = before.clone();
             patch.apply(&mut object)?;
+            if !object.is_object() || !object["metadata"].is_object() {
+                return Err(Refusal::strict_patch(&object, "the patch leaves no object with metadata"));
+            }
+            if object["metadata"]["name"].is_null() {
+                let text = format!(
+                    "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+                );
+                return Err(Refusal::bad_request(text));
+            }
             if object["metadata"]["uid"] != before["metadata"]["uid"] && !object["metadata"]["uid"].is_null()
             {
                 let uid = &object["metadata"]["uid"];
@@ -356,7 +404,8 @@ async fn collection(
                     application/vnd.kubernetes.protobuf";
                 return Err(Refusal::not_acceptable(text));
             }
-            let options = watch::Options::parse(query, kind, namespace)?;
+            let course = server.faults.of_watch(&request.target);
+            let options = watch::Options::parse(query, kind, namespace, course)?;
             let watch = Watch::open(server, kind, options, form)?;
             Ok(Answer {
                 status: 200,
@@ -373,16 +422,10 @@ async fn collection(
             let form = form(request, &storage)?;
             Ok(in_form(form, form.list(kind, &page)?, 200))
         }
-        Method::POST => {
-            if kind.namespaced && namespace.is_none() {
-                return Err(if kind.is_custom() {
-                    Refusal::no_such_path()
-                } else {
-                    Refusal::method_not_allowed()
-                });
-            }
-            create(server, request, path, kind)
-        }
+        // Over all namespaces one can only read.
+        _ if kind.namespaced && namespace.is_none() && kind.is_custom() => Err(Refusal::no_such_path()),
+        _ if kind.namespaced && namespace.is_none() => Err(Refusal::method_not_allowed()),
+        Method::POST => create(server, request, path, kind),
         Method::DELETE => {
             let list = List::parse(query, kind, namespace)?;
             let deletion = deletion(request)?;
@@ -405,7 +448,7 @@ async fn collection(
 fn create(server: &Server, request: &Request, path: &Path, kind: &Kind) -> Result<Answer, Refusal> {
     let object = request.object(&kind.kind)?;
     let mut storage = server.storage();
-    let mut options = write_options(request, "CreateOptions")?;
+    let mut options = write_options(request, kind, "CreateOptions")?;
     let after = write::create(&mut storage, kind, path.namespace.as_deref(), object, &mut options)?;
     written(request, &storage, kind, 201, &after, options)
 }
@@ -478,7 +521,7 @@ fn written(
     Ok(answer)
 }
 
-fn write_options(request: &Request, name: &str) -> Result<write::Options, Refusal> {
+fn write_options(request: &Request, kind: &Kind, name: &str) -> Result<write::Options, Refusal> {
     let query = &request.query;
     let unknown_fields = match query.text("fieldValidation") {
         "" | "Warn" => UnknownFields::Warn,
@@ -491,7 +534,14 @@ fn write_options(request: &Request, name: &str) -> Result<write::Options, Refusa
         }
     };
     let dry_run = query.dry_run(name)?;
-    Ok(write::Options { dry_run, unknown_fields, ..write::Options::default() })
+    let mut warnings = Vec::new();
+    if unknown_fields != UnknownFields::Ignore {
+        warnings.extend(request.duplicate_fields().iter().map(|path| format!("duplicate field {path:?}")));
+    }
+    if unknown_fields == UnknownFields::Strict && !warnings.is_empty() {
+        return Err(kind.undecodable(&format!("strict decoding error: {}", warnings.join(", "))));
+    }
+    Ok(write::Options { dry_run, unknown_fields, warnings, ..write::Options::default() })
 }
 
 /// `DeleteOptions`, from the body if there is one, else from the query.

@@ -1,7 +1,9 @@
 //! From values to bytes, as Go's encoder writes them, and bodies that are written as they are read.
 
 use std::{
+    num::NonZeroUsize,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -14,14 +16,14 @@ use super::{faults::Cut, watch::Watch};
 /// One line of JSON. Go escapes `<`, `>`, `&` and the two line separators of Unicode, so that JSON can stand in HTML;
 /// a long note full of them makes a line six times as long.
 pub(super) fn line(value: &Value) -> Bytes {
-    let mut line = escape(&in_order(value));
+    let mut line = escape(in_order(value));
     line.push('\n');
     line.into()
 }
 
 /// One line of a watch.
 pub(super) fn event(kind: &str, object: &Value) -> Bytes {
-    let mut line = format!("{{\"type\":\"{kind}\",\"object\":{}}}", escape(&in_order(object)));
+    let mut line = format!("{{\"type\":\"{kind}\",\"object\":{}}}", escape(in_order(object)));
     line.push('\n');
     line.into()
 }
@@ -52,10 +54,16 @@ fn in_order(value: &Value) -> String {
 
 /// JSON for people.
 pub(super) fn pretty(value: &Value) -> Bytes {
-    escape(&format!("{value:#}")).into()
+    escape(format!("{value:#}")).into()
 }
 
-fn escape(json: &str) -> String {
+fn escape(json: String) -> String {
+    // 0xe2 is the first byte of both separators. Most objects have none of these.
+    if memchr::memchr3(b'<', b'>', b'&', json.as_bytes()).is_none()
+        && memchr::memchr(0xe2, json.as_bytes()).is_none()
+    {
+        return json;
+    }
     let mut escaped = String::with_capacity(json.len() + 1);
     for c in json.chars() {
         match c {
@@ -80,25 +88,27 @@ pub(super) enum AnswerBody {
 pub(super) struct Stream {
     next: Pin<Box<dyn Future<Output = Step> + Send>>,
     done: bool,
+    /// As long as somebody has it, the connection is not idle.
+    pub(super) busy: Option<Arc<()>>,
 }
 
-type Step = (Watch, usize, Bytes, Option<Result<Bytes, Cut>>);
+type Step = (Watch, Bytes, Option<Result<Bytes, Cut>>);
 
 impl Stream {
-    pub(super) fn new(watch: Watch, chunk_bytes: usize) -> Stream {
-        Stream { next: Box::pin(step(watch, chunk_bytes, Bytes::new())), done: false }
+    pub(super) fn new(watch: Watch) -> Stream {
+        Stream { next: Box::pin(step(watch, Bytes::new())), done: false, busy: None }
     }
 }
 
-/// The next piece of at most `chunk_bytes`; what is left over comes first.
-async fn step(mut watch: Watch, chunk_bytes: usize, rest: Bytes) -> Step {
+/// The next piece, of a limited size if that is a fault on demand; what is left over comes first.
+async fn step(mut watch: Watch, rest: Bytes) -> Step {
     let line = if rest.is_empty() { watch.next().await } else { Some(Ok(rest)) };
-    match line {
-        Some(Ok(mut line)) if chunk_bytes > 0 && line.len() > chunk_bytes => {
+    match (line, watch.chunk_bytes().map(NonZeroUsize::get)) {
+        (Some(Ok(mut line)), Some(chunk_bytes)) if line.len() > chunk_bytes => {
             let piece = line.split_to(chunk_bytes);
-            (watch, chunk_bytes, line, Some(Ok(piece)))
+            (watch, line, Some(Ok(piece)))
         }
-        line => (watch, chunk_bytes, Bytes::new(), line),
+        (line, _) => (watch, Bytes::new(), line),
     }
 }
 
@@ -114,12 +124,12 @@ impl Body for AnswerBody {
             AnswerBody::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             AnswerBody::Stream(stream) if stream.done => Poll::Ready(None),
             AnswerBody::Stream(stream) => {
-                let (watch, chunk_bytes, rest, piece) = match stream.next.as_mut().poll(context) {
+                let (watch, rest, piece) = match stream.next.as_mut().poll(context) {
                     Poll::Ready(step) => step,
                     Poll::Pending => return Poll::Pending,
                 };
                 match piece {
-                    Some(Ok(_)) => stream.next = Box::pin(step(watch, chunk_bytes, rest)),
+                    Some(Ok(_)) => stream.next = Box::pin(step(watch, rest)),
                     Some(Err(Cut)) | None => stream.done = true,
                 }
                 Poll::Ready(piece.map(|piece| piece.map(Frame::data)))

@@ -51,6 +51,11 @@ impl Cause {
         Cause::new("FieldValueRequired", field, format!("Required value{text}"))
     }
 
+    /// Something that the object itself should have.
+    pub(super) fn not_found(field: impl Into<String>, value: &Value) -> Cause {
+        Cause::new("FieldValueNotFound", field, format!("Not found: {}", shown(value)))
+    }
+
     pub(super) fn forbidden(field: impl Into<String>, text: &str) -> Cause {
         Cause::new("FieldValueForbidden", field, format!("Forbidden: {text}"))
     }
@@ -115,7 +120,12 @@ fn shown(value: &Value) -> String {
 }
 
 impl Refusal {
-    fn status(code: u16, reason: &str, message: impl Into<String>, details: Option<Value>) -> Refusal {
+    pub(super) fn status(
+        code: u16,
+        reason: &str,
+        message: impl Into<String>,
+        details: Option<Value>,
+    ) -> Refusal {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": message.into(), "code": code,
@@ -299,7 +309,7 @@ impl Refusal {
         Refusal::invalid_as("meta.k8s.io", options, "", causes)
     }
 
-    fn invalid_as(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Refusal {
+    pub(super) fn invalid_as(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Refusal {
         let texts: Vec<String> = causes.iter().map(Cause::to_string).collect();
         let text = if let [one] = &texts[..] { one.clone() } else { format!("[{}]", texts.join(", ")) };
         let message = format!("{} \"{name}\" is invalid: {text}", qualified(kind, group));

@@ -2,9 +2,11 @@
 //! tasks that serve them.
 
 use std::{
-    convert::Infallible,
     fmt::Display,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -23,15 +25,16 @@ use rcgen::{
 use rustls::{ServerConfig, pki_types::PrivateKeyDer};
 use tokio::{
     net::{TcpListener, TcpStream},
+    sync::Semaphore,
     task::JoinSet,
 };
 use tokio_rustls::TlsAcceptor;
 
 use super::{
-    RequestRecord, Server,
-    answer::{Answer, answer, refuse_anonymous},
+    Fault, RequestRecord, Server,
+    answer::{self, Answer, refuse_anonymous},
     encode::AnswerBody,
-    faults::Effect,
+    faults::{self, Cut},
     lock,
     refusal::Refusal,
     request::{Query, Request},
@@ -50,6 +53,14 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long an HTTP/1.1 connection waits for the next request head. hyper counts the time between two requests as
 /// well, in which a client rightly keeps the connection: so it is the `IdleTimeout` of kube-apiserver.
 const HEAD_MAX: Duration = Duration::from_secs(90);
+
+/// Most connections at a time; who comes then waits. Of 1024 file descriptors, which a process has by default, the rest
+/// is for other things.
+const CONNECTIONS_MAX: usize = 1000;
+
+/// How long a connection may have neither a new request nor an open watch: `IdleTimeout` of kube-apiserver, as for
+/// HTTP/1.1. It also rids us of clients that do not read the answers they asked for.
+const IDLE_MAX: Duration = HEAD_MAX;
 
 /// Streams on one HTTP/2 connection, and the window of each: what kube-apiserver 1.36 sends in its SETTINGS.
 const HTTP2_STREAMS_MAX: u32 = 100;
@@ -124,10 +135,16 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
 
 /// Take connections. Runs until aborted.
 pub(super) async fn accept(listener: TcpListener, acceptor: TlsAcceptor, server: Arc<Server>, tasks: Tasks) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
+        let place = Arc::clone(&places).acquire_owned().await.expect("nobody closes it");
         match listener.accept().await {
             Ok((stream, _)) => {
-                tasks.spawn(connection(stream, acceptor.clone(), Arc::clone(&server), tasks.clone()));
+                let connection = connection(stream, acceptor.clone(), Arc::clone(&server), tasks.clone());
+                tasks.spawn(async move {
+                    connection.await;
+                    drop(place);
+                });
             }
             Err(error) => {
                 // Out of file descriptors, most likely: others may close theirs meanwhile.
@@ -166,10 +183,16 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
         .initial_stream_window_size(HTTP2_WINDOW_BYTES)
         .max_send_buf_size(HTTP2_WINDOW_BYTES as usize);
-    let service = service_fn(move |request| {
-        let server = Arc::clone(&server);
-        async move { Ok::<_, Infallible>(serve(&server, request).await) }
-    });
+    // One more for each request that is being answered and each open watch.
+    let busy = Arc::new(());
+    let count = Arc::new(AtomicU64::new(0));
+    let service = {
+        let (busy, count) = (Arc::clone(&busy), Arc::clone(&count));
+        service_fn(move |request| {
+            count.fetch_add(1, Ordering::Relaxed);
+            serve(Arc::clone(&server), request, Arc::clone(&busy))
+        })
+    };
     tokio::select! {
         served = builder.serve_connection(TokioIo::new(stream), service) => {
             if let Err(error) = served {
@@ -177,17 +200,42 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
             }
         }
         _ = restarts.changed() => {}
+        () = idle(&busy, &count) => tracing::debug!("connection was idle"),
     }
 }
 
-/// Answers one request.
-pub(super) async fn serve<B>(server: &Arc<Server>, request: http::Request<B>) -> Response<AnswerBody>
+/// Waits until a connection was idle for [`IDLE_MAX`], which is noticed within twice that.
+async fn idle(busy: &Arc<()>, count: &AtomicU64) {
+    let mut before = count.load(Ordering::Relaxed);
+    loop {
+        tokio::time::sleep(IDLE_MAX).await;
+        let now = count.load(Ordering::Relaxed);
+        // We have one, and the service has one.
+        if now == before && Arc::strong_count(busy) <= 2 {
+            return;
+        }
+        before = now;
+    }
+}
+
+/// Answers one request. An error breaks the stream, or an HTTP/1.1 connection.
+pub(super) async fn serve<B>(
+    server: Arc<Server>,
+    request: http::Request<B>,
+    busy: Arc<()>,
+) -> Result<Response<AnswerBody>, Cut>
 where
     B: Body<Data = Bytes> + Unpin,
 {
     let (parts, body) = request.into_parts();
-    let path_and_query = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+    let target = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
     let query = parts.uri.query().unwrap_or_default().to_owned();
+    let is_admins = parts.uri.path() == faults::PATH;
+    let fault = if is_admins { None } else { server.faults.of_request(&parts.method, &target) };
+    if fault == Some(Fault::Silence) {
+        // Nobody reads the body either, so a large one comes to a halt.
+        return std::future::pending().await;
+    }
     let (body, refusal) = match read(body).await {
         Ok(body) => (body, None),
         Err(refusal) => (Bytes::new(), Some(refusal)),
@@ -195,18 +243,18 @@ where
     let request = Request {
         method: parts.method,
         path: parts.uri.path().to_owned(),
+        target,
         query: Query::parse(&query),
         headers: parts.headers,
         body,
     };
     let user = request.bearer_token().and_then(|token| server.user(token));
-    let planned = server.planned_for(&request, &path_and_query);
-    if let Some(Effect::Delay(delay)) = planned {
+    if let Some(Fault::Delay(delay)) = fault {
         tokio::time::sleep(delay).await;
     }
-    let answer = match (planned, &user, refusal) {
-        (Some(Effect::Answer { status, body, retry_after_secs }), _, _) => {
-            Answer::planned(status, body, retry_after_secs)
+    let answer = match (&fault, &user, refusal) {
+        (Some(Fault::Answer { status, body, retry_after_secs }), _, _) => {
+            Answer::planned(*status, body.clone(), *retry_after_secs)
         }
         // Health is for everybody, as are the versions.
         (_, None, _) if request.bearer_token().is_some() => Answer::refused(Refusal::unauthorized()),
@@ -214,7 +262,10 @@ where
             Answer::refused(refuse_anonymous(&server.storage(), &request))
         }
         (_, _, Some(refusal)) => Answer::refused(refusal),
-        (_, _, None) => answer(server, &request).await,
+        (_, Some(user), None) if is_admins => answer::faults(&server, &request, user),
+        (Some(Fault::Deny { webhook, message }), _, _) => Answer::refused(faults::denied(webhook, message)),
+        (Some(Fault::Quota(quota)), _, _) => Answer::refused(faults::exceeds_quota(&request, quota)),
+        (_, _, None) => answer::answer(&server, &request).await,
     };
     server.record(RequestRecord {
         method: request.method.to_string(),
@@ -224,14 +275,20 @@ where
         user: user.unwrap_or_default(),
         status: answer.status(),
     });
+    if fault == Some(Fault::LoseAnswer) {
+        return Err(Cut);
+    }
     let pretty = request.wants_pretty() || (answer.status() >= 400 && !request.takes_plain_json());
     let unauthorized = answer.status() == 401;
-    let mut response = answer.into_response(pretty, server.chunk_bytes());
+    let mut response = answer.into_response(pretty);
     // Go's server ends the connection of whom it does not know, HTTP/2 by GOAWAY.
     if unauthorized && parts.version < http::Version::HTTP_2 {
         response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
     }
-    response
+    if let AnswerBody::Stream(stream) = response.body_mut() {
+        stream.busy = Some(busy);
+    }
+    Ok(response)
 }
 
 /// The whole body of a request, or why there is none.

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{
-    crd, delete,
+    addresses, crd, delete,
     kinds::{Kind, Rules},
+    metadata,
     refusal::{Cause, Refusal},
+    schema::prune_object,
     storage::{Place, Storage},
 };
 
@@ -27,7 +29,7 @@ pub(super) struct Options {
     pub(super) warnings: Vec<String>,
 }
 
-/// `fieldValidation`: what to do about fields that the schema does not have. Only custom resources have one here.
+/// `fieldValidation`: what to do about fields that the schema does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum UnknownFields {
     #[default]
@@ -88,7 +90,7 @@ pub(super) fn create(
     }
     prune(kind, &mut object, options)?;
     finish(storage, kind, &mut object);
-    let mut causes = metadata_errors(kind, &object);
+    let mut causes = metadata::errors(kind, &object);
     kind.validate(&object, None, &mut causes);
     if !causes.is_empty() {
         return Err(Refusal::invalid(kind, &name, causes));
@@ -168,7 +170,7 @@ pub(super) fn update(
         restore_spec(kind, &mut after, &before_view);
     }
     finish(storage, kind, &mut after);
-    let mut causes = metadata_errors(kind, &after);
+    let mut causes = metadata::errors(kind, &after);
     causes.extend(new_finalizers(&before, &after));
     kind.validate(&after, Some(&before_view), &mut causes);
     if !causes.is_empty() {
@@ -223,9 +225,6 @@ fn check_type(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
     if !object.is_object() {
         return Err(Refusal::bad_request("the object provided is unrecognized: it is not a JSON object"));
     }
-    if !object["metadata"].is_object() {
-        object["metadata"] = json!({});
-    }
     let (api_version, wanted) = (object["apiVersion"].as_str().unwrap_or_default(), kind.api_version());
     let (a_kind, name) = (object["kind"].as_str().unwrap_or_default(), object["metadata"]["name"].as_str());
     match kind.is_custom() {
@@ -237,45 +236,32 @@ fn check_type(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
         }
         true if a_kind != kind.kind => Err(Refusal::wrong_kind(kind, a_kind, name.unwrap_or_default())),
         false if !a_kind.is_empty() && a_kind != kind.kind => {
+            let internal = kind.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");
             let (version, kind) = (&kind.version, &kind.kind);
             let text = format!(
-                "{a_kind} in version \"{version}\" cannot be handled as a {kind}: converting \
-                ({a_kind}) to ({kind}): unknown conversion"
+                "{a_kind} in version \"{version}\" cannot be handled as a {kind}: converting ({version}.{a_kind}) to \
+                ({internal}.{kind}): unknown conversion"
             );
             Err(Refusal::bad_request(text))
         }
         false if !api_version.is_empty() && api_version != wanted => {
+            let (version, kind) = (api_version.rsplit('/').next().unwrap_or_default(), &kind.kind);
             let text = format!(
-                "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
+                "{kind} in version {version:?} cannot be handled as a {kind}: no kind {kind:?} is registered for version \
+                {api_version:?} in scheme \"pkg/runtime/scheme.go:111\""
             );
             Err(Refusal::bad_request(text))
         }
         true | false => {
             object["apiVersion"] = wanted.into();
             object["kind"] = kind.kind.as_str().into();
-            check_times(kind, object)
+            kind.check_types(object)?;
+            if object["metadata"].is_null() {
+                object["metadata"] = json!({});
+            }
+            Ok(())
         }
     }
-}
-
-/// metav1.MicroTime is the one format in which Go does not forgive: six digits, no more and no less.
-fn check_times(kind: &Kind, object: &Value) -> Result<(), Refusal> {
-    let Rules::BuiltIn(entry) = &kind.rules else { return Ok(()) };
-    for pointer in entry.micro_times {
-        let Some(time) = object.pointer(pointer).and_then(Value::as_str) else { continue };
-        let fraction = time.get(19..).unwrap_or_default();
-        let digits = fraction.strip_prefix('.').unwrap_or_default();
-        let count = digits.bytes().take_while(u8::is_ascii_digit).count();
-        if count != 6 {
-            let text = format!(
-                "{} in version {:?} cannot be handled as a {}: parsing time {time:?} as \
-                \"2006-01-02T15:04:05.000000Z07:00\": cannot parse {fraction:?} as \".000000\"",
-                kind.kind, kind.version, kind.kind
-            );
-            return Err(Refusal::bad_request(text));
-        }
-    }
-    Ok(())
 }
 
 fn take_namespace(kind: &Kind, namespace: Option<&str>, object: &mut Value) -> Result<(), Refusal> {
@@ -381,14 +367,7 @@ fn restore_metadata(after: &mut Value, before: &Value) {
 fn restore_spec(kind: &Kind, after: &mut Value, before: &Value) {
     match kind.kind.as_str() {
         "Namespace" => restore_in(after, before, "spec", &["finalizers"]),
-        // An update without the address keeps the one that the Service has.
-        "Service" if after["spec"]["type"] != "ExternalName" => {
-            let missing: Vec<&str> = ["clusterIP", "clusterIPs"]
-                .into_iter()
-                .filter(|field| after["spec"].get(field).is_none_or(|value| value.is_null() || value == ""))
-                .collect();
-            restore_in(after, before, "spec", &missing);
-        }
+        "Service" => addresses::keep(&mut after["spec"], &before["spec"]),
         _ => {}
     }
 }
@@ -399,11 +378,10 @@ fn restore_in(after: &mut Value, before: &Value, part: &str, fields: &[&str]) {
     }
 }
 
-/// Drop or refuse what the schema of a custom resource does not know.
+/// Drop or refuse what the schema does not know.
 fn prune(kind: &Kind, object: &mut Value, options: &mut Options) -> Result<(), Refusal> {
-    let Rules::Custom(custom) = &kind.rules else { return Ok(()) };
-    let unknown: Vec<String> =
-        custom.schema.prune(object).iter().map(|field| format!("unknown field \"{field}\"")).collect();
+    let unknown = prune_object(object, kind.schema());
+    let unknown: Vec<String> = unknown.iter().map(|field| format!("unknown field \"{field}\"")).collect();
     match options.unknown_fields {
         UnknownFields::Ignore => {}
         UnknownFields::Warn => options.warnings.extend(unknown),
@@ -413,11 +391,7 @@ fn prune(kind: &Kind, object: &mut Value, options: &mut Options) -> Result<(), R
             if options.is_patch {
                 return Err(Refusal::strict_patch(object, &errors));
             }
-            let text = format!(
-                "{} in version {:?} cannot be handled as a {}: strict decoding error: {errors}",
-                kind.kind, kind.version, kind.kind
-            );
-            return Err(Refusal::bad_request(text));
+            return Err(kind.undecodable(&format!("strict decoding error: {errors}")));
         }
     }
     Ok(())
@@ -425,12 +399,9 @@ fn prune(kind: &Kind, object: &mut Value, options: &mut Options) -> Result<(), R
 
 /// Defaults, and what only the server can give: the address of a Service.
 fn finish(storage: &mut Storage, kind: &Kind, object: &mut Value) {
-    if kind.group == "events.k8s.io" {
-        super::builtin::event_as_core(object);
-    }
     kind.set_defaults(object);
     if kind.kind == "Service" && kind.group.is_empty() {
-        give_address(storage, object);
+        addresses::give(storage, object);
     }
     // `null` and missing are one to Go's structs; a custom resource may keep its nulls.
     if !kind.is_custom() {
@@ -448,123 +419,11 @@ fn drop_nulls(object: &mut Value) {
     });
 }
 
-fn give_address(storage: &Storage, service: &mut Value) {
-    let spec = &mut service["spec"];
-    if spec["type"] == "ExternalName" {
-        return;
-    }
-    if spec["clusterIP"].as_str().is_none_or(str::is_empty) {
-        let services = storage.collection("services").map(|services| services.objects.values());
-        let taken: Vec<&Value> =
-            services.into_iter().flatten().map(|one| &one["spec"]["clusterIP"]).collect();
-        let address = loop {
-            let address = format!("10.96.{}.{}", fastrand::u8(..), fastrand::u8(1..));
-            if !taken.iter().any(|&one| *one == address) {
-                break address;
-            }
-        };
-        spec["clusterIP"] = address.into();
-    }
-    spec["clusterIPs"] = json!([spec["clusterIP"]]);
-}
-
 fn to_storage(kind: &Kind, object: &mut Value) {
     match &kind.rules {
         Rules::Custom(custom) => custom.to_storage(object),
         Rules::BuiltIn(_) => {}
     }
-}
-
-/// Rules that hold for every kind.
-fn metadata_errors(kind: &Kind, object: &Value) -> Vec<Cause> {
-    let metadata = &object["metadata"];
-    let mut causes = Vec::new();
-    let name = metadata["name"].as_str().unwrap_or_default();
-    if name.is_empty() {
-        causes.push(Cause::required("metadata.name", "name or generateName is required"));
-    } else {
-        causes.extend(name_error(kind, name));
-    }
-    let owners: Vec<&Value> = metadata["ownerReferences"].as_array().into_iter().flatten().collect();
-    for owner in &owners {
-        for field in ["apiVersion", "kind", "name", "uid"] {
-            if owner[field].as_str().is_none_or(str::is_empty) {
-                let text =
-                    if field == "apiVersion" { "version must not be empty" } else { "must not be empty" };
-                let field = format!("metadata.ownerReferences.{field}");
-                causes.push(Cause::invalid(field, &"".into(), text));
-            }
-        }
-    }
-    let controllers: Vec<String> = owners
-        .iter()
-        .filter(|owner| owner["controller"] == true)
-        .map(|owner| {
-            let text = |field: &str| owner[field].as_str().unwrap_or_default().to_owned();
-            format!("{}/{}", text("kind"), text("name"))
-        })
-        .collect();
-    if let [first, second, ..] = &controllers[..] {
-        let text = format!(
-            "Only one reference can have Controller set to true. Found \"true\" in references for \
-            {first} and {second}"
-        );
-        causes.push(Cause::invalid("metadata.ownerReferences", &metadata["ownerReferences"], &text));
-    }
-    for (map, field) in
-        [(&metadata["labels"], "metadata.labels"), (&metadata["annotations"], "metadata.annotations")]
-    {
-        for (key, value) in map.as_object().into_iter().flatten() {
-            if !value.is_string() {
-                let text = format!("{field} in body must be of type string: {value}");
-                causes.push(Cause::wrong_type(format!("{field}.{key}"), value, &text));
-            }
-        }
-    }
-    let label_max = 63;
-    for value in metadata["labels"].as_object().into_iter().flat_map(|labels| labels.values()) {
-        if value.as_str().is_some_and(|value| value.len() > label_max) {
-            causes.push(Cause::invalid("metadata.labels", value, "must be no more than 63 bytes"));
-        }
-    }
-    let annotations = metadata["annotations"].as_object().into_iter().flatten();
-    let bytes: usize = annotations.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
-    if bytes > ANNOTATION_BYTES_MAX {
-        let text = format!("may not be more than {ANNOTATION_BYTES_MAX} bytes");
-        causes.push(Cause::too_long("metadata.annotations", &text));
-    }
-    causes
-}
-
-/// All annotations of an object together, in bytes: apimachinery/pkg/api/validation/objectmeta.go.
-const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
-
-/// Names are DNS subdomains; those of Services and Namespaces are single labels.
-fn name_error(kind: &Kind, name: &str) -> Option<Cause> {
-    let plain = |part: &str| {
-        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-        !part.is_empty()
-            && part.chars().all(|c| inner(c) || c == '-')
-            && part.starts_with(inner)
-            && part.ends_with(inner)
-    };
-    let label = matches!(kind.kind.as_str(), "Namespace" | "Service");
-    if label {
-        if plain(name) && name.len() <= 63 {
-            return None;
-        }
-        let text = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must \
-            start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation \
-            is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
-        return Some(Cause::invalid("metadata.name", &name.into(), text));
-    }
-    if name.len() <= 253 && name.split('.').all(plain) {
-        return None;
-    }
-    let text = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
-        must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
-        '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-    Some(Cause::invalid("metadata.name", &name.into(), text))
 }
 
 pub(super) fn finalizers(object: &Value) -> Vec<&str> {

@@ -19,12 +19,17 @@ pub struct Hands {
 
 /// Asks until there is an answer. Panics when it does not come in time.
 pub async fn eventually<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+    within(PATIENCE, what, ask).await
+}
+
+/// The same with a time of its own.
+pub async fn within<T>(limit: Duration, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(begun.elapsed() < PATIENCE, "waited for {what}, but not after {PATIENCE:?}");
+        assert!(begun.elapsed() < limit, "waited for {what}, but not after {limit:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -36,13 +41,14 @@ impl Hands {
 
     /// The path of `deployments/mws-web`, `deployments` or `mywebservers/web/status`.
     pub fn path(&self, what: &str) -> String {
-        let resource = what.split('/').next().unwrap();
+        let resource = what.split(['/', '?']).next().unwrap();
         let api = match resource {
             "deployments" | "replicasets" => "apis/apps/v1",
             "mywebservers" => "apis/k8sobjects.gsa.com/v2",
             "events" => "apis/events.k8s.io/v1",
             "rolebindings" | "roles" => "apis/rbac.authorization.k8s.io/v1",
-            "services" | "configmaps" | "secrets" | "serviceaccounts" | "resourcequotas" => "api/v1",
+            "leases" => "apis/coordination.k8s.io/v1",
+            "services" | "configmaps" | "secrets" | "serviceaccounts" | "resourcequotas" | "pods" => "api/v1",
             other => panic!("{other}: no path is known"),
         };
         format!("/{api}/namespaces/{}/{what}", self.namespace)

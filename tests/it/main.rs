@@ -12,6 +12,7 @@
 mod hands;
 mod operator;
 mod plane;
+mod proxy;
 mod world;
 
 // What the operator does with a MyWebserver.
@@ -29,9 +30,25 @@ mod controller;
 
 // What it takes from the wire.
 mod allocations;
+mod any_bytes;
+mod selector;
+mod soak;
+mod traps;
 mod watch;
 mod wire;
 
+// What goes wrong on the way there, and behind it.
+mod network;
+mod outage;
+
 // How it is installed and started.
+mod apiserver;
+mod bad_input;
 mod cli;
+mod docs;
 mod manifests;
+
+// What the embedded API server must be like.
+mod contract;
+mod kinds;
+mod schemas;

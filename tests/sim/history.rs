@@ -139,14 +139,10 @@ enum Deed {
 
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
-    EndWatches,
-    CutWatches,
-    StallWatches,
-    ResumeWatches,
-    Expire,
+    Server,
+    EndFaults,
     Restart,
     Cut,
-    Chunks,
     Fair,
     Foul,
     Down,
@@ -181,8 +177,7 @@ impl History {
         }
         let network = Arc::clone(&self.network);
         network.say("history", "the faults stop");
-        network.server.fault(Fault::ResumeWatches);
-        network.server.fault(Fault::ChunkBytes(0));
+        network.server.end_faults();
         network.plan_kill(None);
         network.set_weather(Weather::Fair);
         sleep(AWAY_MAX).await;
@@ -375,40 +370,37 @@ impl History {
     fn trouble(&mut self) {
         use Trouble::*;
         let troubles = [
-            EndWatches,
-            CutWatches,
-            StallWatches,
-            ResumeWatches,
-            ResumeWatches,
-            Expire,
-            Restart,
-            Cut,
-            Chunks,
-            Fair,
-            Fair,
-            Foul,
-            Foul,
-            Foul,
-            Down,
-            Kill,
-            Kill,
-            Kill,
+            Server, Server, Server, Server, Server, Server, EndFaults, EndFaults, EndFaults, Restart, Cut,
+            Fair, Fair, Foul, Foul, Foul, Down, Kill, Kill, Kill,
         ];
         let trouble = self.random.choice(troubles).unwrap();
         let network = Arc::clone(&self.network);
         network.say("trouble", &format!("{trouble:?}"));
         match trouble {
-            EndWatches => network.server.fault(Fault::EndWatches),
-            CutWatches => network.server.fault(Fault::CutWatches),
-            StallWatches => network.server.fault(Fault::StallWatches),
-            ResumeWatches => network.server.fault(Fault::ResumeWatches),
-            Expire => network.server.fault(Fault::ExpireHistory),
+            Server => {
+                let faults = [
+                    Fault::EndWatches,
+                    Fault::CutWatches,
+                    Fault::ExpireWatches,
+                    Fault::GoneWatches,
+                    Fault::StallWatches,
+                    Fault::DropSlowWatches,
+                    Fault::NoBookmarks,
+                    Fault::NoStreamingLists,
+                    Fault::IgnoreStreamingLists,
+                    Fault::ChunkBytes(self.random.usize(1..64)),
+                    Fault::ExpireHistory,
+                ];
+                let fault = self.random.choice(faults).unwrap();
+                network.say("trouble", &format!("{fault:?}"));
+                network.server.fault(fault);
+            }
+            EndFaults => network.server.end_faults(),
             Restart => {
                 network.cut();
                 network.server.fault(Fault::Restart);
             }
             Cut => network.cut(),
-            Chunks => network.server.fault(Fault::ChunkBytes(self.random.usize(..64))),
             Fair => network.set_weather(Weather::Fair),
             Foul => network.set_weather(Weather::Foul(self.random.u32(2..12))),
             Down => network.set_weather(Weather::Down),

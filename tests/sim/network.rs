@@ -202,7 +202,7 @@ impl Network {
             .header(header::CONTENT_TYPE, content_type)
             .body(Full::new(Bytes::from(body)))
             .unwrap();
-        let answer = self.server.answer(request).await;
+        let answer = self.server.answer(request).await.unwrap();
         let status = answer.status().as_u16();
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap_or_default())
@@ -318,6 +318,7 @@ impl Network {
         let foreign = if is_write { self.foreign(&path).await } else { None };
         let (parts, body) = request.into_parts();
         let answer = self.server.answer(Request::from_parts(parts, Full::new(body))).await;
+        let answer = answer.map_err(io::Error::other)?;
         let status = answer.status();
         self.say("operator", &format!("{what} -> {status} {mishap:?}"));
         if is_write && status.is_success() {
