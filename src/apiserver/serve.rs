@@ -13,7 +13,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http::{Response, header};
 use http_body_util::BodyExt;
-use hyper::{body::Incoming, rt::Executor, service::service_fn};
+use hyper::{body::Body, rt::Executor, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
@@ -218,12 +218,15 @@ async fn idle(busy: &Arc<()>, count: &AtomicU64) {
     }
 }
 
-/// An error breaks the stream, or an HTTP/1.1 connection.
-async fn serve(
+/// Answers one request. An error breaks the stream, or an HTTP/1.1 connection.
+pub(super) async fn serve<B>(
     server: Arc<Server>,
-    request: http::Request<Incoming>,
+    request: http::Request<B>,
     busy: Arc<()>,
-) -> Result<Response<AnswerBody>, Cut> {
+) -> Result<Response<AnswerBody>, Cut>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
     let (parts, body) = request.into_parts();
     let target = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
     let query = parts.uri.query().unwrap_or_default().to_owned();
@@ -289,7 +292,7 @@ async fn serve(
 }
 
 /// The whole body of a request, or why there is none.
-async fn read(mut body: Incoming) -> Result<Bytes, Refusal> {
+async fn read(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, Refusal> {
     let (mut bytes, mut read_bytes) = (BytesMut::new(), 0);
     while let Some(frame) = body.frame().await {
         // A body that was cut is no smaller object: the real one calls it an error of its own, of no reason.
