@@ -10,8 +10,8 @@
 //! It exists for `listwatch demo`, the examples and the tests, and answers as kube-apiserver 1.36 would: kubectl can use it.
 //! What it cannot do it refuses, with a Status that says so. Nothing is kept when it stops.
 //!
-//! It does not: authorize (who has a token may do everything), call webhooks, speak protobuf, track field owners
-//! (so no server-side apply, and no managedFields), or check the fields of built-in kinds.
+//! It does not: authorize (who has a token may do everything), call webhooks, speak protobuf, or check the fields of
+//! built-in kinds.
 //!
 //! The way of a request through the footnotes:
 //!
@@ -22,6 +22,7 @@
 //! ```
 
 mod answer;
+mod apply;
 mod builtin;
 mod clock;
 mod controllers;
@@ -30,6 +31,7 @@ mod delete;
 mod discovery;
 mod encode;
 mod faults;
+mod fields;
 mod form;
 mod kinds;
 mod patch;
@@ -40,6 +42,7 @@ mod scale;
 mod schema;
 mod selector;
 mod serve;
+mod shape;
 mod storage;
 #[cfg(test)]
 mod tests;

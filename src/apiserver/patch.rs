@@ -1,4 +1,4 @@
-//! The three ways to change a part of an object: JSON patch, merge patch, strategic merge patch.
+//! Three ways to change a part of an object: JSON patch, merge patch, strategic merge patch.
 //!
 //! ```text
 //! PATCH …/deployments/web   Content-Type: application/strategic-merge-patch+json
@@ -6,8 +6,7 @@
 //! ```
 //!
 //! A merge patch would replace the list of containers; the strategic one finds the container by its name. Which list has
-//! which key is written in Go's struct tags, of which this file knows those that `kubectl apply` meets. Server-side apply
-//! needs to know who owns each field; this server does not, and refuses it.
+//! which key is known in `shape.rs`. The fourth way, server-side apply, is in `apply.rs`.
 
 use serde_json::{Map, Value};
 
@@ -16,7 +15,7 @@ use super::{kinds::Kind, refusal::Refusal};
 const JSON_PATCH: &str = "application/json-patch+json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
-const APPLY_PATCH: &str = "application/apply-patch+yaml";
+pub(super) const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
 /// Most operations in a JSON patch: apiserver/pkg/endpoints/handlers/patch.go.
 const OPERATIONS_MAX: usize = 10_000;
@@ -55,7 +54,6 @@ impl Patch {
             STRATEGIC_MERGE_PATCH if !kind.is_custom() => {
                 Ok(Patch::Strategic(serde_json::from_slice(body).map_err(undecodable)?))
             }
-            APPLY_PATCH => Err(Refusal::not_built("server-side apply")),
             _ if kind.is_custom() => {
                 Err(Refusal::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, APPLY_PATCH]))
             }
@@ -84,6 +82,25 @@ impl Patch {
             }
         }
     }
+}
+
+/// The body of a server-side apply.
+pub(super) fn applied(body: &[u8]) -> Result<Value, Refusal> {
+    let value: Value = yaml_serde::from_slice(body).map_err(|error| {
+        Refusal::bad_request(format!("error decoding YAML: error converting YAML to JSON: yaml: {error}"))
+    })?;
+    let what = match value {
+        Value::Object(_) => return Ok(value),
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+    };
+    Err(Refusal::bad_request(format!(
+        "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {what} into Go value of \
+        type map[string]interface {{}}"
+    )))
 }
 
 /// The merge keys of lists of objects: `patchMergeKey` in k8s.io/api.

@@ -223,6 +223,28 @@ impl Refusal {
         Refusal::cannot_fulfil(kind, name, why)
     }
 
+    /// What others own of an object that is applied: who, and the path.
+    pub(super) fn apply_conflict(conflicts: &[(String, String)]) -> Refusal {
+        let message = match conflicts {
+            [(manager, path)] => format!("Apply failed with 1 conflict: conflict with {manager}: {path}"),
+            conflicts => {
+                let mut lines = Vec::new();
+                for (at, (manager, path)) in conflicts.iter().enumerate() {
+                    if at == 0 || conflicts[at - 1].0 != *manager {
+                        lines.push(format!("conflicts with {manager}:"));
+                    }
+                    lines.push(format!("- {path}"));
+                }
+                format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
+            }
+        };
+        let causes = conflicts.iter().map(|(manager, path)| {
+            json!({"reason": "FieldManagerConflict", "message": format!("conflict with {manager}"), "field": path})
+        });
+        let causes: Vec<Value> = causes.collect();
+        Refusal::status(409, "Conflict", message, Some(json!({"causes": causes})))
+    }
+
     pub(super) fn cannot_fulfil(kind: &Kind, name: &str, why: &str) -> Refusal {
         let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.resource());
         Refusal::status(409, "Conflict", message, Some(details(kind, name, &kind.plural)))
@@ -270,12 +292,6 @@ impl Refusal {
         Refusal::status(415, "UnsupportedMediaType", message, None)
     }
 
-    /// What this server does not do, and says so rather than pretend.
-    pub(super) fn not_built(what: &str) -> Refusal {
-        let message = format!("{what} is not supported by the embedded API server of listwatch");
-        Refusal::status(415, "UnsupportedMediaType", message, None)
-    }
-
     pub(super) fn invalid(kind: &Kind, name: &str, causes: Vec<Cause>) -> Refusal {
         // Both views of an Event are checked as the core kind.
         let group = if kind.kind == "Event" { "" } else { &kind.group };
@@ -300,7 +316,9 @@ impl Refusal {
     }
 
     fn invalid_as(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Refusal {
-        let texts: Vec<String> = causes.iter().map(Cause::to_string).collect();
+        let mut texts: Vec<String> = causes.iter().map(Cause::to_string).collect();
+        // What is found twice is a cause twice, but said once.
+        texts.dedup();
         let text = if let [one] = &texts[..] { one.clone() } else { format!("[{}]", texts.join(", ")) };
         let message = format!("{} \"{name}\" is invalid: {text}", qualified(kind, group));
         let mut details = Map::new();

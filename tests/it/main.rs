@@ -32,6 +32,9 @@ mod allocations;
 mod watch;
 mod wire;
 
+// What the embedded API server does as the real one does.
+mod apply;
+
 // How it is installed and started.
 mod cli;
 mod manifests;
