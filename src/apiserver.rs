@@ -10,8 +10,7 @@
 //! It exists for `listwatch demo`, the examples and the tests, and answers as kube-apiserver 1.36 would: kubectl can use it.
 //! What it cannot do it refuses, with a Status that says so. Nothing is kept when it stops.
 //!
-//! It does not: authorize (who has a token may do everything), call webhooks, speak protobuf, or check the fields of
-//! built-in kinds.
+//! It does not: authorize (who has a token may do everything), call webhooks, or speak protobuf.
 //!
 //! The way of a request through the footnotes:
 //!
@@ -34,6 +33,7 @@ mod faults;
 mod fields;
 mod form;
 mod kinds;
+mod owned;
 mod patch;
 mod read;
 mod refusal;
@@ -66,10 +66,10 @@ use base64::{
 };
 use tokio::net::TcpListener;
 
-pub use faults::Fault;
-use faults::{Effect, Interruption, Planned};
+use faults::Faults;
+pub use faults::{Fault, Planned, names as fault_names};
 use serve::{Identity, Tasks};
-use storage::Storage;
+use storage::{Backup, Storage};
 
 /// What can be chosen about a server.
 #[derive(Clone, Debug)]
@@ -110,6 +110,9 @@ pub struct RequestRecord {
 /// Most records kept; then the oldest go. A test that counts writes makes some thousands.
 const REQUESTS_MAX: usize = 100_000;
 
+/// Whose token [`ApiServer::token`] is.
+const ADMIN: &str = "admin";
+
 /// A running API server. Dropping it stops it.
 pub struct ApiServer {
     server: Arc<Server>,
@@ -125,18 +128,11 @@ struct Server {
     /// User by token.
     tokens: Mutex<HashMap<String, String>>,
     requests: Mutex<VecDeque<RequestRecord>>,
-    planned: Mutex<Vec<Planned>>,
-    knobs: Mutex<Knobs>,
-    interruptions: tokio::sync::watch::Sender<Interruption>,
+    faults: Faults,
+    /// What [`Fault::Restore`] brings back.
+    backup: Mutex<Backup>,
     restarts: tokio::sync::watch::Sender<u64>,
     pod_start: Duration,
-}
-
-/// Faults that last.
-#[derive(Clone, Copy, Debug, Default)]
-struct Knobs {
-    stalls_watches: bool,
-    chunk_bytes: usize,
 }
 
 /// A lock is held for a few lines that do not panic; if they did, the state is still the best that there is.
@@ -161,25 +157,22 @@ impl Server {
         requests.push_back(record);
     }
 
-    fn interruptions(&self) -> tokio::sync::watch::Receiver<Interruption> {
-        self.interruptions.subscribe()
-    }
-
-    fn stalls_watches(&self) -> bool {
-        lock(&self.knobs).stalls_watches
-    }
-
-    fn chunk_bytes(&self) -> usize {
-        lock(&self.knobs).chunk_bytes
-    }
-
-    /// The fault that is planned for a request, if there is one.
-    fn planned_for(&self, request: &request::Request, path_and_query: &str) -> Option<Effect> {
-        let mut planned = lock(&self.planned);
-        let found =
-            planned.iter_mut().find_map(|one| one.meets(request, path_and_query).then(|| one.effect.clone()));
-        planned.retain(Planned::is_left);
-        found
+    fn fault(&self, planned: Planned) {
+        if !planned.is_for_server() {
+            return self.faults.plan(planned);
+        }
+        let mut storage = self.storage();
+        if planned.fault == Fault::Backup {
+            *lock(&self.backup) = storage.backup();
+            return;
+        }
+        if planned.fault == Fault::Restore {
+            storage.restore(&lock(&self.backup));
+        }
+        storage.forget_history();
+        if planned.fault != Fault::ExpireHistory {
+            self.restarts.send_modify(|count| *count += 1);
+        }
     }
 }
 
@@ -196,13 +189,13 @@ impl ApiServer {
         let token = random_token();
         let mut storage = Storage::new(options.history, options.controllers);
         controllers::bootstrap(&mut storage, &identity.ca_pem);
+        let backup = Mutex::new(storage.backup());
         let server = Arc::new(Server {
             storage: Mutex::new(storage),
-            tokens: Mutex::new(HashMap::from([(token.clone(), "admin".to_owned())])),
+            tokens: Mutex::new(HashMap::from([(token.clone(), ADMIN.to_owned())])),
             requests: Mutex::default(),
-            planned: Mutex::default(),
-            knobs: Mutex::default(),
-            interruptions: tokio::sync::watch::Sender::default(),
+            faults: Faults::default(),
+            backup,
             restarts: tokio::sync::watch::Sender::default(),
             pod_start: options.pod_start,
         });
@@ -296,34 +289,14 @@ impl ApiServer {
         lock(&self.server.requests).iter().cloned().collect()
     }
 
-    /// Let something go wrong.
-    pub fn fault(&self, fault: Fault) {
-        let server = &self.server;
-        let interrupt = |mid_line| {
-            server.interruptions.send_modify(|last| *last = Interruption { count: last.count + 1, mid_line });
-        };
-        match fault {
-            Fault::EndWatches => interrupt(false),
-            Fault::CutWatches => interrupt(true),
-            Fault::StallWatches => lock(&server.knobs).stalls_watches = true,
-            Fault::ResumeWatches => {
-                lock(&server.knobs).stalls_watches = false;
-                server.interruptions.send_modify(|_| {});
-            }
-            Fault::ExpireHistory => server.storage().forget_history(),
-            Fault::Restart => {
-                server.storage().forget_history();
-                server.restarts.send_modify(|count| *count += 1);
-            }
-            Fault::Answer { method, path, times, status, body, retry_after_secs } => {
-                let effect = Effect::Answer { status, body, retry_after_secs };
-                lock(&server.planned).push(Planned::new(method, path, times, effect));
-            }
-            Fault::Delay { method, path, times, delay } => {
-                lock(&server.planned).push(Planned::new(method, path, times, Effect::Delay(delay)));
-            }
-            Fault::ChunkBytes(bytes) => lock(&server.knobs).chunk_bytes = bytes,
-        }
+    /// Let something go wrong: now, or when what it is for comes.
+    pub fn fault(&self, fault: impl Into<Planned>) {
+        self.server.fault(fault.into());
+    }
+
+    /// From now on nothing goes wrong any more. Stalled watches go on.
+    pub fn end_faults(&self) {
+        self.server.faults.end();
     }
 
     /// Close all connections and be gone.

@@ -1,7 +1,7 @@
 //! How long to wait after the n-th failure in a row.
 //!
 //! The pause doubles up to a cap, and each is drawn between half of it and all of it, so that a thousand clients that
-//! failed together do not come back together.
+//! failed together do not come back together: not even where a server told each of them the same `Retry-After`.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The pause after so many failures in a row, 1 being the first.
+    /// The pause after so many failures in a row, 1 being the first; on top of what the server asked for.
     #[must_use]
-    pub fn pause(&self, failures: u32, random: &mut fastrand::Rng) -> Duration {
+    pub fn pause(&self, failures: u32, asked: Duration, random: &mut fastrand::Rng) -> Duration {
         let doublings = failures.saturating_sub(1).min(20);
         let longest = self.first.saturating_mul(1 << doublings).min(self.cap);
-        longest.mul_f64(0.5 + random.f64() / 2.0)
+        asked.saturating_add(longest.mul_f64(0.5 + random.f64() / 2.0))
     }
 }
 
@@ -34,7 +34,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(7);
         for (failures, longest) in [(1, 1), (2, 2), (3, 4), (5, 16), (6, 30), (100, 30), (u32::MAX, 30)] {
             for _ in 0..100 {
-                let pause = backoff.pause(failures, &mut random).as_secs_f64();
+                let pause = backoff.pause(failures, Duration::ZERO, &mut random).as_secs_f64();
                 assert!(
                     (f64::from(longest) / 2.0..=f64::from(longest)).contains(&pause),
                     "{failures}: {pause}"
@@ -43,11 +43,17 @@ mod tests {
         }
     }
 
+    /// All of them waited for exactly as long as the server had asked.
     #[test]
-    fn a_crowd_spreads_out() {
+    fn a_crowd_spreads_out_and_none_is_early() {
         let backoff = Backoff { first: Duration::from_secs(1), cap: Duration::from_secs(30) };
-        let pauses: std::collections::HashSet<_> =
-            (0..50).map(|seed| backoff.pause(4, &mut fastrand::Rng::with_seed(seed))).collect();
-        assert_eq!(pauses.len(), 50);
+        for asked in [Duration::ZERO, Duration::from_secs(7)] {
+            let pause = |seed| backoff.pause(1, asked, &mut fastrand::Rng::with_seed(seed));
+            let pauses: std::collections::BTreeSet<_> = (0..50).map(pause).collect();
+            assert_eq!(pauses.len(), 50);
+            assert!(pauses.first().is_some_and(|first| *first >= asked));
+            let spread = pauses.last().zip(pauses.first()).map(|(last, first)| *last - *first);
+            assert!(spread.is_some_and(|spread| spread >= Duration::from_millis(300)), "{spread:?}");
+        }
     }
 }

@@ -2,10 +2,14 @@
 //!
 //! Each flag has an environment twin, `LISTWATCH_<FLAG>`. The flag wins, then the environment, then the default.
 
+#[cfg(feature = "apiserver")]
+mod apiserver;
 mod crd;
 #[cfg(feature = "apiserver")]
 mod demo;
 mod log;
+#[cfg(feature = "apiserver")]
+mod manifests;
 mod run;
 mod variables;
 
@@ -13,9 +17,11 @@ use std::{io, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
+use tokio::runtime;
+
 use crate::{
     client::{Client, Config, Env, Error, Options},
-    shutdown::AtOnce,
+    shutdown::{self, AtOnce, Stop},
 };
 
 /// What a usage error exits with: what was typed cannot work, however often it is tried.
@@ -49,6 +55,7 @@ const AFTER_HELP: &str = if cfg!(feature = "apiserver") {
     concat!(
         about_flags!(),
         "  listwatch demo                        see it work, without a cluster\n",
+        "  listwatch apiserver                   an API server alone, for kubectl and for tests\n",
         examples!()
     )
 } else {
@@ -74,6 +81,8 @@ enum Command {
     Crd(crd::Crd),
     #[cfg(feature = "apiserver")]
     Demo(demo::Demo),
+    #[cfg(feature = "apiserver")]
+    Apiserver(apiserver::Apiserver),
 }
 
 /// Why a command could not do what it should, and whether it is worth trying again.
@@ -127,6 +136,8 @@ pub fn main() -> ExitCode {
         Command::Crd(crd) => crd::main(&crd),
         #[cfg(feature = "apiserver")]
         Command::Demo(demo) => demo::main(demo),
+        #[cfg(feature = "apiserver")]
+        Command::Apiserver(apiserver) => apiserver::main(apiserver),
     };
     let (message, code) = match result {
         Ok(()) | Err(Failure::Unheard) => return ExitCode::SUCCESS,
@@ -136,6 +147,16 @@ pub fn main() -> ExitCode {
     };
     eprintln!("listwatch: {message}");
     code
+}
+
+/// Runs to the end of `work`, which a signal asks to stop.
+fn until_signal<F: Future<Output = Result<(), Failure>>>(
+    work: impl FnOnce(Stop) -> F,
+) -> Result<(), Failure> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::Runtime(format!("start: {error}")))?;
+    let result = runtime.block_on(shutdown::until_signal(work));
+    result.map_err(|error| Failure::Runtime(format!("listen for signals: {error}")))??
 }
 
 /// What is wrong and what was perhaps meant, without the usage that clap adds: an error is one line, also in a Pod's log.

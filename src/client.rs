@@ -202,12 +202,27 @@ pub struct Body {
     object: String,
 }
 
+/// How it shows that a connection is dead while nothing is sent on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// HTTP/2: the other side is asked every 30 s, and must answer.
+    Asked,
+    /// HTTP/1.1: only the kernel asks, and what acknowledges may be a proxy on the way.
+    Unasked,
+}
+
 impl Client {
     /// A client for that server. Reads certificates, and does not connect.
     pub fn new(config: Config) -> Result<Client, Error> {
         let server = config.server.as_str().trim_end_matches('/').to_owned();
         let transport = Transport::new(config).map_err(|cause| cause.about("connect to", server))?;
         Ok(Client { transport: Arc::new(transport) })
+    }
+
+    /// What there is to expect of a watch that is silent.
+    #[must_use]
+    pub fn liveness(&self) -> Liveness {
+        self.transport.liveness()
     }
 
     /// The address of the server, as a URL.

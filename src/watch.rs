@@ -15,6 +15,8 @@
 //! - The server ends every watch after a few minutes. That is no failure: resume at once, without a new list.
 //! - A watch that ends within a second without a line is one, however cleanly it ends, or we would spin.
 //! - 410 Expired means that our version has left the server's history: list again, at a state not older than ours.
+//! - A server that we have lost sight of may have been restored from a backup since: ask for one object as of our
+//!   version, which it refuses if it has not come so far, and list again.
 //! - What a list no longer has was deleted while we did not look, and is reported so.
 //!
 //! See <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>.
@@ -32,7 +34,7 @@ use tracing::{debug, trace};
 
 use crate::{
     backoff::Backoff,
-    client::{Body, Client, Error, Page, WatchFrom, WatchMode},
+    client::{Body, Client, Error, Liveness, Page, WatchFrom, WatchMode},
     resource::{Resource, Scope, Status, list::List},
     store::Store,
 };
@@ -49,6 +51,9 @@ const HEALTHY: Duration = Duration::from_secs(60);
 /// We ask the server to end a watch after 5 to 10 minutes, as client-go does: so watches spread over the API servers
 /// again after one of them was restarted.
 const TIMEOUT_SECS: std::ops::RangeInclusive<u32> = 300..=600;
+/// The same where nothing asks the connection whether it is alive, as with HTTP/1.1: a proxy may hold it open for a server
+/// that is long gone, and then only the missing end of the watch tells. With [`TIMEOUT_GRACE`], less than two minutes.
+const TIMEOUT_SECS_UNASKED: std::ops::RangeInclusive<u32> = 60..=75;
 /// How much later than the server's own end we give a watch up, where nothing else tells that it is dead.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
 /// The server sends a BOOKMARK about once a minute. Armed only by one that came on this very stream: not every server
@@ -97,6 +102,9 @@ enum State {
     Streaming { at: Freshness },
     /// Hearing what happens.
     Following,
+    /// Asking whether the server has come as far as we have, before following it again: a server that was restored from
+    /// a backup lets us wait in silence for a version that lies ahead of it, and tells nothing of how it came there.
+    Checking,
 }
 
 /// Which state a list may show.
@@ -192,6 +200,9 @@ impl Machine {
             State::Following => {
                 Request::Watch(WatchFrom { version: &self.version, timeout_secs, mode: WatchMode::Changes })
             }
+            State::Checking => {
+                Request::List(Page { version: Some(&self.version), continue_token: "", limit: 1 })
+            }
         }
     }
 
@@ -201,19 +212,20 @@ impl Machine {
         match &self.state {
             State::Listing { continue_token, .. } => continue_token.is_empty(),
             State::Streaming { .. } => true,
-            State::Following => false,
+            State::Following | State::Checking => false,
         }
     }
 
     /// How long the present request may be silent.
     #[must_use]
     pub fn silence_limit(&self, timeout_secs: u32) -> Duration {
+        let its_end = Duration::from_secs(timeout_secs.into()) + TIMEOUT_GRACE;
         match self.state {
             State::Streaming { .. } => INITIAL_EVENTS_SILENCE,
-            State::Listing { .. } | State::Following if self.is_armed => BOOKMARK_SILENCE,
-            State::Listing { .. } | State::Following => {
-                Duration::from_secs(timeout_secs.into()) + TIMEOUT_GRACE
+            State::Listing { .. } | State::Following | State::Checking if self.is_armed => {
+                BOOKMARK_SILENCE.min(its_end)
             }
+            State::Listing { .. } | State::Following | State::Checking => its_end,
         }
     }
 
@@ -221,7 +233,15 @@ impl Machine {
     ///
     /// Returns how the list ends, where the page leads nowhere.
     pub fn page<K: Resource>(&mut self, page: List<K>, store: &Store<K>) -> Option<How> {
-        let State::Listing { continue_token, .. } = &mut self.state else { return None };
+        let continue_token = match &mut self.state {
+            State::Listing { continue_token, .. } => continue_token,
+            // That there is an answer says all; what is in it, the watch will tell.
+            State::Checking => {
+                self.state = State::Following;
+                return None;
+            }
+            State::Streaming { .. } | State::Following => return None,
+        };
         // Or a server that says the same for ever would be asked for ever.
         let leads_nowhere = *continue_token == page.continue_token || page.items.is_empty();
         if leads_nowhere && !page.continue_token.is_empty() {
@@ -259,7 +279,7 @@ impl Machine {
             WatchEvent::Bookmark { version, ends_initial_events } => match self.state {
                 State::Streaming { .. } if ends_initial_events => self.list_is_complete(version, store),
                 State::Streaming { .. } => return Some(How::Unsupported),
-                State::Listing { .. } | State::Following => {
+                State::Listing { .. } | State::Following | State::Checking => {
                     store.bookmark(&version);
                     self.version = version;
                     self.is_armed = !ends_initial_events;
@@ -292,18 +312,25 @@ impl Machine {
         let mut at_least = Duration::ZERO;
         let is_failure = match (&self.state, how) {
             (State::Following, How::Clean) => {
-                // The server should have sent a bookmark or two. After a restore from a backup it may wait for a version
-                // that lies far ahead of it; only a list can tell.
-                if self.lines == 0 && lasted >= BOOKMARK_SILENCE {
-                    self.list(Freshness::NotOlder);
+                // With a line it has told that it knows our version.
+                if self.lines == 0 {
+                    self.state = State::Checking;
                 }
                 was_very_short
             }
-            (State::Following, How::Cut) => was_very_short,
-            (State::Following, How::Silent) => false,
+            (State::Following, How::Cut) => {
+                self.state = State::Checking;
+                was_very_short
+            }
+            (State::Following, How::Silent) => {
+                self.state = State::Checking;
+                false
+            }
             (_, How::Expired) => self.list_after_expiry(),
             (
-                State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder },
+                State::Listing { at: Freshness::NotOlder, .. }
+                | State::Streaming { at: Freshness::NotOlder }
+                | State::Checking,
                 How::TooNew,
             ) => {
                 // The server was restored from a backup. A page says its version before its objects are taken in, so
@@ -316,12 +343,15 @@ impl Machine {
                 self.list(Freshness::MostRecent);
                 false
             }
-            // It knows our version and has nothing against it: ask again.
+            // Nothing was said against our version: ask again.
             (
-                State::Following,
+                State::Following | State::Checking,
                 How::Unreachable | How::Refused { code: 401 | 403 | 404 | 429 | 500.., .. },
-            ) => true,
-            (State::Following, _) => {
+            ) => {
+                self.state = State::Checking;
+                true
+            }
+            (State::Following | State::Checking, _) => {
                 self.list(Freshness::NotOlder);
                 true
             }
@@ -345,7 +375,7 @@ impl Machine {
     /// Returns whether to back off.
     fn list_after_expiry(&mut self) -> bool {
         match &self.state {
-            State::Following => {
+            State::Following | State::Checking => {
                 self.list(Freshness::NotOlder);
                 // Counted although nothing failed: a server that expires each version at once must not be hammered.
                 let is_again = self.failures > 0;
@@ -410,7 +440,10 @@ pub async fn watch<K: Resource>(
         if machine.is_at_start_of_list() {
             store.list_begins();
         }
-        let timeout_secs = random.u32(TIMEOUT_SECS);
+        let timeout_secs = match client.liveness() {
+            Liveness::Asked => random.u32(TIMEOUT_SECS),
+            Liveness::Unasked => random.u32(TIMEOUT_SECS_UNASKED),
+        };
         let started = Instant::now();
         let end = match machine.request(timeout_secs) {
             Request::List(page) => {
@@ -435,7 +468,7 @@ pub async fn watch<K: Resource>(
         let pause = machine.end(end.how, started.elapsed());
         debug!(resource = K::PLURAL, %scope, ?end.how, end.problem, ?pause, "request ended");
         if let Pause::Backoff { failures, at_least } = pause {
-            let pause = BACKOFF.pause(failures, &mut random).max(at_least);
+            let pause = BACKOFF.pause(failures, at_least, &mut random);
             // A kind that was installed a moment ago is as a rule "(re)initializing" at first: no news yet.
             let is_passing = failures == 1 && matches!(end.how, How::Refused { code: 429, .. });
             if !is_passing {

@@ -14,11 +14,12 @@ use http::{HeaderValue, Method, Response, header};
 use serde_json::{Value, json};
 
 use super::{
-    Server,
+    ADMIN, Server,
     apply::{Force, MANAGER_BYTES_MAX, Manager},
     delete::{self, Deleted, Deletion, Propagation},
     discovery,
     encode::{self, AnswerBody, Stream},
+    faults,
     form::{Form, Include},
     kinds::Kind,
     patch::{self, Patch},
@@ -33,6 +34,7 @@ use super::{
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
+const HTML: &str = "text/html";
 
 /// Subresources that the real one has and we have not, with which kubectl does its `logs`, `exec`, `attach`,
 /// `port-forward`, `debug`, `drain` and `create token`.
@@ -94,7 +96,7 @@ impl Answer {
         self.status
     }
 
-    pub(super) fn into_response(self, pretty: bool, chunk_bytes: usize) -> Response<AnswerBody> {
+    pub(super) fn into_response(self, pretty: bool) -> Response<AnswerBody> {
         let mut response = Response::new(AnswerBody::Whole(None));
         *response.status_mut() = http::StatusCode::from_u16(self.status).unwrap_or_default();
         let whole = |bytes: Bytes| AnswerBody::Whole(Some(bytes));
@@ -107,8 +109,8 @@ impl Answer {
             }
             Content::Typed(value, content_type) => (content_type, whole(written(&value))),
             Content::Text(text) => (TEXT, whole(text.into())),
-            Content::Raw(text) => (if text.starts_with('{') { JSON } else { TEXT }, whole(text.into())),
-            Content::Watch(watch) => (JSON, AnswerBody::Stream(Stream::new(*watch, chunk_bytes))),
+            Content::Raw(text) => (media_type(&text), whole(text.into())),
+            Content::Watch(watch) => (JSON, AnswerBody::Stream(Stream::new(*watch))),
         };
         *response.body_mut() = body;
         let headers = response.headers_mut();
@@ -130,6 +132,40 @@ impl Answer {
             }
         }
         response
+    }
+}
+
+/// What a text looks like.
+fn media_type(text: &str) -> &'static str {
+    match text.as_bytes().first() {
+        Some(b'{') => JSON,
+        Some(b'<') => HTML,
+        Some(_) | None => TEXT,
+    }
+}
+
+/// Faults on demand, for an administrator: a POST plans some, a GET lists them, a DELETE ends them.
+pub(super) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
+    if user != ADMIN {
+        let method = request.method.as_str().to_lowercase();
+        let message = format!("forbidden: User {user:?} cannot {method} path {:?}", request.path);
+        return Answer::refused(Refusal::anonymous(message, json!({})));
+    }
+    match request.method {
+        Method::POST => match faults::parse_lines(&request.body) {
+            Ok(planned) => {
+                let count = planned.len();
+                planned.into_iter().for_each(|planned| server.fault(planned));
+                Answer::text(201, format!("{count} planned\n"))
+            }
+            Err(error) => Answer::refused(Refusal::bad_request(error)),
+        },
+        Method::GET => Answer::text(200, server.faults.list()),
+        Method::DELETE => {
+            server.faults.end();
+            Answer::text(200, "all ended\n")
+        }
+        _ => Answer::refused(Refusal::method_not_allowed()),
     }
 }
 
@@ -351,15 +387,11 @@ fn patch(
         let storage = &mut server.storage();
         let before = current(storage, kind, place)?;
         let mut object = if scales { scale::of(kind, &before) } else { before.clone() };
-        patch.apply(&mut object)?;
+        patch.apply(kind, &mut object)?;
         if scales {
             object = scale::put(kind, &before, &object)?;
         }
-        write::check_uid(kind, place.name(), &object, &before)?;
-        // A version that the patch took away is no wish to be unconditional: the server patches what it read.
-        if object["metadata"]["resourceVersion"].is_null() {
-            object["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
-        }
+        write::check_fixed(kind, place.name(), &object, &before)?;
         (200, write::update(storage, kind, place, object, part, &mut options)?)
     };
     if scales {
@@ -384,7 +416,8 @@ async fn collection(
                     application/vnd.kubernetes.protobuf";
                 return Err(Refusal::not_acceptable(text));
             }
-            let options = watch::Options::parse(query, kind, namespace)?;
+            let course = server.faults.of_watch(&request.target);
+            let options = watch::Options::parse(query, kind, namespace, course)?;
             let watch = Watch::open(server, kind, options, form)?;
             Ok(Answer {
                 status: 200,
@@ -401,16 +434,10 @@ async fn collection(
             let form = form(request, &storage)?;
             Ok(in_form(form, form.list(kind, &page)?, 200))
         }
-        Method::POST => {
-            if kind.namespaced && namespace.is_none() {
-                return Err(if kind.is_custom() {
-                    Refusal::no_such_path()
-                } else {
-                    Refusal::method_not_allowed()
-                });
-            }
-            create(server, request, path, kind)
-        }
+        // Over all namespaces one can only read.
+        _ if kind.namespaced && namespace.is_none() && kind.is_custom() => Err(Refusal::no_such_path()),
+        _ if kind.namespaced && namespace.is_none() => Err(Refusal::method_not_allowed()),
+        Method::POST => create(server, request, path, kind),
         Method::DELETE => {
             let list = List::parse(query, kind, namespace)?;
             let deletion = deletion(request)?;

@@ -15,8 +15,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    fields::Fields,
     kinds::{Kind, Rules},
+    owned::Fields,
     refusal::Refusal,
     shape::Shape,
     write::Part,

@@ -21,8 +21,6 @@ pub(super) struct BuiltIn {
     pub(super) generation: bool,
     /// What field selectors can name beside name and namespace.
     pub(super) fields: &'static [&'static str],
-    /// JSON pointers to the times that must have exactly six digits of a second.
-    pub(super) micro_times: &'static [&'static str],
     /// Name, type and priority of each column after Name. Priority 1 shows with `-o wide`.
     pub(super) columns: &'static [(&'static str, &'static str, u8)],
     pub(super) cells: fn(&Value, &Clock) -> Vec<Value>,
@@ -44,7 +42,6 @@ const NAME_AND_AGE: BuiltIn = BuiltIn {
     scale: false,
     generation: false,
     fields: &[],
-    micro_times: &[],
     columns: &[("Age", "string", 0)],
     cells: |object, clock| vec![name(object), age(object, clock)],
     defaults: |_| {},
@@ -164,7 +161,6 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
     BuiltIn {
         plural: "events",
         kind: "Event",
-        micro_times: &["/eventTime", "/series/lastObservedTime"],
         short_names: &["ev"],
         fields: &[
             "involvedObject.kind",
@@ -189,7 +185,6 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
         group: "events.k8s.io",
         plural: "events",
         kind: "Event",
-        micro_times: &["/eventTime", "/series/lastObservedTime"],
         short_names: &["ev"],
         fields: &[
             "regarding.kind",
@@ -217,7 +212,6 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
         group: "coordination.k8s.io",
         plural: "leases",
         kind: "Lease",
-        micro_times: &["/spec/renewTime", "/spec/acquireTime"],
         columns: &[("Holder", "string", 0), ("Age", "string", 0)],
         cells: |object, clock| {
             vec![name(object), object["spec"]["holderIdentity"].clone(), age(object, clock)]

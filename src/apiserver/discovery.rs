@@ -7,7 +7,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::kinds::{Kind, Kinds, Rules, group_version};
+use super::{
+    fields,
+    kinds::{Kind, Kinds, group_version},
+};
 
 /// The version that this server answers as. It must be semantic, or `kubectl version` fails.
 pub(super) fn version() -> Value {
@@ -137,8 +140,7 @@ pub(super) fn openapi_index(kinds: &Kinds, revision: u64) -> Value {
     json!({"paths": paths})
 }
 
-/// `/openapi/v3/apis/GROUP/VERSION`. For custom resources the whole schema, so that `kubectl explain` has something to
-/// explain; for built-in kinds just enough for kubectl to find that the server validates fields.
+/// `/openapi/v3/apis/GROUP/VERSION`, for `kubectl explain`, and so that kubectl finds that the server validates fields.
 pub(super) fn openapi(kinds: &Kinds, group: &str, version: &str) -> Option<Value> {
     let (mut paths, mut schemas) = (Map::new(), Map::new());
     for kind in kinds.in_group(group).filter(|kind| kind.version == version) {
@@ -166,21 +168,20 @@ pub(super) fn openapi(kinds: &Kinds, group: &str, version: &str) -> Option<Value
             "put": operation("replace", "put")}),
         );
         paths.insert(path, json!({"post": operation("create", "post")}));
-        let mut schema = match &kind.rules {
-            Rules::BuiltIn(_) => json!({"type": "object"}),
-            Rules::Custom(custom) => custom.schema.source().clone(),
-        };
+        let mut schema = kind.schema().clone();
         let text = |text: &str| json!({"type": "string", "description": text});
         schema["properties"]["apiVersion"] = text("Group and version of the kind.");
         schema["properties"]["kind"] = text("The kind of this object.");
-        schema["properties"]["metadata"] =
-            json!({"type": "object", "description": "Standard object's metadata."});
+        schema["properties"]["metadata"] = json!({"description": "Standard object's metadata.",
+            "allOf": [{"$ref": "#/components/schemas/ObjectMeta"}]});
         schema["x-kubernetes-group-version-kind"] = json!([gvk]);
         schemas.insert(name, schema);
     }
     if paths.is_empty() {
         return None;
     }
+    // What the kinds above refer to.
+    schemas.extend(fields::definitions().clone());
     Some(json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.36.0"}, "paths": paths,
         "components": {"schemas": schemas}}))
 }

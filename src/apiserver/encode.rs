@@ -1,6 +1,7 @@
 //! From values to bytes, as Go's encoder writes them, and bodies that are written as they are read.
 
 use std::{
+    num::NonZeroUsize,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -82,23 +83,23 @@ pub(super) struct Stream {
     done: bool,
 }
 
-type Step = (Watch, usize, Bytes, Option<Result<Bytes, Cut>>);
+type Step = (Watch, Bytes, Option<Result<Bytes, Cut>>);
 
 impl Stream {
-    pub(super) fn new(watch: Watch, chunk_bytes: usize) -> Stream {
-        Stream { next: Box::pin(step(watch, chunk_bytes, Bytes::new())), done: false }
+    pub(super) fn new(watch: Watch) -> Stream {
+        Stream { next: Box::pin(step(watch, Bytes::new())), done: false }
     }
 }
 
-/// The next piece of at most `chunk_bytes`; what is left over comes first.
-async fn step(mut watch: Watch, chunk_bytes: usize, rest: Bytes) -> Step {
+/// The next piece, of a limited size if that is a fault on demand; what is left over comes first.
+async fn step(mut watch: Watch, rest: Bytes) -> Step {
     let line = if rest.is_empty() { watch.next().await } else { Some(Ok(rest)) };
-    match line {
-        Some(Ok(mut line)) if chunk_bytes > 0 && line.len() > chunk_bytes => {
+    match (line, watch.chunk_bytes().map(NonZeroUsize::get)) {
+        (Some(Ok(mut line)), Some(chunk_bytes)) if line.len() > chunk_bytes => {
             let piece = line.split_to(chunk_bytes);
-            (watch, chunk_bytes, line, Some(Ok(piece)))
+            (watch, line, Some(Ok(piece)))
         }
-        line => (watch, chunk_bytes, Bytes::new(), line),
+        (line, _) => (watch, Bytes::new(), line),
     }
 }
 
@@ -114,12 +115,12 @@ impl Body for AnswerBody {
             AnswerBody::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             AnswerBody::Stream(stream) if stream.done => Poll::Ready(None),
             AnswerBody::Stream(stream) => {
-                let (watch, chunk_bytes, rest, piece) = match stream.next.as_mut().poll(context) {
+                let (watch, rest, piece) = match stream.next.as_mut().poll(context) {
                     Poll::Ready(step) => step,
                     Poll::Pending => return Poll::Pending,
                 };
                 match piece {
-                    Some(Ok(_)) => stream.next = Box::pin(step(watch, chunk_bytes, rest)),
+                    Some(Ok(_)) => stream.next = Box::pin(step(watch, rest)),
                     Some(Err(Cut)) | None => stream.done = true,
                 }
                 Poll::Ready(piece.map(|piece| piece.map(Frame::data)))

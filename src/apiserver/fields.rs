@@ -1,218 +1,263 @@
-//! Sets of fields: who set what, as `metadata.managedFields` has it.
+//! The fields of built-in kinds, and of everybody's metadata: which there are, and of which type.
 //!
 //! ```json
-//! {"f:spec": {"f:ports": {".": {}, "k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:port": {}}},
-//!             "f:tags": {"v:\"blue\"": {}}}}
+//! "ContainerPort": {"properties": {"containerPort": {"format": "int32", "type": "integer"}, …}, "type": "object"}
 //! ```
 //!
-//! A tree of path elements: `f:` a field, `k:` a list item by its keys, `v:` an item of a set. Who stands at the end of
-//! a path, or has a `.`, is in the set itself; what is only on the way to others is not. The rules are those of
-//! sigs.k8s.io/structured-merge-diff. Nothing here knows about objects: see `shape.rs`.
+//! They are in `schemas.json`, one definition per line, taken from the OpenAPI document of a real server by the test
+//! `tests/it/schemas.rs`. The real server decodes into Go structs, and complains in their words: so do we.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::sync::LazyLock;
 
+use base64::{DecodeError, Engine, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value};
 
-/// A set of paths into an object.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Fields {
-    /// The path that ends here is in the set.
-    pub(super) is_member: bool,
-    children: BTreeMap<String, Fields>,
+/// What `metadata` is, in whatever object.
+pub(super) const OBJECT_META: &str = "ObjectMeta";
+
+static DEFINITIONS: LazyLock<Map<String, Value>> = LazyLock::new(|| {
+    let json = include_str!("schemas.json");
+    serde_json::from_str(json).expect("a test writes it")
+});
+
+/// Where a `$ref` points into.
+const DEFINITIONS_AT: &str = "#/components/schemas/";
+
+/// All of them, for OpenAPI.
+pub(super) fn definitions() -> &'static Map<String, Value> {
+    &DEFINITIONS
 }
 
-impl Fields {
-    /// The path that ends here, and nothing below it.
-    pub(super) fn leaf() -> Fields {
-        Fields { is_member: true, children: BTreeMap::new() }
+/// The definition of a type: `PodSpec`.
+pub(super) fn definition(name: &str) -> &'static Value {
+    DEFINITIONS.get(name).unwrap_or(&Value::Null)
+}
+
+/// The name behind a `$ref`. The schemas of CRDs have none: they may not.
+fn referred(schema: &Value) -> Option<&str> {
+    schema["$ref"].as_str()?.strip_prefix(DEFINITIONS_AT)
+}
+
+/// A schema, or the definition that it refers to.
+pub(super) fn resolved(schema: &Value) -> &Value {
+    referred(schema).map_or(schema, |name| definition(name))
+}
+
+/// Why a value cannot be what it is defined to be. `Err` in the words of Go.
+pub(super) fn check_types(value: &Value, name: &str) -> Result<(), String> {
+    let mut decoder = Decoder { mismatch: None };
+    if !value.is_object() && !value.is_null() {
+        return Err(format!("json: cannot unmarshal {} into Go value of type v1.{name}", told(value)));
+    }
+    decoder.object(value, definition(name), &Holder { name, path: String::new() })?;
+    decoder.mismatch.map_or(Ok(()), Err)
+}
+
+/// As encoding/json does: a value of the wrong type is passed over and told at the end, but what decodes itself (times,
+/// quantities) fails at once.
+struct Decoder {
+    mismatch: Option<String>,
+}
+
+/// The Go struct that a value is in, and the names on the way to it, without indices.
+struct Holder<'a> {
+    name: &'a str,
+    path: String,
+}
+
+impl Decoder {
+    fn mismatch(&mut self, value: &Value, schema: &Value, holder: &Holder) {
+        let go_type = go_type(schema);
+        let into = format!("Go struct field {}.{} of type {go_type}", holder.name, holder.path);
+        // A number that is of the wrong sort, or too large, is shown.
+        let shown =
+            if value.is_number() && go_type.starts_with("int") { format!(" {value}") } else { String::new() };
+        self.mismatch
+            .get_or_insert_with(|| format!("json: cannot unmarshal {}{shown} into {into}", told(value)));
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        !self.is_member && self.children.is_empty()
-    }
-
-    pub(super) fn has_children(&self) -> bool {
-        !self.children.is_empty()
-    }
-
-    pub(super) fn get(&self, element: &str) -> Option<&Fields> {
-        self.children.get(element)
-    }
-
-    pub(super) fn children_mut(&mut self) -> impl Iterator<Item = (&String, &mut Fields)> {
-        self.children.iter_mut()
-    }
-
-    /// Put a set under a path element. An empty one leaves no trace.
-    pub(super) fn put(&mut self, element: String, fields: Fields) {
-        if !fields.is_empty() {
-            self.children.entry(element).or_default().add(&fields);
+    fn object(&mut self, value: &Value, schema: &Value, holder: &Holder) -> Result<(), String> {
+        for (field, value) in value.as_object().into_iter().flatten() {
+            let Some(schema) = schema["properties"].get(field) else { continue };
+            let path =
+                if holder.path.is_empty() { field.clone() } else { format!("{}.{field}", holder.path) };
+            self.value(value, schema, &Holder { name: holder.name, path })?;
         }
+        Ok(())
     }
 
-    /// Drop an element with all that is below it.
-    pub(super) fn cut(&mut self, element: &str) {
-        self.children.remove(element);
-    }
-
-    /// Union.
-    pub(super) fn add(&mut self, other: &Fields) {
-        self.is_member |= other.is_member;
-        for (element, fields) in &other.children {
-            match self.children.entry(element.clone()) {
-                Entry::Occupied(mut here) => here.get_mut().add(fields),
-                Entry::Vacant(free) => {
-                    free.insert(fields.clone());
+    fn value(&mut self, value: &Value, schema: &Value, holder: &Holder) -> Result<(), String> {
+        let name = referred(schema);
+        let fits = match (name, value) {
+            // To Go it is as if it were not there.
+            (_, Value::Null) => true,
+            (Some("Quantity"), _) => return check_quantity(value),
+            (Some("Time"), Value::String(time)) => return check_time(time),
+            (Some("MicroTime"), Value::String(time)) => return check_micro_time(time),
+            (Some("IntOrString"), Value::String(_)) => true,
+            (Some("IntOrString"), Value::Number(number)) => number.is_i64(),
+            (Some(name), Value::Object(_)) if resolved(schema)["type"] == "object" => {
+                let holder = Holder { name, path: holder.path.clone() };
+                return self.object(value, resolved(schema), &holder);
+            }
+            (Some(_), _) => false,
+            (None, Value::Object(map)) if schema["type"] == "object" => {
+                for value in map.values() {
+                    self.value(value, &schema["additionalProperties"], holder)?;
                 }
+                true
             }
-        }
-    }
-
-    /// Difference, path by path: what is below a path that goes away stays.
-    pub(super) fn subtract(&mut self, other: &Fields) {
-        self.is_member &= !other.is_member;
-        for (element, fields) in &other.children {
-            if let Entry::Occupied(mut here) = self.children.entry(element.clone()) {
-                here.get_mut().subtract(fields);
-                if here.get().is_empty() {
-                    here.remove();
+            (None, Value::Array(list)) if schema["type"] == "array" => {
+                for value in list {
+                    self.value(value, &schema["items"], holder)?;
                 }
+                true
             }
+            (None, Value::String(text)) if schema["format"] == "byte" => return check_base64(text),
+            (None, Value::String(_)) => schema["type"] == "string",
+            (None, Value::Bool(_)) => schema["type"] == "boolean",
+            (None, Value::Number(number)) => match (schema["type"].as_str(), schema["format"].as_str()) {
+                (Some("integer"), Some("int32")) => {
+                    number.as_i64().is_some_and(|one| i32::try_from(one).is_ok())
+                }
+                (Some("integer"), _) => number.is_i64(),
+                (Some("number"), _) => true,
+                (_, _) => false,
+            },
+            (None, Value::Object(_) | Value::Array(_)) => schema.get("type").is_none(),
+        };
+        if !fits {
+            self.mismatch(value, schema, holder);
         }
-    }
-
-    /// Intersection.
-    pub(super) fn common(&self, other: &Fields) -> Fields {
-        let mut common = Fields { is_member: self.is_member && other.is_member, children: BTreeMap::new() };
-        for (element, fields) in &self.children {
-            if let Some(other) = other.children.get(element) {
-                common.put(element.clone(), fields.common(other));
-            }
-        }
-        common
-    }
-
-    /// The paths as people read them, in the order of the real server: `.spec.ports[port=80,protocol="TCP"].name`.
-    pub(super) fn paths(&self) -> Vec<String> {
-        let mut paths = Vec::new();
-        self.collect_paths("", &mut paths);
-        paths
-    }
-
-    /// What ends at a level comes before what goes deeper.
-    fn collect_paths(&self, before: &str, paths: &mut Vec<String>) {
-        let members = self.children.iter().filter(|(_, fields)| fields.is_member);
-        paths.extend(members.map(|(element, _)| format!("{before}{}", shown(element))));
-        for (element, fields) in &self.children {
-            fields.collect_paths(&format!("{before}{}", shown(element)), paths);
-        }
-    }
-
-    /// `fieldsV1`. `None` if it is not what it should be.
-    pub(super) fn from_json(value: &Value) -> Option<Fields> {
-        let mut fields = Fields::default();
-        for (element, below) in value.as_object()? {
-            if element == "." {
-                fields.is_member = true;
-                continue;
-            }
-            if !["f:", "k:", "v:", "i:"].iter().any(|prefix| element.starts_with(prefix)) {
-                return None;
-            }
-            let mut below = Fields::from_json(below)?;
-            below.is_member |= below.children.is_empty();
-            fields.children.insert(element.clone(), below);
-        }
-        Some(fields)
-    }
-
-    pub(super) fn to_json(&self) -> Value {
-        let mut map = Map::new();
-        for (element, fields) in &self.children {
-            let mut below = fields.to_json();
-            if fields.is_member && fields.has_children() {
-                below["."] = Value::Object(Map::new());
-            }
-            map.insert(element.clone(), below);
-        }
-        map.into()
+        Ok(())
     }
 }
 
-/// A path element as it stands in a message: `.spec`, `[name="web"]`, `[="blue"]`.
-pub(super) fn shown(element: &str) -> String {
-    let (prefix, rest) = element.split_at(2);
-    match (prefix, serde_json::from_str(rest)) {
-        ("k:", Ok(Value::Object(keys))) => {
-            let keys: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            format!("[{}]", keys.join(","))
-        }
-        ("v:", _) => format!("[={rest}]"),
-        ("i:", _) => format!("[{rest}]"),
-        _ => format!(".{rest}"),
+/// What stands in the JSON.
+fn told(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
     }
+}
+
+/// The type of the field in Go. Those of its strings that have a name of their own are not known here.
+fn go_type(schema: &Value) -> String {
+    match referred(schema) {
+        Some("IntOrString") => return "int32".to_owned(),
+        Some("Time" | "MicroTime") => return "string".to_owned(),
+        Some(name) => return format!("v1.{}", name.rsplit('.').next().unwrap_or_default()),
+        None => {}
+    }
+    match (schema["type"].as_str(), schema["format"].as_str()) {
+        (Some("array"), _) => format!("[]{}", go_type(&schema["items"])),
+        (Some("object"), _) => format!("map[string]{}", go_type(&schema["additionalProperties"])),
+        (Some("string"), Some("byte")) => "[]uint8".to_owned(),
+        (Some("boolean"), _) => "bool".to_owned(),
+        (Some("integer"), Some(format)) => format.to_owned(),
+        (Some(other), _) => other.to_owned(),
+        (None, _) => "interface {}".to_owned(),
+    }
+}
+
+/// `100m`, `1.5Gi`, `1e3`: apimachinery/pkg/api/resource/quantity.go.
+fn check_quantity(value: &Value) -> Result<(), String> {
+    let text = match value {
+        Value::String(text) => text.as_str(),
+        Value::Number(_) => return Ok(()),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => "",
+    };
+    let number = text.trim_start_matches(['+', '-']);
+    let digits = number.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let exponent = digits.strip_prefix(['e', 'E']).is_some_and(|power| power.parse::<i32>().is_ok());
+    let units = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    if digits.len() < number.len() && text.len() - number.len() <= 1 && (exponent || units.contains(&digits))
+    {
+        return Ok(());
+    }
+    Err("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+        .to_owned())
+}
+
+/// RFC 3339, with `Z` or an offset.
+fn check_time(time: &str) -> Result<(), String> {
+    let offset = time.len().checked_sub(6).and_then(|at| time.split_at_checked(at));
+    let utc = match offset {
+        Some((time, offset)) if offset.starts_with(['+', '-']) && offset.as_bytes().get(3) == Some(&b':') => {
+            format!("{time}Z")
+        }
+        Some(_) | None => time.to_owned(),
+    };
+    if humantime::parse_rfc3339(&utc).is_ok() {
+        return Ok(());
+    }
+    Err(format!("parsing time {time:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {time:?} as \"2006\""))
+}
+
+/// metav1.MicroTime is the one format in which Go does not forgive: six digits, no more and no less.
+fn check_micro_time(time: &str) -> Result<(), String> {
+    let fraction = time.get(19..).unwrap_or_default();
+    let digits = fraction.strip_prefix('.').unwrap_or_default();
+    if digits.bytes().take_while(u8::is_ascii_digit).count() == 6 {
+        return check_time(time);
+    }
+    Err(format!(
+        "parsing time {time:?} as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse {fraction:?} as \".000000\""
+    ))
+}
+
+fn check_base64(text: &str) -> Result<(), String> {
+    let text: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
+    let at = match BASE64_STANDARD.decode(text) {
+        Ok(_) => return Ok(()),
+        Err(DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _)) => at,
+        Err(DecodeError::InvalidLength(_) | DecodeError::InvalidPadding) => 0,
+    };
+    Err(format!("illegal base64 data at input byte {at}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
 
-    fn fields(value: &Value) -> Fields {
-        Fields::from_json(value).expect("fieldsV1")
+    #[test]
+    fn every_reference_leads_somewhere() {
+        fn check(schema: &Value) {
+            if let Some(name) = referred(schema) {
+                assert!(definition(name).is_object(), "{name}");
+            }
+            match schema {
+                Value::Object(map) => map.values().for_each(check),
+                Value::Array(list) => list.iter().for_each(check),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+        definitions().values().for_each(check);
+        assert!(definitions().len() > 200);
     }
 
     #[test]
-    fn a_path_reads_as_in_the_messages_of_the_real_server() {
-        let set = fields(&json!({
-            "f:spec": {
-                "f:ports": {"k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:name": {}}},
-                "f:size": {}, "f:tags": {"v:\"a\"": {}},
-            },
-        }));
-        let item = ".spec.ports[port=80,protocol=\"TCP\"]";
-        assert_eq!(set.paths(), [".spec.size", item, &format!("{item}.name"), ".spec.tags[=\"a\"]"]);
-    }
-
-    #[test]
-    fn what_is_no_field_set_is_not_taken_for_one() {
-        for wrong in [json!(null), json!([]), json!({"spec": {}}), json!({"f:spec": 1}), json!({"": {}})] {
-            assert_eq!(Fields::from_json(&wrong), None, "{wrong}");
+    fn quantities_and_times_are_as_go_takes_them() {
+        for good in ["1", "100m", "1.5Gi", "-3", "+.5", "1e3", "2E-3", "5E"] {
+            assert_eq!(check_quantity(&json!(good)), Ok(()), "{good}");
         }
-    }
-
-    fn any_fields() -> impl Strategy<Value = Fields> {
-        let element = prop_oneof![Just("f:a"), Just("f:b"), Just("k:{\"n\":1}"), Just("v:\"x\"")];
-        let leaf = Just(Fields::leaf());
-        let tree = leaf.prop_recursive(4, 40, 4, move |inner| {
-            (any::<bool>(), prop::collection::btree_map(element.clone().prop_map(str::to_owned), inner, 1..4))
-                .prop_map(|(is_member, children)| Fields { is_member, children })
-        });
-        // The object itself is no path.
-        tree.prop_map(|fields| Fields { is_member: false, ..fields })
-    }
-
-    proptest! {
-        #[test]
-        fn a_set_survives_the_wire(set in any_fields()) {
-            prop_assert_eq!(fields(&set.to_json()), set);
+        for bad in ["", "many", "1x", "--1", "1 Gi", "Gi"] {
+            assert!(check_quantity(&json!(bad)).is_err(), "{bad}");
         }
-
-        #[test]
-        fn the_three_operations_are_those_of_sets_of_paths(one in any_fields(), other in any_fields()) {
-            let paths = |set: &Fields| -> std::collections::BTreeSet<String> { set.paths().into_iter().collect() };
-            let (a, b) = (paths(&one), paths(&other));
-            let (mut union, mut difference) = (one.clone(), one.clone());
-            union.add(&other);
-            difference.subtract(&other);
-            prop_assert_eq!(paths(&union), a.union(&b).cloned().collect());
-            prop_assert_eq!(paths(&difference), a.difference(&b).cloned().collect());
-            prop_assert_eq!(paths(&one.common(&other)), a.intersection(&b).cloned().collect());
-            // No branches are left without leaves.
-            difference.subtract(&union);
-            prop_assert_eq!(difference, Fields::default());
+        for good in ["2026-11-21T07:00:00Z", "2026-11-21T07:00:00.5Z", "2026-11-21T07:00:00+01:00"] {
+            assert_eq!(check_time(good), Ok(()), "{good}");
         }
+        for bad in ["", "yesterday", "2026-11-21", "2026-11-21T07:00:00", "2026-13-21T07:00:00Z", "é+01:00"]
+        {
+            assert!(check_time(bad).is_err(), "{bad}");
+        }
+        assert!(check_micro_time("2026-11-21T07:00:00.000000Z").is_ok());
+        assert!(check_micro_time("2026-11-21T07:00:00.00000Z").is_err());
     }
 }

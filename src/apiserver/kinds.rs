@@ -11,7 +11,8 @@ use super::{
     builtin::{BUILT_IN, BuiltIn},
     clock::Clock,
     crd::Custom,
-    refusal::Cause,
+    fields,
+    refusal::{Cause, Refusal},
 };
 
 /// One kind in one version.
@@ -173,6 +174,35 @@ impl Kind {
         }
     }
 
+    /// What is known about the fields: what a CRD says, or the definition of a built-in kind. It can have `$ref`s, see
+    /// [`fields::resolved`].
+    pub(super) fn schema(&self) -> &Value {
+        match &self.rules {
+            Rules::BuiltIn(_) => fields::definition(self.definition()),
+            Rules::Custom(custom) => custom.schema.source(),
+        }
+    }
+
+    /// What OpenAPI calls a built-in kind. Two are called Event.
+    fn definition(&self) -> &str {
+        if self.group == "events.k8s.io" { "events.v1.Event" } else { &self.kind }
+    }
+
+    /// Whether all values are of the types that the fields have. A schema of a CRD is looked at later, as a whole; of its
+    /// objects the metadata alone is decoded.
+    pub(super) fn check_types(&self, object: &Value) -> Result<(), Refusal> {
+        let checked = match &self.rules {
+            Rules::BuiltIn(_) => fields::check_types(object, self.definition()),
+            Rules::Custom(_) => fields::check_types(&object["metadata"], fields::OBJECT_META),
+        };
+        checked.map_err(|why| self.undecodable(&why))
+    }
+
+    pub(super) fn undecodable(&self, why: &str) -> Refusal {
+        let (kind, version) = (&self.kind, &self.version);
+        Refusal::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
+    }
+
     /// The subresources, by name.
     pub(super) fn subresources(&self) -> Vec<&'static str> {
         let mut names = Vec::new();
@@ -200,7 +230,7 @@ pub(super) fn group_version(group: &str, version: &str) -> String {
 }
 
 /// All kinds that are served now.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Kinds {
     /// In the order in which discovery lists the groups.
     groups: Vec<String>,

@@ -115,7 +115,12 @@ fn shown(value: &Value) -> String {
 }
 
 impl Refusal {
-    fn status(code: u16, reason: &str, message: impl Into<String>, details: Option<Value>) -> Refusal {
+    pub(super) fn status(
+        code: u16,
+        reason: &str,
+        message: impl Into<String>,
+        details: Option<Value>,
+    ) -> Refusal {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": message.into(), "code": code,
@@ -292,6 +297,23 @@ impl Refusal {
         Refusal::status(415, "UnsupportedMediaType", message, None)
     }
 
+    /// The same for a patch of a built-in kind, which the real one refuses elsewhere.
+    pub(super) fn unsupported_patch() -> Refusal {
+        Refusal::status(415, "UnsupportedMediaType", "415: Unsupported Media Type", Some(json!({})))
+    }
+
+    /// kubectl sends protobuf where it has no file, and shows this message.
+    pub(super) fn no_protobuf(accepted: &[&str]) -> Refusal {
+        let mut refusal = Refusal::unsupported_media_type(accepted);
+        if let RefusalBody::Status(status) = &mut refusal.body {
+            let message = status["message"].as_str().unwrap_or_default();
+            let instead = "; the embedded API server of listwatch does not speak protobuf: add --dry-run=client -o yaml to the \
+                command, and pipe what it prints into kubectl create -f -";
+            status["message"] = format!("{message}{instead}").into();
+        }
+        refusal
+    }
+
     pub(super) fn invalid(kind: &Kind, name: &str, causes: Vec<Cause>) -> Refusal {
         // Both views of an Event are checked as the core kind.
         let group = if kind.kind == "Event" { "" } else { &kind.group };
@@ -372,6 +394,27 @@ impl Refusal {
             RefusalBody::Text(_) => None,
         }
     }
+}
+
+/// Why something is no JSON, as Go says it.
+pub(super) fn json_error(error: &serde_json::Error, body: &[u8]) -> String {
+    if error.is_eof() {
+        return "unexpected end of JSON input".to_owned();
+    }
+    let text = error.to_string();
+    let places = [
+        ("key must be a string", "looking for beginning of object key string"),
+        ("expected `:`", "after object key"),
+        ("expected `,` or `}`", "after object key:value pair"),
+        ("expected `,` or `]`", "after array element"),
+        ("trailing characters", "after top-level value"),
+        ("expected value", "looking for beginning of value"),
+        ("expected ident", "looking for beginning of value"),
+    ];
+    let Some((_, place)) = places.iter().find(|(ours, _)| text.starts_with(ours)) else { return text };
+    let line = body.split(|byte| *byte == b'\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
+    let found = line.get(error.column().saturating_sub(1)).map_or(' ', |byte| char::from(*byte));
+    format!("invalid character '{found}' {place}")
 }
 
 /// `Widget.demo.example.com`; a core kind is its bare name.

@@ -8,11 +8,16 @@
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
 
-use super::refusal::{Cause, Refusal};
+use super::refusal::{Cause, Refusal, json_error};
+
+/// What a body can be.
+const ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
 
 /// What a handler gets to see. It has no Debug, as the headers have a token and the body may be a Secret.
 pub(super) struct Request {
     pub(super) method: Method,
+    /// Path and query, as they were sent.
+    pub(super) target: String,
     pub(super) path: String,
     pub(super) query: Query,
     pub(super) headers: HeaderMap,
@@ -41,14 +46,18 @@ impl Request {
     pub(super) fn object(&self, kind: &str) -> Result<serde_json::Value, Refusal> {
         match self.content_type() {
             "" | "application/json" => serde_json::from_slice(&self.body).map_err(|error| {
-                let text = format!("the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: {error}");
-                Refusal::bad_request(text)
+                let (why, body) = (json_error(&error, &self.body), summary(&self.body));
+                Refusal::bad_request(format!(
+                    "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; \
+                    json parse error: {why} ({body})"
+                ))
             }),
             "application/yaml" => yaml_serde::from_slice(&self.body).map_err(|error| {
                 Refusal::bad_request(format!("error converting YAML to JSON: {error}"))
             }),
             // The real one also takes protobuf here. This one does not, and does not list it.
-            _ => Err(Refusal::unsupported_media_type(&["application/json", "application/yaml"])),
+            "application/vnd.kubernetes.protobuf" => Err(Refusal::no_protobuf(&ACCEPTED)),
+            _ => Err(Refusal::unsupported_media_type(&ACCEPTED)),
         }
     }
 
@@ -80,6 +89,18 @@ impl Request {
             None => ["curl", "Wget", "Mozilla/5.0"].iter().any(|agent| self.user_agent().starts_with(agent)),
         }
     }
+}
+
+/// How much of a body that cannot be read is shown: apiserver/pkg/endpoints/handlers/rest.go, summarizeData.
+const SUMMARY_BYTES_MAX: usize = 256;
+
+fn summary(body: &[u8]) -> String {
+    let shown = body.get(..SUMMARY_BYTES_MAX).unwrap_or(body);
+    let text = match body.iter().all(|byte| (0x20..0x7f).contains(byte) || byte.is_ascii_whitespace()) {
+        true => String::from_utf8_lossy(shown).into_owned(),
+        false => shown.iter().map(|byte| format!("{byte:02X}")).collect(),
+    };
+    if body.len() > shown.len() { format!("{text} ...") } else { text }
 }
 
 /// The parameters behind the `?`, decoded.

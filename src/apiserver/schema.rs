@@ -11,7 +11,7 @@
 use jsonschema::{ValidationError, error::ValidationErrorKind};
 use serde_json::{Map, Value, json};
 
-use super::refusal::Cause;
+use super::{fields, refusal::Cause};
 
 /// A schema ready for use.
 #[derive(Debug)]
@@ -58,9 +58,7 @@ impl Schema {
 
     /// Drop what the schema does not name, and say what it was: `spec.bogus`.
     pub(super) fn prune(&self, object: &mut Value) -> Vec<String> {
-        let mut pruned = Vec::new();
-        prune(object, &self.source, &mut Vec::new(), &mut pruned);
-        pruned
+        prune_object(object, &self.source)
     }
 
     /// Fill in the defaults of what is missing.
@@ -226,18 +224,27 @@ fn preserves_unknown(schema: &Value) -> bool {
     schema["x-kubernetes-preserve-unknown-fields"] == true
 }
 
+/// Drop what a schema does not name, and say what it was: `spec.ports[0].bogus`.
+pub(super) fn prune_object(object: &mut Value, schema: &Value) -> Vec<String> {
+    let mut pruned = Vec::new();
+    prune(object, schema, &mut Vec::new(), &mut pruned);
+    pruned
+}
+
 fn prune(value: &mut Value, schema: &Value, path: &mut Vec<String>, pruned: &mut Vec<String>) {
+    let schema = fields::resolved(schema);
     // apiVersion, kind and metadata belong to every object, whether the schema names them or not.
     let whole_object = path.is_empty() || schema["x-kubernetes-embedded-resource"] == true;
     match value {
         Value::Object(map) => {
             let mut unknown = Vec::new();
             for (name, value) in map.iter_mut() {
-                if whole_object && matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
-                    continue;
-                }
+                let known = match name.as_str() {
+                    "apiVersion" | "kind" if whole_object => continue,
+                    "metadata" if whole_object => fields::definition(fields::OBJECT_META),
+                    name => &schema["properties"][name],
+                };
                 path.push(name.clone());
-                let known = &schema["properties"][name];
                 if known.is_object() {
                     prune(value, known, path, pruned);
                 } else if schema["additionalProperties"].is_object() {

@@ -2,7 +2,6 @@
 //! tasks that serve them.
 
 use std::{
-    convert::Infallible,
     fmt::Display,
     sync::{Arc, Mutex},
     time::Duration,
@@ -28,10 +27,10 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use super::{
-    RequestRecord, Server,
-    answer::{Answer, answer, refuse_anonymous},
+    Fault, RequestRecord, Server,
+    answer::{self, Answer, refuse_anonymous},
     encode::AnswerBody,
-    faults::Effect,
+    faults::{self, Cut},
     lock,
     refusal::Refusal,
     request::{Query, Request},
@@ -177,13 +176,17 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
     }
 }
 
-async fn serve(
-    server: Arc<Server>,
-    request: http::Request<Incoming>,
-) -> Result<Response<AnswerBody>, Infallible> {
+/// An error breaks the stream, or an HTTP/1.1 connection.
+async fn serve(server: Arc<Server>, request: http::Request<Incoming>) -> Result<Response<AnswerBody>, Cut> {
     let (parts, body) = request.into_parts();
-    let path_and_query = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+    let target = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
     let query = parts.uri.query().unwrap_or_default().to_owned();
+    let is_admins = parts.uri.path() == faults::PATH;
+    let fault = if is_admins { None } else { server.faults.of_request(&parts.method, &target) };
+    if fault == Some(Fault::Silence) {
+        // Nobody reads the body either, so a large one comes to a halt.
+        return std::future::pending().await;
+    }
     let (body, refusal) = match read(body).await {
         Ok(body) => (body, None),
         Err(refusal) => (Bytes::new(), Some(refusal)),
@@ -191,18 +194,18 @@ async fn serve(
     let request = Request {
         method: parts.method,
         path: parts.uri.path().to_owned(),
+        target,
         query: Query::parse(&query),
         headers: parts.headers,
         body,
     };
     let user = request.bearer_token().and_then(|token| server.user(token));
-    let planned = server.planned_for(&request, &path_and_query);
-    if let Some(Effect::Delay(delay)) = planned {
+    if let Some(Fault::Delay(delay)) = fault {
         tokio::time::sleep(delay).await;
     }
-    let answer = match (planned, &user, refusal) {
-        (Some(Effect::Answer { status, body, retry_after_secs }), _, _) => {
-            Answer::planned(status, body, retry_after_secs)
+    let answer = match (&fault, &user, refusal) {
+        (Some(Fault::Answer { status, body, retry_after_secs }), _, _) => {
+            Answer::planned(*status, body.clone(), *retry_after_secs)
         }
         // Health is for everybody, as are the versions.
         (_, None, _) if request.bearer_token().is_some() => Answer::refused(Refusal::unauthorized()),
@@ -210,7 +213,10 @@ async fn serve(
             Answer::refused(refuse_anonymous(&server.storage(), &request))
         }
         (_, _, Some(refusal)) => Answer::refused(refusal),
-        (_, _, None) => answer(&server, &request).await,
+        (_, Some(user), None) if is_admins => answer::faults(&server, &request, user),
+        (Some(Fault::Deny { webhook, message }), _, _) => Answer::refused(faults::denied(webhook, message)),
+        (Some(Fault::Quota(quota)), _, _) => Answer::refused(faults::exceeds_quota(&request, quota)),
+        (_, _, None) => answer::answer(&server, &request).await,
     };
     server.record(RequestRecord {
         method: request.method.to_string(),
@@ -220,9 +226,12 @@ async fn serve(
         user: user.unwrap_or_default(),
         status: answer.status(),
     });
+    if fault == Some(Fault::LoseAnswer) {
+        return Err(Cut);
+    }
     let pretty = request.wants_pretty() || (answer.status() >= 400 && !request.takes_plain_json());
     let unauthorized = answer.status() == 401;
-    let mut response = answer.into_response(pretty, server.chunk_bytes());
+    let mut response = answer.into_response(pretty);
     // Go's server ends the connection of whom it does not know, HTTP/2 by GOAWAY.
     if unauthorized && parts.version < http::Version::HTTP_2 {
         response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));

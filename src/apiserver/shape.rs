@@ -4,7 +4,7 @@
 //! ports: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [port, protocol], items: {…}}
 //! ```
 //!
-//! A custom resource says it in its schema, a built-in kind in a table here. Four walks along a shape are all that
+//! The schema says so, of a custom resource as of a built-in kind. Four walks along a shape are all that
 //! server-side apply needs: which fields are set, what differs, the merge of two, and one without some fields.
 //! Structured-merge-diff calls them ToFieldSet, Compare, Merge and RemoveItems.
 
@@ -13,89 +13,22 @@ use std::{collections::BTreeMap, iter};
 use serde_json::{Map, Value};
 
 use super::{
-    fields::{self, Fields},
-    kinds::{Kind, Rules},
+    fields,
+    kinds::Kind,
+    owned::{self, Fields},
 };
 
-/// The shape of a value, as far as merging goes. What nobody described is [`Shape::UNTYPED`].
+/// The shape of a value, as far as merging goes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Shape<'a> {
-    /// Part of a built-in kind, or metadata of any: by the name of the field that holds it, or its list.
-    BuiltIn(&'a str),
-    /// Part of a custom resource.
-    Custom { schema: &'a Value, is_object: bool },
+pub(super) struct Shape<'a> {
+    /// Null where nobody described it.
+    schema: &'a Value,
+    /// apiVersion, kind and metadata belong to every object, whether its schema names them or not.
+    is_object: bool,
 }
 
-/// Lists of built-in kinds whose items have keys: `x-kubernetes-list-map-keys` in their OpenAPI. The first key is also
-/// the `patchMergeKey` of strategic merge patches.
-const KEYED_LISTS: &[(&str, &[&str])] = &[
-    ("addresses", &["type"]),
-    ("claims", &["name"]),
-    ("conditions", &["type"]),
-    ("containers", &["name"]),
-    ("env", &["name"]),
-    ("ephemeralContainers", &["name"]),
-    ("hostAliases", &["ip"]),
-    ("imagePullSecrets", &["name"]),
-    ("initContainers", &["name"]),
-    ("ownerReferences", &["uid"]),
-    ("podIPs", &["ip"]),
-    // A port of a container is found by containerPort, that of a Service by port.
-    ("ports", &["containerPort", "protocol"]),
-    ("ports", &["port", "protocol"]),
-    ("resourceClaims", &["name"]),
-    ("schedulingGates", &["name"]),
-    ("secrets", &["name"]),
-    ("topologySpreadConstraints", &["topologyKey", "whenUnsatisfiable"]),
-    ("volumeDevices", &["devicePath"]),
-    ("volumeMounts", &["mountPath"]),
-    ("volumes", &["name"]),
-];
-
-/// Lists of built-in kinds that are sets.
-const SETS: &[&str] = &["finalizers", "podCIDRs"];
-
-/// Maps of built-in kinds that have one owner, and lists whose items do: `x-kubernetes-map-type: atomic`.
-const ATOMIC_MAPS: &[&str] = &[
-    "configMapKeyRef",
-    "fieldRef",
-    "fileKeyRef",
-    "imagePullSecrets",
-    "involvedObject",
-    "labelSelector",
-    "nodeSelector",
-    "ownerReferences",
-    "regarding",
-    "related",
-    "requiredDuringSchedulingIgnoredDuringExecution",
-    "resourceFieldRef",
-    "secretKeyRef",
-    "secretRef",
-    "secrets",
-    "selector",
-];
-
-/// All fields of metadata.
-const METADATA: &[&str] = &[
-    "annotations",
-    "creationTimestamp",
-    "deletionGracePeriodSeconds",
-    "deletionTimestamp",
-    "finalizers",
-    "generateName",
-    "generation",
-    "labels",
-    "managedFields",
-    "name",
-    "namespace",
-    "ownerReferences",
-    "resourceVersion",
-    "selfLink",
-    "uid",
-];
-
 /// How a list is merged.
-pub(super) enum List<'a> {
+enum List<'a> {
     /// As one value.
     Atomic,
     /// By the items themselves.
@@ -123,59 +56,55 @@ pub(super) enum Child<'a> {
 }
 
 impl<'a> Shape<'a> {
-    const UNTYPED: Shape<'static> = Shape::Custom { schema: &Value::Null, is_object: false };
+    const UNTYPED: Shape<'static> = Shape { schema: &Value::Null, is_object: false };
 
     /// The shape of whole objects.
     pub(super) fn of(kind: &'a Kind) -> Shape<'a> {
-        match &kind.rules {
-            Rules::BuiltIn(_) => Shape::BuiltIn(""),
-            Rules::Custom(custom) => Shape::Custom { schema: custom.schema.source(), is_object: true },
-        }
+        Shape { schema: kind.schema(), is_object: true }
     }
 
-    pub(super) fn child(self, name: &'a str) -> Child<'a> {
-        let (schema, is_object) = match self {
-            Shape::BuiltIn("metadata") if !METADATA.contains(&name) => return Child::Unknown,
-            Shape::BuiltIn(_) => return Child::Field(Shape::BuiltIn(name)),
-            Shape::Custom { schema, is_object } => (schema, is_object),
-        };
-        if is_object && matches!(name, "apiVersion" | "kind" | "metadata") {
-            return Child::Field(Shape::BuiltIn(name));
+    fn metadata() -> Shape<'static> {
+        Shape { schema: fields::definition(fields::OBJECT_META), is_object: false }
+    }
+
+    fn part(schema: &'a Value) -> Shape<'a> {
+        let is_object = schema["x-kubernetes-embedded-resource"] == true;
+        Shape { schema: fields::resolved(schema), is_object }
+    }
+
+    pub(super) fn child(self, name: &str) -> Child<'a> {
+        match (self.is_object, name) {
+            (true, "metadata") => return Child::Field(Shape::metadata()),
+            (true, "apiVersion" | "kind") => return Child::Field(Shape::UNTYPED),
+            (true | false, _) => {}
         }
-        if let Some(schema) = schema["properties"].get(name) {
+        if let Some(schema) = self.schema["properties"].get(name) {
             return Child::Field(Shape::part(schema));
         }
-        match &schema["additionalProperties"] {
+        match &self.schema["additionalProperties"] {
             schema @ Value::Object(_) => Child::Entry(Shape::part(schema)),
             Value::Bool(true) => Child::Entry(Shape::UNTYPED),
-            _ if schema.is_null() || schema["x-kubernetes-preserve-unknown-fields"] == true => {
+            _ if self.schema.is_null() || self.schema["x-kubernetes-preserve-unknown-fields"] == true => {
                 Child::Entry(Shape::UNTYPED)
             }
             _ => Child::Unknown,
         }
     }
 
-    fn part(schema: &'a Value) -> Shape<'a> {
-        Shape::Custom { schema, is_object: schema["x-kubernetes-embedded-resource"] == true }
-    }
-
     /// The shape of what a field holds, known or not.
-    fn field(self, name: &'a str) -> Shape<'a> {
+    pub(super) fn field(self, name: &str) -> Shape<'a> {
         match self.child(name) {
             Child::Field(shape) | Child::Entry(shape) => shape,
             Child::Unknown => Shape::UNTYPED,
         }
     }
 
-    fn item(self) -> Shape<'a> {
-        match self {
-            Shape::BuiltIn(_) => self,
-            Shape::Custom { schema, .. } => Shape::part(&schema["items"]),
-        }
+    pub(super) fn item(self) -> Shape<'a> {
+        Shape::part(&self.schema["items"])
     }
 
     /// The shape under a path element.
-    fn at(self, element: &'a str) -> Shape<'a> {
+    fn at(self, element: &str) -> Shape<'a> {
         match element.strip_prefix("f:") {
             Some(name) => self.field(name),
             None => self.item(),
@@ -183,41 +112,34 @@ impl<'a> Shape<'a> {
     }
 
     fn is_atomic_map(self) -> bool {
-        match self {
-            Shape::BuiltIn(name) => ATOMIC_MAPS.contains(&name),
-            Shape::Custom { schema, .. } => schema["x-kubernetes-map-type"] == "atomic",
-        }
+        self.schema["x-kubernetes-map-type"] == "atomic"
     }
 
-    /// How a list of this shape is merged. Which of the keys it has shows in its items.
-    pub(super) fn list(self, items: &[Value]) -> List<'a> {
-        match self {
-            Shape::BuiltIn(name) if SETS.contains(&name) => List::Set,
-            Shape::BuiltIn(name) => {
-                let mut keyed = KEYED_LISTS.iter().filter(|(list, _)| *list == name);
-                let first = items.first().unwrap_or(&Value::Null);
-                let by_item = keyed.clone().find(|(_, keys)| first.get(keys[0]).is_some());
-                match by_item.or_else(|| keyed.next()) {
-                    Some((_, keys)) => List::Keyed(keys.to_vec()),
-                    None => List::Atomic,
-                }
+    fn list(self) -> List<'a> {
+        match self.schema["x-kubernetes-list-type"].as_str() {
+            Some("set") => List::Set,
+            Some("map") => {
+                let keys = self.schema["x-kubernetes-list-map-keys"].as_array();
+                List::Keyed(keys.into_iter().flatten().filter_map(Value::as_str).collect())
             }
-            Shape::Custom { schema, .. } => match schema["x-kubernetes-list-type"].as_str() {
-                Some("set") => List::Set,
-                Some("map") => {
-                    let keys = schema["x-kubernetes-list-map-keys"].as_array();
-                    List::Keyed(keys.into_iter().flatten().filter_map(Value::as_str).collect())
-                }
-                Some(_) | None => List::Atomic,
-            },
+            Some(_) | None => List::Atomic,
         }
     }
 
+    /// Whether a strategic merge patch merges the list, rather than replace it.
+    pub(super) fn is_merged(self) -> bool {
+        self.schema["x-kubernetes-patch-strategy"].as_str().is_some_and(|how| how.contains("merge"))
+    }
+
+    /// By which field of its items. `None` for plain values.
+    pub(super) fn merge_key(self) -> Option<&'a str> {
+        self.schema["x-kubernetes-patch-merge-key"].as_str()
+    }
+
+    /// The one default of a key in the built-in kinds is that of all their ports; `schemas.json` has no defaults.
     fn key_default(self, key: &str) -> Option<Value> {
-        match self {
-            Shape::BuiltIn(_) => (key == "protocol").then(|| "TCP".into()),
-            Shape::Custom { schema, .. } => schema["items"]["properties"][key].get("default").cloned(),
-        }
+        let default = self.item().schema["properties"][key].get("default").cloned();
+        default.or_else(|| (key == "protocol").then(|| "TCP".into()))
     }
 
     /// `None` for null: it takes whatever form the other side has.
@@ -226,7 +148,7 @@ impl<'a> Shape<'a> {
             Value::Null => None,
             Value::Object(_) if self.is_atomic_map() => Some(Form::Leaf),
             Value::Object(_) => Some(Form::Map),
-            Value::Array(items) if matches!(self.list(items), List::Atomic) => Some(Form::Leaf),
+            Value::Array(items) if matches!(self.list(), List::Atomic) => Some(Form::Leaf),
             Value::Array(_) => Some(Form::List),
             Value::Bool(_) | Value::Number(_) | Value::String(_) => Some(Form::Leaf),
         }
@@ -234,7 +156,7 @@ impl<'a> Shape<'a> {
 
     /// The path elements of the items of a list.
     fn elements(self, items: &[Value]) -> Vec<String> {
-        let List::Keyed(keys) = self.list(items) else {
+        let List::Keyed(keys) = self.list() else {
             return items.iter().map(|item| format!("v:{item}")).collect();
         };
         let of_item = |item: &Value| {
@@ -441,9 +363,8 @@ impl<'a> Shape<'a> {
 
     /// What is expected of a value of another type than the schema's.
     fn mistyped(self, value: &Value) -> Option<String> {
-        let Shape::Custom { schema, .. } = self else { return None };
         let got = in_go(value);
-        match (schema["type"].as_str()?, value) {
+        match (self.schema["type"].as_str()?, value) {
             (_, Value::Null)
             | ("object", Value::Object(_))
             | ("array", Value::Array(_))
@@ -480,14 +401,14 @@ impl<'a> Shape<'a> {
                     Child::Unknown => Some(format!(".{name}: field not declared in schema")),
                 })
             }
-            Value::Array(items) if !matches!(self.list(items), List::Atomic) => {
+            Value::Array(items) if !matches!(self.list(), List::Atomic) => {
                 let elements = self.elements(items);
                 let twin = elements.iter().enumerate().find(|(at, one)| elements[..*at].contains(one));
                 if let Some((_, twin)) = twin {
-                    return Some(format!(": duplicate entries for key {}", fields::shown(twin)));
+                    return Some(format!(": duplicate entries for key {}", owned::shown(twin)));
                 }
                 iter::zip(&elements, items).find_map(|(element, item)| {
-                    Some(format!("{}{}", fields::shown(element), self.item().unfit(item)?))
+                    Some(format!("{}{}", owned::shown(element), self.item().unfit(item)?))
                 })
             }
             _ => None,
@@ -496,7 +417,7 @@ impl<'a> Shape<'a> {
 }
 
 /// A value as Go prints it.
-fn in_go(value: &Value) -> String {
+pub(super) fn in_go(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
         Value::String(text) => text.clone(),

@@ -256,6 +256,41 @@ impl Storage {
     }
 }
 
+/// Everything that is stored, at one version.
+pub(super) struct Backup {
+    kinds: Kinds,
+    revision: u64,
+    objects: Vec<(Place, Arc<Value>)>,
+}
+
+impl Storage {
+    pub(super) fn backup(&self) -> Backup {
+        let mut objects = Vec::new();
+        for (name, collection) in &self.collections {
+            for (key, object) in &collection.objects {
+                objects.push((Place { collection: name.clone(), key: key.clone() }, Arc::clone(object)));
+            }
+        }
+        Backup { kinds: self.kinds.clone(), revision: self.revision, objects }
+    }
+
+    /// As etcd does: the counter of versions goes back too. What happened is to be forgotten then.
+    pub(super) fn restore(&mut self, backup: &Backup) {
+        self.kinds = backup.kinds.clone();
+        self.dependents.clear();
+        for collection in self.collections.values_mut() {
+            collection.objects.clear();
+        }
+        for (place, object) in &backup.objects {
+            // One commit an object, so that the controllers look at all of them.
+            self.revision = backup.revision - 1;
+            self.commit(place, Some(Arc::clone(object)));
+        }
+        self.revision = backup.revision;
+        self.written.send_replace(self.revision);
+    }
+}
+
 fn owners(object: Option<&Value>) -> impl Iterator<Item = &str> {
     let references = object.and_then(|object| object["metadata"]["ownerReferences"].as_array());
     references.into_iter().flatten().filter_map(|reference| reference["uid"].as_str())

@@ -1,5 +1,7 @@
 //! The server at its edge: requests in, answers out, over TLS.
 
+mod faults;
+
 use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 
 use reqwest::{Method, header};
@@ -577,14 +579,8 @@ async fn faults_happen_on_demand() {
     world.server.fault(Fault::CutWatches);
     assert_eq!(watch.next().await, "CUT");
     assert!(watch.buffer.starts_with(br#"{"type":"MODIFIED""#), "half a line comes first");
-    world.server.fault(Fault::Answer {
-        method: "GET".to_owned(),
-        path: "configmaps".to_owned(),
-        times: 1,
-        status: 429,
-        body: "Too many requests, please try again later.\n".to_owned(),
-        retry_after_secs: Some(1),
-    });
+    let refusal = Fault::Answer { status: 429, body: "no\n".to_owned(), retry_after_secs: Some(1) };
+    world.server.fault(refusal.on("GET", "configmaps").times(1));
     assert_eq!(world.get(CONFIG_MAPS).await.0, 429);
     assert_eq!(world.get(CONFIG_MAPS).await.0, 200);
     world.server.fault(Fault::StallWatches);
@@ -592,7 +588,7 @@ async fn faults_happen_on_demand() {
     world.post(CONFIG_MAPS, config_map("a", json!({}))).await;
     let silent = tokio::time::timeout(Duration::from_millis(50), watch.next()).await;
     assert!(silent.is_err());
-    world.server.fault(Fault::ResumeWatches);
+    world.server.end_faults();
     assert_eq!(watch.next().await, "ADDED a");
     world.server.fault(Fault::Restart);
     assert_eq!(watch.next().await, "CUT");

@@ -10,7 +10,7 @@
 //! history of its collection when its client can take more. A client that reads too slowly finds that the history
 //! has moved on; its watch ends, cleanly and without a word, as with the real one.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -18,7 +18,7 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     Server, encode,
-    faults::{Cut, Interruption},
+    faults::{self, Course, Cut, Ending, StreamingLists},
     form::Form,
     kinds::Kind,
     read::{Filter, Version, invalid_options},
@@ -54,6 +54,7 @@ pub(super) struct Options {
     initial: Initial,
     bookmarks: bool,
     timeout: Timeout,
+    course: Arc<Course>,
 }
 
 /// How a watch begins.
@@ -75,9 +76,23 @@ enum Timeout {
 }
 
 impl Options {
-    pub(super) fn parse(query: &Query, kind: &Kind, namespace: Option<&str>) -> Result<Options, Refusal> {
+    pub(super) fn parse(
+        query: &Query,
+        kind: &Kind,
+        namespace: Option<&str>,
+        course: Arc<Course>,
+    ) -> Result<Options, Refusal> {
         let filter = Filter::parse(query, kind, namespace)?;
-        let (send, matching) = (query.flag("sendInitialEvents"), query.text("resourceVersionMatch"));
+        let (mut send, mut matching) = (query.flag("sendInitialEvents"), query.text("resourceVersionMatch"));
+        match (course.streaming_lists(), send) {
+            (StreamingLists::Served, _) | (StreamingLists::Refused, None) => {}
+            (StreamingLists::Refused, Some(_)) => {
+                let text =
+                    "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+                return Err(invalid_options(vec![Cause::forbidden("sendInitialEvents", text)]));
+            }
+            (StreamingLists::Ignored, _) => (send, matching) = (None, ""),
+        }
         check_match(send, matching)?;
         let version = Version::parse(query.text("resourceVersion")).map_err(Refusal::internal)?;
         let initial = match (send, version) {
@@ -95,8 +110,8 @@ impl Options {
                 Err(_) => Timeout::Passed,
             },
         };
-        let bookmarks = query.flag("allowWatchBookmarks").unwrap_or(false);
-        Ok(Options { filter, version, initial, bookmarks, timeout })
+        let bookmarks = query.flag("allowWatchBookmarks").unwrap_or(false) && course.has_bookmarks();
+        Ok(Options { filter, version, initial, bookmarks, timeout, course })
     }
 }
 
@@ -133,8 +148,10 @@ pub(super) struct Watch {
     start: u64,
     lines: VecDeque<Bytes>,
     changed: watch::Receiver<u64>,
-    interruptions: watch::Receiver<Interruption>,
-    seen_interruption: u64,
+    /// What goes wrong on demand.
+    course: Arc<Course>,
+    /// Lines sent so far.
+    sent: u64,
     deadline: Instant,
     bookmark_at: Option<Instant>,
     /// The columns of a table were named already.
@@ -174,8 +191,8 @@ impl Watch {
             Timeout::Passed => Duration::ZERO,
         };
         let deadline = now + timeout;
-        let interruptions = server.interruptions();
-        let seen_interruption = interruptions.borrow().count;
+        // Only who has streaming lists ends the state of the world with a bookmark.
+        let marks_state = options.bookmarks && options.course.streaming_lists() == StreamingLists::Served;
         let mut watch = Watch {
             server: Arc::clone(server),
             kind: Arc::clone(kind),
@@ -185,8 +202,8 @@ impl Watch {
             start: 0,
             lines: VecDeque::new(),
             changed: collection.subscribe(),
-            interruptions,
-            seen_interruption,
+            course: options.course,
+            sent: 0,
             deadline,
             bookmark_at: options.bookmarks.then(|| next_bookmark(now, deadline)),
             named_columns: false,
@@ -199,9 +216,9 @@ impl Watch {
         match (options.initial, options.version) {
             (Initial::State, Version::Number(version)) if version > revision => {
                 let until = now + FUTURE_WAIT;
-                watch.phase = Phase::Waiting { version, until, bookmarks: options.bookmarks };
+                watch.phase = Phase::Waiting { version, until, bookmarks: marks_state };
             }
-            (Initial::State, _) => watch.tell_state(collection, revision, options.bookmarks),
+            (Initial::State, _) => watch.tell_state(collection, revision, marks_state),
             (Initial::Now, _) => watch.start = revision,
             (Initial::Changes, version) => {
                 // A version from the future is no error: the watch is silent until the server gets there.
@@ -218,13 +235,17 @@ impl Watch {
     /// The next piece of the answer; `None` is a clean end, an error cuts the connection.
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, Cut>> {
         loop {
-            if self.server.stalls_watches() {
-                let _ = self.interruptions.changed().await;
+            let now = self.course.now();
+            if now.is_stalled {
+                self.course.changed().await;
+                continue;
             }
-            if let Some(cut) = self.interrupted() {
-                return cut;
+            let due = self.course.ends_after().filter(|(lines, _)| self.sent >= *lines);
+            if let Some(ending) = now.ending.or(due.map(|(_, ending)| ending)) {
+                self.end(ending);
             }
             if let Some(line) = self.lines.pop_front() {
+                self.sent += 1;
                 return Some(Ok(line));
             }
             match self.phase {
@@ -248,26 +269,32 @@ impl Watch {
                         self.phase = Phase::Ending;
                     }
                 }
-                _ = self.interruptions.changed() => {}
+                () = self.course.changed() => {}
                 () = tokio::time::sleep_until(wake) => self.on_time(),
             }
         }
     }
 
-    /// A fault on demand, if one came since.
-    fn interrupted(&mut self) -> Option<Option<Result<Bytes, Cut>>> {
-        let interruption = *self.interruptions.borrow_and_update();
-        if interruption.count == self.seen_interruption {
-            return None;
+    pub(super) fn chunk_bytes(&self) -> Option<NonZeroUsize> {
+        self.course.chunk_bytes()
+    }
+
+    /// A fault on demand. What was not sent yet is not sent any more.
+    fn end(&mut self, ending: Ending) {
+        if matches!(self.phase, Phase::Ending | Phase::Cutting) {
+            return;
         }
-        self.seen_interruption = interruption.count;
-        match interruption.mid_line {
-            false => Some(None),
-            true => {
+        self.lines.clear();
+        self.phase = Phase::Ending;
+        let too_old = format!("too old resource version: {} ({})", self.told, self.told + 1);
+        match ending {
+            Ending::Clean => {}
+            Ending::MidLine => {
+                self.lines.push_back(Bytes::from_static(HALF_A_LINE));
                 self.phase = Phase::Cutting;
-                self.lines.clear();
-                Some(Some(Ok(Bytes::from_static(HALF_A_LINE))))
             }
+            Ending::Expired => self.fail(Refusal::expired(too_old)),
+            Ending::Gone => self.fail(faults::gone(too_old)),
         }
     }
 
@@ -307,7 +334,12 @@ impl Watch {
                     self.phase = Phase::Ending;
                     return;
                 };
-                for change in changes.take(CHANGES_AT_ONCE) {
+                let mut changes = changes.take(CHANGES_AT_ONCE).peekable();
+                if self.course.is_dropped_if_slow() && changes.peek().is_some() {
+                    self.phase = Phase::Ending;
+                    return;
+                }
+                for change in changes {
                     self.told = change.revision;
                     self.tell(change);
                 }

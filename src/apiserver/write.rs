@@ -13,6 +13,7 @@ use super::{
     crd, delete,
     kinds::{Kind, Rules},
     refusal::{Cause, Refusal},
+    schema::prune_object,
     storage::{Place, Storage},
 };
 
@@ -30,7 +31,7 @@ pub(super) struct Options {
     pub(super) warnings: Vec<String>,
 }
 
-/// `fieldValidation`: what to do about fields that the schema does not have. Only custom resources have one here.
+/// `fieldValidation`: what to do about fields that the schema does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum UnknownFields {
     #[default]
@@ -239,7 +240,7 @@ pub(super) fn apply(
         return Ok((Applied::Created, object));
     };
     let object = apply::apply(kind, Some(&live), &applied, &options.manager, force, &now)?;
-    check_uid(kind, name, &object, &live)?;
+    check_fixed(kind, name, &object, &live)?;
     Ok((Applied::Updated, update(storage, kind, place, object, part, options)?))
 }
 
@@ -286,14 +287,17 @@ fn check_name(name: &str, theirs: &str) -> Result<(), Refusal> {
     Err(Refusal::bad_request(text))
 }
 
-/// A patch cannot make one object of another. The real one finds it twice.
-pub(super) fn check_uid(kind: &Kind, name: &str, after: &Value, before: &Value) -> Result<(), Refusal> {
-    let uid = &after["metadata"]["uid"];
-    if uid.is_null() || *uid == before["metadata"]["uid"] {
-        return Ok(());
+/// What no patch can change. The real one finds it twice.
+pub(super) fn check_fixed(kind: &Kind, name: &str, after: &Value, before: &Value) -> Result<(), Refusal> {
+    for field in ["uid", "deletionTimestamp"] {
+        let pointer = format!("/metadata/{field}");
+        let value = after.pointer(&pointer).unwrap_or(&Value::Null);
+        if !value.is_null() && Some(value) != before.pointer(&pointer) {
+            let cause = Cause::invalid(format!("metadata.{field}"), value, "field is immutable");
+            return Err(Refusal::invalid(kind, name, vec![cause.clone(), cause]));
+        }
     }
-    let cause = Cause::invalid("metadata.uid", uid, "field is immutable");
-    Err(Refusal::invalid(kind, name, vec![cause.clone(), cause]))
+    Ok(())
 }
 
 fn check_version(kind: &Kind, name: &str, object: &Value, before: &Value) -> Result<(), Refusal> {
@@ -325,9 +329,6 @@ fn check_type(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
     if !object.is_object() {
         return Err(Refusal::bad_request("the object provided is unrecognized: it is not a JSON object"));
     }
-    if !object["metadata"].is_object() {
-        object["metadata"] = json!({});
-    }
     let (api_version, wanted) = (object["apiVersion"].as_str().unwrap_or_default(), kind.api_version());
     let (a_kind, name) = (object["kind"].as_str().unwrap_or_default(), object["metadata"]["name"].as_str());
     match kind.is_custom() {
@@ -355,29 +356,13 @@ fn check_type(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
         true | false => {
             object["apiVersion"] = wanted.into();
             object["kind"] = kind.kind.as_str().into();
-            check_times(kind, object)
+            kind.check_types(object)?;
+            if object["metadata"].is_null() {
+                object["metadata"] = json!({});
+            }
+            Ok(())
         }
     }
-}
-
-/// metav1.MicroTime is the one format in which Go does not forgive: six digits, no more and no less.
-fn check_times(kind: &Kind, object: &Value) -> Result<(), Refusal> {
-    let Rules::BuiltIn(entry) = &kind.rules else { return Ok(()) };
-    for pointer in entry.micro_times {
-        let Some(time) = object.pointer(pointer).and_then(Value::as_str) else { continue };
-        let fraction = time.get(19..).unwrap_or_default();
-        let digits = fraction.strip_prefix('.').unwrap_or_default();
-        let count = digits.bytes().take_while(u8::is_ascii_digit).count();
-        if count != 6 {
-            let text = format!(
-                "{} in version {:?} cannot be handled as a {}: parsing time {time:?} as \
-                \"2006-01-02T15:04:05.000000Z07:00\": cannot parse {fraction:?} as \".000000\"",
-                kind.kind, kind.version, kind.kind
-            );
-            return Err(Refusal::bad_request(text));
-        }
-    }
-    Ok(())
 }
 
 fn take_namespace(kind: &Kind, namespace: Option<&str>, object: &mut Value) -> Result<(), Refusal> {
@@ -500,11 +485,10 @@ fn restore_in(after: &mut Value, before: &Value, part: &str, fields: &[&str]) {
     }
 }
 
-/// Drop or refuse what the schema of a custom resource does not know.
+/// Drop or refuse what the schema does not know.
 fn prune(kind: &Kind, object: &mut Value, options: &mut Options) -> Result<(), Refusal> {
-    let Rules::Custom(custom) = &kind.rules else { return Ok(()) };
-    let unknown: Vec<String> =
-        custom.schema.prune(object).iter().map(|field| format!("unknown field \"{field}\"")).collect();
+    let unknown = prune_object(object, kind.schema());
+    let unknown: Vec<String> = unknown.iter().map(|field| format!("unknown field \"{field}\"")).collect();
     match options.unknown_fields {
         UnknownFields::Ignore => {}
         UnknownFields::Warn => options.warnings.extend(unknown),
@@ -514,11 +498,7 @@ fn prune(kind: &Kind, object: &mut Value, options: &mut Options) -> Result<(), R
             if options.is_patch {
                 return Err(Refusal::strict_patch(object, &errors));
             }
-            let text = format!(
-                "{} in version {:?} cannot be handled as a {}: strict decoding error: {errors}",
-                kind.kind, kind.version, kind.kind
-            );
-            return Err(Refusal::bad_request(text));
+            return Err(kind.undecodable(&format!("strict decoding error: {errors}")));
         }
     }
     Ok(())

@@ -14,12 +14,15 @@ use std::{
 use clap::{Args, builder::BoolishValueParser};
 use http::Method;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::{runtime, sync::mpsc, task::JoinSet, time::timeout};
+use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 
 use tracing::Level;
 
-use super::{Failure, log::Log};
+use super::{
+    Failure,
+    apiserver::{self, say},
+    log::Log,
+};
 use crate::{
     apiserver::{ApiServer, Options as ServerOptions},
     client::{Body, Client, Config, DeleteOptions, Env, Error, Options, Part, Patch, Request},
@@ -29,7 +32,7 @@ use crate::{
         Key, Resource,
         kinds::{Deployment, Service},
     },
-    shutdown::{self, Stop},
+    shutdown::Stop,
     watch::{Lists, decode::Lines},
 };
 
@@ -38,8 +41,7 @@ const SAMPLES: [(&str, &str); 2] = [
     ("manifests/samples/mywebserver-v1.yaml", include_str!("../../manifests/samples/mywebserver-v1.yaml")),
     ("manifests/samples/mywebserver-v2.yaml", include_str!("../../manifests/samples/mywebserver-v2.yaml")),
 ];
-/// What is written for kubectl, and for the operator.
-const KUBECONFIG: &str = "kubeconfig";
+/// What is written for the operator.
 const ACCOUNT: &str = "operator";
 /// Who the operator is to the server.
 const OPERATOR: &str = "system:serviceaccount:mywebserver-system:mywebserver-operator";
@@ -71,36 +73,16 @@ pub(super) struct Demo {
     log: Log,
 }
 
-/// `println!`, for an output that may be closed at any time.
-macro_rules! say {
-    ($($text:tt)*) => { writeln!(io::stdout(), $($text)*)? };
-}
-
 pub(super) fn main(demo: Demo) -> Result<(), Failure> {
     demo.log.start(Level::WARN);
-    let runtime = runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::Runtime(format!("start: {error}")))?;
-    let result = runtime.block_on(shutdown::until_signal(|stop| run(demo.exit, demo.port, stop)));
-    result.map_err(|error| Failure::Runtime(format!("listen for signals: {error}")))??
+    super::until_signal(|stop| run(demo.exit, demo.port, stop))
 }
 
 async fn run(exit: bool, port: u16, stop: Stop) -> Result<(), Failure> {
     let options = ServerOptions { port, pod_start: POD_START, ..ServerOptions::default() };
-    let server = ApiServer::start(options).await;
-    let server = server.map_err(|error| Failure::Runtime(format!("--port {port}: {error}")))?;
-    say!("An API server is listening at {}, in this process.\n", server.url());
-    // Only its owner can read it, and it goes with us.
-    let dir = TempDir::with_prefix("listwatch-demo-").and_then(|dir| {
-        write_credentials(&server, dir.path())?;
-        Ok(dir)
-    });
-    let dir = dir.map_err(|error| {
-        let parent = std::env::temp_dir();
-        Failure::Runtime(format!(
-            "write credentials below {}: {error}; TMPDIR names another place",
-            parent.display()
-        ))
-    })?;
+    let server = apiserver::start(options).await?;
+    say!();
+    let dir = apiserver::private_dir(|dir| write_credentials(&server, dir))?;
 
     let tour = async {
         let mut tour = Tour::start(&server, &dir.path().join(ACCOUNT), stop.clone()).await?;
@@ -113,7 +95,7 @@ async fn run(exit: bool, port: u16, stop: Stop) -> Result<(), Failure> {
     };
     if !exit {
         say!("\nThe API server and the operator stay up. In another terminal:\n");
-        say!("    export KUBECONFIG='{}'", dir.path().join(KUBECONFIG).display());
+        say!("    export KUBECONFIG='{}'", dir.path().join(apiserver::KUBECONFIG).display());
         say!("    kubectl get mws,deploy,svc,pods");
         say!("    kubectl scale mws/hello --replicas=3\n");
         say!("What it does is shown here. Ctrl-C ends it; then `unset KUBECONFIG`.\n");
@@ -130,7 +112,7 @@ async fn run(exit: bool, port: u16, stop: Stop) -> Result<(), Failure> {
 
 /// A kubeconfig for people, and a service-account directory for the operator.
 fn write_credentials(server: &ApiServer, dir: &Path) -> io::Result<()> {
-    fs::write(dir.join(KUBECONFIG), server.kubeconfig())?;
+    fs::write(dir.join(apiserver::KUBECONFIG), server.kubeconfig())?;
     let account = dir.join(ACCOUNT);
     server.write_service_account(&account)?;
     fs::write(account.join("token"), server.new_token(OPERATOR))

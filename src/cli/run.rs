@@ -8,18 +8,12 @@ use std::{
 };
 
 use clap::{Args, ValueEnum, builder::BoolishValueParser};
-use tokio::{net::TcpListener, runtime, task::JoinSet, time::timeout};
+use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tracing::{Level, info, warn};
 
 use super::{Connection, Failure, log::Log};
 use crate::{
-    admin,
-    client::Client,
-    cluster::Cluster,
-    controller,
-    operators::mywebserver,
-    shutdown::{self, Stop},
-    watch::Lists,
+    admin, client::Client, cluster::Cluster, controller, operators::mywebserver, shutdown::Stop, watch::Lists,
 };
 
 /// How long, when all else has stopped, to go on writing Events. With what the controllers may take, less than the 30 s
@@ -113,10 +107,7 @@ pub(super) fn main(run: Run) -> Result<(), Failure> {
         workers: run.max_concurrent_reconciles,
         probes: run.health_probe_bind_address,
     };
-    let runtime = runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::Runtime(format!("start: {error}")))?;
-    let result = runtime.block_on(shutdown::until_signal(|stop| work.run(stop)));
-    result.map_err(|error| Failure::Runtime(format!("listen for signals: {error}")))??
+    super::until_signal(|stop| work.run(stop))
 }
 
 /// Each operator once, however often it was named; all where none was.

@@ -16,12 +16,15 @@ mod tests;
 use std::{
     collections::HashSet,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, Once, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, Once, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
 use bytes::{Bytes, BytesMut};
-use http::Method;
+use http::{Method, Version};
 use reqwest::{
     Certificate, Identity, Proxy, Response,
     dns::{Addrs, Name, Resolve, Resolving},
@@ -36,7 +39,7 @@ use tracing::{debug, warn};
 use url::{Host, Url};
 
 use super::{
-    Answer, Head, Request,
+    Answer, Head, Liveness, Request,
     auth::{Credential, Credentials, FILE_AGE_MAX},
     config::{Config, Tls},
     error::{Cause, Where, broken, refusal},
@@ -107,6 +110,8 @@ pub(super) struct Transport {
     credentials: Credentials,
     connections: Mutex<Checked>,
     warned: Mutex<HashSet<String>>,
+    /// Whether the last answer came over HTTP/2.
+    speaks_http2: AtomicBool,
 }
 
 /// The connections, and when their certificates were last compared with the files. `None`: they are to be.
@@ -166,7 +171,13 @@ impl Transport {
             credentials: Credentials::new(login),
             connections: Mutex::new(Checked { connections, at: Some(Instant::now()) }),
             warned: Mutex::new(HashSet::new()),
+            speaks_http2: AtomicBool::new(false),
         })
+    }
+
+    /// How a dead connection shows, as far as is known: before the first answer nobody asks it.
+    pub(super) fn liveness(&self) -> Liveness {
+        if self.speaks_http2.load(Ordering::Relaxed) { Liveness::Asked } else { Liveness::Unasked }
     }
 
     pub(super) fn config(&self) -> &Config {
@@ -176,6 +187,7 @@ impl Transport {
     /// Sends a request and reads the whole answer, of at most `bytes_max`. Repeats it where that is safe.
     pub(super) async fn call(&self, request: &Request, bytes_max: usize) -> Result<Answer, Cause> {
         let deadline = self.config.request_timeout;
+        let begun = Instant::now();
         let mut renewed = false;
         let mut repeats = 0;
         loop {
@@ -191,6 +203,10 @@ impl Transport {
                 continue;
             }
             let Some(pause) = pause(&request.method, &cause, repeats) else { return Err(cause) };
+            // Each attempt may hang until it is given up, and whoever waits would hear of no trouble meanwhile.
+            if begun.elapsed() + pause > deadline {
+                return Err(cause);
+            }
             debug!(method = %request.method, path = request.path, %cause, ?pause, "sent again");
             sleep(pause).await;
             repeats += 1;
@@ -265,6 +281,7 @@ impl Transport {
             lane.failed(&error, &self.at)
         })?;
         lane.works();
+        self.speaks_http2.store(response.version() == Version::HTTP_2, Ordering::Relaxed);
         let (code, elapsed) = (response.status(), started.elapsed());
         debug!(method = %request.method, path = request.path, code = code.as_u16(), ?elapsed, "answered");
         // Deprecated APIs, unknown fields: each is said once.
@@ -546,7 +563,8 @@ fn reqwest_client(config: &Config, certificates: &Certificates) -> Result<reqwes
         .tcp_keepalive_interval(KEEP_ALIVE_ANSWER)
         .connect_timeout(CONNECT_WAIT)
         .redirect(Policy::none());
-    // HTTP/1.1 has no ping: here it is the kernel that gives up on a peer which acknowledges nothing.
+    // HTTP/1.1 has no ping: here it is the kernel that gives up on a peer which acknowledges nothing. Where a proxy
+    // acknowledges for a server that is gone, it is the watch that does, see [`Liveness::Unasked`].
     #[cfg(target_os = "linux")]
     {
         builder = builder.tcp_user_timeout(KEEP_ALIVE + KEEP_ALIVE_ANSWER);

@@ -366,17 +366,17 @@ impl MyWebservers {
             Ok(patched) => patched,
             Err(error) => return Child::Failed { error, live: Some(live) },
         };
+        if let Some(operation) = diff::between(&*patched, desired).first() {
+            let cause = format!("something in the API server undoes our change of {}", operation["path"]);
+            let error = Error::new("patch", format!("{}/{}", K::PLURAL, desired.key()), cause);
+            return Child::Failed { error, live: Some(patched) };
+        }
         if is_drift {
             info!(key = %web.key(), change, "drift corrected");
             self.fights.corrected(correction);
             done.restored.push(change);
         } else {
             done.updated.push(change);
-        }
-        if let Some(operation) = diff::between(&*patched, desired).first() {
-            let cause = format!("something in the API server undoes our change of {}", operation["path"]);
-            let error = Error::new("patch", format!("{}/{}", K::PLURAL, desired.key()), cause);
-            return Child::Failed { error, live: Some(patched) };
         }
         Child::Kept(patched)
     }

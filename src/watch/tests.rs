@@ -60,6 +60,16 @@ impl Bench {
         }
     }
 
+    /// The next request but one, where the next asks whether the server has come as far as we have. It has.
+    fn after_a_check(&mut self) -> String {
+        let check = self.request();
+        let is_check = check.starts_with("list version=") && check.ends_with(" continue= limit=1");
+        assert!(is_check, "{check}");
+        // Other than what we know, and not to be taken in.
+        self.page("999", "more", &[("other", "9", "998")]);
+        self.request()
+    }
+
     fn page(&mut self, version: &str, continue_token: &str, names: &[(&str, &str, &str)]) {
         let items: Vec<_> = names.iter().map(|(name, uid, version)| object(name, uid, version)).collect();
         let json = format!(
@@ -113,13 +123,13 @@ fn it_resumes_from_the_last_event_or_bookmark_without_a_list() {
     let mut bench = Bench::following();
     bench.line("ADDED", &object("a", "1", "101"));
     assert_eq!(bench.machine.end(How::Cut, BLINK), Pause::None);
-    assert_eq!(bench.request(), "watch 101 Changes");
+    assert_eq!(bench.after_a_check(), "watch 101 Changes");
     bench.line("BOOKMARK", &bookmark("150"));
     assert_eq!(bench.machine.end(How::Clean, 6 * MINUTE), Pause::None);
     assert_eq!(bench.request(), "watch 150 Changes");
     bench.line("DELETED", &object("a", "1", "160"));
     assert_eq!(bench.machine.end(How::Cut, MINUTE), Pause::None);
-    assert_eq!(bench.request(), "watch 160 Changes");
+    assert_eq!(bench.after_a_check(), "watch 160 Changes");
     assert_eq!(bench.heard(), ["+a", "-a Event"]);
 }
 
@@ -131,7 +141,7 @@ fn a_watch_that_ends_at_once_is_backed_off_and_each_time_longer() {
             bench.machine.end(How::Clean, BLINK),
             Pause::Backoff { failures, at_least: Duration::ZERO }
         );
-        assert_eq!(bench.request(), "watch 100 Changes");
+        assert_eq!(bench.after_a_check(), "watch 100 Changes");
     }
     bench.line("BOOKMARK", &bookmark("101"));
     assert_eq!(bench.machine.end(How::Clean, 6 * MINUTE), Pause::None);
@@ -223,11 +233,26 @@ fn a_list_from_a_restored_backup_overwrites() {
     assert_eq!(bench.request(), "watch 40 Changes");
 }
 
+/// Or it would wait for a version that the server may reach by another way.
 #[test]
-fn a_watch_that_was_silent_to_its_end_is_checked_by_a_list() {
+fn a_server_out_of_sight_or_silent_is_asked_whether_it_has_come_as_far_as_we_have() {
+    for how in [How::Clean, How::Cut, How::Silent, How::Unreachable] {
+        let mut bench = Bench::following();
+        bench.machine.end(how, 5 * MINUTE);
+        assert_eq!(bench.request(), "list version=100 continue= limit=1", "{how:?}");
+        // It is not there yet, or not ready.
+        for how in [How::Unreachable, How::Refused { code: 429, retry_after: None }] {
+            assert!(is_backoff(bench.machine.end(how, BLINK)));
+            assert_eq!(bench.request(), "list version=100 continue= limit=1", "{how:?}");
+        }
+        assert_eq!(bench.machine.end(How::TooNew, BLINK), Pause::None);
+        assert_eq!(bench.request(), "list version=- continue= limit=100", "{how:?}");
+    }
     let mut bench = Bench::following();
-    assert_eq!(bench.machine.end(How::Clean, 5 * MINUTE), Pause::None);
-    assert_eq!(bench.request(), "list version=100 continue= limit=100");
+    bench.machine.end(How::Cut, MINUTE);
+    bench.request();
+    bench.machine.end(How::Expired, BLINK);
+    assert_eq!(bench.request(), "list version=100 continue= limit=100", "no page of one");
 }
 
 #[test]
@@ -236,8 +261,9 @@ fn silence_counts_once_a_bookmark_has_come_on_this_stream() {
     assert_eq!(bench.machine.silence_limit(300), Duration::from_secs(330));
     bench.line("BOOKMARK", &bookmark("101"));
     assert_eq!(bench.machine.silence_limit(300), Duration::from_secs(130));
+    assert_eq!(bench.machine.silence_limit(60), Duration::from_secs(90), "the server was to end it before");
     assert_eq!(bench.machine.end(How::Silent, 4 * MINUTE), Pause::None);
-    assert_eq!(bench.request(), "watch 101 Changes");
+    assert_eq!(bench.after_a_check(), "watch 101 Changes");
     assert_eq!(bench.machine.silence_limit(300), Duration::from_secs(330));
 }
 
@@ -247,7 +273,7 @@ fn a_refusal_that_may_pass_keeps_the_version_and_any_other_lists_again() {
     for code in [401, 403, 404, 429, 500, 503, 504] {
         let mut bench = Bench::following();
         assert!(is_backoff(bench.machine.end(refused(code), BLINK)), "{code}");
-        assert_eq!(bench.request(), "watch 100 Changes", "{code}");
+        assert_eq!(bench.after_a_check(), "watch 100 Changes", "{code}");
     }
     for code in [400, 405, 406, 422] {
         let mut bench = Bench::following();
@@ -373,7 +399,7 @@ fn a_streaming_list_ends_with_its_bookmark_on_the_same_stream() {
     assert_eq!(bench.heard(), ["+b", "+a", "synced"]);
     bench.line("MODIFIED", &object("a", "1", "61"));
     assert_eq!(bench.machine.end(How::Cut, MINUTE), Pause::None);
-    assert_eq!(bench.request(), "watch 61 Changes");
+    assert_eq!(bench.after_a_check(), "watch 61 Changes");
 }
 
 #[test]

@@ -105,7 +105,7 @@ async fn a_port_that_is_taken_is_said_and_exits_with_1() {
 
 fn delay(world: &crate::world::World, method: &str, path: &str, delay: Duration) {
     let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
-    server.fault(Fault::Delay { method: method.to_owned(), path: path.to_owned(), times: 1, delay });
+    server.fault(Fault::Delay(delay).on(method, path).times(1));
 }
 
 #[tokio::test]

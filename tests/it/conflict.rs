@@ -107,3 +107,65 @@ async fn a_child_of_another_web_is_not_taken_over() {
     })
     .await;
 }
+
+/// As when our child was deleted, and somebody was faster than we are.
+#[tokio::test]
+async fn a_foreign_object_that_comes_between_two_children_of_ours_is_left_alone_until_it_goes() {
+    on_each(async |world| {
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        for child in ["deployments/mws-web", "services/mws-web"] {
+            let resource = child.split('/').next().unwrap();
+            world.operator().signal("STOP");
+            world.transcript();
+            world.delete(child).await;
+            world.until_gone(child).await;
+            let theirs = world.create(resource, &foreign(child)).await;
+            world.operator().signal("CONT");
+            world.until_condition("web", "Stalled", "True", "NameConflict").await;
+            world.settle().await;
+            assert_eq!(world.get(child).await, theirs);
+            let written = world.transcript();
+            let tried = format!("POST {resource} 409");
+            let is_ours = |line: &String| *line == tried || line == "PATCH mywebservers/web/status 200";
+            assert!(written.iter().all(is_ours), "{written:?}");
+
+            world.delete(child).await;
+            // A touch of ours is a reason to look.
+            world.patch("mywebservers/web", json!({"metadata": {"annotations": {"gone": resource}}})).await;
+            world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+            assert_eq!(world.get(child).await["metadata"]["ownerReferences"][0]["name"], "web");
+        }
+    })
+    .await;
+}
+
+/// Whoever takes the reference away says that the child is not ours any more. It is not taken back, nor made twice, nor
+/// deleted with its former owner; and it is ours again when the reference is there again.
+#[tokio::test]
+async fn a_child_without_our_owner_reference_is_let_go_and_with_it_is_ours_again() {
+    on_each(async |world| {
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        world.transcript();
+        for child in ["deployments/mws-web", "services/mws-web"] {
+            let owners = world.get(child).await["metadata"]["ownerReferences"].clone();
+            let mut without = world.patch(child, json!({"metadata": {"ownerReferences": null}})).await;
+            world.until_condition("web", "Stalled", "True", "NameConflict").await;
+            world.wrote("PATCH mywebservers/web/status 200").await;
+            assert_eq!(world.get(child).await, without);
+
+            without = world.patch(child, json!({"metadata": {"ownerReferences": owners}})).await;
+            world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+            world.wrote("PATCH mywebservers/web/status 200").await;
+            assert_eq!(world.get(child).await, without);
+        }
+        world.patch("services/mws-web", json!({"metadata": {"ownerReferences": null}})).await;
+        world.until_condition("web", "Stalled", "True", "NameConflict").await;
+        world.delete("mywebservers/web").await;
+        world.until_gone("deployments/mws-web").await;
+        world.settle().await;
+        world.get("services/mws-web").await;
+    })
+    .await;
+}

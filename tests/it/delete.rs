@@ -130,6 +130,72 @@ async fn children_of_a_predecessor_are_replaced() {
     .await;
 }
 
+/// The same with a collector, which may be at work when the operator comes back.
+#[tokio::test]
+async fn an_owner_replaced_while_the_operator_was_away_gets_children_of_its_own() {
+    on(&WITH_COLLECTOR, async |world| {
+        with_web(world).await;
+        world.stop_operator().await;
+        world.delete("mywebservers/web").await;
+        let web = world.create_web("web", json!({"image": "nginx:2"})).await;
+        world.spawn_operator(&[]);
+        has_children(world, &web["metadata"]["uid"]).await;
+        let created = created(world);
+        assert_eq!(created.iter().filter(|line| line.ends_with(" 201")).count(), 2, "{created:?}");
+    })
+    .await;
+}
+
+/// Held by a finalizer, so that the operator starts in the middle of it.
+#[tokio::test]
+async fn foreground_deletion_goes_on_while_the_operator_restarts() {
+    on(&WITH_COLLECTOR, async |world| {
+        with_web(world).await;
+        let held = json!({"metadata": {"finalizers": ["example.com/wait"]}});
+        world.patch("deployments/mws-web", held).await;
+        world.settle().await;
+        world.stop_operator().await;
+        world.transcript();
+        world.delete_how("mywebservers/web", json!({"propagationPolicy": "Foreground"})).await;
+        world.until_gone("services/mws-web").await;
+        world.start_operator(&[]).await;
+        assert!(!world.get("mywebservers/web").await["metadata"]["deletionTimestamp"].is_null());
+        world.patch("deployments/mws-web", json!({"metadata": {"finalizers": null}})).await;
+        for what in ["deployments/mws-web", "mywebservers/web"] {
+            world.until_gone(what).await;
+        }
+        world.settle().await;
+        let written = world.transcript();
+        // It may find the Deployment without its owner before the collector does.
+        assert!(written.iter().all(|line| line.starts_with("DELETE deployments/mws-web")), "{written:?}");
+        assert!(world.find("services/mws-web").await.is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn orphans_stay_also_where_the_operator_restarts_meanwhile() {
+    on(&WITH_COLLECTOR, async |world| {
+        with_web(world).await;
+        world.stop_operator().await;
+        let children = ["deployments/mws-web", "services/mws-web"];
+        let mut uids = Vec::new();
+        for child in children {
+            uids.push(world.get(child).await["metadata"]["uid"].clone());
+        }
+        world.delete_how("mywebservers/web", json!({"propagationPolicy": "Orphan"})).await;
+        world.start_operator(&[]).await;
+        world.until_gone("mywebservers/web").await;
+        world.settle().await;
+        for (child, uid) in children.into_iter().zip(uids) {
+            let child = world.get(child).await;
+            assert_eq!(child["metadata"]["uid"], uid);
+            assert!(child["metadata"]["deletionTimestamp"].is_null());
+        }
+    })
+    .await;
+}
+
 async fn has_children(world: &World, uid: &serde_json::Value) {
     for child in ["deployments/mws-web", "services/mws-web"] {
         eventually(&format!("{child} to belong to the new owner"), async || {

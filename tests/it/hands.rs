@@ -19,12 +19,17 @@ pub struct Hands {
 
 /// Asks until there is an answer. Panics when it does not come in time.
 pub async fn eventually<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+    within(PATIENCE, what, ask).await
+}
+
+/// The same with a time of its own.
+pub async fn within<T>(limit: Duration, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(begun.elapsed() < PATIENCE, "waited for {what}, but not after {PATIENCE:?}");
+        assert!(begun.elapsed() < limit, "waited for {what}, but not after {limit:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

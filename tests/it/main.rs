@@ -12,6 +12,7 @@
 mod hands;
 mod operator;
 mod plane;
+mod proxy;
 mod world;
 
 // What the operator does with a MyWebserver.
@@ -29,12 +30,22 @@ mod controller;
 
 // What it takes from the wire.
 mod allocations;
+mod any_bytes;
+mod soak;
+mod traps;
 mod watch;
 mod wire;
 
-// What the embedded API server does as the real one does.
-mod apply;
+// What goes wrong on the way there, and behind it.
+mod network;
+mod outage;
 
 // How it is installed and started.
+mod apiserver;
 mod cli;
 mod manifests;
+
+// What the embedded API server must be like.
+mod apply;
+mod contract;
+mod schemas;

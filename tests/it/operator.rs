@@ -105,6 +105,11 @@ impl Operator {
         .await;
     }
 
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.borrow().id()
+    }
+
     /// Sends it a signal, by name.
     pub fn signal(&self, name: &str) {
         // The shell has `kill` built in, whatever is installed.

@@ -25,7 +25,11 @@ use listwatch::client::{Client, Config};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::sync::OnceCell;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::OnceCell,
+};
 
 use crate::{
     hands::{Hands, eventually},
@@ -35,11 +39,21 @@ use crate::{
 /// A control plane of this process.
 pub struct Plane {
     apiserver: Mutex<Option<Process>>,
-    etcd_port: u16,
+    etcd_ports: [u16; 2],
     port: u16,
+    speaks: Http,
     _others: Mutex<Vec<Process>>,
     // Last, so that it is still there when the processes end.
     dir: TempDir,
+}
+
+/// What kube-apiserver offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Http {
+    /// HTTP/2, and HTTP/1.1 to who cannot do better.
+    Any,
+    /// HTTP/1.1 alone, as behind some load balancers.
+    One,
 }
 
 /// A process that ends with this one.
@@ -53,7 +67,7 @@ impl Process {
     fn spawn(dir: &Path, program: &Path, args: &[String]) -> Process {
         let name = program.file_name().unwrap().to_string_lossy();
         let log = File::options().append(true).create(true).open(dir.join(format!("{name}.log"))).unwrap();
-        let script = r#""$@" </dev/null & child=$!; read -r _; kill -9 $child; wait $child; $CLEAN_UP"#;
+        let script = r#""$@" </dev/null & child=$!; echo $child >"$PID"; read -r _; kill -9 $child; wait $child; $CLEAN_UP"#;
         // Nobody drops the plane that all share, so its files go with the process that all the others need.
         let clean_up = if name == "etcd" { format!("rm -rf {}", dir.display()) } else { String::new() };
         let mut watchdog = Command::new("sh")
@@ -61,6 +75,7 @@ impl Process {
             .arg(program)
             .args(args)
             .env("CLEAN_UP", clean_up)
+            .env("PID", dir.join(format!("{name}.pid")))
             .current_dir(dir)
             .stdin(Stdio::piped())
             .stdout(log.try_clone().unwrap())
@@ -102,12 +117,7 @@ impl Plane {
         static SHARED: OnceCell<Plane> = OnceCell::const_new();
         SHARED
             .get_or_init(async || {
-                let plane = Plane::start().await;
-                let admin = Hands::new(plane.admin());
-                admin.install(&manifests::crd()).await;
-                for object in manifests::rbac() {
-                    admin.install(&object).await;
-                }
+                let plane = Plane::installed(Http::Any).await;
                 // Only now, or the collector finds out about MyWebservers half a minute later.
                 plane.collect();
                 plane
@@ -115,22 +125,26 @@ impl Plane {
             .await
     }
 
-    /// One more, where nothing is installed and nobody collects garbage.
-    pub async fn start() -> Plane {
-        let dir = tempfile::Builder::new().prefix("listwatch-plane-").tempdir().unwrap();
-        let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let etcd = [
-            ("data-dir", "etcd".to_owned()),
-            ("unsafe-no-fsync", "true".to_owned()),
-            ("listen-client-urls", url(etcd_port)),
-            ("advertise-client-urls", url(etcd_port)),
-            ("listen-peer-urls", url(peer_port)),
-            ("initial-advertise-peer-urls", url(peer_port)),
-            ("initial-cluster", format!("default={}", url(peer_port))),
-        ];
-        let etcd = Process::spawn(dir.path(), &binary("etcd"), &flags(&etcd));
+    /// Another one that all tests share, which speaks HTTP/1.1 and where nobody collects garbage.
+    pub async fn shared_http1() -> &'static Plane {
+        static SHARED: OnceCell<Plane> = OnceCell::const_new();
+        SHARED.get_or_init(async || Plane::installed(Http::One).await).await
+    }
 
+    /// One more, where the operator is installed and nobody collects garbage.
+    pub async fn installed(speaks: Http) -> Plane {
+        let plane = Plane::start(speaks).await;
+        let admin = Hands::new(plane.admin());
+        admin.install(&manifests::crd()).await;
+        for object in manifests::rbac() {
+            admin.install(&object).await;
+        }
+        plane
+    }
+
+    /// One more, where nothing is installed and nobody collects garbage.
+    pub async fn start(speaks: Http) -> Plane {
+        let dir = tempfile::Builder::new().prefix("listwatch-plane-").tempdir().unwrap();
         let key = KeyPair::generate().unwrap();
         let audit = json!({
             "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", "ResponseStarted"],
@@ -145,16 +159,39 @@ impl Plane {
         ] {
             fs::write(dir.path().join(name), text).unwrap();
         }
-        let plane =
-            Plane { apiserver: Mutex::default(), etcd_port, port, _others: Mutex::new(vec![etcd]), dir };
+        let plane = Plane {
+            apiserver: Mutex::default(),
+            etcd_ports: [free_port(), free_port()],
+            port: free_port(),
+            speaks,
+            _others: Mutex::default(),
+            dir,
+        };
+        plane.start_etcd();
         plane.start_apiserver().await;
         plane
+    }
+
+    /// Starts etcd, which goes on from the data that are there.
+    pub fn start_etcd(&self) {
+        let [client, peer] = self.etcd_ports.map(|port| format!("http://127.0.0.1:{port}"));
+        let flag = [
+            ("data-dir", "etcd".to_owned()),
+            ("unsafe-no-fsync", "true".to_owned()),
+            ("listen-client-urls", client.clone()),
+            ("advertise-client-urls", client),
+            ("listen-peer-urls", peer.clone()),
+            ("initial-advertise-peer-urls", peer.clone()),
+            ("initial-cluster", format!("default={peer}")),
+        ];
+        let etcd = Process::spawn(self.dir.path(), &binary("etcd"), &flags(&flag));
+        self._others.lock().unwrap().push(etcd);
     }
 
     /// Starts kube-apiserver, and waits until it is ready.
     pub async fn start_apiserver(&self) {
         let flag = [
-            ("etcd-servers", format!("http://127.0.0.1:{}", self.etcd_port)),
+            ("etcd-servers", format!("http://127.0.0.1:{}", self.etcd_ports[0])),
             ("bind-address", "127.0.0.1".to_owned()),
             ("secure-port", self.port.to_string()),
             ("cert-dir", "certs".to_owned()),
@@ -168,6 +205,7 @@ impl Plane {
             ("disable-admission-plugins", "ServiceAccount".to_owned()),
             ("audit-policy-file", "audit.yaml".to_owned()),
             ("audit-log-path", "audit.log".to_owned()),
+            ("disable-http2-serving", (self.speaks == Http::One).to_string()),
         ];
         let process = Process::spawn(self.dir.path(), &binary("kube-apiserver"), &flags(&flag));
         *self.apiserver.lock().unwrap() = Some(process);
@@ -189,6 +227,42 @@ impl Plane {
     /// As `kill -9` does.
     pub fn kill_apiserver(&self) {
         drop(self.apiserver.lock().unwrap().take());
+    }
+
+    /// Sends a signal to the `etcd` or the `kube-apiserver` of this plane.
+    pub fn signal(&self, program: &str, signal: &str) {
+        let pid = fs::read_to_string(self.dir.path().join(format!("{program}.pid"))).unwrap();
+        let kill = format!("kill -{signal} {pid}");
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{program}: {kill}");
+    }
+
+    /// As `kill -9` does, and waits until nobody listens.
+    pub async fn kill_etcd(&self) {
+        self.signal("etcd", "KILL");
+        let address = ("127.0.0.1", self.etcd_ports[0]);
+        eventually("etcd to be gone", async || TcpStream::connect(address).await.err()).await;
+    }
+
+    /// Copies the data of an etcd that does not run.
+    pub fn copy_data(&self, from: &str, to: &str) {
+        let [from, to] = [from, to].map(|name| self.dir.path().join(name));
+        let _ = fs::remove_dir_all(&to);
+        let copied = Command::new("cp").arg("-a").args([&from, &to]).status().unwrap();
+        assert!(copied.success(), "cp {} {}", from.display(), to.display());
+    }
+
+    /// Asks etcd itself, through its JSON gateway.
+    pub async fn etcd(&self, path: &str, body: &Value) -> Value {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.etcd_ports[0])).await.unwrap();
+        let body = body.to_string();
+        // In HTTP/1.0 the answer ends with its connection, and has no chunks.
+        let head = format!("POST {path} HTTP/1.0\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all((head + &body).as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(" 200 "), "{path}: {answer}");
+        serde_json::from_str(body).unwrap()
     }
 
     /// Starts kube-controller-manager, for its collectors.
@@ -213,6 +287,14 @@ impl Plane {
         ];
         let process = Process::spawn(self.dir.path(), &binary("kube-controller-manager"), &flags(&flag));
         self._others.lock().unwrap().push(process);
+    }
+
+    /// For people.
+    pub fn name(&self) -> &'static str {
+        match self.speaks {
+            Http::Any => "real",
+            Http::One => "real, HTTP/1.1",
+        }
     }
 
     pub fn url(&self) -> String {

@@ -110,6 +110,86 @@ async fn a_full_quota_is_a_condition_and_is_tried_again() {
     .await;
 }
 
+/// A policy of the cluster that wants fewer replicas than the MyWebserver asks for. We do not give in, but the two of us
+/// shall not write without end.
+#[tokio::test]
+async fn an_admission_that_changes_what_we_write_is_said_and_not_fought() {
+    on(&[Kind::Real], async |world| {
+        world.start_operator(&[]).await;
+        let name = format!("one-replica-{}", world.namespace);
+        let api = "/apis/admissionregistration.k8s.io/v1";
+        let one = "Object{spec: Object.spec{replicas: 1}}";
+        let policy = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "matchConstraints": {"resourceRules": [{
+                    "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"],
+                    "operations": ["CREATE", "UPDATE"],
+                }]},
+                "failurePolicy": "Fail", "reinvocationPolicy": "Never",
+                "mutations": [{
+                    "patchType": "ApplyConfiguration", "applyConfiguration": {"expression": one},
+                }],
+            },
+        });
+        let here = json!({"matchLabels": {"kubernetes.io/metadata.name": world.namespace}});
+        let binding = json!({
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "matchResources": {"namespaceSelector": here}},
+        });
+        for (resource, object) in
+            [("mutatingadmissionpolicies", policy), ("mutatingadmissionpolicybindings", binding)]
+        {
+            world.try_create(&format!("{api}/{resource}"), &object).await.unwrap();
+        }
+        // It is in force when it changes somebody else's write.
+        eventually("the policy to be in force", async || {
+            let probe = json!({
+                "metadata": {"name": "probe"},
+                "spec": {
+                    "replicas": 3, "selector": {"matchLabels": {"app": "probe"}},
+                    "template": {
+                        "metadata": {"labels": {"app": "probe"}},
+                        "spec": {"containers": [{"name": "probe", "image": "probe"}]},
+                    },
+                },
+            });
+            let path = world.path("deployments") + "?dryRun=All";
+            let answer = world.try_create(&path, &probe).await.unwrap();
+            (answer["spec"]["replicas"] == 1).then_some(())
+        })
+        .await;
+
+        world.create_web("web", json!({"image": "nginx", "replicas": 3})).await;
+        let said = world.until_condition("web", "Ready", "False", "ReconcileFailed").await;
+        let message = said["message"].as_str().unwrap();
+        assert!(message.contains("undoes our change of \"/spec/replicas\""), "{message}");
+        let undone = ["WARN", "something in the API server undoes our change"];
+        world.operator().until_logged(&undone).await;
+        // It is tried again later each time, and the log says so once.
+        let retried = ["reconcile failed again", "undoes our change"];
+        world.operator().until_logged(&retried).await;
+        let log = world.operator().log();
+        let times =
+            |texts: &[&str]| log.lines().filter(|line| texts.iter().all(|text| line.contains(text))).count();
+        assert_eq!(times(&undone), 1);
+        assert_eq!(times(&["drift corrected", "/web\""]), 0, "it was not");
+        let written = world.transcript();
+        let count = |what: &str| written.iter().filter(|line| line.contains(what)).count();
+        assert!(count("PATCH deployments") <= 8, "a fight: {written:?}");
+        assert_eq!((count("POST deployments 201"), count("POST services 201")), (1, 1));
+        assert!(count("/status") <= 2, "{written:?}");
+
+        for resource in ["mutatingadmissionpolicybindings", "mutatingadmissionpolicies"] {
+            let path = format!("{api}/{resource}/{name}");
+            world.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
+        }
+        world.until("deployments/mws-web", |deployment| deployment["spec"]["replicas"] == 3).await;
+        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn in_a_namespace_that_is_being_deleted_nothing_is_made() {
     on(&[Kind::EmbeddedWithControllers, Kind::Real], async |world| {

@@ -125,3 +125,35 @@ async fn a_put_through_v1_loses_nothing() {
     })
     .await;
 }
+
+/// Two teams, one of which still speaks v1: each writes what it means, and neither undoes the other's change.
+#[tokio::test]
+async fn v1_and_v2_written_in_turn_are_one_object() {
+    on_each(async |world| {
+        with_web(world).await;
+        let v2 = world.path("mywebservers/web");
+        let v1 = v2.replace("/v2/", "/v1/");
+        for (path, spec, what) in [
+            (&v1, json!({"image": "nginx:2"}), "PATCH deployments/mws-web 200"),
+            (&v2, json!({"replicas": 3}), "PATCH deployments/mws-web 200"),
+            (&v1, json!({"port": 81}), "PATCH deployments/mws-web 200\nPATCH services/mws-web 200"),
+            (&v2, json!({"image": "nginx:3"}), "PATCH deployments/mws-web 200"),
+            // The same again, in the other version: nothing new is asked for.
+            (&v1, json!({"image": "nginx:3"}), ""),
+        ] {
+            world
+                .send(Method::PATCH, path, "application/merge-patch+json", &json!({"spec": spec}))
+                .await
+                .unwrap();
+            let status = if what.is_empty() { "" } else { "PATCH mywebservers/web/status 200" };
+            world.wrote(&format!("{what}\n{status}")).await;
+        }
+        let deployment = world.get("deployments/mws-web").await;
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(deployment["spec"]["replicas"], 3);
+        assert_eq!(container["image"], "nginx:3");
+        assert_eq!(container["ports"][0]["containerPort"], 81);
+        assert_eq!(world.get("services/mws-web").await["spec"]["ports"][0]["port"], 81);
+    })
+    .await;
+}

@@ -54,7 +54,7 @@ async fn a_deletion_that_no_watch_told_is_found_by_the_next_list() {
         server.fault(Fault::StallWatches);
         world.delete("mywebservers/web").await;
         server.fault(Fault::ExpireHistory);
-        server.fault(Fault::ResumeWatches);
+        server.end_faults();
         server.fault(Fault::Restart);
         world.until_gone("deployments/mws-web").await;
         world.until_gone("services/mws-web").await;

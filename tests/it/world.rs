@@ -31,7 +31,7 @@ use crate::{
     hands::{Hands, eventually},
     manifests,
     operator::Operator,
-    plane::{self, Plane},
+    plane::{self, Http, Plane},
 };
 
 /// The name of the operator's ServiceAccount.
@@ -55,6 +55,8 @@ pub enum Kind {
     EmbeddedWithControllers,
     /// The real one that all tests share.
     Real,
+    /// Another that all tests share, which speaks HTTP/1.1 alone.
+    RealHttp1,
     /// Our own, where nothing is installed. The script does it, and makes the namespace.
     EmbeddedBare,
     /// A real one for this test alone, where nothing is installed and nobody collects garbage.
@@ -65,14 +67,14 @@ pub enum Kind {
 
 impl Kind {
     fn is_real(self) -> bool {
-        matches!(self, Kind::Real | Kind::RealBare | Kind::RealPaged)
+        matches!(self, Kind::Real | Kind::RealHttp1 | Kind::RealBare | Kind::RealPaged)
     }
 }
 
 pub enum Server {
     Embedded(Box<ApiServer>),
     Shared(&'static Plane),
-    Own(Box<Plane>),
+    Own(Rc<Plane>),
 }
 
 /// One server, and one operator in one namespace.
@@ -81,9 +83,11 @@ pub struct World {
     operator: RefCell<Option<Rc<Operator>>>,
     pub server: Server,
     pub hands: Hands,
+    /// Where the operator finds the server, if not where it is.
+    pub detour: RefCell<Option<String>>,
     /// The service account's, with its `token`.
     pub dir: TempDir,
-    name: String,
+    pub name: String,
     lists: Lists,
     /// Whose requests are the operator's.
     user: RefCell<String>,
@@ -186,7 +190,8 @@ impl World {
                 Server::Embedded(Box::new(server))
             }
             Kind::Real => Server::Shared(Plane::shared().await),
-            Kind::RealBare | Kind::RealPaged => Server::Own(Box::new(Plane::start().await)),
+            Kind::RealHttp1 => Server::Shared(Plane::shared_http1().await),
+            Kind::RealBare | Kind::RealPaged => Server::Own(Rc::new(Plane::start(Http::Any).await)),
         };
         let world = World::new(server, lists);
         match kind {
@@ -194,10 +199,20 @@ impl World {
                 world.install(&manifests::crd()).await;
                 world.make_namespace().await;
             }
-            Kind::Real => world.make_namespace().await,
+            Kind::Real | Kind::RealHttp1 => world.make_namespace().await,
             Kind::EmbeddedBare | Kind::RealBare | Kind::RealPaged => {}
         }
         world
+    }
+
+    /// A world of each list mode in this plane, where the operator is installed.
+    pub async fn both_in(plane: &Rc<Plane>) -> [World; 2] {
+        let worlds =
+            [Lists::Paged, Lists::Streaming].map(|lists| World::new(Server::Own(Rc::clone(plane)), lists));
+        for world in &worlds {
+            world.make_namespace().await;
+        }
+        worlds
     }
 
     fn new(server: Server, lists: Lists) -> World {
@@ -206,7 +221,7 @@ impl World {
                 let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
                 ("embedded", Client::new(config).unwrap())
             }
-            Server::Shared(plane) => ("real", plane.admin()),
+            Server::Shared(plane) => (plane.name(), plane.admin()),
             Server::Own(plane) => ("real, alone", plane.admin()),
         };
         let namespace = format!("t-{}", plane::unique());
@@ -214,6 +229,7 @@ impl World {
             name: format!("{name}, {lists:?}, namespace {namespace}"),
             hands: Hands { client, namespace },
             server,
+            detour: RefCell::default(),
             dir: TempDir::new().unwrap(),
             operator: RefCell::default(),
             lists,
@@ -346,7 +362,8 @@ impl World {
             all.push("--streaming-lists");
         }
         all.extend(args);
-        let operator = Operator::start(&self.url(), self.dir.path(), &all);
+        let address = self.detour.borrow().clone().unwrap_or_else(|| self.url());
+        let operator = Operator::start(&address, self.dir.path(), &all);
         *self.operator.borrow_mut() = Some(Rc::new(operator));
     }
 
@@ -487,7 +504,7 @@ impl World {
     }
 
     /// Nothing went wrong that no script is about.
-    fn ends_well(&self) {
+    pub fn ends_well(&self) {
         if let Some(operator) = &*self.operator.borrow() {
             assert!(!operator.log().contains("panicked"), "the operator panicked");
         }

@@ -166,6 +166,17 @@ async fn an_answer_has_a_deadline_and_an_open_stream_has_none() {
     timeout(2 * deadline, body.chunk()).await.expect_err("a quiet stream");
 }
 
+/// Each attempt at a server that is frozen takes until it is given up. A minute went by before anybody was told.
+#[tokio::test]
+async fn what_has_a_deadline_is_not_sent_again_past_it() {
+    let (client, script, _server) = client(&[HANG_UP, FINE]).await;
+    let mut config = Config::new(client.server(), b"", "").expect("a config");
+    config.request_timeout = REPEAT_PAUSE / 2;
+    let client = Client::new(config).expect("a client");
+    client.send(request(Method::GET)).await.expect_err("no answer");
+    assert_eq!(script.asked(), ["GET /x"]);
+}
+
 /// There was one limit for all, four times what the Pod may take.
 #[tokio::test]
 async fn an_answer_larger_than_its_limit_is_not_read() {

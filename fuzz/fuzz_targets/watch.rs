@@ -1,0 +1,8 @@
+//! A watch sends these bytes; the first two say where they are cut.
+#![no_main]
+
+#[allow(dead_code)]
+#[path = "../../tests/it/any_bytes/properties.rs"]
+mod properties;
+
+libfuzzer_sys::fuzz_target!(|input: (u16, &[u8])| properties::watch(input.1, input.0.into()));

@@ -1,0 +1,368 @@
+//! Each fault, as it looks from the other end of the wire. What real servers send was measured on kube-apiserver 1.36,
+//! and for older ones read from their sources.
+
+use std::num::NonZeroUsize;
+
+use super::*;
+use crate::apiserver::{Planned, fault_names};
+
+/// Nothing is in here at the start.
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+
+fn planned(text: &str) -> Planned {
+    text.parse().expect(text)
+}
+
+async fn world(faults: &[&str]) -> World {
+    let world = World::with(quiet()).await;
+    for text in faults {
+        world.server.fault(planned(text));
+    }
+    world
+}
+
+/// What comes first, from an HTTP/1.1 connection: the head in lower case, and the body so far.
+async fn answered(world: &World, line: &str, body: &str) -> (String, String) {
+    let mut stream = world.connect().await;
+    let token = world.server.token();
+    let length = body.len();
+    let request = format!(
+        "{line} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).await.expect("a connection");
+    let mut answer = Vec::new();
+    // A stream that is cut is an error, and is what we want to see.
+    let _ = stream.read_to_end(&mut answer).await;
+    let answer = String::from_utf8(answer).expect("text");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
+    (head.to_lowercase(), body.to_owned())
+}
+
+#[tokio::test]
+async fn a_request_can_be_answered_with_an_error_of_the_real_server() {
+    let status = |code: u16, reason: &str, message: &str| {
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message,
+            "reason": reason, "code": code})
+    };
+    for (fault, head, body) in [
+        (
+            "too-many-requests,retry-after=7",
+            "429 Too Many Requests, text/plain; charset=utf-8, Retry-After: 7",
+            json!("Too many requests, please try again later.\n"),
+        ),
+        (
+            "unavailable",
+            "503 Service Unavailable, application/json, Retry-After: 1",
+            status(503, "ServiceUnavailable", "apiserver is shutting down"),
+        ),
+        (
+            "internal-error",
+            "500 Internal Server Error, application/json",
+            status(500, "InternalError", "Internal error occurred: a fault on demand"),
+        ),
+        (
+            "expired",
+            "410 Gone, application/json",
+            status(410, "Expired", "The resourceVersion for the provided list is too old."),
+        ),
+        ("gone", "410 Gone, application/json", status(410, "Gone", "too old resource version")),
+    ] {
+        let world = world(&[fault]).await;
+        let (answered, text) = answered(&world, &format!("GET {CONFIG_MAPS}"), "").await;
+        let mut parts = head.split(", ");
+        let first = parts.next().unwrap_or_default().to_lowercase();
+        assert!(answered.starts_with(&format!("http/1.1 {first}")), "{fault}: {answered}");
+        for part in parts {
+            assert!(answered.contains(&part.to_lowercase()), "{fault}: no {part} in {answered}");
+        }
+        let said = serde_json::from_str(&text).unwrap_or(json!(text));
+        assert_eq!(said, body, "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_can_answer_instead_in_html() {
+    let world = world(&["html"]).await;
+    let (head, body) = answered(&world, &format!("GET {CONFIG_MAPS}"), "").await;
+    assert!(
+        head.starts_with("http/1.1 502 bad gateway") && head.contains("content-type: text/html"),
+        "{head}"
+    );
+    assert!(body.starts_with("<html>") && body.contains("502 Bad Gateway"), "{body}");
+}
+
+#[tokio::test]
+async fn a_fault_meets_whom_it_is_for_and_as_often_as_it_says() {
+    let world = world(&["internal-error,path=/configmaps,method=post,times=2"]).await;
+    assert_eq!(world.get(CONFIG_MAPS).await.0, 200);
+    assert_eq!(world.post(SECRETS, config_map("a", json!({}))).await.0, 201);
+    let mut statuses = Vec::new();
+    for _ in 0..3 {
+        statuses.push(world.post(CONFIG_MAPS, config_map("a", json!({}))).await.0);
+    }
+    assert_eq!(statuses, [500, 500, 201]);
+}
+
+#[tokio::test]
+async fn writes_can_be_denied_by_admission_and_by_a_quota() {
+    let world =
+        world(&["deny,webhook=no.example.com,message=not on a Friday, never,method=PATCH", "quota"]).await;
+    let (status, body) = world.post(CONFIG_MAPS, config_map("a", json!({}))).await;
+    let message = "configmaps \"a\" is forbidden: exceeded quota: full, requested: configmaps=1, used: configmaps=1, limited: configmaps=1";
+    assert_eq!((status, &body["message"]), (403, &json!(message)));
+    assert_eq!(
+        (&body["reason"], &body["details"]),
+        (&json!("Forbidden"), &json!({"name": "a", "kind": "configmaps"}))
+    );
+    let (status, body) = world.merge(&format!("{CONFIG_MAPS}/a"), json!({})).await;
+    let message = "admission webhook \"no.example.com\" denied the request: not on a Friday, never";
+    assert_eq!((status, &body["message"], &body["reason"]), (403, &json!(message), &json!("Forbidden")));
+    assert_eq!(body.get("details"), None);
+    assert_eq!(world.get(CONFIG_MAPS).await.0, 200, "who reads is not admitted");
+}
+
+#[tokio::test]
+async fn a_write_can_take_effect_and_its_answer_be_lost() {
+    let world = world(&["lose-answer,method=POST,times=1"]).await;
+    let lost =
+        world.request(Method::POST, CONFIG_MAPS).body(config_map("a", json!({})).to_string()).send().await;
+    assert!(lost.is_err(), "{lost:?}");
+    assert_eq!(world.get(&format!("{CONFIG_MAPS}/a")).await.0, 200);
+    assert_eq!(answered(&world, &format!("GET {CONFIG_MAPS}/a"), "").await.0.get(9..12), Some("200"));
+    world.server.fault(Fault::LoseAnswer);
+    let (head, body) = answered(&world, &format!("DELETE {CONFIG_MAPS}/a"), "").await;
+    assert_eq!((head, body), (String::new(), String::new()), "over HTTP/1.1 nothing comes at all");
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_can_be_slow_or_not_come() {
+    let world = world(&["slow,time=2s,path=/secrets", "silence,path=/configmaps"]).await;
+    let started = tokio::time::Instant::now();
+    assert_eq!(world.get("/api/v1/secrets").await.0, 200);
+    assert_eq!(started.elapsed().as_secs(), 2);
+    let body = "x".repeat(2 * 1024 * 1024);
+    let silent = world.request(Method::POST, CONFIG_MAPS).body(body).send();
+    let silent = tokio::time::timeout(Duration::from_secs(600), silent).await;
+    assert!(silent.is_err(), "{silent:?}");
+    assert_eq!(world.get("/version").await.0, 200, "the others are served");
+}
+
+/// The events of a watch until it ends, one in each line.
+async fn told(world: &World, query: &str) -> Vec<String> {
+    let mut watch = world.watch(&format!("{SECRETS}?watch=1{query}")).await;
+    let mut told = Vec::new();
+    loop {
+        told.push(watch.next().await);
+        if told.last().is_some_and(|last| last == "end" || last == "CUT") {
+            return told;
+        }
+    }
+}
+
+#[tokio::test]
+async fn watches_end_in_every_way_that_there_is() {
+    let expired = "ERROR 410 \"too old resource version: 17 (18)\"";
+    for (fault, end) in [
+        ("end-watches", vec!["end"]),
+        ("cut-watches", vec!["CUT"]),
+        ("expire-watches", vec![expired, "end"]),
+        ("gone-watches", vec![expired, "end"]),
+    ] {
+        let world = World::with(quiet()).await;
+        for name in ["a", "b"] {
+            world.post(SECRETS, config_map(name, json!({}))).await;
+        }
+        // Those that are open, at once.
+        let mut watch = world.watch(&format!("{SECRETS}?watch=1")).await;
+        assert_eq!([watch.next().await, watch.next().await], ["ADDED a", "ADDED b"]);
+        world.server.fault(planned(&format!("{fault},path=/pods")));
+        world.server.fault(planned(fault));
+        for end in &end {
+            let next = watch.next().await;
+            let (next, end) = (next.split(':').next(), end.split(':').next());
+            assert_eq!(next, end, "{fault}");
+        }
+        assert_eq!(world.server.server.faults.list(), "", "{fault} is over");
+        // Those that come, after some lines.
+        for (lines, before) in [(0, vec![]), (1, vec!["ADDED a"])] {
+            world.server.fault(planned(&format!("{fault},lines={lines},times=1")));
+            let told: Vec<_> = told(&world, "").await;
+            assert_eq!(told.len(), before.len() + end.len(), "{fault}: {told:?}");
+            assert_eq!(told[..before.len()], before, "{fault}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_expires_says_so_in_old_words_or_new() {
+    for (fault, reason) in [("expire-watches", "Expired"), ("gone-watches", "Gone")] {
+        let world = world(&[&format!("{fault},lines=0")]).await;
+        let mut watch = world.watch(&format!("{SECRETS}?watch=1&resourceVersion=1")).await;
+        let line = watch.line().await.expect(fault);
+        let message = "too old resource version: 1 (2)";
+        let object = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": message, "reason": reason, "code": 410});
+        assert_eq!(line, json!({"type": "ERROR", "object": object}));
+        assert_eq!(watch.line().await, None);
+    }
+}
+
+#[tokio::test]
+async fn a_watch_can_be_dropped_as_too_slow_and_loses_nothing_when_it_comes_back() {
+    let world = world(&["drop-slow-watches,times=1"]).await;
+    let (_, list) = world.get(SECRETS).await;
+    let path = format!("{SECRETS}?watch=1&resourceVersion={}", version(&list));
+    let mut watch = world.watch(&path).await;
+    world.post(SECRETS, config_map("a", json!({}))).await;
+    assert_eq!(watch.next().await, "end", "clean, and without a word");
+    assert_eq!(world.watch(&path).await.next().await, "ADDED a");
+}
+
+#[tokio::test]
+async fn a_stalled_watch_goes_on_when_faults_end() {
+    let world = world(&[]).await;
+    let path = format!("{CONFIG_MAPS}?watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan");
+    let (mut open, mut other) = (world.watch(&path).await, world.watch("/api/v1/secrets?watch=1").await);
+    world.server.fault(planned("stall-watches,path=/configmaps"));
+    let mut later = world.watch(&path).await;
+    for path in [CONFIG_MAPS, SECRETS] {
+        world.post(path, config_map("a", json!({}))).await;
+    }
+    assert_eq!(other.next().await, "ADDED a");
+    for watch in [&mut open, &mut later] {
+        assert!(tokio::time::timeout(Duration::from_millis(20), watch.next()).await.is_err());
+    }
+    world.server.end_faults();
+    assert_eq!([open.next().await, later.next().await], ["ADDED a", "ADDED a"]);
+}
+
+#[tokio::test]
+async fn bookmarks_and_streaming_lists_can_be_those_of_older_servers() {
+    const STREAMING: &str =
+        "&allowWatchBookmarks=1&timeoutSeconds=1&sendInitialEvents=1&resourceVersionMatch=NotOlderThan";
+    assert_eq!(told(&world(&[]).await, STREAMING).await, ["BOOKMARK initial", "end"]);
+    assert_eq!(told(&world(&["no-bookmarks"]).await, STREAMING).await, ["end"]);
+    assert_eq!(told(&world(&["ignore-streaming-lists"]).await, STREAMING).await, ["end"]);
+    let world = world(&["no-streaming-lists"]).await;
+    let (status, body) = world.get(&format!("{SECRETS}?watch=1{STREAMING}")).await;
+    assert_eq!((status, &body["reason"]), (422, &json!("Invalid")));
+    let text =
+        "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+    assert_eq!(
+        body["details"]["causes"],
+        json!([{"reason": "FieldValueForbidden", "message": text, "field": "sendInitialEvents"}])
+    );
+    assert_eq!(told(&world, "&allowWatchBookmarks=1&timeoutSeconds=1").await, ["end"], "nor is there a mark");
+}
+
+#[tokio::test]
+async fn a_stream_can_come_in_pieces_of_one_byte() {
+    let world = world(&["chunks"]).await;
+    world.post(SECRETS, config_map("日本", json!({}))).await;
+    world.post(SECRETS, config_map("a", json!({"x": "y"}))).await;
+    let (_, body) = answered(&world, &format!("GET {SECRETS}?watch=1&timeoutSeconds=1"), "").await;
+    assert!(body.starts_with("1\r\n{\r\n1\r\n\"\r\n1\r\nt\r\n"), "{body}");
+    assert!(body.ends_with("1\r\n\n\r\n0\r\n\r\n"), "{body}");
+    assert_eq!(world.server.server.faults.of_watch("").chunk_bytes(), NonZeroUsize::new(1));
+}
+
+#[tokio::test]
+async fn a_restored_backup_brings_back_old_objects_and_old_versions() {
+    let world = world(&[]).await;
+    world.install_widgets().await;
+    world.post(CONFIG_MAPS, config_map("kept", json!({}))).await;
+    world.post(CONFIG_MAPS, config_map("deleted", json!({}))).await;
+    let (_, then) = world.get(CONFIG_MAPS).await;
+    world.server.fault(Fault::Backup);
+    world.post(CONFIG_MAPS, config_map("lost", json!({}))).await;
+    world.delete(&format!("{CONFIG_MAPS}/deleted")).await;
+    world.merge(&format!("{CONFIG_MAPS}/kept"), json!({"metadata": {"labels": {"x": "y"}}})).await;
+    let (_, before) = world.get(CONFIG_MAPS).await;
+    let mut open = world.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", version(&before))).await;
+    world.server.fault(Fault::Restore);
+    assert_eq!(open.next().await, "CUT");
+    // The client's own connection may still be about to be closed.
+    let (_, after) = answered(&world, &format!("GET {CONFIG_MAPS}"), "").await;
+    let after: Value = serde_json::from_str(&after).expect("a list");
+    assert_eq!(after, then);
+    assert!(version(&after) < version(&before));
+    // Who resumes from the lost future hears nothing until the versions are there again.
+    let mut watch = world.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", version(&before))).await;
+    for name in ["one", "two", "three", "four"] {
+        world.post(CONFIG_MAPS, config_map(name, json!({}))).await;
+    }
+    assert_eq!(watch.next().await, "ADDED four");
+    assert_eq!(world.get(WIDGETS).await.0, 200);
+    // Without a backup, the start.
+    let world = self::world(&[]).await;
+    world.install_widgets().await;
+    world.server.fault(Fault::Restore);
+    assert_eq!(answered(&world, &format!("GET {WIDGETS}"), "").await.1, "404 page not found\n");
+}
+
+#[tokio::test]
+async fn an_administrator_plans_lists_and_ends_faults_by_a_path() {
+    let world = world(&["internal-error,path=/listwatch"]).await;
+    let path = "/listwatch/faults";
+    let post = async |body: &'static str| {
+        let answer = world.request(Method::POST, path).body(body).send().await.expect("an answer");
+        (answer.status().as_u16(), answer.text().await.expect("a body"))
+    };
+    let body = "cut-watches\n\nslow,time=5s,path=/pods,times=3\n";
+    assert_eq!(post(body).await, (201, "2 planned\n".to_owned()), "no fault meets this path");
+    let list = "internal-error,path=/listwatch\nslow,time=5s,path=/pods,times=3  (3 left)\n";
+    assert_eq!(world.get(path).await, (200, json!(list)));
+    assert_eq!(world.delete(path).await, (200, json!("all ended\n")));
+    assert_eq!(world.get(path).await, (200, json!("")));
+    for (body, error) in [
+        ("", "the body names no fault"),
+        ("restart\nnope", "line 2: \\\"nope\\\" is no fault; there are end-watches,"),
+    ] {
+        let (status, said) = post(body).await;
+        assert!(status == 400 && said.contains(error), "{body}: {said}");
+    }
+    assert_eq!(world.call(Method::PUT, path, "", Value::Null).await.0, 405);
+    let other = world.server.new_token("jane");
+    let url = format!("{}{path}", world.server.url());
+    for (token, wanted) in [(other.as_str(), 403), ("nope", 401)] {
+        let answer =
+            world.http.post(&url).bearer_auth(token).body("restart").send().await.expect("an answer");
+        assert_eq!(answer.status(), wanted);
+    }
+    assert_eq!(world.http.get(&url).send().await.expect("an answer").status(), 403);
+}
+
+#[test]
+fn a_fault_that_cannot_be_is_refused_with_what_can() {
+    for (text, error) in [
+        ("", "\"\" is no fault; there are end-watches"),
+        ("cut-watch", "\"cut-watch\" is no fault; there are end-watches"),
+        ("cut-watches,pods", "\"pods\" should be KEY=VALUE"),
+        ("cut-watches,method=GET", "cut-watches takes no \"method\", but path, times, lines"),
+        ("stall-watches,lines=1", "stall-watches takes no \"lines\", but path, times"),
+        ("restart,times=2", "restart takes no \"times\": it takes nothing"),
+        ("too-many-requests,retry-after=soon", "retry-after=soon: must be a whole number"),
+        (
+            "too-many-requests,body=x",
+            "too-many-requests takes no \"body\", but retry-after, path, times, method",
+        ),
+        ("expired,times=0", "times=0: must be 1 or more"),
+        ("slow,time=2", "time=2: "),
+        ("html,status=99", "status=99: must be a number from 200 to 599"),
+        ("html,status=99999", "status=99999: must be a whole number"),
+    ] {
+        let said = text.parse::<Planned>().expect_err(text);
+        assert!(said.starts_with(error), "{text}: {said}");
+    }
+}
+
+#[test]
+fn every_name_that_is_shown_can_be_written_as_it_is_shown() {
+    let names = fault_names();
+    assert_eq!(names.lines().count(), 25, "{names}");
+    for line in names.lines() {
+        let text = line.split_whitespace().next().expect("a name");
+        assert!(text.parse::<Planned>().is_ok(), "{text}");
+        assert!(line.chars().count() <= 120, "{line}");
+    }
+}

@@ -1,0 +1,186 @@
+//! `listwatch apiserver`: the embedded API server alone, for kubectl and for programs that want an API server to try.
+
+use std::{
+    fs::{self, File, Permissions},
+    io::{self, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use tempfile::TempDir;
+use tracing::Level;
+
+use super::{Failure, log::Log, manifests};
+use crate::{
+    apiserver::{ApiServer, Options, Planned, fault_names},
+    client::{Client, Config},
+    shutdown::Stop,
+};
+
+/// What is written for kubectl.
+pub(super) const KUBECONFIG: &str = "kubeconfig";
+/// What a kubeconfig of ours begins with, by which we know that it may be overwritten.
+const OURS: &str = "# Written by listwatch apiserver, which overwrites it at its next start.\n";
+
+/// Run the embedded API server alone, for kubectl and for tests
+#[derive(Debug, Args)]
+#[command(
+    after_help = "It lives on 127.0.0.1 and in memory: nothing is kept. While it runs, faults are planned, listed and ended at\n\
+    /listwatch/faults, in the words of --fault, one in each line:\n\n  \
+      echo cut-watches,path=/pods | kubectl create --raw /listwatch/faults -f -\n  \
+      kubectl get --raw /listwatch/faults\n  \
+      kubectl delete --raw /listwatch/faults"
+)]
+pub(super) struct Apiserver {
+    /// Port on 127.0.0.1; 0 for any
+    #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0)]
+    port: u16,
+    /// YAML or JSON file, or directory of such files, with objects to create at the start: CRDs first, then Namespaces
+    #[arg(long, value_name = "DIR", env = "LISTWATCH_MANIFESTS")]
+    manifests: Option<PathBuf>,
+    /// File to write a kubeconfig to. Without it: to a directory that goes with the server
+    #[arg(long, value_name = "FILE", env = "LISTWATCH_KUBECONFIG_OUT")]
+    kubeconfig_out: Option<PathBuf>,
+    /// Something that goes wrong from the start, such as too-many-requests,path=/pods,times=3; repeated, or with ; between. --fault help lists them all
+    #[arg(long, value_name = "FAULT", env = "LISTWATCH_FAULT", value_delimiter = ';', value_parser = parse_fault)]
+    fault: Vec<Fault>,
+    #[command(flatten)]
+    log: Log,
+}
+
+#[derive(Clone, Debug)]
+enum Fault {
+    Help,
+    Planned(Box<Planned>),
+}
+
+fn parse_fault(text: &str) -> Result<Fault, String> {
+    if text == "help" {
+        return Ok(Fault::Help);
+    }
+    let planned: Planned = text.parse()?;
+    if planned.is_momentary() {
+        return Err(
+            "is for what goes on at the time, and nothing goes on at the start; POST it to /listwatch/faults"
+                .to_owned(),
+        );
+    }
+    Ok(Fault::Planned(Box::new(planned)))
+}
+
+/// `println!`, for an output that may be closed at any time.
+macro_rules! say {
+    ($($text:tt)*) => { writeln!(io::stdout(), $($text)*)? };
+}
+pub(super) use say;
+
+pub(super) fn main(apiserver: Apiserver) -> Result<(), Failure> {
+    if apiserver.fault.iter().any(|fault| matches!(fault, Fault::Help)) {
+        return help();
+    }
+    apiserver.log.start(Level::WARN);
+    let Apiserver { port, manifests, kubeconfig_out, fault, .. } = apiserver;
+    super::until_signal(async |stop| run(port, manifests, kubeconfig_out, fault, stop).await)
+}
+
+fn help() -> Result<(), Failure> {
+    say!("A fault is NAME,KEY=VALUE,… Each can be left out; what is shown is what then holds.\n");
+    say!("{}", fault_names());
+    say!(
+        "All but the last four take path=PART (of path and query) and times=N; those that are for requests method=GET,"
+    );
+    say!(
+        "and the first four lines=N: not the watches that are open now, but each of those to come, after N lines."
+    );
+    Ok(())
+}
+
+async fn run(
+    port: u16,
+    manifests: Option<PathBuf>,
+    kubeconfig_out: Option<PathBuf>,
+    faults: Vec<Fault>,
+    stop: Stop,
+) -> Result<(), Failure> {
+    // What cannot be read is found out before anything is started.
+    let objects = manifests.as_deref().map(manifests::read).transpose()?.unwrap_or_default();
+    let server = start(Options { port, ..Options::default() }).await?;
+    let admin = Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token())?)?;
+    let count = objects.len();
+    tokio::select! {
+        created = manifests::create(&admin, objects) => created?,
+        () = stop.clone().requested() => return Ok(()),
+    }
+    if let Some(manifests) = manifests {
+        say!("{count} objects were created from {}.", manifests.display());
+    }
+    for fault in faults {
+        if let Fault::Planned(planned) = fault {
+            server.fault(*planned);
+        }
+    }
+    let (kubeconfig, _dir) = match kubeconfig_out {
+        Some(path) => {
+            write_kubeconfig(&path, &server.kubeconfig())?;
+            (path, None)
+        }
+        None => {
+            let dir = private_dir(|dir| fs::write(dir.join(KUBECONFIG), server.kubeconfig()))?;
+            (dir.path().join(KUBECONFIG), Some(dir))
+        }
+    };
+    say!("\nIn another terminal:\n");
+    say!("    export KUBECONFIG='{}'", std::path::absolute(&kubeconfig).unwrap_or(kubeconfig).display());
+    say!("    kubectl get namespaces");
+    say!(
+        "    echo cut-watches | kubectl create --raw /listwatch/faults -f -    # all: listwatch apiserver --fault help\n"
+    );
+    say!("Nothing is kept. Ctrl-C ends it; then `unset KUBECONFIG`.");
+    stop.requested().await;
+    server.stop().await;
+    Ok(())
+}
+
+/// Starts a server and says where it is.
+pub(super) async fn start(options: Options) -> Result<ApiServer, Failure> {
+    let port = options.port;
+    let server = ApiServer::start(options).await;
+    let server = server.map_err(|error| Failure::Runtime(format!("--port {port}: {error}")))?;
+    say!("An API server is listening at {}, in this process.", server.url());
+    Ok(server)
+}
+
+/// A directory for credentials: only its owner can read it, and it goes with us.
+pub(super) fn private_dir(write: impl FnOnce(&Path) -> io::Result<()>) -> Result<TempDir, Failure> {
+    let dir = TempDir::with_prefix("listwatch-").and_then(|dir| {
+        write(dir.path())?;
+        Ok(dir)
+    });
+    dir.map_err(|error| {
+        let parent = std::env::temp_dir();
+        let parent = parent.display();
+        Failure::Runtime(format!("write credentials below {parent}: {error}; TMPDIR names another place"))
+    })
+}
+
+/// Only its owner can read it. What somebody else wrote is not ours to overwrite: it may be the way into a real cluster.
+fn write_kubeconfig(path: &Path, text: &str) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::Runtime(format!("--kubeconfig-out {}: {error}", path.display()));
+    let is_ours = fs::read_to_string(path).is_ok_and(|before| before.starts_with(OURS));
+    let mut options = File::options();
+    options.write(true).mode(0o600);
+    let file = if is_ours { options.truncate(true).open(path) } else { options.create_new(true).open(path) };
+    let mut file = match file {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let path = path.display();
+            return Err(Failure::Usage(format!(
+                "--kubeconfig-out {path}: is there already, and not from listwatch apiserver; remove it, or name another"
+            )));
+        }
+        file => file.map_err(failed)?,
+    };
+    // A file that was there before kept its mode.
+    file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
+    file.write_all(format!("{OURS}{text}").as_bytes()).map_err(failed)
+}

@@ -1,0 +1,184 @@
+//! Makes the answers of two runs comparable: what differs from run to run gets a name.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
+
+use regex::{Captures, Regex};
+use serde_json::{Map, Value};
+
+use super::Answer;
+
+/// Longest line of JSON in a story. One that would be longer is broken up.
+const COLUMNS_MAX: usize = 118;
+
+/// JSON for people: keys sorted, on one line if there is room.
+pub fn pretty(value: &Value, indent: usize) -> String {
+    let line = one_line(value);
+    if line.len() + indent <= COLUMNS_MAX {
+        return line;
+    }
+    let (open, close, parts): (_, _, Vec<String>) = match value {
+        Value::Object(map) => {
+            let part = |(key, value)| format!("{key:?}: {}", pretty(value, indent + 2));
+            ('{', '}', map.iter().map(part).collect())
+        }
+        Value::Array(list) => ('[', ']', list.iter().map(|value| pretty(value, indent + 2)).collect()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return line,
+    };
+    let pad = " ".repeat(indent);
+    let parts: Vec<_> = parts.into_iter().map(|part| format!("{pad}  {part}")).collect();
+    format!("{open}\n{}\n{pad}{close}", parts.join(",\n"))
+}
+
+fn one_line(value: &Value) -> String {
+    match value {
+        Value::Object(map) => {
+            let part = |(key, value)| format!("{key:?}: {}", one_line(value));
+            let parts: Vec<_> = map.iter().map(part).collect();
+            format!("{{{}}}", parts.join(", "))
+        }
+        Value::Array(list) => format!("[{}]", list.iter().map(one_line).collect::<Vec<_>>().join(", ")),
+        other => other.to_string(),
+    }
+}
+
+pub fn hide_managed_fields(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.remove("managedFields");
+            map.values_mut().for_each(hide_managed_fields);
+        }
+        Value::Array(list) => list.iter_mut().for_each(hide_managed_fields),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// A version's, or that of a symbol.
+fn number(version: &str) -> Option<u64> {
+    version.trim_start_matches('v').trim_end_matches('+').parse().ok()
+}
+
+/// What a story's answers have that the next run's will not have.
+#[derive(Default)]
+struct Names {
+    /// Of objects, not of lists.
+    versions: BTreeSet<u64>,
+    /// In the order in which they are seen.
+    uids: Vec<String>,
+    /// Whole name, and what the story asked for.
+    generated: BTreeMap<String, String>,
+}
+
+/// Of answers that are so already, it closes the gaps that were made by taking something out.
+pub fn normalise(answers: &mut [Answer]) {
+    let mut names = Names::default();
+    for document in answers.iter().flat_map(|answer| &answer.body) {
+        names.learn(document);
+    }
+    for answer in answers {
+        for line in &mut answer.head {
+            *line = names.text(line);
+        }
+        for document in &mut answer.body {
+            names.replace("", document);
+        }
+    }
+}
+
+/// Whether `metadata.resourceVersion` is the collection's.
+fn is_collection(object: &Map<String, Value>) -> bool {
+    let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
+    // One row of a watch has the version of its object, a bookmark has neither name nor uid.
+    let metadata = |key: &str| object.get("metadata").and_then(|metadata| metadata.get(key)).is_some();
+    kind.ends_with("List") || kind == "Table" || (metadata("resourceVersion") && !metadata("name"))
+}
+
+impl Names {
+    fn learn(&mut self, value: &Value) {
+        match value {
+            Value::Object(map) => {
+                let metadata = map.get("metadata").unwrap_or(&Value::Null);
+                if !is_collection(map) {
+                    self.versions.extend(metadata["resourceVersion"].as_str().and_then(number));
+                }
+                if let (Some(prefix), Some(name)) =
+                    (metadata["generateName"].as_str(), metadata["name"].as_str())
+                    && name.starts_with(prefix)
+                {
+                    self.generated.insert(name.to_owned(), format!("{prefix}<random>"));
+                }
+                map.values().for_each(|value| self.learn(value));
+            }
+            Value::Array(list) => list.iter().for_each(|value| self.learn(value)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    fn replace(&mut self, key: &str, value: &mut Value) {
+        match value {
+            Value::Object(map) => {
+                let is_collection = is_collection(map);
+                if let Some(Value::String(version)) =
+                    map.get_mut("metadata").and_then(|metadata| metadata.get_mut("resourceVersion"))
+                {
+                    *version = self.version(version, is_collection);
+                }
+                for (key, value) in map {
+                    self.replace(key, value);
+                }
+            }
+            Value::Array(list) => list.iter_mut().for_each(|value| self.replace(key, value)),
+            Value::String(text) => {
+                let replacement = match key {
+                    "resourceVersion" => None,
+                    "continue" if !text.is_empty() => Some("<token>"),
+                    "clusterIP" | "clusterIPs" if text != "None" && !text.is_empty() => Some("<ip>"),
+                    "cells" if AGE.is_match(text) => Some("<age>"),
+                    _ => None,
+                };
+                *text = replacement.map_or_else(|| self.text(text), str::to_owned);
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    /// `v2`, or `v2+` for what is not older than that.
+    fn version(&self, text: &str, is_collection: bool) -> String {
+        let Some(number) = number(text) else { return text.to_owned() };
+        let rank = self.versions.range(..=number).count();
+        let plus = if is_collection { "+" } else { "" };
+        format!("v{rank}{plus}")
+    }
+
+    fn text(&mut self, text: &str) -> String {
+        let text = TIME.replace_all(text, "<time>");
+        let mut text = UID
+            .replace_all(&text, |uid: &Captures| {
+                let known = self.uids.iter().position(|known| *known == uid[0]);
+                let index = known.unwrap_or_else(|| {
+                    self.uids.push(uid[0].to_owned());
+                    self.uids.len() - 1
+                });
+                format!("<uid {}>", index + 1)
+            })
+            .into_owned();
+        for (name, generated) in &self.generated {
+            text = text.replace(name, generated);
+        }
+        if text.to_lowercase().replace(' ', "").contains("resourceversion") {
+            text = NUMBER.replace_all(&text, "<version>").into_owned();
+        }
+        text
+    }
+}
+
+static TIME: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)").unwrap());
+static UID: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|<uid \d+>").unwrap()
+});
+static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\d+(s|m|h|d)(\d+s)?$").unwrap());
+/// No zero, which is none of the store's.
+static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b[1-9]\d*\b").unwrap());

@@ -1,0 +1,179 @@
+//! A bad network: what the operator and the API server say to each other goes through here, below TLS.
+//!
+//! ```text
+//!   operator ─► 127.0.0.1:PORT ─ up ───► pump ─► API server
+//!                              ◄ down ── pump ◄─
+//! ```
+//!
+//! Each direction of each connection can be slowed, handed on byte by byte, or stalled: then nothing is read any more and
+//! both sockets stay open, so that each side sees a peer whose kernel is there and which never says a word. That is a
+//! black hole to all but TCP itself; a network that drops packets is noticed by the kernel too, and so sooner.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+    task::{AbortHandle, JoinSet},
+};
+
+/// How one direction of a connection behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// As the network does.
+    Open,
+    /// Each piece waits for so long.
+    Delayed(Duration),
+    /// In pieces of one byte each.
+    ByteByByte,
+    /// Not at all, with the sockets open.
+    Stalled,
+}
+
+/// A proxy in front of one API server. Dropped: all its connections are cut.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    connections: Mutex<Vec<Connection>>,
+    /// What connections that are made from now on are like.
+    new: Mutex<Flows>,
+}
+
+#[derive(Clone, Copy)]
+struct Flows {
+    up: Flow,
+    down: Flow,
+}
+
+impl Default for Flows {
+    fn default() -> Flows {
+        Flows { up: Flow::Open, down: Flow::Open }
+    }
+}
+
+struct Connection {
+    flows: watch::Sender<Flows>,
+    pump: AbortHandle,
+}
+
+impl Proxy {
+    /// To the server of this URL.
+    pub async fn start(server: &str) -> Proxy {
+        let server = server.strip_prefix("https://").unwrap().to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(listener, server, Arc::clone(&shared)));
+        Proxy { address, shared, _tasks: tasks }
+    }
+
+    /// Where it is reached.
+    pub fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    /// From now on, on all connections, old and new.
+    pub fn set(&self, up: Flow, down: Flow) {
+        let flows = Flows { up, down };
+        *self.shared.new.lock().unwrap() = flows;
+        for connection in &*self.shared.connections.lock().unwrap() {
+            connection.flows.send_replace(flows);
+        }
+    }
+
+    /// Stalls one of the connections that are open, and no other; `false` if there are not so many.
+    pub fn stall(&self, number: usize) -> bool {
+        let connections = self.shared.connections.lock().unwrap();
+        let mut open = connections.iter().filter(|connection| !connection.pump.is_finished());
+        let Some(connection) = open.nth(number) else { return false };
+        connection.flows.send_replace(Flows { up: Flow::Stalled, down: Flow::Stalled });
+        true
+    }
+
+    /// Cuts all connections.
+    pub fn cut(&self) {
+        for connection in self.shared.connections.lock().unwrap().drain(..) {
+            connection.pump.abort();
+        }
+    }
+
+    /// How many connections are open.
+    pub fn open(&self) -> usize {
+        let connections = self.shared.connections.lock().unwrap();
+        connections.iter().filter(|connection| !connection.pump.is_finished()).count()
+    }
+}
+
+/// Takes connections. Runs until dropped, and all of them with it.
+async fn accept(listener: TcpListener, server: String, shared: Arc<Shared>) {
+    let mut pumps = JoinSet::new();
+    loop {
+        let (client, _) = listener.accept().await.unwrap();
+        let (flows, hears) = watch::channel(*shared.new.lock().unwrap());
+        let server = server.clone();
+        // However it ends: both sides see that.
+        let pump = pumps.spawn(async move { drop(connect(client, &server, hears).await) });
+        shared.connections.lock().unwrap().push(Connection { flows, pump });
+        while pumps.try_join_next().is_some() {}
+    }
+}
+
+/// One connection, until one side ends it.
+async fn connect(client: TcpStream, server: &str, flows: watch::Receiver<Flows>) -> io::Result<()> {
+    let server = TcpStream::connect(server).await?;
+    for stream in [&client, &server] {
+        stream.set_nodelay(true)?;
+    }
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    tokio::select! {
+        ended = pump(from_client, to_server, flows.clone(), |flows| flows.up) => ended,
+        ended = pump(from_server, to_client, flows, |flows| flows.down) => ended,
+    }
+}
+
+/// One direction of a connection, until its source ends.
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut flows: watch::Receiver<Flows>,
+    way: fn(&Flows) -> Flow,
+) -> io::Result<()> {
+    let mut buffer = [0; 16 * 1024];
+    loop {
+        let read = from.read(&mut buffer).await?;
+        if read == 0 {
+            return Ok(());
+        }
+        // Also what was read a moment before the stall: it is as good as on the wire.
+        let flow = flows.wait_for(|flows| way(flows) != Flow::Stalled).await.map(|flows| way(&flows));
+        match flow.map_err(io::Error::other)? {
+            Flow::Open | Flow::Stalled => to.write_all(&buffer[..read]).await?,
+            Flow::Delayed(time) => {
+                tokio::time::sleep(time).await;
+                to.write_all(&buffer[..read]).await?;
+            }
+            Flow::ByteByByte => {
+                for byte in &buffer[..read] {
+                    to.write_all(std::slice::from_ref(byte)).await?;
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+}
