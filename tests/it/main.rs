@@ -48,4 +48,5 @@ mod manifests;
 // What the embedded API server must be like.
 mod apply;
 mod contract;
+mod kubectl;
 mod schemas;
