@@ -1,14 +1,14 @@
 //! An API server in this process: what a cluster looks like through its API, without the cluster.
 //!
 //! ```text
-//! $ listwatch demo &
+//! $ listwatch apiserver &
 //! $ curl --cacert ca.crt -H "Authorization: Bearer $TOKEN" \
 //!     'https://127.0.0.1:6443/apis/apps/v1/namespaces/default/deployments?watch=1&resourceVersion=42'
 //! {"type":"MODIFIED","object":{"apiVersion":"apps/v1","kind":"Deployment","metadata":{…,"resourceVersion":"43"},…}}
 //! ```
 //!
-//! It exists for `listwatch demo`, the examples and the tests, and answers as kube-apiserver 1.36 would: kubectl can use it.
-//! What it cannot do it refuses, with a Status that says so. Nothing is kept when it stops.
+//! It exists for `listwatch demo` and `listwatch apiserver`, the examples and the tests, and answers as kube-apiserver
+//! 1.36 would: kubectl can use it. What it cannot do it refuses, with a Status that says so. Nothing is kept when it stops.
 //!
 //! It does not: authorize (who has a token may do everything), call webhooks, or speak protobuf.
 //!
@@ -20,6 +20,7 @@
 //!                └─► request (path, query, Accept)      refusal, form: what goes back
 //! ```
 
+mod addresses;
 mod answer;
 mod apply;
 mod builtin;
@@ -30,9 +31,9 @@ mod delete;
 mod discovery;
 mod encode;
 mod faults;
-mod fields;
 mod form;
 mod kinds;
+mod metadata;
 mod owned;
 mod patch;
 mod read;
@@ -46,6 +47,8 @@ mod shape;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod types;
+mod validate;
 mod watch;
 mod write;
 

@@ -276,6 +276,9 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
     if kind.namespaced && path.namespace.is_none() {
         return Err(Refusal::no_such_path());
     }
+    if [".", ".."].contains(&name.as_str()) {
+        return Err(Refusal::bad_request(format!("Name parameter invalid: {name:?}: may not be '{name}'")));
+    }
     let place = Place::new(kind.stored_in(), path.namespace.as_deref(), name);
     if let Some(subresource) = &path.subresource {
         let known = kind.subresources().into_iter().any(|one| one == subresource);
@@ -310,7 +313,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
         Method::PUT => {
             let object = request.object(&kind.kind)?;
             let mut storage = server.storage();
-            let mut options = write_options(request, "UpdateOptions")?;
+            let mut options = write_options(request, &kind, "UpdateOptions")?;
             if scales {
                 let before = current(&storage, &kind, &place)?;
                 let object = scale::put(&kind, &before, &object)?;
@@ -356,7 +359,7 @@ fn patch(
     part: Part,
     scales: bool,
 ) -> Result<Answer, Refusal> {
-    let mut options = write_options(request, "PatchOptions")?;
+    let mut options = write_options(request, kind, "PatchOptions")?;
     let applies = request.content_type() == patch::APPLY_PATCH;
     let force = request.query.flag("force");
     let invalid = |cause| Err(Refusal::invalid_options("PatchOptions", vec![cause]));
@@ -388,6 +391,10 @@ fn patch(
         let before = current(storage, kind, place)?;
         let mut object = if scales { scale::of(kind, &before) } else { before.clone() };
         patch.apply(kind, &mut object)?;
+        if !object.is_object() || !object["metadata"].is_object() {
+            return Err(Refusal::strict_patch(&object, "the patch leaves no object with metadata"));
+        }
+        write::check_named(place.name(), &object["metadata"])?;
         if scales {
             object = scale::put(kind, &before, &object)?;
         }
@@ -460,7 +467,7 @@ async fn collection(
 fn create(server: &Server, request: &Request, path: &Path, kind: &Kind) -> Result<Answer, Refusal> {
     let object = request.object(&kind.kind)?;
     let mut storage = server.storage();
-    let mut options = write_options(request, "CreateOptions")?;
+    let mut options = write_options(request, kind, "CreateOptions")?;
     let after = write::create(&mut storage, kind, path.namespace.as_deref(), object, &mut options)?;
     written(request, &storage, kind, 201, &after, options)
 }
@@ -533,7 +540,7 @@ fn written(
     Ok(answer)
 }
 
-fn write_options(request: &Request, name: &str) -> Result<write::Options, Refusal> {
+fn write_options(request: &Request, kind: &Kind, name: &str) -> Result<write::Options, Refusal> {
     let query = &request.query;
     let unknown_fields = match query.text("fieldValidation") {
         "" | "Warn" => UnknownFields::Warn,
@@ -546,8 +553,15 @@ fn write_options(request: &Request, name: &str) -> Result<write::Options, Refusa
         }
     };
     let dry_run = query.dry_run(name)?;
+    let mut warnings = Vec::new();
+    if unknown_fields != UnknownFields::Ignore {
+        warnings.extend(request.duplicate_fields().iter().map(|path| format!("duplicate field {path:?}")));
+    }
+    if unknown_fields == UnknownFields::Strict && !warnings.is_empty() {
+        return Err(kind.undecodable(&format!("strict decoding error: {}", warnings.join(", "))));
+    }
     let manager = manager(request, name)?;
-    Ok(write::Options { dry_run, unknown_fields, manager, ..write::Options::default() })
+    Ok(write::Options { dry_run, unknown_fields, manager, warnings, ..write::Options::default() })
 }
 
 /// Who writes: as `fieldManager` says, or else the program in the User-Agent.

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::{clock::Clock, refusal::Cause, selector};
+use super::{clock::Clock, refusal::Cause, selector, validate};
 
 /// One built-in kind.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
             let count = entries(&object["data"]) + entries(&object["binaryData"]);
             vec![name(object), count.into(), age(object, clock)]
         },
-        validate: |object, before| immutable_data(object, before, &["data", "binaryData"]),
+        validate: validate::config_map,
         ..NAME_AND_AGE
     },
     BuiltIn {
@@ -85,7 +85,7 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
             vec![name(object), object["type"].clone(), count.into(), age(object, clock)]
         },
         defaults: secret_defaults,
-        validate: |object, before| immutable_data(object, before, &["data"]),
+        validate: validate::secret,
         ..NAME_AND_AGE
     },
     BuiltIn {
@@ -105,7 +105,7 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
         ],
         cells: service_cells,
         defaults: service_defaults,
-        validate: service_errors,
+        validate: validate::service,
         ..NAME_AND_AGE
     },
     BuiltIn { plural: "serviceaccounts", kind: "ServiceAccount", short_names: &["sa"], ..NAME_AND_AGE },
@@ -138,7 +138,7 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
         ],
         cells: pod_cells,
         defaults: pod_defaults,
-        validate: |object, _| container_errors(&object["spec"], "spec"),
+        validate: validate::pod,
         ..NAME_AND_AGE
     },
     BuiltIn {
@@ -177,7 +177,8 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
         ],
         columns: EVENT_COLUMNS,
         cells: event_cells,
-        validate: event_errors,
+        defaults: event_as_core,
+        validate: validate::core_event,
         convert: event_as_core,
         ..NAME_AND_AGE
     },
@@ -204,7 +205,8 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
             event_as_core(&mut object);
             event_cells(&object, clock)
         },
-        validate: new_event_errors,
+        defaults: event_as_core,
+        validate: validate::new_event,
         convert: event_as_new,
         ..NAME_AND_AGE
     },
@@ -216,7 +218,8 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
         cells: |object, clock| {
             vec![name(object), object["spec"]["holderIdentity"].clone(), age(object, clock)]
         },
-        validate: lease_errors,
+        defaults: lease_defaults,
+        validate: validate::lease,
         ..NAME_AND_AGE
     },
     BuiltIn {
@@ -239,7 +242,7 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
         ],
         cells: deployment_cells,
         defaults: deployment_defaults,
-        validate: workload_errors,
+        validate: validate::deployment,
         ..NAME_AND_AGE
     },
     BuiltIn {
@@ -266,7 +269,7 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
             set_default(object, "/status/replicas", json!(0));
             template_defaults(&mut object["spec"]["template"]);
         },
-        validate: workload_errors,
+        validate: validate::replica_set,
         ..NAME_AND_AGE
     },
     BuiltIn {
@@ -341,6 +344,14 @@ fn namespace_defaults(object: &mut Value) {
     set_default(object, "/status/phase", "Active".into());
 }
 
+/// Coordinated leader election is not on by default, and its fields are dropped.
+fn lease_defaults(object: &mut Value) {
+    set_default(object, "/spec", json!({}));
+    if let Some(spec) = object["spec"].as_object_mut() {
+        spec.retain(|field, _| !matches!(field.as_str(), "strategy" | "preferredHolder"));
+    }
+}
+
 /// `stringData` is written only: it ends up in `data`.
 fn secret_defaults(object: &mut Value) {
     use base64::{Engine, prelude::BASE64_STANDARD};
@@ -351,70 +362,36 @@ fn secret_defaults(object: &mut Value) {
     }
 }
 
-fn immutable_data(object: &Value, before: Option<&Value>, fields: &[&str]) -> Vec<Cause> {
-    let Some(before) = before.filter(|before| before["immutable"] == true) else { return Vec::new() };
-    let mut fields: Vec<&str> = fields.to_vec();
-    fields.push("immutable");
-    let changed = fields.into_iter().filter(|field| object[field] != before[field]);
-    changed.map(|field| Cause::forbidden(field, "field is immutable when `immutable` is set")).collect()
-}
-
 fn service_defaults(object: &mut Value) {
     let spec = &mut object["spec"];
     set_default(spec, "/type", "ClusterIP".into());
     set_default(spec, "/sessionAffinity", "None".into());
     if spec["type"] != "ExternalName" {
         set_default(spec, "/internalTrafficPolicy", "Cluster".into());
-        set_default(spec, "/ipFamilies", json!(["IPv4"]));
-        set_default(spec, "/ipFamilyPolicy", "SingleStack".into());
+        // Whoever makes the endpoints decides: so say both.
+        let (families, policy) = match spec["clusterIP"] == "None" && entries(&spec["selector"]) == 0 {
+            true => (json!(["IPv4", "IPv6"]), "RequireDualStack"),
+            false => (json!(["IPv4"]), "SingleStack"),
+        };
+        set_default(spec, "/ipFamilies", families);
+        set_default(spec, "/ipFamilyPolicy", policy.into());
+    }
+    if spec["type"] == "NodePort" || spec["type"] == "LoadBalancer" {
+        set_default(spec, "/externalTrafficPolicy", "Cluster".into());
+    }
+    if spec["type"] == "LoadBalancer" {
+        set_default(spec, "/allocateLoadBalancerNodePorts", true.into());
+    }
+    if spec["sessionAffinity"] == "ClientIP" {
+        set_default(spec, "/sessionAffinityConfig/clientIP/timeoutSeconds", 10_800.into());
     }
     for port in items(spec, "ports") {
         set_default(port, "/protocol", "TCP".into());
-        let number = port["port"].clone();
-        set_default(port, "/targetPort", number);
+        if port["targetPort"].is_null() || port["targetPort"] == 0 || port["targetPort"] == "" {
+            port["targetPort"] = port["port"].clone();
+        }
     }
     set_default(object, "/status/loadBalancer", json!({}));
-}
-
-fn service_errors(object: &Value, before: Option<&Value>) -> Vec<Cause> {
-    let spec = &object["spec"];
-    let mut causes = Vec::new();
-    let types = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
-    if !types.iter().any(|one| spec["type"] == *one) {
-        causes.push(Cause::not_supported("spec.type", &spec["type"], &types.map(str::to_owned)));
-    }
-    if spec["ports"].as_array().is_none_or(Vec::is_empty)
-        && spec["clusterIP"] != "None"
-        && spec["type"] != "ExternalName"
-    {
-        causes.push(Cause::required("spec.ports", ""));
-    }
-    let several = spec["ports"].as_array().is_some_and(|ports| ports.len() > 1);
-    for (index, port) in each(&spec["ports"]).enumerate() {
-        let field = format!("spec.ports[{index}]");
-        if several && port["name"].as_str().is_none_or(str::is_empty) {
-            causes.push(Cause::required(format!("{field}.name"), ""));
-        }
-        if !port["port"].as_i64().is_some_and(|port| (1..=65535).contains(&port)) {
-            let text = "must be between 1 and 65535, inclusive";
-            causes.push(Cause::invalid(format!("{field}.port"), &port["port"], text));
-        }
-        let twin = each(&spec["ports"])
-            .take(index)
-            .any(|other| several && port["name"].is_string() && other["name"] == port["name"]);
-        if twin {
-            causes.push(Cause::duplicate(format!("{field}.name"), &port["name"]));
-        }
-    }
-    if let Some(before) = before
-        && !before["spec"]["clusterIP"].is_null()
-        && before["spec"]["clusterIP"] != spec["clusterIP"]
-        && spec["type"] != "ExternalName"
-    {
-        let addresses = serde_json::json!([spec["clusterIP"]]);
-        causes.push(Cause::invalid("spec.clusterIPs[0]", &addresses, "may not change once set"));
-    }
-    causes
 }
 
 fn service_cells(object: &Value, clock: &Clock) -> Vec<Value> {
@@ -439,14 +416,18 @@ fn service_cells(object: &Value, clock: &Clock) -> Vec<Value> {
 }
 
 fn pod_defaults(object: &mut Value) {
-    pod_spec_defaults(&mut object["spec"]);
     let spec = &mut object["spec"];
+    pod_spec_defaults(spec);
     set_default(spec, "/serviceAccountName", "default".into());
     let account = spec["serviceAccountName"].clone();
     set_default(spec, "/serviceAccount", account);
     set_default(spec, "/enableServiceLinks", true.into());
     set_default(spec, "/preemptionPolicy", "PreemptLowerPriority".into());
     set_default(spec, "/priority", 0.into());
+    // The admission plugin DefaultTolerationSeconds.
+    let tolerated = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300});
+    let conditions = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+    set_default(spec, "/tolerations", conditions.map(tolerated).to_vec().into());
     set_default(object, "/status/phase", "Pending".into());
     set_default(object, "/status/qosClass", "BestEffort".into());
 }
@@ -464,9 +445,24 @@ fn pod_spec_defaults(spec: &mut Value) {
     set_default(spec, "/schedulerName", "default-scheduler".into());
     set_default(spec, "/securityContext", json!({}));
     set_default(spec, "/terminationGracePeriodSeconds", 30.into());
+    for volume in items(spec, "volumes") {
+        volume_defaults(volume);
+    }
     for list in ["initContainers", "containers"] {
         for container in items(spec, list) {
             container_defaults(container);
+        }
+    }
+}
+
+fn volume_defaults(volume: &mut Value) {
+    if volume.as_object().is_some_and(|volume| volume.len() == 1) {
+        volume["emptyDir"] = json!({});
+    }
+    for source in ["configMap", "secret", "downwardAPI", "projected"] {
+        if volume[source].is_object() {
+            // 0644
+            set_default(&mut volume[source], "/defaultMode", 420.into());
         }
     }
 }
@@ -482,6 +478,11 @@ fn container_defaults(container: &mut Value) {
     set_default(container, "/terminationMessagePolicy", "File".into());
     for port in items(container, "ports") {
         set_default(port, "/protocol", "TCP".into());
+    }
+    for variable in items(container, "env") {
+        if variable["valueFrom"]["fieldRef"].is_object() {
+            set_default(variable, "/valueFrom/fieldRef/apiVersion", "v1".into());
+        }
     }
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
         let probe = match container.get_mut(probe) {
@@ -500,6 +501,9 @@ fn container_defaults(container: &mut Value) {
             set_default(probe, "/httpGet/scheme", "HTTP".into());
             set_default(probe, "/httpGet/path", "/".into());
         }
+        if probe.get("grpc").is_some() {
+            set_default(probe, "/grpc/service", "".into());
+        }
     }
 }
 
@@ -515,65 +519,6 @@ fn deployment_defaults(object: &mut Value) {
     set_default(spec, "/progressDeadlineSeconds", 600.into());
     template_defaults(&mut spec["template"]);
     set_default(object, "/status", json!({}));
-}
-
-/// Deployments and ReplicaSets: a selector that never changes and that the template matches.
-fn workload_errors(object: &Value, before: Option<&Value>) -> Vec<Cause> {
-    let spec = &object["spec"];
-    let mut causes = Vec::new();
-    if spec["replicas"].as_i64().is_none_or(|replicas| replicas < 0) {
-        let text = "must be greater than or equal to 0";
-        causes.push(Cause::invalid("spec.replicas", &spec["replicas"], text));
-    }
-    if spec["selector"].is_null() {
-        causes.push(Cause::required("spec.selector", ""));
-    } else if entries(&spec["selector"]["matchLabels"]) == 0 && spec["selector"]["matchExpressions"].is_null()
-    {
-        let text = "empty selector is invalid for deployment";
-        causes.push(Cause::invalid("spec.selector", &spec["selector"], text));
-    }
-    let labels = &spec["template"]["metadata"]["labels"];
-    // No selector selects nothing, unlike an empty one.
-    if spec["selector"].is_null() || !selector::Labels::from_object(&spec["selector"]).matches(labels) {
-        let text = "`selector` does not match template `labels`";
-        causes.push(Cause::invalid("spec.template.metadata.labels", labels, text));
-    }
-    causes.extend(container_errors(&spec["template"]["spec"], "spec.template.spec"));
-    if let Some(before) = before
-        && before["spec"]["selector"] != spec["selector"]
-    {
-        causes.push(Cause::invalid("spec.selector", &spec["selector"], "field is immutable"));
-    }
-    causes
-}
-
-fn container_errors(spec: &Value, at: &str) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    if spec["containers"].as_array().is_none_or(Vec::is_empty) {
-        causes.push(Cause::required(format!("{at}.containers"), ""));
-    }
-    for (index, container) in each(&spec["containers"]).enumerate() {
-        let at = format!("{at}.containers[{index}]");
-        for field in ["name", "image"] {
-            if container[field].as_str().is_none_or(str::is_empty) {
-                causes.push(Cause::required(format!("{at}.{field}"), ""));
-            }
-        }
-        if each(&spec["containers"]).take(index).any(|other| other["name"] == container["name"]) {
-            causes.push(Cause::duplicate(format!("{at}.name"), &container["name"]));
-        }
-        for (index, port) in each(&container["ports"]).enumerate() {
-            let number = &port["containerPort"];
-            if !number.as_i64().is_some_and(|port| (1..=65535).contains(&port)) {
-                let at = format!("{at}.ports[{index}].containerPort");
-                causes.push(match number.is_null() {
-                    true => Cause::required(at, ""),
-                    false => Cause::invalid(at, number, "must be between 1 and 65535, inclusive"),
-                });
-            }
-        }
-    }
-    causes
 }
 
 fn containers_and_images(spec: &Value) -> [Value; 2] {
@@ -690,7 +635,8 @@ const EVENT_FIELDS: &[(&str, &str)] = &[
     ("reportingComponent", "reportingController"),
 ];
 
-/// From `events.k8s.io/v1` to the core `v1`, which is what is stored. Fields that are core already stay.
+/// From `events.k8s.io/v1` to the core `v1`, which is what is stored, with what is always there. Fields that are core
+/// already stay.
 pub(super) fn event_as_core(object: &mut Value) {
     object["apiVersion"] = "v1".into();
     rename(object, EVENT_FIELDS.iter().map(|&(core, new)| (new, core)));
@@ -705,6 +651,10 @@ pub(super) fn event_as_core(object: &mut Value) {
 
 fn event_as_new(object: &mut Value) {
     rename(object, EVENT_FIELDS.iter().copied());
+    let Some(object) = object.as_object_mut() else { return };
+    object.retain(|field, value| {
+        !matches!(field.as_str(), "reportingController" | "reportingInstance") || *value != ""
+    });
 }
 
 fn rename<'a>(object: &mut Value, fields: impl Iterator<Item = (&'a str, &'a str)>) {
@@ -714,63 +664,4 @@ fn rename<'a>(object: &mut Value, fields: impl Iterator<Item = (&'a str, &'a str
             object.insert(to.to_owned(), value);
         }
     }
-}
-
-/// What an Event must have. Events are checked in their core form, whatever view they were written in. Only one that has
-/// an eventTime, as the new recorders set it, is held to the newer rules.
-fn event_errors(object: &Value, before: Option<&Value>) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    let namespace = &object["metadata"]["namespace"];
-    let of = object["involvedObject"]["namespace"].as_str().unwrap_or_default();
-    let home = match of {
-        "" => namespace == "default" || (namespace == "kube-system" && !object["eventTime"].is_null()),
-        of => namespace == of || !object["eventTime"].is_null(),
-    };
-    if !home {
-        let text = "does not match event.namespace";
-        causes.push(Cause::invalid("involvedObject.namespace", &of.into(), text));
-    }
-    if object["eventTime"].is_null() || before.is_some() {
-        return causes;
-    }
-    for field in ["reportingComponent", "reportingInstance", "action", "reason"] {
-        if object[field].as_str().is_none_or(str::is_empty) {
-            let shown = if field == "reportingComponent" { "reportingController" } else { field };
-            causes.push(Cause::required(shown, ""));
-        }
-    }
-    if object["message"].as_str().is_some_and(|message| message.len() > 1024) {
-        causes.push(Cause::invalid("message", &"".into(), "can have at most 1024 characters"));
-    }
-    causes
-}
-
-/// events.k8s.io also asks for the time and the type.
-fn new_event_errors(object: &Value, before: Option<&Value>) -> Vec<Cause> {
-    let mut causes = event_errors(object, before);
-    if before.is_some() {
-        return causes;
-    }
-    if object["eventTime"].is_null() {
-        causes.push(Cause::required("eventTime", ""));
-    }
-    if object["type"] != "Normal" && object["type"] != "Warning" {
-        let kind = object["type"].as_str().unwrap_or_default();
-        causes.push(Cause::invalid("type", &kind.into(), &format!("has invalid value: {kind}")));
-    }
-    causes
-}
-
-fn lease_errors(object: &Value, _before: Option<&Value>) -> Vec<Cause> {
-    let spec = &object["spec"];
-    let mut causes = Vec::new();
-    if spec["leaseDurationSeconds"].as_i64().is_some_and(|secs| secs <= 0) {
-        let text = "must be greater than 0";
-        causes.push(Cause::invalid("spec.leaseDurationSeconds", &spec["leaseDurationSeconds"], text));
-    }
-    if spec["leaseTransitions"].as_i64().is_some_and(|count| count < 0) {
-        let text = "must be greater than or equal to 0";
-        causes.push(Cause::invalid("spec.leaseTransitions", &spec["leaseTransitions"], text));
-    }
-    causes
 }

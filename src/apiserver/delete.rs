@@ -111,7 +111,8 @@ pub(super) fn delete(
         if !deletion.dry_run {
             remove(storage, kind, place);
         }
-        return Ok(Deleted::Gone(before));
+        // What can be deleted in steps is shown as in the last one.
+        return Ok(Deleted::Gone(if kind.kind == "Pod" { Arc::new(after) } else { before }));
     }
     if deletion.dry_run || after == *before {
         return Ok(Deleted::Terminating(Arc::new(after)));

@@ -8,8 +8,8 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    fields,
     kinds::{Kind, Kinds, group_version},
+    types,
 };
 
 /// The version that this server answers as. It must be semantic, or `kubectl version` fails.
@@ -181,7 +181,7 @@ pub(super) fn openapi(kinds: &Kinds, group: &str, version: &str) -> Option<Value
         return None;
     }
     // What the kinds above refer to.
-    schemas.extend(fields::definitions().clone());
+    schemas.extend(types::definitions().clone());
     Some(json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.36.0"}, "paths": paths,
         "components": {"schemas": schemas}}))
 }

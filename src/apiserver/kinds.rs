@@ -11,8 +11,8 @@ use super::{
     builtin::{BUILT_IN, BuiltIn},
     clock::Clock,
     crd::Custom,
-    fields,
     refusal::{Cause, Refusal},
+    types,
 };
 
 /// One kind in one version.
@@ -101,6 +101,16 @@ impl Kind {
         }
     }
 
+    /// Whether its name is one part of a DNS name.
+    pub(super) fn has_label_name(&self) -> bool {
+        matches!(&self.rules, Rules::BuiltIn(entry) if matches!(entry.kind, "Namespace" | "Service"))
+    }
+
+    /// Whether a finalizer must have a domain.
+    pub(super) fn has_qualified_finalizers(&self) -> bool {
+        matches!(&self.rules, Rules::BuiltIn(entry) if !matches!(entry.kind, "Lease" | "CustomResourceDefinition"))
+    }
+
     /// Whether a PUT must say which version it replaces.
     pub(super) fn needs_version(&self) -> bool {
         match &self.rules {
@@ -175,10 +185,10 @@ impl Kind {
     }
 
     /// What is known about the fields: what a CRD says, or the definition of a built-in kind. It can have `$ref`s, see
-    /// [`fields::resolved`].
+    /// [`types::resolved`].
     pub(super) fn schema(&self) -> &Value {
         match &self.rules {
-            Rules::BuiltIn(_) => fields::definition(self.definition()),
+            Rules::BuiltIn(_) => types::definition(self.definition()),
             Rules::Custom(custom) => custom.schema.source(),
         }
     }
@@ -192,8 +202,8 @@ impl Kind {
     /// objects the metadata alone is decoded.
     pub(super) fn check_types(&self, object: &Value) -> Result<(), Refusal> {
         let checked = match &self.rules {
-            Rules::BuiltIn(_) => fields::check_types(object, self.definition()),
-            Rules::Custom(_) => fields::check_types(&object["metadata"], fields::OBJECT_META),
+            Rules::BuiltIn(_) => types::check_types(object, self.definition()),
+            Rules::Custom(_) => types::check_types(&object["metadata"], types::OBJECT_META),
         };
         checked.map_err(|why| self.undecodable(&why))
     }

@@ -124,6 +124,10 @@ impl Token {
         if token.v != "meta.k8s.io/v1" || token.rv == 0 {
             return Err(refuse("the server does not recognize this encoded version".to_owned()));
         }
+        // Nobody climbs out of the collection.
+        if token.start.trim_start_matches('/').split('/').any(|part| ["", ".", ".."].contains(&part)) {
+            return Err(refuse(token.start));
+        }
         Ok(token)
     }
 

@@ -51,6 +51,11 @@ impl Cause {
         Cause::new("FieldValueRequired", field, format!("Required value{text}"))
     }
 
+    /// Something that the object itself should have.
+    pub(super) fn not_found(field: impl Into<String>, value: &Value) -> Cause {
+        Cause::new("FieldValueNotFound", field, format!("Not found: {}", shown(value)))
+    }
+
     pub(super) fn forbidden(field: impl Into<String>, text: &str) -> Cause {
         Cause::new("FieldValueForbidden", field, format!("Forbidden: {text}"))
     }
@@ -337,7 +342,7 @@ impl Refusal {
         Refusal::invalid_as("meta.k8s.io", options, "", causes)
     }
 
-    fn invalid_as(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Refusal {
+    pub(super) fn invalid_as(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Refusal {
         let mut texts: Vec<String> = causes.iter().map(Cause::to_string).collect();
         // What is found twice is a cause twice, but said once.
         texts.dedup();

@@ -64,7 +64,7 @@ pub(super) fn put(kind: &Kind, object: &Value, scale: &Value) -> Result<Value, R
     // A custom resource is validated as a whole.
     if replicas < 0 && !kind.is_custom() {
         let cause = Cause::invalid("spec.replicas", &replicas.into(), "must be greater than or equal to 0");
-        return Err(Refusal::invalid(kind, name, vec![cause]));
+        return Err(Refusal::invalid_as("autoscaling", "Scale", name, vec![cause]));
     }
     let mut object = object.clone();
     if let Some(paths) = &kind.scale {

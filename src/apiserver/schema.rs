@@ -11,7 +11,7 @@
 use jsonschema::{ValidationError, error::ValidationErrorKind};
 use serde_json::{Map, Value, json};
 
-use super::{fields, refusal::Cause};
+use super::{refusal::Cause, types};
 
 /// A schema ready for use.
 #[derive(Debug)]
@@ -232,7 +232,7 @@ pub(super) fn prune_object(object: &mut Value, schema: &Value) -> Vec<String> {
 }
 
 fn prune(value: &mut Value, schema: &Value, path: &mut Vec<String>, pruned: &mut Vec<String>) {
-    let schema = fields::resolved(schema);
+    let schema = types::resolved(schema);
     // apiVersion, kind and metadata belong to every object, whether the schema names them or not.
     let whole_object = path.is_empty() || schema["x-kubernetes-embedded-resource"] == true;
     match value {
@@ -241,7 +241,7 @@ fn prune(value: &mut Value, schema: &Value, path: &mut Vec<String>, pruned: &mut
             for (name, value) in map.iter_mut() {
                 let known = match name.as_str() {
                     "apiVersion" | "kind" if whole_object => continue,
-                    "metadata" if whole_object => fields::definition(fields::OBJECT_META),
+                    "metadata" if whole_object => types::definition(types::OBJECT_META),
                     name => &schema["properties"][name],
                 };
                 path.push(name.clone());

@@ -3,7 +3,10 @@
 
 use std::{
     fmt::Display,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -22,6 +25,7 @@ use rcgen::{
 use rustls::{ServerConfig, pki_types::PrivateKeyDer};
 use tokio::{
     net::{TcpListener, TcpStream},
+    sync::Semaphore,
     task::JoinSet,
 };
 use tokio_rustls::TlsAcceptor;
@@ -49,6 +53,14 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long an HTTP/1.1 connection waits for the next request head. hyper counts the time between two requests as
 /// well, in which a client rightly keeps the connection: so it is the `IdleTimeout` of kube-apiserver.
 const HEAD_MAX: Duration = Duration::from_secs(90);
+
+/// Most connections at a time; who comes then waits. Of 1024 file descriptors, which a process has by default, the rest
+/// is for other things.
+const CONNECTIONS_MAX: usize = 1000;
+
+/// How long a connection may have neither a new request nor an open watch: `IdleTimeout` of kube-apiserver, as for
+/// HTTP/1.1. It also rids us of clients that do not read the answers they asked for.
+const IDLE_MAX: Duration = HEAD_MAX;
 
 /// Streams on one HTTP/2 connection, and the window of each: what kube-apiserver 1.36 sends in its SETTINGS.
 const HTTP2_STREAMS_MAX: u32 = 100;
@@ -123,10 +135,16 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
 
 /// Take connections. Runs until aborted.
 pub(super) async fn accept(listener: TcpListener, acceptor: TlsAcceptor, server: Arc<Server>, tasks: Tasks) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
+        let place = Arc::clone(&places).acquire_owned().await.expect("nobody closes it");
         match listener.accept().await {
             Ok((stream, _)) => {
-                tasks.spawn(connection(stream, acceptor.clone(), Arc::clone(&server), tasks.clone()));
+                let connection = connection(stream, acceptor.clone(), Arc::clone(&server), tasks.clone());
+                tasks.spawn(async move {
+                    connection.await;
+                    drop(place);
+                });
             }
             Err(error) => {
                 // Out of file descriptors, most likely: others may close theirs meanwhile.
@@ -165,7 +183,16 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
         .initial_stream_window_size(HTTP2_WINDOW_BYTES)
         .max_send_buf_size(HTTP2_WINDOW_BYTES as usize);
-    let service = service_fn(move |request| serve(Arc::clone(&server), request));
+    // One more for each request that is being answered and each open watch.
+    let busy = Arc::new(());
+    let count = Arc::new(AtomicU64::new(0));
+    let service = {
+        let (busy, count) = (Arc::clone(&busy), Arc::clone(&count));
+        service_fn(move |request| {
+            count.fetch_add(1, Ordering::Relaxed);
+            serve(Arc::clone(&server), request, Arc::clone(&busy))
+        })
+    };
     tokio::select! {
         served = builder.serve_connection(TokioIo::new(stream), service) => {
             if let Err(error) = served {
@@ -173,11 +200,30 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
             }
         }
         _ = restarts.changed() => {}
+        () = idle(&busy, &count) => tracing::debug!("connection was idle"),
+    }
+}
+
+/// Waits until a connection was idle for [`IDLE_MAX`], which is noticed within twice that.
+async fn idle(busy: &Arc<()>, count: &AtomicU64) {
+    let mut before = count.load(Ordering::Relaxed);
+    loop {
+        tokio::time::sleep(IDLE_MAX).await;
+        let now = count.load(Ordering::Relaxed);
+        // We have one, and the service has one.
+        if now == before && Arc::strong_count(busy) <= 2 {
+            return;
+        }
+        before = now;
     }
 }
 
 /// An error breaks the stream, or an HTTP/1.1 connection.
-async fn serve(server: Arc<Server>, request: http::Request<Incoming>) -> Result<Response<AnswerBody>, Cut> {
+async fn serve(
+    server: Arc<Server>,
+    request: http::Request<Incoming>,
+    busy: Arc<()>,
+) -> Result<Response<AnswerBody>, Cut> {
     let (parts, body) = request.into_parts();
     let target = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
     let query = parts.uri.query().unwrap_or_default().to_owned();
@@ -235,6 +281,9 @@ async fn serve(server: Arc<Server>, request: http::Request<Incoming>) -> Result<
     // Go's server ends the connection of whom it does not know, HTTP/2 by GOAWAY.
     if unauthorized && parts.version < http::Version::HTTP_2 {
         response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    }
+    if let AnswerBody::Stream(stream) = response.body_mut() {
+        stream.busy = Some(busy);
     }
     Ok(response)
 }

@@ -13,9 +13,9 @@ use std::{collections::BTreeMap, iter};
 use serde_json::{Map, Value};
 
 use super::{
-    fields,
     kinds::Kind,
     owned::{self, Fields},
+    types,
 };
 
 /// The shape of a value, as far as merging goes.
@@ -64,12 +64,12 @@ impl<'a> Shape<'a> {
     }
 
     fn metadata() -> Shape<'static> {
-        Shape { schema: fields::definition(fields::OBJECT_META), is_object: false }
+        Shape { schema: types::definition(types::OBJECT_META), is_object: false }
     }
 
     fn part(schema: &'a Value) -> Shape<'a> {
         let is_object = schema["x-kubernetes-embedded-resource"] == true;
-        Shape { schema: fields::resolved(schema), is_object }
+        Shape { schema: types::resolved(schema), is_object }
     }
 
     pub(super) fn child(self, name: &str) -> Child<'a> {

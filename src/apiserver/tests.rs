@@ -49,10 +49,15 @@ impl World {
 
     /// A bare connection that speaks HTTP/1.1.
     async fn connect(&self) -> TlsStream<TcpStream> {
+        self.connect_as("http/1.1").await
+    }
+
+    async fn connect_as(&self, protocol: &str) -> TlsStream<TcpStream> {
         let mut roots = RootCertStore::empty();
         let ca = CertificateDer::from_pem_slice(self.server.ca_pem().as_bytes()).expect("our own CA");
         roots.add(ca).expect("our own CA");
-        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![protocol.into()];
         let name = ServerName::try_from("localhost").expect("a name");
         let stream = TcpStream::connect(("127.0.0.1", self.server.port)).await.expect("a connection");
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake")
@@ -254,6 +259,23 @@ async fn who_connects_and_says_nothing_is_cut_off() {
     let started = tokio::time::Instant::now();
     assert_eq!(stream.read(&mut [0]).await.unwrap_or_default(), 0);
     assert_eq!(started.elapsed().as_secs(), 90, "no request");
+}
+
+/// Idle connections of HTTP/2 stayed for ever.
+#[tokio::test(start_paused = true)]
+async fn a_client_of_http2_that_asks_for_nothing_is_cut_off_too() {
+    let world = World::with(quiet()).await;
+    let mut stream = world.connect_as("h2").await;
+    let started = tokio::time::Instant::now();
+    // The preface, and empty SETTINGS.
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("a connection");
+    while stream.read(&mut [0; 1024]).await.is_ok_and(|read| read > 0) {}
+    assert!((90..=180).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
+    // But not who watches.
+    let mut watch = world.watch("/api/v1/secrets?watch=1&timeoutSeconds=600").await;
+    let started = tokio::time::Instant::now();
+    assert_eq!(watch.next().await, "end");
+    assert_eq!(started.elapsed().as_secs(), 600);
 }
 
 #[tokio::test(start_paused = true)]

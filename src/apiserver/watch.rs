@@ -146,6 +146,8 @@ pub(super) struct Watch {
     told: u64,
     /// Where the watch started: no ordinary bookmark says this or less.
     start: u64,
+    /// What exists and was not told yet. Encoded only when the client can take more: it may never read.
+    state: VecDeque<Arc<Value>>,
     lines: VecDeque<Bytes>,
     changed: watch::Receiver<u64>,
     /// What goes wrong on demand.
@@ -165,6 +167,10 @@ enum Phase {
     Waiting {
         version: u64,
         until: Instant,
+        bookmarks: bool,
+    },
+    /// Tells what is in `state`, then a bookmark that ends it, if bookmarks are wanted.
+    Telling {
         bookmarks: bool,
     },
     Following,
@@ -200,6 +206,7 @@ impl Watch {
             form,
             told: revision,
             start: 0,
+            state: VecDeque::new(),
             lines: VecDeque::new(),
             changed: collection.subscribe(),
             course: options.course,
@@ -249,7 +256,7 @@ impl Watch {
                 return Some(Ok(line));
             }
             match self.phase {
-                Phase::Waiting { .. } | Phase::Following => {}
+                Phase::Waiting { .. } | Phase::Telling { .. } | Phase::Following => {}
                 Phase::Ending => return None,
                 Phase::Cutting => {
                     // Let the half line leave first.
@@ -285,6 +292,7 @@ impl Watch {
             return;
         }
         self.lines.clear();
+        self.state.clear();
         self.phase = Phase::Ending;
         let too_old = format!("too old resource version: {} ({})", self.told, self.told + 1);
         match ending {
@@ -325,10 +333,10 @@ impl Watch {
             Phase::Ending | Phase::Cutting => {}
             Phase::Waiting { version, bookmarks, .. } => {
                 if storage.revision() >= version {
-                    self.phase = Phase::Following;
                     self.tell_state(collection, storage.revision(), bookmarks);
                 }
             }
+            Phase::Telling { bookmarks } => self.tell_on(bookmarks),
             Phase::Following => {
                 let Some(changes) = collection.since(self.told) else {
                     self.phase = Phase::Ending;
@@ -378,15 +386,26 @@ impl Watch {
     fn tell_state(&mut self, collection: &Collection, revision: u64, bookmarks: bool) {
         self.told = revision;
         self.start = revision;
-        for (key, object) in &collection.objects {
-            if self.filter.matches(&self.kind, key, object) {
-                self.push_object("ADDED", self.kind.view(object));
-            }
+        let selected =
+            collection.objects.iter().filter(|(key, object)| self.filter.matches(&self.kind, key, object));
+        self.state = selected.map(|(_, object)| Arc::clone(object)).collect();
+        self.phase = Phase::Telling { bookmarks };
+        self.tell_on(bookmarks);
+    }
+
+    fn tell_on(&mut self, bookmarks: bool) {
+        for _ in 0..CHANGES_AT_ONCE {
+            let Some(object) = self.state.pop_front() else { break };
+            self.push_object("ADDED", self.kind.view(&object));
+        }
+        if !self.state.is_empty() {
+            return;
         }
         if bookmarks {
-            let bookmark = self.form.bookmark(&self.kind, revision, true, !self.named_columns);
+            let bookmark = self.form.bookmark(&self.kind, self.told, true, !self.named_columns);
             self.push("BOOKMARK", bookmark);
         }
+        self.phase = Phase::Following;
     }
 
     /// What a change is to this watch depends on what its selector said before and says now.

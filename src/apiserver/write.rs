@@ -9,9 +9,11 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{
+    addresses,
     apply::{self, Force, Manager},
     crd, delete,
     kinds::{Kind, Rules},
+    metadata,
     refusal::{Cause, Refusal},
     schema::prune_object,
     storage::{Place, Storage},
@@ -93,7 +95,7 @@ pub(super) fn create(
     }
     prune(kind, &mut object, options)?;
     finish(storage, kind, None, &mut object, managed, options);
-    let mut causes = metadata_errors(kind, &object);
+    let mut causes = metadata::errors(kind, &object);
     kind.validate(&object, None, &mut causes);
     if !causes.is_empty() {
         return Err(Refusal::invalid(kind, &name, causes));
@@ -173,7 +175,7 @@ pub(super) fn update(
         // Who binds or finalizes owns nothing.
         Part::Finalize | Part::Binding => {}
     }
-    let mut causes = metadata_errors(kind, &after);
+    let mut causes = metadata::errors(kind, &after);
     causes.extend(new_finalizers(&before, &after));
     kind.validate(&after, Some(&before_view), &mut causes);
     if !causes.is_empty() {
@@ -227,12 +229,7 @@ pub(super) fn apply(
             return Err(Refusal::cannot_fulfil(kind, name, &text));
         }
         let theirs = metadata["name"].as_str().unwrap_or_default();
-        if theirs.is_empty() {
-            let text = format!(
-                "the name of the object ({name} based on URL) was undeterminable: name must be provided"
-            );
-            return Err(Refusal::bad_request(text));
-        }
+        check_named(name, metadata)?;
         check_name(name, theirs)?;
         let mut object = apply::apply(kind, None, &applied, &options.manager, force, &now)?;
         object["metadata"].as_object_mut().map(|metadata| metadata.remove("resourceVersion"));
@@ -277,6 +274,16 @@ fn leave_part(kind: &Kind, part: Part, applied: &mut Value) {
         }
         Part::Main | Part::Finalize | Part::Binding => {}
     }
+}
+
+/// An object must say itself who it is.
+pub(super) fn check_named(name: &str, metadata: &Value) -> Result<(), Refusal> {
+    if metadata["name"].as_str().is_some_and(|theirs| !theirs.is_empty()) {
+        return Ok(());
+    }
+    let text =
+        format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
+    Err(Refusal::bad_request(text))
 }
 
 fn check_name(name: &str, theirs: &str) -> Result<(), Refusal> {
@@ -340,16 +347,19 @@ fn check_type(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
         }
         true if a_kind != kind.kind => Err(Refusal::wrong_kind(kind, a_kind, name.unwrap_or_default())),
         false if !a_kind.is_empty() && a_kind != kind.kind => {
+            let internal = kind.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");
             let (version, kind) = (&kind.version, &kind.kind);
             let text = format!(
-                "{a_kind} in version \"{version}\" cannot be handled as a {kind}: converting \
-                ({a_kind}) to ({kind}): unknown conversion"
+                "{a_kind} in version \"{version}\" cannot be handled as a {kind}: converting ({version}.{a_kind}) to \
+                ({internal}.{kind}): unknown conversion"
             );
             Err(Refusal::bad_request(text))
         }
         false if !api_version.is_empty() && api_version != wanted => {
+            let (version, kind) = (api_version.rsplit('/').next().unwrap_or_default(), &kind.kind);
             let text = format!(
-                "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
+                "{kind} in version {version:?} cannot be handled as a {kind}: no kind {kind:?} is registered for version \
+                {api_version:?} in scheme \"pkg/runtime/scheme.go:111\""
             );
             Err(Refusal::bad_request(text))
         }
@@ -467,14 +477,7 @@ fn restore_metadata(after: &mut Value, before: &Value) {
 fn restore_spec(kind: &Kind, after: &mut Value, before: &Value) {
     match kind.kind.as_str() {
         "Namespace" => restore_in(after, before, "spec", &["finalizers"]),
-        // An update without the address keeps the one that the Service has.
-        "Service" if after["spec"]["type"] != "ExternalName" => {
-            let missing: Vec<&str> = ["clusterIP", "clusterIPs"]
-                .into_iter()
-                .filter(|field| after["spec"].get(field).is_none_or(|value| value.is_null() || value == ""))
-                .collect();
-            restore_in(after, before, "spec", &missing);
-        }
+        "Service" => addresses::keep(&mut after["spec"], &before["spec"]),
         _ => {}
     }
 }
@@ -526,7 +529,7 @@ fn finish(
         super::builtin::event_as_core(object);
     }
     if kind.kind == "Service" && kind.group.is_empty() {
-        give_address(storage, object);
+        addresses::give(storage, object);
     }
 }
 
@@ -552,123 +555,11 @@ fn drop_empty_lists(value: &mut Value) {
     }
 }
 
-fn give_address(storage: &Storage, service: &mut Value) {
-    let spec = &mut service["spec"];
-    if spec["type"] == "ExternalName" {
-        return;
-    }
-    if spec["clusterIP"].as_str().is_none_or(str::is_empty) {
-        let services = storage.collection("services").map(|services| services.objects.values());
-        let taken: Vec<&Value> =
-            services.into_iter().flatten().map(|one| &one["spec"]["clusterIP"]).collect();
-        let address = loop {
-            let address = format!("10.96.{}.{}", fastrand::u8(..), fastrand::u8(1..));
-            if !taken.iter().any(|&one| *one == address) {
-                break address;
-            }
-        };
-        spec["clusterIP"] = address.into();
-    }
-    spec["clusterIPs"] = json!([spec["clusterIP"]]);
-}
-
 fn to_storage(kind: &Kind, object: &mut Value) {
     match &kind.rules {
         Rules::Custom(custom) => custom.to_storage(object),
         Rules::BuiltIn(_) => {}
     }
-}
-
-/// Rules that hold for every kind.
-fn metadata_errors(kind: &Kind, object: &Value) -> Vec<Cause> {
-    let metadata = &object["metadata"];
-    let mut causes = Vec::new();
-    let name = metadata["name"].as_str().unwrap_or_default();
-    if name.is_empty() {
-        causes.push(Cause::required("metadata.name", "name or generateName is required"));
-    } else {
-        causes.extend(name_error(kind, name));
-    }
-    let owners: Vec<&Value> = metadata["ownerReferences"].as_array().into_iter().flatten().collect();
-    for owner in &owners {
-        for field in ["apiVersion", "kind", "name", "uid"] {
-            if owner[field].as_str().is_none_or(str::is_empty) {
-                let text =
-                    if field == "apiVersion" { "version must not be empty" } else { "must not be empty" };
-                let field = format!("metadata.ownerReferences.{field}");
-                causes.push(Cause::invalid(field, &"".into(), text));
-            }
-        }
-    }
-    let controllers: Vec<String> = owners
-        .iter()
-        .filter(|owner| owner["controller"] == true)
-        .map(|owner| {
-            let text = |field: &str| owner[field].as_str().unwrap_or_default().to_owned();
-            format!("{}/{}", text("kind"), text("name"))
-        })
-        .collect();
-    if let [first, second, ..] = &controllers[..] {
-        let text = format!(
-            "Only one reference can have Controller set to true. Found \"true\" in references for \
-            {first} and {second}"
-        );
-        causes.push(Cause::invalid("metadata.ownerReferences", &metadata["ownerReferences"], &text));
-    }
-    for (map, field) in
-        [(&metadata["labels"], "metadata.labels"), (&metadata["annotations"], "metadata.annotations")]
-    {
-        for (key, value) in map.as_object().into_iter().flatten() {
-            if !value.is_string() {
-                let text = format!("{field} in body must be of type string: {value}");
-                causes.push(Cause::wrong_type(format!("{field}.{key}"), value, &text));
-            }
-        }
-    }
-    let label_max = 63;
-    for value in metadata["labels"].as_object().into_iter().flat_map(|labels| labels.values()) {
-        if value.as_str().is_some_and(|value| value.len() > label_max) {
-            causes.push(Cause::invalid("metadata.labels", value, "must be no more than 63 bytes"));
-        }
-    }
-    let annotations = metadata["annotations"].as_object().into_iter().flatten();
-    let bytes: usize = annotations.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
-    if bytes > ANNOTATION_BYTES_MAX {
-        let text = format!("may not be more than {ANNOTATION_BYTES_MAX} bytes");
-        causes.push(Cause::too_long("metadata.annotations", &text));
-    }
-    causes
-}
-
-/// All annotations of an object together, in bytes: apimachinery/pkg/api/validation/objectmeta.go.
-const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
-
-/// Names are DNS subdomains; those of Services and Namespaces are single labels.
-fn name_error(kind: &Kind, name: &str) -> Option<Cause> {
-    let plain = |part: &str| {
-        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-        !part.is_empty()
-            && part.chars().all(|c| inner(c) || c == '-')
-            && part.starts_with(inner)
-            && part.ends_with(inner)
-    };
-    let label = matches!(kind.kind.as_str(), "Namespace" | "Service");
-    if label {
-        if plain(name) && name.len() <= 63 {
-            return None;
-        }
-        let text = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must \
-            start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation \
-            is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
-        return Some(Cause::invalid("metadata.name", &name.into(), text));
-    }
-    if name.len() <= 253 && name.split('.').all(plain) {
-        return None;
-    }
-    let text = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
-        must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
-        '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-    Some(Cause::invalid("metadata.name", &name.into(), text))
 }
 
 pub(super) fn finalizers(object: &Value) -> Vec<&str> {

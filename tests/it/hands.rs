@@ -41,13 +41,14 @@ impl Hands {
 
     /// The path of `deployments/mws-web`, `deployments` or `mywebservers/web/status`.
     pub fn path(&self, what: &str) -> String {
-        let resource = what.split('/').next().unwrap();
+        let resource = what.split(['/', '?']).next().unwrap();
         let api = match resource {
             "deployments" | "replicasets" => "apis/apps/v1",
             "mywebservers" => "apis/k8sobjects.gsa.com/v2",
             "events" => "apis/events.k8s.io/v1",
             "rolebindings" | "roles" => "apis/rbac.authorization.k8s.io/v1",
-            "services" | "configmaps" | "secrets" | "serviceaccounts" | "resourcequotas" => "api/v1",
+            "leases" => "apis/coordination.k8s.io/v1",
+            "services" | "configmaps" | "secrets" | "serviceaccounts" | "resourcequotas" | "pods" => "api/v1",
             other => panic!("{other}: no path is known"),
         };
         format!("/{api}/namespaces/{}/{what}", self.namespace)

@@ -55,7 +55,7 @@ async fn go_round(world: &World, round: usize) {
     if round == 0 {
         server.fault(Fault::ExpireHistory);
     }
-    server.fault(if round % 2 == 0 { Fault::EndWatches } else { Fault::CutWatches });
+    server.fault(if round.is_multiple_of(2) { Fault::EndWatches } else { Fault::CutWatches });
 }
 
 fn held(world: &World) -> Held {

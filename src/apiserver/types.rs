@@ -164,19 +164,43 @@ fn go_type(schema: &Value) -> String {
     }
 }
 
-/// `100m`, `1.5Gi`, `1e3`: apimachinery/pkg/api/resource/quantity.go.
-fn check_quantity(value: &Value) -> Result<(), String> {
+/// The units of a quantity, and what each stands for.
+const UNITS: [(&str, f64); 16] = [
+    ("", 1.0),
+    ("n", 1e-9),
+    ("u", 1e-6),
+    ("m", 1e-3),
+    ("k", 1e3),
+    ("M", 1e6),
+    ("G", 1e9),
+    ("T", 1e12),
+    ("P", 1e15),
+    ("E", 1e18),
+    ("Ki", 1_024.0),
+    ("Mi", 1_048_576.0),
+    ("Gi", 1_073_741_824.0),
+    ("Ti", 1_099_511_627_776.0),
+    ("Pi", 1_125_899_906_842_624.0),
+    ("Ei", 1_152_921_504_606_846_976.0),
+];
+
+/// `100m`, `1.5Gi`, `1e3`: apimachinery/pkg/api/resource/quantity.go. To compare two, a float is good enough.
+pub(super) fn quantity(value: &Value) -> Option<f64> {
     let text = match value {
-        Value::String(text) => text.as_str(),
-        Value::Number(_) => return Ok(()),
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => "",
+        Value::Number(number) => return number.as_f64(),
+        value => value.as_str()?,
     };
-    let number = text.trim_start_matches(['+', '-']);
-    let digits = number.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-    let exponent = digits.strip_prefix(['e', 'E']).is_some_and(|power| power.parse::<i32>().is_ok());
-    let units = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    if digits.len() < number.len() && text.len() - number.len() <= 1 && (exponent || units.contains(&digits))
-    {
+    let is_number = |c: char| c.is_ascii_digit() || matches!(c, '.' | '+' | '-');
+    let (number, unit) = text.split_at(text.find(|c| !is_number(c)).unwrap_or(text.len()));
+    let factor = match UNITS.iter().find(|(name, _)| *name == unit) {
+        Some((_, factor)) => *factor,
+        None => 10_f64.powi(unit.strip_prefix(['e', 'E'])?.parse().ok()?),
+    };
+    Some(number.parse::<f64>().ok()? * factor)
+}
+
+fn check_quantity(value: &Value) -> Result<(), String> {
+    if quantity(value).is_some() {
         return Ok(());
     }
     Err("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"

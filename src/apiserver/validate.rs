@@ -1,0 +1,622 @@
+//! What is wrong with an object of a built-in kind, beyond its types: a small function for each kind.
+//!
+//! ```text
+//! Deployment.apps "web" is invalid: spec.template.metadata.labels: Invalid value: {"app":"x"}: `selector` does not match …
+//! ```
+//!
+//! The rules, their order and their words are those of pkg/apis/*/validation, as far as the author of an operator meets
+//! them. Of a Pod's affinities, security contexts and volume sources the types are checked and nothing else.
+
+use serde_json::{Value, json};
+
+use super::{
+    addresses::{self, NODE_PORTS},
+    builtin::event_as_core,
+    metadata::{causes, label_errors, labels_errors, qualified_name_errors, subdomain_errors},
+    refusal::Cause,
+    selector::Labels,
+    types,
+};
+
+const PORT_RANGE: &str = "must be between 1 and 65535, inclusive";
+const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+const IMMUTABLE: &str = "field is immutable";
+
+fn each(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn is_empty(map: &Value) -> bool {
+    map.as_object().is_none_or(serde_json::Map::is_empty)
+}
+
+fn is_port(value: &Value) -> bool {
+    value.as_i64().is_some_and(|port| (1..=65535).contains(&port))
+}
+
+fn not_one_of(all: &mut Vec<Cause>, field: String, value: &Value, supported: &[&str]) {
+    if !supported.iter().any(|one| value == one) {
+        let supported: Vec<String> = supported.iter().map(|&one| one.to_owned()).collect();
+        all.push(Cause::not_supported(field, value, &supported));
+    }
+}
+
+fn not_negative(all: &mut Vec<Cause>, object: &Value, at: &str, fields: &[&str]) {
+    for field in fields {
+        if object[field].as_i64().is_some_and(|number| number < 0) {
+            all.push(Cause::invalid(format!("{at}.{field}"), &object[field], NOT_NEGATIVE));
+        }
+    }
+}
+
+/// The names of a list: each must be there, be one part of a DNS name, and be another than those before.
+fn names(all: &mut Vec<Cause>, list: &Value, at: &str) {
+    for (index, item) in each(list).enumerate() {
+        let field = format!("{at}[{index}].name");
+        match text(&item["name"]) {
+            "" => all.push(Cause::required(field, "")),
+            name => {
+                all.extend(causes(&field, name, label_errors(name)));
+                if each(list).take(index).any(|other| other["name"] == name) {
+                    all.push(Cause::duplicate(field, &item["name"]));
+                }
+            }
+        }
+    }
+}
+
+/// The name of a port of a container: IANA_SVC_NAME.
+fn port_name_errors(name: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    let mut wrong = |is_wrong: bool, error: &str| errors.extend(is_wrong.then(|| error.to_owned()));
+    wrong(name.len() > 15, "must be no more than 15 characters");
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    wrong(!name.chars().all(plain), "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)");
+    wrong(!name.contains(|c: char| c.is_ascii_lowercase()), "must contain at least one letter (a-z)");
+    wrong(name.contains("--"), "must not contain consecutive hyphens");
+    wrong(name.starts_with('-') || name.ends_with('-'), "must not begin or end with a hyphen");
+    errors
+}
+
+/// The keys of a ConfigMap and of a Secret become names of files.
+fn data_keys(all: &mut Vec<Cause>, object: &Value, field: &str) {
+    for key in object[field].as_object().into_iter().flatten().map(|(key, _)| key.as_str()) {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let error = if key.len() > 253 {
+            "must be no more than 253 characters"
+        } else if key.is_empty() || !key.chars().all(plain) {
+            "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or \
+                'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+        } else if key == "." {
+            "must not be '.'"
+        } else if key == ".." {
+            "must not be '..'"
+        } else if key.starts_with("..") {
+            "must not start with '..'"
+        } else {
+            continue;
+        };
+        all.push(Cause::invalid(format!("{field}[{key}]"), &key.into(), error));
+    }
+}
+
+fn immutable_data(all: &mut Vec<Cause>, object: &Value, before: Option<&Value>, fields: &[&str]) {
+    let Some(before) = before.filter(|before| before["immutable"] == true) else { return };
+    let changed = fields.iter().chain(&["immutable"]).filter(|field| object[**field] != before[**field]);
+    all.extend(changed.map(|field| Cause::forbidden(*field, "field is immutable when `immutable` is set")));
+}
+
+pub(super) fn config_map(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let mut all = Vec::new();
+    data_keys(&mut all, object, "data");
+    data_keys(&mut all, object, "binaryData");
+    for (key, _) in object["data"].as_object().into_iter().flatten() {
+        if !object["binaryData"][key].is_null() {
+            let text = "duplicate of key present in binaryData";
+            all.push(Cause::invalid(format!("data[{key}]"), &key.as_str().into(), text));
+        }
+    }
+    immutable_data(&mut all, object, before, &["data", "binaryData"]);
+    all
+}
+
+/// What the types of Secrets must have in their data.
+const SECRET_KEYS: [(&str, &[&str]); 4] = [
+    ("kubernetes.io/tls", &["tls.crt", "tls.key"]),
+    ("kubernetes.io/dockercfg", &[".dockercfg"]),
+    ("kubernetes.io/dockerconfigjson", &[".dockerconfigjson"]),
+    ("kubernetes.io/ssh-auth", &["ssh-privatekey"]),
+];
+
+pub(super) fn secret(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let mut all = Vec::new();
+    data_keys(&mut all, object, "data");
+    let has = |key: &str| !object["data"][key].is_null();
+    for (kind, keys) in SECRET_KEYS {
+        let missing = keys.iter().filter(|key| object["type"] == kind && !has(key));
+        all.extend(missing.map(|key| Cause::required(format!("data[{key}]"), "")));
+    }
+    if object["type"] == "kubernetes.io/basic-auth" && !has("username") && !has("password") {
+        all.extend(["data[username]", "data[password]"].map(|field| Cause::required(field, "")));
+    }
+    let account = "kubernetes.io/service-account.name";
+    if object["type"] == "kubernetes.io/service-account-token"
+        && text(&object["metadata"]["annotations"][account]).is_empty()
+    {
+        all.push(Cause::required(format!("metadata.annotations[{account}]"), ""));
+    }
+    if before.is_some_and(|before| before["type"] != object["type"]) {
+        all.push(Cause::invalid("type", &object["type"], IMMUTABLE));
+    }
+    immutable_data(&mut all, object, before, &["data"]);
+    all
+}
+
+pub(super) fn service(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let spec = &object["spec"];
+    let mut all = Vec::new();
+    let is_external = spec["type"] == "ExternalName";
+    let types = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+    not_one_of(&mut all, "spec.type".to_owned(), &spec["type"], &types);
+    if each(&spec["ports"]).next().is_none() && spec["clusterIP"] != "None" && !is_external {
+        all.push(Cause::required("spec.ports", ""));
+    }
+    if is_external {
+        match text(&spec["externalName"]).trim_end_matches('.') {
+            "" => all.push(Cause::required("spec.externalName", "")),
+            name => all.extend(causes("spec.externalName", name, subdomain_errors(name))),
+        }
+    }
+    service_ports(&mut all, spec);
+    all.extend(labels_errors("spec.selector", &spec["selector"]));
+    not_one_of(&mut all, "spec.sessionAffinity".to_owned(), &spec["sessionAffinity"], &["ClientIP", "None"]);
+    let address = text(&spec["clusterIP"]);
+    if !matches!(address, "" | "None") && address.parse::<std::net::IpAddr>().is_err() {
+        let text = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+        all.push(Cause::invalid("spec.clusterIPs[0]", &address.into(), text));
+    }
+    if let Some(before) = before
+        && !before["spec"]["clusterIP"].is_null()
+        && before["spec"]["clusterIP"] != spec["clusterIP"]
+        && !is_external
+    {
+        let addresses = json!([spec["clusterIP"]]);
+        all.push(Cause::invalid("spec.clusterIPs[0]", &addresses, "may not change once set"));
+    }
+    all
+}
+
+fn service_ports(all: &mut Vec<Cause>, spec: &Value) {
+    let several = each(&spec["ports"]).count() > 1;
+    for (index, port) in each(&spec["ports"]).enumerate() {
+        let at = format!("spec.ports[{index}]");
+        let earlier = || each(&spec["ports"]).take(index);
+        match text(&port["name"]) {
+            "" if several => all.push(Cause::required(format!("{at}.name"), "")),
+            "" => {}
+            name => {
+                all.extend(causes(&format!("{at}.name"), name, label_errors(name)));
+                if earlier().any(|other| other["name"] == name) {
+                    all.push(Cause::duplicate(format!("{at}.name"), &port["name"]));
+                }
+            }
+        }
+        if !is_port(&port["port"]) {
+            all.push(Cause::invalid(format!("{at}.port"), &port["port"], PORT_RANGE));
+        }
+        not_one_of(all, format!("{at}.protocol"), &port["protocol"], &["SCTP", "TCP", "UDP"]);
+        let (field, target) = (format!("{at}.targetPort"), &port["targetPort"]);
+        match target.as_str() {
+            Some(name) => all.extend(causes(&field, name, port_name_errors(name))),
+            None if !is_port(target) => all.push(Cause::invalid(field, target, PORT_RANGE)),
+            None => {}
+        }
+        if earlier().any(|other| other["port"] == port["port"] && other["protocol"] == port["protocol"]) {
+            all.push(Cause::duplicate(
+                at.clone(),
+                &json!({"Protocol": port["protocol"], "Port": port["port"]}),
+            ));
+        }
+        let node_port = port["nodePort"].as_i64().filter(|port| *port != 0);
+        match node_port.map(u16::try_from) {
+            Some(_) if !addresses::needs_node_ports(spec) => {
+                let text =
+                    format!("may not be used when `type` is '{}'", spec["type"].as_str().unwrap_or_default());
+                all.push(Cause::forbidden(format!("{at}.nodePort"), &text));
+            }
+            Some(number) if !number.is_ok_and(|number| NODE_PORTS.contains(&number)) => {
+                let (first, last) = (NODE_PORTS.start(), NODE_PORTS.end());
+                let text = format!(
+                    "provided port is not in the valid range. The range of valid ports is {first}-{last}"
+                );
+                all.push(Cause::invalid(format!("{at}.nodePort"), &port["nodePort"], &text));
+            }
+            Some(_) | None => {}
+        }
+    }
+}
+
+/// A selector of labels, at `spec.selector`.
+fn selector(selector: &Value) -> Vec<Cause> {
+    let at = "spec.selector";
+    let mut all = labels_errors(&format!("{at}.matchLabels"), &selector["matchLabels"]);
+    for (index, expression) in each(&selector["matchExpressions"]).enumerate() {
+        let at = format!("{at}.matchExpressions[{index}]");
+        let values = each(&expression["values"]).count();
+        match text(&expression["operator"]) {
+            "In" | "NotIn" if values == 0 => {
+                let text = "must be specified when `operator` is 'In' or 'NotIn'";
+                all.push(Cause::required(format!("{at}.values"), text));
+            }
+            "Exists" | "DoesNotExist" if values > 0 => {
+                let text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                all.push(Cause::forbidden(format!("{at}.values"), text));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            _ => {
+                let text = "not a valid selector operator";
+                all.push(Cause::invalid(format!("{at}.operator"), &expression["operator"], text));
+            }
+        }
+        let key = text(&expression["key"]);
+        all.extend(causes(&format!("{at}.key"), key, qualified_name_errors(key)));
+    }
+    all
+}
+
+/// What Deployments and ReplicaSets have in common: a selector that the template matches.
+fn workload(object: &Value) -> Vec<Cause> {
+    let spec = &object["spec"];
+    let mut all = Vec::new();
+    not_negative(&mut all, spec, "spec", &["replicas"]);
+    let is_everything = is_empty(&spec["selector"]["matchLabels"])
+        && each(&spec["selector"]["matchExpressions"]).next().is_none();
+    if spec["selector"].is_null() {
+        all.push(Cause::required("spec.selector", ""));
+    } else {
+        let wrong = selector(&spec["selector"]);
+        if is_everything {
+            let text = "empty selector is invalid for deployment";
+            all.push(Cause::invalid("spec.selector", &spec["selector"], text));
+        }
+        if !wrong.is_empty() {
+            all.extend(wrong);
+            all.push(Cause::invalid("spec.selector", &spec["selector"], "invalid label selector"));
+            return all;
+        }
+    }
+    let (template, at) = (&spec["template"], "spec.template");
+    let labels = &template["metadata"]["labels"];
+    // No selector selects nothing, unlike an empty one.
+    if spec["selector"].is_null()
+        || (!is_everything && !Labels::from_object(&spec["selector"]).matches(labels))
+    {
+        let text = "`selector` does not match template `labels`";
+        all.push(Cause::invalid(format!("{at}.metadata.labels"), labels, text));
+    }
+    all.extend(labels_errors(&format!("{at}.labels"), labels));
+    pod_spec(&mut all, &template["spec"], &format!("{at}.spec"));
+    let restarts = &template["spec"]["restartPolicy"];
+    if !restarts.is_null() {
+        not_one_of(&mut all, format!("{at}.spec.restartPolicy"), restarts, &["Always"]);
+    }
+    all
+}
+
+fn fixed_selector(all: &mut Vec<Cause>, object: &Value, before: Option<&Value>) {
+    if before.is_some_and(|before| before["spec"]["selector"] != object["spec"]["selector"]) {
+        all.push(Cause::invalid("spec.selector", &object["spec"]["selector"], IMMUTABLE));
+    }
+}
+
+pub(super) fn replica_set(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let mut all = workload(object);
+    fixed_selector(&mut all, object, before);
+    all
+}
+
+pub(super) fn deployment(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let spec = &object["spec"];
+    let mut all = workload(object);
+    strategy(&mut all, &spec["strategy"]);
+    not_negative(
+        &mut all,
+        spec,
+        "spec",
+        &["minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"],
+    );
+    let deadline = spec["progressDeadlineSeconds"].as_i64();
+    if deadline.is_some_and(|deadline| deadline <= spec["minReadySeconds"].as_i64().unwrap_or(0)) {
+        let text = "must be greater than minReadySeconds";
+        all.push(Cause::invalid("spec.progressDeadlineSeconds", &spec["progressDeadlineSeconds"], text));
+    }
+    fixed_selector(&mut all, object, before);
+    let status = &object["status"];
+    for field in ["updatedReplicas", "readyReplicas", "availableReplicas"] {
+        let count = |field: &str| status[field].as_i64().unwrap_or(0);
+        if count(field) > count("replicas") {
+            let text = "cannot be greater than status.replicas";
+            all.push(Cause::invalid(format!("status.{field}"), &status[field], text));
+        }
+    }
+    all
+}
+
+fn strategy(all: &mut Vec<Cause>, strategy: &Value) {
+    let at = "spec.strategy";
+    let rolling = &strategy["rollingUpdate"];
+    match text(&strategy["type"]) {
+        "Recreate" if !rolling.is_null() => {
+            let text = "may not be specified when strategy `type` is 'Recreate'";
+            all.push(Cause::forbidden(format!("{at}.rollingUpdate"), text));
+        }
+        "Recreate" => {}
+        "RollingUpdate" => {
+            for name in ["maxUnavailable", "maxSurge"] {
+                all.extend(int_or_percent(&format!("{at}.rollingUpdate.{name}"), &rolling[name]));
+            }
+            let is_zero = |value: &Value| *value == 0 || *value == "0%";
+            let field = format!("{at}.rollingUpdate.maxUnavailable");
+            if is_zero(&rolling["maxUnavailable"]) && is_zero(&rolling["maxSurge"]) {
+                let text = "may not be 0 when `maxSurge` is 0";
+                all.push(Cause::invalid(field, &rolling["maxUnavailable"], text));
+            } else if percent(&rolling["maxUnavailable"]).is_some_and(|percent| percent > 100) {
+                all.push(Cause::invalid(field, &rolling["maxUnavailable"], "must not be greater than 100%"));
+            }
+        }
+        _ => not_one_of(all, at.to_owned(), strategy, &["Recreate", "RollingUpdate"]),
+    }
+}
+
+fn percent(value: &Value) -> Option<u64> {
+    value.as_str()?.strip_suffix('%')?.parse().ok()
+}
+
+fn int_or_percent(field: &str, value: &Value) -> Option<Cause> {
+    if value.is_string() && percent(value).is_none() {
+        let text = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', \
+            regex used for validation is '[0-9]+%')";
+        return Some(Cause::invalid(field, value, text));
+    }
+    value.as_i64().filter(|number| *number < 0).map(|_| Cause::invalid(field, value, NOT_NEGATIVE))
+}
+
+fn pod_spec(all: &mut Vec<Cause>, spec: &Value, at: &str) {
+    names(all, &spec["volumes"], &format!("{at}.volumes"));
+    if each(&spec["containers"]).next().is_none() {
+        all.push(Cause::required(format!("{at}.containers"), ""));
+    }
+    for list in ["containers", "initContainers"] {
+        let at = format!("{at}.{list}");
+        for (index, one) in each(&spec[list]).enumerate() {
+            container(all, one, spec, &format!("{at}[{index}]"));
+            let mut earlier = each(&spec[list]).take(index);
+            let other = each(&spec["containers"])
+                .find(|other| list == "initContainers" && other["name"] == one["name"]);
+            if other.is_some() || earlier.any(|other| !one["name"].is_null() && other["name"] == one["name"])
+            {
+                all.push(Cause::duplicate(format!("{at}[{index}].name"), &one["name"]));
+            }
+        }
+    }
+    for (field, supported) in [
+        ("restartPolicy", ["Always", "OnFailure", "Never"].as_slice()),
+        ("dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]),
+    ] {
+        // What has no containers has no defaults either.
+        if !spec[field].is_null() {
+            not_one_of(all, format!("{at}.{field}"), &spec[field], supported);
+        }
+    }
+    let node = text(&spec["nodeName"]);
+    if !node.is_empty() {
+        all.extend(causes(&format!("{at}.nodeName"), node, subdomain_errors(node)));
+    }
+}
+
+fn container(all: &mut Vec<Cause>, one: &Value, spec: &Value, at: &str) {
+    let name = text(&one["name"]);
+    match name {
+        "" => all.push(Cause::required(format!("{at}.name"), "")),
+        name => all.extend(causes(&format!("{at}.name"), name, label_errors(name))),
+    }
+    if text(&one["image"]).is_empty() {
+        all.push(Cause::required(format!("{at}.image"), ""));
+    }
+    container_ports(all, &one["ports"], &format!("{at}.ports"));
+    for (index, variable) in each(&one["env"]).enumerate() {
+        let at = format!("{at}.env[{index}]");
+        match text(&variable["name"]) {
+            "" => all.push(Cause::required(format!("{at}.name"), "")),
+            name if name.contains('=') || !name.chars().all(|c| matches!(c, ' '..='~')) => {
+                let text = "a valid environment variable name must consist only of printable ASCII characters other \
+                    than '='";
+                all.push(Cause::invalid(format!("{at}.name"), &name.into(), text));
+            }
+            _ => {}
+        }
+        if !variable["valueFrom"].is_null() && !text(&variable["value"]).is_empty() {
+            let text = "may not be specified when `value` is not empty";
+            all.push(Cause::invalid(format!("{at}.valueFrom"), &"".into(), text));
+        }
+    }
+    for (index, mount) in each(&one["volumeMounts"]).enumerate() {
+        let at = format!("{at}.volumeMounts[{index}]");
+        if text(&mount["name"]).is_empty() {
+            all.push(Cause::required(format!("{at}.name"), ""));
+        } else if !each(&spec["volumes"]).any(|volume| volume["name"] == mount["name"]) {
+            all.push(Cause::not_found(format!("{at}.name"), &mount["name"]));
+        }
+        if text(&mount["mountPath"]).is_empty() {
+            all.push(Cause::required(format!("{at}.mountPath"), ""));
+        }
+    }
+    let policies = ["Always", "IfNotPresent", "Never"];
+    not_one_of(all, format!("{at}.imagePullPolicy"), &one["imagePullPolicy"], &policies);
+    for (resource, request) in one["resources"]["requests"].as_object().into_iter().flatten() {
+        let limit = &one["resources"]["limits"][resource];
+        let amounts = (types::quantity(request), types::quantity(limit));
+        if matches!(amounts, (Some(request), Some(limit)) if request > limit) {
+            let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let text = format!("must be less than or equal to {resource} limit of {}", shown(limit));
+            let field = format!("{at}.resources.requests");
+            all.push(Cause::invalid(field, &shown(request).into(), &text));
+        }
+    }
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        let handlers = ["exec", "httpGet", "tcpSocket", "grpc"];
+        if !one[probe].is_null() && handlers.iter().all(|handler| one[probe][handler].is_null()) {
+            all.push(Cause::required(format!("{at}.{probe}"), "must specify a handler type"));
+        }
+    }
+}
+
+fn container_ports(all: &mut Vec<Cause>, ports: &Value, at: &str) {
+    for (index, port) in each(ports).enumerate() {
+        let at = format!("{at}[{index}]");
+        let name = text(&port["name"]);
+        if !name.is_empty() {
+            all.extend(causes(&format!("{at}.name"), name, port_name_errors(name)));
+            if each(ports).take(index).any(|other| other["name"] == name) {
+                all.push(Cause::duplicate(format!("{at}.name"), &port["name"]));
+            }
+        }
+        let number = &port["containerPort"];
+        if number.is_null() || *number == 0 {
+            all.push(Cause::required(format!("{at}.containerPort"), ""));
+        } else if !is_port(number) {
+            all.push(Cause::invalid(format!("{at}.containerPort"), number, PORT_RANGE));
+        }
+        not_one_of(all, format!("{at}.protocol"), &port["protocol"], &["SCTP", "TCP", "UDP"]);
+    }
+}
+
+const POD_FIXED: &str = "pod updates may not change fields other than \
+    `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only \
+    additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously \
+    negative)";
+
+pub(super) fn pod(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let mut all = Vec::new();
+    pod_spec(&mut all, &object["spec"], "spec");
+    if let Some(before) = before
+        && fixed_part(object) != fixed_part(before)
+    {
+        all.push(Cause::forbidden("spec", POD_FIXED));
+    }
+    all
+}
+
+/// What never changes of the spec of a Pod, once it has a node.
+fn fixed_part(pod: &Value) -> Value {
+    let mut spec = pod["spec"].clone();
+    let Some(fields) = spec.as_object_mut() else { return spec };
+    fields.retain(|field, _| !matches!(field.as_str(), "nodeName" | "activeDeadlineSeconds" | "tolerations"));
+    for list in ["containers", "initContainers"] {
+        for container in fields.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            container["image"] = Value::Null;
+        }
+    }
+    spec
+}
+
+pub(super) fn lease(object: &Value, _before: Option<&Value>) -> Vec<Cause> {
+    let spec = &object["spec"];
+    let mut all = Vec::new();
+    if spec["leaseDurationSeconds"].as_i64().is_some_and(|secs| secs <= 0) {
+        let text = "must be greater than 0";
+        all.push(Cause::invalid("spec.leaseDurationSeconds", &spec["leaseDurationSeconds"], text));
+    }
+    not_negative(&mut all, spec, "spec", &["leaseTransitions"]);
+    all
+}
+
+/// What an Event of the core group must have. Events are checked in their core form, whatever view they were written
+/// in. Only one that has an eventTime, as the new recorders set it, is held to the newer rules.
+pub(super) fn core_event(object: &Value, _before: Option<&Value>) -> Vec<Cause> {
+    event(object, "reportingComponent")
+}
+
+fn event(object: &Value, controller: &str) -> Vec<Cause> {
+    let mut all = Vec::new();
+    let namespace = &object["metadata"]["namespace"];
+    let of = text(&object["involvedObject"]["namespace"]);
+    let home = match of {
+        "" => namespace == "default" || (namespace == "kube-system" && !object["eventTime"].is_null()),
+        of => namespace == of,
+    };
+    if !home {
+        let text = "does not match event.namespace";
+        all.push(Cause::invalid("involvedObject.namespace", &of.into(), text));
+    }
+    if object["eventTime"].is_null() {
+        return all;
+    }
+    let reporter = text(&object["reportingComponent"]);
+    if reporter.is_empty() {
+        all.push(Cause::required(controller, ""));
+    }
+    all.extend(causes(controller, reporter, qualified_name_errors(reporter)));
+    for field in ["reportingInstance", "action", "reason"] {
+        match text(&object[field]) {
+            "" => all.push(Cause::required(field, "")),
+            long if long.len() > 128 => {
+                all.push(Cause::invalid(field, &"".into(), "can have at most 128 characters"));
+            }
+            _ => {}
+        }
+    }
+    if text(&object["message"]).len() > 1024 {
+        all.push(Cause::invalid("message", &"".into(), "can have at most 1024 characters"));
+    }
+    all
+}
+
+/// events.k8s.io also asks for the time and the type, wants nothing that is deprecated, and changes nothing but the
+/// series.
+pub(super) fn new_event(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let mut all = event(object, "reportingController");
+    if let Some(before) = before {
+        let mut before = before.clone();
+        event_as_core(&mut before);
+        for field in
+            ["involvedObject", "reason", "message", "type", "reportingComponent", "action", "related"]
+        {
+            if object[field] != before[field] {
+                all.push(Cause::invalid(field, &object[field], IMMUTABLE));
+            }
+        }
+        return all;
+    }
+    if object["eventTime"].is_null() {
+        all.push(Cause::required("eventTime", ""));
+    }
+    if object["type"] != "Normal" && object["type"] != "Warning" {
+        let text = format!("has invalid value: {}", text(&object["type"]));
+        all.push(Cause::invalid("type", &"".into(), &text));
+    }
+    for field in ["firstTimestamp", "lastTimestamp", "count", "source"] {
+        let is_set = match &object[field] {
+            Value::Null => false,
+            Value::Object(map) => !map.is_empty(),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => true,
+        };
+        if is_set {
+            all.push(Cause::invalid(field, &"".into(), "needs to be unset"));
+        }
+    }
+    let series = &object["series"];
+    if !series.is_null() {
+        if series["count"].as_i64().unwrap_or(0) < 2 {
+            all.push(Cause::invalid("series.count", &"".into(), "should be at least 2"));
+        }
+        if series["lastObservedTime"].is_null() {
+            all.push(Cause::required("series.lastObservedTime", ""));
+        }
+    }
+    all
+}
