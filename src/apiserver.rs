@@ -10,8 +10,7 @@
 //! It exists for `listwatch demo` and `listwatch apiserver`, the examples and the tests, and answers as kube-apiserver
 //! 1.36 would: kubectl can use it. What it cannot do it refuses, with a Status that says so. Nothing is kept when it stops.
 //!
-//! It does not: authorize (who has a token may do everything), call webhooks, speak protobuf, or track field owners
-//! (so no server-side apply, and no managedFields).
+//! It does not: authorize (who has a token may do everything), call webhooks, or speak protobuf.
 //!
 //! The way of a request through the footnotes:
 //!
@@ -23,6 +22,7 @@
 
 mod addresses;
 mod answer;
+mod apply;
 mod builtin;
 mod clock;
 mod controllers;
@@ -34,6 +34,7 @@ mod faults;
 mod form;
 mod kinds;
 mod metadata;
+mod owned;
 mod patch;
 mod read;
 mod refusal;
@@ -42,6 +43,7 @@ mod scale;
 mod schema;
 mod selector;
 mod serve;
+mod shape;
 mod storage;
 #[cfg(test)]
 mod tests;

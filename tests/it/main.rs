@@ -49,6 +49,8 @@ mod docs;
 mod manifests;
 
 // What the embedded API server must be like.
+mod apply;
 mod contract;
 mod kinds;
+mod kubectl;
 mod schemas;
