@@ -91,6 +91,7 @@ pub(super) fn create(
     prune(kind, &mut object, options)?;
     finish(storage, kind, &mut object);
     let mut causes = metadata::errors(kind, &object);
+    options.warnings.extend(metadata::warnings(kind, &object));
     kind.validate(&object, None, &mut causes);
     if !causes.is_empty() {
         return Err(Refusal::invalid(kind, &name, causes));
@@ -171,6 +172,7 @@ pub(super) fn update(
     }
     finish(storage, kind, &mut after);
     let mut causes = metadata::errors(kind, &after);
+    options.warnings.extend(metadata::warnings(kind, &after));
     causes.extend(new_finalizers(&before, &after));
     kind.validate(&after, Some(&before_view), &mut causes);
     if !causes.is_empty() {

@@ -47,5 +47,6 @@ mod manifests;
 
 // What the embedded API server must be like.
 mod contract;
+mod forbidden;
 mod kinds;
 mod schemas;
