@@ -10,7 +10,7 @@
 //! It exists for `listwatch demo` and `listwatch apiserver`, the examples and the tests, and answers as kube-apiserver
 //! 1.36 would: kubectl can use it. What it cannot do it refuses, with a Status that says so. Nothing is kept when it stops.
 //!
-//! It does not: authorize (who has a token may do everything), call webhooks, or speak protobuf.
+//! It does not: keep Roles (rules are given to a user by [`ApiServer::limit`]), call webhooks, or speak protobuf.
 //!
 //! The way of a request through the footnotes:
 //!
@@ -36,6 +36,7 @@ mod kinds;
 mod metadata;
 mod owned;
 mod patch;
+mod permissions;
 mod read;
 mod refusal;
 mod request;
@@ -74,6 +75,8 @@ use tokio::net::TcpListener;
 use clock::Clock;
 use faults::Faults;
 pub use faults::{Cut, Fault, Planned, names as fault_names};
+pub use permissions::Rule;
+use refusal::Refusal;
 use serve::{Identity, Tasks};
 use storage::{Backup, Storage};
 
@@ -133,6 +136,8 @@ struct Server {
     storage: Mutex<Storage>,
     /// User by token.
     tokens: Mutex<HashMap<String, String>>,
+    /// By user. Who is not in here may do everything.
+    rules: Mutex<HashMap<String, Vec<Rule>>>,
     requests: Mutex<VecDeque<RequestRecord>>,
     faults: Faults,
     /// What [`Fault::Restore`] brings back.
@@ -153,6 +158,15 @@ impl Server {
 
     fn user(&self, token: &str) -> Option<String> {
         lock(&self.tokens).get(token).cloned()
+    }
+
+    /// 401 is a wrong token; who sends none is somebody, and allowed next to nothing, which is 403.
+    fn refuses(&self, request: &request::Request, user: Option<&str>) -> Result<(), Refusal> {
+        if user.is_none() && request.bearer_token().is_some() {
+            return Err(Refusal::unauthorized());
+        }
+        let rules = lock(&self.rules);
+        permissions::check(request, user, user.and_then(|user| rules.get(user)).map(Vec::as_slice))
     }
 
     fn record(&self, record: RequestRecord) {
@@ -215,6 +229,7 @@ impl ApiServer {
         let server = Arc::new(Server {
             storage: Mutex::new(storage),
             tokens: Mutex::new(HashMap::from([(token.clone(), ADMIN.to_owned())])),
+            rules: Mutex::default(),
             requests: Mutex::default(),
             faults: Faults::default(),
             backup,
@@ -278,6 +293,11 @@ impl ApiServer {
     /// Accept another token, that somebody else made.
     pub fn add_token(&self, token: &str, user: &str) {
         lock(&self.server.tokens).insert(token.to_owned(), user.to_owned());
+    }
+
+    /// From now on a user may do what these rules say, and no more. Open watches go on, as with the real one.
+    pub fn limit(&self, user: &str, rules: Vec<Rule>) {
+        lock(&self.server.rules).insert(user.to_owned(), rules);
     }
 
     /// Accept a token no longer. Open watches go on, as with the real one.

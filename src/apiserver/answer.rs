@@ -149,7 +149,7 @@ pub(super) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
     if user != ADMIN {
         let method = request.method.as_str().to_lowercase();
         let message = format!("forbidden: User {user:?} cannot {method} path {:?}", request.path);
-        return Answer::refused(Refusal::anonymous(message, json!({})));
+        return Answer::refused(Refusal::not_allowed(message, json!({})));
     }
     match request.method {
         Method::POST => match faults::parse_lines(&request.body) {
@@ -176,47 +176,6 @@ pub(super) async fn answer(server: &Arc<Server>, request: &Request) -> Answer {
         None => fixed(server, request),
     };
     answer.unwrap_or_else(Answer::refused)
-}
-
-/// Who sends no token is `system:anonymous`, known but allowed next to nothing. That is 403; 401 is a wrong token.
-pub(super) fn refuse_anonymous(storage: &Storage, request: &Request) -> Refusal {
-    const USER: &str = "system:anonymous";
-    let method = request.method.as_str().to_lowercase();
-    let Some(path) = Path::parse(&request.path) else {
-        return Refusal::anonymous(
-            format!("forbidden: User {USER:?} cannot {method} path {:?}", request.path),
-            json!({}),
-        );
-    };
-    let one = path.name.is_some();
-    let verb = match method.as_str() {
-        "get" | "head" if one => "get",
-        "get" | "head" if request.query.flag("watch") == Some(true) => "watch",
-        "get" | "head" => "list",
-        "post" => "create",
-        "put" => "update",
-        "delete" if one => "delete",
-        "delete" => "deletecollection",
-        other => other,
-    };
-    let scope = match &path.namespace {
-        Some(namespace) => format!("in the namespace {namespace:?}"),
-        None => "at the cluster scope".to_owned(),
-    };
-    let subresource = path.subresource.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
-    let resource = format!("{}{subresource}", path.plural);
-    let named = path.name.as_ref().map(|name| format!(" {name:?}"));
-    let what = super::kinds::resource_name(&path.plural, &path.group);
-    let message = format!(
-        "{what}{} is forbidden: User {USER:?} cannot {verb} resource {resource:?} in API group {:?} {scope}",
-        named.unwrap_or_default(),
-        path.group
-    );
-    let details = match storage.kinds.get(&path.group, &path.version, &path.plural) {
-        Some(kind) => details(kind, path.name.as_deref().unwrap_or_default(), &path.plural),
-        None => json!({"kind": path.plural}),
-    };
-    Refusal::anonymous(message, details)
 }
 
 /// Paths that are no objects: health, version, discovery.
@@ -284,7 +243,10 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
         let known = kind.subresources().into_iter().any(|one| one == subresource);
         if !known {
             let whole = format!("{}/{subresource}", path.plural);
-            return Err(if kind.is_custom() {
+            return Err(if kind.is_custom() && ["status", "scale"].contains(&&**subresource) {
+                // It is not switched on, and is said not to be there; the object is.
+                Refusal::not_found(&kind, name)
+            } else if kind.is_custom() {
                 Refusal::no_such_path()
             } else if NOT_SERVED.contains(&whole.as_str()) {
                 Refusal::not_served(&whole)

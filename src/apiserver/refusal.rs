@@ -92,8 +92,13 @@ impl Cause {
 
     /// Whether an object is so wrong that no rule is tried on it.
     pub(super) fn blocks_rules(&self) -> bool {
-        let blocking =
-            ["FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid"];
+        let blocking = [
+            "FieldValueNotSupported",
+            "FieldValueRequired",
+            "FieldValueTooLong",
+            "FieldValueTooMany",
+            "FieldValueTypeInvalid",
+        ];
         blocking.contains(&self.reason)
     }
 
@@ -168,7 +173,8 @@ impl Refusal {
         Refusal::status(403, "Forbidden", message, Some(details(kind, name, &kind.plural)))
     }
 
-    pub(super) fn anonymous(message: String, details: Value) -> Refusal {
+    /// No rule allows it: see [`super::permissions`].
+    pub(super) fn not_allowed(message: String, details: Value) -> Refusal {
         Refusal::status(403, "Forbidden", message, Some(details))
     }
 

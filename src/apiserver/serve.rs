@@ -32,7 +32,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     Fault, RequestRecord, Server,
-    answer::{self, Answer, refuse_anonymous},
+    answer::{self, Answer},
     encode::AnswerBody,
     faults::{self, Cut},
     lock,
@@ -252,14 +252,10 @@ where
     if let Some(Fault::Delay(delay)) = fault {
         tokio::time::sleep(delay).await;
     }
+    let refusal = server.refuses(&request, user.as_deref()).err().or(refusal);
     let answer = match (&fault, &user, refusal) {
         (Some(Fault::Answer { status, body, retry_after_secs }), _, _) => {
             Answer::planned(*status, body.clone(), *retry_after_secs)
-        }
-        // Health is for everybody, as are the versions.
-        (_, None, _) if request.bearer_token().is_some() => Answer::refused(Refusal::unauthorized()),
-        (_, None, _) if !is_public(&request) => {
-            Answer::refused(refuse_anonymous(&server.storage(), &request))
         }
         (_, _, Some(refusal)) => Answer::refused(refusal),
         (_, Some(user), None) if is_admins => answer::faults(&server, &request, user),
@@ -310,10 +306,4 @@ async fn read(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, Refusa
         return Err(Refusal::too_large(BODY_BYTES_MAX));
     }
     Ok(bytes.freeze())
-}
-
-/// Paths that need no token, if none was sent: the role `system:public-info-viewer`.
-fn is_public(request: &Request) -> bool {
-    let path = request.path.as_str();
-    ["/healthz", "/livez", "/readyz", "/version"].contains(&path)
 }

@@ -96,6 +96,7 @@ pub(super) fn create(
     prune(kind, &mut object, options)?;
     finish(storage, kind, None, &mut object, managed, options);
     let mut causes = metadata::errors(kind, &object);
+    options.warnings.extend(metadata::warnings(kind, &object));
     kind.validate(&object, None, &mut causes);
     if !causes.is_empty() {
         return Err(Refusal::invalid(kind, &name, causes));
@@ -176,6 +177,7 @@ pub(super) fn update(
         Part::Finalize | Part::Binding => {}
     }
     let mut causes = metadata::errors(kind, &after);
+    options.warnings.extend(metadata::warnings(kind, &after));
     causes.extend(new_finalizers(&before, &after));
     kind.validate(&after, Some(&before_view), &mut causes);
     if !causes.is_empty() {

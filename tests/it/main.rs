@@ -51,6 +51,7 @@ mod manifests;
 // What the embedded API server must be like.
 mod apply;
 mod contract;
+mod forbidden;
 mod kinds;
 mod kubectl;
 mod schemas;

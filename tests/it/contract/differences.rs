@@ -89,7 +89,6 @@ pub const DIFFERENCES: &[Difference] = &[
         at: "",
         reason: "being built",
     },
-    Difference { story: "creating", request: "Finalizers without a domain", at: "", reason: "being built" },
     Difference { story: "creating", request: "Two controllers", at: "", reason: "being built" },
     Difference {
         story: "creating",
