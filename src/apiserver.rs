@@ -10,8 +10,7 @@
 //! It exists for `listwatch demo` and `listwatch apiserver`, the examples and the tests, and answers as kube-apiserver
 //! 1.36 would: kubectl can use it. What it cannot do it refuses, with a Status that says so. Nothing is kept when it stops.
 //!
-//! It does not: authorize (who has a token may do everything), call webhooks, speak protobuf, or track field owners
-//! (so no server-side apply, and no managedFields).
+//! It does not: keep Roles (rules are given to a user by [`ApiServer::limit`]), call webhooks, or speak protobuf.
 //!
 //! The way of a request through the footnotes:
 //!
@@ -23,6 +22,7 @@
 
 mod addresses;
 mod answer;
+mod apply;
 mod builtin;
 mod clock;
 mod controllers;
@@ -34,7 +34,9 @@ mod faults;
 mod form;
 mod kinds;
 mod metadata;
+mod owned;
 mod patch;
+mod permissions;
 mod read;
 mod refusal;
 mod request;
@@ -42,6 +44,7 @@ mod scale;
 mod schema;
 mod selector;
 mod serve;
+mod shape;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -58,17 +61,22 @@ use std::{
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use base64::{
     Engine,
     prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
 };
+use bytes::Bytes;
+use hyper::body::Body;
 use tokio::net::TcpListener;
 
+use clock::Clock;
 use faults::Faults;
-pub use faults::{Fault, Planned, names as fault_names};
+pub use faults::{Cut, Fault, Planned, names as fault_names};
+pub use permissions::Rule;
+use refusal::Refusal;
 use serve::{Identity, Tasks};
 use storage::{Backup, Storage};
 
@@ -128,6 +136,8 @@ struct Server {
     storage: Mutex<Storage>,
     /// User by token.
     tokens: Mutex<HashMap<String, String>>,
+    /// By user. Who is not in here may do everything.
+    rules: Mutex<HashMap<String, Vec<Rule>>>,
     requests: Mutex<VecDeque<RequestRecord>>,
     faults: Faults,
     /// What [`Fault::Restore`] brings back.
@@ -148,6 +158,15 @@ impl Server {
 
     fn user(&self, token: &str) -> Option<String> {
         lock(&self.tokens).get(token).cloned()
+    }
+
+    /// 401 is a wrong token; who sends none is somebody, and allowed next to nothing, which is 403.
+    fn refuses(&self, request: &request::Request, user: Option<&str>) -> Result<(), Refusal> {
+        if user.is_none() && request.bearer_token().is_some() {
+            return Err(Refusal::unauthorized());
+        }
+        let rules = lock(&self.rules);
+        permissions::check(request, user, user.and_then(|user| rules.get(user)).map(Vec::as_slice))
     }
 
     fn record(&self, record: RequestRecord) {
@@ -187,13 +206,30 @@ impl ApiServer {
         let listener = TcpListener::bind(("127.0.0.1", options.port)).await?;
         let port = listener.local_addr()?.port();
         let identity = Identity::new().map_err(io::Error::other)?;
+        let mut server = ApiServer::new(&options, Clock::new(SystemTime::now()), identity.ca_pem);
+        server.port = port;
+        let accept =
+            serve::accept(listener, identity.acceptor, Arc::clone(&server.server), server.tasks.clone());
+        server.tasks.spawn(accept);
+        Ok(server)
+    }
+
+    /// Nobody listens: who wants an answer calls [`ApiServer::answer`]. For simulations, whose clock is tokio's and
+    /// begins at `now`. Must be called in a runtime.
+    #[must_use]
+    pub fn in_process(options: &Options, now: SystemTime) -> ApiServer {
+        ApiServer::new(options, Clock::new(now), String::new())
+    }
+
+    fn new(options: &Options, clock: Clock, ca_pem: String) -> ApiServer {
         let token = random_token();
-        let mut storage = Storage::new(options.history, options.controllers);
-        controllers::bootstrap(&mut storage, &identity.ca_pem);
+        let mut storage = Storage::new(clock, options.history, options.controllers);
+        controllers::bootstrap(&mut storage, &ca_pem);
         let backup = Mutex::new(storage.backup());
         let server = Arc::new(Server {
             storage: Mutex::new(storage),
             tokens: Mutex::new(HashMap::from([(token.clone(), ADMIN.to_owned())])),
+            rules: Mutex::default(),
             requests: Mutex::default(),
             faults: Faults::default(),
             backup,
@@ -201,12 +237,31 @@ impl ApiServer {
             pod_start: options.pod_start,
         });
         let tasks = Tasks::default();
-        let acceptor = identity.acceptor;
-        tasks.spawn(serve::accept(listener, acceptor, Arc::clone(&server), tasks.clone()));
         if options.controllers {
-            tasks.spawn(controllers::run(Arc::clone(&server), identity.ca_pem.clone()));
+            tasks.spawn(controllers::run(Arc::clone(&server), ca_pem.clone()));
         }
-        Ok(ApiServer { server, tasks, port, ca_pem: identity.ca_pem, token })
+        ApiServer { server, tasks, port: 0, ca_pem, token }
+    }
+
+    /// Answers one request, as on a connection of its own; an error is that this breaks.
+    ///
+    /// # Errors
+    ///
+    /// Where a [`Fault`] says so.
+    pub async fn answer<B>(
+        &self,
+        request: http::Request<B>,
+    ) -> Result<http::Response<impl Body<Data = Bytes, Error = Cut> + use<B>>, Cut>
+    where
+        B: Body<Data = Bytes> + Unpin,
+    {
+        serve::serve(Arc::clone(&self.server), request, Arc::default()).await
+    }
+
+    /// The time of day in here.
+    #[must_use]
+    pub fn now(&self) -> SystemTime {
+        self.server.storage().clock.now()
     }
 
     /// `https://127.0.0.1:PORT`
@@ -238,6 +293,11 @@ impl ApiServer {
     /// Accept another token, that somebody else made.
     pub fn add_token(&self, token: &str, user: &str) {
         lock(&self.server.tokens).insert(token.to_owned(), user.to_owned());
+    }
+
+    /// From now on a user may do what these rules say, and no more. Open watches go on, as with the real one.
+    pub fn limit(&self, user: &str, rules: Vec<Rule>) {
+        lock(&self.server.rules).insert(user.to_owned(), rules);
     }
 
     /// Accept a token no longer. Open watches go on, as with the real one.
@@ -288,6 +348,11 @@ impl ApiServer {
     #[must_use]
     pub fn requests(&self) -> Vec<RequestRecord> {
         lock(&self.server.requests).iter().cloned().collect()
+    }
+
+    /// Drop the records of the requests so far.
+    pub fn forget_requests(&self) {
+        *lock(&self.server.requests) = VecDeque::new();
     }
 
     /// Let something go wrong: now, or when what it is for comes.

@@ -15,20 +15,21 @@ use serde_json::{Value, json};
 
 use super::{
     ADMIN, Server,
+    apply::{Force, MANAGER_BYTES_MAX, Manager},
     delete::{self, Deleted, Deletion, Propagation},
     discovery,
     encode::{self, AnswerBody, Stream},
     faults,
     form::{Form, Include},
     kinds::Kind,
-    patch::Patch,
+    patch::{self, Patch},
     read::{List, Version},
     refusal::{Cause, Refusal, RefusalBody, details},
     request::{Accept, Path, Request},
     scale,
     storage::{Place, Storage},
     watch::{self, Watch},
-    write::{self, Part, UnknownFields},
+    write::{self, Applied, Part, UnknownFields},
 };
 
 const JSON: &str = "application/json";
@@ -148,7 +149,7 @@ pub(super) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
     if user != ADMIN {
         let method = request.method.as_str().to_lowercase();
         let message = format!("forbidden: User {user:?} cannot {method} path {:?}", request.path);
-        return Answer::refused(Refusal::anonymous(message, json!({})));
+        return Answer::refused(Refusal::not_allowed(message, json!({})));
     }
     match request.method {
         Method::POST => match faults::parse_lines(&request.body) {
@@ -178,47 +179,6 @@ pub(super) async fn answer(server: &Arc<Server>, request: &Request) -> Answer {
     let kind = storage.kinds.get(&path.group, &path.version, &path.plural);
     answer.warnings.extend(kind.and_then(|kind| kind.deprecation()).map(str::to_owned));
     answer
-}
-
-/// Who sends no token is `system:anonymous`, known but allowed next to nothing. That is 403; 401 is a wrong token.
-pub(super) fn refuse_anonymous(storage: &Storage, request: &Request) -> Refusal {
-    const USER: &str = "system:anonymous";
-    let method = request.method.as_str().to_lowercase();
-    let Some(path) = Path::parse(&request.path) else {
-        return Refusal::anonymous(
-            format!("forbidden: User {USER:?} cannot {method} path {:?}", request.path),
-            json!({}),
-        );
-    };
-    let one = path.name.is_some();
-    let verb = match method.as_str() {
-        "get" | "head" if one => "get",
-        "get" | "head" if request.query.flag("watch") == Some(true) => "watch",
-        "get" | "head" => "list",
-        "post" => "create",
-        "put" => "update",
-        "delete" if one => "delete",
-        "delete" => "deletecollection",
-        other => other,
-    };
-    let scope = match &path.namespace {
-        Some(namespace) => format!("in the namespace {namespace:?}"),
-        None => "at the cluster scope".to_owned(),
-    };
-    let subresource = path.subresource.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
-    let resource = format!("{}{subresource}", path.plural);
-    let named = path.name.as_ref().map(|name| format!(" {name:?}"));
-    let what = super::kinds::resource_name(&path.plural, &path.group);
-    let message = format!(
-        "{what}{} is forbidden: User {USER:?} cannot {verb} resource {resource:?} in API group {:?} {scope}",
-        named.unwrap_or_default(),
-        path.group
-    );
-    let details = match storage.kinds.get(&path.group, &path.version, &path.plural) {
-        Some(kind) => details(kind, path.name.as_deref().unwrap_or_default(), &path.plural),
-        None => json!({"kind": path.plural}),
-    };
-    Refusal::anonymous(message, details)
 }
 
 /// Paths that are no objects: health, version, discovery.
@@ -288,6 +248,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
         if !known {
             let whole = format!("{}/{subresource}", path.plural);
             return Err(if kind.is_custom() {
+                // What is not there is said to be the object, though it may be.
                 Refusal::not_found(&kind, name)
             } else if NOT_SERVED.contains(&whole.as_str()) {
                 Refusal::not_served(&whole)
@@ -320,6 +281,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             if scales {
                 let before = current(&storage, &kind, &place)?;
                 let object = scale::put(&kind, &before, &object)?;
+                options.manager.subresource = "scale";
                 let after = write::update(&mut storage, &kind, &place, object, Part::Main, &mut options)?;
                 return Ok(Answer::json(200, scale::of(&kind, &kind.view(&after))));
             }
@@ -331,47 +293,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             let after = write::update(&mut storage, &kind, &place, object, part, &mut options)?;
             written(request, &storage, &kind, 200, &after, options)
         }
-        Method::PATCH => {
-            if query.get("force").is_some() && request.content_type() != "application/apply-patch+yaml" {
-                let cause = Cause::forbidden("force", "may not be specified for non-apply patch");
-                return Err(Refusal::invalid_options("PatchOptions", vec![cause]));
-            }
-            let patch = Patch::parse(&kind, request.content_type(), &request.body)?;
-            let mut storage = server.storage();
-            let mut options = write_options(request, &kind, "PatchOptions")?;
-            options.is_patch = true;
-            let before = current(&storage, &kind, &place)?;
-            if scales {
-                let mut object = scale::of(&kind, &before);
-                patch.apply(&mut object)?;
-                let object = scale::put(&kind, &before, &object)?;
-                let after = write::update(&mut storage, &kind, &place, object, Part::Main, &mut options)?;
-                return Ok(Answer::json(200, scale::of(&kind, &kind.view(&after))));
-            }
-            let mut object = before.clone();
-            patch.apply(&mut object)?;
-            if !object.is_object() || !object["metadata"].is_object() {
-                return Err(Refusal::strict_patch(&object, "the patch leaves no object with metadata"));
-            }
-            if object["metadata"]["name"].is_null() {
-                let text = format!(
-                    "the name of the object ({name} based on URL) was undeterminable: name must be provided"
-                );
-                return Err(Refusal::bad_request(text));
-            }
-            if object["metadata"]["uid"] != before["metadata"]["uid"] && !object["metadata"]["uid"].is_null()
-            {
-                let uid = &object["metadata"]["uid"];
-                let cause = Cause::invalid("metadata.uid", uid, "field is immutable");
-                return Err(Refusal::invalid(&kind, name, vec![cause]));
-            }
-            // A version that the patch took away is no wish to be unconditional: the server patches what it read.
-            if object["metadata"]["resourceVersion"].is_null() {
-                object["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
-            }
-            let after = write::update(&mut storage, &kind, &place, object, part, &mut options)?;
-            written(request, &storage, &kind, 200, &after, options)
-        }
+        Method::PATCH => patch(server, request, &kind, &place, part, scales),
         Method::DELETE if path.subresource.is_none() => {
             let deletion = deletion(request)?;
             let mut storage = server.storage();
@@ -392,6 +314,63 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
         Method::POST if kind.is_custom() => Err(Refusal::verb_not_supported(&kind, "create")),
         _ => Err(Refusal::method_not_allowed()),
     }
+}
+
+/// Change a part of an object.
+fn patch(
+    server: &Server,
+    request: &Request,
+    kind: &Kind,
+    place: &Place,
+    part: Part,
+    scales: bool,
+) -> Result<Answer, Refusal> {
+    let mut options = write_options(request, kind, "PatchOptions")?;
+    let applies = request.content_type() == patch::APPLY_PATCH;
+    let force = request.query.flag("force");
+    let invalid = |cause| Err(Refusal::invalid_options("PatchOptions", vec![cause]));
+    if applies && request.query.text("fieldManager").is_empty() {
+        return invalid(Cause::required("fieldManager", "is required for apply patch"));
+    }
+    if !applies && force.is_some() {
+        return invalid(Cause::forbidden("force", "may not be specified for non-apply patch"));
+    }
+    options.is_patch = true;
+    if scales {
+        options.manager.subresource = "scale";
+    }
+    let (status, after) = if applies {
+        let mut applied = patch::applied(&request.body)?;
+        if scales {
+            applied = scale::applied(kind, &applied);
+        }
+        options.manager.applies = true;
+        let force = if force == Some(true) { Force::Yes } else { Force::No };
+        let storage = &mut server.storage();
+        match write::apply(storage, kind, place, applied, part, force, &mut options)? {
+            (Applied::Created, after) => (201, after),
+            (Applied::Updated, after) => (200, after),
+        }
+    } else {
+        let patch = Patch::parse(kind, request.content_type(), &request.body)?;
+        let storage = &mut server.storage();
+        let before = current(storage, kind, place)?;
+        let mut object = if scales { scale::of(kind, &before) } else { before.clone() };
+        patch.apply(kind, &mut object)?;
+        if !object.is_object() || !object["metadata"].is_object() {
+            return Err(Refusal::strict_patch(&object, "the patch leaves no object with metadata"));
+        }
+        write::check_named(place.name(), &object["metadata"])?;
+        if scales {
+            object = scale::put(kind, &before, &object)?;
+        }
+        write::check_fixed(kind, place.name(), &object, &before)?;
+        (200, write::update(storage, kind, place, object, part, &mut options)?)
+    };
+    if scales {
+        return Ok(Answer::json(status, scale::of(kind, &kind.view(&after))));
+    }
+    written(request, &server.storage(), kind, status, &after, options)
 }
 
 /// A path of a whole collection.
@@ -548,7 +527,30 @@ fn write_options(request: &Request, kind: &Kind, name: &str) -> Result<write::Op
     if unknown_fields == UnknownFields::Strict && !warnings.is_empty() {
         return Err(kind.undecodable(&format!("strict decoding error: {}", warnings.join(", "))));
     }
-    Ok(write::Options { dry_run, unknown_fields, warnings, ..write::Options::default() })
+    let manager = manager(request, name)?;
+    Ok(write::Options { dry_run, unknown_fields, manager, warnings, ..write::Options::default() })
+}
+
+/// Who writes: as `fieldManager` says, or else the program in the User-Agent.
+fn manager(request: &Request, options: &str) -> Result<Manager, Refusal> {
+    let invalid = |cause| Err(Refusal::invalid_options(options, vec![cause]));
+    let asked = request.query.text("fieldManager");
+    if asked.len() > MANAGER_BYTES_MAX {
+        let text = format!("may not be more than {MANAGER_BYTES_MAX} bytes");
+        return invalid(Cause::too_long("fieldManager", &text));
+    }
+    if let Some((at, c)) = asked.chars().enumerate().find(|(_, c)| c.is_control()) {
+        let text = format!("invalid character U+{:04X} (at position {at})", u32::from(c));
+        return invalid(Cause::invalid("fieldManager", &asked.into(), &text));
+    }
+    let agent = request.user_agent().split('/').next().unwrap_or_default();
+    let agent: String = agent.chars().filter(|c| !c.is_control()).take(MANAGER_BYTES_MAX).collect();
+    let name = match (asked, &*agent) {
+        ("", "") => "unknown",
+        ("", agent) => agent,
+        (asked, _) => asked,
+    };
+    Ok(Manager { name: name.to_owned(), ..Manager::default() })
 }
 
 /// `DeleteOptions`, from the body if there is one, else from the query.

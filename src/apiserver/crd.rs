@@ -12,8 +12,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{
+    apply::{self, Manager},
     clock::Clock,
-    kinds::{Kind, Rules, ScalePaths, group_version, resource_name, version_priority},
+    kinds::{Kind, Kinds, Rules, ScalePaths, group_version, resource_name, version_priority},
+    metadata::{causes, dns_1035_errors},
     refusal::Cause,
     schema::Schema,
     storage::{Place, Storage},
@@ -139,7 +141,7 @@ pub(super) fn set_defaults(crd: &mut Value) {
     }
     if !crd["status"].is_object() {
         crd["status"] =
-            json!({"acceptedNames": {"kind": "", "plural": ""}, "conditions": [], "storedVersions": []});
+            json!({"acceptedNames": {"kind": "", "plural": ""}, "conditions": null, "storedVersions": []});
     }
     let mut stored = crd["status"]["storedVersions"].as_array().cloned().unwrap_or_default();
     let storage =
@@ -151,58 +153,128 @@ pub(super) fn set_defaults(crd: &mut Value) {
 /// What is wrong with a CRD.
 pub(super) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
     let spec = &crd["spec"];
-    let mut causes = Vec::new();
+    let mut all = Vec::new();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let (group, plural) = (text(&spec["group"]), text(&spec["names"]["plural"]));
-    let name = format!("{plural}.{group}");
-    if crd["metadata"]["name"] != name {
-        let text = "must be spec.names.plural+\".\"+spec.group";
-        causes.push(Cause::invalid("metadata.name", &crd["metadata"]["name"], text));
-    }
-    for (field, value) in [
-        ("spec.group", &spec["group"]),
-        ("spec.scope", &spec["scope"]),
-        ("spec.names.plural", &spec["names"]["plural"]),
-        ("spec.names.kind", &spec["names"]["kind"]),
-    ] {
+    let required = |all: &mut Vec<Cause>, field: &str, value: &Value| {
         if text(value).is_empty() {
-            causes.push(Cause::required(field, ""));
+            all.push(Cause::required(field, ""));
         }
+    };
+    let (group, plural) = (text(&spec["group"]), text(&spec["names"]["plural"]));
+    if before.is_none() && crd["metadata"]["name"] != format!("{plural}.{group}") {
+        let text = "must be spec.names.plural+\".\"+spec.group";
+        all.push(Cause::invalid("metadata.name", &crd["metadata"]["name"], text));
     }
+    required(&mut all, "spec.group", &spec["group"]);
+    required(&mut all, "spec.scope", &spec["scope"]);
     if !matches!(text(&spec["scope"]).as_str(), "" | "Namespaced" | "Cluster") {
         let scopes = ["Cluster".to_owned(), "Namespaced".to_owned()];
-        causes.push(Cause::not_supported("spec.scope", &spec["scope"], &scopes));
+        all.push(Cause::not_supported("spec.scope", &spec["scope"], &scopes));
+    }
+    versions_errors(&mut all, crd);
+    let names = &spec["names"];
+    for name in ["plural", "singular", "kind", "listKind"] {
+        let (field, value) = (format!("spec.names.{name}"), text(&names[name]));
+        required(&mut all, &field, &names[name]);
+        // Kinds are checked as if they were names of resources.
+        let checked = if name.ends_with("ind") { value.to_lowercase() } else { value.clone() };
+        if !value.is_empty() {
+            all.extend(causes(&field, &value, dns_1035_errors(&checked)));
+        }
     }
     if spec["conversion"]["strategy"] != "None" {
         let text = "the embedded API server of listwatch converts with strategy None only";
-        causes.push(Cause::invalid("spec.conversion.strategy", &spec["conversion"]["strategy"], text));
+        all.push(Cause::invalid("spec.conversion.strategy", &spec["conversion"]["strategy"], text));
+    }
+    if crd["status"]["storedVersions"].as_array().is_none_or(Vec::is_empty) {
+        let text = "must have at least one stored version";
+        all.push(Cause::invalid("status.storedVersions", &Value::Null, text));
+    }
+    let Some(before) = before else { return all };
+    // The kind is what its objects say that they are.
+    let fixed = if is_established(before) {
+        ["group", "scope", "names/kind"].as_slice()
+    } else {
+        &["group", "scope"]
+    };
+    for field in fixed {
+        let at = |crd: &Value| crd.pointer(&format!("/spec/{field}")).cloned().unwrap_or_default();
+        if at(before) != at(crd) {
+            let field = format!("spec.{}", field.replace('/', "."));
+            all.push(Cause::invalid(field, &at(crd), "field is immutable"));
+        }
+    }
+    all
+}
+
+fn versions_errors(all: &mut Vec<Cause>, crd: &Value) {
+    let names: Vec<&str> = versions(crd).filter_map(|version| version["name"].as_str()).collect();
+    for (index, name) in names.iter().enumerate() {
+        all.extend(causes(&format!("spec.versions[{index}].name"), name, dns_1035_errors(name)));
+        if names[..index].contains(name) {
+            let text = "must contain unique version names";
+            all.push(Cause::invalid("spec.versions", &crd["spec"]["versions"], text));
+        }
     }
     if versions(crd).filter(|version| version["storage"] == true).count() != 1 {
         let text = "must have exactly one version marked as storage version";
-        causes.push(Cause::invalid("spec.versions", &spec["versions"], text));
+        all.push(Cause::invalid("spec.versions", &crd["spec"]["versions"], text));
     }
     for (index, version) in versions(crd).enumerate() {
-        let field = format!("spec.versions[{index}].schema.openAPIV3Schema");
         let schema = &version["schema"]["openAPIV3Schema"];
+        let own = format!("spec.versions[{index}].schema.openAPIV3Schema");
         if !schema.is_object() {
-            causes.push(Cause::required(field, "schemas are required"));
+            all.push(Cause::required(own, ""));
+            continue;
+        }
+        // What all versions have in common, the real one keeps, and names, as the first versions of CRDs had it.
+        let is_common = versions(crd).all(|other| other["schema"] == version["schema"]);
+        let field = if is_common { "spec.validation.openAPIV3Schema".to_owned() } else { own };
+        if is_common && index > 0 {
             continue;
         }
         if schema["type"] != "object" {
-            causes.push(Cause::required(format!("{field}.type"), "must not be empty at the root"));
+            all.push(Cause::required(format!("{field}.type"), "must not be empty at the root"));
         }
-        if let Err(why) = Schema::compile(schema) {
-            causes.push(Cause::invalid(field, &Value::Null, &why));
-        }
-    }
-    if let Some(before) = before {
-        for field in ["group", "scope"] {
-            if before["spec"][field] != spec[field] {
-                causes.push(Cause::invalid(format!("spec.{field}"), &spec[field], "field is immutable"));
-            }
+        let wrong = all.len();
+        not_structural(all, schema, &field);
+        if all.len() == wrong
+            && let Err(why) = Schema::compile(schema)
+        {
+            all.push(Cause::invalid(field, &Value::Null, &why));
         }
     }
-    causes
+}
+
+/// Every field has a type, every list says of what: or nobody could prune.
+/// See <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>.
+fn not_structural(all: &mut Vec<Cause>, schema: &Value, at: &str) {
+    let mut inside = |schema: &Value, at: String, of: &str| {
+        let is_free = ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"]
+            .iter()
+            .any(|word| schema[word] == true);
+        if schema["type"].as_str().is_none_or(str::is_empty) && !is_free {
+            let text = format!("must not be empty for specified {of}");
+            all.push(Cause::required(format!("{at}.type"), &text));
+        }
+        not_structural(all, schema, &at);
+    };
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        inside(schema, format!("{at}.properties[{name}]"), "object fields");
+    }
+    if schema["additionalProperties"].is_object() {
+        inside(&schema["additionalProperties"], format!("{at}.additionalProperties"), "object fields");
+    }
+    if schema["items"].is_object() {
+        inside(&schema["items"], format!("{at}.items"), "array items");
+    } else if schema["type"] == "array" {
+        all.push(Cause::required(format!("{at}.items"), "must be specified"));
+    }
+}
+
+fn is_established(crd: &Value) -> bool {
+    let mut conditions = crd["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Established" && condition["status"] == "True")
 }
 
 fn versions(crd: &Value) -> impl Iterator<Item = &Value> {
@@ -322,8 +394,18 @@ pub(super) fn written(storage: &mut Storage, place: &Place, before: Option<&Valu
     if before.is_some_and(|before| before["spec"] == crd["spec"]) {
         return;
     }
-    let (group, plural) = names(&crd);
-    let kinds = kinds(&crd);
+    serve(storage, place, &crd, before.is_some());
+}
+
+/// Serve a CRD if nobody else has its names.
+fn serve(storage: &mut Storage, place: &Place, crd: &Value, is_known: bool) {
+    let (group, plural) = names(crd);
+    let conflicts = conflicts(&storage.kinds, crd);
+    if !conflicts.is_empty() {
+        storage.kinds.replace_custom(&group, &plural, Vec::new());
+        return establish(storage, place, crd, &conflicts);
+    }
+    let kinds = kinds(crd);
     let collection = resource_name(&plural, &group);
     let refresh = kinds.iter().find_map(|kind| match &kind.rules {
         Rules::Custom(custom) => {
@@ -334,9 +416,7 @@ pub(super) fn written(storage: &mut Storage, place: &Place, before: Option<&Valu
     storage.add_collection(&collection);
     // Watches end and the past is forgotten: the real server makes its watch cache anew.
     storage.forget_history_of(&collection);
-    if before.is_some()
-        && let Some((schema, api_version)) = refresh
-    {
+    if is_known && let Some((schema, api_version)) = refresh {
         storage.rewrite(&collection, |object| {
             object["apiVersion"] = api_version.as_str().into();
             schema.prune(object);
@@ -344,7 +424,35 @@ pub(super) fn written(storage: &mut Storage, place: &Place, before: Option<&Valu
         });
     }
     storage.kinds.replace_custom(&group, &plural, kinds);
-    establish(storage, place, &crd);
+    establish(storage, place, crd, &[]);
+}
+
+/// The names that another kind of the group has, and what the condition calls that. What comes last is told.
+fn conflicts(kinds: &Kinds, crd: &Value) -> Vec<(&'static str, String)> {
+    let (group, plural) = names(crd);
+    let others: Vec<&Arc<Kind>> = kinds.in_group(&group).filter(|kind| kind.plural != plural).collect();
+    let names = &crd["spec"]["names"];
+    let is_resource = |name: &str| {
+        let has = |kind: &&Arc<Kind>| {
+            kind.plural == name || kind.singular == name || kind.short_names.iter().any(|short| short == name)
+        };
+        others.iter().any(has)
+    };
+    let is_kind = |name: &str| others.iter().any(|kind| kind.kind == name || kind.list_kind == name);
+    let mut conflicts = Vec::new();
+    for (field, reason) in [
+        ("plural", "PluralConflict"),
+        ("singular", "SingularConflict"),
+        ("kind", "KindConflict"),
+        ("listKind", "ListKindConflict"),
+    ] {
+        let name = names[field].as_str().unwrap_or_default();
+        let is_taken = if field.ends_with("ind") { is_kind(name) } else { is_resource(name) };
+        if is_taken {
+            conflicts.push((field, format!("{reason} {name:?} is already in use")));
+        }
+    }
+    conflicts
 }
 
 fn names(crd: &Value) -> (String, String) {
@@ -353,25 +461,43 @@ fn names(crd: &Value) -> (String, String) {
 }
 
 /// The conditions that `kubectl wait --for=condition=Established crd/…` waits for.
-fn establish(storage: &mut Storage, place: &Place, crd: &Value) {
+fn establish(storage: &mut Storage, place: &Place, crd: &Value, conflicts: &[(&str, String)]) {
     let mut crd = crd.clone();
     let now = storage.clock.time();
-    let names = crd["spec"]["names"].clone();
-    crd["status"]["acceptedNames"] = names;
+    let mut accepted = crd["spec"]["names"].clone();
+    for (field, _) in conflicts {
+        accepted[*field] = if *field == "kind" || *field == "plural" { "".into() } else { Value::Null };
+    }
+    if let Some(accepted) = accepted.as_object_mut() {
+        accepted.retain(|_, name| !name.is_null());
+    }
+    crd["status"]["acceptedNames"] = accepted;
+    let told = match conflicts.last().and_then(|(_, told)| told.split_once(' ')) {
+        Some((reason, message)) => [
+            ("NamesAccepted", "False", reason, message),
+            ("Established", "False", "NotAccepted", "not all names are accepted"),
+        ],
+        None => [
+            ("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
+            ("Established", "True", "InitialNamesAccepted", "the initial names have been accepted"),
+        ],
+    };
     let mut conditions: Vec<Value> = crd["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    for (kind, reason, message) in [
-        ("NamesAccepted", "NoConflicts", "no conflicts found"),
-        ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
-    ] {
-        if !conditions.iter().any(|condition| condition["type"] == kind) {
-            conditions.push(json!({"type": kind, "status": "True", "lastTransitionTime": now,
-                "reason": reason, "message": message}));
+    for (kind, status, reason, message) in told {
+        let same = |condition: &Value| condition["type"] == kind;
+        if conditions.iter().any(|condition| same(condition) && condition["status"] == status) {
+            continue;
         }
+        conditions.retain(|condition| !same(condition));
+        conditions.push(json!({"type": kind, "status": status, "lastTransitionTime": now,
+            "reason": reason, "message": message}));
     }
     crd["status"]["conditions"] = conditions.into();
-    if storage.get(place).is_some_and(|stored| **stored != crd) {
-        storage.put(place, crd);
-    }
+    let Some(stored) = storage.get(place).cloned().filter(|stored| **stored != crd) else { return };
+    let kind = storage.kinds.built_in("apiextensions.k8s.io", "customresourcedefinitions");
+    let server = Manager { name: "kube-apiserver".to_owned(), applies: false, subresource: "status" };
+    apply::track(&kind, Some(&stored), &mut crd, Value::Null, &server, &now);
+    storage.put(place, crd);
 }
 
 /// The condition of a CRD whose instances are being deleted.
@@ -388,6 +514,15 @@ fn removed(storage: &mut Storage, crd: &Value) {
     let (group, plural) = names(crd);
     storage.kinds.replace_custom(&group, &plural, Vec::new());
     storage.close_collection(&resource_name(&plural, &group));
+    // Whoever waited for its names gets them.
+    let definitions = "customresourcedefinitions.apiextensions.k8s.io";
+    let all = storage.collection(definitions).into_iter().flat_map(|all| all.objects.iter());
+    let waits = |crd: &Value| crd["spec"]["group"] == *group && !is_established(crd);
+    let waiting: Vec<(String, Arc<Value>)> =
+        all.filter(|(_, crd)| waits(crd)).map(|(name, crd)| (name.clone(), Arc::clone(crd))).collect();
+    for (name, crd) in waiting {
+        serve(storage, &Place::new(definitions, None, &name), &crd, true);
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,9 @@ const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower ca
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start \
     and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
     '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const DNS_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an \
+    alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation \
+    is '[a-z]([-a-z0-9]*[a-z0-9])?')";
 /// Every use of it says first what the name is of.
 const NAME_PART: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
     alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
@@ -71,6 +74,18 @@ pub(super) fn label_errors(name: &str) -> Vec<String> {
         errors.push("must not contain dots".to_owned());
     } else if !is_word(name, is_lower, &['-']) {
         errors.push(LABEL.to_owned());
+    }
+    errors
+}
+
+/// What is wrong with a name that becomes a part of a path, as those in a CRD do: it starts with a letter.
+pub(super) fn dns_1035_errors(name: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    if name.len() > LABEL_MAX {
+        errors.push(format!("must be no more than {LABEL_MAX} characters"));
+    }
+    if !is_word(name, is_lower, &['-']) || !name.starts_with(|c: char| c.is_ascii_lowercase()) {
+        errors.push(DNS_1035.to_owned());
     }
     errors
 }
@@ -154,6 +169,17 @@ pub(super) fn errors(kind: &Kind, object: &Value) -> Vec<Cause> {
         }
     }
     all
+}
+
+/// What is taken, but not liked.
+pub(super) fn warnings(kind: &Kind, object: &Value) -> Vec<String> {
+    let finalizers =
+        object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let plain = finalizers
+        .filter(|name| kind.is_custom() && !name.contains('/') && !STANDARD_FINALIZERS.contains(name));
+    let text =
+        "prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers";
+    plain.map(|name| format!("metadata.finalizers: {name:?}: {text}")).collect()
 }
 
 fn annotations_errors(annotations: &Value) -> Vec<Cause> {

@@ -12,7 +12,10 @@ use http::{HeaderMap, Method, header};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::refusal::{Cause, Refusal};
+use super::refusal::{Cause, Refusal, json_error};
+
+/// What a body can be.
+const ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
 
 /// Most duplicate fields that are told of in one answer. Who has more knows enough.
 const DUPLICATES_MAX: usize = 10;
@@ -53,16 +56,20 @@ impl Request {
             let wants = format!("the object provided is unrecognized (must be of type {kind}): ");
             Refusal::bad_request(if kind == "DeleteOptions" { why } else { format!("{wants}{why}") })
         };
-        let no_json = |error: String| refuse(format!("couldn't get version/kind; json parse error: {error}"));
+        let no_json = |error: String| {
+            let body = summary(&self.body);
+            refuse(format!("couldn't get version/kind; json parse error: {error} ({body})"))
+        };
         let value = match self.content_type() {
             // Bytes that are no text are replaced, as Go does.
             "" | "application/json" => serde_json::from_str(&String::from_utf8_lossy(&self.body))
-                .map_err(|error| no_json(error.to_string()))?,
+                .map_err(|error| no_json(json_error(&error, &self.body)))?,
             "application/yaml" => {
                 yaml_serde::from_slice(&self.body).map_err(|error| refuse(format!("yaml: {error}")))?
             }
             // The real one also takes protobuf here. This one does not, and does not list it.
-            _ => return Err(Refusal::unsupported_media_type(&["application/json", "application/yaml"])),
+            "application/vnd.kubernetes.protobuf" => return Err(Refusal::no_protobuf(&ACCEPTED)),
+            _ => return Err(Refusal::unsupported_media_type(&ACCEPTED)),
         };
         let what = match value {
             Value::Object(_) => return Ok(value),
@@ -117,6 +124,20 @@ impl Request {
             None => ["curl", "Wget", "Mozilla/5.0"].iter().any(|agent| self.user_agent().starts_with(agent)),
         }
     }
+}
+
+/// How much of a body that cannot be read is shown: apiserver/pkg/endpoints/handlers/rest.go, summarizeData.
+const SUMMARY_BYTES_MAX: usize = 256;
+
+/// What might be JSON is shown as it is, all else in hexadecimal.
+fn summary(body: &[u8]) -> String {
+    let shown = body.get(..SUMMARY_BYTES_MAX).unwrap_or(body);
+    let text = match body.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => String::from_utf8_lossy(shown).into_owned(),
+        Some(_) => shown.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    if body.len() > shown.len() { format!("{text} ...") } else { text }
 }
 
 /// Looks for fields that stand twice.

@@ -13,7 +13,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http::{Response, header};
 use http_body_util::BodyExt;
-use hyper::{body::Incoming, rt::Executor, service::service_fn};
+use hyper::{body::Body, rt::Executor, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
@@ -32,7 +32,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     Fault, RequestRecord, Server,
-    answer::{self, Answer, refuse_anonymous},
+    answer::{self, Answer},
     encode::AnswerBody,
     faults::{self, Cut},
     lock,
@@ -218,12 +218,15 @@ async fn idle(busy: &Arc<()>, count: &AtomicU64) {
     }
 }
 
-/// An error breaks the stream, or an HTTP/1.1 connection.
-async fn serve(
+/// Answers one request. An error breaks the stream, or an HTTP/1.1 connection.
+pub(super) async fn serve<B>(
     server: Arc<Server>,
-    request: http::Request<Incoming>,
+    request: http::Request<B>,
     busy: Arc<()>,
-) -> Result<Response<AnswerBody>, Cut> {
+) -> Result<Response<AnswerBody>, Cut>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
     let (parts, body) = request.into_parts();
     let target = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
     let query = parts.uri.query().unwrap_or_default().to_owned();
@@ -249,14 +252,10 @@ async fn serve(
     if let Some(Fault::Delay(delay)) = fault {
         tokio::time::sleep(delay).await;
     }
+    let refusal = server.refuses(&request, user.as_deref()).err().or(refusal);
     let answer = match (&fault, &user, refusal) {
         (Some(Fault::Answer { status, body, retry_after_secs }), _, _) => {
             Answer::planned(*status, body.clone(), *retry_after_secs)
-        }
-        // Health is for everybody, as are the versions.
-        (_, None, _) if request.bearer_token().is_some() => Answer::refused(Refusal::unauthorized()),
-        (_, None, _) if !is_public(&request) => {
-            Answer::refused(refuse_anonymous(&server.storage(), &request))
         }
         (_, _, Some(refusal)) => Answer::refused(refusal),
         (_, Some(user), None) if is_admins => answer::faults(&server, &request, user),
@@ -289,7 +288,7 @@ async fn serve(
 }
 
 /// The whole body of a request, or why there is none.
-async fn read(mut body: Incoming) -> Result<Bytes, Refusal> {
+async fn read(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, Refusal> {
     let (mut bytes, mut read_bytes) = (BytesMut::new(), 0);
     while let Some(frame) = body.frame().await {
         // A body that was cut is no smaller object: the real one calls it an error of its own, of no reason.
@@ -307,10 +306,4 @@ async fn read(mut body: Incoming) -> Result<Bytes, Refusal> {
         return Err(Refusal::too_large(BODY_BYTES_MAX));
     }
     Ok(bytes.freeze())
-}
-
-/// Paths that need no token, if none was sent: the role `system:public-info-viewer`.
-fn is_public(request: &Request) -> bool {
-    let path = request.path.as_str();
-    ["/healthz", "/livez", "/readyz", "/version"].contains(&path)
 }

@@ -14,7 +14,7 @@ use std::{collections::VecDeque, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde_json::Value;
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::broadcast, time::Instant};
 
 use super::{
     Server, encode,
@@ -149,7 +149,7 @@ pub(super) struct Watch {
     /// What exists and was not told yet. Encoded only when the client can take more: it may never read.
     state: VecDeque<Arc<Value>>,
     lines: VecDeque<Bytes>,
-    changed: watch::Receiver<u64>,
+    changed: broadcast::Receiver<()>,
     /// What goes wrong on demand.
     course: Arc<Course>,
     /// Lines sent so far.
@@ -270,14 +270,12 @@ impl Watch {
             }
             let wake = self.wake_at();
             tokio::select! {
-                changed = self.changed.changed() => {
-                    // The storage itself is gone.
-                    if changed.is_err() {
-                        self.phase = Phase::Ending;
-                    }
-                }
-                () = self.course.changed() => {}
+                // One order of events is one history. Time comes first, or a busy collection would put off the end.
+                biased;
                 () = tokio::time::sleep_until(wake) => self.on_time(),
+                // Or so many that it is told only of the last: it is one look either way.
+                _ = self.changed.recv() => {}
+                () = self.course.changed() => {}
             }
         }
     }

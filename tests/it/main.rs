@@ -49,6 +49,9 @@ mod docs;
 mod manifests;
 
 // What the embedded API server must be like.
+mod apply;
 mod contract;
+mod forbidden;
 mod kinds;
+mod kubectl;
 mod schemas;

@@ -33,6 +33,11 @@ pub fn rbac() -> Vec<Value> {
     objects
 }
 
+/// What the operator may do.
+pub fn cluster_role() -> Value {
+    rbac().into_iter().find(|object| object["kind"] == "ClusterRole").unwrap()
+}
+
 #[test]
 fn the_crd_is_what_the_binary_prints() {
     let printed = listwatch().arg("crd").output().unwrap();
@@ -104,7 +109,7 @@ async fn the_cluster_role_allows_exactly_what_is_used() {
         }
         world.settle().await;
 
-        let role = rbac().into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+        let role = cluster_role();
         let mut allowed = BTreeSet::new();
         for rule in role["rules"].as_array().unwrap() {
             let texts =

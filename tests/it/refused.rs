@@ -5,16 +5,16 @@ use serde_json::{Value, json};
 use crate::{
     hands::{condition, eventually, web},
     manifests,
-    world::{ACCOUNT, Kind, World, on, on_each},
+    world::{Kind, World, on, on_each},
 };
 
 const NEW: &str = "POST deployments 201\nPOST services 201\nPATCH mywebservers/web/status 200";
 
 #[tokio::test]
 async fn without_permission_to_list_readyz_names_the_verb_and_the_resource() {
-    on(&[Kind::Real], async |world| {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
         world.may_be_forbidden.set(true);
-        world.delete(&format!("rolebindings/{ACCOUNT}")).await;
+        world.forbid().await;
         world.spawn_operator(&[]);
         for resource in ["mywebservers", "deployments", "services"] {
             let needs = format!("grant the verbs list and watch on the resource {resource} of API group");
@@ -36,10 +36,10 @@ async fn without_permission_to_list_readyz_names_the_verb_and_the_resource() {
 
 #[tokio::test]
 async fn permissions_that_are_taken_away_are_named_in_the_log_and_their_return_is_noticed() {
-    on(&[Kind::Real], async |world| {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
         world.may_be_forbidden.set(true);
         world.start_operator(&[]).await;
-        world.delete(&format!("rolebindings/{ACCOUNT}")).await;
+        world.forbid().await;
         world.create_web("web", json!({"image": "nginx"})).await;
         // What is to be mended first, not that the status could not be written either.
         let first = ["reconcile failed", "mws-web: 403 Forbidden", "cannot create resource", "deployments"];
@@ -54,26 +54,17 @@ async fn permissions_that_are_taken_away_are_named_in_the_log_and_their_return_i
 
 #[tokio::test]
 async fn a_single_missing_permission_is_a_condition() {
-    on(&[Kind::Real], async |world| {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
         world.may_be_forbidden.set(true);
         world.start_operator(&[]).await;
         // All but the creation of Services.
-        let mut rules = manifests::rbac().into_iter().find(|object| object["kind"] == "ClusterRole").unwrap()
-            ["rules"]
-            .take();
+        let mut rules = manifests::cluster_role()["rules"].take();
         for rule in rules.as_array_mut().unwrap() {
             if rule["resources"] == json!(["services"]) {
                 rule["verbs"] = json!(["get", "list", "watch", "patch", "delete"]);
             }
         }
-        world.create("roles", &json!({"metadata": {"name": "less"}, "rules": rules})).await;
-        let binding = json!({
-            "metadata": {"name": "less"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "less"},
-            "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": world.namespace}],
-        });
-        world.create("rolebindings", &binding).await;
-        world.delete(&format!("rolebindings/{ACCOUNT}")).await;
+        world.allow_only(&rules).await;
         world.create_web("web", json!({"image": "nginx"})).await;
         let said = world.until_condition("web", "Stalled", "True", "Forbidden").await;
         let message = said["message"].as_str().unwrap();
@@ -234,7 +225,10 @@ async fn without_the_crd_readyz_says_what_to_install_and_comes_good() {
         world.install(&manifests::crd()).await;
         world.operator().until_ready().await;
         world.create_web("web", json!({"image": "nginx"})).await;
-        world.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
+        // The server writes down what it has answered a moment after it has.
+        let status = |record: &crate::world::Record| record.path.contains("mywebservers/web/status");
+        eventually("the status to be written", async || world.records().iter().any(status).then_some(()))
+            .await;
         assert_eq!(world.transcript(), NEW.lines().collect::<Vec<_>>());
     })
     .await;

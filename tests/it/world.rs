@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The server is our own or, with `KUBEBUILDER_ASSETS`, a real one too; the operator lists in pages, or streams. Each
-//! world has a namespace for itself. On a real server its operator is a ServiceAccount of that namespace which may do
-//! there what `manifests/` says, and no more.
+//! world has a namespace for itself, and its operator may do there what `manifests/` says, and no more: on a real server it is
+//! a ServiceAccount of that namespace.
 
 use std::{
     cell::{Cell, RefCell},
@@ -20,10 +20,10 @@ use std::{
 };
 
 use listwatch::{
-    apiserver::{ApiServer, Options},
+    apiserver::{ApiServer, Options, Rule},
     client::{Client, Config},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::{JoinSet, LocalSet};
 
@@ -249,19 +249,53 @@ impl World {
         fs::write(self.dir.path().join("namespace"), namespace).unwrap();
         if !matches!(self.server, Server::Embedded(_)) {
             self.create("serviceaccounts", &json!({"metadata": {"name": ACCOUNT}})).await;
-            self.allow().await;
         }
+        self.allow().await;
         self.new_token().await;
     }
 
     /// Binds the operator's account to its ClusterRole, in this namespace.
     pub async fn allow(&self) {
+        if let Server::Embedded(_) = &self.server {
+            return self.limit(&manifests::cluster_role()["rules"]);
+        }
         let binding = json!({
             "metadata": {"name": ACCOUNT},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT},
             "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": self.namespace}],
         });
         self.create("rolebindings", &binding).await;
+    }
+
+    /// Lets the operator do in its namespace what these rules of a Role say, and no more.
+    fn limit(&self, rules: &Value) {
+        let Server::Embedded(server) = &self.server else { panic!("the real one keeps Roles") };
+        let mut rules: Vec<Rule> = serde_json::from_value(rules.clone()).unwrap();
+        rules.iter_mut().for_each(|rule| rule.namespace = Some(self.namespace.clone()));
+        server.limit(ACCOUNT, rules);
+    }
+
+    /// Takes all that from the operator which [`World::allow`] gave it.
+    pub async fn forbid(&self) {
+        if let Server::Embedded(_) = &self.server {
+            return self.limit(&json!([]));
+        }
+        self.delete(&format!("rolebindings/{ACCOUNT}")).await;
+    }
+
+    /// Lets the operator do what these rules say, and no more.
+    pub async fn allow_only(&self, rules: &Value) {
+        if let Server::Embedded(_) = &self.server {
+            return self.limit(rules);
+        }
+        self.create("roles", &json!({"metadata": {"name": "less"}, "rules": rules})).await;
+        let binding = json!({
+            "metadata": {"name": "less"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "less"},
+            "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": self.namespace}],
+        });
+        self.create("rolebindings", &binding).await;
+        self.delete(&format!("rolebindings/{ACCOUNT}")).await;
     }
 
     /// Puts a new token where the operator finds it, bound to a Secret of that name, and returns it.
@@ -312,6 +346,14 @@ impl World {
         match &self.server {
             Server::Embedded(server) => server.url(),
             Server::Shared(_) | Server::Own(_) => self.plane().url(),
+        }
+    }
+
+    /// Who may do everything.
+    pub fn admin_token(&self) -> &str {
+        match &self.server {
+            Server::Embedded(server) => server.token(),
+            Server::Shared(_) | Server::Own(_) => "admin",
         }
     }
 
