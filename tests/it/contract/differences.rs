@@ -140,13 +140,6 @@ pub const DIFFERENCES: &[Difference] = &[
         reason: "being built",
     },
     Difference { story: "paging", request: "A token that is none", at: "", reason: "being built" },
-    Difference { story: "paging", request: "A token of something else", at: "", reason: "being built" },
-    Difference {
-        story: "paging",
-        request: "A token that leads out of the collection",
-        at: "",
-        reason: "being built",
-    },
     Difference { story: "patching", request: "A merge patch that is none", at: "", reason: "being built" },
     Difference { story: "patching", request: "A merge patch that is a list", at: "", reason: "being built" },
     Difference {
@@ -233,18 +226,6 @@ pub const DIFFERENCES: &[Difference] = &[
         reason: "being built",
     },
     Difference { story: "patching", request: "A container without a name", at: "", reason: "being built" },
-    Difference {
-        story: "reading",
-        request: "A label selector with a value that cannot be one",
-        at: "",
-        reason: "being built",
-    },
-    Difference {
-        story: "reading",
-        request: "A label selector with a key that cannot be one",
-        at: "",
-        reason: "being built",
-    },
     Difference { story: "updating", request: "No name", at: "", reason: "being built" },
     Difference { story: "updating", request: "The uid of another", at: "", reason: "being built" },
     Difference {
