@@ -175,6 +175,11 @@ pub(super) async fn answer(server: &Arc<Server>, request: &Request) -> Answer {
         return fixed(server, request).unwrap_or_else(Answer::refused);
     };
     let mut answer = resource(server, request, &path).await.unwrap_or_else(Answer::refused);
+    if let (Content::Json(status), 400.., Ok(Accept::Yaml)) =
+        (&answer.content, answer.status, request.accept())
+    {
+        answer.content = Content::Yaml(status.clone());
+    }
     let storage = server.storage();
     let kind = storage.kinds.get(&path.group, &path.version, &path.plural);
     answer.warnings.extend(kind.and_then(|kind| kind.deprecation()).map(str::to_owned));
@@ -276,6 +281,12 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
         }
         Method::PUT => {
             let object = request.object(&kind.kind)?;
+            if object["metadata"]["name"].as_str().is_none_or(str::is_empty) {
+                let text = format!(
+                    "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+                );
+                return Err(Refusal::bad_request(text));
+            }
             let mut storage = server.storage();
             let mut options = write_options(request, &kind, "UpdateOptions")?;
             if scales {

@@ -47,7 +47,8 @@ pub(super) struct Column {
 
 impl Custom {
     pub(super) fn cells(&self, object: &Value, clock: &Clock) -> Vec<Value> {
-        let mut cells = vec![object["metadata"]["name"].clone()];
+        // A bookmark has none.
+        let mut cells = vec![object["metadata"]["name"].as_str().unwrap_or_default().into()];
         for column in &self.columns {
             let value = at_path(object, &column.path).cloned().unwrap_or_default();
             // A date is sent as an age, which kubectl prints as it is.
@@ -166,6 +167,9 @@ pub(super) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
         all.push(Cause::invalid("metadata.name", &crd["metadata"]["name"], text));
     }
     required(&mut all, "spec.group", &spec["group"]);
+    if !group.is_empty() && !group.contains('.') {
+        all.push(Cause::invalid("spec.group", &spec["group"], "should be a domain with at least one dot"));
+    }
     required(&mut all, "spec.scope", &spec["scope"]);
     if !matches!(text(&spec["scope"]).as_str(), "" | "Namespaced" | "Cluster") {
         let scopes = ["Cluster".to_owned(), "Namespaced".to_owned()];

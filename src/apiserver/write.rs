@@ -347,6 +347,13 @@ fn check_type(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
             );
             Err(Refusal::bad_request(text))
         }
+        true if a_kind.is_empty() => {
+            let text = format!(
+                "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing",
+                kind.kind
+            );
+            Err(Refusal::bad_request(text))
+        }
         true if a_kind != kind.kind => Err(Refusal::wrong_kind(kind, a_kind, name.unwrap_or_default())),
         false if !a_kind.is_empty() && a_kind != kind.kind => {
             let internal = kind.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");

@@ -9,70 +9,267 @@ pub struct Difference {
     pub story: &'static str,
     /// The title of the request; `*` is any of the story.
     pub request: &'static str,
-    /// A JSON pointer, of which `*` is any index or key; the name of a header; or nothing, for the whole answer.
+    /// A JSON pointer, of which `*` is any index or key; `message`, for the words of a Status and of its causes; the name
+    /// of a header; or nothing, for the whole answer.
     pub at: &'static str,
     pub reason: &'static str,
 }
 
 /// All of them. The fewer, the truer.
 pub const DIFFERENCES: &[Difference] = &[
-    Difference { story: "crds", request: "A kind with two versions", at: "", reason: "being built" },
-    Difference { story: "crds", request: "A list instead of a map", at: "", reason: "being built" },
-    Difference { story: "crds", request: "A kind that is stored in two versions", at: "", reason: "being built" },
-    Difference { story: "crds", request: "A default that its own schema refuses", at: "", reason: "being built" },
-    Difference { story: "crds", request: "A rule that does not compile", at: "", reason: "being built" },
-    Difference { story: "crds", request: "A pattern that does not compile", at: "", reason: "being built" },
-    Difference { story: "crds", request: "A group without a dot", at: "", reason: "being built" },
-    Difference { story: "crds", request: "A version that is stored cannot go", at: "", reason: "being built" },
-    Difference { story: "crds", request: "A schema may change", at: "", reason: "being built" },
-    Difference { story: "crds", request: "And then the new field stays", at: "", reason: "being built" },
-    Difference { story: "crds", request: "The kind is deleted", at: "", reason: "being built" },
-    Difference { story: "creating", request: "A ConfigMap: it has no generation", at: "", reason: "being built" },
-    Difference { story: "creating", request: "A custom resource needs its kind", at: "", reason: "being built" },
-    Difference { story: "creating", request: "Two controllers", at: "", reason: "being built" },
-    Difference { story: "creating", request: "Another version than the widget's", at: "", reason: "being built" },
-    Difference { story: "creating", request: "Text", at: "", reason: "being built" },
-    Difference { story: "creating", request: "Text, for a widget", at: "", reason: "being built" },
-    Difference { story: "creating", request: "Or refused", at: "", reason: "being built" },
-    Difference { story: "creating", request: "Unknown and duplicate fields of a built-in kind are warned of", at: "", reason: "being built" },
-    Difference { story: "creating", request: "Unknown and duplicate fields of a built-in kind can be refused", at: "", reason: "being built" },
-    Difference { story: "creating", request: "What the schema refuses", at: "", reason: "being built" },
-    Difference { story: "deleting", request: "Options that are no JSON", at: "", reason: "being built" },
-    Difference { story: "discovery", request: "The kinds of a group", at: "", reason: "being built" },
-    Difference { story: "discovery", request: "The kinds of a built-in group", at: "", reason: "being built" },
-    Difference { story: "discovery", request: "The kinds of the core group", at: "", reason: "being built" },
-    Difference { story: "discovery", request: "The kinds of leases", at: "", reason: "being built" },
-    Difference { story: "discovery", request: "The kinds of events", at: "", reason: "being built" },
-    Difference { story: "discovery", request: "The kinds of kinds", at: "", reason: "being built" },
-    Difference { story: "forms", request: "A Table of ConfigMaps", at: "", reason: "being built" },
-    Difference { story: "forms", request: "A Table of nothing", at: "", reason: "being built" },
-    Difference { story: "forms", request: "The form of an object for a list", at: "", reason: "being built" },
-    Difference { story: "forms", request: "YAML", at: "", reason: "being built" },
-    Difference { story: "forms", request: "Anything of an application", at: "", reason: "being built" },
-    Difference { story: "forms", request: "A picture", at: "", reason: "being built" },
-    Difference { story: "forms", request: "A watch in YAML", at: "", reason: "being built" },
-    Difference { story: "kinds", request: "Secrets by type", at: "", reason: "being built" },
-    Difference { story: "kinds", request: "Services as a Table", at: "", reason: "being built" },
-    Difference { story: "kinds", request: "ServiceAccounts as a Table", at: "", reason: "being built" },
-    Difference { story: "kinds", request: "Leases as a Table", at: "", reason: "being built" },
-    Difference { story: "kinds", request: "A Node", at: "", reason: "being built" },
-    Difference { story: "kinds", request: "A Node as a Table", at: "", reason: "being built" },
-    Difference { story: "namespaces", request: "As a Table", at: "", reason: "being built" },
-    Difference { story: "paging", request: "A token that is none", at: "", reason: "being built" },
-    Difference { story: "paging", request: "A token of something else", at: "", reason: "being built" },
-    Difference { story: "patching", request: "A patch of a ConfigMap with what it cannot hold", at: "", reason: "being built" },
-    Difference { story: "reading", request: "A label selector with a value that cannot be one", at: "", reason: "being built" },
-    Difference { story: "reading", request: "A label selector with a key that cannot be one", at: "", reason: "being built" },
-    Difference { story: "updating", request: "No name", at: "", reason: "being built" },
-    Difference { story: "updating", request: "The uid of another", at: "", reason: "being built" },
-    Difference { story: "updating", request: "A status that the schema refuses", at: "", reason: "being built" },
-    Difference { story: "watching", request: "A Table watch has columns in its first event", at: "", reason: "being built" },
-    Difference { story: "watching", request: "The old path of a watch", at: "", reason: "being built" },
-    Difference { story: "watching", request: "A watch has no pages", at: "", reason: "being built" },
-    Difference { story: "workloads", request: "As a Table", at: "", reason: "being built" },
-    Difference { story: "workloads", request: "A ReplicaSet as a Table", at: "", reason: "being built" },
-    Difference { story: "workloads", request: "A Pod", at: "", reason: "being built" },
-    Difference { story: "workloads", request: "A Pod as a Table", at: "", reason: "being built" },
+    Difference {
+        story: "forms",
+        request: "*",
+        at: "/columnDefinitions/*/description",
+        reason: "column descriptions are left out: kubectl explain has them",
+    },
+    Difference {
+        story: "kinds",
+        request: "*",
+        at: "/columnDefinitions/*/description",
+        reason: "column descriptions are left out: kubectl explain has them",
+    },
+    Difference {
+        story: "namespaces",
+        request: "*",
+        at: "/columnDefinitions/*/description",
+        reason: "column descriptions are left out: kubectl explain has them",
+    },
+    Difference {
+        story: "workloads",
+        request: "*",
+        at: "/columnDefinitions/*/description",
+        reason: "column descriptions are left out: kubectl explain has them",
+    },
+    Difference {
+        story: "creating",
+        request: "A ConfigMap: it has no generation",
+        at: "/metadata/generation",
+        reason: "nobody counts it, and what is sent is not kept",
+    },
+    Difference {
+        story: "creating",
+        request: "A custom resource needs its kind",
+        at: "message",
+        reason: "the real one repeats the body",
+    },
+    Difference {
+        story: "creating",
+        request: "Two controllers",
+        at: "message",
+        reason: "in the words and the order of Go's own types",
+    },
+    Difference {
+        story: "creating",
+        request: "Another version than the widget's",
+        at: "warning",
+        reason: "who is refused is not warned, too",
+    },
+    Difference {
+        story: "creating",
+        request: "Text",
+        at: "message",
+        reason: "no protobuf is spoken here, and none is listed",
+    },
+    Difference {
+        story: "creating",
+        request: "Text, for a widget",
+        at: "message",
+        reason: "no protobuf is spoken here, and none is listed",
+    },
+    Difference {
+        story: "creating",
+        request: "Or refused",
+        at: "message",
+        reason: "what stands twice is refused before what is unknown is looked for",
+    },
+    Difference {
+        story: "creating",
+        request: "Unknown and duplicate fields of a built-in kind can be refused",
+        at: "message",
+        reason: "what stands twice is refused before what is unknown is looked for",
+    },
+    Difference {
+        story: "creating",
+        request: "Unknown and duplicate fields of a built-in kind are warned of",
+        at: "warning",
+        reason: "the same warnings, in another order",
+    },
+    Difference {
+        story: "creating",
+        request: "What the schema refuses",
+        at: "/details/causes",
+        reason: "replicas of a wrong type are said to be so once",
+    },
+    Difference {
+        story: "crds",
+        request: "A kind with two versions",
+        at: "/status/conditions",
+        reason: "null, until there are some",
+    },
+    Difference {
+        story: "crds",
+        request: "A kind that is stored in two versions",
+        at: "message",
+        reason: "in the words and the order of Go's own types",
+    },
+    Difference {
+        story: "crds",
+        request: "A kind that is stored in two versions",
+        at: "/details/causes",
+        reason: "the real one also checks the status that it has made itself",
+    },
+    Difference {
+        story: "crds",
+        request: "A version that is stored cannot go",
+        at: "message",
+        reason: "in the words and the order of Go's own types",
+    },
+    Difference {
+        story: "crds",
+        request: "A version that is stored cannot go",
+        at: "/details/causes",
+        reason: "the real one also checks the status that it has made itself",
+    },
+    Difference {
+        story: "crds",
+        request: "A default that its own schema refuses",
+        at: "",
+        reason: "defaults are not held to the schema when a kind is made, but in each object",
+    },
+    Difference {
+        story: "crds",
+        request: "A rule that does not compile",
+        at: "message",
+        reason: "the library that compiles it has its own words",
+    },
+    Difference {
+        story: "crds",
+        request: "A rule that does not compile",
+        at: "/details/causes/*/field",
+        reason: "the whole schema is named, not the place in it",
+    },
+    Difference {
+        story: "crds",
+        request: "A pattern that does not compile",
+        at: "message",
+        reason: "the library that compiles it has its own words",
+    },
+    Difference {
+        story: "crds",
+        request: "A pattern that does not compile",
+        at: "/details/causes/*/field",
+        reason: "the whole schema is named, not the place in it",
+    },
+    Difference {
+        story: "crds",
+        request: "A list instead of a map",
+        at: "warning",
+        reason: "who is refused is not warned, too",
+    },
+    Difference {
+        story: "deleting",
+        request: "Options that are no JSON",
+        at: "message",
+        reason: "the body is shown here, too",
+    },
+    Difference {
+        story: "discovery",
+        request: "*",
+        at: "/resources/*/storageVersionHash",
+        reason: "who migrates storage reads it; there is none",
+    },
+    Difference {
+        story: "forms",
+        request: "The form of an object for a list",
+        at: "message",
+        reason: "in the words and the order of Go's own types",
+    },
+    Difference {
+        story: "forms",
+        request: "Anything of an application",
+        at: "",
+        reason: "an accident of the router before built-in kinds",
+    },
+    Difference {
+        story: "forms",
+        request: "A picture",
+        at: "message",
+        reason: "an accident of the router before built-in kinds",
+    },
+    Difference {
+        story: "forms",
+        request: "A picture",
+        at: "/details",
+        reason: "an accident of the router before built-in kinds",
+    },
+    Difference {
+        story: "forms",
+        request: "A watch in YAML",
+        at: "",
+        reason: "no protobuf is spoken here, and none is listed",
+    },
+    Difference {
+        story: "kinds",
+        request: "A Node",
+        at: "/spec",
+        reason: "a Node of the simulated kubelet is ready at once",
+    },
+    Difference {
+        story: "kinds",
+        request: "A Node",
+        at: "/status",
+        reason: "a Node of the simulated kubelet is ready at once",
+    },
+    Difference {
+        story: "kinds",
+        request: "A Node as a Table",
+        at: "/columnDefinitions",
+        reason: "fewer columns",
+    },
+    Difference { story: "kinds", request: "A Node as a Table", at: "/rows/*/cells", reason: "fewer columns" },
+    Difference {
+        story: "paging",
+        request: "A token that is none",
+        at: "message",
+        reason: "another decoder's words",
+    },
+    Difference {
+        story: "patching",
+        request: "A patch of a ConfigMap with what it cannot hold",
+        at: "",
+        reason: "said as of a PUT: the real one repeats the object",
+    },
+    Difference {
+        story: "updating",
+        request: "The uid of another",
+        at: "message",
+        reason: "etcd's words, with a key of its store",
+    },
+    Difference {
+        story: "updating",
+        request: "A status that the schema refuses",
+        at: "message",
+        reason: "the real one holds the status to its part of the schema alone",
+    },
+    Difference {
+        story: "watching",
+        request: "The old path of a watch",
+        at: "",
+        reason: "deprecated since 1.11, and refused with what to ask instead",
+    },
+    Difference {
+        story: "workloads",
+        request: "A Pod",
+        at: "/spec/containers/*/resources",
+        reason: "requests are not derived from limits: nobody schedules by them",
+    },
+    Difference {
+        story: "workloads",
+        request: "A Pod",
+        at: "/status/qosClass",
+        reason: "requests are not derived from limits: nobody schedules by them",
+    },
 ];
 
 impl Difference {
@@ -87,14 +284,17 @@ impl Difference {
             return std::mem::take(answer);
         }
         let mut taken = Answer::default();
-        if let Some(pointer) = self.at.strip_prefix('/') {
+        let is_header = |line: &mut String| line.starts_with(&format!("{}: ", self.at));
+        taken.head = answer.head.extract_if(.., is_header).collect();
+        let pointers = match self.at {
+            "message" => &["/message", "/details/causes/*/message"][..],
+            pointer => &[pointer],
+        };
+        for pointer in pointers.iter().filter_map(|pointer| pointer.strip_prefix('/')) {
             let path: Vec<&str> = pointer.split('/').collect();
             for document in &mut answer.body {
                 take(document, &path, &mut taken.body);
             }
-        } else {
-            let is_it = |line: &mut String| line.starts_with(&format!("{}: ", self.at));
-            taken.head = answer.head.extract_if(.., is_it).collect();
         }
         taken
     }
