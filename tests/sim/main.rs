@@ -36,7 +36,7 @@ const SEEDS: Range<u64> = 0..100;
 /// Failing seeds after which the rest is not tried.
 const FAILURES_MAX: usize = 5;
 
-/// The CustomResourceDefinition, as it is installed. Read once: it would be a tenth of a history's time.
+/// The CustomResourceDefinition, as it is installed. Read once, not for each history.
 pub fn crd() -> Value {
     static CRD: LazyLock<Value> = LazyLock::new(|| {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/crd/mywebservers.yaml");
