@@ -171,11 +171,14 @@ pub(super) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
 
 /// Answer one request that comes from somebody we know.
 pub(super) async fn answer(server: &Arc<Server>, request: &Request) -> Answer {
-    let answer = match Path::parse(&request.path) {
-        Some(path) => resource(server, request, &path).await,
-        None => fixed(server, request),
+    let Some(path) = Path::parse(&request.path) else {
+        return fixed(server, request).unwrap_or_else(Answer::refused);
     };
-    answer.unwrap_or_else(Answer::refused)
+    let mut answer = resource(server, request, &path).await.unwrap_or_else(Answer::refused);
+    let storage = server.storage();
+    let kind = storage.kinds.get(&path.group, &path.version, &path.plural);
+    answer.warnings.extend(kind.and_then(|kind| kind.deprecation()).map(str::to_owned));
+    answer
 }
 
 /// Paths that are no objects: health, version, discovery.
@@ -229,12 +232,13 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
     let kind = find_kind(&server.storage(), path)?;
     let query = &request.query;
     let method = &request.method;
+    let in_namespace = path.namespace.is_some();
+    if in_namespace && !kind.namespaced || path.name.is_some() && kind.namespaced && !in_namespace {
+        return Err(if kind.is_custom() { Refusal::no_such_path() } else { Refusal::no_such_resource() });
+    }
     let Some(name) = &path.name else {
         return collection(server, request, path, &kind).await;
     };
-    if kind.namespaced && path.namespace.is_none() {
-        return Err(Refusal::no_such_path());
-    }
     if [".", ".."].contains(&name.as_str()) {
         return Err(Refusal::bad_request(format!("Name parameter invalid: {name:?}: may not be '{name}'")));
     }
@@ -243,11 +247,9 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
         let known = kind.subresources().into_iter().any(|one| one == subresource);
         if !known {
             let whole = format!("{}/{subresource}", path.plural);
-            return Err(if kind.is_custom() && ["status", "scale"].contains(&&**subresource) {
-                // It is not switched on, and is said not to be there; the object is.
+            return Err(if kind.is_custom() {
+                // What is not there is said to be the object, though it may be.
                 Refusal::not_found(&kind, name)
-            } else if kind.is_custom() {
-                Refusal::no_such_path()
             } else if NOT_SERVED.contains(&whole.as_str()) {
                 Refusal::not_served(&whole)
             } else {
@@ -308,6 +310,8 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             // An accident of the real one's routing: a POST to the path of an object creates it.
             create(server, request, path, &kind)
         }
+        Method::DELETE if kind.is_custom() => Err(Refusal::verb_not_supported(&kind, "delete")),
+        Method::POST if kind.is_custom() => Err(Refusal::verb_not_supported(&kind, "create")),
         _ => Err(Refusal::method_not_allowed()),
     }
 }
@@ -407,6 +411,7 @@ async fn collection(
         _ if kind.namespaced && namespace.is_none() && kind.is_custom() => Err(Refusal::no_such_path()),
         _ if kind.namespaced && namespace.is_none() => Err(Refusal::method_not_allowed()),
         Method::POST => create(server, request, path, kind),
+        Method::DELETE if kind.kind == "Namespace" => Err(Refusal::method_not_allowed()),
         Method::DELETE => {
             let list = List::parse(query, kind, namespace)?;
             let deletion = deletion(request)?;
@@ -560,7 +565,17 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
         }
         options
     } else {
-        request.object("DeleteOptions")?
+        let options = request.object("DeleteOptions")?;
+        if let (Some(kind), version) = (options["kind"].as_str(), options["apiVersion"].as_str())
+            && kind != "DeleteOptions"
+        {
+            let version = version.unwrap_or_default();
+            let text = format!(
+                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
+            );
+            return Err(Refusal::bad_request(text));
+        }
+        options
     };
     let invalid = |cause| Err(Refusal::invalid_options("DeleteOptions", vec![cause]));
     let orphan = options["orphanDependents"].as_bool();

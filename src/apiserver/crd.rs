@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     apply::{self, Manager},
     clock::Clock,
-    kinds::{Kind, Kinds, Rules, ScalePaths, group_version, resource_name},
+    kinds::{Kind, Kinds, Rules, ScalePaths, group_version, resource_name, version_priority},
     metadata::{causes, dns_1035_errors},
     refusal::Cause,
     schema::Schema,
@@ -30,6 +30,8 @@ pub(super) struct Custom {
     storage_schema: Arc<Schema>,
     storage_api_version: String,
     pub(super) columns: Vec<Column>,
+    /// What who uses a deprecated version is told.
+    pub(super) deprecation: Option<String>,
 }
 
 /// One of `additionalPrinterColumns`.
@@ -300,6 +302,7 @@ fn kinds(crd: &Value) -> Vec<Kind> {
             storage_schema: Arc::clone(&storage_schema),
             storage_api_version: storage_api_version.clone(),
             columns: columns(version),
+            deprecation: deprecation(spec, version),
         };
         kinds.push(Kind {
             group: text(&spec["group"]),
@@ -326,6 +329,28 @@ fn kinds(crd: &Value) -> Vec<Kind> {
         });
     }
     kinds
+}
+
+fn deprecation(spec: &Value, version: &Value) -> Option<String> {
+    if version["deprecated"] != true {
+        return None;
+    }
+    if let Some(text) = version["deprecationWarning"].as_str() {
+        return Some(text.to_owned());
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let named = |version: &Value| {
+        format!("{}/{} {}", text(&spec["group"]), text(&version["name"]), text(&spec["names"]["kind"]))
+    };
+    let priority = |version: &Value| version_priority(version["name"].as_str().unwrap_or_default());
+    let versions = spec["versions"].as_array().into_iter().flatten();
+    let instead = versions
+        .filter(|other| {
+            other["served"] == true && other["deprecated"] != true && priority(other) > priority(version)
+        })
+        .max_by_key(|other| priority(other));
+    let instead = instead.map(|other| format!("; use {}", named(other))).unwrap_or_default();
+    Some(format!("{} is deprecated{instead}", named(version)))
 }
 
 fn columns(version: &Value) -> Vec<Column> {

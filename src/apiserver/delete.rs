@@ -97,7 +97,7 @@ pub(super) fn delete(
         if kind.kind != "Namespace" && !is_crd {
             metadata["deletionGracePeriodSeconds"] = grace.into();
         }
-        if kind.has_generation() && !is_crd {
+        if kind.has_generation() && !is_crd && !is_terminating(&before) {
             metadata["generation"] = (before["metadata"]["generation"].as_u64().unwrap_or(0) + 1).into();
         }
         if kind.kind == "Namespace" {
@@ -108,11 +108,13 @@ pub(super) fn delete(
         }
     }
     if holds_nothing(kind, &after) {
+        // What can be deleted in steps is shown as in the last one.
+        let mut gone = if kind.kind == "Pod" { after } else { (*before).clone() };
         if !deletion.dry_run {
             remove(storage, kind, place);
+            gone["metadata"]["resourceVersion"] = storage.revision().to_string().into();
         }
-        // What can be deleted in steps is shown as in the last one.
-        return Ok(Deleted::Gone(if kind.kind == "Pod" { Arc::new(after) } else { before }));
+        return Ok(Deleted::Gone(Arc::new(gone)));
     }
     if deletion.dry_run || after == *before {
         return Ok(Deleted::Terminating(Arc::new(after)));

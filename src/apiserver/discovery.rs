@@ -20,8 +20,20 @@ pub(super) fn version() -> Value {
         "compiler": "rustc", "platform": "linux/amd64"})
 }
 
-const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-const SUBRESOURCE_VERBS: [&str; 3] = ["get", "patch", "update"];
+/// What can be done with a resource.
+fn verbs(kind: &Kind) -> &'static [&'static str] {
+    match kind.kind.as_str() {
+        _ if kind.is_custom() => {
+            &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]
+        }
+        "Namespace" => &["create", "delete", "get", "list", "patch", "update", "watch"],
+        _ => &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
+    }
+}
+
+fn subresource_verbs(name: &str) -> &'static [&'static str] {
+    if name == "finalize" { &["update"] } else { &["get", "patch", "update"] }
+}
 
 /// `/api` or `/apis` in one answer, with all resources: what kubectl since 1.27 asks for.
 pub(super) fn aggregated(kinds: &Kinds, core: bool) -> Value {
@@ -43,7 +55,7 @@ fn aggregated_resource(kind: &Kind) -> Value {
     let response_kind = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
     let mut resource = json!({"resource": kind.plural, "responseKind": response_kind,
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
-        "singularResource": kind.singular, "verbs": VERBS});
+        "singularResource": kind.singular, "verbs": verbs(kind)});
     add_names(&mut resource, kind);
     let subresources: Vec<Value> = kind
         .subresources()
@@ -53,7 +65,7 @@ fn aggregated_resource(kind: &Kind) -> Value {
                 "scale" => json!({"group": "autoscaling", "version": "v1", "kind": "Scale"}),
                 _ => response_kind.clone(),
             };
-            json!({"subresource": name, "responseKind": response_kind, "verbs": SUBRESOURCE_VERBS})
+            json!({"subresource": name, "responseKind": response_kind, "verbs": subresource_verbs(name)})
         })
         .collect();
     if !subresources.is_empty() {
@@ -105,12 +117,12 @@ pub(super) fn resources(kinds: &Kinds, group: &str, version: &str) -> Option<Val
     let mut resources = Vec::new();
     for kind in kinds.in_group(group).filter(|kind| kind.version == version) {
         let mut resource = json!({"name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
-            "kind": kind.kind, "verbs": VERBS});
+            "kind": kind.kind, "verbs": verbs(kind)});
         add_names(&mut resource, kind);
         resources.push(resource);
         for name in kind.subresources() {
             let mut resource = json!({"name": format!("{}/{name}", kind.plural), "singularName": "",
-                "namespaced": kind.namespaced, "kind": kind.kind, "verbs": SUBRESOURCE_VERBS});
+                "namespaced": kind.namespaced, "kind": kind.kind, "verbs": subresource_verbs(name)});
             if name == "scale" {
                 resource["group"] = "autoscaling".into();
                 resource["version"] = "v1".into();
@@ -119,11 +131,19 @@ pub(super) fn resources(kinds: &Kinds, group: &str, version: &str) -> Option<Val
             resources.push(resource);
         }
     }
+    let custom = kinds.in_group(group).any(|kind| kind.is_custom());
     if resources.is_empty() {
         return None;
     }
-    Some(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version(group, version),
-        "resources": resources}))
+    if !custom {
+        resources.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
+    }
+    let mut list = json!({"kind": "APIResourceList", "groupVersion": group_version(group, version), "resources": resources});
+    // The core group is older than this field.
+    if !group.is_empty() {
+        list["apiVersion"] = "v1".into();
+    }
+    Some(list)
 }
 
 /// `/openapi/v3`: where the documents are.

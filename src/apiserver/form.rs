@@ -158,9 +158,15 @@ fn metadata_only(object: &Value) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
 }
 
+/// What the column `Name` says of itself, from the documentation of ObjectMeta.
+const NAME_DESCRIPTION: &str = "Name must be unique within a namespace. Is required when creating resources, although \
+    some resources may allow a client to request the generation of an appropriate name automatically. Name is \
+    primarily intended for creation idempotence and configuration definition. Cannot be updated. More info: \
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
+
 fn columns(kind: &Kind) -> Vec<Value> {
     let name = json!({"name": "Name", "type": "string", "format": "name", "priority": 0,
-        "description": "Name must be unique within a namespace."});
+        "description": NAME_DESCRIPTION});
     let mut columns = Vec::new();
     match &kind.rules {
         Rules::BuiltIn(entry) => {

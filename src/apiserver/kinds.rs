@@ -93,6 +93,14 @@ impl Kind {
         matches!(self.rules, Rules::Custom(_))
     }
 
+    /// What who uses it is told, if it is on its way out.
+    pub(super) fn deprecation(&self) -> Option<&str> {
+        match &self.rules {
+            Rules::BuiltIn(_) => None,
+            Rules::Custom(custom) => custom.deprecation.as_deref(),
+        }
+    }
+
     /// Whether `metadata.generation` counts the changes of the spec.
     pub(super) fn has_generation(&self) -> bool {
         match &self.rules {

@@ -224,6 +224,12 @@ impl Refusal {
         Refusal::status(405, "MethodNotAllowed", message, Some(json!({})))
     }
 
+    /// How the server of custom resources says the same.
+    pub(super) fn verb_not_supported(kind: &Kind, verb: &str) -> Refusal {
+        let message = format!("{verb} is not supported on resources of kind \"{}\"", kind.resource());
+        Refusal::status(405, "MethodNotAllowed", message, Some(details(kind, "", &kind.plural)))
+    }
+
     pub(super) fn not_acceptable(message: &str) -> Refusal {
         Refusal::status(406, "NotAcceptable", message, None)
     }

@@ -334,10 +334,9 @@ impl Path {
         }
         let mut parts = parts.into_iter();
         let plural = parts.next()?;
-        let (name, subresource) = (parts.next(), parts.next());
-        if parts.next().is_some() {
-            return None;
-        }
+        let name = parts.next();
+        let subresource: Vec<String> = parts.collect();
+        let subresource = (!subresource.is_empty()).then(|| subresource.join("/"));
         Some(Path { group, version, namespace, plural, name, subresource, old_watch })
     }
 }

@@ -44,6 +44,7 @@ impl Schema {
         }
         let validator = jsonschema::options()
             .with_draft(jsonschema::Draft::Draft4)
+            .should_validate_formats(true)
             .build(&standard)
             .map_err(|error| error.to_string())?;
         let mut rules = Vec::new();
@@ -61,14 +62,21 @@ impl Schema {
         prune_object(object, &self.source)
     }
 
-    /// Fill in the defaults of what is missing.
+    /// Fill in the defaults of what is missing; 1.0 is 1.
     pub(super) fn set_defaults(&self, object: &mut Value) {
+        make_whole(object);
         set_defaults(object, &self.source);
     }
 
     /// What is wrong with an object, beside what was found already.
     pub(super) fn validate(&self, object: &Value, before: Option<&Value>, causes: &mut Vec<Cause>) {
         causes.extend(self.validator.iter_errors(object).flat_map(as_causes));
+        let mut twice = Vec::new();
+        find_twice(before.unwrap_or(&Value::Null), &self.source, "", &mut twice);
+        // What was wrong already may stay so.
+        if twice.is_empty() {
+            find_twice(object, &self.source, "", causes);
+        }
         if self.rules.is_empty() {
             return;
         }
@@ -83,8 +91,11 @@ impl Schema {
     }
 }
 
+/// See apiextensions-apiserver, `supportedVersionedFormats`.
+const FORMATS: [&str; 6] = ["date-time", "email", "hostname", "ipv4", "ipv6", "uri"];
+
 /// Kubernetes' dialect in the words of JSON Schema draft 4: `nullable` and int-or-string become lists of types.
-/// Its formats are left out: the real server checks a few of them only.
+/// Of the formats only those are kept that the real server checks, and the library too.
 fn as_json_schema(schema: &Value) -> Value {
     let Some(schema) = schema.as_object() else { return schema.clone() };
     let mut standard = Map::new();
@@ -98,8 +109,9 @@ fn as_json_schema(schema: &Value) -> Value {
             "allOf" | "anyOf" | "oneOf" => {
                 value.as_array().into_iter().flatten().map(as_json_schema).collect()
             }
+            "format" if !FORMATS.iter().any(|format| value == format) => continue,
             "required" if value.as_array().is_none_or(Vec::is_empty) => continue,
-            "type" | "required" | "enum" | "minimum" | "maximum" | "exclusiveMinimum"
+            "type" | "format" | "required" | "enum" | "minimum" | "maximum" | "exclusiveMinimum"
             | "exclusiveMaximum" | "minLength" | "maxLength" | "pattern" | "minItems" | "maxItems"
             | "uniqueItems" | "multipleOf" | "minProperties" | "maxProperties" => value.clone(),
             _ => continue,
@@ -147,6 +159,10 @@ fn as_causes(error: ValidationError<'_>) -> Vec<Cause> {
             };
             let is = json_type(value);
             Cause::wrong_type(field.clone(), &is.into(), &says(format!("must be of type {wanted}: {is:?}")))
+        }
+        ValidationErrorKind::Format { format } => {
+            let text = says(format!("must be of type {format}: {value}"));
+            Cause::wrong_type(field.clone(), value, &text)
         }
         ValidationErrorKind::Required { property } => {
             let name = property.as_str().unwrap_or_default();
@@ -274,28 +290,82 @@ fn prune(value: &mut Value, schema: &Value, path: &mut Vec<String>, pruned: &mut
     }
 }
 
+/// A null where null is not allowed counts as missing.
+fn drop_null(map: &mut Map<String, Value>, name: &str, schema: &Value) {
+    if map.get(name).is_some_and(Value::is_null) && schema["nullable"] != true {
+        map.remove(name);
+    }
+}
+
+fn make_whole(value: &mut Value) {
+    match value {
+        Value::Object(map) => map.values_mut().for_each(make_whole),
+        Value::Array(list) => list.iter_mut().for_each(make_whole),
+        Value::Number(number) => {
+            // Go prints a float that is whole without its point. Where a float is not exact any more, nothing is.
+            const EXACT_MAX: f64 = (1_u64 << 53) as f64;
+            let float = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0);
+            if let Some(float) = float.filter(|float| float.abs() <= EXACT_MAX) {
+                *value = (float as i64).into();
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+/// What stands twice in a list that is a set, or a map by some of its items' fields.
+fn find_twice(value: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map {
+                let known = &schema["properties"][name];
+                let schema = if known.is_null() { &schema["additionalProperties"] } else { known };
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                find_twice(value, schema, &path, causes);
+            }
+        }
+        Value::Array(list) => {
+            let keys = schema["x-kubernetes-list-map-keys"].as_array();
+            let identities: Vec<Value> = match schema["x-kubernetes-list-type"].as_str() {
+                Some("set") => list.clone(),
+                Some("map") => {
+                    let names = || keys.into_iter().flatten().filter_map(Value::as_str);
+                    let of = |item: &Value| {
+                        names().filter_map(|key| Some((key.to_owned(), item.get(key)?.clone()))).collect()
+                    };
+                    list.iter().map(of).collect()
+                }
+                _ => Vec::new(),
+            };
+            for (index, identity) in identities.iter().enumerate() {
+                if identities[..index].contains(identity) {
+                    causes.push(Cause::duplicate(format!("{path}[{index}]"), identity));
+                }
+            }
+            for (index, item) in list.iter().enumerate() {
+                find_twice(item, &schema["items"], &format!("{path}[{index}]"), causes);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
 fn set_defaults(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(map) => {
             for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-                // A null where null is not allowed counts as missing.
-                let missing = match map.get(name) {
-                    None => true,
-                    Some(value) => value.is_null() && schema["nullable"] != true,
-                };
-                if let (true, Some(default)) = (missing, schema.get("default")) {
+                drop_null(map, name, schema);
+                if let (None, Some(default)) = (map.get(name), schema.get("default")) {
                     map.insert(name.clone(), default.clone());
                 }
                 if let Some(value) = map.get_mut(name) {
                     set_defaults(value, schema);
                 }
             }
-            if schema["additionalProperties"].is_object() {
-                for (name, value) in map {
-                    if schema["properties"][name].is_null() {
-                        set_defaults(value, &schema["additionalProperties"]);
-                    }
-                }
+            let other = &schema["additionalProperties"];
+            if other.is_object() {
+                map.retain(|_, value| !value.is_null() || other["nullable"] == true);
+                map.values_mut().for_each(|value| set_defaults(value, other));
             }
         }
         Value::Array(list) => {

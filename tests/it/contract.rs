@@ -64,19 +64,16 @@ macro_rules! stories {
 
 stories! {
     collecting
-    configmaps
     crds
     creating
     deleting
     discovery
-    events
     forms
     kinds
     namespaces
     paging
     patching
     reading
-    services
     updating
     watching
     workloads
@@ -343,6 +340,10 @@ impl Wire {
         {
             body.extend_from_slice(&chunk);
         }
+        if step.lines.is_some() {
+            // What came behind the last whole line.
+            body.truncate(body.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1));
+        }
         let mut body = documents(&String::from_utf8_lossy(&body));
         body.truncate(step.lines.unwrap_or(usize::MAX));
         Answer { head, body }
@@ -398,7 +399,7 @@ fn compare(server: &str, story: &str, mut actual: Vec<Answer>, differences: &[&D
     let mut hit = vec![false; differences.len()];
     for ((step, expected), actual) in steps.iter().zip(&mut expected).zip(&mut actual) {
         for (difference, hit) in differences.iter().zip(&mut hit) {
-            if difference.request == step.title {
+            if [step.title.as_str(), "*"].contains(&difference.request) {
                 *hit |= difference.remove(expected, actual);
             }
         }

@@ -111,6 +111,19 @@ fn is_collection(object: &Map<String, Value>) -> bool {
     kind.ends_with("List") || kind == "Table" || (metadata("resourceVersion") && !metadata("name"))
 }
 
+/// Go looks at the fields of a schema in any order, and at some of them twice.
+fn sort_causes(status: &mut Map<String, Value>) {
+    let causes = status.get_mut("details").and_then(|details| details.get_mut("causes"));
+    let Some(causes) = causes.and_then(Value::as_array_mut) else { return };
+    causes.sort_by_key(Value::to_string);
+    causes.dedup();
+    if let Some(Value::String(message)) = status.get_mut("message")
+        && let Some((what, _)) = message.split_once(" is invalid: [")
+    {
+        *message = format!("{what} is invalid: [<causes>]");
+    }
+}
+
 impl Names {
     fn learn(&mut self, value: &Value) {
         match value {
@@ -135,6 +148,7 @@ impl Names {
     fn replace(&mut self, key: &str, value: &mut Value) {
         match value {
             Value::Object(map) => {
+                sort_causes(map);
                 let is_collection = is_collection(map);
                 if let Some(Value::String(version)) =
                     map.get_mut("metadata").and_then(|metadata| metadata.get_mut("resourceVersion"))
@@ -184,6 +198,7 @@ impl Names {
         for (name, generated) in &self.generated {
             text = text.replace(name, generated);
         }
+        text = OBJECT.replace_all(&text, "<object>").into_owned();
         if text.to_lowercase().replace(' ', "").contains("resourceversion") {
             text = NUMBER.replace_all(&text, "<version>").into_owned();
         }
@@ -197,5 +212,7 @@ static UID: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|<uid \d+>").unwrap()
 });
 static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\d+(s|m|h|d)(\d+s)?$").unwrap());
+/// A whole object in a message, which nobody can compare.
+static OBJECT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r#"\{.*managedFields.*\}"#).unwrap());
 /// No zero, which is none of the store's.
 static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b[1-9]\d*\b").unwrap());
