@@ -1,17 +1,16 @@
 //! An API server in this process: what a cluster looks like through its API, without the cluster.
 //!
 //! ```text
-//! $ listwatch demo &
+//! $ listwatch apiserver &
 //! $ curl --cacert ca.crt -H "Authorization: Bearer $TOKEN" \
 //!     'https://127.0.0.1:6443/apis/apps/v1/namespaces/default/deployments?watch=1&resourceVersion=42'
 //! {"type":"MODIFIED","object":{"apiVersion":"apps/v1","kind":"Deployment","metadata":{…,"resourceVersion":"43"},…}}
 //! ```
 //!
-//! It exists for `listwatch demo`, the examples and the tests, and answers as kube-apiserver 1.36 would: kubectl can use it.
-//! What it cannot do it refuses, with a Status that says so. Nothing is kept when it stops.
+//! It exists for `listwatch demo` and `listwatch apiserver`, the examples and the tests, and answers as kube-apiserver
+//! 1.36 would: kubectl can use it. What it cannot do it refuses, with a Status that says so. Nothing is kept when it stops.
 //!
-//! It does not: keep Roles (rules are given to a user by [`ApiServer::limit`]), call webhooks, speak protobuf, or track field owners
-//! (so no server-side apply, and no managedFields).
+//! It does not: keep Roles (rules are given to a user by [`ApiServer::limit`]), call webhooks, or speak protobuf.
 //!
 //! The way of a request through the footnotes:
 //!
@@ -23,6 +22,7 @@
 
 mod addresses;
 mod answer;
+mod apply;
 mod builtin;
 mod clock;
 mod controllers;
@@ -34,6 +34,7 @@ mod faults;
 mod form;
 mod kinds;
 mod metadata;
+mod owned;
 mod patch;
 mod permissions;
 mod read;
@@ -43,6 +44,7 @@ mod scale;
 mod schema;
 mod selector;
 mod serve;
+mod shape;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -59,17 +61,20 @@ use std::{
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use base64::{
     Engine,
     prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
 };
+use bytes::Bytes;
+use hyper::body::Body;
 use tokio::net::TcpListener;
 
+use clock::Clock;
 use faults::Faults;
-pub use faults::{Fault, Planned, names as fault_names};
+pub use faults::{Cut, Fault, Planned, names as fault_names};
 pub use permissions::Rule;
 use refusal::Refusal;
 use serve::{Identity, Tasks};
@@ -201,9 +206,25 @@ impl ApiServer {
         let listener = TcpListener::bind(("127.0.0.1", options.port)).await?;
         let port = listener.local_addr()?.port();
         let identity = Identity::new().map_err(io::Error::other)?;
+        let mut server = ApiServer::new(&options, Clock::new(SystemTime::now()), identity.ca_pem);
+        server.port = port;
+        let accept =
+            serve::accept(listener, identity.acceptor, Arc::clone(&server.server), server.tasks.clone());
+        server.tasks.spawn(accept);
+        Ok(server)
+    }
+
+    /// Nobody listens: who wants an answer calls [`ApiServer::answer`]. For simulations, whose clock is tokio's and
+    /// begins at `now`. Must be called in a runtime.
+    #[must_use]
+    pub fn in_process(options: &Options, now: SystemTime) -> ApiServer {
+        ApiServer::new(options, Clock::new(now), String::new())
+    }
+
+    fn new(options: &Options, clock: Clock, ca_pem: String) -> ApiServer {
         let token = random_token();
-        let mut storage = Storage::new(options.history, options.controllers);
-        controllers::bootstrap(&mut storage, &identity.ca_pem);
+        let mut storage = Storage::new(clock, options.history, options.controllers);
+        controllers::bootstrap(&mut storage, &ca_pem);
         let backup = Mutex::new(storage.backup());
         let server = Arc::new(Server {
             storage: Mutex::new(storage),
@@ -216,12 +237,31 @@ impl ApiServer {
             pod_start: options.pod_start,
         });
         let tasks = Tasks::default();
-        let acceptor = identity.acceptor;
-        tasks.spawn(serve::accept(listener, acceptor, Arc::clone(&server), tasks.clone()));
         if options.controllers {
-            tasks.spawn(controllers::run(Arc::clone(&server), identity.ca_pem.clone()));
+            tasks.spawn(controllers::run(Arc::clone(&server), ca_pem.clone()));
         }
-        Ok(ApiServer { server, tasks, port, ca_pem: identity.ca_pem, token })
+        ApiServer { server, tasks, port: 0, ca_pem, token }
+    }
+
+    /// Answers one request, as on a connection of its own; an error is that this breaks.
+    ///
+    /// # Errors
+    ///
+    /// Where a [`Fault`] says so.
+    pub async fn answer<B>(
+        &self,
+        request: http::Request<B>,
+    ) -> Result<http::Response<impl Body<Data = Bytes, Error = Cut> + use<B>>, Cut>
+    where
+        B: Body<Data = Bytes> + Unpin,
+    {
+        serve::serve(Arc::clone(&self.server), request, Arc::default()).await
+    }
+
+    /// The time of day in here.
+    #[must_use]
+    pub fn now(&self) -> SystemTime {
+        self.server.storage().clock.now()
     }
 
     /// `https://127.0.0.1:PORT`
@@ -308,6 +348,11 @@ impl ApiServer {
     #[must_use]
     pub fn requests(&self) -> Vec<RequestRecord> {
         lock(&self.server.requests).iter().cloned().collect()
+    }
+
+    /// Drop the records of the requests so far.
+    pub fn forget_requests(&self) {
+        *lock(&self.server.requests) = VecDeque::new();
     }
 
     /// Let something go wrong: now, or when what it is for comes.

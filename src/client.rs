@@ -25,9 +25,11 @@ mod config;
 mod error;
 mod exec;
 mod http;
+#[cfg(feature = "apiserver")]
+mod in_process;
 mod kubeconfig;
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc, time::SystemTime};
 
 use ::http::{HeaderMap, Method};
 use bytes::Bytes;
@@ -38,6 +40,8 @@ use smol_str::SmolStr;
 
 pub use config::{Config, Env, Options};
 pub use error::Error;
+#[cfg(feature = "apiserver")]
+pub use in_process::{Answer as InProcessAnswer, InProcess};
 
 use crate::resource::{Accept, Key, ObjectMeta, Resource, Scope, Uid, list::List};
 use error::{Cause, not_json};
@@ -241,6 +245,12 @@ impl Client {
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.transport.config().namespace
+    }
+
+    /// The time of day, for what is written: timestamps.
+    #[must_use]
+    pub fn now(&self) -> SystemTime {
+        self.transport.config().now()
     }
 
     /// The server's version: `v1.36.3`.

@@ -15,6 +15,7 @@ use std::{
     any::{Any, TypeId},
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError, Weak},
+    time::SystemTime,
 };
 
 use serde::Serialize;
@@ -103,6 +104,12 @@ impl Cluster {
             .filter(|open| open.stream.strong_count() > 0)
             .map(|open| open.health.clone())
             .collect()
+    }
+
+    /// The time of day, for what is written: timestamps.
+    #[must_use]
+    pub fn now(&self) -> SystemTime {
+        self.client.now()
     }
 
     /// Asks the API server itself, past every Store.

@@ -10,7 +10,7 @@
 //! So ten events are one reconcile, and a lost event is none that matters.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -88,8 +88,8 @@ struct Desk<K> {
     queue: Queue,
     /// Objects that are gone, until the operator has been told.
     gone: Mutex<HashMap<Key, Gone<K>>>,
-    /// Keys that need work where not everything is known yet.
-    held: Mutex<HashSet<Key>>,
+    /// Keys that need work where not everything is known yet, in order.
+    held: Mutex<BTreeSet<Key>>,
 }
 
 /// What the workers are at.
@@ -192,6 +192,8 @@ impl<O: Operator> Controller<O> {
         let mut in_hand = InHand::default();
         loop {
             tokio::select! {
+                // Stop before more work, and put back what is done before taking more: so one order of events is one history.
+                biased;
                 () = &mut stop => break,
                 Some(ended) = working.join_next_with_id() => self.put_back(ended, &mut in_hand),
                 key = self.desk.queue.take(), if working.len() < self.workers => {
@@ -352,7 +354,7 @@ impl<K: Resource> Desk<K> {
     }
 
     fn release(&self) {
-        for key in locked(&self.held).drain() {
+        for key in std::mem::take(&mut *locked(&self.held)) {
             self.queue.add(&key, Urgency::Backlog);
         }
     }

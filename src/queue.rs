@@ -121,6 +121,7 @@ impl Queue {
             match next_due {
                 None => self.wake.notified().await,
                 Some(due) => tokio::select! {
+                    biased;
                     () = self.wake.notified() => {}
                     () = tokio::time::sleep_until(due) => {}
                 },

@@ -15,20 +15,21 @@ use serde_json::{Value, json};
 
 use super::{
     ADMIN, Server,
+    apply::{Force, MANAGER_BYTES_MAX, Manager},
     delete::{self, Deleted, Deletion, Propagation},
     discovery,
     encode::{self, AnswerBody, Stream},
     faults,
     form::{Form, Include},
     kinds::Kind,
-    patch::Patch,
+    patch::{self, Patch},
     read::{List, Version},
     refusal::{Cause, Refusal, RefusalBody, details},
     request::{Accept, Path, Request},
     scale,
     storage::{Place, Storage},
     watch::{self, Watch},
-    write::{self, Part, UnknownFields},
+    write::{self, Applied, Part, UnknownFields},
 };
 
 const JSON: &str = "application/json";
@@ -234,6 +235,9 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
     if kind.namespaced && path.namespace.is_none() {
         return Err(Refusal::no_such_path());
     }
+    if [".", ".."].contains(&name.as_str()) {
+        return Err(Refusal::bad_request(format!("Name parameter invalid: {name:?}: may not be '{name}'")));
+    }
     let place = Place::new(kind.stored_in(), path.namespace.as_deref(), name);
     if let Some(subresource) = &path.subresource {
         let known = kind.subresources().into_iter().any(|one| one == subresource);
@@ -271,10 +275,11 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
         Method::PUT => {
             let object = request.object(&kind.kind)?;
             let mut storage = server.storage();
-            let mut options = write_options(request, "UpdateOptions")?;
+            let mut options = write_options(request, &kind, "UpdateOptions")?;
             if scales {
                 let before = current(&storage, &kind, &place)?;
                 let object = scale::put(&kind, &before, &object)?;
+                options.manager.subresource = "scale";
                 let after = write::update(&mut storage, &kind, &place, object, Part::Main, &mut options)?;
                 return Ok(Answer::json(200, scale::of(&kind, &kind.view(&after))));
             }
@@ -286,38 +291,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             let after = write::update(&mut storage, &kind, &place, object, part, &mut options)?;
             written(request, &storage, &kind, 200, &after, options)
         }
-        Method::PATCH => {
-            if query.get("force").is_some() && request.content_type() != "application/apply-patch+yaml" {
-                let cause = Cause::forbidden("force", "may not be specified for non-apply patch");
-                return Err(Refusal::invalid_options("PatchOptions", vec![cause]));
-            }
-            let patch = Patch::parse(&kind, request.content_type(), &request.body)?;
-            let mut storage = server.storage();
-            let mut options = write_options(request, "PatchOptions")?;
-            options.is_patch = true;
-            let before = current(&storage, &kind, &place)?;
-            if scales {
-                let mut object = scale::of(&kind, &before);
-                patch.apply(&mut object)?;
-                let object = scale::put(&kind, &before, &object)?;
-                let after = write::update(&mut storage, &kind, &place, object, Part::Main, &mut options)?;
-                return Ok(Answer::json(200, scale::of(&kind, &kind.view(&after))));
-            }
-            let mut object = before.clone();
-            patch.apply(&mut object)?;
-            if object["metadata"]["uid"] != before["metadata"]["uid"] && !object["metadata"]["uid"].is_null()
-            {
-                let uid = &object["metadata"]["uid"];
-                let cause = Cause::invalid("metadata.uid", uid, "field is immutable");
-                return Err(Refusal::invalid(&kind, name, vec![cause]));
-            }
-            // A version that the patch took away is no wish to be unconditional: the server patches what it read.
-            if object["metadata"]["resourceVersion"].is_null() {
-                object["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
-            }
-            let after = write::update(&mut storage, &kind, &place, object, part, &mut options)?;
-            written(request, &storage, &kind, 200, &after, options)
-        }
+        Method::PATCH => patch(server, request, &kind, &place, part, scales),
         Method::DELETE if path.subresource.is_none() => {
             let deletion = deletion(request)?;
             let mut storage = server.storage();
@@ -336,6 +310,63 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
         }
         _ => Err(Refusal::method_not_allowed()),
     }
+}
+
+/// Change a part of an object.
+fn patch(
+    server: &Server,
+    request: &Request,
+    kind: &Kind,
+    place: &Place,
+    part: Part,
+    scales: bool,
+) -> Result<Answer, Refusal> {
+    let mut options = write_options(request, kind, "PatchOptions")?;
+    let applies = request.content_type() == patch::APPLY_PATCH;
+    let force = request.query.flag("force");
+    let invalid = |cause| Err(Refusal::invalid_options("PatchOptions", vec![cause]));
+    if applies && request.query.text("fieldManager").is_empty() {
+        return invalid(Cause::required("fieldManager", "is required for apply patch"));
+    }
+    if !applies && force.is_some() {
+        return invalid(Cause::forbidden("force", "may not be specified for non-apply patch"));
+    }
+    options.is_patch = true;
+    if scales {
+        options.manager.subresource = "scale";
+    }
+    let (status, after) = if applies {
+        let mut applied = patch::applied(&request.body)?;
+        if scales {
+            applied = scale::applied(kind, &applied);
+        }
+        options.manager.applies = true;
+        let force = if force == Some(true) { Force::Yes } else { Force::No };
+        let storage = &mut server.storage();
+        match write::apply(storage, kind, place, applied, part, force, &mut options)? {
+            (Applied::Created, after) => (201, after),
+            (Applied::Updated, after) => (200, after),
+        }
+    } else {
+        let patch = Patch::parse(kind, request.content_type(), &request.body)?;
+        let storage = &mut server.storage();
+        let before = current(storage, kind, place)?;
+        let mut object = if scales { scale::of(kind, &before) } else { before.clone() };
+        patch.apply(kind, &mut object)?;
+        if !object.is_object() || !object["metadata"].is_object() {
+            return Err(Refusal::strict_patch(&object, "the patch leaves no object with metadata"));
+        }
+        write::check_named(place.name(), &object["metadata"])?;
+        if scales {
+            object = scale::put(kind, &before, &object)?;
+        }
+        write::check_fixed(kind, place.name(), &object, &before)?;
+        (200, write::update(storage, kind, place, object, part, &mut options)?)
+    };
+    if scales {
+        return Ok(Answer::json(status, scale::of(kind, &kind.view(&after))));
+    }
+    written(request, &server.storage(), kind, status, &after, options)
 }
 
 /// A path of a whole collection.
@@ -398,7 +429,7 @@ async fn collection(
 fn create(server: &Server, request: &Request, path: &Path, kind: &Kind) -> Result<Answer, Refusal> {
     let object = request.object(&kind.kind)?;
     let mut storage = server.storage();
-    let mut options = write_options(request, "CreateOptions")?;
+    let mut options = write_options(request, kind, "CreateOptions")?;
     let after = write::create(&mut storage, kind, path.namespace.as_deref(), object, &mut options)?;
     written(request, &storage, kind, 201, &after, options)
 }
@@ -471,7 +502,7 @@ fn written(
     Ok(answer)
 }
 
-fn write_options(request: &Request, name: &str) -> Result<write::Options, Refusal> {
+fn write_options(request: &Request, kind: &Kind, name: &str) -> Result<write::Options, Refusal> {
     let query = &request.query;
     let unknown_fields = match query.text("fieldValidation") {
         "" | "Warn" => UnknownFields::Warn,
@@ -484,7 +515,37 @@ fn write_options(request: &Request, name: &str) -> Result<write::Options, Refusa
         }
     };
     let dry_run = query.dry_run(name)?;
-    Ok(write::Options { dry_run, unknown_fields, ..write::Options::default() })
+    let mut warnings = Vec::new();
+    if unknown_fields != UnknownFields::Ignore {
+        warnings.extend(request.duplicate_fields().iter().map(|path| format!("duplicate field {path:?}")));
+    }
+    if unknown_fields == UnknownFields::Strict && !warnings.is_empty() {
+        return Err(kind.undecodable(&format!("strict decoding error: {}", warnings.join(", "))));
+    }
+    let manager = manager(request, name)?;
+    Ok(write::Options { dry_run, unknown_fields, manager, warnings, ..write::Options::default() })
+}
+
+/// Who writes: as `fieldManager` says, or else the program in the User-Agent.
+fn manager(request: &Request, options: &str) -> Result<Manager, Refusal> {
+    let invalid = |cause| Err(Refusal::invalid_options(options, vec![cause]));
+    let asked = request.query.text("fieldManager");
+    if asked.len() > MANAGER_BYTES_MAX {
+        let text = format!("may not be more than {MANAGER_BYTES_MAX} bytes");
+        return invalid(Cause::too_long("fieldManager", &text));
+    }
+    if let Some((at, c)) = asked.chars().enumerate().find(|(_, c)| c.is_control()) {
+        let text = format!("invalid character U+{:04X} (at position {at})", u32::from(c));
+        return invalid(Cause::invalid("fieldManager", &asked.into(), &text));
+    }
+    let agent = request.user_agent().split('/').next().unwrap_or_default();
+    let agent: String = agent.chars().filter(|c| !c.is_control()).take(MANAGER_BYTES_MAX).collect();
+    let name = match (asked, &*agent) {
+        ("", "") => "unknown",
+        ("", agent) => agent,
+        (asked, _) => asked,
+    };
+    Ok(Manager { name: name.to_owned(), ..Manager::default() })
 }
 
 /// `DeleteOptions`, from the body if there is one, else from the query.

@@ -15,11 +15,12 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub(super) fn new() -> Clock {
-        Clock { started: SystemTime::now(), at: Instant::now() }
+    /// It is `started` now.
+    pub(super) fn new(started: SystemTime) -> Clock {
+        Clock { started, at: Instant::now() }
     }
 
-    fn now(&self) -> SystemTime {
+    pub(super) fn now(&self) -> SystemTime {
         self.started + self.at.elapsed()
     }
 

@@ -65,12 +65,14 @@ pub(super) async fn run(server: Arc<Server>, ca_pem: String) {
         }
         let wake = controllers.later.first().map(|(at, _)| *at);
         tokio::select! {
+            // One order of events is one history. Time comes first, or many writes would put it off.
+            biased;
+            () = sleep_until(wake) => controllers.mark_due(),
             changed = written.changed() => {
                 if changed.is_err() {
                     return;
                 }
             }
-            () = sleep_until(wake) => controllers.mark_due(),
         }
     }
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{
+    apply::{self, Manager},
     clock::Clock,
     kinds::{Kind, Kinds, Rules, ScalePaths, group_version, resource_name},
     metadata::{causes, dns_1035_errors},
@@ -467,9 +468,11 @@ fn establish(storage: &mut Storage, place: &Place, crd: &Value, conflicts: &[(&s
             "reason": reason, "message": message}));
     }
     crd["status"]["conditions"] = conditions.into();
-    if storage.get(place).is_some_and(|stored| **stored != crd) {
-        storage.put(place, crd);
-    }
+    let Some(stored) = storage.get(place).cloned().filter(|stored| **stored != crd) else { return };
+    let kind = storage.kinds.built_in("apiextensions.k8s.io", "customresourcedefinitions");
+    let server = Manager { name: "kube-apiserver".to_owned(), applies: false, subresource: "status" };
+    apply::track(&kind, Some(&stored), &mut crd, Value::Null, &server, &now);
+    storage.put(place, crd);
 }
 
 /// The condition of a CRD whose instances are being deleted.

@@ -3,6 +3,7 @@
 use std::{
     num::NonZeroUsize,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -15,14 +16,14 @@ use super::{faults::Cut, watch::Watch};
 /// One line of JSON. Go escapes `<`, `>`, `&` and the two line separators of Unicode, so that JSON can stand in HTML;
 /// a long note full of them makes a line six times as long.
 pub(super) fn line(value: &Value) -> Bytes {
-    let mut line = escape(&in_order(value));
+    let mut line = escape(in_order(value));
     line.push('\n');
     line.into()
 }
 
 /// One line of a watch.
 pub(super) fn event(kind: &str, object: &Value) -> Bytes {
-    let mut line = format!("{{\"type\":\"{kind}\",\"object\":{}}}", escape(&in_order(object)));
+    let mut line = format!("{{\"type\":\"{kind}\",\"object\":{}}}", escape(in_order(object)));
     line.push('\n');
     line.into()
 }
@@ -53,10 +54,16 @@ fn in_order(value: &Value) -> String {
 
 /// JSON for people.
 pub(super) fn pretty(value: &Value) -> Bytes {
-    escape(&format!("{value:#}")).into()
+    escape(format!("{value:#}")).into()
 }
 
-fn escape(json: &str) -> String {
+fn escape(json: String) -> String {
+    // 0xe2 is the first byte of both separators. Most objects have none of these.
+    if memchr::memchr3(b'<', b'>', b'&', json.as_bytes()).is_none()
+        && memchr::memchr(0xe2, json.as_bytes()).is_none()
+    {
+        return json;
+    }
     let mut escaped = String::with_capacity(json.len() + 1);
     for c in json.chars() {
         match c {
@@ -81,13 +88,15 @@ pub(super) enum AnswerBody {
 pub(super) struct Stream {
     next: Pin<Box<dyn Future<Output = Step> + Send>>,
     done: bool,
+    /// As long as somebody has it, the connection is not idle.
+    pub(super) busy: Option<Arc<()>>,
 }
 
 type Step = (Watch, Bytes, Option<Result<Bytes, Cut>>);
 
 impl Stream {
     pub(super) fn new(watch: Watch) -> Stream {
-        Stream { next: Box::pin(step(watch, Bytes::new())), done: false }
+        Stream { next: Box::pin(step(watch, Bytes::new())), done: false, busy: None }
     }
 }
 

@@ -633,7 +633,7 @@ impl Faults {
 
 /// A stream or connection that breaks on demand.
 #[derive(Debug)]
-pub(super) struct Cut;
+pub struct Cut;
 
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,4 +1,4 @@
-//! The three ways to change a part of an object: JSON patch, merge patch, strategic merge patch.
+//! Three ways to change a part of an object: JSON patch, merge patch, strategic merge patch.
 //!
 //! ```text
 //! PATCH …/deployments/web   Content-Type: application/strategic-merge-patch+json
@@ -6,42 +6,48 @@
 //! ```
 //!
 //! A merge patch would replace the list of containers; the strategic one finds the container by its name. Which list has
-//! which key is written in Go's struct tags, of which this file knows those that `kubectl apply` meets. Server-side apply
-//! needs to know who owns each field; this server does not, and refuses it.
+//! which key is in its schema. The fourth way, server-side apply, is in `apply.rs`.
 
+use json_patch::{AddOperation, PatchOperation, ReplaceOperation};
 use serde_json::{Map, Value};
 
-use super::{kinds::Kind, refusal::Refusal};
+use super::{
+    kinds::Kind,
+    refusal::{Refusal, json_error},
+    shape::{Shape, in_go},
+};
 
 const JSON_PATCH: &str = "application/json-patch+json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
-const APPLY_PATCH: &str = "application/apply-patch+yaml";
+pub(super) const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
 /// Most operations in a JSON patch: apiserver/pkg/endpoints/handlers/patch.go.
 const OPERATIONS_MAX: usize = 10_000;
 
 /// A patch that was read, not yet applied.
 pub(super) enum Patch {
-    Json(Vec<json_patch::PatchOperation>),
+    Json(Vec<PatchOperation>),
     Merge(Value),
     Strategic(Value),
 }
 
 impl Patch {
     pub(super) fn parse(kind: &Kind, content_type: &str, body: &[u8]) -> Result<Patch, Refusal> {
-        let undecodable =
-            |error: serde_json::Error| Refusal::bad_request(format!("error decoding patch: {error}"));
+        let undecodable = |why: String| Refusal::bad_request(format!("error decoding patch: {why}"));
+        let decoded = || -> Result<Value, Refusal> {
+            serde_json::from_slice(body).map_err(|error| undecodable(json_error(&error, body)))
+        };
         match content_type {
             JSON_PATCH => {
-                let value: Value = serde_json::from_slice(body).map_err(undecodable)?;
+                let value = decoded()?;
                 if !value.is_array() {
                     let text = "error decoding patch: json: cannot unmarshal object into Go value of type \
                         []handlers.jsonPatchOp";
                     return Err(Refusal::bad_request(text));
                 }
-                let operations: Vec<json_patch::PatchOperation> =
-                    serde_json::from_value(value).map_err(undecodable)?;
+                let operations: Vec<PatchOperation> =
+                    serde_json::from_value(value).map_err(|_| Refusal::patch_rejected())?;
                 if operations.len() > OPERATIONS_MAX {
                     let text = format!(
                         "The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {}",
@@ -51,164 +57,204 @@ impl Patch {
                 }
                 Ok(Patch::Json(operations))
             }
-            MERGE_PATCH => Ok(Patch::Merge(serde_json::from_slice(body).map_err(undecodable)?)),
+            MERGE_PATCH => Ok(Patch::Merge(must_be_map(decoded()?).map_err(undecodable)?)),
             STRATEGIC_MERGE_PATCH if !kind.is_custom() => {
-                Ok(Patch::Strategic(serde_json::from_slice(body).map_err(undecodable)?))
+                Ok(Patch::Strategic(must_be_map(decoded()?).map_err(undecodable)?))
             }
-            APPLY_PATCH => Err(Refusal::not_built("server-side apply")),
             _ if kind.is_custom() => {
                 Err(Refusal::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, APPLY_PATCH]))
             }
-            _ => Err(Refusal::unsupported_media_type(&[
-                JSON_PATCH,
-                MERGE_PATCH,
-                STRATEGIC_MERGE_PATCH,
-                APPLY_PATCH,
-            ])),
+            _ => Err(Refusal::unsupported_patch()),
         }
     }
 
     /// What the object becomes.
-    pub(super) fn apply(&self, object: &mut Value) -> Result<(), Refusal> {
+    pub(super) fn apply(&self, kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
         match self {
             Patch::Json(operations) => {
-                json_patch::patch(object, operations).map_err(|_| Refusal::patch_rejected())
+                for operation in operations {
+                    apply_operation(object, operation.clone()).map_err(|_| Refusal::patch_rejected())?;
+                }
+                Ok(())
             }
             Patch::Merge(patch) => {
                 json_patch::merge(object, patch);
                 Ok(())
             }
-            Patch::Strategic(patch) => {
-                merge(object, patch.clone(), "");
-                Ok(())
+            Patch::Strategic(patch) => merge(object, patch.clone(), Shape::of(kind)),
+        }
+    }
+}
+
+/// Go's library replaces what is not there, as long as it would be in a map that is.
+fn apply_operation(object: &mut Value, operation: PatchOperation) -> Result<(), json_patch::PatchError> {
+    let operation = match operation {
+        PatchOperation::Replace(ReplaceOperation { path, value })
+            if object.pointer(path.as_str()).is_none() =>
+        {
+            let parent = path.as_str().rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
+            match parent.is_some_and(Value::is_object) {
+                true => PatchOperation::Add(AddOperation { path, value }),
+                false => PatchOperation::Replace(ReplaceOperation { path, value }),
             }
         }
-    }
+        other => other,
+    };
+    json_patch::patch(object, &[operation])
 }
 
-/// The merge keys of lists of objects: `patchMergeKey` in k8s.io/api.
-const MERGE_KEYS: &[(&str, &[&str])] = &[
-    ("containers", &["name"]),
-    ("initContainers", &["name"]),
-    ("ephemeralContainers", &["name"]),
-    ("volumes", &["name"]),
-    ("volumeMounts", &["mountPath"]),
-    ("env", &["name"]),
-    ("imagePullSecrets", &["name"]),
-    ("conditions", &["type"]),
-    ("ownerReferences", &["uid"]),
-    ("hostAliases", &["ip"]),
-    ("topologySpreadConstraints", &["topologyKey"]),
-    ("secrets", &["name"]),
-    ("addresses", &["type"]),
-    // A port of a container is found by containerPort, that of a Service by port.
-    ("ports", &["containerPort", "port"]),
-];
+/// The body of a server-side apply.
+pub(super) fn applied(body: &[u8]) -> Result<Value, Refusal> {
+    let value: Value = yaml_serde::from_slice(body).map_err(|error| {
+        Refusal::bad_request(format!("error decoding YAML: error converting YAML to JSON: yaml: {error}"))
+    })?;
+    must_be_map(value).map_err(|why| {
+        Refusal::bad_request(format!(
+            "error decoding YAML: error unmarshaling JSON: while decoding JSON: {why}"
+        ))
+    })
+}
 
-/// The lists of plain values that are merged as sets.
-const SETS: &[&str] = &["finalizers"];
+fn must_be_map(value: Value) -> Result<Value, String> {
+    let what = match value {
+        Value::Object(_) => return Ok(value),
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+    };
+    Err(format!("json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"))
+}
 
-fn merge(value: &mut Value, patch: Value, field: &str) {
+/// A strategic merge patch of one value: apimachinery/pkg/util/strategicpatch/patch.go.
+fn merge(value: &mut Value, patch: Value, shape: Shape<'_>) -> Result<(), Refusal> {
     match patch {
-        Value::Object(patch) if patch.get("$patch") == Some(&"replace".into()) => {
-            let mut patch = patch;
-            patch.remove("$patch");
-            *value = patch.into();
+        Value::Object(mut patch) => match patch.remove("$patch").as_ref().and_then(Value::as_str) {
+            Some("replace") => {
+                *value = patch.into();
+                Ok(())
+            }
+            Some("delete") => {
+                *value = Value::Object(Map::new());
+                Ok(())
+            }
+            Some(_) | None => merge_map(value, patch, shape),
+        },
+        Value::Array(patch) => merge_list(value, patch, shape),
+        other => {
+            *value = other;
+            Ok(())
         }
-        Value::Object(patch) => merge_map(value, patch),
-        Value::Array(patch) => merge_list(value, patch, field),
-        other => *value = other,
     }
 }
 
-fn merge_map(value: &mut Value, patch: Map<String, Value>) {
+fn merge_map(value: &mut Value, patch: Map<String, Value>, shape: Shape<'_>) -> Result<(), Refusal> {
     if !value.is_object() {
         *value = Value::Object(Map::new());
     }
-    let Some(map) = value.as_object_mut() else { return };
+    let Some(map) = value.as_object_mut() else { return Ok(()) };
     // {"$retainKeys": ["type"]}: of a union, the other members go.
     if let Some(Value::Array(keep)) = patch.get("$retainKeys") {
         map.retain(|name, _| keep.iter().any(|one| one == name));
     }
+    let mut orders = Vec::new();
     for (name, patch) in patch {
         if let Some(list) = name.strip_prefix("$deleteFromPrimitiveList/") {
             let gone = patch.as_array().cloned().unwrap_or_default();
             if let Some(Value::Array(list)) = map.get_mut(list) {
                 list.retain(|one| !gone.contains(one));
             }
-            continue;
-        }
-        // The order of list items is only cosmetic, and is left as it is.
-        if name.starts_with("$setElementOrder/") || name == "$retainKeys" {
-            continue;
-        }
-        if patch.is_null() {
+        } else if let Some(list) = name.strip_prefix("$setElementOrder/") {
+            orders.push((list.to_owned(), items(map, list), patch));
+        } else if patch.is_null() {
             map.remove(&name);
-            continue;
+        } else if name != "$retainKeys" {
+            let shape = shape.field(&name);
+            merge(map.entry(name).or_insert(Value::Null), patch, shape)?;
         }
-        let deletes = patch.get("$patch") == Some(&"delete".into());
-        if deletes {
-            map.remove(&name);
-            continue;
-        }
-        let field = name.clone();
-        merge(map.entry(name).or_insert(Value::Null), patch, &field);
     }
+    for (name, before, order) in orders {
+        let merged = items(map, &name);
+        if let (Some(list), Value::Array(order)) = (map.get_mut(&name), order) {
+            *list = in_order(merged, &order, &before, shape.field(&name).merge_key()).into();
+        }
+    }
+    Ok(())
 }
 
-fn merge_list(value: &mut Value, patch: Vec<Value>, field: &str) {
-    let Some(list) = value.as_array_mut() else {
-        *value = patch.into_iter().filter(|item| item.get("$patch").is_none()).collect();
-        return;
-    };
-    if SETS.contains(&field) {
-        for item in patch {
+fn items(map: &Map<String, Value>, list: &str) -> Vec<Value> {
+    map.get(list).and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+fn merge_list(value: &mut Value, mut patch: Vec<Value>, shape: Shape<'_>) -> Result<(), Refusal> {
+    let replaces = patch.iter().any(|item| item.get("$patch") == Some(&"replace".into()));
+    if replaces || !shape.is_merged() {
+        patch.retain(|item| item.get("$patch").is_none());
+        *value = patch.into();
+        return Ok(());
+    }
+    if !value.is_array() {
+        *value = Value::Array(Vec::new());
+    }
+    let Some(list) = value.as_array_mut() else { return Ok(()) };
+    for item in patch {
+        let Some(key) = shape.merge_key() else {
             if !list.contains(&item) {
                 list.push(item);
             }
+            continue;
+        };
+        if item.get(key).is_none() {
+            let text = format!("map: {} does not contain declared merge key: {key}", in_go(&item));
+            return Err(Refusal::internal(text));
         }
-        return;
-    }
-    if patch.iter().any(|item| item["$patch"] == "replace") {
-        *list = patch.into_iter().filter(|item| item.get("$patch").is_none()).collect();
-        return;
-    }
-    let keys = MERGE_KEYS.iter().find(|(name, _)| *name == field).map(|(_, keys)| *keys);
-    let key = keys.and_then(|keys| keys.iter().find(|key| patch.iter().all(|item| !item[**key].is_null())));
-    let Some(&key) = key else {
-        *list = patch;
-        return;
-    };
-    for mut item in patch {
-        let place = list.iter().position(|one| one[key] == item[key] && same_protocol(one, &item));
-        let deletes = item.get("$patch") == Some(&"delete".into());
+        let place = list.iter().position(|one| one[key] == item[key]);
         match place {
-            Some(place) if deletes => {
+            Some(place) if item.get("$patch") == Some(&"delete".into()) => {
                 list.remove(place);
             }
-            Some(place) => merge(&mut list[place], item, ""),
-            None if deletes => {}
+            Some(place) => merge(&mut list[place], item, shape.item())?,
+            None if item.get("$patch") == Some(&"delete".into()) => {}
             None => {
-                if let Some(item) = item.as_object_mut() {
-                    item.retain(|name, _| !name.starts_with('$'));
-                }
-                list.push(item);
+                let mut new = Value::Null;
+                merge(&mut new, item, shape.item())?;
+                list.push(new);
             }
         }
     }
+    Ok(())
 }
 
-/// Port 53 TCP and port 53 UDP are two ports.
-fn same_protocol(one: &Value, other: &Value) -> bool {
-    let (one, other) = (&one["protocol"], &other["protocol"]);
-    one.is_null() || other.is_null() || one == other
+/// The items of a merged list in the order that the patch wants, and between them those that it does not know, each
+/// still before what it was before.
+fn in_order(merged: Vec<Value>, order: &[Value], before: &[Value], key: Option<&str>) -> Vec<Value> {
+    let id = |item: &Value| key.map_or_else(|| item.clone(), |key| item[key].clone());
+    let at = |list: &[Value], item: &Value| list.iter().position(|one| id(one) == id(item));
+    let (mut wanted, mut others): (Vec<Value>, Vec<Value>) =
+        merged.into_iter().partition(|item| at(order, item).is_some());
+    wanted.sort_by_key(|item| at(order, item));
+    others.sort_by_key(|item| at(before, item).unwrap_or(usize::MAX));
+    let (mut wanted, mut others) = (wanted.into_iter().peekable(), others.into_iter().peekable());
+    let mut sorted = Vec::new();
+    loop {
+        let other_first = match (others.peek(), wanted.peek()) {
+            (None, None) => return sorted,
+            (Some(other), Some(wanted)) => match (at(before, other), at(before, wanted)) {
+                (Some(other), Some(wanted)) => other < wanted,
+                _ => false,
+            },
+            (other, _) => other.is_some(),
+        };
+        sorted.extend(if other_first { others.next() } else { wanted.next() });
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::*;
+    use super::{super::kinds::Kinds, *};
 
     #[test]
     fn a_strategic_patch_finds_list_items_by_their_key() {
@@ -218,7 +264,7 @@ mod tests {
         let patch = json!({"spec": {"$setElementOrder/containers": [{"name": "a"}], "old": null, "args": ["y"],
             "containers": [{"name": "a", "image": "3", "ports": [{"containerPort": 81}]},
                 {"name": "b", "$patch": "delete"}, {"name": "c"}]}});
-        merge(&mut object, patch, "");
+        merge(&mut object, patch, Shape::of(&Kinds::new().built_in("", "pods"))).expect("a good patch");
         let wanted = json!({"spec": {"containers": [
             {"name": "a", "image": "3", "ports": [{"containerPort": 80}, {"containerPort": 81}]}, {"name": "c"},
         ], "args": ["y"]}});

@@ -127,6 +127,10 @@ impl Token {
         if token.start.split('/').any(|part| part == "..") {
             return Err(refuse(token.start));
         }
+        // Nobody climbs out of the collection.
+        if token.start.trim_start_matches('/').split('/').any(|part| ["", ".", ".."].contains(&part)) {
+            return Err(refuse(token.start));
+        }
         Ok(token)
     }
 

@@ -239,6 +239,28 @@ impl Refusal {
         Refusal::cannot_fulfil(kind, name, why)
     }
 
+    /// What others own of an object that is applied: who, and the path.
+    pub(super) fn apply_conflict(conflicts: &[(String, String)]) -> Refusal {
+        let message = match conflicts {
+            [(manager, path)] => format!("Apply failed with 1 conflict: conflict with {manager}: {path}"),
+            conflicts => {
+                let mut lines = Vec::new();
+                for (at, (manager, path)) in conflicts.iter().enumerate() {
+                    if at == 0 || conflicts[at - 1].0 != *manager {
+                        lines.push(format!("conflicts with {manager}:"));
+                    }
+                    lines.push(format!("- {path}"));
+                }
+                format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
+            }
+        };
+        let causes = conflicts.iter().map(|(manager, path)| {
+            json!({"reason": "FieldManagerConflict", "message": format!("conflict with {manager}"), "field": path})
+        });
+        let causes: Vec<Value> = causes.collect();
+        Refusal::status(409, "Conflict", message, Some(json!({"causes": causes})))
+    }
+
     pub(super) fn cannot_fulfil(kind: &Kind, name: &str, why: &str) -> Refusal {
         let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.resource());
         Refusal::status(409, "Conflict", message, Some(details(kind, name, &kind.plural)))
@@ -286,10 +308,21 @@ impl Refusal {
         Refusal::status(415, "UnsupportedMediaType", message, None)
     }
 
-    /// What this server does not do, and says so rather than pretend.
-    pub(super) fn not_built(what: &str) -> Refusal {
-        let message = format!("{what} is not supported by the embedded API server of listwatch");
-        Refusal::status(415, "UnsupportedMediaType", message, None)
+    /// The same for a patch of a built-in kind, which the real one refuses elsewhere.
+    pub(super) fn unsupported_patch() -> Refusal {
+        Refusal::status(415, "UnsupportedMediaType", "415: Unsupported Media Type", Some(json!({})))
+    }
+
+    /// kubectl sends protobuf where it has no file, and shows this message.
+    pub(super) fn no_protobuf(accepted: &[&str]) -> Refusal {
+        let mut refusal = Refusal::unsupported_media_type(accepted);
+        if let RefusalBody::Status(status) = &mut refusal.body {
+            let message = status["message"].as_str().unwrap_or_default();
+            let instead = "; the embedded API server of listwatch does not speak protobuf: add --dry-run=client -o yaml to the \
+                command, and pipe what it prints into kubectl create -f -";
+            status["message"] = format!("{message}{instead}").into();
+        }
+        refusal
     }
 
     pub(super) fn invalid(kind: &Kind, name: &str, causes: Vec<Cause>) -> Refusal {
@@ -316,7 +349,9 @@ impl Refusal {
     }
 
     pub(super) fn invalid_as(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Refusal {
-        let texts: Vec<String> = causes.iter().map(Cause::to_string).collect();
+        let mut texts: Vec<String> = causes.iter().map(Cause::to_string).collect();
+        // What is found twice is a cause twice, but said once.
+        texts.dedup();
         let text = if let [one] = &texts[..] { one.clone() } else { format!("[{}]", texts.join(", ")) };
         let message = format!("{} \"{name}\" is invalid: {text}", qualified(kind, group));
         let mut details = Map::new();
@@ -370,6 +405,27 @@ impl Refusal {
             RefusalBody::Text(_) => None,
         }
     }
+}
+
+/// Why something is no JSON, as Go says it.
+pub(super) fn json_error(error: &serde_json::Error, body: &[u8]) -> String {
+    if error.is_eof() {
+        return "unexpected end of JSON input".to_owned();
+    }
+    let text = error.to_string();
+    let places = [
+        ("key must be a string", "looking for beginning of object key string"),
+        ("expected `:`", "after object key"),
+        ("expected `,` or `}`", "after object key:value pair"),
+        ("expected `,` or `]`", "after array element"),
+        ("trailing characters", "after top-level value"),
+        ("expected value", "looking for beginning of value"),
+        ("expected ident", "looking for beginning of value"),
+    ];
+    let Some((_, place)) = places.iter().find(|(ours, _)| text.starts_with(ours)) else { return text };
+    let line = body.split(|byte| *byte == b'\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
+    let found = line.get(error.column().saturating_sub(1)).map_or(' ', |byte| char::from(*byte));
+    format!("invalid character '{found}' {place}")
 }
 
 /// `Widget.demo.example.com`; a core kind is its bare name.

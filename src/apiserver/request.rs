@@ -5,10 +5,20 @@
 //!           group            version           namespace  resource name subresource
 //! ```
 
+use std::{collections::HashSet, fmt};
+
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
 
-use super::refusal::{Cause, Refusal};
+use super::refusal::{Cause, Refusal, json_error};
+
+/// What a body can be.
+const ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
+
+/// Most duplicate fields that are told of in one answer. Who has more knows enough.
+const DUPLICATES_MAX: usize = 10;
 
 /// What a handler gets to see. It has no Debug, as the headers have a token and the body may be a Secret.
 pub(super) struct Request {
@@ -39,19 +49,51 @@ impl Request {
         self.header(header::AUTHORIZATION).strip_prefix("Bearer ").map(str::trim)
     }
 
-    /// The body of a write: JSON or YAML.
-    pub(super) fn object(&self, kind: &str) -> Result<serde_json::Value, Refusal> {
-        match self.content_type() {
-            "" | "application/json" => serde_json::from_slice(&self.body).map_err(|error| {
-                let text = format!("the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: {error}");
-                Refusal::bad_request(text)
-            }),
-            "application/yaml" => yaml_serde::from_slice(&self.body).map_err(|error| {
-                Refusal::bad_request(format!("error converting YAML to JSON: {error}"))
-            }),
+    /// The body of a write: JSON or YAML, and an object.
+    pub(super) fn object(&self, kind: &str) -> Result<Value, Refusal> {
+        let refuse = |why: String| {
+            // Only here the real one does not say which type it wants.
+            let wants = format!("the object provided is unrecognized (must be of type {kind}): ");
+            Refusal::bad_request(if kind == "DeleteOptions" { why } else { format!("{wants}{why}") })
+        };
+        let no_json = |error: String| {
+            let body = summary(&self.body);
+            refuse(format!("couldn't get version/kind; json parse error: {error} ({body})"))
+        };
+        let value = match self.content_type() {
+            // Bytes that are no text are replaced, as Go does.
+            "" | "application/json" => serde_json::from_str(&String::from_utf8_lossy(&self.body))
+                .map_err(|error| no_json(json_error(&error, &self.body)))?,
+            "application/yaml" => {
+                yaml_serde::from_slice(&self.body).map_err(|error| refuse(format!("yaml: {error}")))?
+            }
             // The real one also takes protobuf here. This one does not, and does not list it.
-            _ => Err(Refusal::unsupported_media_type(&["application/json", "application/yaml"])),
+            "application/vnd.kubernetes.protobuf" => return Err(Refusal::no_protobuf(&ACCEPTED)),
+            _ => return Err(Refusal::unsupported_media_type(&ACCEPTED)),
+        };
+        let what = match value {
+            Value::Object(_) => return Ok(value),
+            Value::Null => return Ok(Value::Object(Map::new())),
+            Value::Array(_) => "array",
+            Value::String(_) => "string",
+            Value::Number(_) => "number",
+            Value::Bool(_) => "bool",
+        };
+        Err(no_json(format!(
+            "json: cannot unmarshal {what} into Go value of type struct {{ APIVersion string \
+             \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
+        )))
+    }
+
+    /// The fields that stand twice in an object of a JSON body, by their paths: `spec.size`. The last one counts.
+    pub(super) fn duplicate_fields(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.content_type() != "application/yaml" {
+            // What is no JSON is refused elsewhere.
+            let mut json = serde_json::Deserializer::from_slice(&self.body);
+            let _ = Scan { path: String::new(), found: &mut found }.deserialize(&mut json);
         }
+        found
     }
 
     pub(super) fn accept(&self) -> Result<Accept, Refusal> {
@@ -81,6 +123,90 @@ impl Request {
             Some(pretty) => pretty.is_empty() || !matches!(pretty.to_lowercase().as_str(), "false" | "0"),
             None => ["curl", "Wget", "Mozilla/5.0"].iter().any(|agent| self.user_agent().starts_with(agent)),
         }
+    }
+}
+
+/// How much of a body that cannot be read is shown: apiserver/pkg/endpoints/handlers/rest.go, summarizeData.
+const SUMMARY_BYTES_MAX: usize = 256;
+
+/// What might be JSON is shown as it is, all else in hexadecimal.
+fn summary(body: &[u8]) -> String {
+    let shown = body.get(..SUMMARY_BYTES_MAX).unwrap_or(body);
+    let text = match body.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => String::from_utf8_lossy(shown).into_owned(),
+        Some(_) => shown.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    if body.len() > shown.len() { format!("{text} ...") } else { text }
+}
+
+/// Looks for fields that stand twice.
+struct Scan<'a> {
+    path: String,
+    found: &'a mut Vec<String>,
+}
+
+impl<'de> DeserializeSeed<'de> for Scan<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
+        json.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Scan<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let mut index = 0;
+        while items
+            .next_element_seed(Scan { path: format!("{}[{index}]", self.path), found: self.found })?
+            .is_some()
+        {
+            index += 1;
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        let mut seen = HashSet::new();
+        while let Some(name) = fields.next_key::<String>()? {
+            let dot = if self.path.is_empty() { "" } else { "." };
+            let path = format!("{}{dot}{name}", self.path);
+            if !seen.insert(name) && self.found.len() < DUPLICATES_MAX {
+                self.found.push(path.clone());
+            }
+            fields.next_value_seed(Scan { path, found: self.found })?;
+        }
+        Ok(())
     }
 }
 
@@ -185,11 +311,9 @@ pub(super) struct Path {
 impl Path {
     /// `None` for a path that is no resource's: discovery, health, nonsense.
     pub(super) fn parse(path: &str) -> Option<Path> {
-        let mut parts: Vec<String> = Vec::new();
-        for part in path.strip_prefix('/')?.split('/') {
-            parts.push(percent_decode(part));
-        }
-        let mut parts = parts.into_iter();
+        // Go's router sees the path decoded, so an escaped slash is one.
+        let path = percent_decode(path);
+        let mut parts = path.strip_prefix('/')?.split('/').map(str::to_owned);
         let group = match parts.next()?.as_str() {
             "api" => String::new(),
             "apis" => parts.next()?,
@@ -219,8 +343,8 @@ impl Path {
 }
 
 fn percent_decode(part: &str) -> String {
-    // Plus is a plus in a path, unlike in a query.
-    let pair = format!("x={}", part.replace('+', "%2B"));
+    // Plus, ampersand and equals sign are themselves in a path, unlike in a query.
+    let pair = format!("x={}", part.replace('+', "%2B").replace('&', "%26").replace('=', "%3D"));
     url::form_urlencoded::parse(pair.as_bytes())
         .next()
         .map(|(_, value)| value.into_owned())

@@ -42,6 +42,21 @@ pub(super) fn of(kind: &Kind, object: &Value) -> Value {
     json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status})
 }
 
+/// What applying a Scale applies to its object.
+pub(super) fn applied(kind: &Kind, scale: &Value) -> Value {
+    let mut applied =
+        json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": scale["metadata"]});
+    if let Some(paths) = &kind.scale {
+        *place(&mut applied, &paths.spec) = scale["spec"]["replicas"].clone();
+    }
+    applied
+}
+
+/// Where a JSON pointer leads. The parents are made on the way.
+fn place<'a>(object: &'a mut Value, pointer: &str) -> &'a mut Value {
+    pointer.split('/').skip(1).fold(object, |object, part| &mut object[part])
+}
+
 /// The object with the replicas of a Scale, and with its version if it names one.
 pub(super) fn put(kind: &Kind, object: &Value, scale: &Value) -> Result<Value, Refusal> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -53,11 +68,7 @@ pub(super) fn put(kind: &Kind, object: &Value, scale: &Value) -> Result<Value, R
     }
     let mut object = object.clone();
     if let Some(paths) = &kind.scale {
-        let mut place = &mut object;
-        for part in paths.spec.split('/').skip(1) {
-            place = &mut place[part];
-        }
-        *place = replicas.into();
+        *place(&mut object, &paths.spec) = replicas.into();
     }
     if let Some(version) = scale["metadata"]["resourceVersion"].as_str().filter(|version| !version.is_empty())
     {

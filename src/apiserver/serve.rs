@@ -3,14 +3,17 @@
 
 use std::{
     fmt::Display,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
 use http::{Response, header};
 use http_body_util::BodyExt;
-use hyper::{body::Incoming, rt::Executor, service::service_fn};
+use hyper::{body::Body, rt::Executor, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
@@ -22,6 +25,7 @@ use rcgen::{
 use rustls::{ServerConfig, pki_types::PrivateKeyDer};
 use tokio::{
     net::{TcpListener, TcpStream},
+    sync::Semaphore,
     task::JoinSet,
 };
 use tokio_rustls::TlsAcceptor;
@@ -49,6 +53,14 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long an HTTP/1.1 connection waits for the next request head. hyper counts the time between two requests as
 /// well, in which a client rightly keeps the connection: so it is the `IdleTimeout` of kube-apiserver.
 const HEAD_MAX: Duration = Duration::from_secs(90);
+
+/// Most connections at a time; who comes then waits. Of 1024 file descriptors, which a process has by default, the rest
+/// is for other things.
+const CONNECTIONS_MAX: usize = 1000;
+
+/// How long a connection may have neither a new request nor an open watch: `IdleTimeout` of kube-apiserver, as for
+/// HTTP/1.1. It also rids us of clients that do not read the answers they asked for.
+const IDLE_MAX: Duration = HEAD_MAX;
 
 /// Streams on one HTTP/2 connection, and the window of each: what kube-apiserver 1.36 sends in its SETTINGS.
 const HTTP2_STREAMS_MAX: u32 = 100;
@@ -123,10 +135,16 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
 
 /// Take connections. Runs until aborted.
 pub(super) async fn accept(listener: TcpListener, acceptor: TlsAcceptor, server: Arc<Server>, tasks: Tasks) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
+        let place = Arc::clone(&places).acquire_owned().await.expect("nobody closes it");
         match listener.accept().await {
             Ok((stream, _)) => {
-                tasks.spawn(connection(stream, acceptor.clone(), Arc::clone(&server), tasks.clone()));
+                let connection = connection(stream, acceptor.clone(), Arc::clone(&server), tasks.clone());
+                tasks.spawn(async move {
+                    connection.await;
+                    drop(place);
+                });
             }
             Err(error) => {
                 // Out of file descriptors, most likely: others may close theirs meanwhile.
@@ -165,7 +183,16 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
         .initial_stream_window_size(HTTP2_WINDOW_BYTES)
         .max_send_buf_size(HTTP2_WINDOW_BYTES as usize);
-    let service = service_fn(move |request| serve(Arc::clone(&server), request));
+    // One more for each request that is being answered and each open watch.
+    let busy = Arc::new(());
+    let count = Arc::new(AtomicU64::new(0));
+    let service = {
+        let (busy, count) = (Arc::clone(&busy), Arc::clone(&count));
+        service_fn(move |request| {
+            count.fetch_add(1, Ordering::Relaxed);
+            serve(Arc::clone(&server), request, Arc::clone(&busy))
+        })
+    };
     tokio::select! {
         served = builder.serve_connection(TokioIo::new(stream), service) => {
             if let Err(error) = served {
@@ -173,11 +200,33 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
             }
         }
         _ = restarts.changed() => {}
+        () = idle(&busy, &count) => tracing::debug!("connection was idle"),
     }
 }
 
-/// An error breaks the stream, or an HTTP/1.1 connection.
-async fn serve(server: Arc<Server>, request: http::Request<Incoming>) -> Result<Response<AnswerBody>, Cut> {
+/// Waits until a connection was idle for [`IDLE_MAX`], which is noticed within twice that.
+async fn idle(busy: &Arc<()>, count: &AtomicU64) {
+    let mut before = count.load(Ordering::Relaxed);
+    loop {
+        tokio::time::sleep(IDLE_MAX).await;
+        let now = count.load(Ordering::Relaxed);
+        // We have one, and the service has one.
+        if now == before && Arc::strong_count(busy) <= 2 {
+            return;
+        }
+        before = now;
+    }
+}
+
+/// Answers one request. An error breaks the stream, or an HTTP/1.1 connection.
+pub(super) async fn serve<B>(
+    server: Arc<Server>,
+    request: http::Request<B>,
+    busy: Arc<()>,
+) -> Result<Response<AnswerBody>, Cut>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
     let (parts, body) = request.into_parts();
     let target = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
     let query = parts.uri.query().unwrap_or_default().to_owned();
@@ -232,11 +281,14 @@ async fn serve(server: Arc<Server>, request: http::Request<Incoming>) -> Result<
     if unauthorized && parts.version < http::Version::HTTP_2 {
         response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
     }
+    if let AnswerBody::Stream(stream) = response.body_mut() {
+        stream.busy = Some(busy);
+    }
     Ok(response)
 }
 
 /// The whole body of a request, or why there is none.
-async fn read(mut body: Incoming) -> Result<Bytes, Refusal> {
+async fn read(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, Refusal> {
     let (mut bytes, mut read_bytes) = (BytesMut::new(), 0);
     while let Some(frame) = body.frame().await {
         // A body that was cut is no smaller object: the real one calls it an error of its own, of no reason.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 use super::{clock::Clock, kinds::Kinds};
 
@@ -61,7 +61,8 @@ pub(super) struct Collection {
     changes: VecDeque<Change>,
     /// The oldest version from which all later changes are still known.
     pub(super) floor: u64,
-    changed: watch::Sender<u64>,
+    /// Wakes watches in the order in which they wait, where tokio's `watch` would draw lots: a simulation must replay.
+    changed: broadcast::Sender<()>,
 }
 
 impl Collection {
@@ -70,7 +71,7 @@ impl Collection {
             objects: BTreeMap::new(),
             changes: VecDeque::new(),
             floor,
-            changed: watch::Sender::new(0),
+            changed: broadcast::Sender::new(1),
         }
     }
 
@@ -96,7 +97,7 @@ impl Collection {
         Some(objects)
     }
 
-    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
+    pub(super) fn subscribe(&self) -> broadcast::Receiver<()> {
         self.changed.subscribe()
     }
 
@@ -108,7 +109,8 @@ impl Collection {
     }
 
     fn wake(&self) {
-        self.changed.send_modify(|count| *count += 1);
+        // Where nobody watches, nobody is woken.
+        let _ = self.changed.send(());
     }
 }
 
@@ -119,7 +121,8 @@ pub(super) struct Storage {
     revision: u64,
     /// How many changes each collection remembers.
     history: usize,
-    collections: HashMap<String, Collection>,
+    /// In order, as are the watches that they wake.
+    collections: BTreeMap<String, Collection>,
     /// By the uid of an owner, what names it in its ownerReferences.
     dependents: HashMap<String, BTreeSet<Place>>,
     /// The changes that the controllers have not seen yet. `None`: nobody controls.
@@ -128,7 +131,7 @@ pub(super) struct Storage {
 }
 
 impl Storage {
-    pub(super) fn new(history: usize, controllers: bool) -> Storage {
+    pub(super) fn new(clock: Clock, history: usize, controllers: bool) -> Storage {
         let kinds = Kinds::new();
         // etcd starts at 1 as well.
         let revision = 1;
@@ -136,7 +139,7 @@ impl Storage {
         Storage {
             collections: collections.collect(),
             kinds,
-            clock: Clock::new(),
+            clock,
             revision,
             history,
             dependents: HashMap::new(),
@@ -298,6 +301,8 @@ fn owners(object: Option<&Value>) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use serde_json::json;
 
     use super::*;
@@ -308,7 +313,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_past_can_be_listed_until_it_is_forgotten() {
-        let mut storage = Storage::new(3, false);
+        let mut storage = Storage::new(Clock::new(SystemTime::now()), 3, false);
         let place = Place::new("configmaps", Some("default"), "a");
         for value in ["one", "two", "three", "four"] {
             storage.put(&place, json!({"data": {"value": value}}));

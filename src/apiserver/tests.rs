@@ -49,10 +49,15 @@ impl World {
 
     /// A bare connection that speaks HTTP/1.1.
     async fn connect(&self) -> TlsStream<TcpStream> {
+        self.connect_as("http/1.1").await
+    }
+
+    async fn connect_as(&self, protocol: &str) -> TlsStream<TcpStream> {
         let mut roots = RootCertStore::empty();
         let ca = CertificateDer::from_pem_slice(self.server.ca_pem().as_bytes()).expect("our own CA");
         roots.add(ca).expect("our own CA");
-        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![protocol.into()];
         let name = ServerName::try_from("localhost").expect("a name");
         let stream = TcpStream::connect(("127.0.0.1", self.server.port)).await.expect("a connection");
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake")
@@ -254,6 +259,23 @@ async fn who_connects_and_says_nothing_is_cut_off() {
     let started = tokio::time::Instant::now();
     assert_eq!(stream.read(&mut [0]).await.unwrap_or_default(), 0);
     assert_eq!(started.elapsed().as_secs(), 90, "no request");
+}
+
+/// Idle connections of HTTP/2 stayed for ever.
+#[tokio::test(start_paused = true)]
+async fn a_client_of_http2_that_asks_for_nothing_is_cut_off_too() {
+    let world = World::with(quiet()).await;
+    let mut stream = world.connect_as("h2").await;
+    let started = tokio::time::Instant::now();
+    // The preface, and empty SETTINGS.
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("a connection");
+    while stream.read(&mut [0; 1024]).await.is_ok_and(|read| read > 0) {}
+    assert!((90..=180).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
+    // But not who watches.
+    let mut watch = world.watch("/api/v1/secrets?watch=1&timeoutSeconds=600").await;
+    let started = tokio::time::Instant::now();
+    assert_eq!(watch.next().await, "end");
+    assert_eq!(started.elapsed().as_secs(), 600);
 }
 
 #[tokio::test(start_paused = true)]
@@ -467,10 +489,6 @@ async fn two_versions_show_one_object() {
     assert_eq!(world.merge(&format!("{WIDGETS}/{name}"), stale).await.1["reason"], "Conflict");
     let wrong = world.merge(&format!("{WIDGETS}/{name}"), json!({"spec": {"size": 1000}})).await;
     assert_eq!(wrong.1["details"]["causes"][0]["field"], "spec.size");
-    let apply = world
-        .call(Method::PATCH, &format!("{WIDGETS}/{name}"), "application/apply-patch+yaml", json!({}))
-        .await;
-    assert_eq!(apply.0, 415);
 }
 
 fn deployment(image: &str) -> Value {
@@ -549,6 +567,27 @@ async fn a_pod_can_be_made_to_crash_and_to_stay_unready() {
             assert_eq!(table["rows"][0]["cells"][2], "CrashLoopBackOff");
         }
     }
+}
+
+/// The ReplicaSet that was left behind has the name that the next one would get, so the next Deployment never had one.
+#[tokio::test]
+async fn an_orphaned_replica_set_is_adopted_with_its_pods() {
+    let world = World::start().await;
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let item = format!("{path}/web");
+    let is_complete = |_: u16, object: &Value| object["status"]["availableReplicas"] == 3;
+    world.post(path, deployment("nginx")).await;
+    world.until(&item, is_complete).await;
+    let uids = |pods: Value| -> Vec<Value> {
+        let pods = pods["items"].as_array().cloned().unwrap_or_default();
+        pods.iter().map(|pod| pod["metadata"]["uid"].clone()).collect()
+    };
+    let before = uids(world.get("/api/v1/namespaces/default/pods").await.1);
+    world.delete(&format!("{item}?propagationPolicy=Orphan")).await;
+    world.until(&item, |status, _| status == 404).await;
+    world.post(path, deployment("nginx")).await;
+    world.until(&item, is_complete).await;
+    assert_eq!(uids(world.get("/api/v1/namespaces/default/pods").await.1), before);
 }
 
 #[tokio::test(start_paused = true)]

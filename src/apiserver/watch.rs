@@ -14,7 +14,7 @@ use std::{collections::VecDeque, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde_json::Value;
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::broadcast, time::Instant};
 
 use super::{
     Server, encode,
@@ -146,8 +146,10 @@ pub(super) struct Watch {
     told: u64,
     /// Where the watch started: no ordinary bookmark says this or less.
     start: u64,
+    /// What exists and was not told yet. Encoded only when the client can take more: it may never read.
+    state: VecDeque<Arc<Value>>,
     lines: VecDeque<Bytes>,
-    changed: watch::Receiver<u64>,
+    changed: broadcast::Receiver<()>,
     /// What goes wrong on demand.
     course: Arc<Course>,
     /// Lines sent so far.
@@ -165,6 +167,10 @@ enum Phase {
     Waiting {
         version: u64,
         until: Instant,
+        bookmarks: bool,
+    },
+    /// Tells what is in `state`, then a bookmark that ends it, if bookmarks are wanted.
+    Telling {
         bookmarks: bool,
     },
     Following,
@@ -200,6 +206,7 @@ impl Watch {
             form,
             told: revision,
             start: 0,
+            state: VecDeque::new(),
             lines: VecDeque::new(),
             changed: collection.subscribe(),
             course: options.course,
@@ -249,7 +256,7 @@ impl Watch {
                 return Some(Ok(line));
             }
             match self.phase {
-                Phase::Waiting { .. } | Phase::Following => {}
+                Phase::Waiting { .. } | Phase::Telling { .. } | Phase::Following => {}
                 Phase::Ending => return None,
                 Phase::Cutting => {
                     // Let the half line leave first.
@@ -263,14 +270,12 @@ impl Watch {
             }
             let wake = self.wake_at();
             tokio::select! {
-                changed = self.changed.changed() => {
-                    // The storage itself is gone.
-                    if changed.is_err() {
-                        self.phase = Phase::Ending;
-                    }
-                }
-                () = self.course.changed() => {}
+                // One order of events is one history. Time comes first, or a busy collection would put off the end.
+                biased;
                 () = tokio::time::sleep_until(wake) => self.on_time(),
+                // Or so many that it is told only of the last: it is one look either way.
+                _ = self.changed.recv() => {}
+                () = self.course.changed() => {}
             }
         }
     }
@@ -285,6 +290,7 @@ impl Watch {
             return;
         }
         self.lines.clear();
+        self.state.clear();
         self.phase = Phase::Ending;
         let too_old = format!("too old resource version: {} ({})", self.told, self.told + 1);
         match ending {
@@ -325,10 +331,10 @@ impl Watch {
             Phase::Ending | Phase::Cutting => {}
             Phase::Waiting { version, bookmarks, .. } => {
                 if storage.revision() >= version {
-                    self.phase = Phase::Following;
                     self.tell_state(collection, storage.revision(), bookmarks);
                 }
             }
+            Phase::Telling { bookmarks } => self.tell_on(bookmarks),
             Phase::Following => {
                 let Some(changes) = collection.since(self.told) else {
                     self.phase = Phase::Ending;
@@ -378,15 +384,26 @@ impl Watch {
     fn tell_state(&mut self, collection: &Collection, revision: u64, bookmarks: bool) {
         self.told = revision;
         self.start = revision;
-        for (key, object) in &collection.objects {
-            if self.filter.matches(&self.kind, key, object) {
-                self.push_object("ADDED", self.kind.view(object));
-            }
+        let selected =
+            collection.objects.iter().filter(|(key, object)| self.filter.matches(&self.kind, key, object));
+        self.state = selected.map(|(_, object)| Arc::clone(object)).collect();
+        self.phase = Phase::Telling { bookmarks };
+        self.tell_on(bookmarks);
+    }
+
+    fn tell_on(&mut self, bookmarks: bool) {
+        for _ in 0..CHANGES_AT_ONCE {
+            let Some(object) = self.state.pop_front() else { break };
+            self.push_object("ADDED", self.kind.view(&object));
+        }
+        if !self.state.is_empty() {
+            return;
         }
         if bookmarks {
-            let bookmark = self.form.bookmark(&self.kind, revision, true, !self.named_columns);
+            let bookmark = self.form.bookmark(&self.kind, self.told, true, !self.named_columns);
             self.push("BOOKMARK", bookmark);
         }
+        self.phase = Phase::Following;
     }
 
     /// What a change is to this watch depends on what its selector said before and says now.

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{
-    addresses, crd, delete,
+    addresses,
+    apply::{self, Force, Manager},
+    crd, delete,
     kinds::{Kind, Rules},
     metadata,
     refusal::{Cause, Refusal},
@@ -25,6 +27,8 @@ pub(super) struct Options {
     pub(super) unknown_fields: UnknownFields,
     /// Strict validation of a patch is answered with another code than that of a whole object.
     pub(super) is_patch: bool,
+    /// Whose the changed fields are.
+    pub(super) manager: Manager,
     /// `Warning` headers for the answer.
     pub(super) warnings: Vec<String>,
 }
@@ -75,6 +79,7 @@ pub(super) fn create(
     check_home(storage, kind, namespace, &name)?;
 
     let now = storage.clock.time();
+    let managed = object["metadata"]["managedFields"].take();
     let metadata = &mut object["metadata"];
     let fields = metadata.as_object_mut().map(std::mem::take).unwrap_or_default();
     *metadata = fields.into_iter().filter(|(field, value)| keeps(field) && !value.is_null()).collect();
@@ -89,7 +94,7 @@ pub(super) fn create(
         object.remove("status");
     }
     prune(kind, &mut object, options)?;
-    finish(storage, kind, &mut object);
+    finish(storage, kind, None, &mut object, managed, options);
     let mut causes = metadata::errors(kind, &object);
     options.warnings.extend(metadata::warnings(kind, &object));
     kind.validate(&object, None, &mut causes);
@@ -107,8 +112,7 @@ pub(super) fn create(
 }
 
 fn keeps(field: &str) -> bool {
-    // managedFields are accepted and dropped: this server does not track who set what, and does not pretend to.
-    !SERVER_FIELDS.contains(&field) && field != "managedFields" && field != "resourceVersion"
+    !SERVER_FIELDS.contains(&field) && field != "resourceVersion"
 }
 
 /// Replace an object, or one part of it, and answer it as stored.
@@ -123,16 +127,13 @@ pub(super) fn update(
     let name = place.name();
     check_type(kind, &mut object)?;
     take_namespace(kind, place.namespace(), &mut object)?;
-    if let Some(other) = object["metadata"]["name"].as_str()
-        && other != name
-    {
-        let text = format!("the name of the object ({other}) does not match the name on the URL ({name})");
-        return Err(Refusal::bad_request(text));
-    }
+    check_name(name, object["metadata"]["name"].as_str().unwrap_or(name))?;
     object["metadata"]["name"] = name.into();
     let Some(before) = storage.get(place).cloned() else { return Err(Refusal::not_found(kind, name)) };
     check_version(kind, name, &object, &before)?;
     let before_view = kind.view(&before);
+    let managed = object["metadata"]["managedFields"].take();
+    options.manager.writes(part);
 
     let mut after = match part {
         Part::Main => object,
@@ -170,7 +171,11 @@ pub(super) fn update(
     if part == Part::Main {
         restore_spec(kind, &mut after, &before_view);
     }
-    finish(storage, kind, &mut after);
+    match part {
+        Part::Main | Part::Status => finish(storage, kind, Some(&before_view), &mut after, managed, options),
+        // Who binds or finalizes owns nothing.
+        Part::Finalize | Part::Binding => {}
+    }
     let mut causes = metadata::errors(kind, &after);
     options.warnings.extend(metadata::warnings(kind, &after));
     causes.extend(new_finalizers(&before, &after));
@@ -183,7 +188,7 @@ pub(super) fn update(
         let generation = before["metadata"]["generation"].as_u64().unwrap_or(0) + 1;
         after["metadata"]["generation"] = generation.into();
     }
-    if *before == after {
+    if apply::is_same(&before, &after) {
         return Ok(before);
     }
     if options.dry_run {
@@ -196,6 +201,112 @@ pub(super) fn update(
         return Ok(Arc::new(after));
     }
     Ok(store(storage, kind, place, after))
+}
+
+/// Server-side apply. Answers whether the object is new, and what it is now.
+pub(super) fn apply(
+    storage: &mut Storage,
+    kind: &Kind,
+    place: &Place,
+    mut applied: Value,
+    part: Part,
+    force: Force,
+    options: &mut Options,
+) -> Result<(Applied, Arc<Value>), Refusal> {
+    apply::check(kind, &applied)?;
+    options.manager.writes(part);
+    leave_part(kind, part, &mut applied);
+    let (name, now) = (place.name(), storage.clock.time());
+    let live = storage.get(place).map(|live| kind.view(live));
+    let metadata = &applied["metadata"];
+    let uid = metadata["uid"].as_str().unwrap_or_default().to_owned();
+    let Some(live) = live else {
+        if part != Part::Main {
+            return Err(Refusal::not_found(kind, name));
+        }
+        if !uid.is_empty() {
+            let text = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(Refusal::cannot_fulfil(kind, name, &text));
+        }
+        let theirs = metadata["name"].as_str().unwrap_or_default();
+        check_named(name, metadata)?;
+        check_name(name, theirs)?;
+        let mut object = apply::apply(kind, None, &applied, &options.manager, force, &now)?;
+        object["metadata"].as_object_mut().map(|metadata| metadata.remove("resourceVersion"));
+        let object = create(storage, kind, place.namespace(), object, options)?;
+        return Ok((Applied::Created, object));
+    };
+    let object = apply::apply(kind, Some(&live), &applied, &options.manager, force, &now)?;
+    check_fixed(kind, name, &object, &live)?;
+    Ok((Applied::Updated, update(storage, kind, place, object, part, options)?))
+}
+
+/// What an apply did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Applied {
+    Created,
+    Updated,
+}
+
+/// Of what is applied to one part of an object, the other parts do not count: `GetResetFields` of the real one.
+fn leave_part(kind: &Kind, part: Part, applied: &mut Value) {
+    let Some(applied) = applied.as_object_mut() else { return };
+    let identity = ["name", "namespace", "uid", "resourceVersion"];
+    match (part, applied.get_mut("metadata").and_then(Value::as_object_mut)) {
+        (Part::Status, Some(metadata)) if kind.is_custom() => {
+            metadata.retain(|field, _| identity.contains(&field.as_str()));
+        }
+        (Part::Status, Some(metadata)) => {
+            metadata.remove("labels");
+        }
+        _ => {}
+    }
+    match part {
+        Part::Main if kind.has_status => {
+            applied.remove("status");
+        }
+        Part::Status if kind.is_custom() => {
+            applied
+                .retain(|field, _| matches!(field.as_str(), "apiVersion" | "kind" | "metadata" | "status"));
+        }
+        Part::Status => {
+            applied.remove("spec");
+        }
+        Part::Main | Part::Finalize | Part::Binding => {}
+    }
+}
+
+/// An object must say itself who it is.
+pub(super) fn check_named(name: &str, metadata: &Value) -> Result<(), Refusal> {
+    if metadata["name"].as_str().is_some_and(|theirs| !theirs.is_empty()) {
+        return Ok(());
+    }
+    let text =
+        format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
+    Err(Refusal::bad_request(text))
+}
+
+fn check_name(name: &str, theirs: &str) -> Result<(), Refusal> {
+    if theirs == name {
+        return Ok(());
+    }
+    let text = format!("the name of the object ({theirs}) does not match the name on the URL ({name})");
+    Err(Refusal::bad_request(text))
+}
+
+/// What no patch can change. The real one finds it twice.
+pub(super) fn check_fixed(kind: &Kind, name: &str, after: &Value, before: &Value) -> Result<(), Refusal> {
+    for field in ["uid", "deletionTimestamp"] {
+        let pointer = format!("/metadata/{field}");
+        let value = after.pointer(&pointer).unwrap_or(&Value::Null);
+        if !value.is_null() && Some(value) != before.pointer(&pointer) {
+            let cause = Cause::invalid(format!("metadata.{field}"), value, "field is immutable");
+            return Err(Refusal::invalid(kind, name, vec![cause.clone(), cause]));
+        }
+    }
+    Ok(())
 }
 
 fn check_version(kind: &Kind, name: &str, object: &Value, before: &Value) -> Result<(), Refusal> {
@@ -346,11 +457,10 @@ fn restore_metadata(after: &mut Value, before: &Value) {
     for field in SERVER_FIELDS {
         restore(after, before, field);
     }
-    for field in ["resourceVersion", "generateName", "name", "namespace"] {
+    for field in ["resourceVersion", "generateName", "name", "namespace", "managedFields"] {
         restore(after, before, field);
     }
     let Some(after) = after.as_object_mut() else { return };
-    after.remove("managedFields");
     // Go leaves out what is empty, so an emptied map or list is the same as none.
     let empty = |value: &Value| match value {
         Value::Null => true,
@@ -399,15 +509,29 @@ fn prune(kind: &Kind, object: &mut Value, options: &mut Options) -> Result<(), R
     Ok(())
 }
 
-/// Defaults, and what only the server can give: the address of a Service.
-fn finish(storage: &mut Storage, kind: &Kind, object: &mut Value) {
+/// Defaults, who set what, and then what only the server can give: the address of a Service is no one's.
+fn finish(
+    storage: &Storage,
+    kind: &Kind,
+    before: Option<&Value>,
+    object: &mut Value,
+    managed: Value,
+    options: &Options,
+) {
     kind.set_defaults(object);
-    if kind.kind == "Service" && kind.group.is_empty() {
-        addresses::give(storage, object);
-    }
     // `null` and missing are one to Go's structs; a custom resource may keep its nulls.
     if !kind.is_custom() {
         drop_nulls(object);
+    }
+    if !kind.is_custom() && kind.kind != "CustomResourceDefinition" {
+        drop_empty_lists(object);
+    }
+    apply::track(kind, before, object, managed, &options.manager, &storage.clock.time());
+    if kind.group == "events.k8s.io" {
+        super::builtin::event_as_core(object);
+    }
+    if kind.kind == "Service" && kind.group.is_empty() {
+        addresses::give(storage, object);
     }
 }
 
@@ -419,6 +543,18 @@ fn drop_nulls(object: &mut Value) {
         }
         !value.is_null() || matches!(field.as_str(), "firstTimestamp" | "lastTimestamp" | "eventTime")
     });
+}
+
+/// So are an empty list and none.
+fn drop_empty_lists(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.values_mut().for_each(drop_empty_lists);
+            map.retain(|_, value| value.as_array().is_none_or(|items| !items.is_empty()));
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_empty_lists),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 fn to_storage(kind: &Kind, object: &mut Value) {

@@ -113,7 +113,7 @@ async fn run(
         () = stop.clone().requested() => return Ok(()),
     }
     if let Some(manifests) = manifests {
-        say!("{count} objects were created from {}.", manifests.display());
+        say!("Objects created from {}: {count}.", manifests.display());
     }
     for fault in faults {
         if let Fault::Planned(planned) = fault {

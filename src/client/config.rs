@@ -16,7 +16,7 @@ use std::{
     fmt, io,
     net::Ipv6Addr,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -115,6 +115,9 @@ pub struct Config {
     pub(super) impersonate: HeaderMap,
     pub(super) proxy: Option<Url>,
     pub(super) request_timeout: Duration,
+    /// Asked instead of the server's address.
+    #[cfg(feature = "apiserver")]
+    pub(super) in_process: Option<std::sync::Arc<dyn super::InProcess>>,
 }
 
 /// How to know the server, and what to show to it.
@@ -187,6 +190,17 @@ impl Config {
         let field = "given certificate authority".to_owned();
         config.tls.authority = Some(Pem { field, place: Place::Inline(authority_pem.to_owned()) });
         config.keep_credentials_off_plain_http();
+        Ok(config)
+    }
+
+    /// A server in this very process, for the bearer of `token`: nothing goes over a wire.
+    #[cfg(feature = "apiserver")]
+    pub fn in_process(server: std::sync::Arc<dyn super::InProcess>, token: &str) -> Result<Config, Error> {
+        let origin = "in this process".to_owned();
+        let mut config = Config::anonymous(parse_server("http://localhost", &origin)?, origin);
+        "the bearer of a given token".clone_into(&mut config.user);
+        config.login = Login::Token(Secret(token.to_owned()));
+        config.in_process = Some(server);
         Ok(config)
     }
 
@@ -267,7 +281,18 @@ impl Config {
             impersonate: HeaderMap::new(),
             proxy: None,
             request_timeout: REQUEST_TIMEOUT,
+            #[cfg(feature = "apiserver")]
+            in_process: None,
         }
+    }
+
+    /// The time of day.
+    pub(super) fn now(&self) -> SystemTime {
+        #[cfg(feature = "apiserver")]
+        if let Some(server) = &self.in_process {
+            return server.now();
+        }
+        SystemTime::now()
     }
 
     pub(super) fn impersonate(&mut self, header: &str, value: &str) -> Result<(), Error> {

@@ -20,7 +20,7 @@ use std::{
         Arc, Mutex, MutexGuard, Once, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
@@ -138,6 +138,8 @@ struct Certificates {
 /// One reqwest client: with HTTP/2, one connection. A stream holds its lane, so the strong count says how many there are.
 struct Lane {
     http: reqwest::Client,
+    #[cfg(feature = "apiserver")]
+    in_process: Option<Arc<dyn super::InProcess>>,
     /// When it last brought an answer. `None`: not yet, or it broke since.
     worked: Mutex<Option<Instant>>,
     /// Held by who opens the connection; the others wait, and share a failure.
@@ -275,11 +277,8 @@ impl Transport {
             lane.open(probe, &self.at).await.inspect_err(|_| self.doubt_certificates())?;
         }
         let started = Instant::now();
-        let sent = self.build(lane, request, credential)?.send().await;
-        let response = sent.map_err(|error| {
-            self.doubt_certificates();
-            lane.failed(&error, &self.at)
-        })?;
+        let sent = lane.send(self.build(lane, request, credential)?, &self.at).await;
+        let response = sent.inspect_err(|_| self.doubt_certificates())?;
         lane.works();
         self.speaks_http2.store(response.version() == Version::HTTP_2, Ordering::Relaxed);
         let (code, elapsed) = (response.status(), started.elapsed());
@@ -295,7 +294,7 @@ impl Transport {
         let (code, headers) = (response.status(), response.headers().clone());
         // What can be read of it is enough: the code has said no.
         let body = read(&mut response, REFUSAL_BYTES_MAX).await.ok().flatten().unwrap_or_default();
-        let mut cause = refusal(code, &headers, &body, SystemTime::now());
+        let mut cause = refusal(code, &headers, &body, self.config.now());
         if let Cause::Refused { status, .. } = &mut cause
             && status.code == 401
             && matches!(status.message.as_str(), "" | "Unauthorized")
@@ -435,8 +434,21 @@ impl Connections {
 
 impl Lane {
     fn new(config: &Config, certificates: &Certificates) -> Result<Lane, String> {
-        let http = reqwest_client(config, certificates)?;
-        Ok(Lane { http, worked: Mutex::new(None), opening: tokio::sync::Mutex::new(None) })
+        Ok(Lane {
+            http: reqwest_client(config, certificates)?,
+            #[cfg(feature = "apiserver")]
+            in_process: config.in_process.clone(),
+            worked: Mutex::new(None),
+            opening: tokio::sync::Mutex::new(None),
+        })
+    }
+
+    async fn send(&self, request: reqwest::RequestBuilder, at: &Where) -> Result<Response, Cause> {
+        #[cfg(feature = "apiserver")]
+        if let Some(server) = &self.in_process {
+            return super::in_process::send(&**server, request).await.inspect_err(|_| self.broke());
+        }
+        request.send().await.map_err(|error| self.failed(&error, at))
     }
 
     /// Streams that hold this lane; the list of lanes holds it once, too.
@@ -460,14 +472,14 @@ impl Lane {
             return Err(cause.clone());
         }
         // Any answer will do, also a 401: there is a connection.
-        match probe.send().await {
+        match self.send(probe, at).await {
             Ok(_) => {
                 self.works();
                 Ok(())
             }
-            Err(error) => {
+            Err(cause) => {
                 // Nothing of the request itself has been sent.
-                let cause = match broken(&error, at) {
+                let cause = match cause {
                     Cause::Lost(text) => Cause::Unreachable(text),
                     cause => cause,
                 };

@@ -13,7 +13,6 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     sync::Arc,
-    time::SystemTime,
 };
 
 use http::Method;
@@ -117,7 +116,7 @@ impl Writer {
         // With the note, or one that says something else would pass for a repetition, and be lost.
         let note = BuildHasherDefault::<DefaultHasher>::default().hash_one(&event.note);
         let id = (event.uid.clone(), event.event_type, event.reason, note);
-        let now = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
+        let now = humantime::format_rfc3339_micros(self.client.now()).to_string();
         if let Some(series) = self.series.get_mut(&id).filter(|series| series.last.elapsed() < SERIES_IDLE) {
             series.count += 1;
             series.last = Instant::now();

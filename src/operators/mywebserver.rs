@@ -19,7 +19,7 @@ mod tests;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use schemars::JsonSchema;
@@ -33,7 +33,9 @@ use crate::{
     client::{Client, Error},
     cluster::{Cluster, EventType, Events, Watch},
     controller::{Controller, Next, Operator},
-    resource::{Key, Labels, ObjectMeta, OwnerReference, Resource, Scope, diff, kinds::*, list::Broken},
+    resource::{
+        Key, Labels, Meta, ObjectMeta, OwnerReference, Resource, Scope, diff, kinds::*, list::Broken,
+    },
 };
 use status::{Child, Refusal, Status};
 
@@ -246,6 +248,13 @@ impl Operator for MyWebservers {
 
     async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, Error> {
         let children = desired(&web);
+        // A child can be gone because its owner is, and we have not heard of that yet: the garbage collector would take
+        // each new one, as fast as we can make it.
+        let is_missing = self.deployments.get(&children.deployment.key()).is_none()
+            || self.services.get(&children.service.key()).is_none();
+        if is_missing && web.is_observed() && !self.is_wanted(&web).await? {
+            return Ok(Next::OnChange);
+        }
         let mut done = Done::default();
         let deployment = self.keep(&web, &children.deployment, &self.deployments, &mut done).await;
         let service = self.keep(&web, &children.service, &self.services, &mut done).await;
@@ -292,7 +301,7 @@ impl Operator for MyWebservers {
 
     async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), Error> {
         let web = self.cluster.get_live::<Unreadable>(&broken.metadata.key()).await?;
-        let status = status::of_unreadable(&web, &broken.error, &now());
+        let status = status::of_unreadable(&web, &broken.error, &self.now());
         if status != web.status {
             self.cluster.patch_status(&web, &status).await?;
         }
@@ -301,6 +310,15 @@ impl Operator for MyWebservers {
 }
 
 impl MyWebservers {
+    /// Asks whether it is still there. If not, the watch will tell.
+    async fn is_wanted(&self, web: &MyWebserver) -> Result<bool, Error> {
+        match self.cluster.get_live::<Meta<MyWebserver>>(&web.key()).await {
+            Ok(live) => Ok(live.metadata.uid == web.metadata.uid && !live.metadata.is_terminating()),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Makes one child what it should be, with one write at most; none where it is.
     async fn keep<K>(&self, web: &MyWebserver, desired: &K, children: &Watch<K>, done: &mut Done) -> Child<K>
     where
@@ -381,6 +399,11 @@ impl MyWebservers {
         Child::Kept(patched)
     }
 
+    /// RFC 3339 in whole seconds, as conditions have it.
+    fn now(&self) -> String {
+        humantime::format_rfc3339_seconds(self.cluster.now()).to_string()
+    }
+
     /// Writes the status, if there is news.
     async fn report(
         &self,
@@ -389,7 +412,7 @@ impl MyWebservers {
         deployment: &Child<Deployment>,
         service: &Child<Service>,
     ) -> Result<News, Error> {
-        let status = status::of(web, &children.service.spec.selector, deployment, service, &now());
+        let status = status::of(web, &children.service.spec.selector, deployment, service, &self.now());
         if status == web.status {
             return Ok(News::None);
         }
@@ -474,11 +497,6 @@ impl Done {
             }
         }
     }
-}
-
-/// RFC 3339 in whole seconds, as conditions have it.
-fn now() -> String {
-    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
 }
 
 /// What to tell the author of an object whose child's name is taken.

@@ -329,6 +329,17 @@ mod tests {
         }
     }
 
+    /// It has the kind of what is watched, and none of the fields which that requires.
+    #[test]
+    fn a_bookmark_is_no_object_of_its_kind() {
+        let line =
+            br#"{"type":"BOOKMARK","object":{"kind":"MyWebserver","metadata":{"resourceVersion":"10"}}}"#;
+        let event = WatchEvent::<crate::operators::mywebserver::MyWebserver>::from_json(line);
+        assert!(
+            matches!(event, Ok(WatchEvent::Bookmark { version, ends_initial_events: false }) if version == "10")
+        );
+    }
+
     #[test]
     fn what_is_no_event_is_an_error() {
         for line in

@@ -1,10 +1,11 @@
 //! A MyWebserver goes, and what becomes of its children, with a garbage collector and without.
 
+use listwatch::apiserver::Fault;
 use serde_json::json;
 
 use crate::{
     hands::eventually,
-    world::{Kind, World, on},
+    world::{Kind, Server, World, on},
 };
 
 const WITH_COLLECTOR: [Kind; 2] = [Kind::EmbeddedWithControllers, Kind::Real];
@@ -54,6 +55,24 @@ async fn deleted_in_the_background_or_the_foreground_the_children_go_and_stay_aw
             assert_eq!(created(world), [""; 0], "{how}");
             assert!(world.find("deployments/mws-web").await.is_none());
         }
+    })
+    .await;
+}
+
+/// While the watch of MyWebservers was broken, the one of Deployments told that the collector had taken a child. We made it
+/// anew for the owner that was gone, the collector took it, and so on: eighty requests a second.
+#[tokio::test]
+async fn for_an_owner_that_is_gone_unheard_nothing_is_made_anew() {
+    on(&[Kind::EmbeddedWithControllers], async |world| {
+        with_web(world).await;
+        let Server::Embedded(server) = &world.server else { panic!("no real server") };
+        // Lists and watches; seconds go by until the second is repeated.
+        let unavailable = Fault::Answer { status: 503, body: String::new(), retry_after_secs: None };
+        server.fault(unavailable.on("GET", "mywebservers?").times(2));
+        server.fault(Fault::EndWatches);
+        world.delete("mywebservers/web").await;
+        world.settle().await;
+        assert_eq!(created(world), [""; 0]);
     })
     .await;
 }

@@ -31,6 +31,7 @@ mod controller;
 // What it takes from the wire.
 mod allocations;
 mod any_bytes;
+mod selector;
 mod soak;
 mod traps;
 mod watch;
@@ -42,11 +43,15 @@ mod outage;
 
 // How it is installed and started.
 mod apiserver;
+mod bad_input;
 mod cli;
+mod docs;
 mod manifests;
 
 // What the embedded API server must be like.
+mod apply;
 mod contract;
 mod forbidden;
 mod kinds;
+mod kubectl;
 mod schemas;

@@ -3,7 +3,10 @@
 //! Each script runs over HTTP/2 and over HTTP/1.1. What must hold: a connection that says nothing is given up within two
 //! minutes; what still works goes on meanwhile; afterwards everything is as asked for, and nothing was written twice.
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{self, Write},
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 
@@ -188,6 +191,7 @@ async fn half_open_connections_are_noticed_within_two_minutes_and_made_up_for() 
         on(&SERVERS, async |world| black_hole(world, Flow::Stalled, Flow::Stalled).await),
         on(&SERVERS, async |world| black_hole(world, Flow::Stalled, Flow::Open).await),
         on(&SERVERS, async |world| black_hole(world, Flow::Open, Flow::Stalled).await),
+        on(&SERVERS, packets_dropped),
         on(&SERVERS, async |world| one_stalled(world, 0).await),
         on(&SERVERS, async |world| one_stalled(world, 1).await),
         on(&[Kind::RealHttp1], async |world| one_stalled(world, 2).await),
@@ -202,6 +206,21 @@ async fn black_hole(world: &World, up: Flow, down: Flow) {
     let took = until_noticed(world, before).await;
     proxy.set(Flow::Open, Flow::Open);
     eprintln!("{}: up {up:?}, down {down:?}: noticed after {took:?}", world.name);
+    made_up_for_once(world).await;
+}
+
+/// As where a cable is pulled: here TCP itself gives up.
+async fn packets_dropped(world: &World) {
+    let proxy = with_webs(world).await;
+    let before = ended(world);
+    let Some(dropped) = proxy.drop_packets() else {
+        let _ = writeln!(io::stderr(), "nft may not be used: no packet is dropped in this test");
+        return;
+    };
+    change_much(world).await;
+    let took = until_noticed(world, before).await;
+    drop(dropped);
+    eprintln!("{}: packets dropped: noticed after {took:?}", world.name);
     made_up_for_once(world).await;
 }
 

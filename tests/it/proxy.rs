@@ -6,12 +6,13 @@
 //! ```
 //!
 //! Each direction of each connection can be slowed, handed on byte by byte, or stalled: then nothing is read any more and
-//! both sockets stay open, so that each side sees a peer whose kernel is there and which never says a word. That is a
-//! black hole to all but TCP itself; a network that drops packets is noticed by the kernel too, and so sooner.
+//! both sockets stay open, so that each side sees a peer whose kernel is there and which never says a word. Where we may,
+//! the kernel drops the packets themselves, and acknowledges nothing.
 
 use std::{
     io,
     net::SocketAddr,
+    process::{Command, Stdio},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -112,10 +113,33 @@ impl Proxy {
         }
     }
 
+    /// Drops every packet from and to this proxy, until what this returns is dropped. `None`: this process may not.
+    pub fn drop_packets(&self) -> Option<PacketsDropped> {
+        let port = self.address.port();
+        let table = format!("inet listwatch_test_{port}");
+        let rules = format!(
+            "table {table} {{ chain input {{ type filter hook input priority 0; \
+             tcp dport {port} drop; tcp sport {port} drop; }}; }}"
+        );
+        let nft = Command::new("nft").arg(rules).stderr(Stdio::null()).status();
+        nft.is_ok_and(|status| status.success()).then(|| PacketsDropped { table })
+    }
+
     /// How many connections are open.
     pub fn open(&self) -> usize {
         let connections = self.shared.connections.lock().unwrap();
         connections.iter().filter(|connection| !connection.pump.is_finished()).count()
+    }
+}
+
+/// A rule of the kernel's, for as long as it lives.
+pub struct PacketsDropped {
+    table: String,
+}
+
+impl Drop for PacketsDropped {
+    fn drop(&mut self) {
+        let _ = Command::new("nft").arg(format!("delete table {}", self.table)).status();
     }
 }
 

@@ -349,6 +349,14 @@ impl World {
         }
     }
 
+    /// Who may do everything.
+    pub fn admin_token(&self) -> &str {
+        match &self.server {
+            Server::Embedded(server) => server.token(),
+            Server::Shared(_) | Server::Own(_) => "admin",
+        }
+    }
+
     pub fn ca_pem(&self) -> String {
         match &self.server {
             Server::Embedded(server) => server.ca_pem().to_owned(),

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{
     super::{
         delete::Deletion,
+        selector::Labels,
         storage::{Place, Storage},
         write::{Part, is_terminating, random_letters},
     },
@@ -43,6 +44,29 @@ fn controlled(storage: &Storage, owner: &Value, collection: &str) -> Vec<(Place,
     found
 }
 
+/// Takes over what the selector matches and nobody controls: what `--cascade=orphan` left behind has the names that we
+/// would give.
+fn adopt(storage: &mut Storage, owner: &Value, collection: &str) {
+    let selector = Labels::from_object(&owner["spec"]["selector"]);
+    let Some(all) = storage.collection(collection) else { return };
+    let is_orphan = |object: &Value| {
+        object["metadata"]["namespace"] == owner["metadata"]["namespace"]
+            && selector.matches(&object["metadata"]["labels"])
+            && !is_terminating(object)
+            && !owners(object).any(|one| one["controller"] == true)
+    };
+    let orphans = all.objects.iter().filter(|(_, object)| is_orphan(object));
+    let orphans: Vec<Place> =
+        orphans.map(|(key, _)| Place { collection: collection.to_owned(), key: key.clone() }).collect();
+    for orphan in orphans {
+        change(storage, &orphan, Part::Main, |object| {
+            let mut references: Vec<Value> = owners(object).cloned().collect();
+            references.extend(owner_reference(owner).as_array().into_iter().flatten().cloned());
+            object["metadata"]["ownerReferences"] = references.into();
+        });
+    }
+}
+
 fn owner_reference(owner: &Value) -> Value {
     json!([{"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
         "uid": owner["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true}])
@@ -58,6 +82,7 @@ pub(super) fn deployment(
     if is_terminating(deployment) {
         return;
     }
+    adopt(storage, deployment, "replicasets.apps");
     let sets = controlled(storage, deployment, "replicasets.apps");
     let new = sets.iter().find(|(_, set)| same_template(deployment, set)).cloned();
     let Some((new_place, new_set)) = new else {
@@ -405,6 +430,9 @@ fn set_condition(deployment: &mut Value, kind: &str, status: &str, reason: &str,
 
 /// As many Pods as asked for, and a status that counts them.
 pub(super) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, place: &Place, set: &Value) {
+    if !is_terminating(set) {
+        adopt(storage, set, "pods");
+    }
     let pods = controlled(storage, set, "pods");
     let (going, living): (Vec<_>, Vec<_>) = pods.into_iter().partition(|(_, pod)| is_terminating(pod));
     if !is_terminating(set) {

@@ -55,6 +55,22 @@ pub fn hide_managed_fields(value: &mut Value) {
     }
 }
 
+/// Takes the fields that have none of these names out of a document; or, out of its list of things that have names, the
+/// others.
+pub fn keep_only(document: &mut Value, names: &[String]) {
+    let is_named = |name: &str| names.iter().any(|known| known == name);
+    let Value::Object(map) = document else { return };
+    let lists = map.values_mut().filter_map(Value::as_array_mut);
+    let named: Vec<_> = lists.filter(|list| list.iter().any(|one| one.get("name").is_some())).collect();
+    if named.is_empty() {
+        map.retain(|key, _| is_named(key));
+        return;
+    }
+    for list in named {
+        list.retain(|one| one["name"].as_str().is_some_and(is_named));
+    }
+}
+
 /// A version's, or that of a symbol.
 fn number(version: &str) -> Option<u64> {
     version.trim_start_matches('v').trim_end_matches('+').parse().ok()
@@ -140,6 +156,7 @@ impl Names {
                 };
                 *text = replacement.map_or_else(|| self.text(text), str::to_owned);
             }
+            Value::Number(_) if matches!(key, "nodePort" | "healthCheckNodePort") => *value = "<port>".into(),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }

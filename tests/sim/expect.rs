@@ -1,0 +1,178 @@
+//! What must be true when the faults have stopped, said without the operator's own code.
+
+use std::collections::BTreeMap;
+
+use listwatch::{
+    cluster::{Cluster, Watch},
+    operators::mywebserver::MyWebserver,
+    resource::{
+        Key, Resource, Scope,
+        kinds::{Deployment, Service},
+    },
+};
+use serde_json::{Value, json};
+
+use crate::network::Network;
+
+const WEBS: &str = "/apis/k8sobjects.gsa.com/v2/mywebservers";
+const DEPLOYMENTS: &str = "/apis/apps/v1/deployments";
+const SERVICES: &str = "/api/v1/services";
+const MADE_BY_US: &str = "app.kubernetes.io/managed-by=mywebserver-operator";
+
+pub fn controller(object: &Value) -> Option<&Value> {
+    let owners = object["metadata"]["ownerReferences"].as_array()?;
+    owners.iter().find(|owner| owner["controller"] == true)
+}
+
+/// Everything that is not as it should be.
+pub async fn problems(network: &Network, cluster: &Cluster) -> Vec<String> {
+    let mut problems = network.violations();
+    let webs = list(network, WEBS).await;
+    let deployments = list(network, DEPLOYMENTS).await;
+    let services = list(network, SERVICES).await;
+    for web in &webs {
+        problems.extend(wrong_about(web, find(&deployments, web), find(&services, web)));
+    }
+    for child in deployments.iter().chain(&services) {
+        problems.extend(stray(child, &webs));
+    }
+
+    let everything = |labels: &str| [Scope { namespace: None, labels: labels.to_owned() }];
+    problems.extend(differs(&cluster.watch::<MyWebserver>(everything("")), &webs));
+    let made_by_us = |objects: Vec<Value>| -> Vec<Value> {
+        let label = |object: &Value| {
+            object["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "mywebserver-operator"
+        };
+        objects.into_iter().filter(label).collect()
+    };
+    problems.extend(differs(&cluster.watch::<Deployment>(everything(MADE_BY_US)), &made_by_us(deployments)));
+    problems.extend(differs(&cluster.watch::<Service>(everything(MADE_BY_US)), &made_by_us(services)));
+    problems
+}
+
+pub async fn list(network: &Network, path: &str) -> Vec<Value> {
+    let mut list = network.get(path).await.unwrap_or_else(|| panic!("no list at {path}"));
+    serde_json::from_value(list["items"].take()).unwrap()
+}
+
+fn find<'a>(children: &'a [Value], web: &Value) -> Option<&'a Value> {
+    let name = format!("mws-{}", web["metadata"]["name"].as_str().unwrap());
+    children.iter().find(|child| {
+        child["metadata"]["name"] == *name && child["metadata"]["namespace"] == web["metadata"]["namespace"]
+    })
+}
+
+fn name(object: &Value) -> String {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    format!("{} {}/{}", object["kind"].as_str().unwrap_or_default(), text("namespace"), text("name"))
+}
+
+/// What is wrong with one MyWebserver, its children and its status.
+fn wrong_about(web: &Value, deployment: Option<&Value>, service: Option<&Value>) -> Vec<String> {
+    let mut problems = Vec::new();
+    if !web["metadata"]["deletionTimestamp"].is_null() {
+        return vec![format!("{} is not gone", name(web))];
+    }
+    let spec = &web["spec"];
+    let (port, replicas) = (spec["port"].as_i64().unwrap_or(80), spec["replicas"].as_i64().unwrap_or(1));
+    let is_number = |value: &Value| value.is_null() || value.is_i64();
+    let is_readable = spec["image"].is_string() && is_number(&spec["port"]) && is_number(&spec["replicas"]);
+    let is_ours = |child: Option<&Value>| {
+        child.is_some_and(|child| {
+            controller(child).is_some_and(|owner| owner["uid"] == web["metadata"]["uid"])
+        })
+    };
+    let is_taken = [deployment, service].into_iter().any(|child| child.is_some() && !is_ours(child));
+    let mut expect = |what: &str, is: &Value, should: Value| {
+        if *is != should {
+            problems.push(format!("{}: {what} is {is}, not {should}", name(web)));
+        }
+    };
+    expect("observedGeneration", &web["status"]["observedGeneration"], web["metadata"]["generation"].clone());
+    let (ready, reason) = match (is_readable, is_taken, replicas) {
+        (false, ..) => ("False", "InvalidSpec"),
+        (_, true, _) => ("False", "NameConflict"),
+        (_, _, 0) => ("True", "ScaledToZero"),
+        _ => ("True", "AllReplicasReady"),
+    };
+    let condition = |kind: &str| {
+        let conditions = web["status"]["conditions"].as_array();
+        let found = conditions.into_iter().flatten().find(|condition| condition["type"] == kind);
+        found.cloned().unwrap_or_default()
+    };
+    expect("Ready", &condition("Ready")["status"], json!(ready));
+    expect("the reason of Ready", &condition("Ready")["reason"], json!(reason));
+    let stalled = if is_readable && !is_taken { Value::Null } else { json!("True") };
+    expect("Stalled", &condition("Stalled")["status"], stalled);
+    if !is_readable {
+        return problems;
+    }
+
+    let instance = &web["metadata"]["name"];
+    let identity = json!({"app.kubernetes.io/name": "mywebserver", "app.kubernetes.io/instance": instance});
+    let mut labels = identity.clone();
+    labels["app.kubernetes.io/component"] = "webserver".into();
+    labels["app.kubernetes.io/managed-by"] = "mywebserver-operator".into();
+    let expect_labels = |expect: &mut dyn FnMut(&str, &Value, Value), child: &Value| {
+        for (label, value) in labels.as_object().unwrap() {
+            expect(label, &child["metadata"]["labels"][label], value.clone());
+        }
+    };
+    match deployment {
+        None => expect("the Deployment", &Value::Null, json!("there")),
+        Some(deployment) if !is_ours(Some(deployment)) => {}
+        Some(deployment) => {
+            let spec = &deployment["spec"];
+            let pod = &spec["template"]["spec"]["containers"][0];
+            expect("replicas", &spec["replicas"], json!(replicas));
+            expect("selector", &spec["selector"]["matchLabels"], identity.clone());
+            expect("the image", &pod["image"], web["spec"]["image"].clone());
+            let ports = json!([{"name": "http", "containerPort": port, "protocol": "TCP"}]);
+            expect("the container's ports", &pod["ports"], ports);
+            expect_labels(&mut expect, deployment);
+        }
+    }
+    match service {
+        None => expect("the Service", &Value::Null, json!("there")),
+        Some(service) if !is_ours(Some(service)) => {}
+        Some(service) => {
+            let ports = json!([{"name": "http", "port": port, "protocol": "TCP", "targetPort": "http"}]);
+            expect("the Service's ports", &service["spec"]["ports"], ports);
+            expect("the Service's selector", &service["spec"]["selector"], identity);
+            expect_labels(&mut expect, service);
+        }
+    }
+    problems
+}
+
+/// A child whose owner does not live, or that should have another name.
+fn stray(child: &Value, webs: &[Value]) -> Option<String> {
+    let owner = controller(child).filter(|owner| owner["kind"] == "MyWebserver")?;
+    let found = webs.iter().find(|web| web["metadata"]["uid"] == owner["uid"]);
+    let should_be = found.map(|web| format!("mws-{}", web["metadata"]["name"].as_str().unwrap()));
+    match should_be {
+        Some(should_be) if child["metadata"]["name"] == *should_be => None,
+        Some(should_be) => Some(format!("{} should be {should_be}", name(child))),
+        None => Some(format!("the owner of {} is gone", name(child))),
+    }
+}
+
+/// How a Store differs from what the server has.
+fn differs<K: Resource>(watch: &Watch<K>, objects: &[Value]) -> Option<String> {
+    let there: BTreeMap<Key, String> = objects
+        .iter()
+        .map(|object| {
+            let text = |field: &str| object["metadata"][field].as_str().unwrap();
+            let key = Key::namespaced(text("namespace"), text("name"));
+            (key, text("resourceVersion").to_owned())
+        })
+        .collect();
+    let version = |key: &Key| match watch.get(key) {
+        Some(object) => object.metadata().resource_version.to_string(),
+        // Unreadable, so its version cannot be seen.
+        None => there.get(key).cloned().unwrap_or_default(),
+    };
+    let known: BTreeMap<Key, String> =
+        watch.keys().into_iter().map(|key| (key.clone(), version(&key))).collect();
+    (known != there).then(|| format!("the Store of {} has {known:?}, the server {there:?}", K::PLURAL))
+}

@@ -1,0 +1,417 @@
+//! One history: what people do, what goes wrong, and when. All of it follows from one seed.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, atomic::AtomicBool},
+    time::{Duration, SystemTime},
+};
+
+use fastrand::Rng;
+use http::Method;
+use listwatch::{
+    apiserver::{ApiServer, Fault, Options},
+    client::{Client, Config},
+    cluster::Cluster,
+    operators::mywebserver,
+    watch::Lists,
+};
+use serde_json::{Value, json};
+use tokio::{
+    runtime::Runtime,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    expect,
+    network::{self, Network, Weather, When},
+};
+
+/// Deeds and faults of a history.
+const STEPS: std::ops::Range<u32> = 10..40;
+/// The longest time between two of them.
+const PAUSE_MS: u64 = 20_000;
+/// How long an operator is away that was killed.
+const AWAY_MAX: Duration = Duration::from_secs(60);
+/// How soon after the last fault everything is as it should be. The longest backoff is a minute, a fight is left alone
+/// for two, and a request that nobody answers is given up after half a minute.
+const SETTLED_WITHIN: Duration = Duration::from_secs(300);
+/// How long nothing more may be written after that.
+const QUIET: Duration = Duration::from_secs(1800);
+/// Requests in a minute, at most, whatever goes wrong: a dozen deeds with up to ten requests each, and the recovery from
+/// a fault or two. Of 10,000 seeds the busiest came to 130; whatever writes without end comes to thousands.
+const REQUESTS_PER_MINUTE_MAX: usize = 200;
+/// Requests in a minute when nothing happens: a name that is taken is tried again every 45 s, with two requests; and
+/// three watches end every few minutes.
+const QUIET_REQUESTS_PER_MINUTE_MAX: usize = 24;
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const NAMESPACES: [&str; 2] = ["default", "shop"];
+const TOKEN: &str = "the operator's";
+
+/// What a history came to.
+pub struct Outcome {
+    pub problems: Vec<String>,
+    pub transcript: Vec<String>,
+    pub busiest_minute: usize,
+}
+
+/// Runs the history of a seed, in a runtime of its own.
+pub fn run(seed: u64) -> Outcome {
+    // Uids, names of Pods, pauses: everything random in this thread, on both sides.
+    fastrand::seed(seed);
+    runtime().block_on(History::run(Rng::with_seed(seed)))
+}
+
+/// One thread, and a clock that jumps to the next timer when there is nothing else to do.
+pub fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+}
+
+/// A server that always starts at the same time of day.
+pub fn server(options: &Options) -> ApiServer {
+    let server = ApiServer::in_process(options, SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000));
+    server.add_token(TOKEN, "operator");
+    server
+}
+
+pub async fn install(network: &Network, crd: &Value) {
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    assert_eq!(post(network, path, crd).await, 201);
+    post(network, "/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).await;
+}
+
+pub async fn post(network: &Network, path: &str, object: &Value) -> u16 {
+    network.ask(network.server.token(), Method::POST, path, "application/json", object).await.0
+}
+
+struct History {
+    random: Rng,
+    network: Arc<Network>,
+    lists: Lists,
+    workers: usize,
+    /// Whether the CRD lets specs in that do not decode.
+    is_loose: bool,
+}
+
+/// Runs an operator, and a new one after each that is killed. Runs until dropped.
+pub async fn keep(
+    network: Arc<Network>,
+    lists: Lists,
+    workers: usize,
+    mut random: Rng,
+    current: Arc<Mutex<Option<Cluster>>>,
+) {
+    loop {
+        let is_alive = Arc::new(AtomicBool::new(true));
+        let client =
+            Client::new(Config::in_process(Arc::new(network.link(&is_alive)), TOKEN).unwrap()).unwrap();
+        let cluster = Cluster::new(client.clone(), lists);
+        let (events, write_events) = mywebserver::events(client, "simulated".to_owned());
+        let controller = mywebserver::controller(&cluster, &[], events).workers(workers);
+        *lock(&current) = Some(cluster);
+        network.say("operator", "starts");
+        tokio::select! {
+            biased;
+            () = network.killed.notified() => {}
+            () = controller.run(std::future::pending()) => {}
+            () = write_events => {}
+        }
+        *lock(&current) = None;
+        network.say("operator", "is dead");
+        sleep(AWAY_MAX.mul_f64(random.f64())).await;
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Deed {
+    Create,
+    Change,
+    Spoil,
+    Delete,
+    EditChild,
+    DisownChild,
+    UnlabelChild,
+    DeleteChild,
+    Squat,
+    Evict,
+    EmptyNamespace,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    Server,
+    EndFaults,
+    Restart,
+    Cut,
+    Fair,
+    Foul,
+    Down,
+    Kill,
+}
+
+impl History {
+    async fn run(mut random: Rng) -> Outcome {
+        let pod_start = Duration::from_secs(random.u64(..20));
+        let options = Options { pod_start, ..Options::default() };
+        let history = History {
+            network: Network::new(server(&options), random.fork()),
+            lists: if random.bool() { Lists::Paged } else { Lists::Streaming },
+            workers: random.usize(1..4),
+            is_loose: random.bool(),
+            random,
+        };
+        history.live().await
+    }
+
+    async fn live(mut self) -> Outcome {
+        let began = Instant::now();
+        self.install().await;
+        let current = Arc::default();
+        let (lists, workers) = (self.lists, self.workers);
+        let keep = keep(Arc::clone(&self.network), lists, workers, self.random.fork(), Arc::clone(&current));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(keep);
+        for _ in 0..self.random.u32(STEPS) {
+            sleep(Duration::from_millis(self.pause())).await;
+            if self.random.u32(..3) > 0 { self.deed().await } else { self.trouble() }
+        }
+        let network = Arc::clone(&self.network);
+        network.say("history", "the faults stop");
+        network.server.end_faults();
+        network.plan_kill(None);
+        network.set_weather(Weather::Fair);
+        sleep(AWAY_MAX).await;
+        let busiest_minute = network.busiest_minute(began);
+        sleep(SETTLED_WITHIN).await;
+        let cluster: Cluster = lock(&current).clone().expect("an operator that is back");
+        let mut problems = expect::problems(&network, &cluster).await;
+        if busiest_minute > REQUESTS_PER_MINUTE_MAX {
+            problems.push(format!("{busiest_minute} requests in a minute"));
+        }
+
+        let (writes, quiet_since) = (network.writes(), Instant::now());
+        network.say("history", "quiet begins");
+        sleep(QUIET).await;
+        let written = network.writes() - writes;
+        if written > 0 {
+            problems.push(format!("{written} writes where nothing happened"));
+        }
+        let busiest_quiet_minute = network.busiest_minute(quiet_since);
+        if busiest_quiet_minute > QUIET_REQUESTS_PER_MINUTE_MAX {
+            problems.push(format!("{busiest_quiet_minute} requests in a minute where nothing happened"));
+        }
+        Outcome { problems, transcript: network.transcript(), busiest_minute }
+    }
+
+    /// Many short pauses, and some long ones.
+    fn pause(&mut self) -> u64 {
+        let longest = self.random.choice([10, 200, 2_000, PAUSE_MS]).unwrap();
+        self.random.u64(..longest)
+    }
+
+    async fn install(&self) {
+        let mut crd = crate::crd();
+        if self.is_loose {
+            for version in crd["spec"]["versions"].as_array_mut().unwrap() {
+                version["schema"]["openAPIV3Schema"]["properties"]["spec"] =
+                    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+            }
+        }
+        install(&self.network, &crd).await;
+    }
+
+    async fn post(&self, path: &str, object: &Value) -> u16 {
+        self.user(Method::POST, path, "application/json", object).await
+    }
+
+    async fn patch(&self, path: &str, patch: &Value) -> u16 {
+        self.user(Method::PATCH, path, "application/merge-patch+json", patch).await
+    }
+
+    async fn delete(&self, path: &str, propagation: &str) -> u16 {
+        let options = json!({"propagationPolicy": propagation});
+        self.user(Method::DELETE, path, "application/json", &options).await
+    }
+
+    async fn user(&self, method: Method, path: &str, content_type: &str, body: &Value) -> u16 {
+        let network = &self.network;
+        let (status, _) = network.ask(network.server.token(), method.clone(), path, content_type, body).await;
+        network.say("user", &format!("{method} {path} {body} -> {status}"));
+        status
+    }
+
+    fn spec(&mut self) -> Value {
+        let random = &mut self.random;
+        let mut spec = json!({"image": random.choice(["nginx", "httpd", "caddy"]).unwrap()});
+        if random.bool() {
+            spec["port"] = random.u16(80..84).into();
+        }
+        if random.bool() {
+            spec["replicas"] = random.u16(..4).into();
+        }
+        spec
+    }
+
+    async fn deed(&mut self) {
+        use Deed::*;
+        let deeds = [
+            Create,
+            Create,
+            Create,
+            Create,
+            Change,
+            Change,
+            Change,
+            Change,
+            Spoil,
+            Delete,
+            Delete,
+            EditChild,
+            EditChild,
+            EditChild,
+            DisownChild,
+            UnlabelChild,
+            DeleteChild,
+            DeleteChild,
+            Squat,
+            Evict,
+            EmptyNamespace,
+        ];
+        let deed = self.random.choice(deeds).unwrap();
+        let (name, namespace) = (
+            self.random.choice(NAMES).unwrap(),
+            if self.random.u32(..4) > 0 { NAMESPACES[0] } else { NAMESPACES[1] },
+        );
+        let webs = format!("/apis/k8sobjects.gsa.com/v2/namespaces/{namespace}/mywebservers");
+        let web = format!("{webs}/{name}");
+        let is_deployment = self.random.bool();
+        let children = match is_deployment {
+            true => format!("/apis/apps/v1/namespaces/{namespace}/deployments"),
+            false => format!("/api/v1/namespaces/{namespace}/services"),
+        };
+        let child = format!("{children}/mws-{name}");
+        match deed {
+            Create => {
+                let spec = self.spec();
+                self.post(
+                    &webs,
+                    &json!({"apiVersion": "k8sobjects.gsa.com/v2", "kind": "MyWebserver",
+                    "metadata": {"name": name}, "spec": spec}),
+                )
+                .await;
+            }
+            Change => {
+                let spec = self.spec();
+                self.patch(&web, &json!({"spec": spec})).await;
+            }
+            Spoil => {
+                self.patch(&web, &json!({"spec": {"port": "eighty"}})).await;
+            }
+            Delete => {
+                let policy =
+                    self.random.choice(["Background", "Background", "Foreground", "Orphan"]).unwrap();
+                self.delete(&web, policy).await;
+            }
+            EditChild => {
+                let edits = match is_deployment {
+                    true => json!([
+                        {"spec": {"replicas": 7}},
+                        {"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "other"}]}}}},
+                        {"metadata": {"labels": {"app.kubernetes.io/component": "edited"}}},
+                    ]),
+                    false => json!([
+                        {"spec": {"ports": [{"name": "other", "port": 9999, "protocol": "TCP"}]}},
+                        {"spec": {"selector": {"app.kubernetes.io/instance": "edited"}}},
+                        {"metadata": {"labels": {"app.kubernetes.io/component": "edited"}}},
+                    ]),
+                };
+                let edit = self.random.choice(edits.as_array().unwrap()).unwrap();
+                self.patch(&child, edit).await;
+            }
+            DisownChild => {
+                self.patch(&child, &json!({"metadata": {"ownerReferences": null}})).await;
+            }
+            UnlabelChild => {
+                let label = json!({"app.kubernetes.io/managed-by": null});
+                self.patch(&child, &json!({"metadata": {"labels": label}})).await;
+            }
+            DeleteChild => {
+                let policy = self.random.choice(["Background", "Foreground", "Orphan"]).unwrap();
+                self.delete(&child, policy).await;
+            }
+            Squat => {
+                let labels = json!({"app": "somebody-elses"});
+                let spec = match is_deployment {
+                    true => {
+                        json!({"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
+                        "spec": {"containers": [{"name": "c", "image": "i"}]}}})
+                    }
+                    false => json!({"ports": [{"port": 1}]}),
+                };
+                let metadata = json!({"name": format!("mws-{name}"), "labels": labels});
+                self.post(&children, &json!({"metadata": metadata, "spec": spec})).await;
+            }
+            // Whatever is not ours goes.
+            Evict => {
+                if let Some(object) = self.network.get(&child).await
+                    && expect::controller(&object).is_none()
+                {
+                    self.delete(&child, "Background").await;
+                }
+            }
+            EmptyNamespace => {
+                if self.delete("/api/v1/namespaces/shop", "Background").await >= 300 {
+                    self.post("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).await;
+                }
+            }
+        }
+    }
+
+    fn trouble(&mut self) {
+        use Trouble::*;
+        let troubles = [
+            Server, Server, Server, Server, Server, Server, EndFaults, EndFaults, EndFaults, Restart, Cut,
+            Fair, Fair, Foul, Foul, Foul, Down, Kill, Kill, Kill,
+        ];
+        let trouble = self.random.choice(troubles).unwrap();
+        let network = Arc::clone(&self.network);
+        network.say("trouble", &format!("{trouble:?}"));
+        match trouble {
+            Server => {
+                let faults = [
+                    Fault::EndWatches,
+                    Fault::CutWatches,
+                    Fault::ExpireWatches,
+                    Fault::GoneWatches,
+                    Fault::StallWatches,
+                    Fault::DropSlowWatches,
+                    Fault::NoBookmarks,
+                    Fault::NoStreamingLists,
+                    Fault::IgnoreStreamingLists,
+                    Fault::ChunkBytes(self.random.usize(1..64)),
+                    Fault::ExpireHistory,
+                ];
+                let fault = self.random.choice(faults).unwrap();
+                network.say("trouble", &format!("{fault:?}"));
+                network.server.fault(fault);
+            }
+            EndFaults => network.server.end_faults(),
+            Restart => {
+                network.cut();
+                network.server.fault(Fault::Restart);
+            }
+            Cut => network.cut(),
+            Fair => network.set_weather(Weather::Fair),
+            Foul => network.set_weather(Weather::Foul(self.random.u32(2..12))),
+            Down => network.set_weather(Weather::Down),
+            Kill => {
+                let when = if self.random.bool() { When::BeforeTheWrite } else { When::AfterTheWrite };
+                network.plan_kill(Some(network::Kill { writes: self.random.u32(1..6), when }));
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap()
+}

@@ -1,0 +1,489 @@
+//! What lies between the operator and the API server: latency, broken connections, proxies, and answers that never come.
+//!
+//! ```text
+//!   operator ─ Link ─► Network ─► ApiServer
+//!                        │ connection refused; lost before, or after the server did it; late; 503, 429, HTML;
+//!                        │ a stream that goes silent; and the operator is killed before or after its n-th write
+//!                        └─► transcript
+//! ```
+//!
+//! A request lives on in here when its sender has given it up: it may take effect after that, as on any network.
+
+use std::{
+    convert::Infallible,
+    fmt::Write,
+    io,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use fastrand::Rng;
+use http::{Method, Request, Response, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Frame};
+use listwatch::{
+    apiserver::ApiServer,
+    client::{InProcess, InProcessAnswer},
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::{Notify, broadcast, mpsc, oneshot},
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+/// Chunks of a stream that are on their way.
+const CHUNKS_MAX: usize = 16;
+/// How soon a dead connection is noticed: by HTTP/2 keep-alive, 30 s and 15 s.
+const DEAD_AFTER: Duration = Duration::from_secs(45);
+/// Longer than a client waits for an answer.
+const VERY_LATE: Duration = Duration::from_secs(40);
+
+/// One API server, and the ways to it.
+pub struct Network {
+    pub server: ApiServer,
+    began: Instant,
+    state: Mutex<State>,
+    /// Told to break every connection.
+    cuts: broadcast::Sender<()>,
+    /// The operator is to be killed now.
+    pub killed: Notify,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+struct State {
+    random: Rng,
+    weather: Weather,
+    kill: Option<Kill>,
+    transcript: Vec<String>,
+    requests: Vec<Instant>,
+    writes: usize,
+    violations: Vec<String>,
+}
+
+/// How bad the network is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weather {
+    /// A few milliseconds each way, and nothing else.
+    Fair,
+    /// One request in so many goes wrong in some way.
+    Foul(u32),
+    /// Nobody can connect.
+    Down,
+}
+
+/// Kills the operator around its n-th write from now.
+#[derive(Clone, Copy, Debug)]
+pub struct Kill {
+    pub writes: u32,
+    pub when: When,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    BeforeTheWrite,
+    AfterTheWrite,
+}
+
+/// What happens to one request.
+#[derive(Clone, Debug)]
+enum Mishap {
+    None,
+    Refused,
+    LostBefore,
+    LostAfter,
+    CutAnswer,
+    Swallowed,
+    /// The server does it when nobody waits any more.
+    VeryLate,
+    Answered(u16, Option<u32>, String),
+    /// A stream goes silent, until its connection is found dead.
+    Silent,
+}
+
+/// The connection of one operator.
+pub struct Link {
+    network: Arc<Network>,
+    is_alive: Arc<AtomicBool>,
+}
+
+impl Network {
+    pub fn new(server: ApiServer, random: Rng) -> Arc<Network> {
+        Arc::new(Network {
+            server,
+            began: Instant::now(),
+            state: Mutex::new(State {
+                random,
+                weather: Weather::Fair,
+                kill: None,
+                transcript: Vec::new(),
+                requests: Vec::new(),
+                writes: 0,
+                violations: Vec::new(),
+            }),
+            cuts: broadcast::Sender::new(1),
+            killed: Notify::new(),
+            tasks: Mutex::default(),
+        })
+    }
+
+    /// A connection for an operator. It ends with `is_alive`.
+    pub fn link(self: &Arc<Network>, is_alive: &Arc<AtomicBool>) -> Link {
+        Link { network: Arc::clone(self), is_alive: Arc::clone(is_alive) }
+    }
+
+    pub fn set_weather(&self, weather: Weather) {
+        self.state().weather = weather;
+        self.say("network", &format!("{weather:?}"));
+    }
+
+    pub fn plan_kill(&self, kill: Option<Kill>) {
+        self.state().kill = kill;
+        self.say("network", &format!("{kill:?}"));
+    }
+
+    /// Breaks every connection.
+    pub fn cut(&self) {
+        let _ = self.cuts.send(());
+    }
+
+    pub fn say(&self, who: &str, what: &str) {
+        let at = self.began.elapsed();
+        self.state().transcript.push(format!("{:9.3} {who:>8} {what}", at.as_secs_f64()));
+    }
+
+    pub fn transcript(&self) -> Vec<String> {
+        self.state().transcript.clone()
+    }
+
+    /// Writes of the operator that the server has said yes to.
+    pub fn writes(&self) -> usize {
+        self.state().writes
+    }
+
+    pub fn violations(&self) -> Vec<String> {
+        self.state().violations.clone()
+    }
+
+    /// The most requests of the operator in any minute since then.
+    pub fn busiest_minute(&self, since: Instant) -> usize {
+        let state = self.state();
+        let requests: Vec<_> = state.requests.iter().filter(|at| **at >= since).collect();
+        let (mut first, mut most) = (0, 0);
+        for (last, at) in requests.iter().enumerate() {
+            while **at - *requests[first] > Duration::from_secs(60) {
+                first += 1;
+            }
+            most = most.max(last - first + 1);
+        }
+        most
+    }
+
+    /// What anybody asks the server, past the network.
+    pub async fn ask(
+        &self,
+        token: &str,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: &Value,
+    ) -> (u16, Value) {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::AUTHORIZATION, format!("Bearer {token}"))
+            .header(header::CONTENT_TYPE, content_type)
+            .body(Full::new(Bytes::from(body)))
+            .unwrap();
+        let answer = self.server.answer(request).await.unwrap();
+        let status = answer.status().as_u16();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    pub async fn get(&self, path: &str) -> Option<Value> {
+        let (status, object) = self.ask(self.server.token(), Method::GET, path, "", &Value::Null).await;
+        (status == 200).then_some(object)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// What happens to the next request, and how long it takes on its way there and back.
+    fn draw(&self, is_stream: bool) -> (Mishap, Duration, Duration) {
+        let state = &mut *self.state();
+        let random = &mut state.random;
+        let mut way = || Duration::from_micros(random.u64(200..8_000));
+        let (there, back) = (way(), way());
+        let is_unlucky = match state.weather {
+            Weather::Fair => false,
+            Weather::Foul(one_in) => random.u32(..one_in) == 0,
+            Weather::Down => return (Mishap::Refused, there, back),
+        };
+        if !is_unlucky {
+            return (Mishap::None, there, back);
+        }
+        let refusal = |code: u16, reason: &str| {
+            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "message": "by the simulation", "reason": reason, "code": code})
+            .to_string()
+        };
+        let html = "<html><body>not what you asked for</body></html>".to_owned();
+        let mishap = match random.u32(..18) {
+            0 => Mishap::Refused,
+            1 | 2 => Mishap::LostBefore,
+            3 | 4 if !is_stream => Mishap::LostAfter,
+            5 if !is_stream => Mishap::CutAnswer,
+            6 if !is_stream => Mishap::Swallowed,
+            7 | 8 if !is_stream => Mishap::VeryLate,
+            9 => Mishap::Answered(429, Some(random.u32(1..4)), refusal(429, "TooManyRequests")),
+            10 => Mishap::Answered(429, None, refusal(429, "TooManyRequests")),
+            11 => Mishap::Answered(500, None, refusal(500, "InternalError")),
+            12 => Mishap::Answered(503, Some(random.u32(1..30)), refusal(503, "ServiceUnavailable")),
+            13 => Mishap::Answered(503, None, html),
+            14 => Mishap::Answered(404, None, html),
+            15 => Mishap::Answered(401, None, refusal(401, "Unauthorized")),
+            16 if !is_stream => Mishap::Answered(409, None, refusal(409, "Conflict")),
+            16 => Mishap::Answered(410, None, refusal(410, "Expired")),
+            17 => Mishap::Answered(200, None, html),
+            _ => Mishap::Silent,
+        };
+        (mishap, there, back)
+    }
+
+    /// Whether the operator dies around this write.
+    fn dies(&self, when: When) -> bool {
+        let mut state = self.state();
+        let Some(kill) = &mut state.kill else { return false };
+        if when == When::BeforeTheWrite {
+            kill.writes = kill.writes.saturating_sub(1);
+        }
+        let is_now = kill.writes == 0 && kill.when == when;
+        if is_now {
+            state.kill = None;
+        }
+        is_now
+    }
+
+    /// One request, from the moment it leaves to its answer.
+    async fn carry(
+        self: Arc<Network>,
+        request: Request<Bytes>,
+        is_alive: Arc<AtomicBool>,
+    ) -> io::Result<InProcessAnswer> {
+        let target = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
+        let (path, method) = (request.uri().path().to_owned(), request.method().clone());
+        let is_stream = target.contains("watch=1");
+        let is_write = method != Method::GET && !path.ends_with("/events") && !path.contains("/events/");
+        let mut what = format!("{method} {target}");
+        if !request.body().is_empty() {
+            let _ = write!(what, " {}", String::from_utf8_lossy(request.body()));
+        }
+        self.state().requests.push(Instant::now());
+        let (mishap, there, back) = self.draw(is_stream);
+        sleep(there).await;
+        match &mishap {
+            Mishap::Refused | Mishap::LostBefore => {
+                self.say("operator", &format!("{what} -> {mishap:?}"));
+                let kind = match mishap {
+                    Mishap::Refused => io::ErrorKind::ConnectionRefused,
+                    _ => io::ErrorKind::ConnectionReset,
+                };
+                return Err(kind.into());
+            }
+            Mishap::Answered(status, retry_after, body) => {
+                self.say("operator", &format!("{what} -> {status} of the simulation"));
+                let mut answer = Response::builder().status(*status);
+                if let Some(secs) = retry_after {
+                    answer = answer.header(header::RETRY_AFTER, *secs);
+                }
+                let body = Full::new(Bytes::from(body.clone())).map_err(|never| match never {});
+                return Ok(answer.body(body.boxed_unsync()).unwrap());
+            }
+            Mishap::VeryLate => sleep(VERY_LATE).await,
+            _ => {}
+        }
+        if is_write && is_alive.load(Ordering::Relaxed) && self.dies(When::BeforeTheWrite) {
+            self.say("operator", &format!("dies before {what}"));
+            self.kill(&is_alive).await;
+        }
+        let foreign = if is_write { self.foreign(&path).await } else { None };
+        let (parts, body) = request.into_parts();
+        let answer = self.server.answer(Request::from_parts(parts, Full::new(body))).await;
+        let answer = answer.map_err(io::Error::other)?;
+        let status = answer.status();
+        self.say("operator", &format!("{what} -> {status} {mishap:?}"));
+        if is_write && status.is_success() {
+            self.state().writes += 1;
+            if let Some(foreign) = foreign {
+                let violation = format!("{method} {path} changed what is not ours: {foreign}");
+                self.say("checker", &violation);
+                self.state().violations.push(violation);
+            }
+        }
+        if is_write && is_alive.load(Ordering::Relaxed) && self.dies(When::AfterTheWrite) {
+            self.say("operator", "dies after that");
+            self.kill(&is_alive).await;
+        }
+        sleep(back).await;
+        let (parts, body) = answer.into_parts();
+        let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
+        let body = if is_stream {
+            let pump = Arc::clone(&self).pump(body, sender, matches!(mishap, Mishap::Silent));
+            self.spawn(pump);
+            Wire(receiver)
+        } else {
+            let mut bytes = body.collect().await.map_err(io::Error::other)?.to_bytes();
+            let is_cut = matches!(mishap, Mishap::CutAnswer);
+            if is_cut {
+                bytes.truncate(bytes.len() / 2);
+            }
+            let _ = sender.try_send(Ok(bytes));
+            if is_cut {
+                let _ = sender.try_send(Err(io::ErrorKind::ConnectionReset.into()));
+            }
+            Wire(receiver)
+        };
+        match mishap {
+            Mishap::LostAfter => Err(io::ErrorKind::ConnectionReset.into()),
+            Mishap::Swallowed => std::future::pending().await,
+            _ => Ok(Response::from_parts(parts, body.boxed_unsync())),
+        }
+    }
+
+    async fn kill(&self, is_alive: &AtomicBool) -> Infallible {
+        is_alive.store(false, Ordering::Relaxed);
+        self.killed.notify_one();
+        std::future::pending().await
+    }
+
+    /// Who has the object at this path, if it is not a MyWebserver.
+    async fn foreign(&self, path: &str) -> Option<String> {
+        let is_child = path.contains("/deployments/mws-") || path.contains("/services/mws-");
+        let object = if is_child { self.get(path).await? } else { return None };
+        let is_ours = super::expect::controller(&object).is_some_and(|owner| owner["kind"] == "MyWebserver");
+        (!is_ours).then(|| object["metadata"].to_string())
+    }
+
+    /// Brings the pieces of a stream, until one of the ends is gone.
+    async fn pump<B>(
+        self: Arc<Network>,
+        mut body: B,
+        sender: mpsc::Sender<io::Result<Bytes>>,
+        is_silent: bool,
+    ) where
+        B: Body<Data = Bytes> + Unpin,
+    {
+        let mut cuts = self.cuts.subscribe();
+        if is_silent {
+            tokio::select! {
+                biased;
+                () = sender.closed() => return,
+                () = sleep(DEAD_AFTER) => {}
+            }
+            let _ = sender.send(Err(io::ErrorKind::ConnectionReset.into())).await;
+            return;
+        }
+        loop {
+            let frame = tokio::select! {
+                biased;
+                () = sender.closed() => return,
+                _ = cuts.recv() => Some(Err(io::ErrorKind::ConnectionReset.into())),
+                frame = body.frame() => frame.map(|frame| match frame {
+                    Ok(frame) => Ok(frame.into_data().unwrap_or_default()),
+                    Err(_) => Err(io::ErrorKind::ConnectionReset.into()),
+                }),
+            };
+            let Some(frame) = frame else { return };
+            let way = Duration::from_micros(self.state().random.u64(200..8_000));
+            sleep(way).await;
+            let is_end = frame.is_err();
+            if sender.send(frame).await.is_err() || is_end {
+                return;
+            }
+        }
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock().unwrap();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+}
+
+impl Network {
+    /// Requests on their way, and open streams.
+    pub fn in_flight(&self) -> usize {
+        let mut tasks = self.tasks.lock().unwrap();
+        while tasks.try_join_next().is_some() {}
+        tasks.len()
+    }
+
+    /// Drops what was written down so far, here and in the server.
+    pub fn forget(&self) {
+        let mut state = self.state();
+        state.transcript = Vec::new();
+        state.requests = Vec::new();
+        self.server.forget_requests();
+    }
+}
+
+impl InProcess for Link {
+    fn answer(
+        &self,
+        request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = io::Result<InProcessAnswer>> + Send + '_>> {
+        Box::pin(async {
+            if !self.is_alive.load(Ordering::Relaxed) {
+                return std::future::pending().await;
+            }
+            let mut cuts = self.network.cuts.subscribe();
+            let (sender, receiver) = oneshot::channel();
+            let carry = Arc::clone(&self.network).carry(request, Arc::clone(&self.is_alive));
+            self.network.spawn(async move {
+                // Nobody may wait any more.
+                let _ = sender.send(carry.await);
+            });
+            tokio::select! {
+                biased;
+                _ = cuts.recv() => Err(io::ErrorKind::ConnectionReset.into()),
+                answer = receiver => answer.unwrap_or_else(|_| Err(io::ErrorKind::ConnectionReset.into())),
+            }
+        })
+    }
+
+    fn now(&self) -> SystemTime {
+        self.network.server.now()
+    }
+}
+
+/// A body, as it comes.
+struct Wire(mpsc::Receiver<io::Result<Bytes>>);
+
+impl Wire {
+    fn boxed_unsync(
+        self,
+    ) -> http_body_util::combinators::UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>> {
+        BodyExt::boxed_unsync(self.map_err(Into::into))
+    }
+}
+
+impl Body for Wire {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        self.get_mut().0.poll_recv(context).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
+    }
+}
