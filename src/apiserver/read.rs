@@ -122,7 +122,10 @@ impl Token {
             .map_err(|error| refuse(error.to_string()))?;
         let token: Token = serde_json::from_slice(&bytes).map_err(|error| refuse(error.to_string()))?;
         if token.v != "meta.k8s.io/v1" || token.rv == 0 {
-            return Err(refuse("the server does not recognize this encoded version".to_owned()));
+            return Err(refuse(format!("server does not recognize this encoded version {}", token.v)));
+        }
+        if token.start.split('/').any(|part| part == "..") {
+            return Err(refuse(token.start));
         }
         // Nobody climbs out of the collection.
         if token.start.trim_start_matches('/').split('/').any(|part| ["", ".", ".."].contains(&part)) {

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{
     kinds::{Kind, Rules},
+    metadata::{label_value_errors, qualified_name_errors},
     refusal::Refusal,
 };
 
@@ -24,6 +25,8 @@ enum Operator {
     NotIn,
     Exists,
     DoesNotExist,
+    GreaterThan,
+    LessThan,
 }
 
 impl Labels {
@@ -86,6 +89,18 @@ impl Requirement {
                 return Requirement::checked(key, operator, vec![exact_value(value.trim())?.to_owned()]);
             }
         }
+        for (sign, operator) in [('>', Operator::GreaterThan), ('<', Operator::LessThan)] {
+            if let Some((key, value)) = part.split_once(sign) {
+                let value = exact_value(value.trim())?;
+                if value.parse::<i64>().is_err() {
+                    let text = format!(
+                        "values[0]: Invalid value: {value:?}: for 'Gt', 'Lt' operators, the value must be an integer"
+                    );
+                    return refuse(&text);
+                }
+                return Requirement::checked(key, operator, vec![value.to_owned()]);
+            }
+        }
         let mut words = part.splitn(3, char::is_whitespace);
         let (key, word, rest) =
             (words.next().unwrap_or_default(), words.next(), words.next().unwrap_or_default());
@@ -109,12 +124,16 @@ impl Requirement {
 
     fn checked(key: &str, operator: Operator, values: Vec<String>) -> Result<Requirement, Refusal> {
         let key = key.trim();
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
-        if key.is_empty() || !key.chars().all(plain) {
-            let text = format!(
-                "unable to parse requirement: <nil>: Invalid value: {key:?}: name part must consist \
-                of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
-            );
+        let wrong_key =
+            qualified_name_errors(key).first().map(|error| ("<nil>".to_owned(), key, error.clone()));
+        let wrong_value = || {
+            values.iter().enumerate().find_map(|(index, value)| {
+                let error = label_value_errors(value).first()?.clone();
+                Some((format!("values[{index}][{key}]"), value.as_str(), error))
+            })
+        };
+        if let Some((field, value, error)) = wrong_key.or_else(wrong_value) {
+            let text = format!("unable to parse requirement: {field}: Invalid value: {value:?}: {error}");
             return Err(Refusal::bad_request(text));
         }
         Ok(Requirement { key: key.to_owned(), operator, values })
@@ -128,7 +147,18 @@ impl Requirement {
             Operator::NotIn => !listed(),
             Operator::Exists => label.is_some(),
             Operator::DoesNotExist => label.is_none(),
+            Operator::GreaterThan => self.compares(label, |label, value| label > value),
+            Operator::LessThan => self.compares(label, |label, value| label < value),
         }
+    }
+}
+
+impl Requirement {
+    /// A label that is no number is neither more nor less.
+    fn compares(&self, label: Option<&str>, compare: fn(i64, i64) -> bool) -> bool {
+        let number = |text: &str| text.parse::<i64>().ok();
+        let (label, value) = (label.and_then(number), self.values.first().and_then(|value| number(value)));
+        matches!((label, value), (Some(label), Some(value)) if compare(label, value))
     }
 }
 
@@ -262,11 +292,15 @@ mod tests {
         assert!(!selects("app notin (web,db)", json!({"app": "db"})));
         assert!(selects("app", json!({"app": ""})));
         assert!(!selects("!app", json!({"app": ""})));
+        assert!(selects("size>9,size<11", json!({"size": "10"})));
+        assert!(!selects("size>10", json!({"size": "10"})));
+        assert!(!selects("size<10", json!({"size": "small"})));
+        assert!(!selects("size<10", json!({})));
     }
 
     #[test]
     fn a_selector_that_is_none_is_refused() {
-        for text in ["app in", "==", "app in (a", "a b c"] {
+        for text in ["app in", "==", "app in (a", "a b c", "a>b", "a>=1", "-app", "app=a/b"] {
             assert!(Labels::parse(text).is_err(), "{text}");
         }
     }

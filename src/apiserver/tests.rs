@@ -541,6 +541,34 @@ async fn a_deployment_rolls_out_gets_stuck_and_is_collected() {
     assert_eq!(pods["items"], json!([]));
 }
 
+#[tokio::test]
+async fn a_pod_can_be_made_to_crash_and_to_stay_unready() {
+    let world = World::start().await;
+    let path = "/api/v1/namespaces/default/pods";
+    for (simulate, state, ready) in
+        [("crash", "waiting", "0/1"), ("unready", "running", "0/1"), ("", "running", "1/1")]
+    {
+        let name = format!("p{simulate}");
+        let pod = json!({"metadata": {"name": name, "annotations": {"listwatch/simulate": simulate}},
+            "spec": {"containers": [{"name": "c", "image": "nginx"}]}});
+        assert_eq!(world.post(path, pod).await.0, 201);
+        let item = format!("{path}/{name}");
+        let pod = world.until(&item, |_, pod| pod["status"]["containerStatuses"].is_array()).await;
+        assert_eq!(pod["status"]["phase"], "Running", "{simulate}");
+        assert!(pod["status"]["containerStatuses"][0]["state"][state].is_object(), "{simulate}: {pod}");
+        let table = world
+            .request(Method::GET, &item)
+            .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
+        let table: Value =
+            serde_json::from_str(&table.send().await.expect("an answer").text().await.expect("a body"))
+                .expect("a Table");
+        assert_eq!(table["rows"][0]["cells"][1], ready, "{simulate}");
+        if simulate == "crash" {
+            assert_eq!(table["rows"][0]["cells"][2], "CrashLoopBackOff");
+        }
+    }
+}
+
 /// The ReplicaSet that was left behind has the name that the next one would get, so the next Deployment never had one.
 #[tokio::test]
 async fn an_orphaned_replica_set_is_adopted_with_its_pods() {

@@ -1,6 +1,7 @@
 //! The simulated kubelet, and the scheduler for its one node: Pods run as soon as they are made.
 //!
-//! An image whose name contains `does-not-exist` cannot be pulled, so that a rollout that gets stuck can be seen.
+//! So that a rollout that gets stuck can be seen, a Pod can be made to fail: an image whose name contains `does-not-exist`
+//! cannot be pulled; and the annotation `listwatch/simulate` says `crash` or `unready`.
 
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ use super::{
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 const NODE: &str = "node-1";
+
+/// What becomes of a Pod, if it is not to run.
+const SIMULATE: &str = "listwatch/simulate";
 
 /// Images with this in their name are in no registry.
 const MISSING_IMAGE: &str = "does-not-exist";
@@ -101,13 +105,16 @@ pub(super) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
 fn start(storage: &mut Storage, place: &Place) {
     let now = storage.clock.time();
     change(storage, place, Part::Status, |pod| {
+        let simulate = pod["metadata"]["annotations"][SIMULATE].as_str().unwrap_or_default();
         let mut statuses = Vec::new();
         for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
-            statuses.push(container_status(container, &now));
+            statuses.push(container_status(container, simulate, &now));
         }
         let all_ready = statuses.iter().all(|status| status["ready"] == true);
         let (ready, why) = if all_ready { ("True", None) } else { ("False", Some("ContainersNotReady")) };
-        pod["status"]["phase"] = if all_ready { "Running" } else { "Pending" }.into();
+        // One that crashed has run.
+        let has_run = statuses.iter().any(|status| status["started"] == true || status["restartCount"] != 0);
+        pod["status"]["phase"] = if has_run { "Running" } else { "Pending" }.into();
         pod["status"]["containerStatuses"] = statuses.into();
         pod["status"]["hostIP"] = "127.0.0.1".into();
         let address = format!("10.244.{}.{}", fastrand::u8(..), fastrand::u8(1..));
@@ -119,18 +126,24 @@ fn start(storage: &mut Storage, place: &Place) {
     });
 }
 
-fn container_status(container: &Value, now: &str) -> Value {
-    let image = container["image"].as_str().unwrap_or_default();
-    let exists = !image.contains(MISSING_IMAGE);
-    let state = match exists {
-        true => json!({"running": {"startedAt": now}}),
-        false => {
-            let message = format!("failed to pull image {image:?}: {image}: not found");
-            json!({"waiting": {"reason": "ErrImagePull", "message": message}})
-        }
+fn container_status(container: &Value, simulate: &str, now: &str) -> Value {
+    let (name, image) = (&container["name"], container["image"].as_str().unwrap_or_default());
+    let waits = |reason: &str, message: String| json!({"waiting": {"reason": reason, "message": message}});
+    let (mut restarts, mut last_state) = (0, json!({}));
+    let state = if image.contains(MISSING_IMAGE) {
+        waits("ErrImagePull", format!("failed to pull image {image:?}: {image}: not found"))
+    } else if simulate == "crash" {
+        restarts = 1;
+        last_state =
+            json!({"terminated": {"exitCode": 1, "reason": "Error", "startedAt": now, "finishedAt": now}});
+        let name = name.as_str().unwrap_or_default();
+        waits("CrashLoopBackOff", format!("back-off 10s restarting failed container={name}"))
+    } else {
+        json!({"running": {"startedAt": now}})
     };
-    json!({"name": container["name"], "image": image, "imageID": "", "ready": exists, "started": exists,
-        "restartCount": 0, "lastState": {}, "state": state})
+    let runs = state.get("running").is_some();
+    json!({"name": name, "image": image, "imageID": "", "ready": runs && simulate != "unready", "started": runs,
+        "restartCount": restarts, "lastState": last_state, "state": state})
 }
 
 fn set_pod_condition(pod: &mut Value, kind: &str, status: &str, reason: Option<&str>, now: &str) {
