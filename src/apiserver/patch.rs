@@ -50,14 +50,17 @@ impl Patch {
                     serde_json::from_value(value).map_err(|_| Refusal::patch_rejected())?;
                 if operations.len() > OPERATIONS_MAX {
                     let text = format!(
-                        "The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {}",
+                        "Request entity too large: The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {}",
                         operations.len()
                     );
                     return Err(Refusal::too_large_patch(text));
                 }
                 Ok(Patch::Json(operations))
             }
-            MERGE_PATCH => Ok(Patch::Merge(must_be_map(decoded()?).map_err(undecodable)?)),
+            MERGE_PATCH => match decoded()? {
+                Value::Null => Err(Refusal::bad_request("Invalid JSON Patch")),
+                patch => Ok(Patch::Merge(must_be_map(patch).map_err(undecodable)?)),
+            },
             STRATEGIC_MERGE_PATCH if !kind.is_custom() => {
                 Ok(Patch::Strategic(must_be_map(decoded()?).map_err(undecodable)?))
             }

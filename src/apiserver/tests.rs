@@ -541,27 +541,6 @@ async fn a_deployment_rolls_out_gets_stuck_and_is_collected() {
     assert_eq!(pods["items"], json!([]));
 }
 
-/// The ReplicaSet that was left behind has the name that the next one would get, so the next Deployment never had one.
-#[tokio::test]
-async fn an_orphaned_replica_set_is_adopted_with_its_pods() {
-    let world = World::start().await;
-    let path = "/apis/apps/v1/namespaces/default/deployments";
-    let item = format!("{path}/web");
-    let is_complete = |_: u16, object: &Value| object["status"]["availableReplicas"] == 3;
-    world.post(path, deployment("nginx")).await;
-    world.until(&item, is_complete).await;
-    let uids = |pods: Value| -> Vec<Value> {
-        let pods = pods["items"].as_array().cloned().unwrap_or_default();
-        pods.iter().map(|pod| pod["metadata"]["uid"].clone()).collect()
-    };
-    let before = uids(world.get("/api/v1/namespaces/default/pods").await.1);
-    world.delete(&format!("{item}?propagationPolicy=Orphan")).await;
-    world.until(&item, |status, _| status == 404).await;
-    world.post(path, deployment("nginx")).await;
-    world.until(&item, is_complete).await;
-    assert_eq!(uids(world.get("/api/v1/namespaces/default/pods").await.1), before);
-}
-
 #[tokio::test]
 async fn a_pod_can_be_made_to_crash_and_to_stay_unready() {
     let world = World::start().await;
@@ -588,6 +567,27 @@ async fn a_pod_can_be_made_to_crash_and_to_stay_unready() {
             assert_eq!(table["rows"][0]["cells"][2], "CrashLoopBackOff");
         }
     }
+}
+
+/// The ReplicaSet that was left behind has the name that the next one would get, so the next Deployment never had one.
+#[tokio::test]
+async fn an_orphaned_replica_set_is_adopted_with_its_pods() {
+    let world = World::start().await;
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let item = format!("{path}/web");
+    let is_complete = |_: u16, object: &Value| object["status"]["availableReplicas"] == 3;
+    world.post(path, deployment("nginx")).await;
+    world.until(&item, is_complete).await;
+    let uids = |pods: Value| -> Vec<Value> {
+        let pods = pods["items"].as_array().cloned().unwrap_or_default();
+        pods.iter().map(|pod| pod["metadata"]["uid"].clone()).collect()
+    };
+    let before = uids(world.get("/api/v1/namespaces/default/pods").await.1);
+    world.delete(&format!("{item}?propagationPolicy=Orphan")).await;
+    world.until(&item, |status, _| status == 404).await;
+    world.post(path, deployment("nginx")).await;
+    world.until(&item, is_complete).await;
+    assert_eq!(uids(world.get("/api/v1/namespaces/default/pods").await.1), before);
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,7 +22,7 @@ use std::{
     panic,
     path::Path,
     sync::{
-        Mutex,
+        LazyLock, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     thread,
@@ -36,10 +36,13 @@ const SEEDS: Range<u64> = 0..100;
 /// Failing seeds after which the rest is not tried.
 const FAILURES_MAX: usize = 5;
 
-/// The CustomResourceDefinition, as it is installed.
+/// The CustomResourceDefinition, as it is installed. Read once, not for each history.
 pub fn crd() -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/crd/mywebservers.yaml");
-    yaml_serde::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    static CRD: LazyLock<Value> = LazyLock::new(|| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/crd/mywebservers.yaml");
+        yaml_serde::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    });
+    CRD.clone()
 }
 
 /// Not with `eprintln`, of which the test harness shows nothing where a test succeeds.
