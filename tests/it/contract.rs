@@ -261,21 +261,12 @@ impl Wire {
 
     /// Sends all requests of a story, and returns the answers, made comparable.
     async fn tell(self: &Arc<Self>, story: &str) -> Vec<Answer> {
-        let text = fs::read_to_string(file(story)).unwrap();
         if story != PRELUDE {
-            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": story}});
-            let request = self.http.post(format!("{}/api/v1/namespaces", self.url)).bearer_auth(&self.token);
-            let made = request
-                .header(header::CONTENT_TYPE, "application/json")
-                .body(namespace.to_string())
-                .send()
-                .await
-                .unwrap();
-            assert_eq!(made.status(), 201, "{story}");
+            self.make_namespace(story).await;
         }
+        let (_, steps) = parse(&fs::read_to_string(file(story)).unwrap());
         let mut known = Known::default();
         let mut answers = Vec::new();
-        let (_, steps) = parse(&text);
         let mut rest = &steps[..];
         while !rest.is_empty() {
             // Reads do not disturb each other, so they need not wait for each other either.
@@ -283,15 +274,7 @@ impl Wire {
                 step.method == Method::GET && step.until.is_none() && filled(&step.path, &known).is_some()
             };
             let (now, later) = rest.split_at(rest.iter().take_while(is_read).count().max(1));
-            let (local, mut asked) = (LocalSet::new(), JoinSet::new());
-            for (index, step) in now.iter().cloned().enumerate() {
-                let (wire, known) = (Arc::clone(self), known.clone());
-                let ask = async move { (index, wire.take(&step, &known).await) };
-                asked.spawn_local_on(ask, &local);
-            }
-            let mut answered = local.run_until(asked.join_all()).await;
-            answered.sort_by_key(|(index, _)| *index);
-            for (step, (_, answer)) in now.iter().zip(answered) {
+            for (step, answer) in now.iter().zip(self.ask(now, &known).await) {
                 if let (Some(name), Some(document)) = (&step.name, answer.body.first()) {
                     known.insert(name.clone(), document.clone());
                 }
@@ -309,6 +292,26 @@ impl Wire {
         }
         normal::normalise(&mut answers);
         answers
+    }
+
+    async fn make_namespace(&self, name: &str) {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        let request = self.http.post(format!("{}/api/v1/namespaces", self.url)).bearer_auth(&self.token);
+        let request = request.header(header::CONTENT_TYPE, "application/json").body(namespace.to_string());
+        assert_eq!(request.send().await.unwrap().status(), 201, "{name}");
+    }
+
+    /// Sends requests, all at once, and returns the answers in the order of the requests.
+    async fn ask(self: &Arc<Self>, steps: &[Step], known: &Known) -> Vec<Answer> {
+        let (local, mut asked) = (LocalSet::new(), JoinSet::new());
+        for (index, step) in steps.iter().cloned().enumerate() {
+            let (wire, known) = (Arc::clone(self), known.clone());
+            let ask = async move { (index, wire.take(&step, &known).await) };
+            asked.spawn_local_on(ask, &local);
+        }
+        let mut answered = local.run_until(asked.join_all()).await;
+        answered.sort_by_key(|(index, _)| *index);
+        answered.into_iter().map(|(_, answer)| answer).collect()
     }
 
     /// Sends a request until its answer is the one that it waits for.
