@@ -48,12 +48,10 @@ const REQUESTS_PER_MINUTE_MAX: usize = 200;
 /// three watches end every few minutes.
 const QUIET_REQUESTS_PER_MINUTE_MAX: usize = 24;
 
-/// A history goes back to its backup only where so many versions came since, and once nothing was wrong for so long that
-/// every watch is open; and then nobody does anything for a while. Whoever asks whether the server has come as far as it
-/// had is told no for three seconds, and in these the server must not come so far again, or nobody could tell.
-const RESTORE_VERSIONS_MIN: u64 = 200;
-const CALM_BEFORE_RESTORE: Duration = Duration::from_secs(130);
-const CALM_AFTER_RESTORE: Duration = Duration::from_secs(10);
+/// Before a restore: until every watch is open, whatever it had to back off; and then as long until each has had a bookmark.
+const CALM: Duration = Duration::from_secs(65);
+/// Until every watch has asked whether the server has come as far as it had, and was told no, which takes it 3 s.
+const CALM_AFTER_RESTORE: Duration = Duration::from_secs(6);
 /// Holds back a deletion until somebody takes it off.
 const FINALIZER: &str = "example.com/hold";
 
@@ -105,7 +103,7 @@ struct History {
     /// Whether the CRD lets specs in that do not decode.
     is_loose: bool,
     /// The version at the last backup.
-    backup: Option<u64>,
+    backup: u64,
 }
 
 /// Runs an operator, and a new one after each that is killed. Runs until dropped.
@@ -192,7 +190,7 @@ impl History {
             lists: if random.bool() { Lists::Paged } else { Lists::Streaming },
             workers: random.usize(1..4),
             is_loose: random.bool(),
-            backup: None,
+            backup: 0,
             random,
         };
         history.live().await
@@ -201,6 +199,7 @@ impl History {
     async fn live(mut self) -> Outcome {
         let began = Instant::now();
         self.install().await;
+        self.back_up().await;
         let current = Arc::default();
         let (lists, workers) = (self.lists, self.workers);
         let keep = keep(Arc::clone(&self.network), lists, workers, self.random.fork(), Arc::clone(&current));
@@ -264,6 +263,29 @@ impl History {
         let Some(finalizers) = object["metadata"]["finalizers"].as_array() else { return };
         let left: Vec<_> = finalizers.iter().filter(|finalizer| **finalizer != FINALIZER).collect();
         self.patch(path, &json!({"metadata": {"finalizers": left}})).await;
+    }
+
+    async fn back_up(&mut self) {
+        self.network.server.fault(Fault::Backup);
+        self.backup = self.version().await;
+    }
+
+    /// A server that has overtaken what the operator had heard, before that asks, uses the same versions for something
+    /// else, and nothing can tell: a limit that has its name, and that ends with the operator.
+    async fn restore(&self) {
+        self.calm("calm, for a restore");
+        self.network.cut();
+        sleep(CALM).await;
+        let heard = self.version().await;
+        sleep(CALM).await;
+        self.network.say("trouble", &format!("back to {}, after {heard} was heard", self.backup));
+        self.network.cut();
+        self.network.server.fault(Fault::Restore);
+        sleep(CALM_AFTER_RESTORE).await;
+        if self.version().await >= heard {
+            self.network.say("trouble", "overtaken");
+            self.network.killed.notify_one();
+        }
     }
 
     /// The latest version of anything.
@@ -463,7 +485,7 @@ impl History {
         use Trouble::*;
         let troubles = [
             Server, Server, Server, Server, Server, Server, EndFaults, EndFaults, EndFaults, Restart, Cut,
-            Fair, Fair, Foul, Foul, Foul, Down, Kill, Kill, Kill, Stop, Backup, Restore, Restore,
+            Fair, Fair, Foul, Foul, Foul, Down, Kill, Kill, Kill, Stop, Backup, Backup, Restore, Restore,
         ];
         let trouble = self.random.choice(troubles).unwrap();
         let network = Arc::clone(&self.network);
@@ -501,24 +523,8 @@ impl History {
                 network.plan_kill(Some(network::Kill { writes: self.random.u32(1..6), when }));
             }
             Stop => network.stopped.notify_waiters(),
-            Backup => {
-                network.server.fault(Fault::Backup);
-                self.backup = Some(self.version().await);
-            }
-            // Without the calm, and with a small backlog, the server could overtake what the operator has heard before
-            // that asks; then versions mean something else, and nothing tells: that is named as a limit, and not drawn.
-            Restore => {
-                let Some(backup) = self.backup else { return };
-                if self.version().await < backup + RESTORE_VERSIONS_MIN {
-                    return;
-                }
-                self.calm("calm, for a restore");
-                sleep(CALM_BEFORE_RESTORE).await;
-                network.say("trouble", &format!("back to {backup}"));
-                network.cut();
-                network.server.fault(Fault::Restore);
-                sleep(CALM_AFTER_RESTORE).await;
-            }
+            Backup => self.back_up().await,
+            Restore => self.restore().await,
         }
     }
 }
