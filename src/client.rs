@@ -274,7 +274,7 @@ impl Client {
         self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)
     }
 
-    /// Reads one page of a list.
+    /// Reads one page of a list. Repeats nothing but a 401.
     pub async fn list_page<K: Resource>(&self, scope: &Scope, page: &Page<'_>) -> Result<List<K>, Error> {
         let wrong = |cause: Cause| cause.about("list", several::<K>(scope));
         let path = collection::<K>(scope.namespace.as_deref()).map_err(wrong)?;
@@ -294,7 +294,10 @@ impl Client {
             request.query.push(("resourceVersionMatch", "NotOlderThan".to_owned()));
         }
         let bytes_max = if page.limit > 0 { PAGE_BYTES_MAX } else { LIST_BYTES_MAX };
-        let Answer { headers, body, .. } = self.transport.call(&request, bytes_max).await.map_err(wrong)?;
+        // Whoever lists to watch knows better when to come back.
+        let deadline = self.transport.config().request_timeout;
+        let answer = self.transport.call_once(&request, bytes_max, deadline).await;
+        let Answer { headers, body, .. } = answer.map_err(wrong)?;
         List::from_json(&body)
             .map_err(|error| wrong(not_json(&request.path, &headers, &body, "a list", &error)))
     }

@@ -26,7 +26,7 @@ mod health;
 #[cfg(test)]
 mod tests;
 
-use std::{pin::pin, time::Duration};
+use std::{cmp::Ordering, pin::pin, time::Duration};
 
 use smol_str::SmolStr;
 use tokio::time::Instant;
@@ -35,7 +35,7 @@ use tracing::{debug, trace};
 use crate::{
     backoff::Backoff,
     client::{Body, Client, Error, Liveness, Page, WatchFrom, WatchMode},
-    resource::{Resource, Scope, Status, list::List},
+    resource::{Meta, Resource, Scope, Status, compare_versions, list::List},
     store::Store,
 };
 use decode::{Lines, WatchEvent};
@@ -121,6 +121,8 @@ enum Freshness {
 pub enum Request<'a> {
     /// Get one page of a list.
     List(Page<'a>),
+    /// Ask how far the server has come.
+    Check,
     /// Open a watch.
     Watch(WatchFrom<'a>),
 }
@@ -200,9 +202,7 @@ impl Machine {
             State::Following => {
                 Request::Watch(WatchFrom { version: &self.version, timeout_secs, mode: WatchMode::Changes })
             }
-            State::Checking => {
-                Request::List(Page { version: Some(&self.version), continue_token: "", limit: 1 })
-            }
+            State::Checking => Request::Check,
         }
     }
 
@@ -222,10 +222,13 @@ impl Machine {
         let its_end = Duration::from_secs(timeout_secs.into()) + TIMEOUT_GRACE;
         match self.state {
             State::Streaming { .. } => INITIAL_EVENTS_SILENCE,
-            State::Listing { .. } | State::Following | State::Checking if self.is_armed => {
-                BOOKMARK_SILENCE.min(its_end)
+            State::Listing { .. } | State::Following | State::Checking => {
+                if self.is_armed {
+                    BOOKMARK_SILENCE.min(its_end)
+                } else {
+                    its_end
+                }
             }
-            State::Listing { .. } | State::Following | State::Checking => its_end,
         }
     }
 
@@ -233,15 +236,7 @@ impl Machine {
     ///
     /// Returns how the list ends, where the page leads nowhere.
     pub fn page<K: Resource>(&mut self, page: List<K>, store: &Store<K>) -> Option<How> {
-        let continue_token = match &mut self.state {
-            State::Listing { continue_token, .. } => continue_token,
-            // That there is an answer says all; what is in it, the watch will tell.
-            State::Checking => {
-                self.state = State::Following;
-                return None;
-            }
-            State::Streaming { .. } | State::Following => return None,
-        };
+        let State::Listing { continue_token, .. } = &mut self.state else { return None };
         // Or a server that says the same for ever would be asked for ever.
         let leads_nowhere = *continue_token == page.continue_token || page.items.is_empty();
         if leads_nowhere && !page.continue_token.is_empty() {
@@ -254,6 +249,17 @@ impl Machine {
             self.list_is_complete(page.version, store);
         }
         None
+    }
+
+    /// The server has come to this version.
+    pub fn checked(&mut self, version: &str) {
+        self.state = if compare_versions(version, &self.version) == Some(Ordering::Less) {
+            // Restored from a backup. A page says its version before its objects are taken in, so that they are known to
+            // overwrite; a streaming list says it only at its end.
+            State::start(Lists::Paged, Freshness::MostRecent)
+        } else {
+            State::Following
+        };
     }
 
     /// A line of a watch has come. The one place where it matters whether it says ADDED, MODIFIED or DELETED.
@@ -311,30 +317,19 @@ impl Machine {
         let was_very_short = lasted < VERY_SHORT && self.lines == 0;
         let mut at_least = Duration::ZERO;
         let is_failure = match (&self.state, how) {
-            (State::Following, How::Clean) => {
-                // With a line it has told that it knows our version.
-                if self.lines == 0 {
+            (State::Following, How::Clean | How::Cut | How::Silent) => {
+                // A clean end after a line has told that the server knows our version.
+                if how != How::Clean || self.lines == 0 {
                     self.state = State::Checking;
                 }
                 was_very_short
             }
-            (State::Following, How::Cut) => {
-                self.state = State::Checking;
-                was_very_short
-            }
-            (State::Following, How::Silent) => {
-                self.state = State::Checking;
-                false
-            }
             (_, How::Expired) => self.list_after_expiry(),
             (
-                State::Listing { at: Freshness::NotOlder, .. }
-                | State::Streaming { at: Freshness::NotOlder }
-                | State::Checking,
+                State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder },
                 How::TooNew,
             ) => {
-                // The server was restored from a backup. A page says its version before its objects are taken in, so
-                // that they are known to overwrite; a streaming list says it only at its end.
+                // Restored from a backup: see [`Machine::checked`].
                 self.state = State::start(Lists::Paged, Freshness::MostRecent);
                 false
             }
@@ -343,18 +338,24 @@ impl Machine {
                 self.list(Freshness::MostRecent);
                 false
             }
-            // Nothing was said against our version: ask again.
-            (
-                State::Following | State::Checking,
-                How::Unreachable | How::Refused { code: 401 | 403 | 404 | 429 | 500.., .. },
-            ) => {
+            // Nothing was said against what we ask for: ask again.
+            (State::Following, _) if how.may_pass() => {
                 self.state = State::Checking;
                 true
             }
-            (State::Following | State::Checking, _) => {
+            (State::Following, _) => {
                 self.list(Freshness::NotOlder);
                 true
             }
+            // Without the version, which is all that one server may know how to read and another not.
+            (
+                State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder },
+                How::Unsupported | How::Refused { .. },
+            ) if !how.may_pass() => {
+                self.list(Freshness::MostRecent);
+                true
+            }
+            (State::Checking, _) => true,
             (State::Listing { at, .. } | State::Streaming { at }, _) => {
                 self.list(*at);
                 true
@@ -409,6 +410,13 @@ impl State {
     }
 }
 
+impl How {
+    /// The same request may have another answer later.
+    fn may_pass(self) -> bool {
+        matches!(self, How::Unreachable | How::Refused { code: 401 | 403 | 404 | 429 | 500.., .. })
+    }
+}
+
 impl From<&Status> for How {
     fn from(status: &Status) -> How {
         if status.is_expired() {
@@ -453,6 +461,19 @@ pub async fn watch<K: Resource>(
                         health.well();
                         let Some(how) = machine.page(page, store) else { continue };
                         End { how, problem: "a page of a list leads to no other page".to_owned() }
+                    }
+                    Err(error) => End::refused::<K>(&error),
+                }
+            }
+            Request::Check => {
+                health.within(LIST_LIMIT);
+                // Of any labels: to find one with ours, the server might have to look at all.
+                let scope = Scope { labels: String::new(), ..scope.clone() };
+                let one = Page { version: None, continue_token: "", limit: 1 };
+                match client.list_page::<Meta<K>>(&scope, &one).await {
+                    Ok(page) => {
+                        machine.checked(&page.version);
+                        continue;
                     }
                     Err(error) => End::refused::<K>(&error),
                 }

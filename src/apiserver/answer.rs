@@ -175,6 +175,11 @@ pub(super) async fn answer(server: &Arc<Server>, request: &Request) -> Answer {
         return fixed(server, request).unwrap_or_else(Answer::refused);
     };
     let mut answer = resource(server, request, &path).await.unwrap_or_else(Answer::refused);
+    if let (Content::Json(status), 400.., Ok(Accept::Yaml)) =
+        (&answer.content, answer.status, request.accept())
+    {
+        answer.content = Content::Yaml(status.clone());
+    }
     let storage = server.storage();
     let kind = storage.kinds.get(&path.group, &path.version, &path.plural);
     answer.warnings.extend(kind.and_then(|kind| kind.deprecation()).map(str::to_owned));

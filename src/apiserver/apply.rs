@@ -253,7 +253,7 @@ fn strip(fields: &mut Fields) {
 fn blank(kind: &Kind) -> Value {
     let mut blank = json!({"metadata": {}});
     if let Rules::BuiltIn(_) = kind.rules {
-        blank["spec"] = match kind.kind.as_str() {
+        let spec = match kind.kind.as_str() {
             "Deployment" | "ReplicaSet" => {
                 json!({"selector": null, "strategy": {}, "template": {"metadata": {}, "spec": {"containers": null}}})
             }
@@ -265,6 +265,10 @@ fn blank(kind: &Kind) -> Value {
             "Node" | "Lease" => json!({}),
             _ => Value::Null,
         };
+        // A ConfigMap has none, and whoever applies one is not to be warned of it.
+        if !spec.is_null() {
+            blank["spec"] = spec;
+        }
         if kind.kind == "Event" {
             blank = json!({"metadata": {}, "source": {}, "reportingComponent": "", "reportingInstance": "",
                 "firstTimestamp": null, "lastTimestamp": null, "eventTime": null});

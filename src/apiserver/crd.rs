@@ -47,7 +47,8 @@ pub(super) struct Column {
 
 impl Custom {
     pub(super) fn cells(&self, object: &Value, clock: &Clock) -> Vec<Value> {
-        let mut cells = vec![object["metadata"]["name"].clone()];
+        // A bookmark has none.
+        let mut cells = vec![object["metadata"]["name"].as_str().unwrap_or_default().into()];
         for column in &self.columns {
             let value = at_path(object, &column.path).cloned().unwrap_or_default();
             // A date is sent as an age, which kubectl prints as it is.

@@ -110,7 +110,7 @@ impl Form {
             return self.event(kind, object, first);
         }
         let columns = columns(kind);
-        let cells = vec![Value::Null; columns.len()];
+        let cells = kind.cells(&object, &self.clock);
         json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1",
             "metadata": {"resourceVersion": revision.to_string()},
             "columnDefinitions": if first { columns.into() } else { Value::Null },

@@ -100,6 +100,11 @@ impl Options {
             (None | Some(false), Version::Number(_)) => Initial::Changes,
             (Some(false), Version::Unset | Version::Any) => Initial::Now,
         };
+        // What there is comes as of a streaming list, which has no pages.
+        if initial == Initial::State && !query.text("continue").is_empty() {
+            let text = "resourceVersionMatch is forbidden when continue is provided";
+            return Err(invalid_options(vec![Cause::forbidden("resourceVersionMatch", text)]));
+        }
         let timeout = match query.number("timeoutSeconds")? {
             None | Some(0) => {
                 let secs = TIMEOUT_SECS_MIN + fastrand::u64(..TIMEOUT_SECS_MIN);

@@ -2,7 +2,8 @@
 
 use std::{
     collections::HashMap,
-    fs, io,
+    fs::{self, File},
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -75,11 +76,11 @@ fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn read_file(path: &Path, manifests: &mut Vec<Manifest>) -> Result<(), Failure> {
-    let length = fs::metadata(path).map_err(|error| unreadable(path, &error))?.len();
-    if length > FILE_BYTES_MAX {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
+    if read.map_err(|error| unreadable(path, &error))? as u64 > FILE_BYTES_MAX {
         return Err(Failure::Usage(format!("{}: larger than {FILE_BYTES_MAX} bytes", path.display())));
     }
-    let text = fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
     for (index, document) in yaml_serde::Deserializer::from_str(&text).enumerate() {
         let from = format!("{}, document {}", path.display(), index + 1);
         let object = Value::deserialize(document);

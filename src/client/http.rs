@@ -173,11 +173,11 @@ impl Transport {
             credentials: Credentials::new(login),
             connections: Mutex::new(Checked { connections, at: Some(Instant::now()) }),
             warned: Mutex::new(HashSet::new()),
-            speaks_http2: AtomicBool::new(false),
+            speaks_http2: AtomicBool::new(true),
         })
     }
 
-    /// How a dead connection shows, as far as is known: before the first answer nobody asks it.
+    /// How a dead connection shows. Before the first answer it is taken for one of HTTP/2, as nearly all are.
     pub(super) fn liveness(&self) -> Liveness {
         if self.speaks_http2.load(Ordering::Relaxed) { Liveness::Asked } else { Liveness::Unasked }
     }
@@ -186,32 +186,46 @@ impl Transport {
         &self.config
     }
 
-    /// Sends a request and reads the whole answer, of at most `bytes_max`. Repeats it where that is safe.
+    /// Sends a request and reads the whole answer, of at most `bytes_max`. Repeats it where that is safe and within its
+    /// deadline, or whoever waits would hear of no trouble meanwhile.
     pub(super) async fn call(&self, request: &Request, bytes_max: usize) -> Result<Answer, Cause> {
-        let deadline = self.config.request_timeout;
         let begun = Instant::now();
-        let mut renewed = false;
         let mut repeats = 0;
         loop {
-            let credential = self.credentials.current().await.map_err(Cause::Other)?;
-            let attempt = timeout(deadline, self.answer(request, bytes_max, &credential));
-            let cause = match attempt.await {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(cause)) => cause,
-                Err(_) => self.late(),
+            let left = self.config.request_timeout.saturating_sub(begun.elapsed());
+            let cause = match self.call_once(request, bytes_max, left).await {
+                Ok(answer) => return Ok(answer),
+                Err(cause) => cause,
             };
-            if !renewed && self.renews(&credential, &cause).await? {
-                renewed = true;
-                continue;
-            }
             let Some(pause) = pause(&request.method, &cause, repeats) else { return Err(cause) };
-            // Each attempt may hang until it is given up, and whoever waits would hear of no trouble meanwhile.
-            if begun.elapsed() + pause > deadline {
+            if begun.elapsed() + pause >= self.config.request_timeout {
                 return Err(cause);
             }
             debug!(method = %request.method, path = request.path, %cause, ?pause, "sent again");
             sleep(pause).await;
             repeats += 1;
+        }
+    }
+
+    /// The same, but repeats nothing but a 401: for those who have a backoff of their own.
+    pub(super) async fn call_once(
+        &self,
+        request: &Request,
+        bytes_max: usize,
+        deadline: Duration,
+    ) -> Result<Answer, Cause> {
+        let mut renewed = false;
+        loop {
+            let credential = self.credentials.current().await.map_err(Cause::Other)?;
+            let cause = match timeout(deadline, self.answer(request, bytes_max, &credential)).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(cause)) => cause,
+                Err(_) => self.late(),
+            };
+            if renewed || !self.renews(&credential, &cause).await? {
+                return Err(cause);
+            }
+            renewed = true;
         }
     }
 

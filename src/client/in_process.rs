@@ -44,7 +44,11 @@ pub(super) async fn send(
     // Ours are whole, never streams.
     let request = request.map(|body| Bytes::copy_from_slice(body.as_bytes().unwrap_or_default()));
     match server.answer(request).await {
-        Ok(answer) => Ok(answer.map(|body| reqwest::Body::wrap(Exclusive(Mutex::new(body)))).into()),
+        Ok(mut answer) => {
+            // As nearly all servers: one that is dead shows by its silence.
+            *answer.version_mut() = http::Version::HTTP_2;
+            Ok(answer.map(|body| reqwest::Body::wrap(Exclusive(Mutex::new(body)))).into())
+        }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             Err(Cause::Unreachable(error.to_string()))
         }

@@ -51,8 +51,8 @@ const PORT: &str = "http";
 /// a child of ours. Under a minute, as promised.
 const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
 
-/// The same correction so many times without a pause is a fight: another controller wants what we do not. It is given
-/// up until the pause is over, so that the two of them do not write without end.
+/// The same correction so many times without a pause is a fight: another controller changes or deletes what we want. It
+/// is given up until the pause is over, so that the two of them do not write without end.
 const FIGHT_ROUNDS: u32 = 5;
 /// How long after the last correction the next one is tried.
 const FIGHT_PAUSE: Duration = Duration::from_secs(120);
@@ -328,11 +328,18 @@ impl MyWebservers {
         if let Some(live) = children.get(&key) {
             return self.mend(web, desired, live, done).await;
         }
+        let child = format!("{} {}", K::KIND, key.name);
+        let is_drift = web.is_observed();
+        let correction = correction(web, &child);
+        if is_drift && self.fights.is_on(&correction) {
+            let error = Error::new("keep", child, "somebody else keeps deleting it; backing off");
+            return Child::Failed { error, live: None };
+        }
         match self.cluster.create(desired).await {
             Ok(created) => {
-                let child = format!("{} {}", K::KIND, key.name);
-                if web.is_observed() {
+                if is_drift {
                     info!(key = %web.key(), child, "made anew");
+                    self.fights.corrected(correction);
                     done.restored.push(child);
                 } else {
                     done.created.push(child);
@@ -375,7 +382,7 @@ impl MyWebservers {
         let paths: Vec<_> = operations.iter().filter_map(|operation| operation["path"].as_str()).collect();
         let change = format!("{} {} at {}", K::KIND, live.metadata().name, paths.join(" "));
         let is_drift = web.is_observed();
-        let correction = format!("{}: {change}", web.key());
+        let correction = correction(web, &change);
         if is_drift && self.fights.is_on(&correction) {
             let error = Error::new("keep", change, "somebody else keeps changing it back; backing off");
             return Child::Failed { error, live: Some(live) };
@@ -447,6 +454,11 @@ impl MyWebservers {
 enum News {
     None,
     Written,
+}
+
+/// What a fight is about. A spec that was changed is none yet, and its author need not wait for the end of another.
+fn correction(web: &MyWebserver, change: &str) -> String {
+    format!("{} at generation {}: {change}", web.metadata.uid, web.metadata.generation)
 }
 
 /// How often the same correction was made lately.

@@ -56,17 +56,15 @@ impl Bench {
             Request::List(Page { version, continue_token, limit }) => {
                 format!("list version={} continue={continue_token} limit={limit}", version.unwrap_or("-"))
             }
+            Request::Check => "check".to_owned(),
             Request::Watch(WatchFrom { version, mode, .. }) => format!("watch {version} {mode:?}"),
         }
     }
 
     /// The next request but one, where the next asks whether the server has come as far as we have. It has.
     fn after_a_check(&mut self) -> String {
-        let check = self.request();
-        let is_check = check.starts_with("list version=") && check.ends_with(" continue= limit=1");
-        assert!(is_check, "{check}");
-        // Other than what we know, and not to be taken in.
-        self.page("999", "more", &[("other", "9", "998")]);
+        assert_eq!(self.request(), "check");
+        self.machine.checked("999");
         self.request()
     }
 
@@ -239,20 +237,17 @@ fn a_server_out_of_sight_or_silent_is_asked_whether_it_has_come_as_far_as_we_hav
     for how in [How::Clean, How::Cut, How::Silent, How::Unreachable] {
         let mut bench = Bench::following();
         bench.machine.end(how, 5 * MINUTE);
-        assert_eq!(bench.request(), "list version=100 continue= limit=1", "{how:?}");
-        // It is not there yet, or not ready.
-        for how in [How::Unreachable, How::Refused { code: 429, retry_after: None }] {
+        assert_eq!(bench.request(), "check", "{how:?}");
+        // It is not there yet, or not ready, or will have nothing of it.
+        for how in
+            [How::Unreachable, How::Refused { code: 429, retry_after: None }, How::Unsupported, How::Garbled]
+        {
             assert!(is_backoff(bench.machine.end(how, BLINK)));
-            assert_eq!(bench.request(), "list version=100 continue= limit=1", "{how:?}");
+            assert_eq!(bench.request(), "check", "{how:?}");
         }
-        assert_eq!(bench.machine.end(How::TooNew, BLINK), Pause::None);
+        bench.machine.checked("99");
         assert_eq!(bench.request(), "list version=- continue= limit=100", "{how:?}");
     }
-    let mut bench = Bench::following();
-    bench.machine.end(How::Cut, MINUTE);
-    bench.request();
-    bench.machine.end(How::Expired, BLINK);
-    assert_eq!(bench.request(), "list version=100 continue= limit=100", "no page of one");
 }
 
 #[test]
@@ -279,6 +274,9 @@ fn a_refusal_that_may_pass_keeps_the_version_and_any_other_lists_again() {
         let mut bench = Bench::following();
         assert!(is_backoff(bench.machine.end(refused(code), BLINK)), "{code}");
         assert_eq!(bench.request(), "list version=100 continue= limit=100", "{code}");
+        // The version can be what is wrong about that one too.
+        assert!(is_backoff(bench.machine.end(refused(code), BLINK)), "{code}");
+        assert_eq!(bench.request(), "list version=- continue= limit=100", "{code}");
     }
 }
 

@@ -35,14 +35,17 @@
 mod differences;
 mod normal;
 
-use std::{collections::BTreeMap, env, fmt::Write as _, fs, path::PathBuf};
+use std::{collections::BTreeMap, env, fmt::Write as _, fs, path::PathBuf, sync::Arc};
 
 use http::Method;
 use listwatch::apiserver::{ApiServer, Options};
 use reqwest::{Certificate, header};
 use serde_json::{Deserializer, Value, json};
 use similar::TextDiff;
-use tokio::sync::OnceCell;
+use tokio::{
+    sync::OnceCell,
+    task::{JoinSet, LocalSet},
+};
 
 use crate::{
     hands::eventually,
@@ -63,6 +66,7 @@ macro_rules! stories {
 }
 
 stories! {
+    applying
     collecting
     crds
     creating
@@ -104,6 +108,7 @@ fn file(story: &str) -> PathBuf {
 }
 
 /// A request, as it stands in the file, and the answer to it.
+#[derive(Clone)]
 struct Step {
     /// From `###` to the last line of the body.
     text: String,
@@ -226,16 +231,17 @@ struct Wire {
 }
 
 impl Wire {
-    fn new(url: String, ca_pem: &str, token: &str, embedded: Option<ApiServer>) -> Wire {
+    fn new(url: String, ca_pem: &str, token: &str, embedded: Option<ApiServer>) -> Arc<Wire> {
         // A second call fails, and does not matter.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let ca = Certificate::from_pem(ca_pem.as_bytes()).unwrap();
         let builder = reqwest::Client::builder().tls_certs_only([ca]).user_agent("contract/1");
-        Wire { http: builder.build().unwrap(), url, token: token.to_owned(), _embedded: embedded }
+        let http = builder.build().unwrap();
+        Arc::new(Wire { http, url, token: token.to_owned(), _embedded: embedded })
     }
 
     /// Our own, with the prelude told.
-    async fn embedded(story: &str) -> Wire {
+    async fn embedded(story: &str) -> Arc<Wire> {
         let controllers = fs::read_to_string(file(story)).unwrap().contains("\n# @controllers\n");
         let server = ApiServer::start(Options { controllers, ..Options::default() }).await.unwrap();
         let (url, ca_pem, token) = (server.url(), server.ca_pem().to_owned(), server.token().to_owned());
@@ -245,7 +251,7 @@ impl Wire {
     }
 
     /// The one that all tests share, with the prelude told.
-    async fn real() -> Wire {
+    async fn real() -> Arc<Wire> {
         static TOLD: OnceCell<()> = OnceCell::const_new();
         let plane = Plane::shared().await;
         let wire = Wire::new(plane.url(), &plane.ca_pem(), "admin", None);
@@ -254,28 +260,27 @@ impl Wire {
     }
 
     /// Sends all requests of a story, and returns the answers, made comparable.
-    async fn tell(&self, story: &str) -> Vec<Answer> {
-        let text = fs::read_to_string(file(story)).unwrap();
+    async fn tell(self: &Arc<Self>, story: &str) -> Vec<Answer> {
         if story != PRELUDE {
-            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": story}});
-            let request = self.http.post(format!("{}/api/v1/namespaces", self.url)).bearer_auth(&self.token);
-            let made = request
-                .header(header::CONTENT_TYPE, "application/json")
-                .body(namespace.to_string())
-                .send()
-                .await
-                .unwrap();
-            assert_eq!(made.status(), 201, "{story}");
+            self.make_namespace(story).await;
         }
-        let mut known = BTreeMap::new();
+        let (_, steps) = parse(&fs::read_to_string(file(story)).unwrap());
+        let mut known = Known::default();
         let mut answers = Vec::new();
-        let (_, steps) = parse(&text);
-        for step in &steps {
-            let answer = self.take(step, &known).await;
-            if let (Some(name), Some(document)) = (&step.name, answer.body.first()) {
-                known.insert(name.clone(), document.clone());
+        let mut rest = &steps[..];
+        while !rest.is_empty() {
+            // Reads do not disturb each other, so they need not wait for each other either.
+            let is_read = |step: &&Step| {
+                step.method == Method::GET && step.until.is_none() && filled(&step.path, &known).is_some()
+            };
+            let (now, later) = rest.split_at(rest.iter().take_while(is_read).count().max(1));
+            for (step, answer) in now.iter().zip(self.ask(now, &known).await) {
+                if let (Some(name), Some(document)) = (&step.name, answer.body.first()) {
+                    known.insert(name.clone(), document.clone());
+                }
+                answers.push(answer);
             }
-            answers.push(answer);
+            rest = later;
         }
         for (step, answer) in steps.iter().zip(&mut answers) {
             if !step.shows_managed_fields {
@@ -289,8 +294,28 @@ impl Wire {
         answers
     }
 
+    async fn make_namespace(&self, name: &str) {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        let request = self.http.post(format!("{}/api/v1/namespaces", self.url)).bearer_auth(&self.token);
+        let request = request.header(header::CONTENT_TYPE, "application/json").body(namespace.to_string());
+        assert_eq!(request.send().await.unwrap().status(), 201, "{name}");
+    }
+
+    /// Sends requests, all at once, and returns the answers in the order of the requests.
+    async fn ask(self: &Arc<Self>, steps: &[Step], known: &Known) -> Vec<Answer> {
+        let (local, mut asked) = (LocalSet::new(), JoinSet::new());
+        for (index, step) in steps.iter().cloned().enumerate() {
+            let (wire, known) = (Arc::clone(self), known.clone());
+            let ask = async move { (index, wire.take(&step, &known).await) };
+            asked.spawn_local_on(ask, &local);
+        }
+        let mut answered = local.run_until(asked.join_all()).await;
+        answered.sort_by_key(|(index, _)| *index);
+        answered.into_iter().map(|(_, answer)| answer).collect()
+    }
+
     /// Sends a request until its answer is the one that it waits for.
-    async fn take(&self, step: &Step, known: &BTreeMap<String, Value>) -> Answer {
+    async fn take(&self, step: &Step, known: &Known) -> Answer {
         let what = format!("the answer to {:?}", step.title);
         eventually(&what, async || {
             let sent = tokio::time::timeout(PATIENCE, self.send(step, known)).await;
@@ -305,22 +330,24 @@ impl Wire {
         .await
     }
 
-    async fn send(&self, step: &Step, known: &BTreeMap<String, Value>) -> Answer {
-        let url = format!("{}{}", self.url, filled(&step.path, known));
+    async fn send(&self, step: &Step, known: &Known) -> Answer {
+        let filled =
+            |text: &str| filled(text, known).unwrap_or_else(|| panic!("{}: no such name", step.title));
+        let url = format!("{}{}", self.url, filled(&step.path));
         let mut request = self.http.request(step.method.clone(), url);
         let has = |name: &str| step.headers.iter().any(|(of, _)| of == name);
         if !has("authorization") {
             request = request.bearer_auth(&self.token);
         }
         if !step.body.is_empty() {
-            request = request.body(filled(&step.body, known));
+            request = request.body(filled(&step.body));
             if !has("content-type") {
                 request = request.header(header::CONTENT_TYPE, "application/json");
             }
         }
         // One without a value is not sent, nor is its default.
         for (name, value) in step.headers.iter().filter(|(_, value)| !value.is_empty()) {
-            request = request.header(name, filled(value, known));
+            request = request.header(name, filled(value));
         }
         let mut answer = match request.send().await {
             Ok(answer) => answer,
@@ -350,14 +377,17 @@ impl Wire {
     }
 }
 
-/// With `{{name.path.of.a.value}}` replaced by what an earlier request was answered.
-fn filled(text: &str, known: &BTreeMap<String, Value>) -> String {
+/// The answers that have a name.
+type Known = BTreeMap<String, Value>;
+
+/// With `{{name.path.of.a.value}}` replaced by what an earlier request was answered, if it was.
+fn filled(text: &str, known: &Known) -> Option<String> {
     let mut filled = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("{{") {
         let (path, after) = after.split_once("}}").unwrap();
         let (name, path) = path.split_once('.').unwrap();
-        let document = known.get(name).unwrap_or_else(|| panic!("no request has the name {name}"));
+        let document = known.get(name)?;
         let pointer = format!("/{}", path.replace('.', "/"));
         let value = document.pointer(&pointer).unwrap_or(&Value::Null);
         filled.push_str(before);
@@ -367,7 +397,7 @@ fn filled(text: &str, known: &BTreeMap<String, Value>) -> String {
         }
         rest = after;
     }
-    filled + rest
+    Some(filled + rest)
 }
 
 /// Tells a story on both servers. Theirs may be written into it; ours is only compared.

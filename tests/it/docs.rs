@@ -7,7 +7,7 @@ use std::{fs, path::Path};
 fn every_test_that_a_page_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = 0;
-    for page in ["README.md", "docs/reliability.md", "docs/performance.md"] {
+    for page in ["README.md", "docs/reliability.md", "docs/apiserver.md", "docs/performance.md"] {
         let page = root.join(page);
         let text = fs::read_to_string(&page).unwrap();
         for link in text.split("[`").skip(1) {

@@ -123,6 +123,28 @@ async fn somebody_who_keeps_changing_it_back_is_told_of_and_backed_off_from() {
     .await;
 }
 
+#[tokio::test]
+async fn somebody_who_keeps_deleting_a_child_is_told_of_and_backed_off_from() {
+    on_each(async |world| {
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        for _ in 0..5 {
+            let before = world.get(SERVICE).await["metadata"]["uid"].clone();
+            world.delete(SERVICE).await;
+            world.until(SERVICE, |service| service["metadata"]["uid"] != before).await;
+        }
+        world.delete(SERVICE).await;
+        world.operator().until_logged(&["WARN", "/web", "somebody else keeps deleting it"]).await;
+        world
+            .until("mywebservers/web", |web| web.to_string().contains("somebody else keeps deleting it"))
+            .await;
+        // Who asks for something else is not made to wait.
+        world.patch("mywebservers/web", json!({"spec": {"port": 81}})).await;
+        world.until(SERVICE, |service| service["spec"]["ports"][0]["port"] == 81).await;
+    })
+    .await;
+}
+
 /// With it go the selector, the ports and the address: everything of ours is missing at once.
 #[tokio::test]
 async fn a_service_that_was_made_an_alias_gets_its_ports_back() {

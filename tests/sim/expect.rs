@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use crate::network::Network;
 
-const WEBS: &str = "/apis/k8sobjects.gsa.com/v2/mywebservers";
-const DEPLOYMENTS: &str = "/apis/apps/v1/deployments";
-const SERVICES: &str = "/api/v1/services";
+pub const WEBS: &str = "/apis/k8sobjects.gsa.com/v2/mywebservers";
+pub const DEPLOYMENTS: &str = "/apis/apps/v1/deployments";
+pub const SERVICES: &str = "/api/v1/services";
 const MADE_BY_US: &str = "app.kubernetes.io/managed-by=mywebserver-operator";
 
 pub fn controller(object: &Value) -> Option<&Value> {
@@ -24,14 +24,21 @@ pub fn controller(object: &Value) -> Option<&Value> {
     owners.iter().find(|owner| owner["controller"] == true)
 }
 
+/// Whether the deadline has passed of a rollout that cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stuck {
+    IsKnown,
+    MayBeUnknown,
+}
+
 /// Everything that is not as it should be.
-pub async fn problems(network: &Network, cluster: &Cluster) -> Vec<String> {
+pub async fn problems(network: &Network, cluster: &Cluster, stuck: Stuck) -> Vec<String> {
     let mut problems = network.violations();
     let webs = list(network, WEBS).await;
     let deployments = list(network, DEPLOYMENTS).await;
     let services = list(network, SERVICES).await;
     for web in &webs {
-        problems.extend(wrong_about(web, find(&deployments, web), find(&services, web)));
+        problems.extend(wrong_about(web, find(&deployments, web), find(&services, web), stuck));
     }
     for child in deployments.iter().chain(&services) {
         problems.extend(stray(child, &webs));
@@ -68,7 +75,12 @@ fn name(object: &Value) -> String {
 }
 
 /// What is wrong with one MyWebserver, its children and its status.
-fn wrong_about(web: &Value, deployment: Option<&Value>, service: Option<&Value>) -> Vec<String> {
+fn wrong_about(
+    web: &Value,
+    deployment: Option<&Value>,
+    service: Option<&Value>,
+    stuck: Stuck,
+) -> Vec<String> {
     let mut problems = Vec::new();
     if !web["metadata"]["deletionTimestamp"].is_null() {
         return vec![format!("{} is not gone", name(web))];
@@ -89,21 +101,27 @@ fn wrong_about(web: &Value, deployment: Option<&Value>, service: Option<&Value>)
         }
     };
     expect("observedGeneration", &web["status"]["observedGeneration"], web["metadata"]["generation"].clone());
-    let (ready, reason) = match (is_readable, is_taken, replicas) {
-        (false, ..) => ("False", "InvalidSpec"),
-        (_, true, _) => ("False", "NameConflict"),
-        (_, _, 0) => ("True", "ScaledToZero"),
-        _ => ("True", "AllReplicasReady"),
-    };
     let condition = |kind: &str| {
         let conditions = web["status"]["conditions"].as_array();
         let found = conditions.into_iter().flatten().find(|condition| condition["type"] == kind);
         found.cloned().unwrap_or_default()
     };
+    let stalled = match &condition("Stalled")["status"] {
+        Value::Null => "",
+        status => status.as_str().unwrap(),
+    }
+    .to_owned();
+    let (ready, reason, is_stalled) = match (is_readable, is_taken, replicas) {
+        (false, ..) => ("False", "InvalidSpec", true),
+        (_, true, _) => ("False", "NameConflict", true),
+        (_, _, 0) => ("True", "ScaledToZero", false),
+        _ if spec["image"] != "does-not-exist" => ("True", "AllReplicasReady", false),
+        _ if stuck == Stuck::MayBeUnknown && stalled.is_empty() => ("False", "RolloutInProgress", false),
+        _ => ("False", "ProgressDeadlineExceeded", true),
+    };
     expect("Ready", &condition("Ready")["status"], json!(ready));
     expect("the reason of Ready", &condition("Ready")["reason"], json!(reason));
-    let stalled = if is_readable && !is_taken { Value::Null } else { json!("True") };
-    expect("Stalled", &condition("Stalled")["status"], stalled);
+    expect("Stalled", &json!(stalled), json!(if is_stalled { "True" } else { "" }));
     if !is_readable {
         return problems;
     }

@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use crate::{
-    expect,
+    expect::{self, Stuck},
     network::{self, Network, Weather, When},
 };
 
@@ -32,17 +32,28 @@ const STEPS: std::ops::Range<u32> = 10..40;
 const PAUSE_MS: u64 = 20_000;
 /// How long an operator is away that was killed.
 const AWAY_MAX: Duration = Duration::from_secs(60);
+/// How soon an operator is gone that was asked to stop, whatever it has in hand. Kubernetes kills it after 30 s.
+const STOPPED_WITHIN: Duration = Duration::from_secs(26);
 /// How soon after the last fault everything is as it should be. The longest backoff is a minute, a fight is left alone
 /// for two, and a request that nobody answers is given up after half a minute.
 const SETTLED_WITHIN: Duration = Duration::from_secs(300);
-/// How long nothing more may be written after that.
-const QUIET: Duration = Duration::from_secs(1800);
+/// The deadline of a rollout that cannot go on, `progressDeadlineSeconds`, and time to report that it has passed.
+const STUCK_AFTER: Duration = Duration::from_secs(660);
+/// How long nothing more may be written after that: every watch ends and goes on once, at least.
+const QUIET: Duration = Duration::from_secs(900);
 /// Requests in a minute, at most, whatever goes wrong: a dozen deeds with up to ten requests each, and the recovery from
 /// a fault or two. Of the first 1,000 seeds the busiest came to 144; one that wrote without end had come to 586.
 const REQUESTS_PER_MINUTE_MAX: usize = 200;
 /// Requests in a minute when nothing happens: a name that is taken is tried again every 45 s, with two requests; and
 /// three watches end every few minutes.
 const QUIET_REQUESTS_PER_MINUTE_MAX: usize = 24;
+
+/// Before a restore: until every watch is open, whatever it had to back off; and then as long until each has had a bookmark.
+const CALM: Duration = Duration::from_secs(65);
+/// Until every watch has asked whether the server has come as far as it had, and was told no, which takes it 3 s.
+const CALM_AFTER_RESTORE: Duration = Duration::from_secs(6);
+/// Holds back a deletion until somebody takes it off.
+const FINALIZER: &str = "example.com/hold";
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const NAMESPACES: [&str; 2] = ["default", "shop"];
@@ -91,6 +102,8 @@ struct History {
     workers: usize,
     /// Whether the CRD lets specs in that do not decode.
     is_loose: bool,
+    /// The version at the last backup.
+    backup: u64,
 }
 
 /// Runs an operator, and a new one after each that is killed. Runs until dropped.
@@ -108,16 +121,29 @@ pub async fn keep(
         let cluster = Cluster::new(client.clone(), lists);
         let (events, write_events) = mywebserver::events(client, "simulated".to_owned());
         let controller = mywebserver::controller(&cluster, &[], events).workers(workers);
+        let asked = Arc::new(Mutex::new(None));
+        let stop = {
+            let (network, asked) = (Arc::clone(&network), Arc::clone(&asked));
+            async move {
+                network.stopped.notified().await;
+                *lock(&asked) = Some(Instant::now());
+            }
+        };
         *lock(&current) = Some(cluster);
         network.say("operator", "starts");
         tokio::select! {
             biased;
             () = network.killed.notified() => {}
-            () = controller.run(std::future::pending()) => {}
+            () = controller.run(stop) => {}
             () = write_events => {}
         }
         *lock(&current) = None;
         network.say("operator", "is dead");
+        if let Some(asked) = *lock(&asked)
+            && asked.elapsed() > STOPPED_WITHIN
+        {
+            network.violation(format!("{:?} until it stopped", asked.elapsed()));
+        }
         sleep(AWAY_MAX.mul_f64(random.f64())).await;
     }
 }
@@ -135,6 +161,9 @@ enum Deed {
     Squat,
     Evict,
     EmptyNamespace,
+    Hold,
+    LetGo,
+    Scale,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -147,6 +176,9 @@ enum Trouble {
     Foul,
     Down,
     Kill,
+    Stop,
+    Backup,
+    Restore,
 }
 
 impl History {
@@ -158,6 +190,7 @@ impl History {
             lists: if random.bool() { Lists::Paged } else { Lists::Streaming },
             workers: random.usize(1..4),
             is_loose: random.bool(),
+            backup: 0,
             random,
         };
         history.live().await
@@ -166,6 +199,7 @@ impl History {
     async fn live(mut self) -> Outcome {
         let began = Instant::now();
         self.install().await;
+        self.back_up().await;
         let current = Arc::default();
         let (lists, workers) = (self.lists, self.workers);
         let keep = keep(Arc::clone(&self.network), lists, workers, self.random.fork(), Arc::clone(&current));
@@ -173,22 +207,21 @@ impl History {
         tasks.spawn(keep);
         for _ in 0..self.random.u32(STEPS) {
             sleep(Duration::from_millis(self.pause())).await;
-            if self.random.u32(..3) > 0 { self.deed().await } else { self.trouble() }
+            if self.random.u32(..3) > 0 { self.deed().await } else { self.trouble().await }
         }
         let network = Arc::clone(&self.network);
-        network.say("history", "the faults stop");
-        network.server.end_faults();
-        network.plan_kill(None);
-        network.set_weather(Weather::Fair);
+        self.calm("the faults stop");
+        self.let_all_go().await;
         sleep(AWAY_MAX).await;
         let busiest_minute = network.busiest_minute(began);
         sleep(SETTLED_WITHIN).await;
         let cluster: Cluster = lock(&current).clone().expect("an operator that is back");
-        let mut problems = expect::problems(&network, &cluster).await;
+        let mut problems = expect::problems(&network, &cluster, Stuck::MayBeUnknown).await;
         if busiest_minute > REQUESTS_PER_MINUTE_MAX {
             problems.push(format!("{busiest_minute} requests in a minute"));
         }
 
+        sleep(STUCK_AFTER).await;
         let (writes, quiet_since) = (network.writes(), Instant::now());
         network.say("history", "quiet begins");
         sleep(QUIET).await;
@@ -196,11 +229,69 @@ impl History {
         if written > 0 {
             problems.push(format!("{written} writes where nothing happened"));
         }
+        problems.extend(expect::problems(&network, &cluster, Stuck::IsKnown).await);
         let busiest_quiet_minute = network.busiest_minute(quiet_since);
         if busiest_quiet_minute > QUIET_REQUESTS_PER_MINUTE_MAX {
             problems.push(format!("{busiest_quiet_minute} requests in a minute where nothing happened"));
         }
         Outcome { problems, transcript: network.transcript(), busiest_minute }
+    }
+
+    /// Nothing goes wrong from now on.
+    fn calm(&self, why: &str) {
+        self.network.say("history", why);
+        self.network.server.end_faults();
+        self.network.plan_kill(None);
+        self.network.set_weather(Weather::Fair);
+    }
+
+    /// Takes off what holds back deletions.
+    async fn let_all_go(&self) {
+        for collection in [expect::WEBS, expect::DEPLOYMENTS, expect::SERVICES] {
+            let (root, plural) = collection.rsplit_once('/').unwrap();
+            for object in expect::list(&self.network, collection).await {
+                let text = |field: &str| object["metadata"][field].as_str().unwrap();
+                self.let_go(&format!("{root}/namespaces/{}/{plural}/{}", text("namespace"), text("name")))
+                    .await;
+            }
+        }
+    }
+
+    /// Takes off our finalizer, and nobody else's.
+    async fn let_go(&self, path: &str) {
+        let Some(object) = self.network.get(path).await else { return };
+        let Some(finalizers) = object["metadata"]["finalizers"].as_array() else { return };
+        let left: Vec<_> = finalizers.iter().filter(|finalizer| **finalizer != FINALIZER).collect();
+        self.patch(path, &json!({"metadata": {"finalizers": left}})).await;
+    }
+
+    async fn back_up(&mut self) {
+        self.network.server.fault(Fault::Backup);
+        self.backup = self.version().await;
+    }
+
+    /// A server that has overtaken what the operator had heard, before that asks, uses the same versions for something
+    /// else, and nothing can tell: a limit that has its name, and that ends with the operator.
+    async fn restore(&self) {
+        self.calm("calm, for a restore");
+        self.network.cut();
+        sleep(CALM).await;
+        let heard = self.version().await;
+        sleep(CALM).await;
+        self.network.say("trouble", &format!("back to {}, after {heard} was heard", self.backup));
+        self.network.cut();
+        self.network.server.fault(Fault::Restore);
+        sleep(CALM_AFTER_RESTORE).await;
+        if self.version().await >= heard {
+            self.network.say("trouble", "overtaken");
+            self.network.killed.notify_one();
+        }
+    }
+
+    /// The latest version of anything.
+    async fn version(&self) -> u64 {
+        let list = self.network.get("/api/v1/namespaces").await.unwrap();
+        list["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
     }
 
     /// Many short pauses, and some long ones.
@@ -242,7 +333,7 @@ impl History {
 
     fn spec(&mut self) -> Value {
         let random = &mut self.random;
-        let mut spec = json!({"image": random.choice(["nginx", "httpd", "caddy"]).unwrap()});
+        let mut spec = json!({"image": random.choice(["nginx", "nginx", "httpd", "httpd", "caddy", "caddy", "does-not-exist"]).unwrap()});
         if random.bool() {
             spec["port"] = random.u16(80..84).into();
         }
@@ -276,13 +367,19 @@ impl History {
             Squat,
             Evict,
             EmptyNamespace,
+            Hold,
+            Hold,
+            LetGo,
+            LetGo,
+            Scale,
         ];
         let deed = self.random.choice(deeds).unwrap();
         let (name, namespace) = (
             self.random.choice(NAMES).unwrap(),
             if self.random.u32(..4) > 0 { NAMESPACES[0] } else { NAMESPACES[1] },
         );
-        let webs = format!("/apis/k8sobjects.gsa.com/v2/namespaces/{namespace}/mywebservers");
+        let version = self.random.choice(["v1", "v2", "v2"]).unwrap();
+        let webs = format!("/apis/k8sobjects.gsa.com/{version}/namespaces/{namespace}/mywebservers");
         let web = format!("{webs}/{name}");
         let is_deployment = self.random.bool();
         let children = match is_deployment {
@@ -295,7 +392,7 @@ impl History {
                 let spec = self.spec();
                 self.post(
                     &webs,
-                    &json!({"apiVersion": "k8sobjects.gsa.com/v2", "kind": "MyWebserver",
+                    &json!({"apiVersion": format!("k8sobjects.gsa.com/{version}"), "kind": "MyWebserver",
                     "metadata": {"name": name}, "spec": spec}),
                 )
                 .await;
@@ -359,6 +456,23 @@ impl History {
                     self.delete(&child, "Background").await;
                 }
             }
+            Hold => {
+                let path = if self.random.bool() { &web } else { &child };
+                if let Some(object) = self.network.get(path).await {
+                    let mut finalizers =
+                        object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+                    finalizers.push(FINALIZER.into());
+                    self.patch(path, &json!({"metadata": {"finalizers": finalizers}})).await;
+                }
+            }
+            LetGo => {
+                self.let_go(&web).await;
+                self.let_go(&child).await;
+            }
+            Scale => {
+                let replicas = self.random.u16(..4);
+                self.patch(&format!("{web}/scale"), &json!({"spec": {"replicas": replicas}})).await;
+            }
             EmptyNamespace => {
                 if self.delete("/api/v1/namespaces/shop", "Background").await >= 300 {
                     self.post("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).await;
@@ -367,11 +481,11 @@ impl History {
         }
     }
 
-    fn trouble(&mut self) {
+    async fn trouble(&mut self) {
         use Trouble::*;
         let troubles = [
             Server, Server, Server, Server, Server, Server, EndFaults, EndFaults, EndFaults, Restart, Cut,
-            Fair, Fair, Foul, Foul, Foul, Down, Kill, Kill, Kill,
+            Fair, Fair, Foul, Foul, Foul, Down, Kill, Kill, Kill, Stop, Backup, Backup, Restore, Restore,
         ];
         let trouble = self.random.choice(troubles).unwrap();
         let network = Arc::clone(&self.network);
@@ -408,6 +522,9 @@ impl History {
                 let when = if self.random.bool() { When::BeforeTheWrite } else { When::AfterTheWrite };
                 network.plan_kill(Some(network::Kill { writes: self.random.u32(1..6), when }));
             }
+            Stop => network.stopped.notify_waiters(),
+            Backup => self.back_up().await,
+            Restore => self.restore().await,
         }
     }
 }

@@ -24,7 +24,7 @@ use std::{
 
 use bytes::Bytes;
 use fastrand::Rng;
-use http::{Method, Request, Response, header};
+use http::{Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame};
 use listwatch::{
@@ -54,6 +54,8 @@ pub struct Network {
     cuts: broadcast::Sender<()>,
     /// The operator is to be killed now.
     pub killed: Notify,
+    /// The operator is asked to stop.
+    pub stopped: Notify,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -105,6 +107,8 @@ enum Mishap {
     Answered(u16, Option<u32>, String),
     /// A stream goes silent, until its connection is found dead.
     Silent,
+    /// A list that may be of any version from one on is of that very one.
+    Stale,
 }
 
 /// The connection of one operator.
@@ -129,6 +133,7 @@ impl Network {
             }),
             cuts: broadcast::Sender::new(1),
             killed: Notify::new(),
+            stopped: Notify::new(),
             tasks: Mutex::default(),
         })
     }
@@ -165,6 +170,11 @@ impl Network {
     /// Writes of the operator that the server has said yes to.
     pub fn writes(&self) -> usize {
         self.state().writes
+    }
+
+    pub fn violation(&self, what: String) {
+        self.say("checker", &what);
+        self.state().violations.push(what);
     }
 
     pub fn violations(&self) -> Vec<String> {
@@ -237,7 +247,7 @@ impl Network {
             .to_string()
         };
         let html = "<html><body>not what you asked for</body></html>".to_owned();
-        let mishap = match random.u32(..18) {
+        let mishap = match random.u32(..20) {
             0 => Mishap::Refused,
             1 | 2 => Mishap::LostBefore,
             3 | 4 if !is_stream => Mishap::LostAfter,
@@ -254,6 +264,7 @@ impl Network {
             16 if !is_stream => Mishap::Answered(409, None, refusal(409, "Conflict")),
             16 => Mishap::Answered(410, None, refusal(410, "Expired")),
             17 => Mishap::Answered(200, None, html),
+            18 | 19 if !is_stream => Mishap::Stale,
             _ => Mishap::Silent,
         };
         (mishap, there, back)
@@ -316,7 +327,10 @@ impl Network {
             self.kill(&is_alive).await;
         }
         let foreign = if is_write { self.foreign(&path).await } else { None };
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        if let (Mishap::Stale, Some(stale)) = (&mishap, self.stale(&target).await) {
+            parts.uri = stale;
+        }
         let answer = self.server.answer(Request::from_parts(parts, Full::new(body))).await;
         let answer = answer.map_err(io::Error::other)?;
         let status = answer.status();
@@ -324,9 +338,7 @@ impl Network {
         if is_write && status.is_success() {
             self.state().writes += 1;
             if let Some(foreign) = foreign {
-                let violation = format!("{method} {path} changed what is not ours: {foreign}");
-                self.say("checker", &violation);
-                self.state().violations.push(violation);
+                self.violation(format!("{method} {path} changed what is not ours: {foreign}"));
             }
         }
         if is_write && is_alive.load(Ordering::Relaxed) && self.dies(When::AfterTheWrite) {
@@ -371,6 +383,13 @@ impl Network {
         let object = if is_child { self.get(path).await? } else { return None };
         let is_ours = super::expect::controller(&object).is_some_and(|owner| owner["kind"] == "MyWebserver");
         (!is_ours).then(|| object["metadata"].to_string())
+    }
+
+    /// The oldest list that may answer this one, where it is allowed to be older than the latest, and is not forgotten.
+    async fn stale(&self, target: &str) -> Option<Uri> {
+        let exact = target.contains("NotOlderThan").then(|| target.replace("NotOlderThan", "Exact"))?;
+        self.get(&exact).await?;
+        exact.parse().ok()
     }
 
     /// Brings the pieces of a stream, until one of the ends is gone.

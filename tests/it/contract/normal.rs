@@ -183,6 +183,7 @@ impl Names {
                     "continue" if !text.is_empty() => Some("<token>"),
                     "clusterIP" | "clusterIPs" if text != "None" && !text.is_empty() => Some("<ip>"),
                     "cells" if AGE.is_match(text) => Some("<age>"),
+                    "cells" if IP.is_match(text) => Some("<ip>"),
                     _ => None,
                 };
                 *text = replacement.map_or_else(|| self.text(text), str::to_owned);
@@ -228,6 +229,7 @@ static TIME: LazyLock<Regex> =
 static UID: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|<uid \d+>").unwrap()
 });
+static IP: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^10\.\d+\.\d+\.\d+$").unwrap());
 static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\d+(s|m|h|d)(\d+s)?$").unwrap());
 /// A whole object in a message, which nobody can compare.
 static OBJECT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r#"\{.*managedFields.*\}"#).unwrap());
