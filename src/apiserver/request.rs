@@ -101,13 +101,15 @@ impl Request {
         )))
     }
 
-    /// The fields that stand twice in an object of a JSON body, by their paths: `spec.size`. The last one counts.
+    /// The fields that stand twice in an object of the body, by their paths: `spec.size`. The last one counts.
     pub(super) fn duplicate_fields(&self) -> Vec<String> {
         let mut found = Vec::new();
-        if self.content_type() != "application/yaml" {
-            // What is no JSON is refused elsewhere.
-            let mut json = serde_json::Deserializer::from_slice(&self.body);
-            let _ = Scan { path: String::new(), found: &mut found }.deserialize(&mut json);
+        let scan = Scan { path: String::new(), found: &mut found };
+        // What cannot be read is refused elsewhere.
+        if self.content_type() == "application/yaml" {
+            let _ = scan.deserialize(yaml_serde::Deserializer::from_slice(&self.body));
+        } else {
+            let _ = scan.deserialize(&mut serde_json::Deserializer::from_slice(&self.body));
         }
         found
     }
