@@ -280,15 +280,9 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             shown(request, &storage, &kind, 200, kind.view(object))
         }
         Method::PUT => {
-            let object = request.object(&kind.kind)?;
-            if object["metadata"]["name"].as_str().is_none_or(str::is_empty) {
-                let text = format!(
-                    "the name of the object ({name} based on URL) was undeterminable: name must be provided"
-                );
-                return Err(Refusal::bad_request(text));
-            }
+            let object = request.object_of(&kind)?;
             let mut storage = server.storage();
-            let mut options = write_options(request, &kind, "UpdateOptions")?;
+            let mut options = write_options(request, "UpdateOptions")?;
             if scales {
                 let before = current(&storage, &kind, &place)?;
                 let object = scale::put(&kind, &before, &object)?;
@@ -298,11 +292,11 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             }
             if storage.get(&place).is_none() && kind.creates_on_put() && part == Part::Main {
                 let namespace = path.namespace.as_deref();
-                let after = write::create(&mut storage, &kind, namespace, object, &mut options)?;
-                return written(request, &storage, &kind, 201, &after, options);
+                let created = write::create(&mut storage, &kind, namespace, object, &mut options);
+                return written(request, &storage, &kind, 201, created, options);
             }
-            let after = write::update(&mut storage, &kind, &place, object, part, &mut options)?;
-            written(request, &storage, &kind, 200, &after, options)
+            let updated = write::update(&mut storage, &kind, &place, object, part, &mut options);
+            written(request, &storage, &kind, 200, updated, options)
         }
         Method::PATCH => patch(server, request, &kind, &place, part, scales),
         Method::DELETE if path.subresource.is_none() => {
@@ -336,7 +330,7 @@ fn patch(
     part: Part,
     scales: bool,
 ) -> Result<Answer, Refusal> {
-    let mut options = write_options(request, kind, "PatchOptions")?;
+    let mut options = write_options(request, "PatchOptions")?;
     let applies = request.content_type() == patch::APPLY_PATCH;
     let force = request.query.flag("force");
     let invalid = |cause| Err(Refusal::invalid_options("PatchOptions", vec![cause]));
@@ -350,7 +344,7 @@ fn patch(
     if scales {
         options.manager.subresource = "scale";
     }
-    let (status, after) = if applies {
+    let (status, patched) = if applies {
         let mut applied = patch::applied(&request.body)?;
         if scales {
             applied = scale::applied(kind, &applied);
@@ -358,9 +352,10 @@ fn patch(
         options.manager.applies = true;
         let force = if force == Some(true) { Force::Yes } else { Force::No };
         let storage = &mut server.storage();
-        match write::apply(storage, kind, place, applied, part, force, &mut options)? {
-            (Applied::Created, after) => (201, after),
-            (Applied::Updated, after) => (200, after),
+        match write::apply(storage, kind, place, applied, part, force, &mut options) {
+            Ok((Applied::Created, after)) => (201, Ok(after)),
+            Ok((Applied::Updated, after)) => (200, Ok(after)),
+            Err(refusal) => (refusal.code, Err(refusal)),
         }
     } else {
         let patch = Patch::parse(kind, request.content_type(), &request.body)?;
@@ -368,20 +363,23 @@ fn patch(
         let before = current(storage, kind, place)?;
         let mut object = if scales { scale::of(kind, &before) } else { before.clone() };
         patch.apply(kind, &mut object)?;
-        if !object.is_object() || !object["metadata"].is_object() {
-            return Err(Refusal::strict_patch(&object, "the patch leaves no object with metadata"));
-        }
+        let decoded = match &object {
+            Value::Object(_) if !kind.is_custom() && !scales => kind.check_types(&object),
+            object if object["metadata"].is_object() => Ok(()),
+            _ => Err("the patch leaves no object with metadata".to_owned()),
+        };
+        decoded.map_err(|why| Refusal::bad_patch(&object, &why))?;
         write::check_named(place.name(), &object["metadata"])?;
         if scales {
             object = scale::put(kind, &before, &object)?;
         }
         write::check_fixed(kind, place.name(), &object, &before)?;
-        (200, write::update(storage, kind, place, object, part, &mut options)?)
+        (200, write::update(storage, kind, place, object, part, &mut options))
     };
     if scales {
-        return Ok(Answer::json(status, scale::of(kind, &kind.view(&after))));
+        return Ok(Answer::json(status, scale::of(kind, &kind.view(&*patched?))));
     }
-    written(request, &server.storage(), kind, status, &after, options)
+    written(request, &server.storage(), kind, status, patched, options)
 }
 
 /// A path of a whole collection.
@@ -443,11 +441,11 @@ async fn collection(
 }
 
 fn create(server: &Server, request: &Request, path: &Path, kind: &Kind) -> Result<Answer, Refusal> {
-    let object = request.object(&kind.kind)?;
+    let object = request.object_of(kind)?;
     let mut storage = server.storage();
-    let mut options = write_options(request, kind, "CreateOptions")?;
-    let after = write::create(&mut storage, kind, path.namespace.as_deref(), object, &mut options)?;
-    written(request, &storage, kind, 201, &after, options)
+    let mut options = write_options(request, "CreateOptions")?;
+    let created = write::create(&mut storage, kind, path.namespace.as_deref(), object, &mut options);
+    written(request, &storage, kind, 201, created, options)
 }
 
 fn find_kind(storage: &Storage, path: &Path) -> Result<Arc<Kind>, Refusal> {
@@ -505,20 +503,24 @@ fn in_form(form: Form, value: Value, status: u16) -> Answer {
     Answer { status, content, warnings: Vec::new(), retry_after_secs: None }
 }
 
+/// What became of a write. Who is refused is warned as well.
 fn written(
     request: &Request,
     storage: &Storage,
     kind: &Kind,
     status: u16,
-    stored: &Value,
+    written: Result<Arc<Value>, Refusal>,
     options: write::Options,
 ) -> Result<Answer, Refusal> {
-    let mut answer = shown(request, storage, kind, status, kind.view(stored))?;
+    let mut answer = match written {
+        Ok(stored) => shown(request, storage, kind, status, kind.view(&stored))?,
+        Err(refusal) => Answer::refused(refusal),
+    };
     answer.warnings = options.warnings;
     Ok(answer)
 }
 
-fn write_options(request: &Request, kind: &Kind, name: &str) -> Result<write::Options, Refusal> {
+fn write_options(request: &Request, name: &str) -> Result<write::Options, Refusal> {
     let query = &request.query;
     let unknown_fields = match query.text("fieldValidation") {
         "" | "Warn" => UnknownFields::Warn,
@@ -534,9 +536,6 @@ fn write_options(request: &Request, kind: &Kind, name: &str) -> Result<write::Op
     let mut warnings = Vec::new();
     if unknown_fields != UnknownFields::Ignore {
         warnings.extend(request.duplicate_fields().iter().map(|path| format!("duplicate field {path:?}")));
-    }
-    if unknown_fields == UnknownFields::Strict && !warnings.is_empty() {
-        return Err(kind.undecodable(&format!("strict decoding error: {}", warnings.join(", "))));
     }
     let manager = manager(request, name)?;
     Ok(write::Options { dry_run, unknown_fields, manager, warnings, ..write::Options::default() })

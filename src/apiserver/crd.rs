@@ -141,8 +141,7 @@ pub(super) fn set_defaults(crd: &mut Value) {
         spec["conversion"] = json!({"strategy": "None"});
     }
     if !crd["status"].is_object() {
-        crd["status"] =
-            json!({"acceptedNames": {"kind": "", "plural": ""}, "conditions": null, "storedVersions": []});
+        crd["status"] = json!({"acceptedNames": {"kind": "", "plural": ""}, "storedVersions": []});
     }
     let mut stored = crd["status"]["storedVersions"].as_array().cloned().unwrap_or_default();
     let storage =
@@ -190,10 +189,7 @@ pub(super) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
         let text = "the embedded API server of listwatch converts with strategy None only";
         all.push(Cause::invalid("spec.conversion.strategy", &spec["conversion"]["strategy"], text));
     }
-    if crd["status"]["storedVersions"].as_array().is_none_or(Vec::is_empty) {
-        let text = "must have at least one stored version";
-        all.push(Cause::invalid("status.storedVersions", &Value::Null, text));
-    }
+    stored_versions_errors(&mut all, crd);
     let Some(before) = before else { return all };
     // The kind is what its objects say that they are.
     let fixed = if is_established(before) {
@@ -209,6 +205,33 @@ pub(super) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
         }
     }
     all
+}
+
+fn stored_versions_errors(all: &mut Vec<Cause>, crd: &Value) {
+    let (field, list) = ("status.storedVersions", &crd["status"]["storedVersions"]);
+    let stored = || list.as_array().into_iter().flatten();
+    if stored().next().is_none() {
+        all.push(Cause::invalid(field, &Value::Null, "must have at least one stored version"));
+        return;
+    }
+    let storage = versions(crd).filter(|version| version["storage"] == true).last();
+    if let Some(name) =
+        storage.map(|version| &version["name"]).filter(|name| !stored().any(|one| one == *name))
+    {
+        let text = format!("must have the storage version {}", name.as_str().unwrap_or_default());
+        all.push(Cause::invalid(field, list, &text));
+    }
+    for (index, name) in stored().enumerate() {
+        if versions(crd).any(|version| version["name"] == *name) {
+            continue;
+        }
+        let one = name.as_str().unwrap_or_default();
+        let text = format!(
+            "missing from spec.versions; {one} was previously a storage version, and must remain in spec.versions \
+            until a storage migration ensures no data remains persisted in {one} and removes {one} from {field}"
+        );
+        all.push(Cause::invalid(format!("{field}[{index}]"), name, &text));
+    }
 }
 
 fn versions_errors(all: &mut Vec<Cause>, crd: &Value) {
@@ -242,10 +265,12 @@ fn versions_errors(all: &mut Vec<Cause>, crd: &Value) {
         }
         let wrong = all.len();
         not_structural(all, schema, &field);
-        if all.len() == wrong
-            && let Err(why) = Schema::compile(schema)
-        {
-            all.push(Cause::invalid(field, &Value::Null, &why));
+        if all.len() > wrong {
+            continue;
+        }
+        match Schema::compile(schema) {
+            Ok(_) => wrong_defaults(all, schema, &field),
+            Err(wrong) => all.push(Cause::invalid(format!("{field}{}", wrong.at), &wrong.value, &wrong.why)),
         }
     }
 }
@@ -273,6 +298,21 @@ fn not_structural(all: &mut Vec<Cause>, schema: &Value, at: &str) {
         inside(&schema["items"], format!("{at}.items"), "array items");
     } else if schema["type"] == "array" {
         all.push(Cause::required(format!("{at}.items"), "must be specified"));
+    }
+}
+
+/// A default that the schema next to it would refuse.
+fn wrong_defaults(all: &mut Vec<Cause>, schema: &Value, at: &str) {
+    if let (Some(default), Ok(own)) = (schema.get("default"), Schema::compile(schema)) {
+        let mut causes = Vec::new();
+        own.validate(default, None, &mut causes);
+        all.extend(causes.into_iter().map(|cause| cause.under(&format!("{at}.default"))));
+    }
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        wrong_defaults(all, schema, &format!("{at}.properties[{name}]"));
+    }
+    for inside in ["items", "additionalProperties"].into_iter().filter(|inside| schema[inside].is_object()) {
+        wrong_defaults(all, &schema[inside], &format!("{at}.{inside}"));
     }
 }
 

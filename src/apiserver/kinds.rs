@@ -144,11 +144,7 @@ impl Kind {
         match &self.rules {
             Rules::BuiltIn(entry) => causes.extend((entry.validate)(object, before)),
             Rules::Custom(custom) => {
-                let replicas = self.scale.as_ref().and_then(|paths| object.pointer(&paths.spec)?.as_i64());
-                if let Some(replicas) = replicas.filter(|replicas| *replicas < 0) {
-                    let text = "should be a non-negative integer";
-                    causes.push(Cause::invalid(".spec.replicas", &replicas.into(), text));
-                }
+                causes.extend(self.scale.as_ref().and_then(|paths| replicas_error(object, &paths.spec)));
                 custom.schema.validate(object, before, causes);
             }
         }
@@ -208,12 +204,11 @@ impl Kind {
 
     /// Whether all values are of the types that the fields have. A schema of a CRD is looked at later, as a whole; of its
     /// objects the metadata alone is decoded.
-    pub(super) fn check_types(&self, object: &Value) -> Result<(), Refusal> {
-        let checked = match &self.rules {
+    pub(super) fn check_types(&self, object: &Value) -> Result<(), String> {
+        match &self.rules {
             Rules::BuiltIn(_) => types::check_types(object, self.definition()),
             Rules::Custom(_) => types::check_types(&object["metadata"], types::OBJECT_META),
-        };
-        checked.map_err(|why| self.undecodable(&why))
+        }
     }
 
     pub(super) fn undecodable(&self, why: &str) -> Refusal {
@@ -235,6 +230,28 @@ impl Kind {
         }
         names
     }
+}
+
+/// What is wrong with the replicas that a Scale of a custom resource would have.
+fn replicas_error(object: &Value, pointer: &str) -> Option<Cause> {
+    let (value, path) = (object.pointer(pointer)?, pointer.replace('/', "."));
+    let go_type = match value {
+        Value::Number(number) => match number.as_i64() {
+            Some(replicas) if replicas < 0 => {
+                return Some(Cause::invalid(path, value, "should be a non-negative integer"));
+            }
+            Some(_) => return None,
+            None => "float64",
+        },
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    };
+    let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let text = format!("{path} accessor error: {shown} is of the type {go_type}, expected int64");
+    Some(Cause::invalid(path, &0.into(), &text))
 }
 
 /// `deployments.apps`, `configmaps`.

@@ -90,6 +90,14 @@ impl Cause {
         }
     }
 
+    /// The same of what is inside something else.
+    pub(super) fn under(mut self, field: &str) -> Cause {
+        let dot = if self.field.is_empty() { "" } else { "." };
+        self.message = self.message.replace(": body in body", ":  in body");
+        self.field = format!("{field}{dot}{}", self.field);
+        self
+    }
+
     /// Whether an object is so wrong that no rule is tried on it.
     pub(super) fn blocks_rules(&self) -> bool {
         let blocking = [
@@ -379,10 +387,9 @@ impl Refusal {
         Refusal::status(422, "Invalid", message, Some(json!({})))
     }
 
-    /// Strict field validation of what a patch made. The real one names neither kind nor object.
-    pub(super) fn strict_patch(object: &Value, errors: &str) -> Refusal {
-        let text = format!("strict decoding error: {errors}");
-        let cause = Cause::invalid("patch", &object.to_string().into(), &text);
+    /// What a patch made cannot be read. The real one names neither kind nor object.
+    pub(super) fn bad_patch(object: &Value, why: &str) -> Refusal {
+        let cause = Cause::invalid("patch", &object.to_string().into(), why);
         Refusal::invalid_as("", "", "", vec![cause])
     }
 

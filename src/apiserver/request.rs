@@ -12,7 +12,10 @@ use http::{HeaderMap, Method, header};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::refusal::{Cause, Refusal, json_error};
+use super::{
+    kinds::Kind,
+    refusal::{Cause, Refusal, json_error},
+};
 
 /// What a body can be.
 const ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
@@ -49,7 +52,20 @@ impl Request {
         self.header(header::AUTHORIZATION).strip_prefix("Bearer ").map(str::trim)
     }
 
-    /// The body of a write: JSON or YAML, and an object.
+    /// The body of a write of an object. That of a custom resource says what it is.
+    pub(super) fn object_of(&self, kind: &Kind) -> Result<Value, Refusal> {
+        let object = self.object(&kind.kind)?;
+        if !kind.is_custom() || object["kind"].as_str().is_some_and(|kind| !kind.is_empty()) {
+            return Ok(object);
+        }
+        let (kind, whole) = (&kind.kind, String::from_utf8_lossy(&self.body));
+        Err(Refusal::bad_request(format!(
+            "the object provided is unrecognized (must be of type {kind}): Object 'Kind' is missing in '{whole}' ({})",
+            summary(&self.body)
+        )))
+    }
+
+    /// A body that is an object, in JSON or YAML.
     pub(super) fn object(&self, kind: &str) -> Result<Value, Refusal> {
         let refuse = |why: String| {
             // Only here the real one does not say which type it wants.
@@ -85,13 +101,15 @@ impl Request {
         )))
     }
 
-    /// The fields that stand twice in an object of a JSON body, by their paths: `spec.size`. The last one counts.
+    /// The fields that stand twice in an object of the body, by their paths: `spec.size`. The last one counts.
     pub(super) fn duplicate_fields(&self) -> Vec<String> {
         let mut found = Vec::new();
-        if self.content_type() != "application/yaml" {
-            // What is no JSON is refused elsewhere.
-            let mut json = serde_json::Deserializer::from_slice(&self.body);
-            let _ = Scan { path: String::new(), found: &mut found }.deserialize(&mut json);
+        let scan = Scan { path: String::new(), found: &mut found };
+        // What cannot be read is refused elsewhere.
+        if self.content_type() == "application/yaml" {
+            let _ = scan.deserialize(yaml_serde::Deserializer::from_slice(&self.body));
+        } else {
+            let _ = scan.deserialize(&mut serde_json::Deserializer::from_slice(&self.body));
         }
         found
     }
@@ -127,7 +145,7 @@ impl Request {
 }
 
 /// How much of a body that cannot be read is shown: apiserver/pkg/endpoints/handlers/rest.go, summarizeData.
-const SUMMARY_BYTES_MAX: usize = 256;
+const SUMMARY_BYTES_MAX: usize = 30;
 
 /// What might be JSON is shown as it is, all else in hexadecimal.
 fn summary(body: &[u8]) -> String {

@@ -35,9 +35,38 @@ struct Rule {
     reason: Option<String>,
 }
 
+/// What cannot be compiled of a schema: `.properties[spec].pattern`.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    pub(super) at: String,
+    pub(super) value: Value,
+    pub(super) why: String,
+}
+
+impl Wrong {
+    fn new(error: &ValidationError<'_>) -> Wrong {
+        let pointer = error.instance_path().as_str();
+        let is_pattern = pointer.ends_with("/pattern");
+        let why = if is_pattern { "must be a valid regular expression, but isn't: " } else { "" };
+        let mut at = String::new();
+        let mut names = false;
+        for part in pointer.split('/').skip(1) {
+            let part = part.replace("~1", "/").replace("~0", "~");
+            names = if names {
+                at.push_str(&format!("[{part}]"));
+                false
+            } else {
+                at.push_str(&format!(".{part}"));
+                ["properties", "allOf", "anyOf", "oneOf"].contains(&part.as_str())
+            };
+        }
+        Wrong { at, value: error.instance().clone().into_owned(), why: format!("{why}{error}") }
+    }
+}
+
 impl Schema {
-    /// Fails with a sentence if the schema or one of its rules cannot be compiled.
-    pub(super) fn compile(source: &Value) -> Result<Schema, String> {
+    /// Fails if the schema or one of its rules cannot be compiled.
+    pub(super) fn compile(source: &Value) -> Result<Schema, Wrong> {
         let mut standard = json!({"type": "object"});
         if !source.is_null() {
             standard = as_json_schema(source);
@@ -46,9 +75,9 @@ impl Schema {
             .with_draft(jsonschema::Draft::Draft4)
             .should_validate_formats(true)
             .build(&standard)
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| Wrong::new(&error))?;
         let mut rules = Vec::new();
-        collect_rules(source, &mut Vec::new(), &mut rules)?;
+        collect_rules(source, "", &mut Vec::new(), &mut rules)?;
         Ok(Schema { source: source.clone(), validator, rules })
     }
 
@@ -377,39 +406,48 @@ fn set_defaults(value: &mut Value, schema: &Value) {
     }
 }
 
-fn collect_rules(schema: &Value, path: &mut Vec<String>, rules: &mut Vec<Rule>) -> Result<(), String> {
+fn collect_rules(
+    schema: &Value,
+    at: &str,
+    path: &mut Vec<String>,
+    rules: &mut Vec<Rule>,
+) -> Result<(), Wrong> {
     for (index, source) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate() {
         let text = |field: &str| source[field].as_str().map(str::to_owned);
         let rule = text("rule").unwrap_or_default();
-        let compile = |source: &str| {
-            cel::Program::compile(source).map_err(|error| {
-                format!("x-kubernetes-validations[{index}].rule: compilation failed: {error}")
+        let compile = |field: &str, expression: &str| {
+            cel::Program::compile(expression).map_err(|error| Wrong {
+                at: format!("{at}.x-kubernetes-validations[{index}].{field}"),
+                value: source.clone(),
+                why: format!("compilation failed: {error}"),
             })
         };
         rules.push(Rule {
             path: path.clone(),
-            program: compile(&rule)?,
+            program: compile("rule", &rule)?,
             needs_old: rule.contains("oldSelf"),
             message: text("message"),
-            message_expression: text("messageExpression").map(|source| compile(&source)).transpose()?,
+            message_expression: text("messageExpression")
+                .map(|source| compile("messageExpression", &source))
+                .transpose()?,
             reason: text("reason"),
             rule,
         });
     }
-    let mut inside = |name: &str, schema: &Value| {
+    let mut inside = |name: &str, at: String, schema: &Value| {
         path.push(name.to_owned());
-        let result = collect_rules(schema, path, rules);
+        let result = collect_rules(schema, &at, path, rules);
         path.pop();
         result
     };
     for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-        inside(name, schema)?;
+        inside(name, format!("{at}.properties[{name}]"), schema)?;
     }
     if schema["items"].is_object() {
-        inside("[]", &schema["items"])?;
+        inside("[]", format!("{at}.items"), &schema["items"])?;
     }
     if schema["additionalProperties"].is_object() {
-        inside("{}", &schema["additionalProperties"])?;
+        inside("{}", format!("{at}.additionalProperties"), &schema["additionalProperties"])?;
     }
     Ok(())
 }

@@ -46,6 +46,10 @@ impl fmt::Display for Place {
     }
 }
 
+/// Most bytes of objects that the changes of one collection keep. With 10,000 changes of objects of a few kB, as
+/// operators have them, the count comes first; with objects of etcd's 1.5 MiB this, before the memory is gone.
+pub(super) const HISTORY_BYTES_MAX: usize = 64 * 1024 * 1024;
+
 /// One write: what was there, what is there now.
 #[derive(Clone)]
 pub(super) struct Change {
@@ -53,12 +57,16 @@ pub(super) struct Change {
     pub(super) key: String,
     pub(super) before: Option<Arc<Value>>,
     pub(super) after: Option<Arc<Value>>,
+    /// About as many as `after` has as JSON; what was before was counted in the change that made it.
+    bytes: usize,
 }
 
 /// The objects of one resource, in the order of their keys, and their last changes.
 pub(super) struct Collection {
     pub(super) objects: BTreeMap<String, Arc<Value>>,
     changes: VecDeque<Change>,
+    /// The bytes of all `changes`.
+    bytes: usize,
     /// The oldest version from which all later changes are still known.
     pub(super) floor: u64,
     /// Wakes watches in the order in which they wait, where tokio's `watch` would draw lots: a simulation must replay.
@@ -70,6 +78,7 @@ impl Collection {
         Collection {
             objects: BTreeMap::new(),
             changes: VecDeque::new(),
+            bytes: 0,
             floor,
             changed: broadcast::Sender::new(1),
         }
@@ -101,9 +110,22 @@ impl Collection {
         self.changed.subscribe()
     }
 
+    /// Note a change, and forget the oldest beyond so many, or so many bytes. The newest stays, or nobody would see it.
+    fn remember(&mut self, change: Change, count_max: usize) {
+        self.bytes += change.bytes;
+        self.changes.push_back(change);
+        while self.changes.len() > count_max || (self.bytes > HISTORY_BYTES_MAX && self.changes.len() > 1) {
+            let Some(forgotten) = self.changes.pop_front() else { break };
+            self.bytes -= forgotten.bytes;
+            self.floor = forgotten.revision;
+        }
+        self.wake();
+    }
+
     /// Forget all changes: only who is up to date can go on from here.
     fn forget(&mut self, revision: u64) {
         self.changes.clear();
+        self.bytes = 0;
         self.floor = revision;
         self.wake();
     }
@@ -201,7 +223,8 @@ impl Storage {
             Some(after) => collection.objects.insert(place.key.clone(), Arc::clone(after)),
             None => collection.objects.remove(&place.key),
         };
-        let change = Change { revision, key: place.key.clone(), before, after };
+        let bytes = after.as_deref().map_or(0, size);
+        let change = Change { revision, key: place.key.clone(), before, after, bytes };
         for owner in owners(change.before.as_deref()) {
             if let Some(places) = self.dependents.get_mut(owner) {
                 places.remove(place);
@@ -216,13 +239,7 @@ impl Storage {
         if let Some(journal) = &mut self.journal {
             journal.push((place.collection.clone(), change.clone()));
         }
-        collection.changes.push_back(change);
-        if collection.changes.len() > self.history
-            && let Some(forgotten) = collection.changes.pop_front()
-        {
-            collection.floor = forgotten.revision;
-        }
-        collection.wake();
+        collection.remember(change, self.history);
         self.written.send_replace(revision);
     }
 
@@ -294,6 +311,16 @@ impl Storage {
     }
 }
 
+/// About how many bytes a value has as JSON, and more or less in memory.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+        Value::String(text) => text.len() + 2,
+        Value::Array(list) => list.iter().map(|one| size(one) + 1).sum::<usize>() + 2,
+        Value::Object(map) => map.iter().map(|(key, value)| key.len() + size(value) + 4).sum::<usize>() + 2,
+    }
+}
+
 fn owners(object: Option<&Value>) -> impl Iterator<Item = &str> {
     let references = object.and_then(|object| object["metadata"]["ownerReferences"].as_array());
     references.into_iter().flatten().filter_map(|reference| reference["uid"].as_str())
@@ -327,5 +354,18 @@ mod tests {
         assert_eq!(then["default/a"]["data"]["value"], "three");
         assert!(collection.at(6).expect("now").is_empty());
         assert!(collection.at(2).is_none());
+    }
+
+    #[tokio::test]
+    async fn of_large_objects_fewer_changes_are_remembered() {
+        let mut storage = Storage::new(Clock::new(SystemTime::now()), 10_000, false);
+        let place = Place::new("configmaps", Some("default"), "a");
+        let value = "x".repeat(HISTORY_BYTES_MAX / 4);
+        for _ in 0..9 {
+            storage.put(&place, json!({"data": {"value": value}}));
+        }
+        let collection = storage.collection("configmaps").expect("built in");
+        assert_eq!(versions(collection, 7), Some(vec![8, 9, 10]));
+        assert_eq!(versions(collection, 6), None);
     }
 }

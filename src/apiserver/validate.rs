@@ -120,8 +120,26 @@ pub(super) fn config_map(object: &Value, before: Option<&Value>) -> Vec<Cause> {
             all.push(Cause::invalid(format!("data[{key}]"), &key.as_str().into(), text));
         }
     }
+    // The path of what has none, as Go writes it.
+    all.extend(too_large("[]", &object["data"], &object["binaryData"]));
     immutable_data(&mut all, object, before, &["data", "binaryData"]);
     all
+}
+
+/// All values of a ConfigMap or a Secret together, in bytes: MaxSecretSize in pkg/apis/core/types.go. etcd takes no more
+/// than 1.5 MiB.
+const DATA_BYTES_MAX: usize = 1024 * 1024;
+
+fn too_large(field: &str, texts: &Value, base64: &Value) -> Option<Cause> {
+    let mut bytes = 0;
+    for value in texts.as_object().into_iter().flatten().map(|(_, value)| text(value)) {
+        bytes += value.len();
+    }
+    for value in base64.as_object().into_iter().flatten().map(|(_, value)| text(value)) {
+        bytes += value.trim_end_matches('=').len() * 3 / 4;
+    }
+    let text = format!("may not be more than {DATA_BYTES_MAX} bytes");
+    (bytes > DATA_BYTES_MAX).then(|| Cause::too_long(field, &text))
 }
 
 /// What the types of Secrets must have in their data.
@@ -135,6 +153,7 @@ const SECRET_KEYS: [(&str, &[&str]); 4] = [
 pub(super) fn secret(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     let mut all = Vec::new();
     data_keys(&mut all, object, "data");
+    all.extend(too_large("data", &Value::Null, &object["data"]));
     let has = |key: &str| !object["data"][key].is_null();
     for (kind, keys) in SECRET_KEYS {
         let missing = keys.iter().filter(|key| object["type"] == kind && !has(key));

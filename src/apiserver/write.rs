@@ -82,7 +82,7 @@ pub(super) fn create(
     let managed = object["metadata"]["managedFields"].take();
     let metadata = &mut object["metadata"];
     let fields = metadata.as_object_mut().map(std::mem::take).unwrap_or_default();
-    *metadata = fields.into_iter().filter(|(field, value)| keeps(field) && !value.is_null()).collect();
+    *metadata = fields.into_iter().filter(|(field, value)| keeps(kind, field) && !value.is_null()).collect();
     metadata["uid"] = uid().into();
     metadata["creationTimestamp"] = now.into();
     if kind.has_generation() {
@@ -96,11 +96,11 @@ pub(super) fn create(
     prune(kind, &mut object, options)?;
     finish(storage, kind, None, &mut object, managed, options);
     let mut causes = metadata::errors(kind, &object);
-    options.warnings.extend(metadata::warnings(kind, &object));
     kind.validate(&object, None, &mut causes);
     if !causes.is_empty() {
         return Err(Refusal::invalid(kind, &name, causes));
     }
+    options.warnings.extend(metadata::warnings(kind, &object));
     let place = Place::new(kind.stored_in(), namespace, &name);
     if storage.get(&place).is_some() {
         return Err(Refusal::already_exists(kind, &name));
@@ -111,8 +111,12 @@ pub(super) fn create(
     Ok(store(storage, kind, &place, object))
 }
 
-fn keeps(field: &str) -> bool {
-    !SERVER_FIELDS.contains(&field) && field != "resourceVersion"
+/// Where nobody counts the generation, it is what its author says.
+fn keeps(kind: &Kind, field: &str) -> bool {
+    match field {
+        "generation" => !kind.has_generation(),
+        field => !SERVER_FIELDS.contains(&field) && field != "resourceVersion",
+    }
 }
 
 /// Replace an object, or one part of it, and answer it as stored.
@@ -127,10 +131,10 @@ pub(super) fn update(
     let name = place.name();
     check_type(kind, &mut object)?;
     take_namespace(kind, place.namespace(), &mut object)?;
-    check_name(name, object["metadata"]["name"].as_str().unwrap_or(name))?;
-    object["metadata"]["name"] = name.into();
+    check_named(name, &object["metadata"])?;
+    check_name(name, object["metadata"]["name"].as_str().unwrap_or_default())?;
     let Some(before) = storage.get(place).cloned() else { return Err(Refusal::not_found(kind, name)) };
-    check_version(kind, name, &object, &before)?;
+    check_version(kind, place, &object, &before)?;
     let before_view = kind.view(&before);
     let managed = object["metadata"]["managedFields"].take();
     options.manager.writes(part);
@@ -177,12 +181,12 @@ pub(super) fn update(
         Part::Finalize | Part::Binding => {}
     }
     let mut causes = metadata::errors(kind, &after);
-    options.warnings.extend(metadata::warnings(kind, &after));
     causes.extend(new_finalizers(&before, &after));
     kind.validate(&after, Some(&before_view), &mut causes);
     if !causes.is_empty() {
         return Err(Refusal::invalid(kind, name, causes));
     }
+    options.warnings.extend(metadata::warnings(kind, &after));
     to_storage(kind, &mut after);
     if kind.has_generation() && part == Part::Main && differs_beyond_metadata(kind, &before, &after) {
         let generation = before["metadata"]["generation"].as_u64().unwrap_or(0) + 1;
@@ -309,8 +313,8 @@ pub(super) fn check_fixed(kind: &Kind, name: &str, after: &Value, before: &Value
     Ok(())
 }
 
-fn check_version(kind: &Kind, name: &str, object: &Value, before: &Value) -> Result<(), Refusal> {
-    let metadata = &object["metadata"];
+fn check_version(kind: &Kind, place: &Place, object: &Value, before: &Value) -> Result<(), Refusal> {
+    let (name, metadata) = (place.name(), &object["metadata"]);
     match metadata["resourceVersion"].as_str().unwrap_or_default() {
         "" | "0" if kind.needs_version() => return Err(Refusal::version_required(kind, name)),
         "" | "0" => {}
@@ -327,7 +331,12 @@ fn check_version(kind: &Kind, name: &str, object: &Value, before: &Value) -> Res
     let (uid, real) = (metadata["uid"].as_str().unwrap_or_default(), &before["metadata"]["uid"]);
     if !uid.is_empty() && real != uid {
         let real = real.as_str().unwrap_or_default();
-        let text = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {real}");
+        let group = if kind.is_custom() { format!("{}/", kind.group) } else { String::new() };
+        let text = format!(
+            "StorageError: invalid object, Code: 4, Key: /registry/{group}{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
+            Precondition failed: UID in precondition: {uid}, UID in object meta: {real}",
+            kind.plural, place.key
+        );
         return Err(Refusal::cannot_fulfil(kind, name, &text));
     }
     Ok(())
@@ -344,13 +353,6 @@ fn check_type(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
         true if api_version != wanted => {
             let text = format!(
                 "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
-            );
-            Err(Refusal::bad_request(text))
-        }
-        true if a_kind.is_empty() => {
-            let text = format!(
-                "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing",
-                kind.kind
             );
             Err(Refusal::bad_request(text))
         }
@@ -375,7 +377,7 @@ fn check_type(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
         true | false => {
             object["apiVersion"] = wanted.into();
             object["kind"] = kind.kind.as_str().into();
-            kind.check_types(object)?;
+            kind.check_types(object).map_err(|why| kind.undecodable(&why))?;
             if object["metadata"].is_null() {
                 object["metadata"] = json!({});
             }
@@ -500,17 +502,21 @@ fn restore_in(after: &mut Value, before: &Value, part: &str, fields: &[&str]) {
 /// Drop or refuse what the schema does not know.
 fn prune(kind: &Kind, object: &mut Value, options: &mut Options) -> Result<(), Refusal> {
     let unknown = prune_object(object, kind.schema());
-    let unknown: Vec<String> = unknown.iter().map(|field| format!("unknown field \"{field}\"")).collect();
+    if options.unknown_fields == UnknownFields::Ignore {
+        return Ok(());
+    }
+    options.warnings.extend(unknown.iter().map(|field| format!("unknown field \"{field}\"")));
     match options.unknown_fields {
-        UnknownFields::Ignore => {}
-        UnknownFields::Warn => options.warnings.extend(unknown),
-        UnknownFields::Strict if unknown.is_empty() => {}
+        UnknownFields::Ignore | UnknownFields::Warn => {}
+        UnknownFields::Strict if options.warnings.is_empty() => {}
         UnknownFields::Strict => {
-            let errors = unknown.join(", ");
-            if options.is_patch {
-                return Err(Refusal::strict_patch(object, &errors));
-            }
-            return Err(kind.undecodable(&format!("strict decoding error: {errors}")));
+            let errors = std::mem::take(&mut options.warnings).join(", ");
+            let why = format!("strict decoding error: {errors}");
+            return Err(if options.is_patch {
+                Refusal::bad_patch(object, &why)
+            } else {
+                kind.undecodable(&why)
+            });
         }
     }
     Ok(())
@@ -530,8 +536,14 @@ fn finish(
     if !kind.is_custom() {
         drop_nulls(object);
     }
-    if !kind.is_custom() && kind.kind != "CustomResourceDefinition" {
-        drop_empty_lists(object);
+    match kind.kind.as_str() {
+        // Go writes down a list that there is not, where nobody thought of leaving it out.
+        "CustomResourceDefinition" if object["status"]["conditions"].is_null() => {
+            object["status"]["conditions"] = Value::Null;
+        }
+        "CustomResourceDefinition" => {}
+        _ if kind.is_custom() => {}
+        _ => drop_empty_lists(object),
     }
     apply::track(kind, before, object, managed, &options.manager, &storage.clock.time());
     if kind.group == "events.k8s.io" {

@@ -97,6 +97,11 @@ pub fn normalise(answers: &mut [Answer]) {
         for line in &mut answer.head {
             *line = names.text(line);
         }
+        let warnings = answer.head.iter_mut().filter(|line| line.starts_with("warning: "));
+        let mut sorted: Vec<String> = warnings.map(std::mem::take).collect();
+        sorted.sort_unstable();
+        answer.head.retain(|line| !line.is_empty());
+        answer.head.append(&mut sorted);
         for document in &mut answer.body {
             names.replace("", document);
         }
@@ -109,6 +114,15 @@ fn is_collection(object: &Map<String, Value>) -> bool {
     // One row of a watch has the version of its object, a bookmark has neither name nor uid.
     let metadata = |key: &str| object.get("metadata").and_then(|metadata| metadata.get(key)).is_some();
     kind.ends_with("List") || kind == "Table" || (metadata("resourceVersion") && !metadata("name"))
+}
+
+/// Go takes the unknown fields of a body in the order in which they were sent, the library here in that of the alphabet.
+fn sort_unknown_fields(message: &mut String) {
+    const BEFORE: &str = "strict decoding error: ";
+    let Some((before, fields)) = message.split_once(BEFORE) else { return };
+    let mut fields: Vec<&str> = fields.split(", ").collect();
+    fields.sort_unstable();
+    *message = format!("{before}{BEFORE}{}", fields.join(", "));
 }
 
 /// Go looks at the fields of a schema in any order, and at some of them twice.
@@ -149,6 +163,9 @@ impl Names {
         match value {
             Value::Object(map) => {
                 sort_causes(map);
+                if let Some(Value::String(message)) = map.get_mut("message") {
+                    sort_unknown_fields(message);
+                }
                 let is_collection = is_collection(map);
                 if let Some(Value::String(version)) =
                     map.get_mut("metadata").and_then(|metadata| metadata.get_mut("resourceVersion"))
