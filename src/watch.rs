@@ -396,8 +396,10 @@ impl Machine {
         }
     }
 
+    /// A list that is asked for in pages goes on so, however it fails: it may be that of a restored backup.
     fn list(&mut self, at: Freshness) {
-        self.state = State::start(self.lists, at);
+        let lists = if matches!(self.state, State::Listing { .. }) { Lists::Paged } else { self.lists };
+        self.state = State::start(lists, at);
     }
 }
 

@@ -231,6 +231,24 @@ fn a_list_from_a_restored_backup_overwrites() {
     assert_eq!(bench.request(), "watch 40 Changes");
 }
 
+/// A streaming list says its version last, and would leave what the backup does not have.
+#[test]
+fn a_list_from_a_restored_backup_that_fails_begins_anew_in_pages() {
+    for how in [How::Unreachable, How::Expired] {
+        let mut bench = Bench::new(Lists::Streaming);
+        bench.line(
+            "BOOKMARK",
+            r#"{"metadata":{"resourceVersion":"100","annotations":{"k8s.io/initial-events-end":"true"}}}"#,
+        );
+        bench.machine.end(How::Cut, MINUTE);
+        bench.request();
+        bench.machine.end(How::TooNew, BLINK);
+        assert_eq!(bench.request(), "list version=- continue= limit=100");
+        bench.machine.end(how, BLINK);
+        assert_eq!(bench.request(), "list version=- continue= limit=100", "{how:?}");
+    }
+}
+
 /// Or it would wait for a version that the server may reach by another way.
 #[test]
 fn a_server_out_of_sight_or_silent_is_asked_whether_it_has_come_as_far_as_we_have() {

@@ -212,7 +212,8 @@ impl Network {
             .header(header::CONTENT_TYPE, content_type)
             .body(Full::new(Bytes::from(body)))
             .unwrap();
-        let answer = self.server.answer(request).await.unwrap();
+        // A server that is restarted meanwhile breaks this connection too.
+        let Ok(answer) = self.server.answer(request).await else { return (0, Value::Null) };
         let status = answer.status().as_u16();
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap_or_default())
