@@ -319,6 +319,10 @@ impl Storage {
             self.commit(place, Some(Arc::clone(object)));
         }
         self.revision = backup.revision;
+        for collection in self.collections.values_mut() {
+            collection.forget(self.revision);
+            collection.forgotten = self.revision;
+        }
         self.written.send_replace(self.revision);
     }
 }
