@@ -2,7 +2,7 @@
 //! The ones that a pure machine can fall into are in `src/watch/tests.rs`; docs/reliability.md has them all.
 
 use listwatch::apiserver::{ApiServer, Fault, Planned};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     hands::eventually,
@@ -76,6 +76,10 @@ async fn ten_watches_that_end_as_they_do_cost_no_list() {
         eventually("the tenth watch", async || (lists_and_watches(world).1 >= watches + 10).then_some(()))
             .await;
         assert_eq!(lists_and_watches(world).0, lists);
+        // Nobody but a watch asks for bookmarks; without `watch=1`, or with `watch=false`, it would be answered with a list.
+        let asked = world.records();
+        let mut watches = asked.iter().filter(|record| record.path.contains("allowWatchBookmarks="));
+        assert!(watches.all(|watch| watch.path.contains("watch=1")));
     })
     .await;
 }
@@ -101,6 +105,31 @@ async fn while_the_watches_of_children_lag_no_child_is_made_twice() {
         assert_eq!(count("POST"), 2, "{wrote:#?}");
         assert_eq!(count("PATCH deployments/mws-web 200"), 3, "{wrote:#?}");
         assert_eq!(count("PATCH services/mws-web 200"), 3, "{wrote:#?}");
+    })
+    .await;
+}
+
+/// Every update carries the version that it was decided on: what somebody wrote meanwhile, and no watch has told, stays.
+#[tokio::test]
+async fn a_write_decided_on_an_old_version_is_refused_and_decided_anew() {
+    on(&[Kind::Embedded], async |world| {
+        world.start_operator(&[]).await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.until("services/mws-web", |_| true).await;
+        world.settle().await;
+        world.transcript();
+        embedded(world).fault(Fault::StallWatches.on("", "/deployments"));
+        let note = json!({"metadata": {"annotations": {"note": "an administrator's"}}});
+        world.patch("deployments/mws-web", note.clone()).await;
+        world.patch("mywebservers/web", json!({"spec": {"port": 81}})).await;
+        let port = |object: &Value| object["spec"]["template"]["spec"]["containers"][0]["ports"][0].clone();
+        let now = world.until("deployments/mws-web", |object| port(object)["containerPort"] == 81).await;
+        assert_eq!(now["metadata"]["annotations"]["note"], note["metadata"]["annotations"]["note"]);
+        embedded(world).end_faults();
+        world.settle().await;
+        let wrote = world.transcript();
+        let wrote: Vec<_> = wrote.iter().filter(|line| line.contains("deployments/")).collect();
+        assert_eq!(wrote, ["PATCH deployments/mws-web 409", "PATCH deployments/mws-web 200"]);
     })
     .await;
 }
