@@ -329,6 +329,23 @@ mod tests {
         }
     }
 
+    /// Numbers that no double holds, fractions of seconds, lists that are null, and fields that nobody has heard of.
+    #[test]
+    fn an_odd_object_is_read_as_far_as_it_is_ours() {
+        let line = br#"{"type":"ADDED","object":{"kind":"Service","metadata":{"name":"a","resourceVersion":"7",
+            "generation":9007199254740993,"creationTimestamp":"2026-11-21T07:00:00.123456789Z","managedFields":null,
+            "unheardOf":{"deeper":[{"number":18446744073709551615},null,[[-9223372036854775808]]]}},
+            "spec":{"ports":[{"port":80,"targetPort":80,"unheardOf":1e300}],"externalIPs":null},"status":null,"more":[]},"later":null}"#;
+        match WatchEvent::<Service>::from_json(line).expect("an event") {
+            WatchEvent::Added(Decoded::Readable(service)) => {
+                assert_eq!(service.metadata.generation, 9_007_199_254_740_993);
+                assert_eq!(service.metadata.resource_version, "7");
+                assert_eq!(service.spec.ports[0].port, 80);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// It has the kind of what is watched, and none of the fields which that requires.
     #[test]
     fn a_bookmark_is_no_object_of_its_kind() {

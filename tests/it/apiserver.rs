@@ -39,13 +39,13 @@ const CRD: &str = r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomRe
     "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}}"#;
 
 /// A running `listwatch apiserver`. Dropped: killed.
-struct Running {
-    child: Child,
+pub struct Running {
+    pub child: Child,
     said: String,
 }
 
 impl Running {
-    fn start(command: &mut Command) -> Running {
+    pub fn start(command: &mut Command) -> Running {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -68,7 +68,7 @@ impl Drop for Running {
     }
 }
 
-fn client(kubeconfig: &Path) -> Client {
+pub fn client(kubeconfig: &Path) -> Client {
     let options = Options { kubeconfig: Some(kubeconfig.to_owned()), ..Options::default() };
     Client::new(Config::load(&options, &Env::default()).unwrap()).unwrap()
 }

@@ -6,7 +6,10 @@ use std::{fs, process::Stdio};
 
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::process::Command;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Command,
+};
 
 use crate::{
     hands::eventually,
@@ -111,6 +114,12 @@ async fn kubectl_creates_changes_and_deletes() {
             .ends("diff -f 2.yaml", 1, "-      - image: nginx:1\n+      - image: nginx:2\n+  a: two")
             .await;
         kubectl.says("apply -f 2.yaml", "deployment.apps/shop configured\nconfigmap/conf configured").await;
+        kubectl
+            .says(
+                "get deploy/shop -o wide",
+                "CONTAINERS   IMAGES    SELECTOR\nshop         nginx:2   app=shop",
+            )
+            .await;
         kubectl.says("apply -f 2.yaml", "deployment.apps/shop unchanged\nconfigmap/conf unchanged").await;
         kubectl.says("label cm/conf x=y", "configmap/conf labeled").await;
         kubectl.says("label cm/conf x=y", "configmap/conf not labeled").await;
@@ -184,15 +193,19 @@ async fn kubectl_looks_around() {
         kubectl.says("events", "Noted\nConfigMap/conf\nlook").await;
 
         // Until something happens, and then until it is read.
-        let mut watch = kubectl.command("get cm/late -w --ignore-not-found -o name");
-        let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = tokio::io::BufReader::new(watch.stdout.take().unwrap());
-        world.create("configmaps", &json!({"metadata": {"name": "late"}})).await;
-        let mut line = String::new();
-        let read = tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut line);
-        tokio::time::timeout(plane::PATIENCE, read).await.unwrap().unwrap();
-        assert_eq!(line, "configmap/late\n");
-        watch.kill().await.unwrap();
+        for (line, expected) in
+            [("get cm/late -w --ignore-not-found -o name", "configmap/late"), ("get cm -w", "late ")]
+        {
+            let mut watch = kubectl.command(line).stdout(Stdio::piped()).spawn().unwrap();
+            let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+            world.create("configmaps", &json!({"metadata": {"name": "late"}})).await;
+            let told = async {
+                while !lines.next_line().await.unwrap().expect("a line").starts_with(expected) {}
+            };
+            tokio::time::timeout(plane::PATIENCE, told).await.unwrap();
+            watch.kill().await.unwrap();
+            world.delete("configmaps/late").await;
+        }
     })
     .await;
 }
@@ -215,7 +228,9 @@ async fn kubectl_waits_for_a_rollout_and_hears_what_is_not_spoken() {
         eventually("the Pods to go", gone).await;
         let instead =
             "add --dry-run=client -o yaml to the command, and pipe what it prints into kubectl create -f -";
-        kubectl.ends("create cm c --from-literal=a=b", 1, instead).await;
+        for line in ["create cm c --from-literal=a=b", "create deployment x --image=nginx"] {
+            kubectl.ends(line, 1, instead).await;
+        }
     })
     .await;
 }

@@ -47,13 +47,15 @@ pub struct Plane {
     dir: TempDir,
 }
 
-/// What kube-apiserver offers.
+/// How kube-apiserver is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Http {
     /// HTTP/2, and HTTP/1.1 to who cannot do better.
     Any,
     /// HTTP/1.1 alone, as behind some load balancers.
     One,
+    /// HTTP/2, and no streaming lists: `sendInitialEvents` is answered with 422.
+    AnyWithoutStreamingLists,
 }
 
 /// A process that ends with this one.
@@ -206,6 +208,7 @@ impl Plane {
             ("audit-policy-file", "audit.yaml".to_owned()),
             ("audit-log-path", "audit.log".to_owned()),
             ("disable-http2-serving", (self.speaks == Http::One).to_string()),
+            ("feature-gates", format!("WatchList={}", self.speaks != Http::AnyWithoutStreamingLists)),
         ];
         let process = Process::spawn(self.dir.path(), &binary("kube-apiserver"), &flags(&flag));
         *self.apiserver.lock().unwrap() = Some(process);
@@ -294,6 +297,7 @@ impl Plane {
         match self.speaks {
             Http::Any => "real",
             Http::One => "real, HTTP/1.1",
+            Http::AnyWithoutStreamingLists => "real, without streaming lists",
         }
     }
 

@@ -246,12 +246,17 @@ pub fn older_crd() -> Value {
 
 /// A world with the older CRD, and permissions.
 pub async fn with_older_crd(world: &World) {
+    with_crd(world, &older_crd()).await;
+}
+
+/// A world with this CRD, and permissions.
+pub async fn with_crd(world: &World, crd: &Value) {
     if !matches!(world.server, crate::world::Server::Embedded(_)) {
         for object in manifests::rbac() {
             world.install(&object).await;
         }
     }
-    world.install(&older_crd()).await;
+    world.install(crd).await;
     world.make_namespace().await;
 }
 

@@ -174,7 +174,8 @@ pub fn has_real() -> bool {
     if !has_real {
         // Not with `eprintln`, of which the test harness shows nothing where a test succeeds.
         SAID.call_once(|| {
-            let text = "KUBEBUILDER_ASSETS is not set: only the embedded API server is tested";
+            let text =
+                "KUBEBUILDER_ASSETS is not set: only the embedded API server is tested, and not with kubectl";
             let _ = writeln!(io::stderr(), "{text}");
         });
     }
