@@ -68,16 +68,20 @@ macro_rules! stories {
 stories! {
     applying
     collecting
+    configmaps
     crds
     creating
+    definitions
     deleting
     discovery
+    events
     forms
     kinds
     namespaces
     paging
     patching
     reading
+    services
     updating
     watching
     workloads

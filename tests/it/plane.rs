@@ -195,7 +195,7 @@ impl Plane {
             ("bind-address", "127.0.0.1".to_owned()),
             ("secure-port", self.port.to_string()),
             ("cert-dir", "certs".to_owned()),
-            ("service-cluster-ip-range", "10.0.0.0/16".to_owned()),
+            ("service-cluster-ip-range", "10.96.0.0/16".to_owned()),
             ("service-account-issuer", "https://kubernetes.default.svc".to_owned()),
             ("service-account-signing-key-file", "sa.key".to_owned()),
             ("service-account-key-file", "sa.pub".to_owned()),
