@@ -153,7 +153,7 @@ impl Plane {
         for (name, text) in [
             ("sa.key", key.serialize_pem()),
             ("sa.pub", key.public_key_pem()),
-            ("tokens.csv", "admin,admin,1,\"system:masters\"\n".to_owned()),
+            ("tokens.csv", "admin,admin,1,\"system:masters\"\njane,jane,2\n".to_owned()),
             ("audit.yaml", audit.to_string()),
             ("audit.log", String::new()),
         ] {
