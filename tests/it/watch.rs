@@ -16,6 +16,8 @@ async fn after_any_end_of_a_watch_the_next_change_is_heard_of_once() {
         world.settle().await;
         world.transcript();
         let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
+        // In turn, as whoever keeps deleting the same child is given way to.
+        let mut children = ["deployments", "services"].into_iter().cycle();
         for faults in [
             vec![Fault::EndWatches],
             vec![Fault::CutWatches],
@@ -31,11 +33,13 @@ async fn after_any_end_of_a_watch_the_next_change_is_heard_of_once() {
             }
             // Our own connection may be among those that were closed, and a write is not sent twice.
             eventually("our connection to be well", async || world.raw("/version").await.ok()).await;
-            let before = world.get("deployments/mws-web").await["metadata"]["uid"].clone();
-            world.delete("deployments/mws-web").await;
-            world.until("deployments/mws-web", |new| new["metadata"]["uid"] != before).await;
+            let resource = children.next().unwrap();
+            let child = format!("{resource}/mws-web");
+            let before = world.get(&child).await["metadata"]["uid"].clone();
+            world.delete(&child).await;
+            world.until(&child, |new| new["metadata"]["uid"] != before).await;
             world.settle().await;
-            assert_eq!(world.transcript(), ["POST deployments 201"], "{what}");
+            assert_eq!(world.transcript(), [format!("POST {resource} 201")], "{what}");
         }
         assert!(world.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
     })
