@@ -13,7 +13,7 @@ mod manifests;
 mod run;
 mod variables;
 
-use std::{io, path::PathBuf, process::ExitCode, time::Duration};
+use std::{env, io, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
@@ -127,7 +127,7 @@ pub fn main() -> ExitCode {
         Err(answer) if ANSWERS.contains(&answer.kind()) => answer.exit(),
         Err(error) => {
             let error = one_line(&error.to_string());
-            eprintln!("listwatch: {error}{}; see listwatch --help", variables::named_by(&error));
+            eprintln!("listwatch: {error}{}; see {}", variables::named_by(&error), help_about(&error));
             return ExitCode::from(EXIT_USAGE);
         }
     };
@@ -168,6 +168,17 @@ fn one_line(error: &str) -> String {
         lines.filter(|line| !line.starts_with("For more information") && !line.starts_with("tip: to pass"));
     let lines: Vec<_> = lines.collect();
     lines.join("; ")
+}
+
+/// The command that explains what was typed wrong.
+fn help_about(error: &str) -> String {
+    if error.contains("'--fault <FAULT>'") {
+        return "listwatch apiserver --fault help".to_owned();
+    }
+    match env::args().nth(1) {
+        Some(name) if Cli::command().find_subcommand(&name).is_some() => format!("listwatch {name} --help"),
+        Some(_) | None => "listwatch --help".to_owned(),
+    }
 }
 
 /// Where the API server is, and who we are to it.

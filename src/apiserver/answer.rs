@@ -154,9 +154,12 @@ pub(super) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
     match request.method {
         Method::POST => match faults::parse_lines(&request.body) {
             Ok(planned) => {
-                let count = planned.len();
+                let done = planned.iter().filter(|planned| planned.is_momentary()).count();
+                let counts = [(done, "done"), (planned.len() - done, "planned")];
+                let said = counts.iter().filter(|(count, _)| *count > 0);
+                let said: Vec<String> = said.map(|(count, what)| format!("{count} {what}")).collect();
                 planned.into_iter().for_each(|planned| server.fault(planned));
-                Answer::text(201, format!("{count} planned\n"))
+                Answer::text(201, format!("{}\n", said.join(", ")))
             }
             Err(error) => Answer::refused(Refusal::bad_request(error)),
         },
@@ -217,9 +220,11 @@ fn fixed(server: &Server, request: &Request) -> Result<Answer, Refusal> {
         ["openapi", "v3"] => Some(discovery::openapi_index(kinds, storage.revision())),
         ["openapi", "v3", "api", version] => discovery::openapi(kinds, "", version),
         ["openapi", "v3", "apis", group, version] => discovery::openapi(kinds, group, version),
+        // kubectl asks here for kinds that v3 does not have, and goes on to "no matches for kind" only if there is an
+        // answer. An empty one is a document without paths, in protobuf.
+        ["openapi", "v2"] if request.accepts("proto-openapi.spec.v2") => return Ok(Answer::text(200, "")),
         _ => None,
     };
-    // /openapi/v2 is not served: kubectl copes with a 404.
     found.map(|value| Answer::json(200, value)).ok_or_else(Refusal::no_such_path)
 }
 

@@ -268,6 +268,22 @@ fn set_condition(object: &mut Value, kind: &str, status: &str, reason: &str, mes
 
 /// Tell what was done, as an Event on the object.
 fn tell(storage: &mut Storage, about: &Value, component: &str, reason: &str, message: &str) {
+    write_event(storage, about, component, "Normal", reason, message);
+}
+
+/// The same of something that went wrong.
+fn warn(storage: &mut Storage, about: &Value, component: &str, reason: &str, message: &str) {
+    write_event(storage, about, component, "Warning", reason, message);
+}
+
+fn write_event(
+    storage: &mut Storage,
+    about: &Value,
+    component: &str,
+    kind: &str,
+    reason: &str,
+    message: &str,
+) {
     let metadata = &about["metadata"];
     let namespace = metadata["namespace"].as_str().unwrap_or("default").to_owned();
     let name = metadata["name"].as_str().unwrap_or_default();
@@ -276,7 +292,7 @@ fn tell(storage: &mut Storage, about: &Value, component: &str, reason: &str, mes
         "metadata": {"name": format!("{name}.{:x}{:04x}", storage.clock.nanos(), fastrand::u16(..))},
         "involvedObject": {"kind": about["kind"], "apiVersion": about["apiVersion"], "name": name,
             "namespace": namespace, "uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
-        "reason": reason, "message": message, "type": "Normal", "count": 1, "source": {"component": component},
+        "reason": reason, "message": message, "type": kind, "count": 1, "source": {"component": component},
         "reportingComponent": component, "firstTimestamp": now, "lastTimestamp": now,
     });
     make(storage, "", "events", Some(&namespace), event);

@@ -194,7 +194,8 @@ impl Planned {
         }
     }
 
-    pub(super) fn is_for_server(&self) -> bool {
+    /// Whether it is for the whole server, at once.
+    pub(crate) fn is_for_server(&self) -> bool {
         self.fault.meets() == Meets::Server
     }
 
@@ -242,7 +243,7 @@ macro_rules! named {
 
 #[rustfmt::skip]
 const NAMED: [Named; 25] = named! {
-    "end-watches" "" "watches end cleanly; with lines=N those to come, after N lines" |_| Ok(Fault::EndWatches);
+    "end-watches" "" "watches end cleanly" |_| Ok(Fault::EndWatches);
     "cut-watches" "" "watches are cut in the middle of a line" |_| Ok(Fault::CutWatches);
     "expire-watches" "" "watches end with an ERROR event, 410 Expired" |_| Ok(Fault::ExpireWatches);
     "gone-watches" "" "the same with the reason Gone, as before 1.18" |_| Ok(Fault::GoneWatches);
@@ -251,7 +252,7 @@ const NAMED: [Named; 25] = named! {
     "no-bookmarks" "" "new watches have no bookmarks" |_| Ok(Fault::NoBookmarks);
     "no-streaming-lists" "" "sendInitialEvents is refused with 422, as before 1.32" |_| Ok(Fault::NoStreamingLists);
     "ignore-streaming-lists" "" "sendInitialEvents means nothing, as before 1.27" |_| Ok(Fault::IgnoreStreamingLists);
-    "chunks" "bytes=1" "new watches send at most so many bytes at a time" |keys| Ok(Fault::ChunkBytes(keys.number("bytes", 1)?));
+    "chunks" "bytes=1" "new watches send at most so many bytes at a time" |keys| Ok(Fault::ChunkBytes(keys.positive("bytes")?.unwrap_or(1)));
     "slow" "time=1s" "requests are answered after so long" |keys| Ok(Fault::Delay(keys.time("time", "1s")?));
     "silence" "" "requests are neither read to their end nor answered" |_| Ok(Fault::Silence);
     "lose-answer" "" "requests take effect, and the answer is lost" |_| Ok(Fault::LoseAnswer);
@@ -349,6 +350,7 @@ impl FromStr for Planned {
     fn from_str(text: &str) -> Result<Planned, String> {
         let text = text.trim();
         let (name, rest) = text.split_once(',').unwrap_or((text, ""));
+        let name = name.trim_end();
         let Some(named) = NAMED.iter().find(|named| named.name == name) else {
             let all: Vec<&str> = NAMED.iter().map(|named| named.name).collect();
             return Err(format!("{name:?} is no fault; there are {}", all.join(", ")));
@@ -362,11 +364,11 @@ impl FromStr for Planned {
             Meets::Server => &[],
         };
         let (path, method) = (keys.text("path", ""), keys.text("method", "").to_uppercase());
-        let (times, after_lines) = (keys.optional("times")?, keys.optional("lines")?);
-        if times == Some(0) {
-            return Err("times=0: must be 1 or more".to_owned());
-        }
+        let (times, after_lines) = (keys.positive("times")?, keys.optional("lines")?);
         keys.check(name, named.keys, common)?;
+        if let Some(key) = common.iter().find(|key| keys.get(key) == Some("")) {
+            return Err(format!("{key}= says nothing: give a value, or leave it out"));
+        }
         Ok(Planned { fault, method, path, times, after_lines, text: text.to_owned() })
     }
 }
@@ -382,7 +384,7 @@ impl Keys {
         let mut given: Vec<(String, String)> = Vec::new();
         for part in text.split(',').filter(|_| !text.is_empty()) {
             match (part.split_once('='), given.last_mut()) {
-                (Some((key, value)), _) => given.push((key.to_owned(), value.to_owned())),
+                (Some((key, value)), _) => given.push((key.trim().to_owned(), value.trim().to_owned())),
                 (None, Some((_, value))) => {
                     value.push(',');
                     value.push_str(part);
@@ -404,6 +406,13 @@ impl Keys {
     fn optional<T: FromStr>(&self, key: &str) -> Result<Option<T>, String> {
         let Some(text) = self.get(key) else { return Ok(None) };
         text.parse().map(Some).map_err(|_| format!("{key}={text}: must be a whole number"))
+    }
+
+    fn positive<T: FromStr + PartialEq + From<u8>>(&self, key: &str) -> Result<Option<T>, String> {
+        match self.optional(key)? {
+            Some(number) if number == T::from(0) => Err(format!("{key}=0: must be 1 or more")),
+            number => Ok(number),
+        }
     }
 
     fn number<T: FromStr>(&self, key: &str, default: T) -> Result<T, String> {
@@ -429,24 +438,46 @@ impl Keys {
     }
 }
 
-/// Every name and what it does, for people.
+/// Every name and what it does, under headings that say for whom, for people.
 #[must_use]
 pub fn names() -> String {
     let mut text = String::new();
-    for Named { name, keys, help, .. } in &NAMED {
+    let mut before = "";
+    for Named { name, keys, help, make } in &NAMED {
+        let fault =
+            make(&mut Keys { given: Vec::new() }).expect("a fault by its defaults: a test makes them all");
+        let heading = heading(fault.meets());
+        if heading != before {
+            let gap = if before.is_empty() { "" } else { "\n" };
+            text.push_str(&format!("{gap}{heading}\n"));
+            before = heading;
+        }
         let name = if keys.is_empty() { (*name).to_owned() } else { format!("{name},{keys}") };
         text.push_str(&format!("  {name:<28}  {help}\n"));
     }
     text
 }
 
-/// The body of a request to plan some: one in each line.
+fn heading(meets: Meets) -> &'static str {
+    match meets {
+        Meets::Ends(_) => {
+            "Ends of open watches; with lines=N not of these but of each to come, after N lines. Also path=PART, times=N:"
+        }
+        Meets::Watches => "Watches. Also path=PART (of path and query), times=N:",
+        Meets::Requests | Meets::Writes | Meets::Creates => "Requests. Also path=PART, times=N, method=GET:",
+        Meets::Server => "The whole server, at once:",
+    }
+}
+
+/// The body of a request to plan some: one in each line, or with `;` between. A line that starts with `#` is a comment.
 pub(super) fn parse_lines(body: &[u8]) -> Result<Vec<Planned>, String> {
     let text = std::str::from_utf8(body).map_err(|_| "the body is no text".to_owned())?;
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with('#'));
     let mut planned = Vec::new();
     for (number, line) in lines {
-        planned.push(line.parse().map_err(|error| format!("line {}: {error}", number + 1))?);
+        for fault in line.split(';').filter(|fault| !fault.trim().is_empty()) {
+            planned.push(fault.parse().map_err(|error| format!("line {}: {error}", number + 1))?);
+        }
     }
     if planned.is_empty() {
         return Err("the body names no fault".to_owned());
@@ -596,7 +627,11 @@ impl Faults {
 
     /// One line for each that is planned.
     pub(super) fn list(&self) -> String {
-        lock(&self.0).planned.iter().map(|planned| format!("{planned}\n")).collect()
+        let planned = &lock(&self.0).planned;
+        if planned.is_empty() {
+            return "none planned\n".to_owned();
+        }
+        planned.iter().map(|planned| format!("{planned}\n")).collect()
     }
 
     /// What is to go wrong with a watch that is opened now.

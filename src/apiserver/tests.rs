@@ -606,6 +606,11 @@ async fn a_stuck_rollout_exceeds_its_deadline() {
     let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let reasons: Vec<&Value> = conditions.iter().map(|condition| &condition["reason"]).collect();
     assert_eq!(reasons, ["MinimumReplicasUnavailable", "ProgressDeadlineExceeded"]);
+    let (_, events) = world.get("/api/v1/namespaces/default/events?fieldSelector=reason%3DFailed").await;
+    let said = |event: &Value| format!("{} {}", event["type"], event["message"]);
+    let said: Vec<String> = events["items"].as_array().into_iter().flatten().map(said).collect();
+    let pull = r#""Warning" "Failed to pull image \"does-not-exist\""#;
+    assert!(said.iter().any(|line| line.starts_with(pull)), "{said:?}");
 }
 
 #[tokio::test]

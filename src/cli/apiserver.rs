@@ -36,9 +36,9 @@ pub(super) struct Apiserver {
     /// Port on 127.0.0.1; 0 for any
     #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0)]
     port: u16,
-    /// YAML or JSON file, or directory of such files, with objects to create at the start: CRDs first, then Namespaces
-    #[arg(long, value_name = "DIR", env = "LISTWATCH_MANIFESTS")]
-    manifests: Option<PathBuf>,
+    /// YAML or JSON file, or directory of such files, with objects to create at the start: CRDs first, then Namespaces; may be repeated
+    #[arg(long, value_name = "PATH", env = "LISTWATCH_MANIFESTS")]
+    manifests: Vec<PathBuf>,
     /// File to write a kubeconfig to. Without it: to a directory that goes with the server
     #[arg(long, value_name = "FILE", env = "LISTWATCH_KUBECONFIG_OUT")]
     kubeconfig_out: Option<PathBuf>,
@@ -61,10 +61,12 @@ fn parse_fault(text: &str) -> Result<Fault, String> {
     }
     let planned: Planned = text.parse()?;
     if planned.is_momentary() {
-        return Err(
-            "is for what goes on at the time, and nothing goes on at the start; POST it to /listwatch/faults"
-                .to_owned(),
-        );
+        let why = if planned.is_for_server() {
+            "is done at once, and at the start there is nothing to do it to: POST it to /listwatch/faults"
+        } else {
+            "ends the watches that are open now, and at the start none is: give lines=N, or POST it to /listwatch/faults"
+        };
+        return Err(why.to_owned());
     }
     Ok(Fault::Planned(Box::new(planned)))
 }
@@ -85,35 +87,26 @@ pub(super) fn main(apiserver: Apiserver) -> Result<(), Failure> {
 }
 
 fn help() -> Result<(), Failure> {
-    say!("A fault is NAME,KEY=VALUE,… Each can be left out; what is shown is what then holds.\n");
-    say!("{}", fault_names());
-    say!(
-        "All but the last four take path=PART (of path and query) and times=N; those that are for requests method=GET,"
-    );
-    say!(
-        "and the first four lines=N: not the watches that are open now, but each of those to come, after N lines."
-    );
+    say!("A fault is NAME,KEY=VALUE,… Every KEY=VALUE may be left out; the values shown are the defaults.\n");
+    say!("{}", fault_names().trim_end());
     Ok(())
 }
 
 async fn run(
     port: u16,
-    manifests: Option<PathBuf>,
+    manifests: Vec<PathBuf>,
     kubeconfig_out: Option<PathBuf>,
     faults: Vec<Fault>,
     stop: Stop,
 ) -> Result<(), Failure> {
     // What cannot be read is found out before anything is started.
-    let objects = manifests.as_deref().map(manifests::read).transpose()?.unwrap_or_default();
+    let objects = manifests::read(&manifests)?;
     let server = start(Options { port, ..Options::default() }).await?;
     let admin = Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token())?)?;
     let count = objects.len();
     tokio::select! {
         created = manifests::create(&admin, objects) => created?,
         () = stop.clone().requested() => return Ok(()),
-    }
-    if let Some(manifests) = manifests {
-        say!("Objects created from {}: {count}.", manifests.display());
     }
     for fault in faults {
         if let Fault::Planned(planned) = fault {
@@ -130,15 +123,30 @@ async fn run(
             (dir.path().join(KUBECONFIG), Some(dir))
         }
     };
+    match introduce(&manifests, count, &kubeconfig) {
+        // `| head -1`: who has read enough may well use the server.
+        Ok(()) | Err(Failure::Unheard) => {}
+        Err(failure) => return Err(failure),
+    }
+    stop.requested().await;
+    server.stop().await;
+    Ok(())
+}
+
+/// Says what is there and how it is used.
+fn introduce(manifests: &[PathBuf], count: usize, kubeconfig: &Path) -> Result<(), Failure> {
+    if !manifests.is_empty() {
+        let from: Vec<_> = manifests.iter().map(|path| path.display().to_string()).collect();
+        say!("Objects created from {}: {count}.", from.join(", "));
+    }
+    let kubeconfig = std::path::absolute(kubeconfig).unwrap_or_else(|_| kubeconfig.to_owned());
     say!("\nIn another terminal:\n");
-    say!("    export KUBECONFIG='{}'", std::path::absolute(&kubeconfig).unwrap_or(kubeconfig).display());
+    say!("    export KUBECONFIG='{}'", kubeconfig.display());
     say!("    kubectl get namespaces");
     say!(
         "    echo cut-watches | kubectl create --raw /listwatch/faults -f -    # all: listwatch apiserver --fault help\n"
     );
     say!("Nothing is kept. Ctrl-C ends it; then `unset KUBECONFIG`.");
-    stop.requested().await;
-    server.stop().await;
     Ok(())
 }
 

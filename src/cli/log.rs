@@ -15,7 +15,7 @@ pub(super) struct Log {
     #[arg(long, value_name = "LEVEL", env = "LISTWATCH_LOG_LEVEL", value_parser = parse_level)]
     log_level: Option<Targets>,
     /// More: -v is debug, -vv is trace
-    #[arg(short, long, action = clap::ArgAction::Count, env = "LISTWATCH_VERBOSE")]
+    #[arg(short, long, action = clap::ArgAction::Count, env = "LISTWATCH_VERBOSE", value_parser = parse_verbose)]
     verbose: u8,
     /// text or json. Without it: text on a terminal, json otherwise
     #[arg(long, value_name = "FORMAT", env = "LISTWATCH_LOG_FORMAT")]
@@ -32,6 +32,11 @@ enum Format {
 fn parse_level(text: &str) -> Result<Targets, String> {
     let text = if text.contains(['=', ',']) { text.to_owned() } else { format!("warn,listwatch={text}") };
     text.parse().map_err(|_| "is not error, warn, info, debug, trace or MODULE=LEVEL,…".to_owned())
+}
+
+/// clap counts the flags and hands us the count, as the variable does.
+fn parse_verbose(text: &str) -> Result<u8, String> {
+    text.parse().map_err(|_| "is not 1 for debug or 2 for trace; --log-level takes levels by name".to_owned())
 }
 
 impl Log {

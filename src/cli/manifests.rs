@@ -41,14 +41,18 @@ impl Manifest {
     }
 }
 
-/// Reads a file, or the files of a directory in the order of their names.
-pub(super) fn read(path: &Path) -> Result<Vec<Manifest>, Failure> {
+/// Reads files, and the files of directories in the order of their names.
+pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<Manifest>, Failure> {
     let mut manifests = Vec::new();
-    for file in files(path).map_err(|error| unreadable(path, &error))? {
-        read_file(&file, &mut manifests)?;
-    }
-    if manifests.is_empty() {
-        return Err(Failure::Usage(format!("--manifests {}: holds no objects", path.display())));
+    for path in paths {
+        let before = manifests.len();
+        for file in files(path).map_err(|error| unreadable(path, &error))? {
+            read_file(&file, &mut manifests)?;
+        }
+        if manifests.len() == before {
+            let hint = if path.is_dir() { " (directories below it are not read)" } else { "" };
+            return Err(Failure::Usage(format!("--manifests {}: holds no objects{hint}", path.display())));
+        }
     }
     manifests.sort_by_key(Manifest::rank);
     Ok(manifests)
@@ -136,14 +140,16 @@ pub(super) async fn create(client: &Client, manifests: Vec<Manifest>) -> Result<
         }
         let mut found = served[version].iter();
         let Some(resource) = found.find(|one| one.kind == kind && !one.name.contains('/')) else {
-            return Err(manifest.wrong(format!("{kind} in {version} is not served here")));
+            return Err(manifest
+                .wrong(format!("{kind} in {version} is not served here; is its CRD among the manifests?")));
         };
         let mut path = prefix(version);
         if resource.namespaced {
             let namespace = manifest.text("/metadata/namespace");
             path = format!("{path}/namespaces/{}", if namespace.is_empty() { "default" } else { namespace });
         }
-        let request = Request::get(format!("{path}/{}", resource.name));
+        // A misspelt field is an error that says where, not a warning that does not.
+        let request = Request::get(format!("{path}/{}?fieldValidation=Strict", resource.name));
         let body = manifest.object.to_string().into_bytes();
         let created = client.send(request.sends(Method::POST, "application/json", body)).await;
         created.map_err(|error| manifest.wrong(error))?;

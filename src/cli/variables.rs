@@ -8,6 +8,10 @@ use clap::{Arg, Command, builder::Resettable};
 const RIVALS: [(&str, &str); 2] =
     [("--kubeconfig", "LISTWATCH_SERVICE_ACCOUNT_DIR"), ("--service-account-dir", "LISTWATCH_KUBECONFIG")];
 
+/// What Kubernetes sets, in every Pod of the namespace, for a Service called `listwatch`: `tcp://10.0.0.1:80`. It is also
+/// the twin of `--port`.
+const SERVICE_LINK: &str = "LISTWATCH_PORT";
+
 /// Takes away the variables that say nothing: an empty one is an unset one.
 pub(super) fn adapt(command: Command) -> Command {
     let names: Vec<_> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
@@ -18,8 +22,9 @@ pub(super) fn adapt(command: Command) -> Command {
 fn adapt_one(arg: Arg) -> Arg {
     let Some(name) = arg.get_env() else { return arg };
     let is_empty = env::var_os(name).is_some_and(|value| value.is_empty());
+    let is_link = name == SERVICE_LINK && env::var(name).is_ok_and(|value| value.contains("://"));
     let is_beaten = RIVALS.iter().any(|(flag, variable)| name == *variable && is_typed(flag));
-    if is_empty || is_beaten { arg.env(Resettable::Reset) } else { arg }
+    if is_empty || is_link || is_beaten { arg.env(Resettable::Reset) } else { arg }
 }
 
 fn is_typed(flag: &str) -> bool {

@@ -12,7 +12,7 @@ use http::Method;
 use listwatch::client::{Client, Config, Env, Options, Request};
 use serde_json::Value;
 
-use crate::operator::listwatch;
+use crate::{hands::eventually, operator::listwatch};
 
 const MANIFESTS: &str = r#"
 # Nothing but a comment is no object.
@@ -118,6 +118,28 @@ async fn it_holds_what_the_manifests_say_and_goes_wrong_as_it_is_told() {
 }
 
 #[tokio::test]
+async fn manifests_come_from_several_places_and_whoever_stops_listening_does_not_end_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let [crd, objects, kubeconfig] = ["crd.json", "a.yaml", "kubeconfig"].map(|name| dir.path().join(name));
+    fs::write(&crd, CRD).unwrap();
+    fs::write(&objects, MANIFESTS).unwrap();
+    let mut command = listwatch();
+    command.arg("apiserver").arg("--manifests").arg(&objects).arg("--manifests").arg(&crd);
+    command.arg("--kubeconfig-out").arg(&kubeconfig).stdout(Stdio::piped());
+    // What Kubernetes sets for a Service called listwatch.
+    command.env("LISTWATCH_PORT", "tcp://10.0.0.1:80");
+    let mut child = command.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    let mut server = Running { child, said };
+    eventually("a kubeconfig", async || fs::read(&kubeconfig).ok().filter(|text| !text.is_empty())).await;
+    let path = "/apis/shop.example.com/v1/namespaces/shop/carts/mine";
+    client(&kubeconfig).send(Request::get(path)).await.unwrap();
+    assert_eq!(server.child.try_wait().unwrap(), None, "unheard, it goes on");
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[tokio::test]
 async fn a_kubeconfig_of_ours_is_overwritten_and_one_of_others_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let ours = dir.path().join("ours");
@@ -158,6 +180,10 @@ fn what_cannot_be_is_one_line_that_says_where() {
     let twice = file("twice", &format!("{good}{good}"));
     let invalid =
         file("invalid", &format!("{good}apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: A_B}}\n"));
+    let misspelt = file(
+        "misspelt",
+        &format!("{good}apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: b}}\ndate: {{}}\n"),
+    );
     let missing = dir.path().join("missing/file").display().to_string();
     let cases: &[(&[&str], i32, &str)] = &[
         (&["--port", &port], 1, &format!("--port {port}: Address already in use")),
@@ -165,25 +191,42 @@ fn what_cannot_be_is_one_line_that_says_where() {
         (&["--kubeconfig-out", &missing], 1, &format!("--kubeconfig-out {missing}: No such file")),
         (&["--manifests", &missing], 2, &format!("--manifests {missing}: No such file")),
         (&["--manifests", &empty], 2, "empty: holds no objects"),
+        (
+            &["--manifests", &dir.path().display().to_string()],
+            2,
+            "holds no objects (directories below it are not read)",
+        ),
         (&["--manifests", &no_yaml], 2, "no-yaml, document 2: not YAML: "),
         (&["--manifests", &no_kind], 2, "no-kind, document 2: has no apiVersion"),
         (
             &["--manifests", &unknown],
             2,
-            "unknown, document 1 (Job \"b\"): Job in batch/v1 is not served here",
+            "unknown, document 1 (Job \"b\"): Job in batch/v1 is not served here; is its CRD among the manifests?",
         ),
         (
             &["--manifests", &twice],
             2,
-            "twice, document 2 (ConfigMap \"a\"): post /api/v1/namespaces/default/configmaps: 409 AlreadyExists",
+            "twice, document 2 (ConfigMap \"a\"): post /api/v1/namespaces/default/configmaps?fieldValidation=Strict: 409 AlreadyExists",
         ),
         (
             &["--manifests", &invalid],
             2,
-            "invalid, document 2 (ConfigMap \"A_B\"): post /api/v1/namespaces/default/configmaps: 422 Invalid",
+            "invalid, document 2 (ConfigMap \"A_B\"): post /api/v1/namespaces/default/configmaps?fieldValidation=Strict: 422 Invalid",
         ),
         (&["--fault", "cut-watch"], 2, "'--fault <FAULT>': \"cut-watch\" is no fault; there are end-watches"),
-        (&["--fault", "restart"], 2, "nothing goes on at the start; POST it to /listwatch/faults"),
+        (
+            &["--manifests", &misspelt],
+            2,
+            "misspelt, document 2 (ConfigMap \"b\"): post /api/v1/namespaces/default/configmaps?fieldValidation=Strict: 400 BadRequest",
+        ),
+        (
+            &["--fault", "restart"],
+            2,
+            "at the start there is nothing to do it to: POST it to /listwatch/faults",
+        ),
+        (&["--fault", "cut-watches"], 2, "give lines=N, or POST it"),
+        (&["--fault", "nope"], 2, "; see listwatch apiserver --fault help"),
+        (&["--nope"], 2, "; see listwatch apiserver --help"),
         (&["--fault", "slow,time=soon"], 2, "time=soon: "),
     ];
     for (args, code, wanted) in cases {

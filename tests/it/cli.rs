@@ -211,3 +211,12 @@ fn an_empty_variable_is_an_unset_one() {
     }
     assert!(refused(command).contains("/nonexistent"));
 }
+
+#[test]
+fn a_level_is_no_count() {
+    let mut command = listwatch();
+    command.arg("run").env("LISTWATCH_VERBOSE", "debug");
+    let said = refused(command);
+    assert!(said.contains("is not 1 for debug or 2 for trace; --log-level takes levels by name"), "{said}");
+    assert!(said.contains("(LISTWATCH_VERBOSE); see listwatch run --help"), "{said}");
+}

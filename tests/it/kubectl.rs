@@ -58,6 +58,8 @@ impl<'a> Terminal<'a> {
         fs::write(file("1.yaml"), FILE).unwrap();
         fs::write(file("2.yaml"), FILE.replace("nginx:1", "nginx:2").replace("one", "two")).unwrap();
         fs::write(file("3.yaml"), FILE.replace("nginx:1", "nginx:3").replace("one", "three")).unwrap();
+        let unknown = "apiVersion: nope.example.com/v1\nkind: Nope\nmetadata: {name: a}\n";
+        fs::write(file("unknown.yaml"), unknown).unwrap();
         Terminal { world, dir }
     }
 
@@ -106,6 +108,13 @@ async fn kubectl_creates_changes_and_deletes() {
         let kubectl = Terminal::open(world);
         kubectl.says("create -f 1.yaml", "deployment.apps/shop created\nconfigmap/conf created").await;
         kubectl.ends("create -f 1.yaml", 1, "deployments.apps \"shop\" already exists").await;
+        kubectl
+            .ends(
+                "create -f unknown.yaml",
+                1,
+                "no matches for kind \"Nope\" in version \"nope.example.com/v1\"",
+            )
+            .await;
         kubectl
             .says("apply -f 1.yaml", "is missing the kubectl.kubernetes.io/last-applied-configuration")
             .await;

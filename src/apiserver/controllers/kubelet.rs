@@ -14,7 +14,7 @@ use super::{
         storage::{Place, Storage},
         write::{Part, is_terminating},
     },
-    Controllers, change, delete, make, set_condition, tell, uid,
+    Controllers, change, delete, make, set_condition, tell, uid, warn,
 };
 
 /// The kubelet renews its Lease this often: `nodeLeaseDurationSeconds` / 4. In a cluster it is what moves the
@@ -51,6 +51,7 @@ pub(super) fn register(storage: &mut Storage) {
             "nodeInfo": {"kubeletVersion": "v1.36.0-listwatch", "operatingSystem": "linux", "architecture": "amd64"},
         });
         set_condition(node, "Ready", "True", "KubeletReady", "kubelet is posting ready status", &now);
+        node["status"]["conditions"][0]["lastHeartbeatTime"] = now.as_str().into();
     });
     let renewed = storage.clock.micro_time();
     let lease = json!({"metadata": {"name": NODE},
@@ -100,6 +101,19 @@ pub(super) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
     }
     controllers.started.remove(uid(pod));
     start(storage, place);
+    for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
+        let image = container["image"].as_str().unwrap_or_default();
+        if image.contains(MISSING_IMAGE) {
+            let message = format!("Failed to pull image {image:?}: {}", not_found(image));
+            warn(storage, pod, "kubelet", "Failed", &message);
+            warn(storage, pod, "kubelet", "Failed", "Error: ErrImagePull");
+        }
+    }
+}
+
+/// What the registry says of an image that it does not have.
+fn not_found(image: &str) -> String {
+    format!("failed to pull image {image:?}: {image}: not found")
 }
 
 fn start(storage: &mut Storage, place: &Place) {
@@ -131,7 +145,7 @@ fn container_status(container: &Value, simulate: &str, now: &str) -> Value {
     let waits = |reason: &str, message: String| json!({"waiting": {"reason": reason, "message": message}});
     let (mut restarts, mut last_state) = (0, json!({}));
     let state = if image.contains(MISSING_IMAGE) {
-        waits("ErrImagePull", format!("failed to pull image {image:?}: {image}: not found"))
+        waits("ErrImagePull", not_found(image))
     } else if simulate == "crash" {
         restarts = 1;
         last_state =

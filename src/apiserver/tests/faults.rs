@@ -182,7 +182,7 @@ async fn watches_end_in_every_way_that_there_is() {
             let (next, end) = (next.split(':').next(), end.split(':').next());
             assert_eq!(next, end, "{fault}");
         }
-        assert_eq!(world.server.server.faults.list(), "", "{fault} is over");
+        assert_eq!(world.server.server.faults.list(), "none planned\n", "{fault} is over");
         // Those that come, after some lines.
         for (lines, before) in [(0, vec![]), (1, vec!["ADDED a"])] {
             world.server.fault(planned(&format!("{fault},lines={lines},times=1")));
@@ -309,11 +309,12 @@ async fn an_administrator_plans_lists_and_ends_faults_by_a_path() {
         (answer.status().as_u16(), answer.text().await.expect("a body"))
     };
     let body = "cut-watches\n\nslow,time=5s,path=/pods,times=3\n";
-    assert_eq!(post(body).await, (201, "2 planned\n".to_owned()), "no fault meets this path");
+    assert_eq!(post(body).await, (201, "1 done, 1 planned\n".to_owned()), "no fault meets this path");
     let list = "internal-error,path=/listwatch\nslow,time=5s,path=/pods,times=3  (3 left)\n";
     assert_eq!(world.get(path).await, (200, json!(list)));
     assert_eq!(world.delete(path).await, (200, json!("all ended\n")));
-    assert_eq!(world.get(path).await, (200, json!("")));
+    assert_eq!(world.get(path).await, (200, json!("none planned\n")));
+    assert_eq!(post("# both\n backup ; expire-history").await, (201, "2 done\n".to_owned()));
     for (body, error) in [
         ("", "the body names no fault"),
         ("restart\nnope", "line 2: \\\"nope\\\" is no fault; there are end-watches,"),
@@ -347,6 +348,8 @@ fn a_fault_that_cannot_be_is_refused_with_what_can() {
             "too-many-requests takes no \"body\", but retry-after, path, times, method",
         ),
         ("expired,times=0", "times=0: must be 1 or more"),
+        ("chunks,bytes=0", "bytes=0: must be 1 or more"),
+        ("cut-watches, path=", "path= says nothing: give a value, or leave it out"),
         ("slow,time=2", "time=2: "),
         ("html,status=99", "status=99: must be a number from 200 to 599"),
         ("html,status=99999", "status=99999: must be a whole number"),
@@ -359,10 +362,22 @@ fn a_fault_that_cannot_be_is_refused_with_what_can() {
 #[test]
 fn every_name_that_is_shown_can_be_written_as_it_is_shown() {
     let names = fault_names();
-    assert_eq!(names.lines().count(), 25, "{names}");
-    for line in names.lines() {
+    let faults: Vec<&str> = names.lines().filter(|line| line.starts_with("  ")).collect();
+    assert_eq!(faults.len(), 25, "{names}");
+    for line in faults {
         let text = line.split_whitespace().next().expect("a name");
         assert!(text.parse::<Planned>().is_ok(), "{text}");
-        assert!(line.chars().count() <= 120, "{line}");
     }
+    assert!(names.lines().all(|line| line.chars().count() <= 120), "{names}");
+    assert_eq!(
+        names.lines().filter(|line| line.ends_with(':')).count(),
+        4,
+        "a heading for each group: {names}"
+    );
+}
+
+#[tokio::test]
+async fn spaces_around_a_key_mean_nothing() {
+    let world = world(&["internal-error , path = /pods"]).await;
+    assert_eq!(world.get("/api/v1/pods").await.0, 500);
 }
