@@ -31,3 +31,26 @@ async fn two_thousand_million_replicas_leave_time_for_others() {
     world.until(PODS, |_, pods| pods["items"].as_array().is_some_and(|pods| !pods.is_empty())).await;
     assert_eq!(world.delete(&format!("{DEPLOYMENTS}/web")).await.0, 200);
 }
+
+/// The replicas were looked for in a text, which broke the connection.
+#[tokio::test]
+async fn replicas_that_would_be_in_a_text_are_refused() {
+    let world = World::with(quiet()).await;
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let crd = json!({"metadata": {"name": "things.demo.example.com"}, "spec": {
+        "group": "demo.example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+            "subresources": {"scale": {"specReplicasPath": ".spec.a.b", "statusReplicasPath": ".status.b"}}}]}});
+    let (status, body) = world.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await;
+    assert_eq!(status, 201, "{body}");
+    let things = "/apis/demo.example.com/v1/namespaces/default/things";
+    let thing = |spec: Value| json!({"apiVersion": "demo.example.com/v1", "kind": "Thing", "metadata": {"name": "a"}, "spec": spec});
+    let (status, body) = world.post(things, thing(json!({"a": "str"}))).await;
+    assert_eq!(status, 422, "{body}");
+    let message = "Thing.demo.example.com \"a\" is invalid: .spec.a.b: Invalid value: 0: .spec.a accessor error: str \
+        is of the type string, expected map[string]interface{}";
+    assert_eq!(body["message"], message);
+    assert_eq!(world.post(things, thing(json!({}))).await.0, 201);
+    let (status, body) = world.merge(&format!("{things}/a/scale"), json!({"spec": {"replicas": 3}})).await;
+    assert_eq!((status, &body["spec"]["replicas"]), (200, &json!(3)));
+}
