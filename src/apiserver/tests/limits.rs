@@ -32,6 +32,16 @@ async fn two_thousand_million_replicas_leave_time_for_others() {
     assert_eq!(world.delete(&format!("{DEPLOYMENTS}/web")).await.0, 200);
 }
 
+/// Time overflowed, and the connection broke.
+#[tokio::test]
+async fn a_watch_for_ever_is_over_at_once() {
+    let world = World::with(quiet()).await;
+    let path = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds={}", i64::MAX);
+    let mut watch = world.watch(&path).await;
+    assert_eq!(watch.next().await, "ERROR 500 \"context deadline exceeded\"");
+    assert_eq!(watch.next().await, "end");
+}
+
 /// The replicas were looked for in a text, which broke the connection.
 #[tokio::test]
 async fn replicas_that_would_be_in_a_text_are_refused() {
