@@ -42,6 +42,33 @@ async fn a_watch_for_ever_is_over_at_once() {
     assert_eq!(watch.next().await, "end");
 }
 
+/// Each waited for the others to go first. (Who owns itself waits for ever, with the real one as well.)
+#[tokio::test]
+async fn a_circle_of_owners_goes_in_the_foreground() {
+    let world = World::start().await;
+    for names in [&["a", "b"][..], &["c", "d", "e"]] {
+        let mut uids = Vec::new();
+        for name in names {
+            uids.push(
+                world.post(CONFIG_MAPS, config_map(name, json!({}))).await.1["metadata"]["uid"].clone(),
+            );
+        }
+        for (at, name) in names.iter().enumerate() {
+            let next = (at + 1) % names.len();
+            let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": names[next], "uid": uids[next],
+                "blockOwnerDeletion": true});
+            let patch = json!({"metadata": {"ownerReferences": [owner]}});
+            assert_eq!(world.merge(&format!("{CONFIG_MAPS}/{name}"), patch).await.0, 200);
+        }
+        let (status, _) =
+            world.delete(&format!("{CONFIG_MAPS}/{}?propagationPolicy=Foreground", names[0])).await;
+        assert_eq!(status, 200);
+        for name in names {
+            world.until(&format!("{CONFIG_MAPS}/{name}"), |status, _| status == 404).await;
+        }
+    }
+}
+
 /// The replicas were looked for in a text, which broke the connection.
 #[tokio::test]
 async fn replicas_that_would_be_in_a_text_are_refused() {
