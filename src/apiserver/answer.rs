@@ -28,6 +28,7 @@ use super::{
     request::{Accept, Path, Request},
     scale,
     storage::{Place, Storage},
+    types,
     watch::{self, Watch},
     write::{self, Applied, Part, UnknownFields},
 };
@@ -576,6 +577,7 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
         options
     } else {
         let options = request.object("DeleteOptions")?;
+        types::check_types(&options, "DeleteOptions").map_err(Refusal::bad_request)?;
         if let (Some(kind), version) = (options["kind"].as_str(), options["apiVersion"].as_str())
             && kind != "DeleteOptions"
         {
@@ -607,7 +609,7 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
         propagation,
         uid: text(&options["preconditions"]["uid"]),
         resource_version: text(&options["preconditions"]["resourceVersion"]),
-        grace_secs: options["gracePeriodSeconds"].as_u64(),
+        grace_secs: delete::grace_secs(&options["gracePeriodSeconds"]),
         dry_run: options["dryRun"] == json!(["All"]),
     })
 }
