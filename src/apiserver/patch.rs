@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use super::{
     kinds::Kind,
     refusal::{Refusal, json_error},
+    request::yaml,
     shape::{Shape, in_go},
 };
 
@@ -149,8 +150,8 @@ fn apply_operation(object: &mut Value, operation: PatchOperation) -> Result<(), 
 
 /// The body of a server-side apply.
 pub(super) fn applied(body: &[u8]) -> Result<Value, Refusal> {
-    let value: Value = yaml_serde::from_slice(body).map_err(|error| {
-        Refusal::bad_request(format!("error decoding YAML: error converting YAML to JSON: yaml: {error}"))
+    let value = yaml(body).map_err(|why| {
+        Refusal::bad_request(format!("error decoding YAML: error converting YAML to JSON: yaml: {why}"))
     })?;
     must_be_map(value).map_err(|why| {
         Refusal::bad_request(format!(
