@@ -11,7 +11,7 @@
 use jsonschema::{ValidationError, error::ValidationErrorKind};
 use serde_json::{Map, Value, json};
 
-use super::{refusal::Cause, types};
+use super::{refusal::Cause, shape::twins, types};
 
 /// A schema ready for use.
 #[derive(Debug)]
@@ -368,10 +368,9 @@ fn find_twice(value: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause>
                 }
                 _ => Vec::new(),
             };
-            for (index, identity) in identities.iter().enumerate() {
-                if identities[..index].contains(identity) {
-                    causes.push(Cause::duplicate(format!("{path}[{index}]"), identity));
-                }
+            let texts: Vec<String> = identities.iter().map(Value::to_string).collect();
+            for index in twins(&texts) {
+                causes.push(Cause::duplicate(format!("{path}[{index}]"), &identities[index]));
             }
             for (index, item) in list.iter().enumerate() {
                 find_twice(item, &schema["items"], &format!("{path}[{index}]"), causes);
