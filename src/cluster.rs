@@ -25,7 +25,7 @@ use tracing::info;
 
 use crate::{
     client::{Client, DeleteOptions, Error, Part, Patch},
-    resource::{Key, Labels, Resource, Scope},
+    resource::{Key, Labels, ObjectMeta, Resource, Scope},
     store::{Change, Found, Store},
     watch::{self, Health, Lists},
 };
@@ -158,11 +158,18 @@ impl Cluster {
             version: Some(metadata.resource_version.clone()),
             ..DeleteOptions::default()
         };
-        match self.client.delete::<K>(&live.key(), &options).await? {
-            Some(terminating) => drop(self.remember(terminating)),
-            None => self.streams_of::<K>().iter().for_each(|stream| stream.store.removed(metadata)),
+        match self.client.delete::<K>(&live.key(), &options).await {
+            Ok(Some(terminating)) => drop(self.remember(terminating)),
+            Ok(None) => self.forget::<K>(metadata),
+            // Somebody else was faster, and it may be that no watch tells of it any more.
+            Err(error) if error.is_not_found() => self.forget::<K>(metadata),
+            Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    fn forget<K: Resource>(&self, gone: &ObjectMeta) {
+        self.streams_of::<K>().iter().for_each(|stream| stream.store.removed(gone));
     }
 
     fn remember<K: Resource>(&self, object: K) -> Arc<K> {

@@ -69,6 +69,8 @@ pub(super) struct Collection {
     bytes: usize,
     /// The oldest version from which all later changes are still known.
     pub(super) floor: u64,
+    /// The newest change that is forgotten.
+    forgotten: u64,
     /// Wakes watches in the order in which they wait, where tokio's `watch` would draw lots: a simulation must replay.
     changed: broadcast::Sender<()>,
 }
@@ -80,13 +82,19 @@ impl Collection {
             changes: VecDeque::new(),
             bytes: 0,
             floor,
+            forgotten: floor,
             changed: broadcast::Sender::new(1),
         }
     }
 
     /// The changes after `revision`, oldest first. `None` if some of them are forgotten.
     pub(super) fn since(&self, revision: u64) -> Option<impl Iterator<Item = &Change>> {
-        if revision < self.floor {
+        if revision < self.floor { None } else { self.after(revision) }
+    }
+
+    /// The same for a watch that was open all the time: in a quiet collection it has missed nothing, whatever the floor.
+    pub(super) fn after(&self, revision: u64) -> Option<impl Iterator<Item = &Change>> {
+        if revision < self.forgotten {
             return None;
         }
         let first = self.changes.partition_point(|change| change.revision <= revision);
@@ -117,13 +125,16 @@ impl Collection {
         while self.changes.len() > count_max || (self.bytes > HISTORY_BYTES_MAX && self.changes.len() > 1) {
             let Some(forgotten) = self.changes.pop_front() else { break };
             self.bytes -= forgotten.bytes;
-            self.floor = forgotten.revision;
+            (self.floor, self.forgotten) = (forgotten.revision, forgotten.revision);
         }
         self.wake();
     }
 
     /// Forget all changes: only who is up to date can go on from here.
     fn forget(&mut self, revision: u64) {
+        if let Some(newest) = self.changes.back() {
+            self.forgotten = newest.revision;
+        }
         self.changes.clear();
         self.bytes = 0;
         self.floor = revision;
@@ -268,10 +279,11 @@ impl Storage {
         }
     }
 
-    /// The same for one collection, whose CRD changed: its watch cache is made anew.
+    /// The same for one collection, whose CRD changed: its watch cache is made anew, and its watches end.
     pub(super) fn forget_history_of(&mut self, collection: &str) {
         if let Some(collection) = self.collections.get_mut(collection) {
             collection.forget(self.revision);
+            collection.forgotten = self.revision;
         }
     }
 }

@@ -415,9 +415,15 @@ async fn who_resumes_from_before_the_history_is_told_in_the_stream() {
     assert_eq!([watch.next().await, watch.next().await], [wanted, "end".to_owned()]);
     let mut watch = world.watch(&path(floor)).await;
     assert_eq!([watch.next().await, watch.next().await], ["ADDED c", "ADDED d"]);
+    let mut quiet = world.watch("/api/v1/namespaces/default/secrets?watch=1").await;
+    world.post(CONFIG_MAPS, config_map("e", json!({}))).await;
     world.server.fault(Fault::ExpireHistory);
     let mut watch = world.watch(&path(floor)).await;
     assert!(watch.next().await.starts_with("ERROR 410"));
+    // Who was there all the time has missed nothing.
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
+    world.post("/api/v1/namespaces/default/secrets", secret).await;
+    assert_eq!(quiet.next().await, "ADDED s");
 }
 
 #[tokio::test]

@@ -343,7 +343,7 @@ impl Watch {
             }
             Phase::Telling { bookmarks } => self.tell_on(bookmarks),
             Phase::Following => {
-                let Some(changes) = collection.since(self.told) else {
+                let Some(changes) = collection.after(self.told) else {
                     self.phase = Phase::Ending;
                     return;
                 };

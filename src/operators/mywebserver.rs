@@ -442,10 +442,7 @@ impl MyWebservers {
         if !is_owned || child.metadata().is_terminating() {
             return Ok(());
         }
-        match self.cluster.delete(&*child).await {
-            Err(error) if !error.is_not_found() => Err(error),
-            Ok(()) | Err(_) => Ok(()),
-        }
+        self.cluster.delete(&*child).await
     }
 }
 

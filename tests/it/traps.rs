@@ -124,6 +124,26 @@ async fn a_watch_that_is_refused_while_lists_are_not_is_said_once() {
     .await;
 }
 
+/// The answer to our own DELETE was that there is no such child, and the Store went on having it: its successor waited for
+/// as long as no watch told.
+#[tokio::test]
+async fn a_child_that_somebody_else_deleted_unseen_does_not_hold_up_its_successor() {
+    on(&[Kind::Embedded], async |world| {
+        world.start_operator(&[]).await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        embedded(world).fault(Fault::StallWatches.on("", "/services"));
+        world.delete("services/mws-web").await;
+        world.delete("mywebservers/web").await;
+        world.until_gone("deployments/mws-web").await;
+        let uid = world.create_web("web", json!({"image": "nginx"})).await["metadata"]["uid"].clone();
+        world
+            .until("services/mws-web", |service| service["metadata"]["ownerReferences"][0]["uid"] == uid)
+            .await;
+    })
+    .await;
+}
+
 /// In kube-rs all watches of a controller share one backoff: while a list of children is refused, the main kind is looked
 /// at every few seconds.
 #[tokio::test]

@@ -238,7 +238,7 @@ fn ready(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Serv
         return said("False", "RolloutInProgress", "the Deployment is being replaced");
     };
     let (wanted, rollout) = (web.spec.replicas, &deployment.status);
-    let up_to_date = rollout.updated_replicas.min(rollout.available_replicas);
+    let up_to_date = rollout.updated_replicas.min(rollout.available_replicas).min(wanted);
     let is_complete = is_observed(deployment)
         && rollout.updated_replicas == wanted
         && rollout.replicas == wanted
@@ -260,7 +260,8 @@ fn ready(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Serv
         return said("False", failure.reason.clone(), failure.message.clone());
     }
     let mut message = format!("{up_to_date} of {wanted} replicas are updated and available");
-    let old = rollout.replicas.saturating_sub(rollout.updated_replicas);
+    // Of the template before, or too many.
+    let old = rollout.replicas.saturating_sub(rollout.updated_replicas.min(wanted));
     if old > 0 {
         message += &format!("; {old} of before still there");
     }
