@@ -428,7 +428,7 @@ fn program(rule: &str) -> Result<cel::Program, String> {
     let mut in_word = false;
     for c in rule.chars() {
         let is_word = c.is_alphanumeric() || c == '_';
-        tokens += usize::from(!c.is_whitespace() && !(is_word && in_word));
+        tokens += usize::from(!(c.is_whitespace() || is_word && in_word));
         in_word = is_word;
     }
     if tokens > RULE_TOKENS_MAX {
