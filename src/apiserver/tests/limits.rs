@@ -1,5 +1,7 @@
 //! What one request could do to everybody: requests that stopped the process, or the server, or its controllers.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
@@ -90,4 +92,18 @@ async fn replicas_that_would_be_in_a_text_are_refused() {
     assert_eq!(world.post(things, thing(json!({}))).await.0, 201);
     let (status, body) = world.merge(&format!("{things}/a/scale"), json!({"spec": {"replicas": 3}})).await;
     assert_eq!((status, &body["spec"]["replicas"]), (200, &json!(3)));
+}
+
+/// Up to a thousand were passed over, and who came then got none.
+#[tokio::test]
+async fn all_node_ports_are_given_before_there_are_none() {
+    let world = World::with(quiet()).await;
+    let ports: Vec<Value> =
+        (1..=2768).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
+    let service = json!({"metadata": {"name": "a"}, "spec": {"type": "NodePort", "ports": ports}});
+    let (status, body) = world.post("/api/v1/namespaces/default/services", service).await;
+    assert_eq!(status, 201, "{body}");
+    let given = body["spec"]["ports"].as_array().into_iter().flatten();
+    let given: BTreeSet<u64> = given.filter_map(|port| port["nodePort"].as_u64()).collect();
+    assert_eq!((given.len(), given.first(), given.last()), (2768, Some(&30_000), Some(&32_767)));
 }
