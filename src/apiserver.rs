@@ -146,7 +146,8 @@ struct Server {
     pod_start: Duration,
 }
 
-/// A lock is held for a few lines that do not panic; if they did, the state is still the best that there is.
+/// A lock is held while one request is answered or one controller looks at one object, never across an await. If that
+/// panics, the state is still the best that there is.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -110,9 +110,11 @@ pub(super) fn give(storage: &Storage, service: &mut Value) {
         .filter_map(|port| port["nodePort"].as_i64())
         .collect();
     taken.extend(ports(spec).filter_map(|port| port["nodePort"].as_i64()));
-    let free: Vec<u16> =
-        NODE_PORTS.skip(NODE_PORTS_TO_CHOOSE).filter(|port| !taken.contains(&i64::from(*port))).collect();
-    let mut free = free.into_iter().skip(fastrand::usize(..1000));
+    let free = NODE_PORTS.skip(NODE_PORTS_TO_CHOOSE);
+    let mut free: Vec<u16> = free.filter(|port| !taken.contains(&i64::from(*port))).collect();
+    let first = fastrand::usize(..=free.len());
+    free.rotate_left(first);
+    let mut free = free.into_iter();
     for port in spec["ports"].as_array_mut().into_iter().flatten() {
         if is_empty(&port["nodePort"]) {
             port["nodePort"] = free.next().into();

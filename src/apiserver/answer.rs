@@ -28,6 +28,7 @@ use super::{
     request::{Accept, Path, Request},
     scale,
     storage::{Place, Storage},
+    types,
     watch::{self, Watch},
     write::{self, Applied, Part, UnknownFields},
 };
@@ -284,38 +285,9 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             }
             shown(request, &storage, &kind, 200, kind.view(object))
         }
-        Method::PUT => {
-            let object = request.object_of(&kind)?;
-            let mut storage = server.storage();
-            let mut options = write_options(request, "UpdateOptions")?;
-            if scales {
-                let before = current(&storage, &kind, &place)?;
-                let object = scale::put(&kind, &before, &object)?;
-                options.manager.subresource = "scale";
-                let after = write::update(&mut storage, &kind, &place, object, Part::Main, &mut options)?;
-                return Ok(Answer::json(200, scale::of(&kind, &kind.view(&after))));
-            }
-            if storage.get(&place).is_none() && kind.creates_on_put() && part == Part::Main {
-                let namespace = path.namespace.as_deref();
-                let created = write::create(&mut storage, &kind, namespace, object, &mut options);
-                return written(request, &storage, &kind, 201, created, options);
-            }
-            let updated = write::update(&mut storage, &kind, &place, object, part, &mut options);
-            written(request, &storage, &kind, 200, updated, options)
-        }
+        Method::PUT => put(server, request, &kind, &place, part, scales),
         Method::PATCH => patch(server, request, &kind, &place, part, scales),
-        Method::DELETE if path.subresource.is_none() => {
-            let deletion = deletion(request)?;
-            let mut storage = server.storage();
-            match delete::delete(&mut storage, &kind, &place, &deletion)? {
-                Deleted::Gone(object) if !kind.delete_answers_object() => {
-                    Ok(Answer::json(200, success(&kind, name, &object)))
-                }
-                Deleted::Gone(object) | Deleted::Terminating(object) => {
-                    shown(request, &storage, &kind, 200, kind.view(&object))
-                }
-            }
-        }
+        Method::DELETE if path.subresource.is_none() => delete(server, request, &kind, &place),
         Method::POST if kind.is_custom() && path.subresource.is_none() => {
             // An accident of the real one's routing: a POST to the path of an object creates it.
             create(server, request, path, &kind)
@@ -324,6 +296,33 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
         Method::POST if kind.is_custom() => Err(Refusal::verb_not_supported(&kind, "create")),
         _ => Err(Refusal::method_not_allowed()),
     }
+}
+
+/// Replace an object, or a part of it.
+fn put(
+    server: &Server,
+    request: &Request,
+    kind: &Kind,
+    place: &Place,
+    part: Part,
+    scales: bool,
+) -> Result<Answer, Refusal> {
+    let object = request.object_of(kind)?;
+    let mut storage = server.storage();
+    let mut options = write_options(request, "UpdateOptions")?;
+    if scales {
+        let before = current(&storage, kind, place)?;
+        let object = scale::put(kind, &before, &object)?;
+        options.manager.subresource = "scale";
+        let after = write::update(&mut storage, kind, place, object, Part::Main, &mut options)?;
+        return Ok(Answer::json(200, scale::of(kind, &kind.view(&after))));
+    }
+    if storage.get(place).is_none() && kind.creates_on_put() && part == Part::Main {
+        let created = write::create(&mut storage, kind, place.namespace(), object, &mut options);
+        return written(request, &storage, kind, 201, created, options);
+    }
+    let updated = write::update(&mut storage, kind, place, object, part, &mut options);
+    written(request, &storage, kind, 200, updated, options)
 }
 
 /// Change a part of an object.
@@ -385,6 +384,19 @@ fn patch(
         return Ok(Answer::json(status, scale::of(kind, &kind.view(&*patched?))));
     }
     written(request, &server.storage(), kind, status, patched, options)
+}
+
+fn delete(server: &Server, request: &Request, kind: &Kind, place: &Place) -> Result<Answer, Refusal> {
+    let deletion = deletion(request)?;
+    let mut storage = server.storage();
+    match delete::delete(&mut storage, kind, place, &deletion)? {
+        Deleted::Gone(object) if !kind.delete_answers_object() => {
+            Ok(Answer::json(200, success(kind, place.name(), &object)))
+        }
+        Deleted::Gone(object) | Deleted::Terminating(object) => {
+            shown(request, &storage, kind, 200, kind.view(&object))
+        }
+    }
 }
 
 /// A path of a whole collection.
@@ -565,7 +577,7 @@ fn manager(request: &Request, options: &str) -> Result<Manager, Refusal> {
         ("", agent) => agent,
         (asked, _) => asked,
     };
-    Ok(Manager { name: name.to_owned(), ..Manager::default() })
+    Ok(Manager::named(name))
 }
 
 /// `DeleteOptions`, from the body if there is one, else from the query.
@@ -581,6 +593,7 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
         options
     } else {
         let options = request.object("DeleteOptions")?;
+        types::check_types(&options, "DeleteOptions").map_err(Refusal::bad_request)?;
         if let (Some(kind), version) = (options["kind"].as_str(), options["apiVersion"].as_str())
             && kind != "DeleteOptions"
         {
@@ -612,7 +625,7 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
         propagation,
         uid: text(&options["preconditions"]["uid"]),
         resource_version: text(&options["preconditions"]["resourceVersion"]),
-        grace_secs: options["gracePeriodSeconds"].as_u64(),
+        grace_secs: delete::grace_secs(&options["gracePeriodSeconds"]),
         dry_run: options["dryRun"] == json!(["All"]),
     })
 }

@@ -33,11 +33,15 @@ pub(super) struct Manager {
 /// Somebody who is no client: what happens in a cluster by itself.
 impl Default for Manager {
     fn default() -> Manager {
-        Manager { name: "kube-controller-manager".to_owned(), applies: false, subresource: "" }
+        Manager::named("kube-controller-manager")
     }
 }
 
 impl Manager {
+    pub(super) fn named(name: &str) -> Manager {
+        Manager { name: name.to_owned(), applies: false, subresource: "" }
+    }
+
     /// Whoever writes the status is another manager for that.
     pub(super) fn writes(&mut self, part: Part) {
         if part == Part::Status {

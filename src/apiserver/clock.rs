@@ -7,6 +7,9 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 use tokio::time::Instant;
 
+/// 9999-12-31T23:59:59Z, in seconds since the epoch.
+const LAST_SECS: u64 = 253_402_300_799;
+
 /// Wall-clock time that stands still when tokio's clock does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
@@ -29,8 +32,11 @@ impl Clock {
         self.time_in(Duration::ZERO)
     }
 
+    /// Later than [`LAST_SECS`] is not said: RFC 3339 has four digits for a year.
     pub(super) fn time_in(&self, later: Duration) -> String {
-        humantime::format_rfc3339_seconds(self.now() + later).to_string()
+        let last = SystemTime::UNIX_EPOCH + Duration::from_secs(LAST_SECS);
+        let then = self.now().checked_add(later).map_or(last, |then| then.min(last));
+        humantime::format_rfc3339_seconds(then).to_string()
     }
 
     /// metav1.MicroTime: exactly six digits.
@@ -90,5 +96,15 @@ mod tests {
         assert_eq!(shown(3600), "60m");
         assert_eq!(shown(3 * 3600 + 60), "3h1m");
         assert_eq!(shown(2 * 86_400 + 3600), "2d1h");
+    }
+
+    /// A Pod that may take thousands of years to stop was the end of the task of the controllers.
+    #[tokio::test]
+    async fn no_time_is_later_than_the_year_9999() {
+        let clock = Clock::new(SystemTime::UNIX_EPOCH);
+        assert_eq!(clock.time_in(Duration::from_secs(1 << 30)), "2004-01-10T13:37:04Z");
+        for secs in [300_000_000_000, i64::MAX as u64, u64::MAX] {
+            assert_eq!(clock.time_in(Duration::from_secs(secs)), "9999-12-31T23:59:59Z");
+        }
     }
 }

@@ -87,7 +87,7 @@ pub(super) fn delete(
         after["metadata"]["finalizers"] = list.into();
     }
     // Only a kubelet can say that the containers have stopped.
-    let wanted = deletion.grace_secs.or(before["spec"]["terminationGracePeriodSeconds"].as_u64());
+    let wanted = deletion.grace_secs.or(grace_secs(&before["spec"]["terminationGracePeriodSeconds"]));
     let on_a_node = kind.kind == "Pod" && before["spec"]["nodeName"].is_string();
     let grace = if on_a_node { wanted.unwrap_or(POD_GRACE_SECS) } else { 0 };
     let shorter = before["metadata"]["deletionGracePeriodSeconds"].as_u64().is_some_and(|was| grace < was);
@@ -124,6 +124,11 @@ pub(super) fn delete(
         delete_instances(storage, &after);
     }
     Ok(Deleted::Terminating(after))
+}
+
+/// A negative one counts as a second: apiserver/pkg/registry/rest/delete.go.
+pub(super) fn grace_secs(value: &Value) -> Option<u64> {
+    value.as_i64().map(|secs| u64::try_from(secs).unwrap_or(1))
 }
 
 /// Keeps a CRD until its last instance is gone.

@@ -234,24 +234,41 @@ impl Kind {
 
 /// What is wrong with the replicas that a Scale of a custom resource would have.
 fn replicas_error(object: &Value, pointer: &str) -> Option<Cause> {
-    let (value, path) = (object.pointer(pointer)?, pointer.replace('/', "."));
-    let go_type = match value {
-        Value::Number(number) => match number.as_i64() {
-            Some(replicas) if replicas < 0 => {
-                return Some(Cause::invalid(path, value, "should be a non-negative integer"));
-            }
-            Some(_) => return None,
-            None => "float64",
-        },
+    let field = pointer.replace('/', ".");
+    let wrong = |path: &str, value: &Value, wanted: &str| {
+        let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text =
+            format!("{path} accessor error: {shown} is of the type {}, expected {wanted}", go_type(value));
+        Some(Cause::invalid(field.clone(), &0.into(), &text))
+    };
+    let (mut value, mut path) = (object, String::new());
+    for part in pointer.split('/').skip(1) {
+        value = match value {
+            Value::Object(map) => map.get(part)?,
+            Value::Null => return None,
+            other => return wrong(&path, other, "map[string]interface{}"),
+        };
+        path = format!("{path}.{part}");
+    }
+    match value.as_i64() {
+        Some(replicas) if replicas < 0 => {
+            Some(Cause::invalid(field, value, "should be a non-negative integer"))
+        }
+        Some(_) => None,
+        None => wrong(&path, value, "int64"),
+    }
+}
+
+fn go_type(value: &Value) -> &'static str {
+    match value {
         Value::Null => "<nil>",
         Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_i64() => "int64",
+        Value::Number(_) => "float64",
         Value::String(_) => "string",
         Value::Array(_) => "[]interface {}",
         Value::Object(_) => "map[string]interface {}",
-    };
-    let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let text = format!("{path} accessor error: {shown} is of the type {go_type}, expected int64");
-    Some(Cause::invalid(path, &0.into(), &text))
+    }
 }
 
 /// `deployments.apps`, `configmaps`.

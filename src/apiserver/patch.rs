@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use super::{
     kinds::Kind,
     refusal::{Refusal, json_error},
+    request::yaml,
     shape::{Shape, in_go},
 };
 
@@ -24,6 +25,14 @@ pub(super) const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
 /// Most operations in a JSON patch: apiserver/pkg/endpoints/handlers/patch.go.
 const OPERATIONS_MAX: usize = 10_000;
+
+/// Most bytes that the copies of a JSON patch may add up to: `AccumulatedCopySizeLimit`, which kube-apiserver sets to what
+/// a request body may have.
+const COPIED_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// Levels that a JSON patch can nest an object. `serde_json`, which reads our bodies and those of our clients, stops at 128;
+/// a list and a watch put some around an object.
+const LEVELS_MAX: usize = 120;
 
 /// A patch that was read, not yet applied.
 pub(super) enum Patch {
@@ -75,7 +84,9 @@ impl Patch {
     pub(super) fn apply(&self, kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
         match self {
             Patch::Json(operations) => {
+                let mut copied_bytes = 0;
                 for operation in operations {
+                    check_growth(object, operation, &mut copied_bytes)?;
                     apply_operation(object, operation.clone()).map_err(|_| Refusal::patch_rejected())?;
                 }
                 Ok(())
@@ -87,6 +98,37 @@ impl Patch {
             Patch::Strategic(patch) => merge(object, patch.clone(), Shape::of(kind)),
         }
     }
+}
+
+/// A copy can be of what was copied before, so twelve operations can make an object 4096 levels deep, and thirty one of
+/// many gigabytes.
+fn check_growth(object: &Value, operation: &PatchOperation, copied_bytes: &mut usize) -> Result<(), Refusal> {
+    let (path, value) = match operation {
+        PatchOperation::Add(AddOperation { path, value })
+        | PatchOperation::Replace(ReplaceOperation { path, value }) => (path, Some(value)),
+        PatchOperation::Copy(copy) => {
+            let value = object.pointer(copy.from.as_str());
+            *copied_bytes += value.map_or(0, |value| value.to_string().len());
+            (&copy.path, value)
+        }
+        PatchOperation::Move(moved) => (&moved.path, object.pointer(moved.from.as_str())),
+        PatchOperation::Remove(_) | PatchOperation::Test(_) => return Ok(()),
+    };
+    let levels = path.count() + value.map_or(0, levels);
+    if levels > LEVELS_MAX || *copied_bytes > COPIED_BYTES_MAX {
+        return Err(Refusal::patch_rejected());
+    }
+    Ok(())
+}
+
+/// How deep a value is nested; a scalar is not.
+fn levels(value: &Value) -> usize {
+    let deepest = match value {
+        Value::Array(items) => items.iter().map(levels).max(),
+        Value::Object(map) => map.values().map(levels).max(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return 0,
+    };
+    1 + deepest.unwrap_or(0)
 }
 
 /// Go's library replaces what is not there, as long as it would be in a map that is.
@@ -108,8 +150,8 @@ fn apply_operation(object: &mut Value, operation: PatchOperation) -> Result<(), 
 
 /// The body of a server-side apply.
 pub(super) fn applied(body: &[u8]) -> Result<Value, Refusal> {
-    let value: Value = yaml_serde::from_slice(body).map_err(|error| {
-        Refusal::bad_request(format!("error decoding YAML: error converting YAML to JSON: yaml: {error}"))
+    let value = yaml(body).map_err(|why| {
+        Refusal::bad_request(format!("error decoding YAML: error converting YAML to JSON: yaml: {why}"))
     })?;
     must_be_map(value).map_err(|why| {
         Refusal::bad_request(format!(
@@ -272,5 +314,38 @@ mod tests {
             {"name": "a", "image": "3", "ports": [{"containerPort": 80}, {"containerPort": 81}]}, {"name": "c"},
         ], "args": ["y"]}});
         assert_eq!(object, wanted);
+    }
+
+    fn patched(mut object: Value, operations: Vec<Value>) -> Result<Value, Refusal> {
+        let pods = Kinds::new().built_in("", "pods");
+        let body = Value::from(operations).to_string();
+        Patch::parse(&pods, JSON_PATCH, body.as_bytes())?.apply(&pods, &mut object)?;
+        Ok(object)
+    }
+
+    /// Twelve such operations overflowed the stack, with which the whole process went.
+    #[test]
+    fn copies_of_copies_are_no_tower() {
+        let copies = |count: usize| {
+            let path = |n| format!("/spec{}", "/a".repeat((1_usize << n) + 1));
+            let copy = |n| json!({"op": "copy", "from": "/spec/a", "path": path(n)});
+            patched(json!({"spec": {"a": {}}}), (0..count).map(copy).collect())
+        };
+        assert!(copies(6).is_ok());
+        for count in [7, 9, 12] {
+            assert_eq!(copies(count).map_err(|refusal| refusal.code), Err(422), "{count}");
+        }
+    }
+
+    /// Each copy of all there is doubled it.
+    #[test]
+    fn the_copies_of_a_patch_are_small_together() {
+        let copies = |count| {
+            let copy = |n| json!({"op": "copy", "from": "/data", "path": format!("/data/a{n}")});
+            let data = json!({"data": {"k": "x".repeat(100_000)}});
+            patched(data, (0..count).map(copy).collect())
+        };
+        assert!(copies(4).is_ok());
+        assert_eq!(copies(6).map_err(|refusal| refusal.code), Err(422));
     }
 }

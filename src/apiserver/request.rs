@@ -80,9 +80,7 @@ impl Request {
             // Bytes that are no text are replaced, as Go does.
             "" | "application/json" => serde_json::from_str(&String::from_utf8_lossy(&self.body))
                 .map_err(|error| no_json(json_error(&error, &self.body)))?,
-            "application/yaml" => {
-                yaml_serde::from_slice(&self.body).map_err(|error| refuse(format!("yaml: {error}")))?
-            }
+            "application/yaml" => yaml(&self.body).map_err(|why| refuse(format!("yaml: {why}")))?,
             // The real one also takes protobuf here. This one does not, and does not list it.
             "application/vnd.kubernetes.protobuf" => return Err(Refusal::no_protobuf(&ACCEPTED)),
             _ => return Err(Refusal::unsupported_media_type(&ACCEPTED)),
@@ -142,6 +140,26 @@ impl Request {
             None => ["curl", "Wget", "Mozilla/5.0"].iter().any(|agent| self.user_agent().starts_with(agent)),
         }
     }
+}
+
+/// Most brackets of YAML that are open at a time. Each costs its parser time for all that comes behind it, so 100,000 of
+/// them took minutes. Those in texts are counted as well, as only the parser could tell; no object is that deep.
+const YAML_OPEN_MAX: usize = 1000;
+
+/// What YAML, and with it JSON, says.
+pub(super) fn yaml(body: &[u8]) -> Result<Value, String> {
+    let mut open: usize = 0;
+    for byte in body {
+        match byte {
+            b'{' | b'[' => open += 1,
+            b'}' | b']' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        if open > YAML_OPEN_MAX {
+            return Err(format!("exceeded max depth of {YAML_OPEN_MAX}"));
+        }
+    }
+    yaml_serde::from_slice(body).map_err(|error| error.to_string())
 }
 
 /// How much of a body that cannot be read is shown: apiserver/pkg/endpoints/handlers/rest.go, summarizeData.
@@ -384,5 +402,21 @@ mod tests {
         assert_eq!((path.plural.as_str(), path.subresource.as_deref()), ("namespaces", Some("finalize")));
         assert_eq!(Path::parse("/version"), None);
         assert_eq!(Path::parse("/apis/apps/v1"), None);
+    }
+
+    /// The server did nothing else for minutes.
+    #[test]
+    fn yaml_that_is_too_deep_is_refused_before_it_is_parsed() {
+        assert_eq!(yaml(b"a: {b: [1]}"), Ok(serde_json::json!({"a": {"b": [1]}})));
+        let braces = "[{}],".repeat(YAML_OPEN_MAX);
+        assert!(yaml(format!("[{braces}]").as_bytes()).is_ok());
+        for deep in ["{a: ", "["] {
+            let why = yaml(deep.repeat(100_000).as_bytes()).expect_err("too deep");
+            assert_eq!(why, "exceeded max depth of 1000");
+        }
+        // What is deep without brackets is found by the parser, which takes no long time for it.
+        for deep in ["- ", "? ", "a: "] {
+            assert!(yaml(deep.repeat(100_000).as_bytes()).is_err());
+        }
     }
 }

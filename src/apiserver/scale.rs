@@ -46,15 +46,21 @@ pub(super) fn of(kind: &Kind, object: &Value) -> Value {
 pub(super) fn applied(kind: &Kind, scale: &Value) -> Value {
     let mut applied =
         json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": scale["metadata"]});
-    if let Some(paths) = &kind.scale {
-        *place(&mut applied, &paths.spec) = scale["spec"]["replicas"].clone();
+    if let Some(place) = kind.scale.as_ref().and_then(|paths| place(&mut applied, &paths.spec)) {
+        *place = scale["spec"]["replicas"].clone();
     }
     applied
 }
 
-/// Where a JSON pointer leads. The parents are made on the way.
-fn place<'a>(object: &'a mut Value, pointer: &str) -> &'a mut Value {
-    pointer.split('/').skip(1).fold(object, |object, part| &mut object[part])
+/// Where a JSON pointer leads. The parents are made on the way; `None` if one of them is there and no map.
+fn place<'a>(mut object: &'a mut Value, pointer: &str) -> Option<&'a mut Value> {
+    for part in pointer.split('/').skip(1) {
+        if !object.is_object() && !object.is_null() {
+            return None;
+        }
+        object = &mut object[part];
+    }
+    Some(object)
 }
 
 /// The object with the replicas of a Scale, and with its version if it names one.
@@ -68,7 +74,13 @@ pub(super) fn put(kind: &Kind, object: &Value, scale: &Value) -> Result<Value, R
     }
     let mut object = object.clone();
     if let Some(paths) = &kind.scale {
-        *place(&mut object, &paths.spec) = replicas.into();
+        let Some(place) = place(&mut object, &paths.spec) else {
+            let path = paths.spec.replace('/', ".");
+            let text = "accessor error: a parent of the field is no map";
+            let cause = Cause::invalid(path, &replicas.into(), text);
+            return Err(Refusal::invalid_as("autoscaling", "Scale", name, vec![cause]));
+        };
+        *place = replicas.into();
     }
     if let Some(version) = scale["metadata"]["resourceVersion"].as_str().filter(|version| !version.is_empty())
     {

@@ -11,7 +11,7 @@
 use jsonschema::{ValidationError, error::ValidationErrorKind};
 use serde_json::{Map, Value, json};
 
-use super::{refusal::Cause, types};
+use super::{refusal::Cause, shape::twins, types};
 
 /// A schema ready for use.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Schema {
             .build(&standard)
             .map_err(|error| Wrong::new(&error))?;
         let mut rules = Vec::new();
-        collect_rules(source, "", &mut Vec::new(), &mut rules)?;
+        on_large_stack(|| collect_rules(source, "", &mut Vec::new(), &mut rules))?;
         Ok(Schema { source: source.clone(), validator, rules })
     }
 
@@ -114,9 +114,11 @@ impl Schema {
             causes.push(Cause::rules_not_checked());
             return;
         }
-        for rule in &self.rules {
-            rule.check(object, before, &rule.path, String::new(), causes);
-        }
+        on_large_stack(|| {
+            for rule in &self.rules {
+                rule.check(object, before, &rule.path, String::new(), causes);
+            }
+        });
     }
 }
 
@@ -366,10 +368,9 @@ fn find_twice(value: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause>
                 }
                 _ => Vec::new(),
             };
-            for (index, identity) in identities.iter().enumerate() {
-                if identities[..index].contains(identity) {
-                    causes.push(Cause::duplicate(format!("{path}[{index}]"), identity));
-                }
+            let texts: Vec<String> = identities.iter().map(Value::to_string).collect();
+            for index in twins(&texts) {
+                causes.push(Cause::duplicate(format!("{path}[{index}]"), &identities[index]));
             }
             for (index, item) in list.iter().enumerate() {
                 find_twice(item, &schema["items"], &format!("{path}[{index}]"), causes);
@@ -406,6 +407,36 @@ fn set_defaults(value: &mut Value, schema: &Value) {
     }
 }
 
+/// Most tokens in a rule: the library goes one level deeper for each bracket and each operator, when it parses and when
+/// it evaluates. The longest rules of well-known CRDs have some hundred.
+const RULE_TOKENS_MAX: usize = 1000;
+
+/// For [`RULE_TOKENS_MAX`] levels, of up to 40 KB each without optimization. What is not used is never allocated.
+const RULE_STACK_BYTES: usize = 64 * 1024 * 1024;
+
+/// The stack of a tokio thread would overflow, and with it the process would go.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(RULE_STACK_BYTES).spawn_scoped(scope, work);
+        thread.expect("a thread, as the process has others").join().expect("the library returns its errors")
+    })
+}
+
+/// The program of a rule. Text is counted as if it were code, which no bracket in a string can then get around.
+fn program(rule: &str) -> Result<cel::Program, String> {
+    let mut tokens = 0;
+    let mut in_word = false;
+    for c in rule.chars() {
+        let is_word = c.is_alphanumeric() || c == '_';
+        tokens += usize::from(!(c.is_whitespace() || is_word && in_word));
+        in_word = is_word;
+    }
+    if tokens > RULE_TOKENS_MAX {
+        return Err(format!("the rule has {tokens} tokens, at most {RULE_TOKENS_MAX} are evaluated here"));
+    }
+    cel::Program::compile(rule).map_err(|error| error.to_string())
+}
+
 fn collect_rules(
     schema: &Value,
     at: &str,
@@ -416,10 +447,10 @@ fn collect_rules(
         let text = |field: &str| source[field].as_str().map(str::to_owned);
         let rule = text("rule").unwrap_or_default();
         let compile = |field: &str, expression: &str| {
-            cel::Program::compile(expression).map_err(|error| Wrong {
+            program(expression).map_err(|why| Wrong {
                 at: format!("{at}.x-kubernetes-validations[{index}].{field}"),
                 value: source.clone(),
-                why: format!("compilation failed: {error}"),
+                why: format!("compilation failed: {why}"),
             })
         };
         rules.push(Rule {
@@ -579,5 +610,40 @@ mod tests {
         );
         let moved = json!({"spec": {"size": 4}});
         assert_eq!(messages(moved, Some(was)), ["spec.size: Invalid value: 4: immutable"]);
+    }
+
+    /// Sixty brackets overflowed the stack, with which the whole process went.
+    #[test]
+    fn a_rule_is_as_long_as_the_stack_can_bear() {
+        let rules = |times: usize| {
+            let around = |open: &str, core: &str, close: &str| {
+                format!("{}{core}{}", open.repeat(times), close.repeat(times))
+            };
+            [
+                around("(", "true", ")"),
+                around("(", "true", ""),
+                around("[", "true", "]") + " == self",
+                around("!", "true", ""),
+                around("-", "1", "") + " == 1",
+                around("1+", "1", "") + " > 0",
+                around("1 in ", "[1]", ""),
+                around("", "self", ".a") + " == 1",
+                around("true ? true : ", "true", ""),
+                around("size(", "self", ")") + " == 1",
+            ]
+        };
+        let compile = |rule: &str| {
+            Schema::compile(&json!({"type": "object", "x-kubernetes-validations": [{"rule": rule}]}))
+        };
+        for rule in rules(10_000) {
+            let why = compile(&rule).map(drop).expect_err("too long").why;
+            assert!(why.contains("at most 1000"), "{why}");
+        }
+        // Nobody says that they hold.
+        for times in [60, 190, 480] {
+            for rule in rules(times) {
+                let _ = compile(&rule).map(|schema| schema.validate(&json!({}), None, &mut Vec::new()));
+            }
+        }
     }
 }

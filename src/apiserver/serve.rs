@@ -112,7 +112,11 @@ pub(super) struct Tasks(Arc<Mutex<JoinSet<()>>>);
 impl Tasks {
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = lock(&self.0);
-        while tasks.try_join_next().is_some() {}
+        while let Some(ended) = tasks.try_join_next() {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a task of the API server died");
+            }
+        }
         tasks.spawn(task);
     }
 

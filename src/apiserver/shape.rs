@@ -8,7 +8,10 @@
 //! server-side apply needs: which fields are set, what differs, the merge of two, and one without some fields.
 //! Structured-merge-diff calls them ToFieldSet, Compare, Merge and RemoveItems.
 
-use std::{collections::BTreeMap, iter};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter,
+};
 
 use serde_json::{Map, Value};
 
@@ -190,10 +193,11 @@ impl<'a> Shape<'a> {
             }
             (Some(Form::List), Value::Array(items)) => {
                 let elements = self.elements(items);
+                let places = places(&elements);
                 for (element, item) in iter::zip(&elements, items) {
                     // Of twins no fields are known, only that they are there.
-                    let twins = elements.iter().filter(|other| *other == element).count() > 1;
-                    let mut below = if twins { Fields::leaf() } else { self.item().fields(item) };
+                    let mut below =
+                        if places[element].len() > 1 { Fields::leaf() } else { self.item().fields(item) };
                     below.is_member = true;
                     fields.put(element.clone(), below);
                 }
@@ -273,10 +277,11 @@ impl<'a> Shape<'a> {
     /// Items that both have come in the order of the applied list, all others where they were.
     fn merge_lists(self, live: &[Value], applied: &[Value]) -> Vec<Value> {
         let (live_elements, applied_elements) = (self.elements(live), self.elements(applied));
-        let find = |element: &String| live_elements.iter().position(|one| one == element).map(|at| &live[at]);
-        let is_applied = |element: &String| applied_elements.contains(element);
-        let mut shared = applied_elements.iter().filter(|element| live_elements.contains(element)).peekable();
-        let (mut merged, mut done): (Vec<Value>, Vec<&String>) = (Vec::new(), Vec::new());
+        let (live_places, applied_places) = (places(&live_elements), places(&applied_elements));
+        let find = |element: &String| live_places.get(element).map(|places| &live[places[0]]);
+        let is_applied = |element: &String| applied_places.contains_key(element);
+        let mut shared = applied_elements.iter().filter(|one| live_places.contains_key(one)).peekable();
+        let (mut merged, mut done): (Vec<Value>, BTreeSet<&String>) = (Vec::new(), BTreeSet::new());
         let (mut l, mut r) = (0, 0);
         while l < live.len() || r < applied.len() {
             if let (Some(here), Some(there)) = (live_elements.get(l), applied_elements.get(r))
@@ -294,14 +299,14 @@ impl<'a> Shape<'a> {
                     l += 1;
                     continue;
                 }
-                if done.contains(&here) {
+                if done.contains(here) {
                     l += 1;
                     continue;
                 }
             }
             let Some(there) = applied_elements.get(r) else { break };
             merged.push(self.item().merge(find(there).unwrap_or(&Value::Null), &applied[r]));
-            done.push(there);
+            done.insert(there);
             if shared.peek() == Some(&there) {
                 shared.next();
             }
@@ -403,8 +408,8 @@ impl<'a> Shape<'a> {
             }
             Value::Array(items) if !matches!(self.list(), List::Atomic) => {
                 let elements = self.elements(items);
-                let twin = elements.iter().enumerate().find(|(at, one)| elements[..*at].contains(one));
-                if let Some((_, twin)) = twin {
+                if let Some(twin) = twins(&elements).next() {
+                    let twin = &elements[twin];
                     return Some(format!(": duplicate entries for key {}", owned::shown(twin)));
                 }
                 iter::zip(&elements, items).find_map(|(element, item)| {
@@ -414,6 +419,21 @@ impl<'a> Shape<'a> {
             _ => None,
         }
     }
+}
+
+/// Where in a list each element stands. A list has thousands of them when somebody tries what happens.
+fn places<T: Ord>(elements: &[T]) -> BTreeMap<&T, Vec<usize>> {
+    let mut places: BTreeMap<&T, Vec<usize>> = BTreeMap::new();
+    for (at, element) in elements.iter().enumerate() {
+        places.entry(element).or_default().push(at);
+    }
+    places
+}
+
+/// Where those stand that stood before already, in the order of the list.
+pub(super) fn twins<T: Ord>(elements: &[T]) -> impl Iterator<Item = usize> {
+    let places = places(elements);
+    (0..elements.len()).filter(move |at| places[&elements[*at]][0] < *at)
 }
 
 /// A value as Go prints it.

@@ -1,6 +1,7 @@
 //! The server at its edge: requests in, answers out, over TLS.
 
 mod faults;
+mod limits;
 
 use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 

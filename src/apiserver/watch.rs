@@ -197,11 +197,13 @@ impl Watch {
             return Err(Refusal::no_such_path());
         };
         let (now, revision) = (Instant::now(), storage.revision());
-        let timeout = match options.timeout {
-            Timeout::After(timeout) => timeout,
-            Timeout::Passed => Duration::ZERO,
+        // A time that nobody can count to has passed as well, as Go's clock wraps around.
+        let deadline = match options.timeout {
+            Timeout::After(timeout) => now.checked_add(timeout),
+            Timeout::Passed => None,
         };
-        let deadline = now + timeout;
+        let has_passed = deadline.is_none();
+        let deadline = deadline.unwrap_or(now);
         // Only who has streaming lists ends the state of the world with a bookmark.
         let marks_state = options.bookmarks && options.course.streaming_lists() == StreamingLists::Served;
         let mut watch = Watch {
@@ -221,7 +223,7 @@ impl Watch {
             named_columns: false,
             phase: Phase::Following,
         };
-        if matches!(options.timeout, Timeout::Passed) {
+        if has_passed {
             watch.fail(Refusal::deadline_exceeded());
             return Ok(watch);
         }

@@ -20,6 +20,7 @@ const ROOTS: [(&str, &[&str]); 5] = [
             "core.v1.Pod",
             "core.v1.Node",
             "core.v1.Event",
+            "meta.v1.DeleteOptions",
         ],
     ),
     ("apis/apps/v1", &["apps.v1.Deployment", "apps.v1.ReplicaSet"]),

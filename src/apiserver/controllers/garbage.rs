@@ -56,7 +56,16 @@ pub(super) fn collect(storage: &mut Storage, place: &Place) {
         return;
     }
     // What an owner in the foreground waits for takes its own dependents along in the same way.
-    let foreground = states.contains(&Owner::Waiting) && !storage.dependents(uid(&object)).is_empty();
+    let dependents = storage.dependents(uid(&object));
+    let foreground = states.contains(&Owner::Waiting) && !dependents.is_empty();
+    // In a circle each would wait for the next one, so one lets go. See attemptToDeleteItem of the real collector.
+    if foreground && dependents.iter().any(|one| storage.get(one).is_some_and(|dependent| waits(dependent))) {
+        change(storage, place, Part::Main, |object| {
+            for owner in object["metadata"]["ownerReferences"].as_array_mut().into_iter().flatten() {
+                owner["blockOwnerDeletion"] = false.into();
+            }
+        });
+    }
     let propagation = if foreground { Propagation::Foreground } else { Propagation::Background };
     // Who is to be orphaned or deleted in the foreground says so by a finalizer that a second delete must not take away.
     let uid = Some(uid(&object).to_owned());
@@ -67,11 +76,19 @@ fn state(storage: &Storage, place: &Place, owner: &Value) -> Owner {
     let Some(owner_place) = owner_place(storage, place, owner) else { return Owner::Solid };
     match storage.get(&owner_place) {
         Some(found) if owner["uid"] == found["metadata"]["uid"] => {
-            let waits = is_terminating(found) && has_finalizer(found, "foregroundDeletion");
-            if waits { Owner::Waiting } else { Owner::Solid }
+            if waits(found) {
+                Owner::Waiting
+            } else {
+                Owner::Solid
+            }
         }
         Some(_) | None => Owner::Dangling,
     }
+}
+
+/// Whether an object is deleted in the foreground.
+fn waits(object: &Value) -> bool {
+    is_terminating(object) && has_finalizer(object, "foregroundDeletion")
 }
 
 fn has_finalizer(object: &Value, name: &str) -> bool {

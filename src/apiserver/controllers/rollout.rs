@@ -20,6 +20,14 @@ use super::{
 const REVISION: &str = "deployment.kubernetes.io/revision";
 const HASH: &str = "pod-template-hash";
 
+/// Pods that one look at a ReplicaSet makes or deletes; requests are answered before the next one. `BurstReplicas` of
+/// kube-controller-manager.
+const PODS_AT_ONCE: usize = 500;
+
+/// Most Pods that there are for ReplicaSets. All of them are in memory, some kilobytes each with their Events, and `replicas`
+/// may be two thousand millions.
+const PODS_MAX: usize = 10_000;
+
 fn count(object: &Value, pointer: &str) -> i64 {
     object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0)
 }
@@ -437,13 +445,21 @@ pub(super) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, 
     let (going, living): (Vec<_>, Vec<_>) = pods.into_iter().partition(|(_, pod)| is_terminating(pod));
     if !is_terminating(set) {
         let wanted = usize::try_from(count(set, "/spec/replicas")).unwrap_or(0);
-        for _ in living.len()..wanted {
+        let room = PODS_MAX.saturating_sub(storage.collection("pods").map_or(0, |pods| pods.objects.len()));
+        let missing = wanted.saturating_sub(living.len());
+        if missing > room {
+            tracing::warn!(%place, wanted, pods_max = PODS_MAX, "there is no room for all Pods of a ReplicaSet");
+        }
+        // What is made marks the set for another look.
+        for _ in 0..missing.min(room).min(PODS_AT_ONCE) {
             make_pod(storage, place, set);
         }
         // Pods that are not ready go first.
         let mut surplus: Vec<&(Place, Arc<Value>)> = living.iter().collect();
         surplus.sort_by_key(|(_, pod)| is_ready(pod));
-        for (pod_place, pod) in surplus.into_iter().take(living.len().saturating_sub(wanted)) {
+        for (pod_place, pod) in
+            surplus.into_iter().take(living.len().saturating_sub(wanted).min(PODS_AT_ONCE))
+        {
             delete(storage, pod_place, &Deletion::default());
             let message = format!("Deleted pod: {}", name(pod));
             tell(storage, set, "replicaset-controller", "SuccessfulDelete", &message);

@@ -1,0 +1,109 @@
+//! What one request could do to everybody: requests that stopped the process, or the server, or its controllers.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// The task of the controllers panicked, and from then on nothing was ever rolled out or collected.
+#[tokio::test]
+async fn a_pod_with_thousands_of_years_to_stop_stops() {
+    let world = World::start().await;
+    for (name, secs) in [("one", 300_000_000_000_i64), ("two", i64::MAX)] {
+        let mut object = deployment("nginx:1");
+        object["metadata"]["name"] = name.into();
+        object["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = secs.into();
+        assert_eq!(world.post(DEPLOYMENTS, object).await.0, 201);
+        let item = format!("{DEPLOYMENTS}/{name}");
+        world.until(&item, |_, object| object["status"]["availableReplicas"] == 3).await;
+        world.merge(&item, json!({"spec": {"replicas": 0}})).await;
+        world.until(PODS, |_, pods| pods["items"] == json!([])).await;
+    }
+}
+
+/// The server made Pods until the memory was full, and answered nobody meanwhile.
+#[tokio::test]
+async fn two_thousand_million_replicas_leave_time_for_others() {
+    let world = World::start().await;
+    let mut object = deployment("nginx:1");
+    object["spec"]["replicas"] = i32::MAX.into();
+    assert_eq!(world.post(DEPLOYMENTS, object).await.0, 201);
+    world.until(PODS, |_, pods| pods["items"].as_array().is_some_and(|pods| !pods.is_empty())).await;
+    assert_eq!(world.delete(&format!("{DEPLOYMENTS}/web")).await.0, 200);
+}
+
+/// Time overflowed, and the connection broke.
+#[tokio::test]
+async fn a_watch_for_ever_is_over_at_once() {
+    let world = World::with(quiet()).await;
+    let path = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds={}", i64::MAX);
+    let mut watch = world.watch(&path).await;
+    assert_eq!(watch.next().await, "ERROR 500 \"context deadline exceeded\"");
+    assert_eq!(watch.next().await, "end");
+}
+
+/// Each waited for the others to go first. (Who owns itself waits for ever, with the real one as well.)
+#[tokio::test]
+async fn a_circle_of_owners_goes_in_the_foreground() {
+    let world = World::start().await;
+    for names in [&["a", "b"][..], &["c", "d", "e"]] {
+        let mut uids = Vec::new();
+        for name in names {
+            uids.push(
+                world.post(CONFIG_MAPS, config_map(name, json!({}))).await.1["metadata"]["uid"].clone(),
+            );
+        }
+        for (at, name) in names.iter().enumerate() {
+            let next = (at + 1) % names.len();
+            let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": names[next], "uid": uids[next],
+                "blockOwnerDeletion": true});
+            let patch = json!({"metadata": {"ownerReferences": [owner]}});
+            assert_eq!(world.merge(&format!("{CONFIG_MAPS}/{name}"), patch).await.0, 200);
+        }
+        let (status, _) =
+            world.delete(&format!("{CONFIG_MAPS}/{}?propagationPolicy=Foreground", names[0])).await;
+        assert_eq!(status, 200);
+        for name in names {
+            world.until(&format!("{CONFIG_MAPS}/{name}"), |status, _| status == 404).await;
+        }
+    }
+}
+
+/// The replicas were looked for in a text, which broke the connection.
+#[tokio::test]
+async fn replicas_that_would_be_in_a_text_are_refused() {
+    let world = World::with(quiet()).await;
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let crd = json!({"metadata": {"name": "things.demo.example.com"}, "spec": {
+        "group": "demo.example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+            "subresources": {"scale": {"specReplicasPath": ".spec.a.b", "statusReplicasPath": ".status.b"}}}]}});
+    let (status, body) = world.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await;
+    assert_eq!(status, 201, "{body}");
+    let things = "/apis/demo.example.com/v1/namespaces/default/things";
+    let thing = |spec: Value| json!({"apiVersion": "demo.example.com/v1", "kind": "Thing", "metadata": {"name": "a"}, "spec": spec});
+    let (status, body) = world.post(things, thing(json!({"a": "str"}))).await;
+    assert_eq!(status, 422, "{body}");
+    let message = "Thing.demo.example.com \"a\" is invalid: .spec.a.b: Invalid value: 0: .spec.a accessor error: str \
+        is of the type string, expected map[string]interface{}";
+    assert_eq!(body["message"], message);
+    assert_eq!(world.post(things, thing(json!({}))).await.0, 201);
+    let (status, body) = world.merge(&format!("{things}/a/scale"), json!({"spec": {"replicas": 3}})).await;
+    assert_eq!((status, &body["spec"]["replicas"]), (200, &json!(3)));
+}
+
+/// Up to a thousand were passed over, and who came then got none.
+#[tokio::test]
+async fn all_node_ports_are_given_before_there_are_none() {
+    let world = World::with(quiet()).await;
+    let ports: Vec<Value> =
+        (1..=2768).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
+    let service = json!({"metadata": {"name": "a"}, "spec": {"type": "NodePort", "ports": ports}});
+    let (status, body) = world.post("/api/v1/namespaces/default/services", service).await;
+    assert_eq!(status, 201, "{body}");
+    let given = body["spec"]["ports"].as_array().into_iter().flatten();
+    let given: BTreeSet<u64> = given.filter_map(|port| port["nodePort"].as_u64()).collect();
+    assert_eq!((given.len(), given.first(), given.last()), (2768, Some(&30_000), Some(&32_767)));
+}
