@@ -56,13 +56,11 @@ pub(super) fn give(storage: &Storage, service: &mut Value) {
     let mut taken: HashSet<i64> =
         services().flat_map(|one| ports(&one["spec"])).filter_map(|port| port["nodePort"].as_i64()).collect();
     taken.extend(ports(spec).filter_map(|port| port["nodePort"].as_i64()));
-    let mut free: Vec<u16> = NODE_PORTS.filter(|port| !taken.contains(&i64::from(*port))).collect();
-    let first = fastrand::usize(..=free.len());
-    free.rotate_left(first);
-    let mut free = free.into_iter();
+    let free: Vec<u16> = NODE_PORTS.filter(|port| !taken.contains(&i64::from(*port))).collect();
+    let mut free = free.iter().cycle().skip(fastrand::usize(..1000)).take(free.len());
     for port in spec["ports"].as_array_mut().into_iter().flatten() {
         if is_empty(&port["nodePort"]) {
-            port["nodePort"] = free.next().into();
+            port["nodePort"] = free.next().copied().into();
         }
     }
 }
