@@ -1,13 +1,21 @@
-//! What a Service is given by the server: an address, and ports of the nodes.
+//! What a Service is given by the server: an address, and ports of the nodes. It may also choose what no other has.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, net::Ipv4Addr};
 
 use serde_json::{Value, json};
 
-use super::storage::Storage;
+use super::{refusal::Cause, storage::Storage};
+
+/// How each address begins: `--service-cluster-ip-range=10.96.0.0/16`, as kubeadm has it. Those that begin with
+/// 10.96.0 are left to who chooses, as on the real server.
+/// See <https://kubernetes.io/docs/concepts/services-networking/cluster-ip-allocation/>.
+const NETWORK: [u8; 2] = [10, 96];
 
 /// `--service-node-port-range`.
 pub(super) const NODE_PORTS: std::ops::RangeInclusive<u16> = 30_000..=32_767;
+
+/// The first node ports are left to who chooses: a 32nd of the range.
+const NODE_PORTS_TO_CHOOSE: usize = 86;
 
 fn needs_address(spec: &Value) -> bool {
     spec["type"] != "ExternalName"
@@ -31,18 +39,62 @@ fn remove(value: &mut Value, field: &str) {
     }
 }
 
+fn services(storage: &Storage) -> impl Iterator<Item = &Value> {
+    let all = storage.collection("services").into_iter();
+    all.flat_map(|services| services.objects.values()).map(|service| &**service)
+}
+
+/// What a Service chooses, but cannot have. The real one tells the first alone.
+pub(super) fn refused(
+    storage: &Storage,
+    before: Option<&Value>,
+    service: &Value,
+    is_dry_run: bool,
+) -> Option<Cause> {
+    let spec = &service["spec"];
+    let old = before.map_or(&Value::Null, |before| &before["spec"]);
+    let address = spec["clusterIP"].as_str().unwrap_or("None");
+    if needs_address(spec) && address != "None" && old["clusterIP"] != address {
+        let is_ours = address.parse::<Ipv4Addr>().is_ok_and(|ip| ip.octets().starts_with(&NETWORK));
+        // A dry run may have the address of another, but not its node port: so the real one does.
+        let is_taken = || !is_dry_run && services(storage).any(|other| other["spec"]["clusterIP"] == address);
+        let why = match is_ours {
+            false => Some("the provided network does not match the current range"),
+            true => is_taken().then_some("provided IP is already allocated"),
+        };
+        if let Some(why) = why {
+            let text = format!("failed to allocate IP {address}: {why}");
+            return Some(Cause::invalid("spec.clusterIPs", &json!([address]), &text));
+        }
+    }
+    for (index, port) in ports(spec).enumerate() {
+        let number = &port["nodePort"];
+        let is_same = |other: &Value| other["nodePort"] == *number;
+        if is_empty(number) || ports(old).any(is_same) {
+            continue;
+        }
+        // One port by two protocols may have one node port.
+        let mut earlier = ports(spec).take(index).filter(|earlier| earlier["port"] != port["port"]);
+        if earlier.any(is_same) || services(storage).any(|other| ports(&other["spec"]).any(is_same)) {
+            let field = format!("spec.ports[{index}].nodePort");
+            return Some(Cause::invalid(field, number, "provided port is already allocated"));
+        }
+    }
+    None
+}
+
 /// Give what is missing.
 pub(super) fn give(storage: &Storage, service: &mut Value) {
     let spec = &mut service["spec"];
     if !needs_address(spec) {
         return;
     }
-    let services =
-        || storage.collection("services").into_iter().flat_map(|services| services.objects.values());
     if is_empty(&spec["clusterIP"]) {
-        let taken: HashSet<&str> = services().filter_map(|one| one["spec"]["clusterIP"].as_str()).collect();
+        let taken: HashSet<&str> =
+            services(storage).filter_map(|one| one["spec"]["clusterIP"].as_str()).collect();
         let address = loop {
-            let address = format!("10.96.{}.{}", fastrand::u8(..), fastrand::u8(1..));
+            let [first, second] = NETWORK;
+            let address = format!("{first}.{second}.{}.{}", fastrand::u8(1..), fastrand::u8(1..));
             if !taken.contains(&*address) {
                 break address;
             }
@@ -53,14 +105,19 @@ pub(super) fn give(storage: &Storage, service: &mut Value) {
     if !needs_node_ports(spec) {
         return;
     }
-    let mut taken: HashSet<i64> =
-        services().flat_map(|one| ports(&one["spec"])).filter_map(|port| port["nodePort"].as_i64()).collect();
+    let mut taken: HashSet<i64> = services(storage)
+        .flat_map(|one| ports(&one["spec"]))
+        .filter_map(|port| port["nodePort"].as_i64())
+        .collect();
     taken.extend(ports(spec).filter_map(|port| port["nodePort"].as_i64()));
-    let free: Vec<u16> = NODE_PORTS.filter(|port| !taken.contains(&i64::from(*port))).collect();
-    let mut free = free.iter().cycle().skip(fastrand::usize(..1000)).take(free.len());
+    let is_free = |port: &u16| !taken.contains(&i64::from(*port));
+    let free: Vec<u16> = NODE_PORTS.skip(NODE_PORTS_TO_CHOOSE).filter(is_free).collect();
+    // What is there to be chosen is given too when nothing else is left, as by the real one.
+    let rotated = free.iter().copied().cycle().skip(fastrand::usize(..1000)).take(free.len());
+    let mut free = rotated.chain(NODE_PORTS.take(NODE_PORTS_TO_CHOOSE).filter(is_free));
     for port in spec["ports"].as_array_mut().into_iter().flatten() {
         if is_empty(&port["nodePort"]) {
-            port["nodePort"] = free.next().copied().into();
+            port["nodePort"] = free.next().into();
         }
     }
 }

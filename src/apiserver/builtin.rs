@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::{clock::Clock, refusal::Cause, selector, validate};
+use super::{clock::Clock, refusal::Cause, selector, types, validate};
 
 /// One built-in kind.
 #[derive(Debug)]
@@ -417,10 +417,11 @@ fn service_cells(object: &Value, clock: &Clock) -> Vec<Value> {
 
 fn pod_defaults(object: &mut Value) {
     let spec = &mut object["spec"];
-    pod_spec_defaults(spec);
     set_default(spec, "/serviceAccountName", "default".into());
-    let account = spec["serviceAccountName"].clone();
-    set_default(spec, "/serviceAccount", account);
+    pod_spec_defaults(spec);
+    for list in ["initContainers", "containers"] {
+        items(spec, list).for_each(requests_defaults);
+    }
     set_default(spec, "/enableServiceLinks", true.into());
     set_default(spec, "/preemptionPolicy", "PreemptLowerPriority".into());
     set_default(spec, "/priority", 0.into());
@@ -428,8 +429,35 @@ fn pod_defaults(object: &mut Value) {
     let tolerated = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300});
     let conditions = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
     set_default(spec, "/tolerations", conditions.map(tolerated).to_vec().into());
+    let class = qos_class(spec);
     set_default(object, "/status/phase", "Pending".into());
-    set_default(object, "/status/qosClass", "BestEffort".into());
+    set_default(object, "/status/qosClass", class.into());
+}
+
+/// Who says only what a container may have asks for all of it.
+fn requests_defaults(container: &mut Value) {
+    let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) else { return };
+    let Some(mut requests) = resources.get("limits").and_then(Value::as_object).cloned() else { return };
+    requests.extend(resources.get("requests").and_then(Value::as_object).cloned().unwrap_or_default());
+    resources.insert("requests".to_owned(), requests.into());
+}
+
+/// By what the containers ask for: all that they may have, something, or nothing.
+fn qos_class(spec: &Value) -> &'static str {
+    let (mut asks, mut has_all) = (false, true);
+    for container in each(&spec["initContainers"]).chain(each(&spec["containers"])) {
+        for resource in ["cpu", "memory"] {
+            let [request, limit] = ["requests", "limits"]
+                .map(|of| types::quantity(&container["resources"][of][resource]).filter(|one| *one > 0.0));
+            asks |= request.is_some() || limit.is_some();
+            has_all &= limit.is_some() && request == limit;
+        }
+    }
+    match (asks, has_all) {
+        (false, _) => "BestEffort",
+        (true, false) => "Burstable",
+        (true, true) => "Guaranteed",
+    }
 }
 
 /// What every pod template gets, whoever holds it.
@@ -445,6 +473,9 @@ fn pod_spec_defaults(spec: &mut Value) {
     set_default(spec, "/schedulerName", "default-scheduler".into());
     set_default(spec, "/securityContext", json!({}));
     set_default(spec, "/terminationGracePeriodSeconds", 30.into());
+    // Its old name is still shown.
+    let account = spec["serviceAccountName"].clone();
+    set_default(spec, "/serviceAccount", account);
     for volume in items(spec, "volumes") {
         volume_defaults(volume);
     }

@@ -97,6 +97,7 @@ pub(super) fn create(
     finish(storage, kind, None, &mut object, managed, options);
     let mut causes = metadata::errors(kind, &object);
     kind.validate(&object, None, &mut causes);
+    refuse_choices(storage, kind, None, &object, options, &mut causes);
     if !causes.is_empty() {
         return Err(Refusal::invalid(kind, &name, causes));
     }
@@ -183,6 +184,7 @@ pub(super) fn update(
     let mut causes = metadata::errors(kind, &after);
     causes.extend(new_finalizers(&before, &after));
     kind.validate(&after, Some(&before_view), &mut causes);
+    refuse_choices(storage, kind, Some(&before_view), &after, options, &mut causes);
     if !causes.is_empty() {
         return Err(Refusal::invalid(kind, name, causes));
     }
@@ -549,9 +551,27 @@ fn finish(
     if kind.group == "events.k8s.io" {
         super::builtin::event_as_core(object);
     }
-    if kind.kind == "Service" && kind.group.is_empty() {
+    if is_service(kind) {
         addresses::give(storage, object);
     }
+}
+
+/// What a Service chooses is looked at when nothing else is wrong with it.
+fn refuse_choices(
+    storage: &Storage,
+    kind: &Kind,
+    before: Option<&Value>,
+    object: &Value,
+    options: &Options,
+    causes: &mut Vec<Cause>,
+) {
+    if causes.is_empty() && is_service(kind) {
+        causes.extend(addresses::refused(storage, before, object, options.dry_run));
+    }
+}
+
+fn is_service(kind: &Kind) -> bool {
+    kind.kind == "Service" && kind.group.is_empty()
 }
 
 fn drop_nulls(object: &mut Value) {

@@ -68,16 +68,21 @@ macro_rules! stories {
 stories! {
     applying
     collecting
+    configmaps
     crds
     creating
+    definitions
     deleting
     discovery
+    events
+    forbidden
     forms
     kinds
     namespaces
     paging
     patching
     reading
+    services
     updating
     watching
     workloads
@@ -240,10 +245,12 @@ impl Wire {
         Arc::new(Wire { http, url, token: token.to_owned(), _embedded: embedded })
     }
 
-    /// Our own, with the prelude told.
+    /// Our own, with the prelude told. It knows Jane, who may do nothing.
     async fn embedded(story: &str) -> Arc<Wire> {
         let controllers = fs::read_to_string(file(story)).unwrap().contains("\n# @controllers\n");
         let server = ApiServer::start(Options { controllers, ..Options::default() }).await.unwrap();
+        server.add_token("jane", "jane");
+        server.limit("jane", Vec::new());
         let (url, ca_pem, token) = (server.url(), server.ca_pem().to_owned(), server.token().to_owned());
         let wire = Wire::new(url, &ca_pem, &token, Some(server));
         wire.tell(PRELUDE).await;

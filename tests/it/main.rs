@@ -52,6 +52,5 @@ mod manifests;
 mod apply;
 mod contract;
 mod forbidden;
-mod kinds;
 mod kubectl;
 mod schemas;

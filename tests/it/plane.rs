@@ -153,7 +153,7 @@ impl Plane {
         for (name, text) in [
             ("sa.key", key.serialize_pem()),
             ("sa.pub", key.public_key_pem()),
-            ("tokens.csv", "admin,admin,1,\"system:masters\"\n".to_owned()),
+            ("tokens.csv", "admin,admin,1,\"system:masters\"\njane,jane,2\n".to_owned()),
             ("audit.yaml", audit.to_string()),
             ("audit.log", String::new()),
         ] {
@@ -195,7 +195,7 @@ impl Plane {
             ("bind-address", "127.0.0.1".to_owned()),
             ("secure-port", self.port.to_string()),
             ("cert-dir", "certs".to_owned()),
-            ("service-cluster-ip-range", "10.0.0.0/16".to_owned()),
+            ("service-cluster-ip-range", "10.96.0.0/16".to_owned()),
             ("service-account-issuer", "https://kubernetes.default.svc".to_owned()),
             ("service-account-signing-key-file", "sa.key".to_owned()),
             ("service-account-key-file", "sa.pub".to_owned()),
