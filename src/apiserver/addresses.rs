@@ -110,11 +110,11 @@ pub(super) fn give(storage: &Storage, service: &mut Value) {
         .filter_map(|port| port["nodePort"].as_i64())
         .collect();
     taken.extend(ports(spec).filter_map(|port| port["nodePort"].as_i64()));
-    let free = NODE_PORTS.skip(NODE_PORTS_TO_CHOOSE);
-    let mut free: Vec<u16> = free.filter(|port| !taken.contains(&i64::from(*port))).collect();
-    let first = fastrand::usize(..=free.len());
-    free.rotate_left(first);
-    let mut free = free.into_iter();
+    let is_free = |port: &u16| !taken.contains(&i64::from(*port));
+    let free: Vec<u16> = NODE_PORTS.skip(NODE_PORTS_TO_CHOOSE).filter(is_free).collect();
+    // What is there to be chosen is given too when nothing else is left, as by the real one.
+    let rotated = free.iter().copied().cycle().skip(fastrand::usize(..1000)).take(free.len());
+    let mut free = rotated.chain(NODE_PORTS.take(NODE_PORTS_TO_CHOOSE).filter(is_free));
     for port in spec["ports"].as_array_mut().into_iter().flatten() {
         if is_empty(&port["nodePort"]) {
             port["nodePort"] = free.next().into();

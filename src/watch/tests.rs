@@ -242,7 +242,7 @@ fn a_list_from_a_restored_backup_that_fails_begins_anew_in_pages() {
         );
         bench.machine.end(How::Cut, MINUTE);
         bench.request();
-        bench.machine.end(How::TooNew, BLINK);
+        bench.machine.checked("99");
         assert_eq!(bench.request(), "list version=- continue= limit=100");
         bench.machine.end(how, BLINK);
         assert_eq!(bench.request(), "list version=- continue= limit=100", "{how:?}");
