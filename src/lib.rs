@@ -56,8 +56,8 @@
 //!
 //! # Features
 //!
-//! `apiserver` (on by default): an API server in this process, for `listwatch demo`, the examples and the tests. The
-//! production image is built without it.
+//! `apiserver` (on by default): an API server in this process, for `listwatch demo` and `listwatch apiserver`, the examples
+//! and the tests; and a client that asks it without a connection, for simulations. The production image is built without it.
 
 // What is talked about.
 pub mod resource;
