@@ -91,11 +91,19 @@ pub struct Options {
     pub controllers: bool,
     /// How long the simulated kubelet takes until a Pod is ready.
     pub pod_start: Duration,
+    /// How often the simulated kubelet renews its Lease. It is what moves the versions while nothing else happens.
+    pub heartbeat: Duration,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { port: 0, history: 10_000, controllers: true, pod_start: Duration::ZERO }
+        Options {
+            port: 0,
+            history: 10_000,
+            controllers: true,
+            pod_start: Duration::ZERO,
+            heartbeat: controllers::HEARTBEAT,
+        }
     }
 }
 
@@ -144,6 +152,7 @@ struct Server {
     backup: Mutex<Backup>,
     restarts: tokio::sync::watch::Sender<u64>,
     pod_start: Duration,
+    heartbeat: Duration,
 }
 
 /// A lock is held while one request is answered or one controller looks at one object, never across an await. If that
@@ -236,6 +245,7 @@ impl ApiServer {
             backup,
             restarts: tokio::sync::watch::Sender::default(),
             pod_start: options.pod_start,
+            heartbeat: options.heartbeat,
         });
         let tasks = Tasks::default();
         if options.controllers {

@@ -446,6 +446,11 @@ pub async fn watch<K: Resource>(
 ) {
     let mut machine = Machine::new(lists);
     let mut random = fastrand::Rng::new();
+    if lists == Lists::Streaming {
+        // Here the first watch is the list. How long it may last depends on how a dead connection shows, which any answer
+        // tells; where there is none, the watch will say so.
+        let _ = client.version().await;
+    }
     loop {
         if machine.is_at_start_of_list() {
             store.list_begins();

@@ -9,6 +9,8 @@ mod garbage;
 mod kubelet;
 mod rollout;
 
+pub(super) use kubelet::HEARTBEAT;
+
 use std::{
     collections::{BTreeSet, HashMap},
     sync::Arc,
@@ -48,10 +50,11 @@ pub(super) async fn run(server: Arc<Server>, ca_pem: String) {
         later: BTreeSet::new(),
         started: HashMap::new(),
         pod_start: server.pod_start,
+        heartbeat: server.heartbeat,
         ca_pem,
     };
     let mut written = server.storage().written();
-    controllers.later.insert((Instant::now() + kubelet::HEARTBEAT, kubelet::node()));
+    controllers.later.insert((Instant::now() + server.heartbeat, kubelet::node()));
     loop {
         controllers.mark_changes(&mut server.storage());
         while let Some(place) = controllers.dirty.pop_first() {
@@ -91,6 +94,7 @@ struct Controllers {
     /// When the kubelet first saw a Pod, by uid.
     started: HashMap<String, Instant>,
     pod_start: Duration,
+    heartbeat: Duration,
     ca_pem: String,
 }
 

@@ -173,11 +173,11 @@ impl Transport {
             credentials: Credentials::new(login),
             connections: Mutex::new(Checked { connections, at: Some(Instant::now()) }),
             warned: Mutex::new(HashSet::new()),
-            speaks_http2: AtomicBool::new(true),
+            speaks_http2: AtomicBool::new(false),
         })
     }
 
-    /// How a dead connection shows. Before the first answer it is taken for one of HTTP/2, as nearly all are.
+    /// How a dead connection shows, as far as is known: before the first answer nobody asks it.
     pub(super) fn liveness(&self) -> Liveness {
         if self.speaks_http2.load(Ordering::Relaxed) { Liveness::Asked } else { Liveness::Unasked }
     }

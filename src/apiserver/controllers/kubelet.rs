@@ -19,7 +19,7 @@ use super::{
 
 /// The kubelet renews its Lease this often: `nodeLeaseDurationSeconds` / 4. In a cluster it is what moves the
 /// resourceVersion while nothing else happens, and with it the bookmarks.
-pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
+pub(in super::super) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 const NODE: &str = "node-1";
 
@@ -68,7 +68,7 @@ pub(super) fn heartbeat(controllers: &mut Controllers, storage: &mut Storage) {
     let lease = Place::new("leases.coordination.k8s.io", Some("kube-node-lease"), NODE);
     let now = storage.clock.micro_time();
     change(storage, &lease, Part::Main, |lease| lease["spec"]["renewTime"] = now.into());
-    controllers.look_again(&node(), HEARTBEAT);
+    controllers.look_again(&node(), controllers.heartbeat);
 }
 
 /// Bring a Pod one step further.
