@@ -218,7 +218,9 @@ impl Plane {
             self.dir.path().join("kube-apiserver.log").display()
         );
         eventually(&what, async || {
-            if !certificate.exists() {
+            // It is made first and written then.
+            let pem = fs::read_to_string(&certificate).ok()?;
+            if !pem.contains("-----END CERTIFICATE-----") {
                 return None;
             }
             let ready = Hands::new(self.admin()).raw("/readyz").await.ok()?;
