@@ -236,7 +236,7 @@ fn kind_at(storage: &Storage, place: &Place) -> Option<Arc<Kind>> {
 /// Change an object, if the change makes a difference.
 fn change(storage: &mut Storage, place: &Place, part: Part, edit: impl FnOnce(&mut Value)) {
     let (Some(kind), Some(object)) = (kind_at(storage, place), storage.get(place)) else { return };
-    let mut object = kind.view(object);
+    let mut object = kind.view(object).into_owned();
     edit(&mut object);
     if let Err(refusal) = write::update(storage, &kind, place, object, part, &mut write::Options::default()) {
         tracing::debug!(%place, why = refusal.message(), "a controller could not update");
