@@ -251,7 +251,14 @@ fn delete(storage: &mut Storage, place: &Place, deletion: &Deletion) {
 }
 
 /// Set a condition; its transition time moves only with its status.
-fn set_condition(object: &mut Value, kind: &str, status: &str, reason: &str, message: &str, now: &str) {
+pub(super) fn set_condition(
+    object: &mut Value,
+    kind: &str,
+    status: &str,
+    reason: &str,
+    message: &str,
+    now: &str,
+) {
     let conditions = &mut object["status"]["conditions"];
     if !conditions.is_array() {
         *conditions = json!([]);

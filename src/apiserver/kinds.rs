@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{
     builtin::{BUILT_IN, BuiltIn},
     clock::Clock,
-    crd::Custom,
+    custom::Custom,
     refusal::{Cause, Refusal},
     types,
 };
