@@ -267,7 +267,7 @@ async fn a_real_server_without_streaming_lists_is_asked_once_and_then_for_pages(
     if !has_real() {
         return;
     }
-    let plane = Rc::new(Plane::installed(Http::AnyWithoutStreamingLists).await);
+    let plane = Rc::new(Plane::installed(Http::AnyBefore132).await);
     let [_, world] = World::both_in(&plane).await;
     world.start_operator(&[]).await;
     world.create_web("web", json!({"image": "nginx"})).await;
