@@ -27,6 +27,7 @@ mod builtin;
 mod clock;
 mod controllers;
 mod crd;
+mod custom;
 mod delete;
 mod discovery;
 mod encode;

@@ -153,17 +153,17 @@ pub(super) fn update(
             after
         }
         Part::Status => {
-            let mut after = before_view.clone();
+            let mut after = Value::clone(&before_view);
             after["status"] = object["status"].take();
             after
         }
         Part::Finalize => {
-            let mut after = before_view.clone();
+            let mut after = Value::clone(&before_view);
             after["spec"]["finalizers"] = object["spec"]["finalizers"].take();
             after
         }
         Part::Binding => {
-            let mut after = before_view.clone();
+            let mut after = Value::clone(&before_view);
             after["spec"]["nodeName"] = object["spec"]["nodeName"].take();
             after
         }
@@ -223,7 +223,7 @@ pub(super) fn apply(
     options.manager.writes(part);
     leave_part(kind, part, &mut applied);
     let (name, now) = (place.name(), storage.clock.time());
-    let live = storage.get(place).map(|live| kind.view(live));
+    let live = storage.get(place).map(|live| kind.view(live).into_owned());
     let metadata = &applied["metadata"];
     let uid = metadata["uid"].as_str().unwrap_or_default().to_owned();
     let Some(live) = live else {
