@@ -1,4 +1,4 @@
-//! A real control plane that is frozen, killed, restarted, compacted or restored from a backup under running operators.
+//! A real control plane that is frozen, killed, stopped, restarted, compacted or restored from a backup under running operators.
 //!
 //! Each test has a plane of its own and two operators in it, one for each way to list. What must hold: what happened
 //! meanwhile is made up for, within two minutes, and nothing is written twice.
@@ -60,6 +60,27 @@ async fn a_kube_apiserver_that_is_frozen_mid_work_is_noticed_and_made_up_for() {
     .await;
     plane.signal("kube-apiserver", "CONT");
     in_both(&worlds, made_up_for_once).await;
+    end_well(&worlds);
+}
+
+/// As when a control plane is upgraded: it says that it is not ready, serves on for a while, and ends the watches.
+#[tokio::test]
+async fn a_kube_apiserver_that_is_asked_to_stop_mid_work_ends_its_watches_and_nothing_is_lost() {
+    if !has_real() {
+        return;
+    }
+    let (plane, worlds) = with_operators().await;
+    in_both(&worlds, change_much).await;
+    plane.stop_apiserver().await;
+    in_both(&worlds, async |world| {
+        world.operator().until_logged(&["request ended", "Clean", "mywebservers"]).await;
+        assert!(world.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
+    })
+    .await;
+    plane.start_apiserver().await;
+    let since = Instant::now();
+    in_both(&worlds, made_up_for_once).await;
+    eprintln!("kube-apiserver stopped: as it should be {:?} after it was back", since.elapsed());
     end_well(&worlds);
 }
 
@@ -126,8 +147,7 @@ async fn what_was_compacted_while_the_operator_was_cut_off_is_listed_again() {
     }
     proxy.set(Flow::Stalled, Flow::Stalled);
     in_both(&worlds, change_much).await;
-    let revision = plane.etcd("/v3/kv/range", &json!({"key": "AA=="})).await["header"]["revision"].clone();
-    plane.etcd("/v3/kv/compaction", &json!({"revision": revision, "physical": true})).await;
+    plane.compact().await;
     plane.kill_apiserver();
     plane.start_apiserver().await;
     proxy.cut();
