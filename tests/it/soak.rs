@@ -27,7 +27,7 @@ const ROUNDS_TO_EXPIRY: usize = 80;
 /// More would take long: what fails or expires again within a minute is backed off from.
 const WARM_UP_EXPIRIES: usize = 1;
 const EXPIRIES: usize = 2;
-const ENDS_MIN: usize = 300;
+const ENDS_MIN: usize = 200;
 /// What an operator may have more of its own memory at the end. Seen are 8 to 24 KiB, and 148 KiB where each end of a
 /// watch left 128 bytes behind.
 const MEMORY_NOISE_KIB: u64 = 64;

@@ -385,6 +385,9 @@ impl Network {
         let is_as_sent = admitted.is_none();
         let body = admitted.unwrap_or(body);
         let answer = self.server.answer(Request::from_parts(parts, Full::new(body))).await;
+        if answer.is_err() {
+            self.say("operator", &format!("{what} -> broken off by the server"));
+        }
         let answer = answer.map_err(io::Error::other)?;
         let status = answer.status();
         self.say("operator", &format!("{what} -> {status} {mishap:?}"));
