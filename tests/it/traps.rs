@@ -53,6 +53,9 @@ async fn with_lag(world: &World) -> Lag<'_> {
     Lag { world, proxy }
 }
 
+/// More than anything else that is said here.
+const NEWS_BYTES: usize = 100_000;
+
 struct Lag<'a> {
     world: &'a World,
     proxy: Option<Proxy>,
@@ -61,15 +64,24 @@ struct Lag<'a> {
 impl Lag<'_> {
     /// From now on, what happens to these is not heard of.
     async fn begins(&self, resource: &str) {
-        let Some(proxy) = &self.proxy else {
-            return embedded(self.world).fault(Fault::StallWatches.on("", &format!("/{resource}")));
-        };
-        // Its connection is the one that brings the news of this.
-        let note = "x".repeat(100_000);
-        let bytes = note.len();
-        let large = json!({"metadata": {"annotations": {"note": note}}});
-        let child = format!("{resource}/mws-barrier");
-        proxy.stall_what_carries(bytes, self.world.patch(&child, large)).await;
+        match &self.proxy {
+            None => embedded(self.world).fault(Fault::StallWatches.on("", &format!("/{resource}"))),
+            Some(proxy) => proxy.stall_what_carries(NEWS_BYTES, self.news(resource)).await,
+        }
+    }
+
+    /// Their watch ends now.
+    async fn ends_watch(&self, resource: &str) {
+        match &self.proxy {
+            None => embedded(self.world).fault(Fault::EndWatches.on("", &format!("/{resource}"))),
+            Some(proxy) => proxy.cut_what_carries(NEWS_BYTES, self.news(resource)).await,
+        }
+    }
+
+    /// Makes news for one watch, by which its connection is known.
+    async fn news(&self, resource: &str) {
+        let large = json!({"metadata": {"annotations": {"note": "x".repeat(NEWS_BYTES)}}});
+        self.world.patch(&format!("{resource}/mws-barrier"), large).await;
     }
 
     /// All of it is heard of now.
@@ -207,11 +219,13 @@ async fn a_write_decided_on_an_old_version_is_refused_and_decided_anew() {
 /// attempt.
 #[tokio::test]
 async fn a_watch_that_is_refused_while_lists_are_not_is_said_once() {
-    on(&[Kind::Embedded], async |world| {
-        world.start_operator(&[]).await;
-        let server = embedded(world);
-        server.fault(plan("internal-error,path=/services?watch=1,times=4"));
-        server.fault(Fault::EndWatches.on("", "/services"));
+    on(&WITH_LAG, async |world| {
+        world.may_be_forbidden.set(true);
+        let lag = with_lag(world).await;
+        leave_of_services(world, &["get", "list", "create", "patch", "delete"]).await;
+        lag.ends_watch("services").await;
+        eventually("the watch to be refused", async || (refusals(world) >= 2).then_some(())).await;
+        world.allow().await;
         let said = |what: &str| {
             let log = world.operator().log();
             log.lines().filter(|line| line.contains(what) && line.contains("services in")).count()
@@ -251,35 +265,43 @@ async fn a_watch_of_children_that_is_refused_slows_neither_the_main_kind_nor_ham
         let proxy = Proxy::start(&world.url()).await;
         *world.detour.borrow_mut() = Some(proxy.url());
         world.start_operator(&[]).await;
-        let mut rules = manifests::cluster_role()["rules"].take();
-        for rule in rules.as_array_mut().unwrap() {
-            if rule["resources"] == json!(["services"]) {
-                rule["verbs"] = json!(["get", "create", "patch", "delete"]);
-            }
-        }
-        world.allow_only(&rules).await;
-        let theirs = operators_own(world, &world.url());
-        let services = world.path("services") + "?fieldSelector=metadata.name%3Dprobe";
-        eventually("services to be forbidden", async || {
-            Hands::new(theirs.clone()).raw(&services).await.err().filter(|error| error.is_forbidden())
-        })
-        .await;
+        leave_of_services(world, &["get", "create", "patch", "delete"]).await;
         proxy.cut();
-        let refusals = || {
-            let asked = world.records();
-            let is_theirs = |record: &&Record| record.path.contains("/services?") && record.status == 403;
-            asked.iter().filter(is_theirs).filter(|record| !record.path.contains("fieldSelector")).count()
-        };
-        eventually("the watch to be refused", async || (refusals() > 0).then_some(())).await;
+        eventually("the watch to be refused", async || (refusals(world) > 0).then_some(())).await;
         for number in 0..50 {
             let name = format!("web-{number}");
             world.create_web(&name, json!({"image": "nginx"})).await;
             world.until(&format!("services/mws-{name}"), |_| true).await;
         }
         // The pauses are 0.8 s at least and double: fifty webs leave room for a few attempts.
-        assert!(refusals() <= 8, "{} attempts", refusals());
+        assert!(refusals(world) <= 8, "{} attempts", refusals(world));
     })
     .await;
+}
+
+/// Leaves the operator only these verbs on Services, and waits until the server knows.
+async fn leave_of_services(world: &World, verbs: &[&str]) {
+    let mut rules = manifests::cluster_role()["rules"].take();
+    for rule in rules.as_array_mut().unwrap() {
+        if rule["resources"] == json!(["services"]) {
+            rule["verbs"] = json!(verbs);
+        }
+    }
+    world.allow_only(&rules).await;
+    let theirs = Hands::new(operators_own(world, &world.url()));
+    let probe = world.path("services") + "?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dprobe";
+    eventually("the watch to be forbidden", async || {
+        theirs.raw(&probe).await.err().filter(|error| error.is_forbidden())
+    })
+    .await;
+}
+
+/// How often the operator was refused to list or watch Services.
+fn refusals(world: &World) -> usize {
+    let is_refusal = |record: &Record| {
+        record.status == 403 && record.path.contains("/services?") && !record.path.contains("fieldSelector")
+    };
+    world.records().into_iter().filter(is_refusal).count()
 }
 
 /// A client with the operator's token.
