@@ -1,28 +1,14 @@
 //! Traps of watching that only show in a whole operator: what it asks for when a watch goes wrong, and what it writes.
 //! The ones that a pure machine can fall into are in `src/watch/tests.rs`; docs/reliability.md has them all.
 
-use std::{
-    io,
-    pin::Pin,
-    rc::Rc,
-    sync::{Arc, Mutex, mpsc},
-    thread,
-    time::{Duration, SystemTime},
-};
+use std::rc::Rc;
 
-use bytes::Bytes;
 use http::Method;
-use http_body_util::{BodyExt, Full};
 use listwatch::{
-    apiserver::{ApiServer, Fault, Options, Planned, Rule},
-    client::{Client, Config, InProcess, InProcessAnswer},
-    resource::{ObjectMeta, Resource, Scope, kinds::Service},
-    store::{Change, Store},
-    watch::{self, Health, Lists},
+    apiserver::{ApiServer, Fault, Planned, Rule},
+    watch::Lists,
 };
-use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::{runtime, sync::oneshot, task::JoinSet, time::Instant};
 
 use crate::{
     hands::{Hands, eventually, within},
@@ -288,7 +274,7 @@ async fn leave_of_services(world: &World, verbs: &[&str]) {
         }
     }
     world.allow_only(&rules).await;
-    let theirs = Hands::new(operators_own(world, &world.url()));
+    let theirs = Hands::new(world.operators_client(&world.url()));
     let probe = world.path("services") + "?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dprobe";
     eventually("the watch to be forbidden", async || {
         theirs.raw(&probe).await.err().filter(|error| error.is_forbidden())
@@ -302,12 +288,6 @@ fn refusals(world: &World) -> usize {
         record.status == 403 && record.path.contains("/services?") && !record.path.contains("fieldSelector")
     };
     world.records().into_iter().filter(is_refusal).count()
-}
-
-/// A client with the operator's token.
-fn operators_own(world: &World, url: &str) -> Client {
-    let token = std::fs::read_to_string(world.dir.path().join("token")).unwrap();
-    Client::new(Config::new(url, world.ca_pem().as_bytes(), &token).unwrap()).unwrap()
 }
 
 /// Whoever changes a CRD ends all watches of its objects, cleanly. The real server forgets their history with that, so that
@@ -478,224 +458,4 @@ fn resumed_at(world: &World) -> Vec<u64> {
         from.split('&').next()?.parse().ok()
     };
     watches.map(|record| from(record).expect("a version")).collect()
-}
-
-/// Objects that take three pages, and more bytes than a stream is sent before it is read, 256 KiB.
-const MANY: usize = 250;
-const TEXT_BYTES: usize = 4096;
-
-#[derive(Deserialize)]
-struct ConfigMap {
-    metadata: ObjectMeta,
-}
-
-impl Resource for ConfigMap {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const PLURAL: &'static str = "configmaps";
-    const KIND: &'static str = "ConfigMap";
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-}
-
-/// Lists ConfigMaps and, while the first of them is being taken in and all others wait, changes some and does `deed`. Then
-/// the list must begin anew, bring each object once and leave none that is gone.
-async fn a_list_survives(world: &World, deed: impl AsyncFn(&Proxy)) {
-    let rule = json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]});
-    world.may_be_forbidden.set(true);
-    world.allow_only(&json!([rule])).await;
-    let make = async |name: &str| {
-        let text = "x".repeat(TEXT_BYTES);
-        world.create("configmaps", &json!({"metadata": {"name": name}, "data": {"text": text}})).await;
-    };
-    for number in 0..MANY {
-        make(&format!("map-{number:03}")).await;
-    }
-
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let store = Arc::new(Store::<ConfigMap>::default());
-    let (comes, has_come) = mpsc::channel();
-    let (go_on, may_go_on) = mpsc::channel::<()>();
-    let (log, may_go_on) = (Arc::clone(&heard), Mutex::new(may_go_on));
-    store.listen(move |change| {
-        let (sign, found) = match change {
-            Change::Applied { before: None, after } => ('+', after),
-            Change::Applied { after, .. } => ('~', after),
-            Change::Deleted { last, .. } => ('-', last),
-            Change::Synced => return log.lock().unwrap().push("synced".to_owned()),
-        };
-        let line = format!("{sign}{}", found.metadata().name);
-        log.lock().unwrap().push(line);
-        // Whoever waits for nothing any more has failed, and says so.
-        if comes.send(()).is_ok() {
-            let _ = may_go_on.lock().unwrap().recv();
-        }
-    });
-    let proxy = Proxy::start(&world.url()).await;
-    let client = operators_own(world, &proxy.url());
-    let scope = Scope { namespace: Some(world.namespace.clone()), ..Scope::default() };
-    let (lists, kept) = (world.lists, Arc::clone(&store));
-    let (_stop, stopped) = oneshot::channel::<()>();
-    // For itself, as it stands still in between.
-    thread::spawn(move || {
-        let health = Health::new("configmaps".to_owned());
-        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            tokio::select! {
-                () = watch::watch(client, scope, lists, &kept, &health) => {}
-                _ = stopped => {}
-            }
-        });
-    });
-
-    eventually("the first object", async || has_come.try_recv().ok()).await;
-    for number in [0, 1, MANY - 1] {
-        world.delete(&format!("configmaps/map-{number:03}")).await;
-    }
-    make("map-001").await;
-    make("map-000-late").await;
-    deed(&proxy).await;
-    drop((has_come, go_on));
-    eventually("the list to be complete", async || store.is_synced().then_some(())).await;
-
-    let there = world.get("configmaps").await["items"].as_array().unwrap().clone();
-    let there: Vec<_> = there.iter().map(|object| object["metadata"].clone()).collect();
-    assert_eq!(there.len(), MANY - 1);
-    let kept = store.keys().into_iter().map(|key| store.find(&key).unwrap());
-    let kept = kept.map(|found| (found.metadata().name.to_string(), found.metadata().uid.to_string()));
-    let text = |metadata: &Value, field: &str| metadata[field].as_str().unwrap().to_owned();
-    let expected = there.iter().map(|metadata| (text(metadata, "name"), text(metadata, "uid")));
-    assert_eq!(kept.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
-
-    let heard = heard.lock().unwrap();
-    let count = |line: String| heard.iter().filter(|heard| **heard == line).count();
-    for number in 0..MANY {
-        let name = format!("map-{number:03}");
-        let told = (count(format!("+{name}")), count(format!("-{name}")));
-        // What came first is known to have been there, and what was made anew may be.
-        let expected: &[_] = match number {
-            0 => &[(1, 1)],
-            1 => &[(1, 0), (2, 1)],
-            _ if number == MANY - 1 => &[(0, 0), (1, 1)],
-            _ => &[(1, 0)],
-        };
-        assert!(expected.contains(&told), "{name}: {told:?}");
-    }
-    // And not before it: then the list would not have begun anew.
-    assert_eq!(heard.last().map(String::as_str), Some("synced"));
-}
-
-#[tokio::test]
-async fn a_list_that_is_cut_midway_leaves_no_phantom() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
-        a_list_survives(world, async |proxy| proxy.cut()).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_list_that_expires_between_its_pages_is_had_in_one_piece() {
-    on(&[Kind::Embedded, Kind::RealBefore132], async |world| {
-        if streams(world) {
-            return;
-        }
-        a_list_survives(world, async |_| match &world.server {
-            Server::Embedded(server) => server.fault(Fault::ExpireHistory),
-            Server::Shared(_) | Server::Own(_) => world.plane().compact().await,
-        })
-        .await;
-        let asked = world.records();
-        let place = asked.iter().position(|record| record.status == 410).expect("an expired page");
-        assert!(asked[place].path.contains("continue="), "{:?}", asked[place]);
-        let next = asked[place + 1..].iter().find(|record| !record.path.contains("watch=1")).unwrap();
-        assert!(!next.path.contains("limit=") && !next.path.contains("continue="), "{next:?}");
-    })
-    .await;
-}
-
-/// How many watches at a time.
-const CROWD: usize = 50;
-
-/// The way to a server without a network, where it is noted when somebody asks.
-struct Door {
-    server: ApiServer,
-    arrivals: Mutex<Vec<Instant>>,
-}
-
-impl Door {
-    /// Since the last time.
-    fn arrivals(&self) -> Vec<Instant> {
-        std::mem::take(&mut *self.arrivals.lock().unwrap())
-    }
-}
-
-impl InProcess for Door {
-    fn answer(
-        &self,
-        request: http::Request<Bytes>,
-    ) -> Pin<Box<dyn Future<Output = io::Result<InProcessAnswer>> + Send + '_>> {
-        Box::pin(async {
-            if request.uri().path().ends_with("/services") {
-                self.arrivals.lock().unwrap().push(Instant::now());
-            }
-            let answer = self.server.answer(request.map(Full::new)).await;
-            let answer = answer.map_err(|_| io::Error::from(io::ErrorKind::ConnectionReset))?;
-            Ok(answer.map(|body| BodyExt::boxed_unsync(body.map_err(Into::into))))
-        })
-    }
-
-    fn now(&self) -> SystemTime {
-        self.server.now()
-    }
-}
-
-/// Fifty watches that began together do not end together: each asks for an end of its own, after 5 to 10 minutes, so that ten
-/// seconds see two of them on average. Then all are made to end at once, and the server asks everybody to come back in a
-/// second: nobody comes earlier, and they do not come together. After the n-th refusal a watch waits for that second and
-/// for half to all of 1.6 s × 2ⁿ⁻¹, so that a tenth of a second sees six of them on average, and three after the second
-/// one. (`TIMEOUT_SECS` and `BACKOFF` in src/watch.rs.) A third of them is more than chance brings.
-#[tokio::test(start_paused = true)]
-async fn a_crowd_that_is_refused_together_does_not_come_back_together() {
-    fastrand::seed(17);
-    let options = Options { controllers: false, ..Options::default() };
-    let server = ApiServer::in_process(&options, SystemTime::UNIX_EPOCH);
-    let token = server.token().to_owned();
-    let door = Arc::new(Door { server, arrivals: Mutex::default() });
-    let mut crowd = JoinSet::new();
-    for _ in 0..CROWD {
-        let client = Client::new(Config::in_process(Arc::clone(&door) as _, &token).unwrap()).unwrap();
-        crowd.spawn(async move {
-            let (store, health) = (Store::<Service>::default(), Health::new("services".to_owned()));
-            watch::watch(client, Scope::default(), Lists::Paged, &store, &health).await;
-        });
-    }
-    // The clock jumps as soon as all of them have nothing to do but to wait.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(door.arrivals().len(), 2 * CROWD, "a list and a watch for each");
-    tokio::time::sleep(Duration::from_secs(599)).await;
-    spread(&door.arrivals(), Duration::from_secs(10));
-
-    door.server.fault(plan("too-many-requests,retry-after=1"));
-    door.server.fault(Fault::EndWatches);
-    let ended = Instant::now();
-    // At once; after 1.8 to 2.6 s; after 2.6 to 4.2 s more.
-    tokio::time::sleep(Duration::from_secs(7)).await;
-    let arrivals = door.arrivals();
-    let rounds: Vec<_> = arrivals.chunks(CROWD).collect();
-    assert_eq!(arrivals.len(), 3 * CROWD);
-    assert!(rounds[0][CROWD - 1] == ended, "what ends well is resumed at once");
-    assert!(rounds[1][0] - ended >= Duration::from_millis(1800));
-    assert!(rounds[2][0] - rounds[1][0] >= Duration::from_millis(2600));
-    spread(rounds[1], Duration::from_millis(100));
-    spread(rounds[2], Duration::from_millis(100));
-}
-
-/// No time of this length sees more than a third of them.
-fn spread(arrivals: &[Instant], length: Duration) {
-    let together =
-        |from: &Instant| arrivals.iter().filter(|at| (*from..*from + length).contains(*at)).count();
-    let most = arrivals.iter().map(together).max().unwrap();
-    assert!(most <= CROWD / 3, "{most} of {} within {length:?}", arrivals.len());
 }
