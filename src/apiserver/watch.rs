@@ -10,7 +10,7 @@
 //! history of its collection when its client can take more. A client that reads too slowly finds that the history
 //! has moved on; its watch ends, cleanly and without a word, as with the real one.
 
-use std::{collections::VecDeque, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::VecDeque, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -420,14 +420,22 @@ impl Watch {
         };
         match (selected(&change.before), selected(&change.after)) {
             (None, None) => {}
-            (None, Some(after)) => self.push_object("ADDED", &after),
-            (Some(_), Some(after)) => self.push_object("MODIFIED", &after),
+            (None, Some(after)) => self.push_after("ADDED", change, &after),
+            (Some(_), Some(after)) => self.push_after("MODIFIED", change, &after),
             // Deleted, or out of sight: the object as it was last seen, with the version of what took it away.
             (Some(before), None) => {
                 let mut last = Value::clone(&before);
                 last["metadata"]["resourceVersion"] = change.revision.to_string().into();
                 self.push_object("DELETED", &last);
             }
+        }
+    }
+
+    fn push_after(&mut self, event: &str, change: &Change, after: &Value) {
+        let kind = Arc::clone(&self.kind);
+        match self.form.event(&kind, kind.view(after), self.columns) {
+            Cow::Borrowed(after) => self.push_json(event, change.json(after)),
+            Cow::Owned(object) => self.push(event, &object),
         }
     }
 
@@ -438,6 +446,10 @@ impl Watch {
     }
 
     fn push(&mut self, event: &str, object: &Value) {
+        self.push_json(event, &encode::json(object));
+    }
+
+    fn push_json(&mut self, event: &str, object: &str) {
         self.columns = Columns::Known;
         self.lines.push_back(encode::event(event, object));
     }

@@ -29,7 +29,7 @@ async fn with_operators() -> (Rc<Plane>, [World; 2]) {
 }
 
 /// Does the same in both worlds at once.
-async fn in_both(worlds: &[World; 2], step: impl AsyncFn(&World)) {
+pub async fn in_both(worlds: &[World; 2], step: impl AsyncFn(&World)) {
     let [paged, streaming] = worlds;
     tokio::join!(step(paged), step(streaming));
 }
