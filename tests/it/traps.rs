@@ -401,13 +401,16 @@ async fn more_watches_than_a_connection_takes_starve_no_call() {
 #[tokio::test]
 async fn the_first_watch_goes_on_from_the_version_of_its_list_and_not_of_its_objects() {
     on(&[Kind::Embedded, Kind::Real], async |world| {
+        if streams(world) {
+            return;
+        }
         world.create_web("web", json!({"image": "nginx"})).await;
         let newer = version(&world.create("configmaps", &json!({"metadata": {"name": "newer"}})).await);
         world.start_operator(&[]).await;
         // A real server tells of a watch when it has ended.
         world.stop_operator().await;
         eventually("the watch to be told of", async || {
-            let from = resumed_at(world).first().copied().or_else(|| streams(world).then_some(newer))?;
+            let from = resumed_at(world).first().copied()?;
             assert!(from >= newer, "{from}");
             Some(())
         })
@@ -428,6 +431,7 @@ async fn a_watch_that_the_server_ends_in_time_is_resumed_from_its_last_bookmark(
         let (lists, _) = lists_and_watches(world);
         within(NOTICED, "the watch to end", async || (ended(world)[0] > 0).then_some(())).await;
         world.operator().until_logged(&["request ended", "mywebservers", "Clean"]).await;
+        world.settle().await;
         world.stop_operator().await;
         eventually("the watch to be resumed", async || {
             resumed_at(world).last().filter(|from| **from >= newer).map(drop)
