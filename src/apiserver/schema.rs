@@ -10,7 +10,7 @@
 
 use std::fmt::{self, Write as _};
 
-use jsonschema::{ValidationError, error::ValidationErrorKind};
+use jsonschema::{PatternOptions, ValidationError, error::ValidationErrorKind};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -86,6 +86,8 @@ impl Schema {
         let validator = jsonschema::options()
             .with_draft(jsonschema::Draft::Draft4)
             .should_validate_formats(true)
+            // As Go's: without what cannot be found in one pass.
+            .with_pattern_options(PatternOptions::regex())
             .build(&standard)
             .map_err(|error| Wrong::new(&error))?;
         let mut rules = Vec::new();
