@@ -28,6 +28,7 @@ mod clock;
 mod controllers;
 mod cost;
 mod crd;
+mod custom;
 mod delete;
 mod discovery;
 mod encode;

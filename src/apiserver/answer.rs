@@ -268,25 +268,25 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             });
         }
     }
-    let part = match path.subresource.as_deref() {
-        Some("status") => Part::Status,
-        Some("finalize") => Part::Finalize,
-        Some(_) | None => Part::Main,
+    let target = match path.subresource.as_deref() {
+        Some("scale") => Target::Scale,
+        Some("status") => Target::Object(Part::Status),
+        Some("finalize") => Target::Object(Part::Finalize),
+        Some(_) | None => Target::Object(Part::Main),
     };
-    let scales = path.subresource.as_deref() == Some("scale");
     match *method {
         Method::GET | Method::HEAD => {
             let version = Version::parse(query.text("resourceVersion")).map_err(Refusal::internal)?;
             wait_for(server, version).await?;
             let storage = server.storage();
             let object = storage.get(&place).ok_or_else(|| Refusal::not_found(&kind, name))?;
-            if scales {
-                return Ok(Answer::json(200, scale::of(&kind, &kind.view(object))));
+            match target {
+                Target::Scale => Ok(Answer::json(200, scale::of(&kind, &kind.view(object)))),
+                Target::Object(_) => shown(request, &storage, &kind, 200, object),
             }
-            shown(request, &storage, &kind, 200, kind.view(object))
         }
-        Method::PUT => put(server, request, &kind, &place, part, scales),
-        Method::PATCH => patch(server, request, &kind, &place, part, scales),
+        Method::PUT => put(server, request, &kind, &place, target),
+        Method::PATCH => patch(server, request, &kind, &place, target),
         Method::DELETE if path.subresource.is_none() => delete(server, request, &kind, &place),
         Method::POST if kind.is_custom() && path.subresource.is_none() => {
             // An accident of the real one's routing: a POST to the path of an object creates it.
@@ -298,25 +298,32 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
     }
 }
 
+/// What a path means of the object that it names.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Target {
+    Object(Part),
+    /// A [`scale`] in its place.
+    Scale,
+}
+
 /// Replace an object, or a part of it.
 fn put(
     server: &Server,
     request: &Request,
     kind: &Kind,
     place: &Place,
-    part: Part,
-    scales: bool,
+    target: Target,
 ) -> Result<Answer, Refusal> {
     let object = request.object_of(kind)?;
     let mut storage = server.storage();
     let mut options = write_options(request, "UpdateOptions")?;
-    if scales {
+    let Target::Object(part) = target else {
         let before = current(&storage, kind, place)?;
         let object = scale::put(kind, &before, &object)?;
         options.manager.subresource = "scale";
         let after = write::update(&mut storage, kind, place, object, Part::Main, &mut options)?;
         return Ok(Answer::json(200, scale::of(kind, &kind.view(&after))));
-    }
+    };
     if storage.get(place).is_none() && kind.creates_on_put() && part == Part::Main {
         let created = write::create(&mut storage, kind, place.namespace(), object, &mut options);
         return written(request, &storage, kind, 201, created, options);
@@ -331,8 +338,7 @@ fn patch(
     request: &Request,
     kind: &Kind,
     place: &Place,
-    part: Part,
-    scales: bool,
+    target: Target,
 ) -> Result<Answer, Refusal> {
     let mut options = write_options(request, "PatchOptions")?;
     let applies = request.content_type() == patch::APPLY_PATCH;
@@ -345,6 +351,10 @@ fn patch(
         return invalid(Cause::forbidden("force", "may not be specified for non-apply patch"));
     }
     options.is_patch = true;
+    let (part, scales) = match target {
+        Target::Object(part) => (part, false),
+        Target::Scale => (Part::Main, true),
+    };
     if scales {
         options.manager.subresource = "scale";
     }
@@ -393,9 +403,7 @@ fn delete(server: &Server, request: &Request, kind: &Kind, place: &Place) -> Res
         Deleted::Gone(object) if !kind.delete_answers_object() => {
             Ok(Answer::json(200, success(kind, place.name(), &object)))
         }
-        Deleted::Gone(object) | Deleted::Terminating(object) => {
-            shown(request, &storage, kind, 200, kind.view(&object))
-        }
+        Deleted::Gone(object) | Deleted::Terminating(object) => shown(request, &storage, kind, 200, &object),
     }
 }
 
@@ -496,7 +504,7 @@ async fn wait_for(server: &Server, version: Version) -> Result<(), Refusal> {
 /// The object that a patch starts from, in the version that the patch speaks.
 fn current(storage: &Storage, kind: &Kind, place: &Place) -> Result<Value, Refusal> {
     let object = storage.get(place).ok_or_else(|| Refusal::not_found(kind, place.name()))?;
-    Ok(kind.view(object))
+    Ok(kind.view(object).into_owned())
 }
 
 fn form(request: &Request, storage: &Storage) -> Result<Form, Refusal> {
@@ -509,10 +517,10 @@ fn shown(
     storage: &Storage,
     kind: &Kind,
     status: u16,
-    object: Value,
+    stored: &Value,
 ) -> Result<Answer, Refusal> {
     let form = form(request, storage)?;
-    Ok(in_form(form, form.object(kind, object)?, status))
+    Ok(in_form(form, form.object(kind, kind.view(stored))?.into_owned(), status))
 }
 
 fn in_form(form: Form, value: Value, status: u16) -> Answer {
@@ -530,7 +538,7 @@ fn written(
     options: write::Options,
 ) -> Result<Answer, Refusal> {
     let mut answer = match written {
-        Ok(stored) => shown(request, storage, kind, status, kind.view(&stored))?,
+        Ok(stored) => shown(request, storage, kind, status, &stored)?,
         Err(refusal) => Answer::refused(refusal),
     };
     answer.warnings = options.warnings;

@@ -236,7 +236,7 @@ fn kind_at(storage: &Storage, place: &Place) -> Option<Arc<Kind>> {
 /// Change an object, if the change makes a difference.
 fn change(storage: &mut Storage, place: &Place, part: Part, edit: impl FnOnce(&mut Value)) {
     let (Some(kind), Some(object)) = (kind_at(storage, place), storage.get(place)) else { return };
-    let mut object = kind.view(object);
+    let mut object = kind.view(object).into_owned();
     edit(&mut object);
     if let Err(refusal) = write::update(storage, &kind, place, object, part, &mut write::Options::default()) {
         tracing::debug!(%place, why = refusal.message(), "a controller could not update");
@@ -251,7 +251,14 @@ fn delete(storage: &mut Storage, place: &Place, deletion: &Deletion) {
 }
 
 /// Set a condition; its transition time moves only with its status.
-fn set_condition(object: &mut Value, kind: &str, status: &str, reason: &str, message: &str, now: &str) {
+pub(super) fn set_condition(
+    object: &mut Value,
+    kind: &str,
+    status: &str,
+    reason: &str,
+    message: &str,
+    now: &str,
+) {
     let conditions = &mut object["status"]["conditions"];
     if !conditions.is_array() {
         *conditions = json!([]);

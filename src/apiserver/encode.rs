@@ -16,16 +16,19 @@ use super::{faults::Cut, watch::Watch};
 /// One line of JSON. Go escapes `<`, `>`, `&` and the two line separators of Unicode, so that JSON can stand in HTML;
 /// a long note full of them makes a line six times as long.
 pub(super) fn line(value: &Value) -> Bytes {
-    let mut line = escape(in_order(value));
+    let mut line = json(value);
     line.push('\n');
     line.into()
 }
 
-/// One line of a watch.
-pub(super) fn event(kind: &str, object: &Value) -> Bytes {
-    let mut line = format!("{{\"type\":\"{kind}\",\"object\":{}}}", escape(in_order(object)));
-    line.push('\n');
-    line.into()
+/// The same without its end.
+pub(super) fn json(value: &Value) -> String {
+    escape(in_order(value))
+}
+
+/// One line of a watch, of an object that is JSON already.
+pub(super) fn event(kind: &str, object: &str) -> Bytes {
+    format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n").into()
 }
 
 /// The fields of Go's structs in the order in which Go writes them; all others follow by name. Custom resources are maps

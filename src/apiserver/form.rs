@@ -6,6 +6,8 @@
 //!  "rows": [{"cells": ["web"], "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {…}}}]}
 //! ```
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 use super::{
@@ -48,26 +50,23 @@ pub(super) struct Form {
 
 impl Form {
     /// A single object, already in its version.
-    pub(super) fn object(&self, kind: &Kind, object: Value) -> Result<Value, Refusal> {
+    pub(super) fn object<'a>(&self, kind: &Kind, object: Cow<'a, Value>) -> Result<Cow<'a, Value>, Refusal> {
         match self.accept {
-            Accept::Json | Accept::Yaml => Ok(object),
-            Accept::Metadata => Ok(metadata_only(&object)),
             Accept::MetadataList => Err(Refusal::internal("content is not a list")),
-            Accept::Table => {
-                let version = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-                Ok(self.table(kind, version, &[object], Columns::Named))
+            Accept::Json | Accept::Yaml | Accept::Metadata | Accept::Table => {
+                Ok(self.event(kind, object, Columns::Named))
             }
         }
     }
 
     /// A page of a list.
     pub(super) fn list(&self, kind: &Kind, page: &Page) -> Result<Value, Refusal> {
-        let views = || -> Vec<Value> { page.items.iter().map(|item| kind.view(item)).collect() };
+        let views = || -> Vec<Cow<'_, Value>> { page.items.iter().map(|item| kind.view(item)).collect() };
         match self.accept {
             Accept::Json | Accept::Yaml => Ok(read::body(kind, page)),
             Accept::Table => Ok(self.table(kind, typed_metadata(kind, page), &views(), Columns::Named)),
             Accept::MetadataList => {
-                let items: Vec<Value> = views().iter().map(metadata_only).collect();
+                let items: Vec<Value> = views().iter().map(|object| metadata_only(object)).collect();
                 Ok(json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
                     "metadata": typed_metadata(kind, page), "items": items}))
             }
@@ -82,13 +81,13 @@ impl Form {
     }
 
     /// The object of a watch event. Only the first table of a stream names its columns.
-    pub(super) fn event(&self, kind: &Kind, object: Value, first: bool) -> Value {
+    pub(super) fn event<'a>(&self, kind: &Kind, object: Cow<'a, Value>, named: Columns) -> Cow<'a, Value> {
         match self.accept {
             Accept::Table => {
                 let version = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-                self.table(kind, version, &[object], if first { Columns::Named } else { Columns::Known })
+                Cow::Owned(self.table(kind, version, &[object], named))
             }
-            Accept::Metadata | Accept::MetadataList => metadata_only(&object),
+            Accept::Metadata | Accept::MetadataList => Cow::Owned(metadata_only(&object)),
             Accept::Json | Accept::Yaml => object,
         }
     }
@@ -99,7 +98,7 @@ impl Form {
         kind: &Kind,
         revision: u64,
         initial_events_end: bool,
-        first: bool,
+        named: Columns,
     ) -> Value {
         let mut metadata = json!({"resourceVersion": revision.to_string()});
         if initial_events_end {
@@ -107,32 +106,27 @@ impl Form {
         }
         let object = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": metadata});
         if self.accept != Accept::Table {
-            return self.event(kind, object, first);
+            return self.event(kind, Cow::Owned(object), named).into_owned();
         }
-        let columns = columns(kind);
         let cells = kind.cells(&object, &self.clock);
         json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1",
             "metadata": {"resourceVersion": revision.to_string()},
-            "columnDefinitions": if first { columns.into() } else { Value::Null },
+            "columnDefinitions": named.columns(kind),
             "rows": [{"cells": cells, "object": metadata_only(&object)}]})
     }
 
-    fn table(&self, kind: &Kind, metadata: Value, objects: &[Value], named: Columns) -> Value {
+    fn table(&self, kind: &Kind, metadata: Value, objects: &[Cow<'_, Value>], named: Columns) -> Value {
         let mut rows = Vec::with_capacity(objects.len());
         for object in objects {
             let carried = match self.include {
                 Include::None => Value::Null,
                 Include::Metadata => metadata_only(object),
-                Include::Object => object.clone(),
+                Include::Object => Value::clone(object),
             };
             rows.push(json!({"cells": kind.cells(object, &self.clock), "object": carried}));
         }
-        let columns = match named {
-            Columns::Named => columns(kind).into(),
-            Columns::Known => Value::Null,
-        };
         json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-            "columnDefinitions": columns, "rows": rows})
+            "columnDefinitions": named.columns(kind), "rows": rows})
     }
 }
 
@@ -147,11 +141,20 @@ fn typed_metadata(kind: &Kind, page: &Page) -> Value {
     metadata
 }
 
-/// Whether a table says what its columns are.
-#[derive(Clone, Copy)]
-enum Columns {
+/// Whether a table says what its columns are: the first of a stream does, the others need not.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Columns {
     Named,
     Known,
+}
+
+impl Columns {
+    fn columns(self, kind: &Kind) -> Value {
+        match self {
+            Columns::Named => columns(kind).into(),
+            Columns::Known => Value::Null,
+        }
+    }
 }
 
 fn metadata_only(object: &Value) -> Value {

@@ -3,14 +3,14 @@
 //! A kind is found by its place in a path, `/apis/GROUP/VERSION/…/PLURAL`. Everything above this file treats a
 //! Deployment and a custom resource alike: they differ in their [`Rules`] and nowhere else.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 
 use super::{
     builtin::{BUILT_IN, BuiltIn},
     clock::Clock,
-    crd::Custom,
+    custom::Custom,
     refusal::{Cause, Refusal},
     types,
 };
@@ -167,10 +167,12 @@ impl Kind {
     }
 
     /// An object as this version shows it. What is stored can be in another version of the same kind.
-    pub(super) fn view(&self, stored: &Value) -> Value {
-        let mut object = stored.clone();
-        self.convert(&mut object);
-        object
+    pub(super) fn view<'a>(&self, stored: &'a Value) -> Cow<'a, Value> {
+        let mut view = Cow::Borrowed(stored);
+        if stored["apiVersion"] != self.api_version() {
+            self.convert(view.to_mut());
+        }
+        view
     }
 
     /// Conversion strategy `None` of a CRD: the apiVersion changes, and what this version does not know is dropped.

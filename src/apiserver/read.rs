@@ -277,7 +277,7 @@ fn check_match(query: &Query) -> Result<(), Refusal> {
 pub(super) fn body(kind: &Kind, page: &Page) -> Value {
     let mut items = Vec::with_capacity(page.items.len());
     for item in &page.items {
-        let mut item = kind.view(item);
+        let mut item = kind.view(item).into_owned();
         if !kind.is_custom()
             && let Some(item) = item.as_object_mut()
         {

@@ -7,13 +7,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     fmt,
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use serde_json::Value;
 use tokio::sync::{broadcast, watch};
 
-use super::{clock::Clock, kinds::Kinds};
+use super::{clock::Clock, encode, kinds::Kinds};
 
 /// Where an object is: its collection (`deployments.apps`) and its key there (`default/web`, or `node-1`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,7 +47,8 @@ impl fmt::Display for Place {
 }
 
 /// Most bytes of objects that the changes of one collection keep. With 10,000 changes of objects of a few kB, as
-/// operators have them, the count comes first; with objects of etcd's 1.5 MiB this, before the memory is gone.
+/// operators have them, the count comes first; with objects of etcd's 1.5 MiB this, before the memory is gone. The text of
+/// what was told to watches is as much again.
 pub(super) const HISTORY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// One write: what was there, what is there now.
@@ -59,6 +60,14 @@ pub(super) struct Change {
     pub(super) after: Option<Arc<Value>>,
     /// About as many as `after` has as JSON; what was before was counted in the change that made it.
     bytes: usize,
+    /// `after` as JSON, made for the first watch that tells it: a hundred watches say the same.
+    json: Arc<OnceLock<String>>,
+}
+
+impl Change {
+    pub(super) fn json(&self, after: &Value) -> &str {
+        self.json.get_or_init(|| encode::json(after))
+    }
 }
 
 /// The objects of one resource, in the order of their keys, and their last changes.
@@ -235,7 +244,7 @@ impl Storage {
             None => collection.objects.remove(&place.key),
         };
         let bytes = after.as_deref().map_or(0, size);
-        let change = Change { revision, key: place.key.clone(), before, after, bytes };
+        let change = Change { revision, key: place.key.clone(), before, after, bytes, json: Arc::default() };
         for owner in owners(change.before.as_deref()) {
             if let Some(places) = self.dependents.get_mut(owner) {
                 places.remove(place);

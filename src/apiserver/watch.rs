@@ -10,7 +10,7 @@
 //! history of its collection when its client can take more. A client that reads too slowly finds that the history
 //! has moved on; its watch ends, cleanly and without a word, as with the real one.
 
-use std::{collections::VecDeque, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::VecDeque, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -19,7 +19,7 @@ use tokio::{sync::broadcast, time::Instant};
 use super::{
     Server, encode,
     faults::{self, Course, Cut, Ending, StreamingLists},
-    form::Form,
+    form::{Columns, Form},
     kinds::Kind,
     read::{Filter, Version, invalid_options},
     refusal::{Cause, Refusal},
@@ -161,8 +161,8 @@ pub(super) struct Watch {
     sent: u64,
     deadline: Instant,
     bookmark_at: Option<Instant>,
-    /// The columns of a table were named already.
-    named_columns: bool,
+    /// What the next table says of its columns.
+    columns: Columns,
     phase: Phase,
 }
 
@@ -220,7 +220,7 @@ impl Watch {
             sent: 0,
             deadline,
             bookmark_at: options.bookmarks.then(|| next_bookmark(now, deadline)),
-            named_columns: false,
+            columns: Columns::Named,
             phase: Phase::Following,
         };
         if has_passed {
@@ -378,8 +378,8 @@ impl Watch {
             let revision = self.server.storage().revision();
             self.read_on();
             if self.phase == Phase::Following && revision > self.start {
-                let bookmark = self.form.bookmark(&self.kind, revision, false, !self.named_columns);
-                self.push("BOOKMARK", bookmark);
+                let bookmark = self.form.bookmark(&self.kind, revision, false, self.columns);
+                self.push("BOOKMARK", &bookmark);
             }
         }
         if now >= self.deadline {
@@ -401,14 +401,14 @@ impl Watch {
     fn tell_on(&mut self, bookmarks: bool) {
         for _ in 0..CHANGES_AT_ONCE {
             let Some(object) = self.state.pop_front() else { break };
-            self.push_object("ADDED", self.kind.view(&object));
+            self.push_object("ADDED", &object);
         }
         if !self.state.is_empty() {
             return;
         }
         if bookmarks {
-            let bookmark = self.form.bookmark(&self.kind, self.told, true, !self.named_columns);
-            self.push("BOOKMARK", bookmark);
+            let bookmark = self.form.bookmark(&self.kind, self.told, true, self.columns);
+            self.push("BOOKMARK", &bookmark);
         }
         self.phase = Phase::Following;
     }
@@ -420,25 +420,38 @@ impl Watch {
         };
         match (selected(&change.before), selected(&change.after)) {
             (None, None) => {}
-            (None, Some(after)) => self.push_object("ADDED", self.kind.view(&after)),
-            (Some(_), Some(after)) => self.push_object("MODIFIED", self.kind.view(&after)),
+            (None, Some(after)) => self.push_after("ADDED", change, &after),
+            (Some(_), Some(after)) => self.push_after("MODIFIED", change, &after),
             // Deleted, or out of sight: the object as it was last seen, with the version of what took it away.
             (Some(before), None) => {
-                let mut last = self.kind.view(&before);
+                let mut last = Value::clone(&before);
                 last["metadata"]["resourceVersion"] = change.revision.to_string().into();
-                self.push_object("DELETED", last);
+                self.push_object("DELETED", &last);
             }
         }
     }
 
-    fn push_object(&mut self, event: &str, object: Value) {
-        let object = self.form.event(&self.kind, object, !self.named_columns);
-        self.push(event, object);
+    fn push_after(&mut self, event: &str, change: &Change, after: &Value) {
+        let kind = Arc::clone(&self.kind);
+        match self.form.event(&kind, kind.view(after), self.columns) {
+            Cow::Borrowed(after) => self.push_json(event, change.json(after)),
+            Cow::Owned(object) => self.push(event, &object),
+        }
     }
 
-    fn push(&mut self, event: &str, object: Value) {
-        self.named_columns = true;
-        self.lines.push_back(encode::event(event, &object));
+    fn push_object(&mut self, event: &str, object: &Value) {
+        let kind = Arc::clone(&self.kind);
+        let object = self.form.event(&kind, kind.view(object), self.columns);
+        self.push(event, &object);
+    }
+
+    fn push(&mut self, event: &str, object: &Value) {
+        self.push_json(event, &encode::json(object));
+    }
+
+    fn push_json(&mut self, event: &str, object: &str) {
+        self.columns = Columns::Known;
+        self.lines.push_back(encode::event(event, object));
     }
 
     fn too_old(&mut self, floor: u64) {
@@ -446,7 +459,7 @@ impl Watch {
     }
 
     fn fail(&mut self, refusal: Refusal) {
-        self.push("ERROR", refusal.into_status());
+        self.push("ERROR", &refusal.into_status());
         self.phase = Phase::Ending;
     }
 }

@@ -140,37 +140,7 @@ pub(super) fn update(
     let managed = object["metadata"]["managedFields"].take();
     options.manager.writes(part);
 
-    let mut after = match part {
-        Part::Main => object,
-        // Of a built-in kind a write to the status can also carry annotations: so the Deployment controller
-        // writes its revision.
-        Part::Status if !kind.is_custom() => {
-            let mut after = object;
-            for field in ["spec", "data"] {
-                restore(&mut after, &before_view, field);
-            }
-            restore(&mut after["metadata"], &before_view["metadata"], "labels");
-            after
-        }
-        Part::Status => {
-            let mut after = before_view.clone();
-            after["status"] = object["status"].take();
-            after
-        }
-        Part::Finalize => {
-            let mut after = before_view.clone();
-            after["spec"]["finalizers"] = object["spec"]["finalizers"].take();
-            after
-        }
-        Part::Binding => {
-            let mut after = before_view.clone();
-            after["spec"]["nodeName"] = object["spec"]["nodeName"].take();
-            after
-        }
-    };
-    if part == Part::Main && kind.has_status {
-        restore(&mut after, &before_view, "status");
-    }
+    let mut after = merged(kind, part, object, &before_view);
     restore_metadata(&mut after["metadata"], &before_view["metadata"]);
     prune(kind, &mut after, options)?;
     if part == Part::Main {
@@ -211,6 +181,42 @@ pub(super) fn update(
     Ok(store(storage, kind, place, after))
 }
 
+/// What an object becomes when one part of it is written: the other parts stay as they were.
+fn merged(kind: &Kind, part: Part, mut written: Value, before: &Value) -> Value {
+    match part {
+        Part::Main => {
+            if kind.has_status {
+                restore(&mut written, before, "status");
+            }
+            written
+        }
+        // Of a built-in kind a write to the status can also carry annotations: so the Deployment controller
+        // writes its revision.
+        Part::Status if !kind.is_custom() => {
+            for field in ["spec", "data"] {
+                restore(&mut written, before, field);
+            }
+            restore(&mut written["metadata"], &before["metadata"], "labels");
+            written
+        }
+        Part::Status => {
+            let mut after = before.clone();
+            after["status"] = written["status"].take();
+            after
+        }
+        Part::Finalize => {
+            let mut after = before.clone();
+            after["spec"]["finalizers"] = written["spec"]["finalizers"].take();
+            after
+        }
+        Part::Binding => {
+            let mut after = before.clone();
+            after["spec"]["nodeName"] = written["spec"]["nodeName"].take();
+            after
+        }
+    }
+}
+
 /// Server-side apply. Answers whether the object is new, and what it is now.
 pub(super) fn apply(
     storage: &mut Storage,
@@ -225,7 +231,7 @@ pub(super) fn apply(
     options.manager.writes(part);
     leave_part(kind, part, &mut applied);
     let (name, now) = (place.name(), storage.clock.time());
-    let live = storage.get(place).map(|live| kind.view(live));
+    let live = storage.get(place).map(|live| kind.view(live).into_owned());
     let metadata = &applied["metadata"];
     let uid = metadata["uid"].as_str().unwrap_or_default().to_owned();
     let Some(live) = live else {

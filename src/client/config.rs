@@ -340,7 +340,13 @@ pub(super) fn parse_server(text: &str, origin: &str) -> Result<Url, Error> {
     // Whether it parses or not, it may have a password in it, which ends at the last @.
     let shown = text.rsplit('@').next().unwrap_or_default();
     let wrong = |cause: &str| Error::new("connect to", shown, format!("{cause} ({origin})"));
-    let mut url = Url::parse(text).map_err(|error| wrong(&format!("not a URL: {error}")))?;
+    let mut url = Url::parse(text).map_err(|error| match error {
+        // Names beyond ASCII need tables as large as all of TLS: see deny.toml.
+        url::ParseError::IdnaError => {
+            wrong("not a host name: outside ASCII it is written in Punycode, xn--…")
+        }
+        error => wrong(&format!("not a URL: {error}")),
+    })?;
     if !matches!(url.scheme(), "https" | "http") || !url.has_host() {
         return Err(wrong("the address must begin with https://, or http:// for kubectl proxy"));
     }
@@ -430,6 +436,16 @@ mod tests {
         let cause =
             format!("find the API server: KUBECONFIG names {}, which does not exist", absent.display());
         assert_eq!(server(&nothing, &only_absent), Err(cause));
+    }
+
+    #[test]
+    fn a_name_beyond_ascii_is_written_in_punycode() {
+        let parsed = |server| parse_server(server, "--server").map_err(|error| error.to_string());
+        let url = parsed("https://xn--mnchen-3ya.example:6443").expect("Punycode");
+        assert_eq!(url.host_str(), Some("xn--mnchen-3ya.example"));
+        let cause = "connect to https://münchen.example: not a host name: outside ASCII it is written in Punycode, \
+                     xn--… (--server)";
+        assert_eq!(parsed("https://münchen.example"), Err(cause.to_owned()));
     }
 
     /// It was called absent, and another kubeconfig was taken instead.

@@ -1,4 +1,4 @@
-//! A real control plane that is frozen, killed, restarted, compacted or restored from a backup under running operators.
+//! A real control plane that is frozen, killed, stopped, restarted, compacted or restored from a backup under running operators.
 //!
 //! Each test has a plane of its own and two operators in it, one for each way to list. What must hold: what happened
 //! meanwhile is made up for, within two minutes, and nothing is written twice.
@@ -12,7 +12,7 @@ use crate::{
     network::{NOTICED, change_much, ended, made_up_for_once, make_webs, until_noticed},
     plane::{Http, Plane},
     proxy::{Flow, Proxy},
-    world::{World, has_real},
+    world::{Record, World, has_real},
 };
 
 /// A plane, and operators in it that have settled.
@@ -29,7 +29,7 @@ async fn with_operators() -> (Rc<Plane>, [World; 2]) {
 }
 
 /// Does the same in both worlds at once.
-async fn in_both(worlds: &[World; 2], step: impl AsyncFn(&World)) {
+pub async fn in_both(worlds: &[World; 2], step: impl AsyncFn(&World)) {
     let [paged, streaming] = worlds;
     tokio::join!(step(paged), step(streaming));
 }
@@ -60,6 +60,27 @@ async fn a_kube_apiserver_that_is_frozen_mid_work_is_noticed_and_made_up_for() {
     .await;
     plane.signal("kube-apiserver", "CONT");
     in_both(&worlds, made_up_for_once).await;
+    end_well(&worlds);
+}
+
+/// As when a control plane is upgraded: it says that it is not ready, serves on for a while, and ends the watches.
+#[tokio::test]
+async fn a_kube_apiserver_that_is_asked_to_stop_mid_work_ends_its_watches_and_nothing_is_lost() {
+    if !has_real() {
+        return;
+    }
+    let (plane, worlds) = with_operators().await;
+    in_both(&worlds, change_much).await;
+    plane.stop_apiserver().await;
+    in_both(&worlds, async |world| {
+        world.operator().until_logged(&["request ended", "Clean", "mywebservers"]).await;
+        assert!(world.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
+    })
+    .await;
+    plane.start_apiserver().await;
+    let since = Instant::now();
+    in_both(&worlds, made_up_for_once).await;
+    eprintln!("kube-apiserver stopped: as it should be {:?} after it was back", since.elapsed());
     end_well(&worlds);
 }
 
@@ -124,20 +145,37 @@ async fn what_was_compacted_while_the_operator_was_cut_off_is_listed_again() {
         make_webs(world).await;
         world.may_be_forbidden.set(true);
     }
-    proxy.set(Flow::Stalled, Flow::Stalled);
-    in_both(&worlds, change_much).await;
-    let revision = plane.etcd("/v3/kv/range", &json!({"key": "AA=="})).await["header"]["revision"].clone();
-    plane.etcd("/v3/kv/compaction", &json!({"revision": revision, "physical": true})).await;
-    plane.kill_apiserver();
-    plane.start_apiserver().await;
-    proxy.cut();
-    proxy.set(Flow::Open, Flow::Open);
+    unheard(&plane, &proxy, in_both(&worlds, change_much)).await;
     in_both(&worlds, made_up_for_once).await;
     in_both(&worlds, async |world| {
         world.operator().until_logged(&["request ended", "Expired", "mywebservers"]).await;
     })
     .await;
+
+    // Nobody tells that this one is gone; its children go with it all the same.
+    unheard(&plane, &proxy, in_both(&worlds, async |world| world.delete("mywebservers/changed").await)).await;
+    in_both(&worlds, async |world| {
+        for child in ["deployments/mws-changed", "services/mws-changed"] {
+            within(NOTICED, child, async || world.find(child).await.is_none().then_some(())).await;
+        }
+        let is_asked_for = |record: &Record| {
+            record.method == "GET" && record.path.contains("mywebservers/changed") && record.status == 404
+        };
+        assert!(world.records().iter().any(is_asked_for), "believed at once");
+    })
+    .await;
     end_well(&worlds);
+}
+
+/// Something that is not heard of, and has left the history when the operators come back.
+async fn unheard(plane: &Plane, proxy: &Proxy, change: impl Future<Output = ()>) {
+    proxy.set(Flow::Stalled, Flow::Stalled);
+    change.await;
+    plane.compact().await;
+    plane.kill_apiserver();
+    plane.start_apiserver().await;
+    proxy.cut();
+    proxy.set(Flow::Open, Flow::Open);
 }
 
 /// All versions jump back: a watch from the last one that was heard of would be silent until the new history has come as

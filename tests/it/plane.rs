@@ -8,9 +8,10 @@
 //! time. Each process has a watchdog that ends it when this process ends, however that happens.
 
 use std::{
+    cell::RefCell,
     env,
     fs::{self, File},
-    io::{Read, Seek, SeekFrom},
+    io::{Read, Seek, SeekFrom, Write},
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
@@ -54,8 +55,8 @@ pub enum Http {
     Any,
     /// HTTP/1.1 alone, as behind some load balancers.
     One,
-    /// HTTP/2, and no streaming lists: `sendInitialEvents` is answered with 422.
-    AnyWithoutStreamingLists,
+    /// HTTP/2, and as before 1.32: `sendInitialEvents` is answered with 422, and the pages of a list come from etcd.
+    AnyBefore132,
 }
 
 /// A process that ends with this one.
@@ -65,11 +66,12 @@ struct Process {
 }
 
 impl Process {
-    /// The shell waits for the end of its input, which comes when this process closes it, or ends.
+    /// The shell waits for the end of its input, which comes when this process closes it, or ends; a line says that the
+    /// program ends by itself.
     fn spawn(dir: &Path, program: &Path, args: &[String]) -> Process {
         let name = program.file_name().unwrap().to_string_lossy();
         let log = File::options().append(true).create(true).open(dir.join(format!("{name}.log"))).unwrap();
-        let script = r#""$@" </dev/null & child=$!; echo $child >"$PID"; read -r _; kill -9 $child; wait $child; $CLEAN_UP"#;
+        let script = r#""$@" </dev/null & child=$!; echo $child >"$PID"; read -r line; [ "$line" ] || kill -9 $child; wait $child; $CLEAN_UP"#;
         // Nobody drops the plane that all share, so its files go with the process that all the others need.
         let clean_up = if name == "etcd" { format!("rm -rf {}", dir.display()) } else { String::new() };
         let mut watchdog = Command::new("sh")
@@ -86,6 +88,13 @@ impl Process {
             .unwrap();
         let stdin = watchdog.stdin.take();
         Process { watchdog, stdin }
+    }
+
+    /// Waits until it has ended by itself.
+    async fn ended(mut self) {
+        self.stdin.take().unwrap().write_all(b"ends\n").unwrap();
+        let process = RefCell::new(self);
+        eventually("a process to end", async || process.borrow_mut().watchdog.try_wait().unwrap()).await;
     }
 }
 
@@ -192,6 +201,7 @@ impl Plane {
 
     /// Starts kube-apiserver, and waits until it is ready.
     pub async fn start_apiserver(&self) {
+        let is_recent = self.speaks != Http::AnyBefore132;
         let flag = [
             ("etcd-servers", format!("http://127.0.0.1:{}", self.etcd_ports[0])),
             ("bind-address", "127.0.0.1".to_owned()),
@@ -208,7 +218,11 @@ impl Plane {
             ("audit-policy-file", "audit.yaml".to_owned()),
             ("audit-log-path", "audit.log".to_owned()),
             ("disable-http2-serving", (self.speaks == Http::One).to_string()),
-            ("feature-gates", format!("WatchList={}", self.speaks != Http::AnyWithoutStreamingLists)),
+            ("feature-gates", format!("WatchList={is_recent},ListFromCacheSnapshot={is_recent}")),
+            // After SIGTERM: `/readyz` says no, and later nobody is served any more, and watches end.
+            ("shutdown-delay-duration", "2s".to_owned()),
+            ("shutdown-send-retry-after", "true".to_owned()),
+            ("shutdown-watch-termination-grace-period", "10s".to_owned()),
         ];
         let process = Process::spawn(self.dir.path(), &binary("kube-apiserver"), &flags(&flag));
         *self.apiserver.lock().unwrap() = Some(process);
@@ -234,6 +248,19 @@ impl Plane {
         drop(self.apiserver.lock().unwrap().take());
     }
 
+    /// Asks kube-apiserver to stop, as who upgrades it does, and waits until it has.
+    pub async fn stop_apiserver(&self) {
+        self.signal("kube-apiserver", "TERM");
+        let process = self.apiserver.lock().unwrap().take();
+        process.expect("a kube-apiserver").ended().await;
+    }
+
+    /// Has etcd forget what was before now. A kube-apiserver may know it still.
+    pub async fn compact(&self) {
+        let now = self.etcd("/v3/kv/range", &json!({"key": "AA=="})).await["header"]["revision"].clone();
+        self.etcd("/v3/kv/compaction", &json!({"revision": now, "physical": true})).await;
+    }
+
     /// Sends a signal to the `etcd` or the `kube-apiserver` of this plane.
     pub fn signal(&self, program: &str, signal: &str) {
         let pid = fs::read_to_string(self.dir.path().join(format!("{program}.pid"))).unwrap();
@@ -257,7 +284,7 @@ impl Plane {
     }
 
     /// Asks etcd itself, through its JSON gateway.
-    pub async fn etcd(&self, path: &str, body: &Value) -> Value {
+    async fn etcd(&self, path: &str, body: &Value) -> Value {
         let mut stream = TcpStream::connect(("127.0.0.1", self.etcd_ports[0])).await.unwrap();
         let body = body.to_string();
         // In HTTP/1.0 the answer ends with its connection, and has no chunks.
@@ -299,7 +326,7 @@ impl Plane {
         match self.speaks {
             Http::Any => "real",
             Http::One => "real, HTTP/1.1",
-            Http::AnyWithoutStreamingLists => "real, without streaming lists",
+            Http::AnyBefore132 => "real, as before 1.32",
         }
     }
 

@@ -13,7 +13,10 @@ use std::{
     io,
     net::SocketAddr,
     process::{Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -26,6 +29,8 @@ use tokio::{
     sync::watch,
     task::{AbortHandle, JoinSet},
 };
+
+use crate::hands::eventually;
 
 /// How one direction of a connection behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +73,15 @@ impl Default for Flows {
 
 struct Connection {
     flows: watch::Sender<Flows>,
+    /// Bytes, both ways, since somebody last began to count.
+    carried: Arc<AtomicUsize>,
     pump: AbortHandle,
+}
+
+impl Connection {
+    fn stall(&self) {
+        self.flows.send_replace(Flows { up: Flow::Stalled, down: Flow::Stalled });
+    }
 }
 
 impl Proxy {
@@ -102,8 +115,31 @@ impl Proxy {
         let connections = self.shared.connections.lock().unwrap();
         let mut open = connections.iter().filter(|connection| !connection.pump.is_finished());
         let Some(connection) = open.nth(number) else { return false };
-        connection.flows.send_replace(Flows { up: Flow::Stalled, down: Flow::Stalled });
+        connection.stall();
         true
+    }
+
+    /// Stalls the one connection that carries what `sends` makes somebody send, of at least so many bytes.
+    pub async fn stall_what_carries(&self, bytes: usize, sends: impl Future) {
+        self.what_carries(bytes, sends, Connection::stall).await;
+    }
+
+    /// Cuts it.
+    pub async fn cut_what_carries(&self, bytes: usize, sends: impl Future) {
+        self.what_carries(bytes, sends, |connection| connection.pump.abort()).await;
+    }
+
+    async fn what_carries(&self, bytes: usize, sends: impl Future, meets: fn(&Connection)) {
+        for connection in &*self.shared.connections.lock().unwrap() {
+            connection.carried.store(0, Ordering::Relaxed);
+        }
+        sends.await;
+        eventually("a connection to carry it", async || {
+            let connections = self.shared.connections.lock().unwrap();
+            let carries = |connection: &&Connection| connection.carried.load(Ordering::Relaxed) >= bytes;
+            connections.iter().find(carries).map(meets)
+        })
+        .await;
     }
 
     /// Cuts all connections.
@@ -149,16 +185,22 @@ async fn accept(listener: TcpListener, server: String, shared: Arc<Shared>) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
         let (flows, hears) = watch::channel(*shared.new.lock().unwrap());
-        let server = server.clone();
+        let (server, carried) = (server.clone(), Arc::<AtomicUsize>::default());
+        let counter = Arc::clone(&carried);
         // However it ends: both sides see that.
-        let pump = pumps.spawn(async move { drop(connect(client, &server, hears).await) });
-        shared.connections.lock().unwrap().push(Connection { flows, pump });
+        let pump = pumps.spawn(async move { drop(connect(client, &server, hears, &counter).await) });
+        shared.connections.lock().unwrap().push(Connection { flows, carried, pump });
         while pumps.try_join_next().is_some() {}
     }
 }
 
 /// One connection, until one side ends it.
-async fn connect(client: TcpStream, server: &str, flows: watch::Receiver<Flows>) -> io::Result<()> {
+async fn connect(
+    client: TcpStream,
+    server: &str,
+    flows: watch::Receiver<Flows>,
+    carried: &AtomicUsize,
+) -> io::Result<()> {
     let server = TcpStream::connect(server).await?;
     for stream in [&client, &server] {
         stream.set_nodelay(true)?;
@@ -166,8 +208,8 @@ async fn connect(client: TcpStream, server: &str, flows: watch::Receiver<Flows>)
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        ended = pump(from_client, to_server, flows.clone(), |flows| flows.up) => ended,
-        ended = pump(from_server, to_client, flows, |flows| flows.down) => ended,
+        ended = pump(from_client, to_server, flows.clone(), |flows| flows.up, carried) => ended,
+        ended = pump(from_server, to_client, flows, |flows| flows.down, carried) => ended,
     }
 }
 
@@ -177,6 +219,7 @@ async fn pump(
     mut to: OwnedWriteHalf,
     mut flows: watch::Receiver<Flows>,
     way: fn(&Flows) -> Flow,
+    carried: &AtomicUsize,
 ) -> io::Result<()> {
     let mut buffer = [0; 16 * 1024];
     loop {
@@ -184,6 +227,7 @@ async fn pump(
         if read == 0 {
             return Ok(());
         }
+        carried.fetch_add(read, Ordering::Relaxed);
         // Also what was read a moment before the stall: it is as good as on the wire.
         let flow = flows.wait_for(|flows| way(flows) != Flow::Stalled).await.map(|flows| way(&flows));
         match flow.map_err(io::Error::other)? {

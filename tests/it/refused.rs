@@ -1,11 +1,12 @@
 //! What the API server will not have, from us or from our users: it is said where people look, and it passes.
 
+use listwatch::{apiserver::Fault, client::Error};
 use serde_json::{Value, json};
 
 use crate::{
     hands::{condition, eventually, web},
     manifests,
-    world::{Kind, World, on, on_each},
+    world::{Kind, Server, World, on, on_each},
 };
 
 const NEW: &str = "POST deployments 201\nPOST services 201\nPATCH mywebservers/web/status 200";
@@ -79,26 +80,122 @@ async fn a_single_missing_permission_is_a_condition() {
 
 #[tokio::test]
 async fn a_full_quota_is_a_condition_and_is_tried_again() {
-    on(&[Kind::Real], async |world| {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
         world.may_be_forbidden.set(true);
         world.start_operator(&[]).await;
         let hard = |deployments: &str| json!({"spec": {"hard": {"count/deployments.apps": deployments}}});
-        let mut quota = hard("1");
-        quota["metadata"] = json!({"name": "few"});
-        world.create("resourcequotas", &quota).await;
-        world
-            .until("resourcequotas/few", |quota| quota["status"]["used"]["count/deployments.apps"] == "1")
-            .await;
-        world.create_web("web", json!({"image": "nginx"})).await;
-        let said = world.until_condition("web", "Ready", "False", "QuotaExceeded").await;
-        assert!(said["message"].as_str().unwrap().contains("exceeded quota: few"), "{said}");
-        // It is no reason to be without a Service.
-        world.get("services/mws-web").await;
-        world.patch("resourcequotas/few", hard("9")).await;
-        world.until("deployments/mws-web", |_| true).await;
-        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+        if let Server::Embedded(server) = &world.server {
+            server.fault(Fault::Quota("few".to_owned()).on("POST", "/deployments"));
+        } else {
+            let mut quota = hard("1");
+            quota["metadata"] = json!({"name": "few"});
+            world.create("resourcequotas", &quota).await;
+            let is_full = |quota: &Value| quota["status"]["used"]["count/deployments.apps"] == "1";
+            world.until("resourcequotas/few", is_full).await;
+        }
+        is_refused(world, "QuotaExceeded", "exceeded quota: few").await;
+        if let Server::Embedded(server) = &world.server {
+            server.end_faults();
+        } else {
+            world.patch("resourcequotas/few", hard("9")).await;
+        }
+        is_let_pass(world).await;
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_write_that_an_admission_denies_is_a_condition_and_is_tried_again() {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        world.may_be_forbidden.set(true);
+        world.start_operator(&[]).await;
+        if let Server::Embedded(server) = &world.server {
+            let (webhook, message) = ("freeze.example.com".to_owned(), "frozen, ask Jane".to_owned());
+            server.fault(Fault::Deny { webhook, message }.on("POST", "/deployments"));
+        } else {
+            let nobody = json!([{"expression": "false", "message": "frozen, ask Jane"}]);
+            put_in_force(world, "validating", json!({"validations": nobody}), |probe| probe.is_err()).await;
+        }
+        is_refused(world, "AdmissionDenied", "frozen, ask Jane").await;
+        world.until_condition("web", "Stalled", "True", "AdmissionDenied").await;
+        if let Server::Embedded(server) = &world.server {
+            server.end_faults();
+        } else {
+            remove_policy(world, "validating").await;
+        }
+        is_let_pass(world).await;
+    })
+    .await;
+}
+
+/// A web whose Deployment is refused: that is said where people look, it is tried again and not too often, and it is no
+/// reason to be without a Service.
+async fn is_refused(world: &World, reason: &str, text: &str) {
+    world.create_web("web", json!({"image": "nginx"})).await;
+    let said = world.until_condition("web", "Ready", "False", reason).await;
+    assert!(said["message"].as_str().unwrap().contains(text), "{said}");
+    let event = format!("{reason}: ");
+    world.until("events", |events| events.to_string().contains(&event)).await;
+    world.get("services/mws-web").await;
+    world.operator().until_logged(&["reconcile failed again", text]).await;
+    let written = world.transcript();
+    let count = |start: &str| written.iter().filter(|line| line.starts_with(start)).count();
+    assert!((2..=8).contains(&count("POST deployments 4")), "{written:?}");
+    assert_eq!((count("POST services"), count("PATCH")), (1, 1), "{written:?}");
+}
+
+async fn is_let_pass(world: &World) {
+    world.until("deployments/mws-web", |_| true).await;
+    world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+}
+
+const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
+
+/// Has a `mutating` or `validating` policy of the cluster look at each Deployment that is written here, and waits until
+/// the answer to somebody else's write shows it.
+async fn put_in_force(
+    world: &World,
+    kind: &str,
+    mut spec: Value,
+    is_in_force: impl Fn(&Result<Value, Error>) -> bool,
+) {
+    let name = &world.namespace;
+    spec["failurePolicy"] = json!("Fail");
+    spec["matchConstraints"] = json!({"resourceRules": [{
+        "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"],
+        "operations": ["CREATE", "UPDATE"],
+    }]});
+    let here = json!({"matchLabels": {"kubernetes.io/metadata.name": name}});
+    let mut binding = json!({"policyName": name, "matchResources": {"namespaceSelector": here}});
+    if kind == "validating" {
+        binding["validationActions"] = json!(["Deny"]);
+    }
+    for (resource, spec) in [("policies", spec), ("policybindings", binding)] {
+        let object = json!({"metadata": {"name": name}, "spec": spec});
+        world.try_create(&format!("{ADMISSION}/{kind}admission{resource}"), &object).await.unwrap();
+    }
+    eventually("the policy to be in force", async || {
+        let probe = json!({
+            "metadata": {"name": "probe"},
+            "spec": {
+                "replicas": 3, "selector": {"matchLabels": {"app": "probe"}},
+                "template": {
+                    "metadata": {"labels": {"app": "probe"}},
+                    "spec": {"containers": [{"name": "probe", "image": "probe"}]},
+                },
+            },
+        });
+        let path = world.path("deployments") + "?dryRun=All";
+        is_in_force(&world.try_create(&path, &probe).await).then_some(())
+    })
+    .await;
+}
+
+async fn remove_policy(world: &World, kind: &str) {
+    for resource in ["policybindings", "policies"] {
+        let path = format!("{ADMISSION}/{kind}admission{resource}/{}", world.namespace);
+        world.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
+    }
 }
 
 /// A policy of the cluster that wants fewer replicas than the MyWebserver asks for. We do not give in, but the two of us
@@ -107,49 +204,12 @@ async fn a_full_quota_is_a_condition_and_is_tried_again() {
 async fn an_admission_that_changes_what_we_write_is_said_and_not_fought() {
     on(&[Kind::Real], async |world| {
         world.start_operator(&[]).await;
-        let name = format!("one-replica-{}", world.namespace);
-        let api = "/apis/admissionregistration.k8s.io/v1";
         let one = "Object{spec: Object.spec{replicas: 1}}";
-        let policy = json!({
-            "metadata": {"name": name},
-            "spec": {
-                "matchConstraints": {"resourceRules": [{
-                    "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"],
-                    "operations": ["CREATE", "UPDATE"],
-                }]},
-                "failurePolicy": "Fail", "reinvocationPolicy": "Never",
-                "mutations": [{
-                    "patchType": "ApplyConfiguration", "applyConfiguration": {"expression": one},
-                }],
-            },
-        });
-        let here = json!({"matchLabels": {"kubernetes.io/metadata.name": world.namespace}});
-        let binding = json!({
-            "metadata": {"name": name},
-            "spec": {"policyName": name, "matchResources": {"namespaceSelector": here}},
-        });
-        for (resource, object) in
-            [("mutatingadmissionpolicies", policy), ("mutatingadmissionpolicybindings", binding)]
-        {
-            world.try_create(&format!("{api}/{resource}"), &object).await.unwrap();
-        }
-        // It is in force when it changes somebody else's write.
-        eventually("the policy to be in force", async || {
-            let probe = json!({
-                "metadata": {"name": "probe"},
-                "spec": {
-                    "replicas": 3, "selector": {"matchLabels": {"app": "probe"}},
-                    "template": {
-                        "metadata": {"labels": {"app": "probe"}},
-                        "spec": {"containers": [{"name": "probe", "image": "probe"}]},
-                    },
-                },
-            });
-            let path = world.path("deployments") + "?dryRun=All";
-            let answer = world.try_create(&path, &probe).await.unwrap();
-            (answer["spec"]["replicas"] == 1).then_some(())
-        })
-        .await;
+        let mutations =
+            json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": one}}]);
+        let spec = json!({"reinvocationPolicy": "Never", "mutations": mutations});
+        let is_in_force = |probe: &Result<Value, Error>| probe.as_ref().unwrap()["spec"]["replicas"] == 1;
+        put_in_force(world, "mutating", spec, is_in_force).await;
 
         world.create_web("web", json!({"image": "nginx", "replicas": 3})).await;
         let said = world.until_condition("web", "Ready", "False", "ReconcileFailed").await;
@@ -171,10 +231,7 @@ async fn an_admission_that_changes_what_we_write_is_said_and_not_fought() {
         assert_eq!((count("POST deployments 201"), count("POST services 201")), (1, 1));
         assert!(count("/status") <= 2, "{written:?}");
 
-        for resource in ["mutatingadmissionpolicybindings", "mutatingadmissionpolicies"] {
-            let path = format!("{api}/{resource}/{name}");
-            world.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
-        }
+        remove_policy(world, "mutating").await;
         world.until("deployments/mws-web", |deployment| deployment["spec"]["replicas"] == 3).await;
         world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
     })
@@ -213,7 +270,7 @@ async fn without_the_crd_readyz_says_what_to_install_and_comes_good() {
     on(&[Kind::EmbeddedBare, Kind::RealBare], async |world| {
         for object in manifests::rbac() {
             // The embedded server knows no roles.
-            if !matches!(world.server, crate::world::Server::Embedded(_)) {
+            if !matches!(world.server, Server::Embedded(_)) {
                 world.install(&object).await;
             }
         }
@@ -251,7 +308,7 @@ pub async fn with_older_crd(world: &World) {
 
 /// A world with this CRD, and permissions.
 pub async fn with_crd(world: &World, crd: &Value) {
-    if !matches!(world.server, crate::world::Server::Embedded(_)) {
+    if !matches!(world.server, Server::Embedded(_)) {
         for object in manifests::rbac() {
             world.install(&object).await;
         }

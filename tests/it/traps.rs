@@ -4,20 +4,79 @@
 use std::rc::Rc;
 
 use http::Method;
-use listwatch::apiserver::{ApiServer, Fault, Planned, Rule};
+use listwatch::{
+    apiserver::{ApiServer, Fault, Planned, Rule},
+    watch::Lists,
+};
 use serde_json::{Value, json};
 
 use crate::{
-    hands::eventually,
+    hands::{Hands, eventually, within},
     manifests,
+    network::{NOTICED, ended},
     plane::{Http, Plane},
+    proxy::{Flow, Proxy},
     refused::with_crd,
-    world::{ACCOUNT, Kind, Server, World, has_real, on},
+    world::{ACCOUNT, Kind, Record, Server, World, has_real, on},
 };
 
 fn embedded(world: &World) -> &ApiServer {
     let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
     server
+}
+
+/// Where one watch can be held up and another not: on our own server, and on a real one where each has a connection.
+const WITH_LAG: [Kind; 2] = [Kind::Embedded, Kind::RealHttp1];
+
+/// An operator that has settled, and what holds its watches up.
+async fn with_lag(world: &World) -> Lag<'_> {
+    let proxy = match &world.server {
+        Server::Embedded(_) => None,
+        Server::Shared(_) | Server::Own(_) => Some(Proxy::start(&world.url()).await),
+    };
+    *world.detour.borrow_mut() = proxy.as_ref().map(Proxy::url);
+    world.start_operator(&[]).await;
+    Lag { world, proxy }
+}
+
+/// More than anything else that is said here.
+const NEWS_BYTES: usize = 100_000;
+
+struct Lag<'a> {
+    world: &'a World,
+    proxy: Option<Proxy>,
+}
+
+impl Lag<'_> {
+    /// From now on, what happens to these is not heard of.
+    async fn begins(&self, resource: &str) {
+        match &self.proxy {
+            None => embedded(self.world).fault(Fault::StallWatches.on("", &format!("/{resource}"))),
+            Some(proxy) => proxy.stall_what_carries(NEWS_BYTES, self.news(resource)).await,
+        }
+    }
+
+    /// Their watch ends now.
+    async fn ends_watch(&self, resource: &str) {
+        match &self.proxy {
+            None => embedded(self.world).fault(Fault::EndWatches.on("", &format!("/{resource}"))),
+            Some(proxy) => proxy.cut_what_carries(NEWS_BYTES, self.news(resource)).await,
+        }
+    }
+
+    /// Makes news for one watch, by which its connection is known.
+    async fn news(&self, resource: &str) {
+        let large = json!({"metadata": {"annotations": {"note": "x".repeat(NEWS_BYTES)}}});
+        self.world.patch(&format!("{resource}/mws-barrier"), large).await;
+    }
+
+    /// All of it is heard of now.
+    fn ends(&self) {
+        match &self.proxy {
+            None => embedded(self.world).end_faults(),
+            Some(proxy) => proxy.set(Flow::Open, Flow::Open),
+        }
+    }
 }
 
 fn plan(text: &str) -> Planned {
@@ -91,22 +150,23 @@ async fn ten_watches_that_end_as_they_do_cost_no_list() {
     .await;
 }
 
-/// What the watches have not told yet is known from the answers to the writes.
+/// What the watches have not told yet is known from the answers to the writes; and what they tell then is old news.
 #[tokio::test]
 async fn while_the_watches_of_children_lag_no_child_is_made_twice() {
-    on(&[Kind::Embedded], async |world| {
-        world.start_operator(&[]).await;
-        let server = embedded(world);
-        server.fault(Fault::StallWatches.on("", "/deployments"));
-        server.fault(Fault::StallWatches.on("", "/services"));
+    on(&WITH_LAG, async |world| {
+        let lag = with_lag(world).await;
+        lag.begins("deployments").await;
+        lag.begins("services").await;
         world.create_web("web", json!({"image": "nginx"})).await;
         world.until("services/mws-web", |_| true).await;
         for port in [81, 82, 83] {
             world.patch("mywebservers/web", json!({"spec": {"port": port}})).await;
             world.until("services/mws-web", |service| service["spec"]["ports"][0]["port"] == port).await;
         }
-        server.end_faults();
+        lag.ends();
         world.settle().await;
+        assert_eq!(world.get("deployments/mws-web").await["metadata"]["generation"], 4);
+        assert_eq!(world.get("services/mws-web").await["spec"]["ports"][0]["port"], 83);
         let wrote = world.transcript();
         let count = |start: &str| wrote.iter().filter(|line| line.starts_with(start)).count();
         assert_eq!(count("POST"), 2, "{wrote:#?}");
@@ -119,20 +179,20 @@ async fn while_the_watches_of_children_lag_no_child_is_made_twice() {
 /// Every update carries the version that it was decided on: what somebody wrote meanwhile, and no watch has told, stays.
 #[tokio::test]
 async fn a_write_decided_on_an_old_version_is_refused_and_decided_anew() {
-    on(&[Kind::Embedded], async |world| {
-        world.start_operator(&[]).await;
+    on(&WITH_LAG, async |world| {
+        let lag = with_lag(world).await;
         world.create_web("web", json!({"image": "nginx"})).await;
         world.until("services/mws-web", |_| true).await;
         world.settle().await;
         world.transcript();
-        embedded(world).fault(Fault::StallWatches.on("", "/deployments"));
+        lag.begins("deployments").await;
         let note = json!({"metadata": {"annotations": {"note": "an administrator's"}}});
         world.patch("deployments/mws-web", note.clone()).await;
         world.patch("mywebservers/web", json!({"spec": {"port": 81}})).await;
         let port = |object: &Value| object["spec"]["template"]["spec"]["containers"][0]["ports"][0].clone();
         let now = world.until("deployments/mws-web", |object| port(object)["containerPort"] == 81).await;
         assert_eq!(now["metadata"]["annotations"]["note"], note["metadata"]["annotations"]["note"]);
-        embedded(world).end_faults();
+        lag.ends();
         world.settle().await;
         let wrote = world.transcript();
         let wrote: Vec<_> = wrote.iter().filter(|line| line.contains("deployments/")).collect();
@@ -145,11 +205,13 @@ async fn a_write_decided_on_an_old_version_is_refused_and_decided_anew() {
 /// attempt.
 #[tokio::test]
 async fn a_watch_that_is_refused_while_lists_are_not_is_said_once() {
-    on(&[Kind::Embedded], async |world| {
-        world.start_operator(&[]).await;
-        let server = embedded(world);
-        server.fault(plan("internal-error,path=/services?watch=1,times=4"));
-        server.fault(Fault::EndWatches.on("", "/services"));
+    on(&WITH_LAG, async |world| {
+        world.may_be_forbidden.set(true);
+        let lag = with_lag(world).await;
+        leave_of_services(world, &["get", "list", "create", "patch", "delete"]).await;
+        lag.ends_watch("services").await;
+        eventually("the watch to be refused", async || (refusals(world) >= 2).then_some(())).await;
+        world.allow().await;
         let said = |what: &str| {
             let log = world.operator().log();
             log.lines().filter(|line| line.contains(what) && line.contains("services in")).count()
@@ -164,11 +226,11 @@ async fn a_watch_that_is_refused_while_lists_are_not_is_said_once() {
 /// as long as no watch told.
 #[tokio::test]
 async fn a_child_that_somebody_else_deleted_unseen_does_not_hold_up_its_successor() {
-    on(&[Kind::Embedded], async |world| {
-        world.start_operator(&[]).await;
+    on(&WITH_LAG, async |world| {
+        let lag = with_lag(world).await;
         world.create_web("web", json!({"image": "nginx"})).await;
         world.settle().await;
-        embedded(world).fault(Fault::StallWatches.on("", "/services"));
+        lag.begins("services").await;
         world.delete("services/mws-web").await;
         world.delete("mywebservers/web").await;
         world.until_gone("deployments/mws-web").await;
@@ -184,14 +246,13 @@ async fn a_child_that_somebody_else_deleted_unseen_does_not_hold_up_its_successo
 /// at every few seconds.
 #[tokio::test]
 async fn a_watch_of_children_that_is_refused_slows_neither_the_main_kind_nor_hammers_the_server() {
-    on(&[Kind::Embedded], async |world| {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
         world.may_be_forbidden.set(true);
+        let proxy = Proxy::start(&world.url()).await;
+        *world.detour.borrow_mut() = Some(proxy.url());
         world.start_operator(&[]).await;
-        let server = embedded(world);
-        let refusals = |world: &World| world.records().iter().filter(|record| record.status == 403).count();
-        let body = json!({"kind": "Status", "message": "no", "reason": "Forbidden", "code": 403}).to_string();
-        server.fault(Fault::Answer { status: 403, body, retry_after_secs: None }.on("GET", "/services?"));
-        server.fault(Fault::EndWatches.on("", "/services"));
+        leave_of_services(world, &["get", "create", "patch", "delete"]).await;
+        proxy.cut();
         eventually("the watch to be refused", async || (refusals(world) > 0).then_some(())).await;
         for number in 0..50 {
             let name = format!("web-{number}");
@@ -202,6 +263,31 @@ async fn a_watch_of_children_that_is_refused_slows_neither_the_main_kind_nor_ham
         assert!(refusals(world) <= 8, "{} attempts", refusals(world));
     })
     .await;
+}
+
+/// Leaves the operator only these verbs on Services, and waits until the server knows.
+async fn leave_of_services(world: &World, verbs: &[&str]) {
+    let mut rules = manifests::cluster_role()["rules"].take();
+    for rule in rules.as_array_mut().unwrap() {
+        if rule["resources"] == json!(["services"]) {
+            rule["verbs"] = json!(verbs);
+        }
+    }
+    world.allow_only(&rules).await;
+    let theirs = Hands::new(world.operators_client(&world.url()));
+    let probe = world.path("services") + "?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dprobe";
+    eventually("the watch to be forbidden", async || {
+        theirs.raw(&probe).await.err().filter(|error| error.is_forbidden())
+    })
+    .await;
+}
+
+/// How often the operator was refused to list or watch Services.
+fn refusals(world: &World) -> usize {
+    let is_refusal = |record: &Record| {
+        record.status == 403 && record.path.contains("/services?") && !record.path.contains("fieldSelector")
+    };
+    world.records().into_iter().filter(is_refusal).count()
 }
 
 /// Whoever changes a CRD ends all watches of its objects, cleanly. The real server forgets their history with that, so that
@@ -267,7 +353,7 @@ async fn a_real_server_without_streaming_lists_is_asked_once_and_then_for_pages(
     if !has_real() {
         return;
     }
-    let plane = Rc::new(Plane::installed(Http::AnyWithoutStreamingLists).await);
+    let plane = Rc::new(Plane::installed(Http::AnyBefore132).await);
     let [_, world] = World::both_in(&plane).await;
     world.start_operator(&[]).await;
     world.create_web("web", json!({"image": "nginx"})).await;
@@ -309,4 +395,71 @@ async fn more_watches_than_a_connection_takes_starve_no_call() {
         world.wrote("POST deployments 201\nPOST services 201\nPATCH mywebservers/web/status 200").await;
     })
     .await;
+}
+
+/// The version of a list is that of the whole server, not of the newest object on it.
+#[tokio::test]
+async fn the_first_watch_goes_on_from_the_version_of_its_list_and_not_of_its_objects() {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        if streams(world) {
+            return;
+        }
+        world.create_web("web", json!({"image": "nginx"})).await;
+        let newer = version(&world.create("configmaps", &json!({"metadata": {"name": "newer"}})).await);
+        world.start_operator(&[]).await;
+        // A real server tells of a watch when it has ended.
+        world.stop_operator().await;
+        eventually("the watch to be told of", async || {
+            let from = resumed_at(world).first().copied()?;
+            assert!(from >= newer, "{from}");
+            Some(())
+        })
+        .await;
+    })
+    .await;
+}
+
+/// After the `timeoutSeconds` that were asked for, over HTTP/1.1 in a minute and a quarter at most.
+#[tokio::test]
+async fn a_watch_that_the_server_ends_in_time_is_resumed_from_its_last_bookmark() {
+    on(&[Kind::RealHttp1], async |world| {
+        world.start_operator(&[]).await;
+        // What is watched stays as it is, and a list of it has to be of this version: so the watches can be told that they
+        // have come as far.
+        let newer = version(&world.create("configmaps", &json!({"metadata": {"name": "newer"}})).await);
+        world.get("mywebservers").await;
+        let (lists, _) = lists_and_watches(world);
+        within(NOTICED, "the watch to end", async || (ended(world)[0] > 0).then_some(())).await;
+        world.operator().until_logged(&["request ended", "mywebservers", "Clean"]).await;
+        world.settle().await;
+        world.stop_operator().await;
+        eventually("the watch to be resumed", async || {
+            resumed_at(world).last().filter(|from| **from >= newer).map(drop)
+        })
+        .await;
+        // A streaming list is told of now, as it has ended.
+        assert_eq!(lists_and_watches(world).0, lists + usize::from(streams(world)));
+    })
+    .await;
+}
+
+fn streams(world: &World) -> bool {
+    world.lists == Lists::Streaming
+}
+
+fn version(object: &Value) -> u64 {
+    object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+}
+
+/// The versions from which the operator has followed the MyWebservers.
+fn resumed_at(world: &World) -> Vec<u64> {
+    let asked = world.records();
+    let watches = asked.iter().filter(|record| {
+        record.path.contains("/mywebservers?watch=1") && !record.path.contains("sendInitialEvents")
+    });
+    let from = |record: &Record| {
+        let (_, from) = record.path.split_once("resourceVersion=")?;
+        from.split('&').next()?.parse().ok()
+    };
+    watches.map(|record| from(record).expect("a version")).collect()
 }

@@ -22,6 +22,7 @@ use std::{
 use listwatch::{
     apiserver::{ApiServer, Options, Rule},
     client::{Client, Config},
+    watch::Lists,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -38,13 +39,6 @@ use crate::{
 pub const ACCOUNT: &str = "mywebserver-operator";
 /// A MyWebserver that is in every world; see [`World::settle`].
 const BARRIER: &str = "barrier";
-
-/// How the operator learns what exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lists {
-    Paged,
-    Streaming,
-}
 
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,11 +57,13 @@ pub enum Kind {
     RealBare,
     /// The same, for what is only so where lists are paged.
     RealPaged,
+    /// A real one for this test alone, as before 1.32: lists are paged, and no snapshot outlives etcd's history.
+    RealBefore132,
 }
 
 impl Kind {
     fn is_real(self) -> bool {
-        matches!(self, Kind::Real | Kind::RealHttp1 | Kind::RealBare | Kind::RealPaged)
+        !matches!(self, Kind::Embedded | Kind::EmbeddedBare | Kind::EmbeddedWithControllers)
     }
 }
 
@@ -88,7 +84,7 @@ pub struct World {
     /// The service account's, with its `token`.
     pub dir: TempDir,
     pub name: String,
-    lists: Lists,
+    pub lists: Lists,
     /// Whose requests are the operator's.
     user: RefCell<String>,
     records: RefCell<Records>,
@@ -144,7 +140,7 @@ pub async fn on(kinds: &[Kind], script: impl AsyncFn(&World) + Copy + 'static) {
             continue;
         }
         for lists in [Lists::Paged, Lists::Streaming] {
-            if kind == Kind::RealPaged && lists == Lists::Streaming {
+            if matches!(kind, Kind::RealPaged | Kind::RealBefore132) && lists == Lists::Streaming {
                 continue;
             }
             let run = async move {
@@ -193,6 +189,7 @@ impl World {
             Kind::Real => Server::Shared(Plane::shared().await),
             Kind::RealHttp1 => Server::Shared(Plane::shared_http1().await),
             Kind::RealBare | Kind::RealPaged => Server::Own(Rc::new(Plane::start(Http::Any).await)),
+            Kind::RealBefore132 => Server::Own(Rc::new(Plane::start(Http::AnyBefore132).await)),
         };
         let world = World::new(server, lists);
         match kind {
@@ -200,7 +197,7 @@ impl World {
                 world.install(&manifests::crd()).await;
                 world.make_namespace().await;
             }
-            Kind::Real | Kind::RealHttp1 => world.make_namespace().await,
+            Kind::Real | Kind::RealHttp1 | Kind::RealBefore132 => world.make_namespace().await,
             Kind::EmbeddedBare | Kind::RealBare | Kind::RealPaged => {}
         }
         world
@@ -487,6 +484,12 @@ impl World {
                 }
             }
         }
+    }
+
+    /// A client with the operator's token, for what is in front of this world's server.
+    pub fn operators_client(&self, url: &str) -> Client {
+        let token = fs::read_to_string(self.dir.path().join("token")).unwrap();
+        Client::new(Config::new(url, self.ca_pem().as_bytes(), &token).unwrap()).unwrap()
     }
 
     /// Whose requests are the operator's.

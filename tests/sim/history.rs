@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 use tokio::{
     runtime::Runtime,
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
     expect::{self, Stuck},
-    network::{self, Network, Weather, When},
+    network::{self, ClockIs, Meddler, Network, Weather, When},
 };
 
 /// Deeds and faults of a history.
@@ -37,6 +37,9 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(26);
 /// How soon after the last fault everything is as it should be. The longest backoff is a minute, a fight is left alone
 /// for two, and a request that nobody answers is given up after half a minute.
 const SETTLED_WITHIN: Duration = Duration::from_secs(300);
+/// How often a user tries again what went wrong, at most, and how long they wait for an answer.
+const USER_RETRIES_MAX: u32 = 3;
+const USER_WAITS: Duration = Duration::from_secs(30);
 /// The deadline of a rollout that cannot go on, `progressDeadlineSeconds`, and time to report that it has passed.
 const STUCK_AFTER: Duration = Duration::from_secs(660);
 /// How long nothing more may be written after that: every watch ends and goes on once, at least.
@@ -169,6 +172,12 @@ enum Deed {
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
     Server,
+    Writes,
+    Meddle,
+    LeaveAlone,
+    Lag,
+    CatchUp,
+    Clock,
     EndFaults,
     Restart,
     Cut,
@@ -245,6 +254,19 @@ impl History {
         self.network.server.end_faults();
         self.network.plan_kill(None);
         self.network.set_weather(Weather::Fair);
+        self.network.set_meddler(Meddler::Nobody);
+        self.network.set_lags(false);
+    }
+
+    /// Gives the operator something to do that nobody answers, so that it has that in hand.
+    async fn keep_busy(&mut self) {
+        self.network.server.fault(Fault::Silence.on("PATCH", "/mws-").times(8));
+        let spec = json!({"port": self.random.u16(90..)});
+        for name in NAMES {
+            let web = format!("/apis/k8sobjects.gsa.com/v2/namespaces/default/mywebservers/{name}");
+            self.patch(&web, &json!({"spec": spec})).await;
+        }
+        sleep(Duration::from_secs(1)).await;
     }
 
     /// Takes off what holds back deletions.
@@ -326,11 +348,21 @@ impl History {
         self.user(Method::DELETE, path, "application/json", &options).await
     }
 
+    /// As with kubectl in a script: what went wrong is done again, or given up.
     async fn user(&self, method: Method, path: &str, content_type: &str, body: &Value) -> u16 {
         let network = &self.network;
-        let (status, _) = network.ask(network.server.token(), method.clone(), path, content_type, body).await;
-        network.say("user", &format!("{method} {path} {body} -> {status}"));
-        status
+        let mut retries = fastrand::u32(..=USER_RETRIES_MAX);
+        loop {
+            let ask = network.ask(network.server.token(), method.clone(), path, content_type, body);
+            let status = timeout(USER_WAITS, ask).await.map_or(0, |(status, _)| status);
+            network.say("user", &format!("{method} {path} {body} -> {status}"));
+            let may_pass = matches!(status, 0 | 429 | 500..);
+            if !may_pass || retries == 0 {
+                return status;
+            }
+            retries -= 1;
+            sleep(Duration::from_secs(1)).await;
+        }
     }
 
     fn spec(&mut self) -> Value {
@@ -486,8 +518,9 @@ impl History {
     async fn trouble(&mut self) {
         use Trouble::*;
         let troubles = [
-            Server, Server, Server, Server, Server, Server, EndFaults, EndFaults, EndFaults, Restart, Cut,
-            Fair, Fair, Foul, Foul, Foul, Down, Kill, Kill, Kill, Stop, Backup, Backup, Restore, Restore,
+            Server, Server, Server, Server, Server, Server, Writes, Writes, Writes, EndFaults, EndFaults,
+            EndFaults, Restart, Cut, Meddle, Meddle, LeaveAlone, Lag, Lag, CatchUp, Clock, Fair, Fair, Foul,
+            Foul, Foul, Down, Kill, Kill, Kill, Stop, Backup, Backup, Restore, Restore,
         ];
         let trouble = self.random.choice(troubles).unwrap();
         let network = Arc::clone(&self.network);
@@ -511,6 +544,41 @@ impl History {
                 network.say("trouble", &format!("{fault:?}"));
                 network.server.fault(fault);
             }
+            Writes => {
+                let answer = |status, retry_after_secs| Fault::Answer {
+                    status,
+                    body: String::new(),
+                    retry_after_secs,
+                };
+                let faults = [
+                    answer(500, None),
+                    answer(503, Some(self.random.u64(1..20))),
+                    answer(429, Some(1)),
+                    Fault::Delay(Duration::from_secs(self.random.u64(1..60))),
+                    Fault::Silence,
+                    Fault::LoseAnswer,
+                    Fault::Deny { webhook: "simulated".to_owned(), message: "no".to_owned() },
+                    Fault::Quota("simulated".to_owned()),
+                ];
+                let fault = self.random.choice(faults).unwrap();
+                let method = self.random.choice(["POST", "PATCH", "DELETE"]).unwrap();
+                let times = self.random.u64(1..8);
+                network.say("trouble", &format!("{times} times at {method}: {fault:?}"));
+                network.server.fault(fault.on(method, "/namespaces/").times(times));
+            }
+            Meddle => {
+                let meddlers = [Meddler::Admission, Meddler::Controller];
+                network.set_meddler(self.random.choice(meddlers).unwrap());
+            }
+            LeaveAlone => network.set_meddler(Meddler::Nobody),
+            Lag => network.set_lags(true),
+            CatchUp => network.set_lags(false),
+            Clock => {
+                let by = Duration::from_secs(self.random.choice([2, 90, 86_400]).unwrap());
+                network.set_clock(
+                    self.random.choice([ClockIs::Right, ClockIs::Slow(by), ClockIs::Fast(by)]).unwrap(),
+                );
+            }
             EndFaults => network.server.end_faults(),
             Restart => {
                 network.cut();
@@ -524,7 +592,12 @@ impl History {
                 let when = if self.random.bool() { When::BeforeTheWrite } else { When::AfterTheWrite };
                 network.plan_kill(Some(network::Kill { writes: self.random.u32(1..6), when }));
             }
-            Stop => network.stopped.notify_waiters(),
+            Stop => {
+                if self.random.bool() {
+                    self.keep_busy().await;
+                }
+                network.stopped.notify_waiters();
+            }
             Backup => self.back_up().await,
             Restore => self.restore().await,
         }

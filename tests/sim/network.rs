@@ -44,6 +44,10 @@ const CHUNKS_MAX: usize = 16;
 const DEAD_AFTER: Duration = Duration::from_secs(45);
 /// Longer than a client waits for an answer.
 const VERY_LATE: Duration = Duration::from_secs(40);
+/// How far an API server may be behind the others: it answers from a cache that etcd feeds.
+const LAG_MAX_MS: u64 = 20_000;
+/// Of a Deployment that somebody meddles with. No MyWebserver asks for so many.
+const REPLICAS_OF_OTHERS: u8 = 7;
 
 /// One API server, and the ways to it.
 pub struct Network {
@@ -63,6 +67,10 @@ struct State {
     random: Rng,
     weather: Weather,
     kill: Option<Kill>,
+    meddler: Meddler,
+    /// The API server that lists and watches come from is behind the one that writes go to.
+    lags: bool,
+    clock: ClockIs,
     transcript: Vec<String>,
     requests: Vec<Instant>,
     writes: usize,
@@ -78,6 +86,24 @@ pub enum Weather {
     Foul(u32),
     /// Nobody can connect.
     Down,
+}
+
+/// Who wants Deployments otherwise than the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meddler {
+    Nobody,
+    /// A mutating webhook: the answer already has it their way.
+    Admission,
+    /// Another controller, which changes it back a moment later.
+    Controller,
+}
+
+/// The operator's, compared to the server's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockIs {
+    Right,
+    Slow(Duration),
+    Fast(Duration),
 }
 
 /// Kills the operator around its n-th write from now.
@@ -104,7 +130,7 @@ enum Mishap {
     Swallowed,
     /// The server does it when nobody waits any more.
     VeryLate,
-    Answered(u16, Option<u32>, String),
+    Answered(u16, Option<String>, String),
     /// A stream goes silent, until its connection is found dead.
     Silent,
     /// A list that may be of any version from one on is of that very one.
@@ -126,6 +152,9 @@ impl Network {
                 random,
                 weather: Weather::Fair,
                 kill: None,
+                meddler: Meddler::Nobody,
+                lags: false,
+                clock: ClockIs::Right,
                 transcript: Vec::new(),
                 requests: Vec::new(),
                 writes: 0,
@@ -151,6 +180,21 @@ impl Network {
     pub fn plan_kill(&self, kill: Option<Kill>) {
         self.state().kill = kill;
         self.say("network", &format!("{kill:?}"));
+    }
+
+    pub fn set_meddler(&self, meddler: Meddler) {
+        self.state().meddler = meddler;
+        self.say("network", &format!("who meddles: {meddler:?}"));
+    }
+
+    pub fn set_lags(&self, lags: bool) {
+        self.state().lags = lags;
+        self.say("network", &format!("lags: {lags}"));
+    }
+
+    pub fn set_clock(&self, clock: ClockIs) {
+        self.state().clock = clock;
+        self.say("network", &format!("the operator's clock is {clock:?}"));
     }
 
     /// Breaks every connection.
@@ -247,6 +291,9 @@ impl Network {
                 "message": "by the simulation", "reason": reason, "code": code})
             .to_string()
         };
+        let after = |secs: u32| Some(secs.to_string());
+        // By the server's clock, whatever the operator's says.
+        let date = httpdate::fmt_http_date(self.server.now() + Duration::from_secs(10));
         let html = "<html><body>not what you asked for</body></html>".to_owned();
         let mishap = match random.u32(..20) {
             0 => Mishap::Refused,
@@ -255,10 +302,10 @@ impl Network {
             5 if !is_stream => Mishap::CutAnswer,
             6 if !is_stream => Mishap::Swallowed,
             7 | 8 if !is_stream => Mishap::VeryLate,
-            9 => Mishap::Answered(429, Some(random.u32(1..4)), refusal(429, "TooManyRequests")),
-            10 => Mishap::Answered(429, None, refusal(429, "TooManyRequests")),
+            9 => Mishap::Answered(429, after(random.u32(1..4)), refusal(429, "TooManyRequests")),
+            10 => Mishap::Answered(429, Some(date), refusal(429, "TooManyRequests")),
             11 => Mishap::Answered(500, None, refusal(500, "InternalError")),
-            12 => Mishap::Answered(503, Some(random.u32(1..30)), refusal(503, "ServiceUnavailable")),
+            12 => Mishap::Answered(503, after(random.u32(1..30)), refusal(503, "ServiceUnavailable")),
             13 => Mishap::Answered(503, None, html),
             14 => Mishap::Answered(404, None, html),
             15 => Mishap::Answered(401, None, refusal(401, "Unauthorized")),
@@ -314,8 +361,8 @@ impl Network {
             Mishap::Answered(status, retry_after, body) => {
                 self.say("operator", &format!("{what} -> {status} of the simulation"));
                 let mut answer = Response::builder().status(*status);
-                if let Some(secs) = retry_after {
-                    answer = answer.header(header::RETRY_AFTER, *secs);
+                if let Some(when) = retry_after {
+                    answer = answer.header(header::RETRY_AFTER, when);
                 }
                 let body = Full::new(Bytes::from(body.clone())).map_err(|never| match never {});
                 return Ok(answer.body(body.boxed_unsync()).unwrap());
@@ -327,20 +374,27 @@ impl Network {
             self.say("operator", &format!("dies before {what}"));
             self.kill(&is_alive).await;
         }
-        let foreign = if is_write { self.foreign(&path).await } else { None };
+        let before = if is_write { self.get(path.trim_end_matches("/status")).await } else { None };
         let (mut parts, body) = request.into_parts();
-        if let (Mishap::Stale, Some(stale)) = (&mishap, self.stale(&target).await) {
+        if (matches!(mishap, Mishap::Stale) || self.lags())
+            && let Some(stale) = self.stale(&target).await
+        {
             parts.uri = stale;
         }
+        let admitted = if is_write { self.admit(&method, &path, &body) } else { None };
+        let is_as_sent = admitted.is_none();
+        let body = admitted.unwrap_or(body);
         let answer = self.server.answer(Request::from_parts(parts, Full::new(body))).await;
         let answer = answer.map_err(io::Error::other)?;
         let status = answer.status();
         self.say("operator", &format!("{what} -> {status} {mishap:?}"));
-        if is_write && status.is_success() {
+        let is_done = is_write && status.is_success();
+        if is_done {
             self.state().writes += 1;
-            if let Some(foreign) = foreign {
-                self.violation(format!("{method} {path} changed what is not ours: {foreign}"));
+            if let Some(wrong) = trespass(&method, &path, before.as_ref()) {
+                self.violation(format!("{method} {path} {wrong}"));
             }
+            self.meddle(&method, &path);
         }
         if is_write && is_alive.load(Ordering::Relaxed) && self.dies(When::AfterTheWrite) {
             self.say("operator", "dies after that");
@@ -355,6 +409,9 @@ impl Network {
             Wire(receiver)
         } else {
             let mut bytes = body.collect().await.map_err(io::Error::other)?.to_bytes();
+            if is_done && method == Method::PATCH && is_as_sent && is_unchanged(before.as_ref(), &bytes) {
+                self.violation(format!("{what} changed nothing"));
+            }
             let is_cut = matches!(mishap, Mishap::CutAnswer);
             if is_cut {
                 bytes.truncate(bytes.len() / 2);
@@ -378,12 +435,51 @@ impl Network {
         std::future::pending().await
     }
 
-    /// Who has the object at this path, if it is not a MyWebserver.
-    async fn foreign(&self, path: &str) -> Option<String> {
-        let is_child = path.contains("/deployments/mws-") || path.contains("/services/mws-");
-        let object = if is_child { self.get(path).await? } else { return None };
-        let is_ours = super::expect::controller(&object).is_some_and(|owner| owner["kind"] == "MyWebserver");
-        (!is_ours).then(|| object["metadata"].to_string())
+    fn lags(&self) -> bool {
+        let mut state = self.state();
+        state.lags && state.random.bool()
+    }
+
+    /// What comes of the operator's write before it is stored, where somebody changes it.
+    fn admit(&self, method: &Method, path: &str, body: &[u8]) -> Option<Bytes> {
+        let is_change = path.contains("/deployments") && method != Method::DELETE;
+        if !is_change || self.state().meddler != Meddler::Admission {
+            return None;
+        }
+        let mut body = serde_json::from_slice(body).ok()?;
+        match &mut body {
+            Value::Array(operations) => {
+                operations.push(json!({"op": "add", "path": "/spec/replicas", "value": REPLICAS_OF_OTHERS}));
+            }
+            object => object["spec"]["replicas"] = REPLICAS_OF_OTHERS.into(),
+        }
+        Some(body.to_string().into())
+    }
+
+    /// The operator has changed a Deployment: somebody changes it back.
+    fn meddle(self: &Arc<Network>, method: &Method, path: &str) {
+        let is_meddled = self.state().meddler == Meddler::Controller && path.contains("/deployments/");
+        if !is_meddled || method != Method::PATCH {
+            return;
+        }
+        let (network, path) = (Arc::clone(self), path.to_owned());
+        self.spawn(async move {
+            sleep(network.way()).await;
+            let patch = json!({"spec": {"replicas": REPLICAS_OF_OTHERS}});
+            let token = network.server.token();
+            let (status, _) =
+                network.ask(token, Method::PATCH, &path, "application/merge-patch+json", &patch).await;
+            network.say("meddler", &format!("{path} -> {status}"));
+        });
+    }
+
+    /// How long a piece of a stream takes: from a server that lags, now and then as long as it is behind.
+    fn way(&self) -> Duration {
+        let state = &mut *self.state();
+        match state.lags && state.random.u8(..4) == 0 {
+            true => Duration::from_millis(state.random.u64(..LAG_MAX_MS)),
+            false => Duration::from_micros(state.random.u64(200..8_000)),
+        }
     }
 
     /// The oldest list that may answer this one, where it is allowed to be older than the latest, and is not forgotten.
@@ -423,8 +519,7 @@ impl Network {
                 }),
             };
             let Some(frame) = frame else { return };
-            let way = Duration::from_micros(self.state().random.u64(200..8_000));
-            sleep(way).await;
+            sleep(self.way()).await;
             let is_end = frame.is_err();
             if sender.send(frame).await.is_err() || is_end {
                 return;
@@ -481,8 +576,37 @@ impl InProcess for Link {
     }
 
     fn now(&self) -> SystemTime {
-        self.network.server.now()
+        let now = self.network.server.now();
+        match self.network.state().clock {
+            ClockIs::Right => now,
+            ClockIs::Slow(by) => now - by,
+            ClockIs::Fast(by) => now + by,
+        }
     }
+}
+
+/// What is wrong with a write of the operator: it makes children and keeps what it has made, and reports.
+fn trespass(method: &Method, path: &str, before: Option<&Value>) -> Option<String> {
+    let place: Vec<_> = path.split('/').collect();
+    match (method.as_str(), place.as_slice()) {
+        ("POST", [.., "namespaces", _, "deployments" | "services"]) => None,
+        ("PATCH", [.., "mywebservers", _, "status"]) => None,
+        ("PATCH" | "DELETE", [.., "deployments" | "services", _]) => {
+            // Gone meanwhile: then the server has not done it.
+            let before = before?;
+            let owner = super::expect::controller(before).filter(|owner| owner["kind"] == "MyWebserver");
+            let name = owner.and_then(|owner| owner["name"].as_str()).map(|name| format!("mws-{name}"));
+            (before["metadata"]["name"].as_str() != name.as_deref())
+                .then(|| format!("changed what is not ours: {}", before["metadata"]))
+        }
+        _ => Some("is nothing that it should do".to_owned()),
+    }
+}
+
+/// Whether an object has the version that it had before.
+fn is_unchanged(before: Option<&Value>, after: &[u8]) -> bool {
+    let Ok(after) = serde_json::from_slice::<Value>(after) else { return false };
+    before.is_some_and(|before| before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"])
 }
 
 /// A body, as it comes.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
+        clock::Clock,
         delete::Deletion,
         selector::Labels,
         storage::{Place, Storage},
@@ -169,7 +170,7 @@ fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[(P
     change(storage, place, Part::Status, |deployment| {
         deployment["metadata"]["annotations"][REVISION] = next.to_string().into();
         let message = format!("Created new replica set {set_name:?}");
-        progress(deployment, "True", "NewReplicaSetCreated", &message, &now);
+        set_condition(deployment, "Progressing", "True", "NewReplicaSetCreated", &message, &now);
     });
 }
 
@@ -322,6 +323,55 @@ fn clean_up(storage: &mut Storage, deployment: &Value, old: &[(Place, Arc<Value>
     }
 }
 
+/// The Pods of a Deployment, over all its ReplicaSets.
+struct Totals {
+    wanted: i64,
+    replicas: i64,
+    updated: i64,
+    ready: i64,
+    available: i64,
+    terminating: i64,
+}
+
+impl Totals {
+    fn of(deployment: &Value, sets: &[(Place, Arc<Value>)], new_set: &Value) -> Totals {
+        let sum = |pointer: &str| sets.iter().map(|(_, set)| count(set, pointer)).sum();
+        Totals {
+            wanted: count(deployment, "/spec/replicas"),
+            replicas: sum("/status/replicas"),
+            updated: count(new_set, "/status/replicas"),
+            ready: sum("/status/readyReplicas"),
+            available: sum("/status/availableReplicas"),
+            terminating: sum("/status/terminatingReplicas"),
+        }
+    }
+
+    fn write(&self, status: &mut Value) {
+        for (field, number) in [
+            ("replicas", self.replicas),
+            ("updatedReplicas", self.updated),
+            ("readyReplicas", self.ready),
+            ("availableReplicas", self.available),
+            ("unavailableReplicas", (self.replicas.max(self.wanted) - self.available).max(0)),
+        ] {
+            set_count(status, field, number);
+        }
+        status["terminatingReplicas"] = self.terminating.into();
+    }
+
+    fn are_complete(&self) -> bool {
+        [self.updated, self.replicas, self.available].iter().all(|&count| count == self.wanted)
+    }
+
+    /// Whether more is new, or less is old, than when the status was written.
+    fn are_ahead_of(&self, status: &Value) -> bool {
+        self.updated > count(status, "/updatedReplicas")
+            || self.replicas - self.updated < count(status, "/replicas") - count(status, "/updatedReplicas")
+            || self.ready > count(status, "/readyReplicas")
+            || self.available > count(status, "/availableReplicas")
+    }
+}
+
 fn write_status(
     controllers: &mut Controllers,
     storage: &mut Storage,
@@ -331,66 +381,63 @@ fn write_status(
     new_place: &Place,
 ) {
     let Some((_, new_set)) = sets.iter().find(|(place, _)| place == new_place) else { return };
-    let sum = |pointer: &str| -> i64 { sets.iter().map(|(_, set)| count(set, pointer)).sum() };
-    let (replicas, ready, available) =
-        (sum("/status/replicas"), sum("/status/readyReplicas"), sum("/status/availableReplicas"));
-    let updated = count(new_set, "/status/replicas");
-    let wanted = count(deployment, "/spec/replicas");
-    let (now, clock) = (storage.clock.time(), storage.clock);
+    let totals = Totals::of(deployment, sets, new_set);
     let deadline_secs = u64::try_from(count(deployment, "/spec/progressDeadlineSeconds")).unwrap_or(600);
     let deadline = Duration::from_secs(deadline_secs);
-    let set_name = name(new_set).to_owned();
-    let mut waits = false;
+    let clock = storage.clock;
+    let mut course = Course::Settled;
     change(storage, place, Part::Status, |deployment| {
         let before = deployment["status"].clone();
-        let status = &mut deployment["status"];
-        for (field, number) in [
-            ("replicas", replicas),
-            ("updatedReplicas", updated),
-            ("readyReplicas", ready),
-            ("availableReplicas", available),
-            ("unavailableReplicas", (replicas.max(wanted) - available).max(0)),
-        ] {
-            set_count(status, field, number);
-        }
-        status["terminatingReplicas"] = sum("/status/terminatingReplicas").into();
-        let generation = deployment["metadata"]["generation"].clone();
-        deployment["status"]["observedGeneration"] = generation;
-        let complete = updated == wanted && replicas == wanted && available == wanted;
-        let progressed = updated > count(&before, "/updatedReplicas")
-            || replicas - updated < count(&before, "/replicas") - count(&before, "/updatedReplicas")
-            || ready > count(&before, "/readyReplicas")
-            || available > count(&before, "/availableReplicas");
-        let enough = available >= wanted - max_unavailable(deployment);
-        let (is, reason, message) = match enough {
+        totals.write(&mut deployment["status"]);
+        deployment["status"]["observedGeneration"] = deployment["metadata"]["generation"].clone();
+        let (is, reason, message) = match totals.available >= totals.wanted - max_unavailable(deployment) {
             true => ("True", "MinimumReplicasAvailable", "Deployment has minimum availability."),
             false => {
                 ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
             }
         };
-        set_condition(deployment, "Available", is, reason, message, &now);
-        let last = condition(deployment, "Progressing").cloned();
-        let reason = last.as_ref().and_then(|last| last["reason"].as_str()).unwrap_or_default();
-        let stalled = last.as_ref().and_then(|last| clock.since(&last["lastUpdateTime"])).unwrap_or_default();
-        if complete {
-            let message = format!("ReplicaSet {set_name:?} has successfully progressed.");
-            progress(deployment, "True", "NewReplicaSetAvailable", &message, &now);
-        } else if progressed || last.is_none() {
-            let message = format!("ReplicaSet {set_name:?} is progressing.");
-            progress(deployment, "True", "ReplicaSetUpdated", &message, &now);
-            waits = true;
-        } else if reason == "NewReplicaSetAvailable" || reason == "ProgressDeadlineExceeded" {
-            // It was complete before, or has failed already: no clock runs.
-        } else if stalled >= deadline {
-            let message = format!("ReplicaSet {set_name:?} has timed out progressing.");
-            progress(deployment, "False", "ProgressDeadlineExceeded", &message, &now);
-        } else {
-            waits = true;
-        }
+        set_condition(deployment, "Available", is, reason, message, &clock.time());
+        course = tell_progress(deployment, &before, &totals, name(new_set), deadline, &clock);
     });
-    if waits {
-        controllers.look_again(place, deadline + Duration::from_secs(1));
+    match course {
+        Course::Settled => {}
+        Course::UnderWay => controllers.look_again(place, deadline + Duration::from_secs(1)),
     }
+}
+
+/// Whether a rollout may still miss its deadline.
+enum Course {
+    Settled,
+    UnderWay,
+}
+
+/// The condition `Progressing`, which `kubectl rollout status` reads.
+fn tell_progress(
+    deployment: &mut Value,
+    before: &Value,
+    totals: &Totals,
+    set_name: &str,
+    deadline: Duration,
+    clock: &Clock,
+) -> Course {
+    let last = condition(deployment, "Progressing").cloned();
+    let reason = last.as_ref().and_then(|last| last["reason"].as_str()).unwrap_or_default();
+    let stalled = last.as_ref().and_then(|last| clock.since(&last["lastUpdateTime"])).unwrap_or_default();
+    let (status, reason, what, course) = if totals.are_complete() {
+        ("True", "NewReplicaSetAvailable", "has successfully progressed", Course::Settled)
+    } else if totals.are_ahead_of(before) || last.is_none() {
+        ("True", "ReplicaSetUpdated", "is progressing", Course::UnderWay)
+    } else if reason == "NewReplicaSetAvailable" || reason == "ProgressDeadlineExceeded" {
+        // It was complete before, or has failed already: no clock runs.
+        return Course::Settled;
+    } else if stalled >= deadline {
+        ("False", "ProgressDeadlineExceeded", "has timed out progressing", Course::Settled)
+    } else {
+        return Course::UnderWay;
+    };
+    let message = format!("ReplicaSet {set_name:?} {what}.");
+    set_condition(deployment, "Progressing", status, reason, &message, &clock.time());
+    course
 }
 
 /// Go leaves out a count of zero.
@@ -404,10 +451,6 @@ fn set_count(status: &mut Value, field: &str, number: i64) {
 
 fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
-}
-
-fn progress(deployment: &mut Value, status: &str, reason: &str, message: &str, now: &str) {
-    set_condition(deployment, "Progressing", status, reason, message, now);
 }
 
 /// A condition of a Deployment also says when it was last touched.

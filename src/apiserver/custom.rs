@@ -1,0 +1,250 @@
+//! Custom resources: the kinds that a CRD defines, one for each of its versions.
+//!
+//! ```yaml
+//! additionalPrinterColumns: [{name: Ready, type: string, jsonPath: '.status.conditions[?(@.type=="Ready")].status'}]
+//! subresources: {status: {}, scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas}}
+//! ```
+//!
+//! How a CRD is checked and when it is served: see `crd.rs`.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{
+    clock::Clock,
+    crd::versions,
+    kinds::{Kind, Rules, ScalePaths, group_version, version_priority},
+    schema::Schema,
+};
+
+/// What is special about a kind that a CRD defines.
+#[derive(Debug)]
+pub(super) struct Custom {
+    /// Name of the CRD.
+    pub(super) definition: String,
+    pub(super) schema: Arc<Schema>,
+    storage_schema: Arc<Schema>,
+    storage_api_version: String,
+    pub(super) columns: Vec<Column>,
+    /// What who uses a deprecated version is told.
+    pub(super) deprecation: Option<String>,
+}
+
+/// One of `additionalPrinterColumns`.
+#[derive(Clone, Debug)]
+pub(super) struct Column {
+    pub(super) name: String,
+    pub(super) kind: String,
+    pub(super) format: String,
+    pub(super) description: String,
+    pub(super) priority: i64,
+    path: String,
+}
+
+impl Custom {
+    pub(super) fn cells(&self, object: &Value, clock: &Clock) -> Vec<Value> {
+        // A bookmark has none.
+        let mut cells = vec![object["metadata"]["name"].as_str().unwrap_or_default().into()];
+        for column in &self.columns {
+            let value = at_path(object, &column.path).cloned().unwrap_or_default();
+            // A date is sent as an age, which kubectl prints as it is.
+            let is_date = column.kind == "date" && !value.is_null();
+            cells.push(if is_date { clock.age(&value).into() } else { value });
+        }
+        cells
+    }
+
+    /// The form in which an object is stored: that of the storage version.
+    pub(super) fn to_storage(&self, object: &mut Value) {
+        if object["apiVersion"] != self.storage_api_version {
+            self.refresh(object);
+        }
+    }
+
+    /// What the real server does to each object that it reads from etcd.
+    pub(super) fn refresh(&self, object: &mut Value) {
+        object["apiVersion"] = self.storage_api_version.as_str().into();
+        self.storage_schema.prune(object);
+        self.storage_schema.set_defaults(object);
+    }
+}
+
+/// A simple JSON path: `.status.conditions[?(@.type=="Ready")].status`, `.spec.ports[0].port`, `.metadata.labels.a\.b`.
+/// Filters compare for equality; that is all that printer columns use.
+fn at_path<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    let mut value = object;
+    let mut rest = path.trim_start_matches('$');
+    while !rest.is_empty() {
+        if let Some(inside) = rest.strip_prefix('[') {
+            let (inside, after) = inside.split_once(']')?;
+            rest = after;
+            if let Some(filter) = inside.strip_prefix("?(@.").and_then(|text| text.strip_suffix(')')) {
+                let (field, wanted) = filter.split_once("==")?;
+                let wanted = wanted.trim().trim_matches(['"', '\'']);
+                let same = |value: &Value| match value.as_str() {
+                    Some(text) => text == wanted,
+                    None => value.to_string().as_str() == wanted,
+                };
+                let found = value.as_array()?.iter().find(|item| same(&item[field.trim()]));
+                value = found?;
+            } else if let Ok(index) = inside.parse::<usize>() {
+                value = value.get(index)?;
+            } else {
+                value = value.get(inside.trim_matches(['"', '\'']))?;
+            }
+            continue;
+        }
+        rest = rest.strip_prefix('.').unwrap_or(rest);
+        let mut name = String::new();
+        let mut end = rest.len();
+        let mut escaped = false;
+        for (at, c) in rest.char_indices() {
+            match c {
+                '\\' if !escaped => escaped = true,
+                '.' | '[' if !escaped => {
+                    end = at;
+                    break;
+                }
+                c => {
+                    name.push(c);
+                    escaped = false;
+                }
+            }
+        }
+        rest = &rest[end..];
+        value = value.get(&name)?;
+    }
+    Some(value)
+}
+
+/// `.spec.replicas` as the JSON pointer `/spec/replicas`.
+fn pointer(path: &Value) -> String {
+    path.as_str().unwrap_or_default().replace('.', "/")
+}
+
+/// The kinds that a valid CRD serves, one for each version.
+pub(super) fn kinds(crd: &Value) -> Vec<Kind> {
+    let (spec, names) = (&crd["spec"], &crd["spec"]["names"]);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let list = |value: &Value| -> Vec<String> { value.as_array().into_iter().flatten().map(text).collect() };
+    let compiled =
+        |version: &Value| Schema::compile(&version["schema"]["openAPIV3Schema"]).ok().map(Arc::new);
+    let Some(storage) = versions(crd).find(|version| version["storage"] == true) else { return Vec::new() };
+    let Some(storage_schema) = compiled(storage) else { return Vec::new() };
+    let storage_api_version = group_version(&text(&spec["group"]), &text(&storage["name"]));
+    let mut kinds = Vec::new();
+    for version in versions(crd).filter(|version| version["served"] == true) {
+        let Some(schema) = compiled(version) else { continue };
+        let scale = &version["subresources"]["scale"];
+        let selectable = version["selectableFields"].as_array().into_iter().flatten();
+        let custom = Custom {
+            definition: text(&crd["metadata"]["name"]),
+            schema,
+            storage_schema: Arc::clone(&storage_schema),
+            storage_api_version: storage_api_version.clone(),
+            columns: columns(version),
+            deprecation: deprecation(spec, version),
+        };
+        kinds.push(Kind {
+            group: text(&spec["group"]),
+            version: text(&version["name"]),
+            plural: text(&names["plural"]),
+            singular: text(&names["singular"]),
+            kind: text(&names["kind"]),
+            list_kind: text(&names["listKind"]),
+            short_names: list(&names["shortNames"]),
+            categories: list(&names["categories"]),
+            namespaced: spec["scope"] == "Namespaced",
+            has_status: version["subresources"]["status"].is_object(),
+            scale: scale.is_object().then(|| ScalePaths {
+                spec: pointer(&scale["specReplicasPath"]),
+                status: pointer(&scale["statusReplicasPath"]),
+                selector: scale["labelSelectorPath"]
+                    .is_string()
+                    .then(|| pointer(&scale["labelSelectorPath"])),
+            }),
+            fields: selectable
+                .map(|field| text(&field["jsonPath"]).trim_start_matches('.').to_owned())
+                .collect(),
+            rules: Rules::Custom(Box::new(custom)),
+        });
+    }
+    kinds
+}
+
+fn deprecation(spec: &Value, version: &Value) -> Option<String> {
+    if version["deprecated"] != true {
+        return None;
+    }
+    if let Some(text) = version["deprecationWarning"].as_str() {
+        return Some(text.to_owned());
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let named = |version: &Value| {
+        format!("{}/{} {}", text(&spec["group"]), text(&version["name"]), text(&spec["names"]["kind"]))
+    };
+    let priority = |version: &Value| version_priority(version["name"].as_str().unwrap_or_default());
+    let versions = spec["versions"].as_array().into_iter().flatten();
+    let instead = versions
+        .filter(|other| {
+            other["served"] == true && other["deprecated"] != true && priority(other) > priority(version)
+        })
+        .max_by_key(|other| priority(other));
+    let instead = instead.map(|other| format!("; use {}", named(other))).unwrap_or_default();
+    Some(format!("{} is deprecated{instead}", named(version)))
+}
+
+fn columns(version: &Value) -> Vec<Column> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut columns = Vec::new();
+    for column in version["additionalPrinterColumns"].as_array().into_iter().flatten() {
+        let path = text(&column["jsonPath"]);
+        let description = match column["description"].as_str() {
+            Some(description) => description.to_owned(),
+            None => format!("Custom resource definition column (in JSONPath format): {path}"),
+        };
+        columns.push(Column {
+            name: text(&column["name"]),
+            kind: text(&column["type"]),
+            format: text(&column["format"]),
+            description,
+            priority: column["priority"].as_i64().unwrap_or(0),
+            path,
+        });
+    }
+    if columns.is_empty() {
+        columns.push(Column {
+            name: "Age".to_owned(),
+            kind: "date".to_owned(),
+            format: String::new(),
+            description:
+                "CreationTimestamp is a timestamp representing the server time when this object was created."
+                    .to_owned(),
+            priority: 0,
+            path: ".metadata.creationTimestamp".to_owned(),
+        });
+    }
+    columns
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn printer_columns_find_their_value() {
+        let object = json!({
+            "metadata": {"labels": {"a.b/c": "label"}},
+            "spec": {"ports": [{"port": 80}]},
+            "status": {"conditions": [{"type": "Stalled", "status": "False"}, {"type": "Ready", "status": "True"}]},
+        });
+        let at = |path| at_path(&object, path).cloned();
+        assert_eq!(at(".spec.ports[0].port"), Some(json!(80)));
+        assert_eq!(at(r#".status.conditions[?(@.type=="Ready")].status"#), Some(json!("True")));
+        assert_eq!(at(r".metadata.labels.a\.b/c"), Some(json!("label")));
+        assert_eq!(at(".status.phase"), None);
+    }
+}
