@@ -26,6 +26,7 @@ mod apply;
 mod builtin;
 mod clock;
 mod controllers;
+mod cost;
 mod crd;
 mod custom;
 mod delete;

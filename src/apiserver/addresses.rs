@@ -4,12 +4,21 @@ use std::{collections::HashSet, net::Ipv4Addr};
 
 use serde_json::{Value, json};
 
-use super::{refusal::Cause, storage::Storage};
+use super::{
+    refusal::{Cause, Refusal},
+    storage::Storage,
+};
 
 /// How each address begins: `--service-cluster-ip-range=10.96.0.0/16`, as kubeadm has it. Those that begin with
 /// 10.96.0 are left to who chooses, as on the real server.
 /// See <https://kubernetes.io/docs/concepts/services-networking/cluster-ip-allocation/>.
 const NETWORK: [u8; 2] = [10, 96];
+
+/// The last one is for broadcasts.
+const HOSTS: std::ops::Range<u16> = 256..u16::MAX;
+
+/// The first is that of the Service `kubernetes`.
+const HOSTS_TO_CHOOSE: std::ops::Range<u16> = 2..256;
 
 /// `--service-node-port-range`.
 pub(super) const NODE_PORTS: std::ops::RangeInclusive<u16> = 30_000..=32_767;
@@ -83,27 +92,25 @@ pub(super) fn refused(
     None
 }
 
-/// Give what is missing.
-pub(super) fn give(storage: &Storage, service: &mut Value) {
+/// Give what is missing. A dry run may have the address of another, and ports that nobody has.
+pub(super) fn give(storage: &Storage, service: &mut Value, is_dry_run: bool) -> Result<(), Refusal> {
+    let name = service["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let spec = &mut service["spec"];
     if !needs_address(spec) {
-        return;
+        return Ok(());
     }
     if is_empty(&spec["clusterIP"]) {
-        let taken: HashSet<&str> =
-            services(storage).filter_map(|one| one["spec"]["clusterIP"].as_str()).collect();
-        let address = loop {
-            let [first, second] = NETWORK;
-            let address = format!("{first}.{second}.{}.{}", fastrand::u8(1..), fastrand::u8(1..));
-            if !taken.contains(&*address) {
-                break address;
-            }
+        let others = services(storage).filter(|_| !is_dry_run);
+        let taken = others.filter_map(|one| one["spec"]["clusterIP"].as_str()?.parse().ok()).collect();
+        let Some(address) = free_address(&taken) else {
+            let text = format!("failed to allocate a serviceIP for Service {name:?}: range is full");
+            return Err(Refusal::went_wrong(&text));
         };
-        spec["clusterIP"] = address.into();
+        spec["clusterIP"] = address.to_string().into();
     }
     spec["clusterIPs"] = json!([spec["clusterIP"]]);
     if !needs_node_ports(spec) {
-        return;
+        return Ok(());
     }
     let mut taken: HashSet<i64> = services(storage)
         .flat_map(|one| ports(&one["spec"]))
@@ -114,12 +121,29 @@ pub(super) fn give(storage: &Storage, service: &mut Value) {
     let free: Vec<u16> = NODE_PORTS.skip(NODE_PORTS_TO_CHOOSE).filter(is_free).collect();
     // What is there to be chosen is given too when nothing else is left, as by the real one.
     let rotated = free.iter().copied().cycle().skip(fastrand::usize(..1000)).take(free.len());
-    let mut free = rotated.chain(NODE_PORTS.take(NODE_PORTS_TO_CHOOSE).filter(is_free));
+    let beyond = (NODE_PORTS.end() + 1..=u16::MAX).filter(|_| is_dry_run);
+    let mut free = rotated.chain(NODE_PORTS.take(NODE_PORTS_TO_CHOOSE).filter(is_free)).chain(beyond);
     for port in spec["ports"].as_array_mut().into_iter().flatten() {
         if is_empty(&port["nodePort"]) {
-            port["nodePort"] = free.next().into();
+            let free = free.next();
+            port["nodePort"] = free
+                .ok_or_else(|| Refusal::went_wrong("failed to allocate a nodePort: range is full"))?
+                .into();
         }
     }
+    Ok(())
+}
+
+/// Any, but one of those that are there to be chosen only when nothing else is left.
+fn free_address(taken: &HashSet<Ipv4Addr>) -> Option<Ipv4Addr> {
+    let [first, second] = NETWORK;
+    let address = |host: u16| {
+        let [third, fourth] = host.to_be_bytes();
+        Ipv4Addr::new(first, second, third, fourth)
+    };
+    let any = fastrand::u16(HOSTS);
+    let hosts = (any..HOSTS.end).chain(HOSTS.start..any).chain(HOSTS_TO_CHOOSE);
+    hosts.map(address).find(|address| !taken.contains(address))
 }
 
 /// An update that does not name what was given keeps it; one that changes the type gives back what the new one has not.
@@ -149,5 +173,67 @@ pub(super) fn keep(spec: &mut Value, before: &Value) {
         } else if !needs && had && port["nodePort"] == *old {
             remove(port, "nodePort");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::{
+        super::{clock::Clock, storage::Place},
+        *,
+    };
+
+    fn storage_with(services: impl Iterator<Item = Value>) -> Storage {
+        let mut storage = Storage::new(Clock::new(SystemTime::now()), 1, false);
+        for (number, spec) in services.enumerate() {
+            let name = format!("s{number}");
+            storage.put(
+                &Place::new("services", Some("default"), &name),
+                json!({"metadata": {"name": name}, "spec": spec}),
+            );
+        }
+        storage
+    }
+
+    fn given(storage: &Storage, spec: Value) -> Result<Value, String> {
+        let mut service = json!({"metadata": {"name": "new"}, "spec": spec});
+        give(storage, &mut service, false).map_err(|refusal| refusal.message().to_owned())?;
+        Ok(service["spec"].take())
+    }
+
+    /// The search for a free one never ended, in which nobody else was served.
+    #[tokio::test]
+    async fn addresses_come_to_an_end() {
+        let all = || (2..u16::MAX).map(|host| format!("10.96.{}.{}", host >> 8, host & 255));
+        let mut addresses: Vec<String> = all().collect();
+        let last = addresses.swap_remove(300);
+        let mut storage = storage_with(addresses.into_iter().map(|address| json!({"clusterIP": address})));
+        assert_eq!(given(&storage, json!({})).map(|spec| spec["clusterIP"].clone()), Ok(json!(last)));
+        storage.put(&Place::new("services", Some("default"), "last"), json!({"spec": {"clusterIP": last}}));
+        let why =
+            "Internal error occurred: failed to allocate a serviceIP for Service \"new\": range is full";
+        assert_eq!(given(&storage, json!({})), Err(why.to_owned()));
+        assert!(given(&storage, json!({"clusterIP": "None"})).is_ok(), "who wants none");
+        assert!(give(&storage, &mut json!({"spec": {}}), true).is_ok(), "a dry run");
+    }
+
+    /// The last ones were null.
+    #[tokio::test]
+    async fn node_ports_come_to_an_end() {
+        let wanted = |count: u16| {
+            let port = |port| json!({"port": port});
+            json!({"type": "NodePort", "clusterIP": "10.96.1.1", "ports": (0..count).map(port).collect::<Vec<_>>()})
+        };
+        let taken = NODE_PORTS.skip(2).map(|port| json!({"ports": [{"port": 80, "nodePort": port}]}));
+        let storage = storage_with(taken);
+        let spec = given(&storage, wanted(2)).expect("two are left");
+        let mut given_ports: Vec<i64> = ports(&spec).filter_map(|port| port["nodePort"].as_i64()).collect();
+        given_ports.sort_unstable();
+        assert_eq!(given_ports, [30_000, 30_001]);
+        let why = "Internal error occurred: failed to allocate a nodePort: range is full";
+        assert_eq!(given(&storage, wanted(3)), Err(why.to_owned()));
+        assert!(give(&storage, &mut json!({"spec": wanted(3)}), true).is_ok(), "a dry run");
     }
 }

@@ -397,6 +397,12 @@ impl Refusal {
         Refusal::status(500, "", message, None)
     }
 
+    /// Nobody is to blame: the address range is full, for example.
+    pub(super) fn went_wrong(why: &str) -> Refusal {
+        let details = json!({"causes": [{"message": why}]});
+        Refusal::status(500, "InternalError", format!("Internal error occurred: {why}"), Some(details))
+    }
+
     /// `timeoutSeconds` below zero: over before it began.
     pub(super) fn deadline_exceeded() -> Refusal {
         Refusal::status(500, "InternalError", "context deadline exceeded", None)

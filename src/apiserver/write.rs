@@ -94,7 +94,7 @@ pub(super) fn create(
         object.remove("status");
     }
     prune(kind, &mut object, options)?;
-    finish(storage, kind, None, &mut object, managed, options);
+    finish(storage, kind, None, &mut object, managed, options)?;
     let mut causes = metadata::errors(kind, &object);
     kind.validate(&object, None, &mut causes);
     refuse_choices(storage, kind, None, &object, options, &mut causes);
@@ -147,7 +147,9 @@ pub(super) fn update(
         restore_spec(kind, &mut after, &before_view);
     }
     match part {
-        Part::Main | Part::Status => finish(storage, kind, Some(&before_view), &mut after, managed, options),
+        Part::Main | Part::Status => {
+            finish(storage, kind, Some(&before_view), &mut after, managed, options)?;
+        }
         // Who binds or finalizes owns nothing.
         Part::Finalize | Part::Binding => {}
     }
@@ -538,7 +540,7 @@ fn finish(
     object: &mut Value,
     managed: Value,
     options: &Options,
-) {
+) -> Result<(), Refusal> {
     kind.set_defaults(object);
     // `null` and missing are one to Go's structs; a custom resource may keep its nulls.
     if !kind.is_custom() {
@@ -558,8 +560,9 @@ fn finish(
         super::builtin::event_as_core(object);
     }
     if is_service(kind) {
-        addresses::give(storage, object);
+        addresses::give(storage, object, options.dry_run)?;
     }
+    Ok(())
 }
 
 /// What a Service chooses is looked at when nothing else is wrong with it.

@@ -442,6 +442,18 @@ fn a_server_without_streaming_lists_is_asked_for_pages_from_then_on() {
     }
 }
 
+/// client-go then asks for pages, too: two requests for each attempt.
+#[test]
+fn a_streaming_list_that_is_refused_or_cut_is_asked_for_again_as_one() {
+    let mut bench = Bench::new(Lists::Streaming);
+    let forbidden = How::Refused { code: 403, retry_after: None };
+    for (failures, how) in [(1, forbidden), (2, How::Unreachable), (3, How::Cut), (4, forbidden)] {
+        let pause = bench.machine.end(how, BLINK);
+        assert_eq!(pause, Pause::Backoff { failures, at_least: Duration::ZERO });
+        assert_eq!(bench.request(), "watch  InitialEvents");
+    }
+}
+
 #[test]
 fn a_streaming_list_after_expiry_is_not_older_than_what_is_known() {
     let mut bench = Bench::new(Lists::Streaming);

@@ -6,7 +6,7 @@ use std::{fs, path::Path, sync::Arc};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use http::Method;
 use listwatch::client::{Client, Error, Request};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -24,6 +24,7 @@ use tokio_rustls::{
 
 use crate::{
     apiserver::{Running, client},
+    hands::eventually,
     operator::listwatch,
     plane::PATIENCE,
     world::{Kind, Server, on},
@@ -154,6 +155,50 @@ fn a_known_difference_is_one() {
         let row = rows().find(|row| row.what == what).unwrap_or_else(|| panic!("{what} is no row"));
         assert_ne!(known_difference(what), Some(row.answer), "{what}");
     }
+}
+
+/// It ran for as long as it took, in which nobody else was served; forty chained `map` took all memory.
+#[tokio::test]
+async fn a_rule_that_costs_too_much_is_refused_in_the_words_of_the_real_server() {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        let group = format!("{}.example.com", world.namespace);
+        let much = "self.items.all(a, self.items.all(b, a + b >= 0))".to_owned();
+        let large = format!("[self.text]{}[0] == \"\"", ".map(a, a + a)".repeat(40));
+        let field = |rule: &str, property: &str, schema: Value| {
+            json!({"type": "object", "properties": {property: schema}, "x-kubernetes-validations": [{"rule": rule}]})
+        };
+        let items = json!({"type": "array", "maxItems": 1000, "items": {"type": "integer"}});
+        let text = json!({"type": "string", "maxLength": 100});
+        let properties = json!({"much": field(&much, "items", items), "large": field(&large, "text", text)});
+        let crd = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("costs.{group}")},
+            "spec": {"group": group, "scope": "Namespaced", "names": {"plural": "costs", "kind": "Cost"}, "versions": [{
+                "name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": properties}}}]},
+        });
+        world.install(&crd).await;
+        let path = format!("/apis/{group}/v1/namespaces/{}/costs", world.namespace);
+        eventually("the CRD to be served", async || world.raw(&path).await.ok()).await;
+        let costs = |parts: Value| {
+            let mut object = json!({"apiVersion": format!("{group}/v1"), "kind": "Cost", "metadata": {"name": "a"}});
+            object.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
+            object
+        };
+        for (part, rule, value) in [
+            ("much", &much, json!({"items": vec![1; 1000]})),
+            ("large", &large, json!({"text": "x".repeat(100)})),
+        ] {
+            let error = world.try_create(&path, &costs(json!({part: value}))).await.unwrap_err();
+            let cut = format!(
+                "Cost.{group} \"a\" is invalid: {part}: Invalid value: \"object\": 'operation cancelled: actual cost limit \
+                exceeded': no further validation rules will be run due to call cost exceeds limit for rule: {rule}"
+            );
+            assert_eq!(said(&error), ("422 Invalid".to_owned(), cut));
+        }
+        world.try_create(&path, &costs(json!({"much": {"items": vec![1; 100]}}))).await.unwrap();
+    })
+    .await;
 }
 
 /// `listwatch apiserver`, in a process whose memory is its own.

@@ -31,6 +31,8 @@ mod controller;
 // What it takes from the wire.
 mod allocations;
 mod any_bytes;
+mod crowd;
+mod lists;
 mod selector;
 mod soak;
 mod traps;

@@ -12,7 +12,7 @@ use crate::{
     network::{NOTICED, change_much, ended, made_up_for_once, make_webs, until_noticed},
     plane::{Http, Plane},
     proxy::{Flow, Proxy},
-    world::{World, has_real},
+    world::{Record, World, has_real},
 };
 
 /// A plane, and operators in it that have settled.
@@ -145,19 +145,37 @@ async fn what_was_compacted_while_the_operator_was_cut_off_is_listed_again() {
         make_webs(world).await;
         world.may_be_forbidden.set(true);
     }
-    proxy.set(Flow::Stalled, Flow::Stalled);
-    in_both(&worlds, change_much).await;
-    plane.compact().await;
-    plane.kill_apiserver();
-    plane.start_apiserver().await;
-    proxy.cut();
-    proxy.set(Flow::Open, Flow::Open);
+    unheard(&plane, &proxy, in_both(&worlds, change_much)).await;
     in_both(&worlds, made_up_for_once).await;
     in_both(&worlds, async |world| {
         world.operator().until_logged(&["request ended", "Expired", "mywebservers"]).await;
     })
     .await;
+
+    // Nobody tells that this one is gone; its children go with it all the same.
+    unheard(&plane, &proxy, in_both(&worlds, async |world| world.delete("mywebservers/changed").await)).await;
+    in_both(&worlds, async |world| {
+        for child in ["deployments/mws-changed", "services/mws-changed"] {
+            within(NOTICED, child, async || world.find(child).await.is_none().then_some(())).await;
+        }
+        let is_asked_for = |record: &Record| {
+            record.method == "GET" && record.path.contains("mywebservers/changed") && record.status == 404
+        };
+        assert!(world.records().iter().any(is_asked_for), "believed at once");
+    })
+    .await;
     end_well(&worlds);
+}
+
+/// Something that is not heard of, and has left the history when the operators come back.
+async fn unheard(plane: &Plane, proxy: &Proxy, change: impl Future<Output = ()>) {
+    proxy.set(Flow::Stalled, Flow::Stalled);
+    change.await;
+    plane.compact().await;
+    plane.kill_apiserver();
+    plane.start_apiserver().await;
+    proxy.cut();
+    proxy.set(Flow::Open, Flow::Open);
 }
 
 /// All versions jump back: a watch from the last one that was heard of would be silent until the new history has come as

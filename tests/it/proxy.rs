@@ -121,6 +121,15 @@ impl Proxy {
 
     /// Stalls the one connection that carries what `sends` makes somebody send, of at least so many bytes.
     pub async fn stall_what_carries(&self, bytes: usize, sends: impl Future) {
+        self.what_carries(bytes, sends, Connection::stall).await;
+    }
+
+    /// Cuts it.
+    pub async fn cut_what_carries(&self, bytes: usize, sends: impl Future) {
+        self.what_carries(bytes, sends, |connection| connection.pump.abort()).await;
+    }
+
+    async fn what_carries(&self, bytes: usize, sends: impl Future, meets: fn(&Connection)) {
         for connection in &*self.shared.connections.lock().unwrap() {
             connection.carried.store(0, Ordering::Relaxed);
         }
@@ -128,7 +137,7 @@ impl Proxy {
         eventually("a connection to carry it", async || {
             let connections = self.shared.connections.lock().unwrap();
             let carries = |connection: &&Connection| connection.carried.load(Ordering::Relaxed) >= bytes;
-            connections.iter().find(carries).map(Connection::stall)
+            connections.iter().find(carries).map(meets)
         })
         .await;
     }

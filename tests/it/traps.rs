@@ -1,28 +1,14 @@
 //! Traps of watching that only show in a whole operator: what it asks for when a watch goes wrong, and what it writes.
 //! The ones that a pure machine can fall into are in `src/watch/tests.rs`; docs/reliability.md has them all.
 
-use std::{
-    io,
-    pin::Pin,
-    rc::Rc,
-    sync::{Arc, Mutex, mpsc},
-    thread,
-    time::{Duration, SystemTime},
-};
+use std::rc::Rc;
 
-use bytes::Bytes;
 use http::Method;
-use http_body_util::{BodyExt, Full};
 use listwatch::{
-    apiserver::{ApiServer, Fault, Options, Planned, Rule},
-    client::{Client, Config, InProcess, InProcessAnswer},
-    resource::{ObjectMeta, Resource, Scope, kinds::Service},
-    store::{Change, Store},
-    watch::{self, Health, Lists},
+    apiserver::{ApiServer, Fault, Planned, Rule},
+    watch::Lists,
 };
-use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::{runtime, sync::oneshot, task::JoinSet, time::Instant};
 
 use crate::{
     hands::{Hands, eventually, within},
@@ -53,6 +39,9 @@ async fn with_lag(world: &World) -> Lag<'_> {
     Lag { world, proxy }
 }
 
+/// More than anything else that is said here.
+const NEWS_BYTES: usize = 100_000;
+
 struct Lag<'a> {
     world: &'a World,
     proxy: Option<Proxy>,
@@ -61,15 +50,24 @@ struct Lag<'a> {
 impl Lag<'_> {
     /// From now on, what happens to these is not heard of.
     async fn begins(&self, resource: &str) {
-        let Some(proxy) = &self.proxy else {
-            return embedded(self.world).fault(Fault::StallWatches.on("", &format!("/{resource}")));
-        };
-        // Its connection is the one that brings the news of this.
-        let note = "x".repeat(100_000);
-        let bytes = note.len();
-        let large = json!({"metadata": {"annotations": {"note": note}}});
-        let child = format!("{resource}/mws-barrier");
-        proxy.stall_what_carries(bytes, self.world.patch(&child, large)).await;
+        match &self.proxy {
+            None => embedded(self.world).fault(Fault::StallWatches.on("", &format!("/{resource}"))),
+            Some(proxy) => proxy.stall_what_carries(NEWS_BYTES, self.news(resource)).await,
+        }
+    }
+
+    /// Their watch ends now.
+    async fn ends_watch(&self, resource: &str) {
+        match &self.proxy {
+            None => embedded(self.world).fault(Fault::EndWatches.on("", &format!("/{resource}"))),
+            Some(proxy) => proxy.cut_what_carries(NEWS_BYTES, self.news(resource)).await,
+        }
+    }
+
+    /// Makes news for one watch, by which its connection is known.
+    async fn news(&self, resource: &str) {
+        let large = json!({"metadata": {"annotations": {"note": "x".repeat(NEWS_BYTES)}}});
+        self.world.patch(&format!("{resource}/mws-barrier"), large).await;
     }
 
     /// All of it is heard of now.
@@ -207,11 +205,13 @@ async fn a_write_decided_on_an_old_version_is_refused_and_decided_anew() {
 /// attempt.
 #[tokio::test]
 async fn a_watch_that_is_refused_while_lists_are_not_is_said_once() {
-    on(&[Kind::Embedded], async |world| {
-        world.start_operator(&[]).await;
-        let server = embedded(world);
-        server.fault(plan("internal-error,path=/services?watch=1,times=4"));
-        server.fault(Fault::EndWatches.on("", "/services"));
+    on(&WITH_LAG, async |world| {
+        world.may_be_forbidden.set(true);
+        let lag = with_lag(world).await;
+        leave_of_services(world, &["get", "list", "create", "patch", "delete"]).await;
+        lag.ends_watch("services").await;
+        eventually("the watch to be refused", async || (refusals(world) >= 2).then_some(())).await;
+        world.allow().await;
         let said = |what: &str| {
             let log = world.operator().log();
             log.lines().filter(|line| line.contains(what) && line.contains("services in")).count()
@@ -251,41 +251,43 @@ async fn a_watch_of_children_that_is_refused_slows_neither_the_main_kind_nor_ham
         let proxy = Proxy::start(&world.url()).await;
         *world.detour.borrow_mut() = Some(proxy.url());
         world.start_operator(&[]).await;
-        let mut rules = manifests::cluster_role()["rules"].take();
-        for rule in rules.as_array_mut().unwrap() {
-            if rule["resources"] == json!(["services"]) {
-                rule["verbs"] = json!(["get", "create", "patch", "delete"]);
-            }
-        }
-        world.allow_only(&rules).await;
-        let theirs = operators_own(world, &world.url());
-        let services = world.path("services") + "?fieldSelector=metadata.name%3Dprobe";
-        eventually("services to be forbidden", async || {
-            Hands::new(theirs.clone()).raw(&services).await.err().filter(|error| error.is_forbidden())
-        })
-        .await;
+        leave_of_services(world, &["get", "create", "patch", "delete"]).await;
         proxy.cut();
-        let refusals = || {
-            let asked = world.records();
-            let is_theirs = |record: &&Record| record.path.contains("/services?") && record.status == 403;
-            asked.iter().filter(is_theirs).filter(|record| !record.path.contains("fieldSelector")).count()
-        };
-        eventually("the watch to be refused", async || (refusals() > 0).then_some(())).await;
+        eventually("the watch to be refused", async || (refusals(world) > 0).then_some(())).await;
         for number in 0..50 {
             let name = format!("web-{number}");
             world.create_web(&name, json!({"image": "nginx"})).await;
             world.until(&format!("services/mws-{name}"), |_| true).await;
         }
         // The pauses are 0.8 s at least and double: fifty webs leave room for a few attempts.
-        assert!(refusals() <= 8, "{} attempts", refusals());
+        assert!(refusals(world) <= 8, "{} attempts", refusals(world));
     })
     .await;
 }
 
-/// A client with the operator's token.
-fn operators_own(world: &World, url: &str) -> Client {
-    let token = std::fs::read_to_string(world.dir.path().join("token")).unwrap();
-    Client::new(Config::new(url, world.ca_pem().as_bytes(), &token).unwrap()).unwrap()
+/// Leaves the operator only these verbs on Services, and waits until the server knows.
+async fn leave_of_services(world: &World, verbs: &[&str]) {
+    let mut rules = manifests::cluster_role()["rules"].take();
+    for rule in rules.as_array_mut().unwrap() {
+        if rule["resources"] == json!(["services"]) {
+            rule["verbs"] = json!(verbs);
+        }
+    }
+    world.allow_only(&rules).await;
+    let theirs = Hands::new(world.operators_client(&world.url()));
+    let probe = world.path("services") + "?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dprobe";
+    eventually("the watch to be forbidden", async || {
+        theirs.raw(&probe).await.err().filter(|error| error.is_forbidden())
+    })
+    .await;
+}
+
+/// How often the operator was refused to list or watch Services.
+fn refusals(world: &World) -> usize {
+    let is_refusal = |record: &Record| {
+        record.status == 403 && record.path.contains("/services?") && !record.path.contains("fieldSelector")
+    };
+    world.records().into_iter().filter(is_refusal).count()
 }
 
 /// Whoever changes a CRD ends all watches of its objects, cleanly. The real server forgets their history with that, so that
@@ -399,13 +401,16 @@ async fn more_watches_than_a_connection_takes_starve_no_call() {
 #[tokio::test]
 async fn the_first_watch_goes_on_from_the_version_of_its_list_and_not_of_its_objects() {
     on(&[Kind::Embedded, Kind::Real], async |world| {
+        if streams(world) {
+            return;
+        }
         world.create_web("web", json!({"image": "nginx"})).await;
         let newer = version(&world.create("configmaps", &json!({"metadata": {"name": "newer"}})).await);
         world.start_operator(&[]).await;
         // A real server tells of a watch when it has ended.
         world.stop_operator().await;
         eventually("the watch to be told of", async || {
-            let from = resumed_at(world).first().copied().or_else(|| streams(world).then_some(newer))?;
+            let from = resumed_at(world).first().copied()?;
             assert!(from >= newer, "{from}");
             Some(())
         })
@@ -426,6 +431,7 @@ async fn a_watch_that_the_server_ends_in_time_is_resumed_from_its_last_bookmark(
         let (lists, _) = lists_and_watches(world);
         within(NOTICED, "the watch to end", async || (ended(world)[0] > 0).then_some(())).await;
         world.operator().until_logged(&["request ended", "mywebservers", "Clean"]).await;
+        world.settle().await;
         world.stop_operator().await;
         eventually("the watch to be resumed", async || {
             resumed_at(world).last().filter(|from| **from >= newer).map(drop)
@@ -456,224 +462,4 @@ fn resumed_at(world: &World) -> Vec<u64> {
         from.split('&').next()?.parse().ok()
     };
     watches.map(|record| from(record).expect("a version")).collect()
-}
-
-/// Objects that take three pages, and more bytes than a stream is sent before it is read, 256 KiB.
-const MANY: usize = 250;
-const TEXT_BYTES: usize = 4096;
-
-#[derive(Deserialize)]
-struct ConfigMap {
-    metadata: ObjectMeta,
-}
-
-impl Resource for ConfigMap {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const PLURAL: &'static str = "configmaps";
-    const KIND: &'static str = "ConfigMap";
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-}
-
-/// Lists ConfigMaps and, while the first of them is being taken in and all others wait, changes some and does `deed`. Then
-/// the list must begin anew, bring each object once and leave none that is gone.
-async fn a_list_survives(world: &World, deed: impl AsyncFn(&Proxy)) {
-    let rule = json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]});
-    world.may_be_forbidden.set(true);
-    world.allow_only(&json!([rule])).await;
-    let make = async |name: &str| {
-        let text = "x".repeat(TEXT_BYTES);
-        world.create("configmaps", &json!({"metadata": {"name": name}, "data": {"text": text}})).await;
-    };
-    for number in 0..MANY {
-        make(&format!("map-{number:03}")).await;
-    }
-
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let store = Arc::new(Store::<ConfigMap>::default());
-    let (comes, has_come) = mpsc::channel();
-    let (go_on, may_go_on) = mpsc::channel::<()>();
-    let (log, may_go_on) = (Arc::clone(&heard), Mutex::new(may_go_on));
-    store.listen(move |change| {
-        let (sign, found) = match change {
-            Change::Applied { before: None, after } => ('+', after),
-            Change::Applied { after, .. } => ('~', after),
-            Change::Deleted { last, .. } => ('-', last),
-            Change::Synced => return log.lock().unwrap().push("synced".to_owned()),
-        };
-        let line = format!("{sign}{}", found.metadata().name);
-        log.lock().unwrap().push(line);
-        // Whoever waits for nothing any more has failed, and says so.
-        if comes.send(()).is_ok() {
-            let _ = may_go_on.lock().unwrap().recv();
-        }
-    });
-    let proxy = Proxy::start(&world.url()).await;
-    let client = operators_own(world, &proxy.url());
-    let scope = Scope { namespace: Some(world.namespace.clone()), ..Scope::default() };
-    let (lists, kept) = (world.lists, Arc::clone(&store));
-    let (_stop, stopped) = oneshot::channel::<()>();
-    // For itself, as it stands still in between.
-    thread::spawn(move || {
-        let health = Health::new("configmaps".to_owned());
-        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            tokio::select! {
-                () = watch::watch(client, scope, lists, &kept, &health) => {}
-                _ = stopped => {}
-            }
-        });
-    });
-
-    eventually("the first object", async || has_come.try_recv().ok()).await;
-    for number in [0, 1, MANY - 1] {
-        world.delete(&format!("configmaps/map-{number:03}")).await;
-    }
-    make("map-001").await;
-    make("map-000-late").await;
-    deed(&proxy).await;
-    drop((has_come, go_on));
-    eventually("the list to be complete", async || store.is_synced().then_some(())).await;
-
-    let there = world.get("configmaps").await["items"].as_array().unwrap().clone();
-    let there: Vec<_> = there.iter().map(|object| object["metadata"].clone()).collect();
-    assert_eq!(there.len(), MANY - 1);
-    let kept = store.keys().into_iter().map(|key| store.find(&key).unwrap());
-    let kept = kept.map(|found| (found.metadata().name.to_string(), found.metadata().uid.to_string()));
-    let text = |metadata: &Value, field: &str| metadata[field].as_str().unwrap().to_owned();
-    let expected = there.iter().map(|metadata| (text(metadata, "name"), text(metadata, "uid")));
-    assert_eq!(kept.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
-
-    let heard = heard.lock().unwrap();
-    let count = |line: String| heard.iter().filter(|heard| **heard == line).count();
-    for number in 0..MANY {
-        let name = format!("map-{number:03}");
-        let told = (count(format!("+{name}")), count(format!("-{name}")));
-        // What came first is known to have been there, and what was made anew may be.
-        let expected: &[_] = match number {
-            0 => &[(1, 1)],
-            1 => &[(1, 0), (2, 1)],
-            _ if number == MANY - 1 => &[(0, 0), (1, 1)],
-            _ => &[(1, 0)],
-        };
-        assert!(expected.contains(&told), "{name}: {told:?}");
-    }
-    // And not before it: then the list would not have begun anew.
-    assert_eq!(heard.last().map(String::as_str), Some("synced"));
-}
-
-#[tokio::test]
-async fn a_list_that_is_cut_midway_leaves_no_phantom() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
-        a_list_survives(world, async |proxy| proxy.cut()).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_list_that_expires_between_its_pages_is_had_in_one_piece() {
-    on(&[Kind::Embedded, Kind::RealBefore132], async |world| {
-        if streams(world) {
-            return;
-        }
-        a_list_survives(world, async |_| match &world.server {
-            Server::Embedded(server) => server.fault(Fault::ExpireHistory),
-            Server::Shared(_) | Server::Own(_) => world.plane().compact().await,
-        })
-        .await;
-        let asked = world.records();
-        let place = asked.iter().position(|record| record.status == 410).expect("an expired page");
-        assert!(asked[place].path.contains("continue="), "{:?}", asked[place]);
-        let next = asked[place + 1..].iter().find(|record| !record.path.contains("watch=1")).unwrap();
-        assert!(!next.path.contains("limit=") && !next.path.contains("continue="), "{next:?}");
-    })
-    .await;
-}
-
-/// How many watches at a time.
-const CROWD: usize = 50;
-
-/// The way to a server without a network, where it is noted when somebody asks.
-struct Door {
-    server: ApiServer,
-    arrivals: Mutex<Vec<Instant>>,
-}
-
-impl Door {
-    /// Since the last time.
-    fn arrivals(&self) -> Vec<Instant> {
-        std::mem::take(&mut *self.arrivals.lock().unwrap())
-    }
-}
-
-impl InProcess for Door {
-    fn answer(
-        &self,
-        request: http::Request<Bytes>,
-    ) -> Pin<Box<dyn Future<Output = io::Result<InProcessAnswer>> + Send + '_>> {
-        Box::pin(async {
-            if request.uri().path().ends_with("/services") {
-                self.arrivals.lock().unwrap().push(Instant::now());
-            }
-            let answer = self.server.answer(request.map(Full::new)).await;
-            let answer = answer.map_err(|_| io::Error::from(io::ErrorKind::ConnectionReset))?;
-            Ok(answer.map(|body| BodyExt::boxed_unsync(body.map_err(Into::into))))
-        })
-    }
-
-    fn now(&self) -> SystemTime {
-        self.server.now()
-    }
-}
-
-/// Fifty watches that began together do not end together: each asks for an end of its own, after 5 to 10 minutes, so that ten
-/// seconds see two of them on average. Then all are made to end at once, and the server asks everybody to come back in a
-/// second: nobody comes earlier, and they do not come together. After the n-th refusal a watch waits for that second and
-/// for half to all of 1.6 s × 2ⁿ⁻¹, so that a tenth of a second sees six of them on average, and three after the second
-/// one. (`TIMEOUT_SECS` and `BACKOFF` in src/watch.rs.) A third of them is more than chance brings.
-#[tokio::test(start_paused = true)]
-async fn a_crowd_that_is_refused_together_does_not_come_back_together() {
-    fastrand::seed(17);
-    let options = Options { controllers: false, ..Options::default() };
-    let server = ApiServer::in_process(&options, SystemTime::UNIX_EPOCH);
-    let token = server.token().to_owned();
-    let door = Arc::new(Door { server, arrivals: Mutex::default() });
-    let mut crowd = JoinSet::new();
-    for _ in 0..CROWD {
-        let client = Client::new(Config::in_process(Arc::clone(&door) as _, &token).unwrap()).unwrap();
-        crowd.spawn(async move {
-            let (store, health) = (Store::<Service>::default(), Health::new("services".to_owned()));
-            watch::watch(client, Scope::default(), Lists::Paged, &store, &health).await;
-        });
-    }
-    // The clock jumps as soon as all of them have nothing to do but to wait.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(door.arrivals().len(), 2 * CROWD, "a list and a watch for each");
-    tokio::time::sleep(Duration::from_secs(599)).await;
-    spread(&door.arrivals(), Duration::from_secs(10));
-
-    door.server.fault(plan("too-many-requests,retry-after=1"));
-    door.server.fault(Fault::EndWatches);
-    let ended = Instant::now();
-    // At once; after 1.8 to 2.6 s; after 2.6 to 4.2 s more.
-    tokio::time::sleep(Duration::from_secs(7)).await;
-    let arrivals = door.arrivals();
-    let rounds: Vec<_> = arrivals.chunks(CROWD).collect();
-    assert_eq!(arrivals.len(), 3 * CROWD);
-    assert!(rounds[0][CROWD - 1] == ended, "what ends well is resumed at once");
-    assert!(rounds[1][0] - ended >= Duration::from_millis(1800));
-    assert!(rounds[2][0] - rounds[1][0] >= Duration::from_millis(2600));
-    spread(rounds[1], Duration::from_millis(100));
-    spread(rounds[2], Duration::from_millis(100));
-}
-
-/// No time of this length sees more than a third of them.
-fn spread(arrivals: &[Instant], length: Duration) {
-    let together =
-        |from: &Instant| arrivals.iter().filter(|at| (*from..*from + length).contains(*at)).count();
-    let most = arrivals.iter().map(together).max().unwrap();
-    assert!(most <= CROWD / 3, "{most} of {} within {length:?}", arrivals.len());
 }

@@ -486,6 +486,12 @@ impl World {
         }
     }
 
+    /// A client with the operator's token, for what is in front of this world's server.
+    pub fn operators_client(&self, url: &str) -> Client {
+        let token = fs::read_to_string(self.dir.path().join("token")).unwrap();
+        Client::new(Config::new(url, self.ca_pem().as_bytes(), &token).unwrap()).unwrap()
+    }
+
     /// Whose requests are the operator's.
     pub fn user(&self) -> String {
         self.user.borrow().clone()

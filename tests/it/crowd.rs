@@ -1,0 +1,104 @@
+//! Many watches that are treated alike, in one process and on a clock that jumps: they must not come back together.
+
+use std::{
+    io, mem,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use listwatch::{
+    apiserver::{ApiServer, Fault, Options, Planned},
+    client::{Client, Config, InProcess, InProcessAnswer},
+    resource::{Scope, kinds::Service},
+    store::Store,
+    watch::{self, Health, Lists},
+};
+use tokio::{task::JoinSet, time::Instant};
+
+/// How many watches at a time.
+const CROWD: usize = 50;
+
+/// The way to a server without a network, where it is noted when somebody asks.
+struct Door {
+    server: ApiServer,
+    arrivals: Mutex<Vec<Instant>>,
+}
+
+impl Door {
+    /// Since the last time.
+    fn arrivals(&self) -> Vec<Instant> {
+        mem::take(&mut *self.arrivals.lock().unwrap())
+    }
+}
+
+impl InProcess for Door {
+    fn answer(
+        &self,
+        request: http::Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = io::Result<InProcessAnswer>> + Send + '_>> {
+        Box::pin(async {
+            if request.uri().path().ends_with("/services") {
+                self.arrivals.lock().unwrap().push(Instant::now());
+            }
+            let answer = self.server.answer(request.map(Full::new)).await;
+            let answer = answer.map_err(|_| io::Error::from(io::ErrorKind::ConnectionReset))?;
+            Ok(answer.map(|body| BodyExt::boxed_unsync(body.map_err(Into::into))))
+        })
+    }
+
+    fn now(&self) -> SystemTime {
+        self.server.now()
+    }
+}
+
+/// Fifty watches that began together do not end together: each asks for an end of its own, after 5 to 10 minutes, so that ten
+/// seconds see two of them on average. Then all are made to end at once, and the server asks everybody to come back in a
+/// second: nobody comes earlier, and they do not come together. After the n-th refusal a watch waits for that second and
+/// for half to all of 1.6 s × 2ⁿ⁻¹, so that a tenth of a second sees six of them on average, and three after the second
+/// one. (`TIMEOUT_SECS` and `BACKOFF` in src/watch.rs.) A third of them is more than chance brings.
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_is_refused_together_does_not_come_back_together() {
+    fastrand::seed(17);
+    let options = Options { controllers: false, ..Options::default() };
+    let server = ApiServer::in_process(&options, SystemTime::UNIX_EPOCH);
+    let token = server.token().to_owned();
+    let door = Arc::new(Door { server, arrivals: Mutex::default() });
+    let mut crowd = JoinSet::new();
+    for _ in 0..CROWD {
+        let client = Client::new(Config::in_process(Arc::clone(&door) as _, &token).unwrap()).unwrap();
+        crowd.spawn(async move {
+            let (store, health) = (Store::<Service>::default(), Health::new("services".to_owned()));
+            watch::watch(client, Scope::default(), Lists::Paged, &store, &health).await;
+        });
+    }
+    // The clock jumps as soon as all of them have nothing to do but to wait.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(door.arrivals().len(), 2 * CROWD, "a list and a watch for each");
+    tokio::time::sleep(Duration::from_secs(601)).await;
+    spread(&door.arrivals(), Duration::from_secs(10));
+
+    door.server.fault("too-many-requests,retry-after=1".parse::<Planned>().unwrap());
+    door.server.fault(Fault::EndWatches);
+    let ended = Instant::now();
+    // At once; after 1.8 to 2.6 s; after 2.6 to 4.2 s more.
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    let arrivals = door.arrivals();
+    let rounds: Vec<_> = arrivals.chunks(CROWD).collect();
+    assert_eq!(arrivals.len(), 3 * CROWD);
+    assert!(rounds[0][CROWD - 1] == ended, "what ends well is resumed at once");
+    assert!(rounds[1][0] - ended >= Duration::from_millis(1800));
+    assert!(rounds[2][0] - rounds[1][0] >= Duration::from_millis(2600));
+    spread(rounds[1], Duration::from_millis(100));
+    spread(rounds[2], Duration::from_millis(100));
+}
+
+/// No time of this length sees more than a third of them.
+fn spread(arrivals: &[Instant], length: Duration) {
+    let together =
+        |from: &Instant| arrivals.iter().filter(|at| (*from..*from + length).contains(*at)).count();
+    let most = arrivals.iter().map(together).max().unwrap();
+    assert!(most <= CROWD / 3, "{most} of {} within {length:?}", arrivals.len());
+}
