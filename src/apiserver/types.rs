@@ -43,9 +43,16 @@ pub(super) fn resolved(schema: &Value) -> &Value {
     referred(schema).map_or(schema, |name| definition(name))
 }
 
+/// Most items that a list of a built-in kind may have, or one in anybody's metadata. Validation compares each with each:
+/// with 100,000 containers nobody else would be served for minutes. Those that people write have some dozens.
+const ITEMS_MAX: usize = 1_000;
+
+/// Most items in all lists of an object, of which each may be wrong in several ways. The largest CRDs have some thousands.
+const ITEMS_IN_ALL_MAX: usize = 20_000;
+
 /// Why a value cannot be what it is defined to be. `Err` in the words of Go.
 pub(super) fn check_types(value: &Value, name: &str) -> Result<(), String> {
-    let mut decoder = Decoder { mismatch: None };
+    let mut decoder = Decoder { mismatch: None, items: 0 };
     if !value.is_object() && !value.is_null() {
         return Err(format!("json: cannot unmarshal {} into Go value of type v1.{name}", told(value)));
     }
@@ -57,6 +64,8 @@ pub(super) fn check_types(value: &Value, name: &str) -> Result<(), String> {
 /// quantities) fails at once.
 struct Decoder {
     mismatch: Option<String>,
+    /// In all lists so far.
+    items: usize,
 }
 
 /// The Go struct that a value is in, and the names on the way to it, without indices.
@@ -86,6 +95,19 @@ impl Decoder {
         Ok(())
     }
 
+    fn count(&mut self, items: usize, holder: &Holder) -> Result<(), String> {
+        self.items += items;
+        if items > ITEMS_MAX {
+            return Err(format!("{} has {items} items, {ITEMS_MAX} at most are taken here", holder.path));
+        }
+        if self.items > ITEMS_IN_ALL_MAX {
+            return Err(format!(
+                "its lists have more than {ITEMS_IN_ALL_MAX} items, which are not taken here"
+            ));
+        }
+        Ok(())
+    }
+
     fn value(&mut self, value: &Value, schema: &Value, holder: &Holder) -> Result<(), String> {
         let name = referred(schema);
         let fits = match (name, value) {
@@ -108,6 +130,7 @@ impl Decoder {
                 true
             }
             (None, Value::Array(list)) if schema["type"] == "array" => {
+                self.count(list.len(), holder)?;
                 for value in list {
                     self.value(value, &schema["items"], holder)?;
                 }

@@ -98,12 +98,43 @@ async fn replicas_that_would_be_in_a_text_are_refused() {
 #[tokio::test]
 async fn all_node_ports_are_given_before_there_are_none() {
     let world = World::with(quiet()).await;
-    let ports: Vec<Value> =
-        (1..=2768).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
-    let service = json!({"metadata": {"name": "a"}, "spec": {"type": "NodePort", "ports": ports}});
-    let (status, body) = world.post("/api/v1/namespaces/default/services", service).await;
-    assert_eq!(status, 201, "{body}");
-    let given = body["spec"]["ports"].as_array().into_iter().flatten();
-    let given: BTreeSet<u64> = given.filter_map(|port| port["nodePort"].as_u64()).collect();
+    let mut given = BTreeSet::new();
+    for (name, count) in [("a", 1000), ("b", 1000), ("c", 768)] {
+        let ports: Vec<Value> =
+            (1..=count).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
+        let service = json!({"metadata": {"name": name}, "spec": {"type": "NodePort", "ports": ports}});
+        let (status, body) = world.post("/api/v1/namespaces/default/services", service).await;
+        assert_eq!(status, 201, "{body}");
+        let ports = body["spec"]["ports"].as_array().into_iter().flatten();
+        given.extend(ports.filter_map(|port| port["nodePort"].as_u64()));
+    }
     assert_eq!((given.len(), given.first(), given.last()), (2768, Some(&30_000), Some(&32_767)));
+}
+
+/// Each item was compared with each other one, for minutes, in which nobody else was served.
+#[tokio::test]
+async fn a_list_is_as_long_as_others_can_wait() {
+    let world = World::with(quiet()).await;
+    let mut map = config_map("held", json!({}));
+    let finalizers =
+        |count: usize| (0..count).map(|number| json!(format!("a.b/{number}"))).collect::<Vec<_>>();
+    map["metadata"]["finalizers"] = finalizers(1000).into();
+    assert_eq!(world.post(CONFIG_MAPS, map.clone()).await.0, 201);
+    assert_eq!(world.delete(&format!("{CONFIG_MAPS}/held")).await.0, 200);
+    map["metadata"]["finalizers"] = finalizers(1001).into();
+    let refused = world.post(CONFIG_MAPS, map).await;
+    assert_eq!(refused.0, 400);
+    assert_eq!(
+        refused.1["message"],
+        "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: metadata.finalizers has 1001 items, 1000 at most \
+        are taken here"
+    );
+    let ports = vec![json!({}); 100];
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": vec![json!({"ports": ports}); 1000]}});
+    let refused = world.post(PODS, pod).await;
+    assert_eq!(refused.0, 400);
+    assert_eq!(
+        refused.1["message"],
+        "Pod in version \"v1\" cannot be handled as a Pod: its lists have more than 20000 items, which are not taken here"
+    );
 }
