@@ -7,7 +7,7 @@
 //! Content-Type: application/json
 //! ```
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, header};
@@ -126,7 +126,7 @@ impl Answer {
         if let Some(secs) = self.retry_after_secs {
             headers.insert(header::RETRY_AFTER, secs.into());
         }
-        for warning in self.warnings {
+        for warning in told(self.warnings) {
             // 299 is "miscellaneous persistent warning"; the dash stands for no agent.
             if let Ok(value) = HeaderValue::from_str(&format!("299 - {warning:?}")) {
                 headers.append(header::WARNING, value);
@@ -134,6 +134,31 @@ impl Answer {
         }
         response
     }
+}
+
+/// Letters of all warnings of an answer, beyond which each is cut: apiserver/pkg/endpoints/filters/warning.go.
+const WARNINGS_CHARS_MAX: usize = 4096;
+
+/// Letters of one of them that are left then.
+const CUT_WARNING_CHARS: usize = 256;
+
+/// Each warning once, and no more than a header can hold.
+fn told(mut warnings: Vec<String>) -> Vec<String> {
+    let mut known = HashSet::new();
+    warnings.retain(|warning| known.insert(warning.clone()));
+    if warnings.iter().map(|warning| warning.chars().count()).sum::<usize>() <= WARNINGS_CHARS_MAX {
+        return warnings;
+    }
+    let mut chars = 0;
+    let mut told = Vec::new();
+    for warning in warnings {
+        if chars >= WARNINGS_CHARS_MAX {
+            break;
+        }
+        told.push(warning.chars().take(CUT_WARNING_CHARS).collect::<String>());
+        chars += warning.chars().count().min(CUT_WARNING_CHARS);
+    }
+    told
 }
 
 /// What a text looks like.

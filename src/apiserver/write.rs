@@ -59,6 +59,9 @@ pub(super) enum Part {
 const SERVER_FIELDS: [&str; 6] =
     ["uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"];
 
+/// Of the unknown fields of a built-in kind, those that are told. See sigs.k8s.io/json, `saveStrictError`.
+const UNKNOWN_FIELDS_MAX: usize = 100;
+
 /// Longest name that the server makes of a `generateName`, before its five letters.
 const GENERATED_BASE_MAX: usize = 58;
 
@@ -511,7 +514,10 @@ fn restore_in(after: &mut Value, before: &Value, part: &str, fields: &[&str]) {
 
 /// Drop or refuse what the schema does not know.
 fn prune(kind: &Kind, object: &mut Value, options: &mut Options) -> Result<(), Refusal> {
-    let unknown = prune_object(object, kind.schema());
+    let mut unknown = prune_object(object, kind.schema());
+    if !kind.is_custom() {
+        unknown.truncate(UNKNOWN_FIELDS_MAX);
+    }
     if options.unknown_fields == UnknownFields::Ignore {
         return Ok(());
     }

@@ -201,6 +201,30 @@ async fn a_rule_that_costs_too_much_is_refused_in_the_words_of_the_real_server()
     .await;
 }
 
+/// Each was a header of its own: no client took an answer with a hundred thousand of them.
+#[tokio::test]
+async fn of_what_is_unknown_as_much_is_told_as_by_the_real_server() {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        let unknown = || (0..300).map(|number| (format!("unknown{number:03}"), json!(1)));
+        let mut map = json!({"metadata": {"name": "u"}});
+        map.as_object_mut().unwrap().extend(unknown());
+        let mut web = json!({"apiVersion": "k8sobjects.gsa.com/v2", "kind": "MyWebserver", "metadata": {"name": "u"},
+            "spec": {"image": "nginx"}});
+        web["spec"].as_object_mut().unwrap().extend(unknown());
+        let mut told = Vec::new();
+        for (resource, object) in [("configmaps", map), ("mywebservers", web)] {
+            let path = world.path(resource) + "?dryRun=All";
+            let body = object.to_string().into_bytes();
+            let request = Request::get(path).sends(Method::POST, "application/json", body);
+            let (head, _) = world.client.stream(request).await.unwrap();
+            told.push((resource, head.headers.get_all("warning").iter().count()));
+        }
+        // A built-in kind is decoded, a custom resource is pruned; and all warnings have some 4,096 letters at most.
+        assert_eq!(told, [("configmaps", 100), ("mywebservers", 133)]);
+    })
+    .await;
+}
+
 /// `listwatch apiserver`, in a process whose memory is its own.
 struct Apart {
     running: Running,
