@@ -466,6 +466,31 @@ async fn bookmarks_come_every_minute_and_before_the_end() {
     assert_eq!(seconds, [60, 120, 123]);
 }
 
+/// After 64 changes of others a watch said nothing until the next one, and then a bookmark which passed over its own.
+#[tokio::test(start_paused = true)]
+async fn a_watch_is_told_its_own_however_much_happens_to_others() {
+    let world = World::with(quiet()).await;
+    let now = world.get(CONFIG_MAPS).await.1["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+    let now = now.expect("a version");
+    for number in 0..300 {
+        world.post(CONFIG_MAPS, config_map(&format!("other-{number}"), json!({}))).await;
+    }
+    let (_, own) = world.post(CONFIG_MAPS, config_map("own", json!({"is": "own"}))).await;
+    let query = format!("watch=1&resourceVersion={now}&allowWatchBookmarks=true&timeoutSeconds=30");
+    let mut watch = world.watch(&format!("{CONFIG_MAPS}?labelSelector=is%3Down&{query}")).await;
+    assert_eq!(watch.next().await, "ADDED own");
+    let bookmark = watch.line().await.expect("a bookmark");
+    assert_eq!((&bookmark["type"], version(&bookmark["object"])), (&json!("BOOKMARK"), version(&own)));
+    assert_eq!(watch.next().await, "end");
+
+    // Who has much to read is not told that it has read it.
+    let mut all = world.watch(&format!("{CONFIG_MAPS}?{query}")).await;
+    for number in 0..300 {
+        assert_eq!(all.next().await, format!("ADDED other-{number}"));
+    }
+    assert_eq!([all.next().await, all.next().await, all.next().await], ["ADDED own", "BOOKMARK", "end"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_version_from_the_future_is_awaited_for_three_seconds() {
     let world = World::with(quiet()).await;

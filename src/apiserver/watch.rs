@@ -39,8 +39,8 @@ const TIMEOUT_SECS_MIN: u64 = 1800;
 /// How long a request waits for a version from the future: apiserver/pkg/storage/cacher, `blockTimeout`.
 pub(super) const FUTURE_WAIT: Duration = Duration::from_secs(3);
 
-/// Changes that are encoded ahead of a client that reads them: enough to be quick, few enough to be small.
-const CHANGES_AT_ONCE: usize = 64;
+/// Lines that are encoded ahead of a client that reads them: enough to be quick, few enough to be small.
+const LINES_AT_ONCE: usize = 64;
 
 /// What a watch that is cut sends last.
 const HALF_A_LINE: &[u8] = br#"{"type":"MODIFIED","object":{"apiVersion":"v1","ki"#;
@@ -347,12 +347,17 @@ impl Watch {
                     self.phase = Phase::Ending;
                     return;
                 };
-                let mut changes = changes.take(CHANGES_AT_ONCE).peekable();
+                let mut changes = changes.peekable();
                 if self.course.is_dropped_if_slow() && changes.peek().is_some() {
                     self.phase = Phase::Ending;
                     return;
                 }
-                for change in changes {
+                // What is not selected makes no line, and must not keep those waiting that come after it.
+                while self.lines.len() < LINES_AT_ONCE {
+                    let Some(change) = changes.next() else {
+                        self.told = self.told.max(storage.revision());
+                        break;
+                    };
                     self.told = change.revision;
                     self.tell(change);
                 }
@@ -375,10 +380,9 @@ impl Watch {
         if self.bookmark_at.is_some_and(|at| now >= at) {
             let last = self.deadline.saturating_duration_since(now) <= BOOKMARK_BEFORE_END;
             self.bookmark_at = if last { None } else { Some(next_bookmark(now, self.deadline)) };
-            let revision = self.server.storage().revision();
             self.read_on();
-            if self.phase == Phase::Following && revision > self.start {
-                let bookmark = self.form.bookmark(&self.kind, revision, false, self.columns);
+            if self.phase == Phase::Following && self.told > self.start {
+                let bookmark = self.form.bookmark(&self.kind, self.told, false, self.columns);
                 self.push("BOOKMARK", &bookmark);
             }
         }
@@ -399,7 +403,7 @@ impl Watch {
     }
 
     fn tell_on(&mut self, bookmarks: bool) {
-        for _ in 0..CHANGES_AT_ONCE {
+        for _ in 0..LINES_AT_ONCE {
             let Some(object) = self.state.pop_front() else { break };
             self.push_object("ADDED", &object);
         }
