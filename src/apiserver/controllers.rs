@@ -12,7 +12,7 @@ mod rollout;
 pub(super) use kubelet::HEARTBEAT;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -48,13 +48,14 @@ pub(super) async fn run(server: Arc<Server>, ca_pem: String) {
     let mut controllers = Controllers {
         dirty: BTreeSet::new(),
         later: BTreeSet::new(),
+        due: BTreeMap::new(),
         started: HashMap::new(),
         pod_start: server.pod_start,
         heartbeat: server.heartbeat,
         ca_pem,
     };
     let mut written = server.storage().written();
-    controllers.later.insert((Instant::now() + server.heartbeat, kubelet::node()));
+    controllers.look_again(&kubelet::node(), server.heartbeat);
     loop {
         controllers.mark_changes(&mut server.storage());
         while let Some(place) = controllers.dirty.pop_first() {
@@ -91,6 +92,8 @@ async fn sleep_until(wake: Option<Instant>) {
 struct Controllers {
     dirty: BTreeSet<Place>,
     later: BTreeSet<(Instant, Place)>,
+    /// The one time in `later` at which a place is looked at.
+    due: BTreeMap<Place, Instant>,
     /// When the kubelet first saw a Pod, by uid.
     started: HashMap<String, Instant>,
     pod_start: Duration,
@@ -108,12 +111,22 @@ impl Controllers {
     fn mark_due(&mut self) {
         let now = Instant::now();
         while self.later.first().is_some_and(|(at, _)| *at <= now) {
-            self.dirty.extend(self.later.pop_first().map(|(_, place)| place));
+            let Some((_, place)) = self.later.pop_first() else { return };
+            self.due.remove(&place);
+            self.dirty.insert(place);
         }
     }
 
+    /// The first of several times is enough: whoever looks then says when to look again.
     fn look_again(&mut self, place: &Place, after: Duration) {
-        self.later.insert((Instant::now() + after, place.clone()));
+        let at = Instant::now() + after;
+        match self.due.get(place) {
+            Some(sooner) if *sooner <= at => return,
+            Some(later) => self.later.remove(&(*later, place.clone())),
+            None => false,
+        };
+        self.later.insert((at, place.clone()));
+        self.due.insert(place.clone(), at);
     }
 
     /// Everything that a change may matter to.

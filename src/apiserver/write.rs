@@ -231,6 +231,8 @@ pub(super) fn apply(
     options: &mut Options,
 ) -> Result<(Applied, Arc<Value>), Refusal> {
     apply::check(kind, &applied)?;
+    // Before it is merged, for which its lists may be too long.
+    kind.check_types(&applied).map_err(|why| kind.undecodable(&why))?;
     options.manager.writes(part);
     leave_part(kind, part, &mut applied);
     let (name, now) = (place.name(), storage.clock.time());

@@ -211,7 +211,7 @@ fn share(value: &Value, replicas: i64, round_up: bool) -> i64 {
     }
     let percent = value.as_str().and_then(|text| text.trim_end_matches('%').parse::<i64>().ok()).unwrap_or(0);
     let rest = if round_up { 99 } else { 0 };
-    (replicas * percent + rest) / 100
+    (replicas.saturating_mul(percent).saturating_add(rest) / 100).min(i32::MAX.into())
 }
 
 fn surge(deployment: &Value) -> i64 {

@@ -23,6 +23,34 @@ async fn a_pod_with_thousands_of_years_to_stop_stops() {
     }
 }
 
+/// A product overflowed, and with it went all controllers.
+#[tokio::test]
+async fn a_surge_beyond_all_numbers_stops_nobody() {
+    let world = World::start().await;
+    let mut object = deployment("nginx:1");
+    object["metadata"]["name"] = "vast".into();
+    object["spec"]["strategy"] = json!({"type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": format!("{}%", i64::MAX), "maxUnavailable": "100%"}});
+    // Only what is changed surges.
+    assert_eq!(world.post(DEPLOYMENTS, object).await.0, 201);
+    let item = format!("{DEPLOYMENTS}/vast");
+    for image in ["nginx:1", "nginx:2"] {
+        world
+            .merge(
+                &item,
+                json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": image}]}}}}),
+            )
+            .await;
+        world
+            .until(&item, |_, object| {
+                object["status"]["updatedReplicas"] == 3 && object["status"]["replicas"] == 3
+            })
+            .await;
+    }
+    assert_eq!(world.post(DEPLOYMENTS, deployment("nginx:1")).await.0, 201);
+    world.until(&format!("{DEPLOYMENTS}/web"), |_, object| object["status"]["availableReplicas"] == 3).await;
+}
+
 /// The server made Pods until the memory was full, and answered nobody meanwhile.
 #[tokio::test]
 async fn two_thousand_million_replicas_leave_time_for_others() {
@@ -129,6 +157,14 @@ async fn a_list_is_as_long_as_others_can_wait() {
         "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: metadata.finalizers has 1001 items, 1000 at most \
         are taken here"
     );
+    let ports: Vec<Value> =
+        (0..60_000).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
+    let service =
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": ports}});
+    let services = "/api/v1/namespaces/default/services";
+    assert_eq!(world.post(services, service.clone()).await.0, 400);
+    let applied = format!("{services}/s?fieldManager=me");
+    assert_eq!(world.call(Method::PATCH, &applied, "application/apply-patch+yaml", service).await.0, 400);
     let ports = vec![json!({}); 100];
     let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": vec![json!({"ports": ports}); 1000]}});
     let refused = world.post(PODS, pod).await;
