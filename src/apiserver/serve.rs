@@ -3,9 +3,10 @@
 
 use std::{
     fmt::Display,
+    pin::pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -190,23 +191,35 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
     // One more for each request that is being answered and each open watch.
     let busy = Arc::new(());
     let count = Arc::new(AtomicU64::new(0));
+    let is_admins = Arc::new(AtomicBool::new(false));
     let service = {
-        let (busy, count) = (Arc::clone(&busy), Arc::clone(&count));
-        service_fn(move |request| {
+        let (busy, count, is_admins) = (Arc::clone(&busy), Arc::clone(&count), Arc::clone(&is_admins));
+        service_fn(move |request: http::Request<_>| {
             count.fetch_add(1, Ordering::Relaxed);
+            is_admins.store(request.uri().path() == faults::PATH, Ordering::Relaxed);
             serve(Arc::clone(&server), request, Arc::clone(&busy))
         })
     };
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
-        served = builder.serve_connection(TokioIo::new(stream), service) => {
+        served = &mut connection => {
             if let Err(error) = served {
                 tracing::debug!(%error, "connection ended");
             }
         }
-        _ = restarts.changed() => {}
+        _ = restarts.changed() => {
+            // Who asked for it is told that it is done.
+            if is_admins.load(Ordering::Relaxed) {
+                connection.as_mut().graceful_shutdown();
+                let _ = tokio::time::timeout(GOODBYE_MAX, connection).await;
+            }
+        }
         () = idle(&busy, &count) => tracing::debug!("connection was idle"),
     }
 }
+
+/// For the answer to who asked for a restart.
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
 /// Waits until a connection was idle for [`IDLE_MAX`], which is noticed within twice that.
 async fn idle(busy: &Arc<()>, count: &AtomicU64) {

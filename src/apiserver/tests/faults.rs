@@ -381,3 +381,16 @@ async fn spaces_around_a_key_mean_nothing() {
     let world = world(&["internal-error , path = /pods"]).await;
     assert_eq!(world.get("/api/v1/pods").await.0, 500);
 }
+
+/// The connection that asked was cut with all others, every other time before its answer had left.
+#[tokio::test]
+async fn who_asks_for_a_restart_is_told_that_it_is_done() {
+    let world = World::with(quiet()).await;
+    for _ in 0..20 {
+        // Over HTTP/2, then over HTTP/1.1.
+        let answer = world.request(Method::POST, "/listwatch/faults").body("restart").send().await;
+        assert_eq!(answer.expect("an answer").text().await.expect("a body"), "1 done\n");
+        let (head, body) = answered(&world, "POST /listwatch/faults", "restart").await;
+        assert!(head.starts_with("http/1.1 201") && body == "1 done\n", "{head} {body}");
+    }
+}
