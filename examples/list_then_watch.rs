@@ -4,7 +4,7 @@
 //! kubectl proxy &
 //! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
 //! VERSION=$(curl -s $URL | jq -r .metadata.resourceVersion)
-//! kubectl create configmap example && kubectl delete configmap example
+//! kubectl create configmap example && kubectl delete configmap example      # of a real cluster: ours takes no protobuf
 //! curl -N "$URL?watch=1&resourceVersion=$VERSION&timeoutSeconds=2"
 //! ```
 //!

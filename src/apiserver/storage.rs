@@ -48,7 +48,7 @@ impl fmt::Display for Place {
 
 /// Most bytes of objects that the changes of one collection keep. With 10,000 changes of objects of a few kB, as
 /// operators have them, the count comes first; with objects of etcd's 1.5 MiB this, before the memory is gone. The text of
-/// what was told to watches is as much again.
+/// what was told to watches comes on top: as much again, or six times as much where all of it is `<`.
 pub(super) const HISTORY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// One write: what was there, what is there now.

@@ -123,7 +123,7 @@ async fn run(
             (dir.path().join(KUBECONFIG), Some(dir))
         }
     };
-    match introduce(&manifests, count, &kubeconfig) {
+    match introduce(&server.url(), &manifests, count, &kubeconfig) {
         // `| head -1`: who has read enough may well use the server.
         Ok(()) | Err(Failure::Unheard) => {}
         Err(failure) => return Err(failure),
@@ -134,7 +134,8 @@ async fn run(
 }
 
 /// Says what is there and how it is used.
-fn introduce(manifests: &[PathBuf], count: usize, kubeconfig: &Path) -> Result<(), Failure> {
+fn introduce(url: &str, manifests: &[PathBuf], count: usize, kubeconfig: &Path) -> Result<(), Failure> {
+    say!("An API server is listening at {url}, in this process.");
     if !manifests.is_empty() {
         let from: Vec<_> = manifests.iter().map(|path| path.display().to_string()).collect();
         say!("Objects created from {}: {count}.", from.join(", "));
@@ -150,13 +151,10 @@ fn introduce(manifests: &[PathBuf], count: usize, kubeconfig: &Path) -> Result<(
     Ok(())
 }
 
-/// Starts a server and says where it is.
 pub(super) async fn start(options: Options) -> Result<ApiServer, Failure> {
     let port = options.port;
     let server = ApiServer::start(options).await;
-    let server = server.map_err(|error| Failure::Runtime(format!("--port {port}: {error}")))?;
-    say!("An API server is listening at {}, in this process.", server.url());
-    Ok(server)
+    server.map_err(|error| Failure::Runtime(format!("--port {port}: {error}")))
 }
 
 /// A directory for credentials: only its owner can read it, and it goes with us.

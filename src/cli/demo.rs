@@ -81,7 +81,7 @@ pub(super) fn main(demo: Demo) -> Result<(), Failure> {
 async fn run(exit: bool, port: u16, stop: Stop) -> Result<(), Failure> {
     let options = ServerOptions { port, pod_start: POD_START, ..ServerOptions::default() };
     let server = apiserver::start(options).await?;
-    say!();
+    say!("An API server is listening at {}, in this process.\n", server.url());
     let dir = apiserver::private_dir(|dir| write_credentials(&server, dir))?;
 
     let tour = async {

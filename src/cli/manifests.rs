@@ -140,8 +140,15 @@ pub(super) async fn create(client: &Client, manifests: Vec<Manifest>) -> Result<
         }
         let mut found = served[version].iter();
         let Some(resource) = found.find(|one| one.kind == kind && !one.name.contains('/')) else {
-            return Err(manifest
-                .wrong(format!("{kind} in {version} is not served here; is its CRD among the manifests?")));
+            // Nobody defines a kind of Kubernetes' own groups.
+            let group = version.split('/').next().unwrap_or_default();
+            let is_own = !group.contains('.') || group.ends_with(".k8s.io");
+            let hint = if is_own {
+                "docs/apiserver.md has those that are"
+            } else {
+                "is its CRD among the manifests?"
+            };
+            return Err(manifest.wrong(format!("{kind} in {version} is not served here; {hint}")));
         };
         let mut path = prefix(version);
         if resource.namespaced {

@@ -201,7 +201,7 @@ fn what_cannot_be_is_one_line_that_says_where() {
         (
             &["--manifests", &unknown],
             2,
-            "unknown, document 1 (Job \"b\"): Job in batch/v1 is not served here; is its CRD among the manifests?",
+            "unknown, document 1 (Job \"b\"): Job in batch/v1 is not served here; docs/apiserver.md has those that are",
         ),
         (
             &["--manifests", &twice],
