@@ -21,7 +21,7 @@ use super::{
     encode::{self, AnswerBody, Stream},
     faults,
     form::{Form, Include},
-    kinds::Kind,
+    kinds::{Kind, Kinds},
     patch::{self, Patch},
     read::{List, Version},
     refusal::{Cause, Refusal, RefusalBody, details},
@@ -251,7 +251,11 @@ fn fixed(server: &Server, request: &Request) -> Result<Answer, Refusal> {
         ["openapi", "v2"] if request.accepts("proto-openapi.spec.v2") => return Ok(Answer::text(200, "")),
         _ => None,
     };
-    found.map(|value| Answer::json(200, value)).ok_or_else(Refusal::no_such_path)
+    found.map(|value| Answer::json(200, value)).ok_or_else(|| match parts[..] {
+        ["api", _] => nowhere(kinds, ""),
+        ["apis", group, _] => nowhere(kinds, group),
+        _ => Refusal::no_such_path(),
+    })
 }
 
 /// We are healthy if we can answer, and list our checks to who asks for them.
@@ -509,10 +513,13 @@ fn find_kind(storage: &Storage, path: &Path) -> Result<Arc<Kind>, Refusal> {
     if ["authorization.k8s.io", "authentication.k8s.io"].contains(&path.group.as_str()) {
         return Err(Refusal::not_served(&super::kinds::resource_name(&path.plural, &path.group)));
     }
-    // A built-in group answers for itself; what is under no group, or under one of CRDs, leads nowhere.
-    let built_in =
-        storage.kinds.in_group(&path.group).any(|kind| !kind.is_custom() && kind.version == path.version);
-    Err(if built_in { Refusal::no_such_resource() } else { Refusal::no_such_path() })
+    Err(nowhere(&storage.kinds, &path.group))
+}
+
+/// A built-in group answers for itself; what is under no group, or under one of CRDs, leads nowhere.
+fn nowhere(kinds: &Kinds, group: &str) -> Refusal {
+    let built_in = kinds.in_group(group).any(|kind| !kind.is_custom());
+    if built_in { Refusal::no_such_resource() } else { Refusal::no_such_path() }
 }
 
 /// A version that is not reached yet is awaited, for a while.
