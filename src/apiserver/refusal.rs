@@ -116,6 +116,11 @@ impl Cause {
         Cause::invalid("<nil>", &Value::Null, text)
     }
 
+    /// Of its text.
+    pub(super) fn bytes(&self) -> usize {
+        self.field.len() + self.message.len()
+    }
+
     fn new(reason: &'static str, field: impl Into<String>, message: String) -> Cause {
         Cause { reason, message, field: field.into() }
     }

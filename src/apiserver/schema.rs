@@ -8,7 +8,10 @@
 //! Three passes over an object, in this order: unknown fields are pruned, missing ones get their defaults, then it is
 //! validated, by the crate `jsonschema` for the schema and by the crate `cel` for `x-kubernetes-validations`.
 
-use std::fmt::{self, Write as _};
+use std::{
+    fmt::{self, Write as _},
+    ops::ControlFlow,
+};
 
 use jsonschema::{PatternOptions, ValidationError, error::ValidationErrorKind};
 use serde_json::{Map, Value, json};
@@ -25,7 +28,20 @@ use super::{
 pub(super) struct Schema {
     source: Value,
     validator: jsonschema::Validator,
+    errors: Errors,
     rules: Vec<Rules>,
+}
+
+/// What `jsonschema` makes when an object is wrong: all errors there are, before we see the first, each with its path and
+/// some text of the schema.
+#[derive(Debug)]
+struct Errors {
+    /// Of one value, at most.
+    number: usize,
+    /// Of the longest text in the schema.
+    bytes: usize,
+    /// Those of each alternative are made too, even where the first error is asked for alone.
+    has_alternatives: bool,
 }
 
 /// The `x-kubernetes-validations` of one place in the schema.
@@ -45,6 +61,52 @@ struct Rule {
     message: Option<String>,
     message_expression: Option<Counted>,
     reason: Option<String>,
+}
+
+/// Where a value is. Text is made of it when something is told, and not before: with a key of a megabyte it would be a
+/// megabyte for each item.
+#[derive(Clone, Copy)]
+enum Path<'a> {
+    Root,
+    /// `spec.size`
+    Field(&'a Path<'a>, &'a str),
+    /// `labels[app]`
+    Key(&'a Path<'a>, &'a str),
+    /// `ports[0]`
+    Index(&'a Path<'a>, usize),
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Path::Root => Ok(()),
+            Path::Field(Path::Root, name) => write!(f, "{name}"),
+            Path::Field(parent, name) => write!(f, "{parent}.{name}"),
+            Path::Key(parent, name) => write!(f, "{parent}[{name}]"),
+            Path::Index(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+/// What is told to be wrong with one object.
+struct Told<'a> {
+    causes: &'a mut Vec<Cause>,
+    /// Of ours. There may be others.
+    number: usize,
+    bytes: usize,
+}
+
+impl Told<'_> {
+    /// Breaks when that was enough.
+    fn tell(&mut self, cause: Cause) -> ControlFlow<()> {
+        self.number += 1;
+        self.bytes += cause.bytes();
+        self.causes.push(cause);
+        if self.number >= CAUSES_MAX || self.bytes >= TOLD_BYTES_MAX {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 /// What cannot be compiled of a schema: `.properties[spec].pattern`.
@@ -92,7 +154,7 @@ impl Schema {
             .map_err(|error| Wrong::new(&error))?;
         let mut rules = Vec::new();
         on_large_stack(|| collect_rules(source, "", &mut Vec::new(), &mut rules))?;
-        Ok(Schema { source: source.clone(), validator, rules })
+        Ok(Schema { source: source.clone(), validator, errors: Errors::of(&standard), rules })
     }
 
     /// As the CRD has it, for OpenAPI.
@@ -113,39 +175,127 @@ impl Schema {
 
     /// What is wrong with an object, beside what was found already.
     pub(super) fn validate(&self, object: &Value, before: Option<&Value>, causes: &mut Vec<Cause>) {
-        causes.extend(self.validator.iter_errors(object).flat_map(as_causes).take(CAUSES_MAX));
-        let mut twice = Vec::new();
-        find_twice(before.unwrap_or(&Value::Null), &self.source, "", &mut twice);
+        // Broken off or not, something was told or nothing is wrong.
+        let _ = self.tell(object, before, &mut Told { causes, number: 0, bytes: 0 });
+    }
+
+    fn tell(&self, object: &Value, before: Option<&Value>, told: &mut Told<'_>) -> ControlFlow<()> {
+        self.tell_errors(object, told)?;
+        let mut ends = |_: &Path<'_>, _: &Value| ControlFlow::Break(());
         // What was wrong already may stay so.
-        if twice.is_empty() {
-            find_twice(object, &self.source, "", causes);
+        if find_twice(before.unwrap_or(&Value::Null), &self.source, &Path::Root, &mut ends).is_continue() {
+            let mut tell =
+                |path: &Path<'_>, value: &Value| told.tell(Cause::duplicate(path.to_string(), value));
+            find_twice(object, &self.source, &Path::Root, &mut tell)?;
         }
         if self.rules.is_empty() {
-            return;
+            return ControlFlow::Continue(());
         }
         // Rules are only tried on objects of the right shape.
-        if causes.iter().any(Cause::blocks_rules) {
-            causes.push(Cause::rules_not_checked());
-            return;
+        if told.causes.iter().any(Cause::blocks_rules) {
+            return told.tell(Cause::rules_not_checked());
         }
         let mut check = || {
             let budget = Budget::new();
-            self.rules.iter().try_for_each(|rules| {
-                rules.check(object, before, &rules.path, String::new(), &budget, causes)
-            })
+            self.rules
+                .iter()
+                .try_for_each(|rules| rules.check(object, before, &rules.path, &Path::Root, &budget, told))
         };
         let depth = self.rules.iter().flat_map(|rules| &rules.rules).map(Rule::depth).max();
-        let checked = match depth {
+        match depth {
             Some(..=DEPTH_MAX) | None => check(),
             Some(_) => on_large_stack(check),
-        };
-        causes.extend(checked.err());
+        }
+    }
+
+    fn tell_errors(&self, object: &Value, told: &mut Told<'_>) -> ControlFlow<()> {
+        if self.validator.is_valid(object) {
+            return ControlFlow::Continue(());
+        }
+        if self.errors.bytes_max(object) <= ERRORS_BYTES_MAX {
+            return self.validator.iter_errors(object).try_for_each(|error| told.tell(as_cause(&error)));
+        }
+        if self.errors.has_alternatives {
+            let text = "in body is too large for what is wrong with it to be told";
+            return told.tell(Cause::wrong_type("", &json_type(object).into(), text));
+        }
+        self.validator
+            .validate(object)
+            .err()
+            .map_or(ControlFlow::Continue(()), |error| told.tell(as_cause(&error)))
     }
 }
 
 /// What is told to be wrong with one object. The real server was seen to take 14 seconds for so many, and to time out over
 /// four times as many.
 const CAUSES_MAX: usize = 5_000;
+
+/// Text of all that is told of one object, but for the last of it. Each cause has its path twice, and the answer each cause.
+const TOLD_BYTES_MAX: usize = 1024 * 1024;
+
+/// Most that the errors of `jsonschema` may take together. Of an object whose errors could take more, the first is told: one
+/// with a million values, or with a long key around many.
+const ERRORS_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// One error, without its text.
+const ERROR_BYTES: usize = 250;
+
+/// An index or the like in a path.
+const STEP_BYTES: usize = 8;
+
+impl Errors {
+    fn of(standard: &Value) -> Errors {
+        let mut errors = Errors { number: 0, bytes: 0, has_alternatives: false };
+        errors.number = errors.look_at(standard);
+        errors
+    }
+
+    /// How many schemas look at the same value, at most.
+    fn look_at(&mut self, schema: &Value) -> usize {
+        let (mut number, mut below) = (1, 0);
+        for (word, value) in schema.as_object().into_iter().flatten() {
+            self.has_alternatives |= word == "anyOf" || word == "oneOf";
+            match word.as_str() {
+                "properties" => {
+                    let each = value.as_object().into_iter().flatten();
+                    below = each.map(|(_, schema)| self.look_at(schema)).fold(below, usize::max);
+                }
+                "items" | "additionalProperties" => below = below.max(self.look_at(value)),
+                "not" => number += self.look_at(value),
+                "allOf" | "anyOf" | "oneOf" => {
+                    let each = value.as_array().into_iter().flatten();
+                    number += each.map(|schema| self.look_at(schema)).sum::<usize>();
+                }
+                // The library shares the options of an enum.
+                "enum" => {}
+                _ => self.bytes = self.bytes.max(longest_text(value)),
+            }
+        }
+        number.max(number - 1 + below)
+    }
+
+    /// What the errors take if all is wrong.
+    fn bytes_max(&self, object: &Value) -> usize {
+        self.number.saturating_mul(text_bytes(object, ERROR_BYTES + self.bytes))
+    }
+}
+
+fn longest_text(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(longest_text).max().unwrap_or(0),
+        Value::Object(_) | Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
+}
+
+/// Of a text for each value of an object, if one takes so much here.
+fn text_bytes(value: &Value, here: usize) -> usize {
+    here + match value {
+        Value::Array(items) => items.iter().map(|item| text_bytes(item, here + STEP_BYTES)).sum(),
+        Value::Object(map) => map.iter().map(|(name, value)| text_bytes(value, here + 1 + name.len())).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0_usize,
+    }
+}
 
 /// See apiextensions-apiserver, `supportedVersionedFormats`.
 const FORMATS: [&str; 6] = ["date-time", "email", "hostname", "ipv4", "ipv6", "uri"];
@@ -189,7 +339,7 @@ fn as_json_schema(schema: &Value) -> Value {
 }
 
 /// One error of `jsonschema` in the words of kube-openapi.
-fn as_causes(error: ValidationError<'_>) -> Vec<Cause> {
+fn as_cause(error: &ValidationError<'_>) -> Cause {
     let field = field_path(error.instance_path().as_str());
     let value = error.instance();
     let says = |text: String| format!("{} in body {text}", if field.is_empty() { "body" } else { &field });
@@ -200,7 +350,7 @@ fn as_causes(error: ValidationError<'_>) -> Vec<Cause> {
         let unit = if what.is_empty() { "items" } else { what };
         Cause::too_many(field.clone(), length, &format!("must have at most {limit} {unit}"))
     };
-    let cause = match error.kind() {
+    match error.kind() {
         ValidationErrorKind::Type { kind } => {
             let wanted = match kind {
                 jsonschema::error::TypeKind::Single(one) => one.to_string(),
@@ -259,8 +409,7 @@ fn as_causes(error: ValidationError<'_>) -> Vec<Cause> {
         ValidationErrorKind::Not { .. } => invalid("must not validate the schema (not)".to_owned()),
         // The library's enum is open, and its keywords beyond OpenAPI v3 were filtered out above.
         _ => Cause::invalid(field.clone(), value, &error.to_string()),
-    };
-    vec![cause]
+    }
 }
 
 fn json_type(value: &Value) -> &'static str {
@@ -296,50 +445,54 @@ fn preserves_unknown(schema: &Value) -> bool {
     schema["x-kubernetes-preserve-unknown-fields"] == true
 }
 
-/// Drop what a schema does not name, and say what it was: `spec.ports[0].bogus`.
+/// Drop what a schema does not name, and say what it was: `spec.ports[0].bogus`. All of it goes, the first
+/// [`TOLD_BYTES_MAX`] are told.
 pub(super) fn prune_object(object: &mut Value, schema: &Value) -> Vec<String> {
-    let mut pruned = Vec::new();
-    prune(object, schema, &mut Vec::new(), &mut pruned);
-    pruned
+    let mut pruned = Pruned { fields: Vec::new(), bytes: 0 };
+    prune(object, schema, &Path::Root, &mut pruned);
+    pruned.fields
 }
 
-fn prune(value: &mut Value, schema: &Value, path: &mut Vec<String>, pruned: &mut Vec<String>) {
+struct Pruned {
+    fields: Vec<String>,
+    bytes: usize,
+}
+
+impl Pruned {
+    fn tell(&mut self, path: &Path<'_>) {
+        if self.bytes < TOLD_BYTES_MAX {
+            let field = path.to_string();
+            self.bytes += field.len();
+            self.fields.push(field);
+        }
+    }
+}
+
+fn prune(value: &mut Value, schema: &Value, path: &Path<'_>, pruned: &mut Pruned) {
     let schema = types::resolved(schema);
     // apiVersion, kind and metadata belong to every object, whether the schema names them or not.
-    let whole_object = path.is_empty() || schema["x-kubernetes-embedded-resource"] == true;
+    let whole_object = matches!(path, Path::Root) || schema["x-kubernetes-embedded-resource"] == true;
     match value {
-        Value::Object(map) => {
-            let mut unknown = Vec::new();
-            for (name, value) in map.iter_mut() {
-                let known = match name.as_str() {
-                    "apiVersion" | "kind" if whole_object => continue,
-                    "metadata" if whole_object => types::definition(types::OBJECT_META),
-                    name => &schema["properties"][name],
-                };
-                path.push(name.clone());
-                if known.is_object() {
-                    prune(value, known, path, pruned);
-                } else if schema["additionalProperties"].is_object() {
-                    prune(value, &schema["additionalProperties"], path, pruned);
-                } else if schema["additionalProperties"] != true && !preserves_unknown(schema) {
-                    pruned.push(path.join("."));
-                    unknown.push(name.clone());
-                }
-                path.pop();
+        Value::Object(map) => map.retain(|name, value| {
+            let known = match name.as_str() {
+                "apiVersion" | "kind" if whole_object => return true,
+                "metadata" if whole_object => types::definition(types::OBJECT_META),
+                name => &schema["properties"][name],
+            };
+            let path = Path::Field(path, name);
+            if known.is_object() {
+                prune(value, known, &path, pruned);
+            } else if schema["additionalProperties"].is_object() {
+                prune(value, &schema["additionalProperties"], &path, pruned);
+            } else if schema["additionalProperties"] != true && !preserves_unknown(schema) {
+                pruned.tell(&path);
+                return false;
             }
-            for name in unknown {
-                map.remove(&name);
-            }
-        }
+            true
+        }),
         Value::Array(list) => {
             for (index, value) in list.iter_mut().enumerate() {
-                let Some(last) = path.last_mut() else { continue };
-                let plain = last.clone();
-                last.push_str(&format!("[{index}]"));
-                prune(value, &schema["items"], path, pruned);
-                if let Some(last) = path.last_mut() {
-                    *last = plain;
-                }
+                prune(value, &schema["items"], &Path::Index(path, index), pruned);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
@@ -369,15 +522,19 @@ fn make_whole(value: &mut Value) {
     }
 }
 
-/// What stands twice in a list that is a set, or a map by some of its items' fields.
-fn find_twice(value: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+/// Where something stands that stands twice in a list that is a set, or a map by some of its items' fields.
+fn find_twice(
+    value: &Value,
+    schema: &Value,
+    path: &Path<'_>,
+    tell: &mut impl FnMut(&Path<'_>, &Value) -> ControlFlow<()>,
+) -> ControlFlow<()> {
     match value {
         Value::Object(map) => {
             for (name, value) in map {
                 let known = &schema["properties"][name];
                 let schema = if known.is_null() { &schema["additionalProperties"] } else { known };
-                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                find_twice(value, schema, &path, causes);
+                find_twice(value, schema, &Path::Field(path, name), tell)?;
             }
         }
         Value::Array(list) => {
@@ -395,14 +552,15 @@ fn find_twice(value: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause>
             };
             let texts: Vec<String> = identities.iter().map(Value::to_string).collect();
             for index in twins(&texts) {
-                causes.push(Cause::duplicate(format!("{path}[{index}]"), &identities[index]));
+                tell(&Path::Index(path, index), &identities[index])?;
             }
             for (index, item) in list.iter().enumerate() {
-                find_twice(item, &schema["items"], &format!("{path}[{index}]"), causes);
+                find_twice(item, &schema["items"], &Path::Index(path, index), tell)?;
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
+    ControlFlow::Continue(())
 }
 
 fn set_defaults(value: &mut Value, schema: &Value) {
@@ -521,47 +679,46 @@ impl Rules {
         &self,
         value: &Value,
         old: Option<&Value>,
-        path: &[String],
-        field: String,
+        below: &[String],
+        path: &Path<'_>,
         budget: &Budget,
-        causes: &mut Vec<Cause>,
-    ) -> Result<(), Cause> {
-        let Some((step, rest)) = path.split_first() else {
-            return self.check_here(value, old, &field, budget, causes);
+        told: &mut Told<'_>,
+    ) -> ControlFlow<()> {
+        let Some((step, below)) = below.split_first() else {
+            return self.check_here(value, old, path, budget, told);
         };
         match step.as_str() {
             "[]" => {
                 // Items of a list have no identity across versions here, so transition rules see no old item.
                 for (index, item) in value.as_array().into_iter().flatten().enumerate() {
-                    self.check(item, None, rest, format!("{field}[{index}]"), budget, causes)?;
+                    self.check(item, None, below, &Path::Index(path, index), budget, told)?;
                 }
             }
             "{}" => {
                 for (name, item) in value.as_object().into_iter().flatten() {
                     let old = old.and_then(|old| old.get(name));
-                    self.check(item, old, rest, format!("{field}[{name}]"), budget, causes)?;
+                    self.check(item, old, below, &Path::Key(path, name), budget, told)?;
                 }
             }
             name => {
-                let Some(inner) = value.get(name) else { return Ok(()) };
+                let Some(inner) = value.get(name) else { return ControlFlow::Continue(()) };
                 let old = old.and_then(|old| old.get(name));
-                let field = if field.is_empty() { name.to_owned() } else { format!("{field}.{name}") };
-                self.check(inner, old, rest, field, budget, causes)?;
+                self.check(inner, old, below, &Path::Field(path, name), budget, told)?;
             }
         }
-        Ok(())
+        ControlFlow::Continue(())
     }
 
     fn check_here(
         &self,
         value: &Value,
         old: Option<&Value>,
-        field: &str,
+        path: &Path<'_>,
         budget: &Budget,
-        causes: &mut Vec<Cause>,
-    ) -> Result<(), Cause> {
+        told: &mut Told<'_>,
+    ) -> ControlFlow<()> {
         if value.is_null() {
-            return Ok(());
+            return ControlFlow::Continue(());
         }
         let mut context = budget.context();
         for (name, value) in [("self", Some(value)), ("oldSelf", old)] {
@@ -571,9 +728,14 @@ impl Rules {
             }
         }
         for rule in self.rules.iter().filter(|rule| old.is_some() || !rule.needs_old) {
-            causes.extend(rule.check(&context, value, field, budget)?);
+            if let Some(cause) = rule.check(&context, value, path, budget) {
+                told.tell(cause)?;
+            }
+            if budget.is_spent() {
+                return ControlFlow::Break(());
+            }
         }
-        Ok(())
+        ControlFlow::Continue(())
     }
 }
 
@@ -587,24 +749,24 @@ impl Rule {
         &self,
         context: &cel::Context<'_, '_>,
         value: &Value,
-        field: &str,
+        path: &Path<'_>,
         budget: &Budget,
-    ) -> Result<Option<Cause>, Cause> {
+    ) -> Option<Cause> {
         let result = self.program.run(context);
-        let fails = |text: String| Cause::invalid(field, &json_type(value).into(), &text);
+        let fails = |text: String| Cause::invalid(path.to_string(), &json_type(value).into(), &text);
         if budget.is_spent() {
-            return Err(fails(format!(
+            return Some(fails(format!(
                 "'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to \
                 call cost exceeds limit for rule: {}",
                 self.rule
             )));
         }
         match result {
-            Ok(cel::Value::Bool(true)) => return Ok(None),
+            Ok(cel::Value::Bool(true)) => return None,
             Ok(_) => {}
             // A rule that uses a function that the library lacks is refused, not passed over.
             Err(error) => {
-                return Ok(Some(fails(format!("{} evaluating rule: {}", Short::of(&error), self.rule))));
+                return Some(fails(format!("{} evaluating rule: {}", Short::of(&error), self.rule)));
             }
         }
         let computed = self.message_expression.as_ref().and_then(|program| match program.run(context) {
@@ -613,13 +775,14 @@ impl Rule {
         });
         let message = computed.or_else(|| self.message.clone());
         let message = message.unwrap_or_else(|| format!("failed rule: {}", self.rule));
-        Ok(Some(match self.reason.as_deref() {
+        let field = path.to_string();
+        Some(match self.reason.as_deref() {
             Some("FieldValueForbidden") => Cause::forbidden(field, &message),
             Some("FieldValueRequired") => Cause::required(field, &message),
             Some("FieldValueDuplicate") => Cause::duplicate(field, value),
             // FieldValueInvalid, the default.
             Some(_) | None => Cause::rule_failed(field, value, &message),
-        }))
+        })
     }
 }
 
@@ -713,15 +876,53 @@ mod tests {
         causes.iter().map(|cause| cause.to_string()).collect()
     }
 
-    /// Half a gigabyte was answered to three megabytes.
+    /// Half a gigabyte was answered to three megabytes, and to 35 kilobytes with a long key in them.
     #[test]
     fn not_everything_that_is_wrong_is_told() {
-        let source =
-            json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "integer"}}}});
+        let told = |schema: Value, object: Value| {
+            let source = json!({"type": "object", "additionalProperties": schema});
+            let mut causes = Vec::new();
+            Schema::compile(&source).expect("a good schema").validate(&object, None, &mut causes);
+            (causes.len(), causes.iter().map(Cause::bytes).sum::<usize>())
+        };
+        let integers = || json!({"type": "array", "items": {"type": "integer"}});
+        let set = || json!({"type": "array", "x-kubernetes-list-type": "set"});
+        let rules = || json!({"type": "array", "items": {"type": "integer", "x-kubernetes-validations": [{"rule": "false"}]}});
+        for (schema, count) in [(integers(), CAUSES_MAX + 1), (set(), 100_000), (rules(), CAUSES_MAX + 1)] {
+            let item = if schema == rules() { json!(1) } else { json!("x") };
+            let (number, bytes) = told(schema, json!({"l": vec![item; count]}));
+            assert!(number == CAUSES_MAX && bytes < TOLD_BYTES_MAX, "{number} {bytes}");
+        }
+        let long = "k".repeat(20_000);
+        for (schema, item) in [(integers(), json!("")), (set(), json!("")), (rules(), json!(1))] {
+            let (number, bytes) = told(schema, json!({&long: vec![item; CAUSES_MAX]}));
+            assert!(number > 10 && bytes < TOLD_BYTES_MAX + 100_000, "{number} {bytes}");
+        }
+        // These would take gigabytes before the first is told.
+        let longer = "k".repeat(1_000_000);
+        for schema in [integers(), json!({"type": "array", "items": {"anyOf": [{"type": "integer"}]}})] {
+            assert_eq!(told(schema, json!({&longer: vec![""; CAUSES_MAX]})).0, 1);
+        }
+        let required = json!({"type": "array", "items": {"type": "object", "required": [longer]}});
+        assert_eq!(told(required, json!({"l": vec![json!({}); CAUSES_MAX]})).0, 1);
+    }
+
+    /// A key of a megabyte was written for each item of its list, though nothing was wrong, and 150 gigabytes of them were told.
+    #[test]
+    fn long_keys_are_written_only_when_they_are_told() {
+        let objects =
+            json!({"type": "array", "items": {"type": "object", "properties": {"a": {"type": "integer"}}}});
+        let source = json!({"type": "object", "additionalProperties": objects});
+        let schema = Schema::compile(&source).expect("a good schema");
+        let long = "k".repeat(1_500_000);
+        let mut object = json!({&long: (0..100_000).map(|_| json!({"a": 1})).collect::<Vec<_>>()});
+        assert_eq!(schema.prune(&mut object), [""; 0]);
         let mut causes = Vec::new();
-        let object = json!({"l": vec!["x"; CAUSES_MAX + 1]});
-        Schema::compile(&source).expect("a good schema").validate(&object, None, &mut causes);
-        assert_eq!(causes.len(), CAUSES_MAX);
+        schema.validate(&object, None, &mut causes);
+        assert_eq!(causes, []);
+        let mut object = json!({&long: (0..100_000).map(|_| json!({"b": 1})).collect::<Vec<_>>()});
+        assert_eq!(schema.prune(&mut object), [format!("{long}[0].b")]);
+        assert_eq!(object[&long][99_999], json!({}));
     }
 
     /// Nobody else was served for as long as that took.
