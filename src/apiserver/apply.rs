@@ -258,8 +258,11 @@ fn blank(kind: &Kind) -> Value {
     let mut blank = json!({"metadata": {}});
     if let Rules::BuiltIn(_) = kind.rules {
         let spec = match kind.kind.as_str() {
-            "Deployment" | "ReplicaSet" => {
+            "Deployment" => {
                 json!({"selector": null, "strategy": {}, "template": {"metadata": {}, "spec": {"containers": null}}})
+            }
+            "ReplicaSet" => {
+                json!({"selector": null, "template": {"metadata": {}, "spec": {"containers": null}}})
             }
             "Pod" => json!({"containers": null, "serviceAccountName": "default", "serviceAccount": "default",
                 "preemptionPolicy": "PreemptLowerPriority", "priority": 0}),
