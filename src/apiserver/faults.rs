@@ -248,7 +248,7 @@ const NAMED: [Named; 25] = named! {
     "expire-watches" "" "watches end with an ERROR event, 410 Expired" |_| Ok(Fault::ExpireWatches);
     "gone-watches" "" "the same with the reason Gone, as before 1.18" |_| Ok(Fault::GoneWatches);
     "stall-watches" "" "watches send nothing more and do not end" |_| Ok(Fault::StallWatches);
-    "drop-slow-watches" "" "watches end instead of sending their next event" |_| Ok(Fault::DropSlowWatches);
+    "drop-slow-watches" "" "new watches end instead of sending their next event" |_| Ok(Fault::DropSlowWatches);
     "no-bookmarks" "" "new watches have no bookmarks" |_| Ok(Fault::NoBookmarks);
     "no-streaming-lists" "" "sendInitialEvents is refused with 422, as before 1.32" |_| Ok(Fault::NoStreamingLists);
     "ignore-streaming-lists" "" "sendInitialEvents means nothing, as before 1.27" |_| Ok(Fault::IgnoreStreamingLists);

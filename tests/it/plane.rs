@@ -8,10 +8,9 @@
 //! time. Each process has a watchdog that ends it when this process ends, however that happens.
 
 use std::{
-    cell::RefCell,
     env,
     fs::{self, File},
-    io::{Read, Seek, SeekFrom, Write},
+    io::{Read, Seek, SeekFrom},
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
@@ -61,25 +60,27 @@ pub enum Http {
 
 /// A process that ends with this one.
 struct Process {
+    /// Where its number is.
+    pid: PathBuf,
     watchdog: Child,
     stdin: Option<ChildStdin>,
 }
 
 impl Process {
-    /// The shell waits for the end of its input, which comes when this process closes it, or ends; a line says that the
-    /// program ends by itself.
+    /// The shell waits for the end of its input, which comes when this process closes it, or ends.
     fn spawn(dir: &Path, program: &Path, args: &[String]) -> Process {
         let name = program.file_name().unwrap().to_string_lossy();
         let log = File::options().append(true).create(true).open(dir.join(format!("{name}.log"))).unwrap();
-        let script = r#""$@" </dev/null & child=$!; echo $child >"$PID"; read -r line; [ "$line" ] || kill -9 $child; wait $child; $CLEAN_UP"#;
+        let script = r#""$@" </dev/null & child=$!; echo $child >"$PID"; read -r _; kill -9 $child; wait $child; $CLEAN_UP"#;
         // Nobody drops the plane that all share, so its files go with the process that all the others need.
         let clean_up = if name == "etcd" { format!("rm -rf {}", dir.display()) } else { String::new() };
+        let pid = dir.join(format!("{name}.pid"));
         let mut watchdog = Command::new("sh")
             .args(["-c", script, "watchdog"])
             .arg(program)
             .args(args)
             .env("CLEAN_UP", clean_up)
-            .env("PID", dir.join(format!("{name}.pid")))
+            .env("PID", &pid)
             .current_dir(dir)
             .stdin(Stdio::piped())
             .stdout(log.try_clone().unwrap())
@@ -87,14 +88,17 @@ impl Process {
             .spawn()
             .unwrap();
         let stdin = watchdog.stdin.take();
-        Process { watchdog, stdin }
+        Process { pid, watchdog, stdin }
     }
 
-    /// Waits until it has ended by itself.
-    async fn ended(mut self) {
-        self.stdin.take().unwrap().write_all(b"ends\n").unwrap();
-        let process = RefCell::new(self);
-        eventually("a process to end", async || process.borrow_mut().watchdog.try_wait().unwrap()).await;
+    /// Waits until it has ended by itself. One that does not is killed all the same, as this is dropped: the watchdog
+    /// once was told beforehand that it need not, and a kube-apiserver that ignored SIGTERM was then waited for without end.
+    async fn ended(self) {
+        let pid = fs::read_to_string(&self.pid).unwrap();
+        let stat = format!("/proc/{}/stat", pid.trim());
+        // A zombie stays for the shell, which reads and does not wait for it yet.
+        let has_ended = || fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
+        eventually("a process to end", async || has_ended().then_some(())).await;
     }
 }
 

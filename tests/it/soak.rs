@@ -4,12 +4,12 @@
 
 use std::{fs, path::Path, rc::Rc};
 
-use listwatch::apiserver::Fault;
+use listwatch::apiserver::{ApiServer, Fault};
 use serde_json::json;
 
 use crate::{
     hands::{eventually, within},
-    network::{NOTICED, ended},
+    network::{NOTICED, WATCHED, ended},
     outage::in_both,
     plane::{Http, Plane},
     proxy::Proxy,
@@ -69,7 +69,24 @@ async fn go_round(world: &World, round: usize) {
     if round == 0 {
         server.fault(Fault::ExpireHistory);
     }
+    let before = WATCHED.map(|resource| opened(server, resource));
     server.fault(if round.is_multiple_of(2) { Fault::EndWatches } else { Fault::CutWatches });
+    // Or what is counted next depended on which of them were open again.
+    eventually("all watches to be open again", async || {
+        let now = WATCHED.map(|resource| opened(server, resource));
+        (0..3).all(|watch| now[watch] > before[watch]).then_some(())
+    })
+    .await;
+}
+
+/// How often one was opened.
+fn opened(server: &ApiServer, resource: &str) -> usize {
+    let place = format!("/{resource}");
+    let requests = server.requests();
+    requests
+        .iter()
+        .filter(|request| request.path.ends_with(&place) && request.query.contains("watch="))
+        .count()
 }
 
 /// Real time, with a real server. In no simulation is there memory that the allocator does not give back, or TLS.
