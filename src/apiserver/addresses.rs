@@ -1,6 +1,9 @@
 //! What a Service is given by the server: an address, and ports of the nodes. It may also choose what no other has.
 
-use std::{collections::HashSet, net::Ipv4Addr};
+use std::{
+    collections::{HashMap, HashSet},
+    net::Ipv4Addr,
+};
 
 use serde_json::{Value, json};
 
@@ -14,7 +17,7 @@ use super::{
 /// See <https://kubernetes.io/docs/concepts/services-networking/cluster-ip-allocation/>.
 const NETWORK: [u8; 2] = [10, 96];
 
-/// The last one is for broadcasts.
+/// The first one, 0, is the network's own; the last one is for broadcasts.
 const HOSTS: std::ops::Range<u16> = 256..u16::MAX;
 
 /// The first is that of the Service `kubernetes`.
@@ -32,6 +35,18 @@ fn needs_address(spec: &Value) -> bool {
 
 pub(super) fn needs_node_ports(spec: &Value) -> bool {
     spec["type"] == "NodePort" || spec["type"] == "LoadBalancer"
+}
+
+/// Not all that may have node ports are given some.
+fn is_given_node_ports(spec: &Value) -> bool {
+    spec["type"] == "NodePort"
+        || spec["type"] == "LoadBalancer" && spec["allocateLoadBalancerNodePorts"] != false
+}
+
+fn is_ours(address: Ipv4Addr) -> bool {
+    let [first, second, third, fourth] = address.octets();
+    let host = u16::from_be_bytes([third, fourth]);
+    [first, second] == NETWORK && host != 0 && host != HOSTS.end
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -64,7 +79,7 @@ pub(super) fn refused(
     let old = before.map_or(&Value::Null, |before| &before["spec"]);
     let address = spec["clusterIP"].as_str().unwrap_or("None");
     if needs_address(spec) && address != "None" && old["clusterIP"] != address {
-        let is_ours = address.parse::<Ipv4Addr>().is_ok_and(|ip| ip.octets().starts_with(&NETWORK));
+        let is_ours = address.parse().is_ok_and(is_ours);
         // A dry run may have the address of another, but not its node port: so the real one does.
         let is_taken = || !is_dry_run && services(storage).any(|other| other["spec"]["clusterIP"] == address);
         let why = match is_ours {
@@ -94,7 +109,9 @@ pub(super) fn refused(
 
 /// Give what is missing. A dry run may have the address of another, and ports that nobody has.
 pub(super) fn give(storage: &Storage, service: &mut Value, is_dry_run: bool) -> Result<(), Refusal> {
-    let name = service["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let metadata = &service["metadata"];
+    let name = metadata["name"].as_str().unwrap_or_default().to_owned();
+    let is_new = !services(storage).any(|other| other["metadata"]["uid"] == metadata["uid"]);
     let spec = &mut service["spec"];
     if !needs_address(spec) {
         return Ok(());
@@ -109,7 +126,7 @@ pub(super) fn give(storage: &Storage, service: &mut Value, is_dry_run: bool) -> 
         spec["clusterIP"] = address.to_string().into();
     }
     spec["clusterIPs"] = json!([spec["clusterIP"]]);
-    if !needs_node_ports(spec) {
+    if !is_given_node_ports(spec) {
         return Ok(());
     }
     let mut taken: HashSet<i64> = services(storage)
@@ -118,17 +135,34 @@ pub(super) fn give(storage: &Storage, service: &mut Value, is_dry_run: bool) -> 
         .collect();
     taken.extend(ports(spec).filter_map(|port| port["nodePort"].as_i64()));
     let is_free = |port: &u16| !taken.contains(&i64::from(*port));
-    let free: Vec<u16> = NODE_PORTS.skip(NODE_PORTS_TO_CHOOSE).filter(is_free).collect();
+    let mut any: Vec<u16> = NODE_PORTS.skip(NODE_PORTS_TO_CHOOSE).filter(is_free).collect();
+    let first = fastrand::usize(..=any.len());
+    any.rotate_left(first);
     // What is there to be chosen is given too when nothing else is left, as by the real one.
-    let rotated = free.iter().copied().cycle().skip(fastrand::usize(..1000)).take(free.len());
+    let to_choose = NODE_PORTS.take(NODE_PORTS_TO_CHOOSE).filter(is_free);
     let beyond = (NODE_PORTS.end() + 1..=u16::MAX).filter(|_| is_dry_run);
-    let mut free = rotated.chain(NODE_PORTS.take(NODE_PORTS_TO_CHOOSE).filter(is_free)).chain(beyond);
+    let mut free = any.into_iter().chain(to_choose).chain(beyond);
+    // One port by two protocols has one node port, but only in a new Service.
+    let mut shared: HashMap<String, Value> = HashMap::new();
+    if is_new {
+        for port in ports(spec).filter(|port| !is_empty(&port["nodePort"])) {
+            shared.entry(port["port"].to_string()).or_insert_with(|| port["nodePort"].clone());
+        }
+    }
     for port in spec["ports"].as_array_mut().into_iter().flatten() {
-        if is_empty(&port["nodePort"]) {
-            let free = free.next();
-            port["nodePort"] = free
-                .ok_or_else(|| Refusal::went_wrong("failed to allocate a nodePort: range is full"))?
-                .into();
+        if !is_empty(&port["nodePort"]) {
+            continue;
+        }
+        let number = port["port"].to_string();
+        port["nodePort"] = match shared.get(&number) {
+            Some(node_port) => node_port.clone(),
+            None => {
+                let full = || Refusal::went_wrong("failed to allocate a nodePort: range is full");
+                free.next().ok_or_else(full)?.into()
+            }
+        };
+        if is_new {
+            shared.insert(number, port["nodePort"].clone());
         }
     }
     Ok(())
@@ -191,7 +225,7 @@ mod tests {
             let name = format!("s{number}");
             storage.put(
                 &Place::new("services", Some("default"), &name),
-                json!({"metadata": {"name": name}, "spec": spec}),
+                json!({"metadata": {"name": name, "uid": name}, "spec": spec}),
             );
         }
         storage
@@ -217,6 +251,42 @@ mod tests {
         assert_eq!(given(&storage, json!({})), Err(why.to_owned()));
         assert!(given(&storage, json!({"clusterIP": "None"})).is_ok(), "who wants none");
         assert!(give(&storage, &mut json!({"spec": {}}), true).is_ok(), "a dry run");
+    }
+
+    /// It had two, and who wanted none had one.
+    #[tokio::test]
+    async fn one_port_by_two_protocols_has_one_node_port() {
+        let storage = storage_with([json!({})].into_iter());
+        let node_ports = |uid: &str, spec: Value| -> Vec<Option<i64>> {
+            let mut service = json!({"metadata": {"name": "new", "uid": uid}, "spec": spec});
+            give(&storage, &mut service, false).expect("some are free");
+            ports(&service["spec"]).map(|port| port["nodePort"].as_i64()).collect()
+        };
+        let spec = |ports: Value| json!({"type": "NodePort", "ports": ports});
+        let (udp, tcp) = (json!({"port": 53, "protocol": "UDP"}), json!({"port": 53, "protocol": "TCP"}));
+        let given = node_ports("new", spec(json!([udp, tcp, {"port": 80}])));
+        assert!(given[0].is_some() && given[0] == given[1] && given[1] != given[2], "{given:?}");
+        let chosen = json!({"port": 53, "protocol": "SCTP", "nodePort": 30_053});
+        assert_eq!(node_ports("new", spec(json!([udp, tcp, chosen]))), [Some(30_053); 3]);
+        // A Service that becomes a NodePort is given two, and so it is by the real server.
+        let given = node_ports("s0", spec(json!([udp, tcp])));
+        assert_ne!(given[0], given[1]);
+        let none = json!({"type": "LoadBalancer", "allocateLoadBalancerNodePorts": false, "ports": [udp]});
+        assert_eq!(node_ports("new", none), [None]);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_chosen_is_that_of_a_host() {
+        let storage = storage_with(std::iter::empty());
+        let refused =
+            |address: &str| refused(&storage, None, &json!({"spec": {"clusterIP": address}}), false);
+        for address in ["10.96.0.0", "10.96.255.255", "10.97.0.1"] {
+            let text = format!(
+                "failed to allocate IP {address}: the provided network does not match the current range"
+            );
+            assert_eq!(refused(address), Some(Cause::invalid("spec.clusterIPs", &json!([address]), &text)));
+        }
+        assert_eq!(refused("10.96.255.0"), None);
     }
 
     /// The last ones were null.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{
     apply::{self, Manager},
     controllers::set_condition,
-    custom,
+    custom::{self, text},
     kinds::{Kind, Kinds, Rules, resource_name},
     metadata::{causes, dns_1035_errors},
     refusal::Cause,
@@ -51,7 +51,6 @@ pub(super) fn set_defaults(crd: &mut Value) {
 pub(super) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
     let spec = &crd["spec"];
     let mut all = Vec::new();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let required = |all: &mut Vec<Cause>, field: &str, value: &Value| {
         if text(value).is_empty() {
             all.push(Cause::required(field, ""));
@@ -286,7 +285,6 @@ fn conflicts(kinds: &Kinds, crd: &Value) -> Vec<(&'static str, String)> {
 }
 
 fn names(crd: &Value) -> (String, String) {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     (text(&crd["spec"]["group"]), text(&crd["spec"]["names"]["plural"]))
 }
 

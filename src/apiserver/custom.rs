@@ -123,10 +123,14 @@ fn pointer(path: &Value) -> String {
     path.as_str().unwrap_or_default().replace('.', "/")
 }
 
+/// Empty if there is none.
+pub(super) fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
 /// The kinds that a valid CRD serves, one for each version.
 pub(super) fn kinds(crd: &Value) -> Vec<Kind> {
     let (spec, names) = (&crd["spec"], &crd["spec"]["names"]);
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let list = |value: &Value| -> Vec<String> { value.as_array().into_iter().flatten().map(text).collect() };
     let compiled =
         |version: &Value| Schema::compile(&version["schema"]["openAPIV3Schema"]).ok().map(Arc::new);
@@ -180,7 +184,6 @@ fn deprecation(spec: &Value, version: &Value) -> Option<String> {
     if let Some(text) = version["deprecationWarning"].as_str() {
         return Some(text.to_owned());
     }
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let named = |version: &Value| {
         format!("{}/{} {}", text(&spec["group"]), text(&version["name"]), text(&spec["names"]["kind"]))
     };
@@ -196,7 +199,6 @@ fn deprecation(spec: &Value, version: &Value) -> Option<String> {
 }
 
 fn columns(version: &Value) -> Vec<Column> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut columns = Vec::new();
     for column in version["additionalPrinterColumns"].as_array().into_iter().flatten() {
         let path = text(&column["jsonPath"]);
