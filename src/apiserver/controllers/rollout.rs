@@ -401,14 +401,14 @@ fn write_status(
     });
     match course {
         Course::Settled => {}
-        Course::UnderWay => controllers.look_again(place, deadline + Duration::from_secs(1)),
+        Course::UnderWay { left } => controllers.look_again(place, left + Duration::from_secs(1)),
     }
 }
 
 /// Whether a rollout may still miss its deadline.
 enum Course {
     Settled,
-    UnderWay,
+    UnderWay { left: Duration },
 }
 
 /// The condition `Progressing`, which `kubectl rollout status` reads.
@@ -426,14 +426,14 @@ fn tell_progress(
     let (status, reason, what, course) = if totals.are_complete() {
         ("True", "NewReplicaSetAvailable", "has successfully progressed", Course::Settled)
     } else if totals.are_ahead_of(before) || last.is_none() {
-        ("True", "ReplicaSetUpdated", "is progressing", Course::UnderWay)
+        ("True", "ReplicaSetUpdated", "is progressing", Course::UnderWay { left: deadline })
     } else if reason == "NewReplicaSetAvailable" || reason == "ProgressDeadlineExceeded" {
         // It was complete before, or has failed already: no clock runs.
         return Course::Settled;
     } else if stalled >= deadline {
         ("False", "ProgressDeadlineExceeded", "has timed out progressing", Course::Settled)
     } else {
-        return Course::UnderWay;
+        return Course::UnderWay { left: deadline - stalled };
     };
     let message = format!("ReplicaSet {set_name:?} {what}.");
     set_condition(deployment, "Progressing", status, reason, &message, &clock.time());
@@ -516,14 +516,15 @@ pub(super) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, 
     let min_ready = Duration::from_secs(u64::try_from(count(set, "/spec/minReadySeconds")).unwrap_or(0));
     let clock = storage.clock;
     let ready: Vec<&Arc<Value>> = living.iter().filter(|pod| is_ready(pod)).collect();
-    let available = ready.iter().filter(|pod| {
+    let left = |pod: &&Arc<Value>| {
         let since = condition(pod, "Ready").and_then(|ready| clock.since(&ready["lastTransitionTime"]));
-        min_ready.is_zero() || since.unwrap_or_default() >= min_ready
-    });
-    let (ready, available) = (ready.len(), available.count());
-    if available < ready {
-        controllers.look_again(place, min_ready);
+        min_ready.saturating_sub(since.unwrap_or_default())
+    };
+    let waiting: Vec<Duration> = ready.iter().map(left).filter(|left| !left.is_zero()).collect();
+    if let Some(least) = waiting.iter().min() {
+        controllers.look_again(place, *least);
     }
+    let (ready, available) = (ready.len(), ready.len() - waiting.len());
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     change(storage, place, Part::Status, |set| {
         let generation = set["metadata"]["generation"].clone();
