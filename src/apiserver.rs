@@ -42,6 +42,7 @@ mod permissions;
 mod read;
 mod refusal;
 mod request;
+mod rules;
 mod scale;
 mod schema;
 mod selector;
@@ -50,6 +51,7 @@ mod shape;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod told;
 mod types;
 mod validate;
 mod watch;
