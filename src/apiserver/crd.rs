@@ -21,6 +21,7 @@ use super::{
     refusal::Cause,
     schema::Schema,
     storage::{Place, Storage},
+    told::CAUSES_MAX,
 };
 
 /// What a CRD gets when it is written.
@@ -171,9 +172,20 @@ fn versions_errors(all: &mut Vec<Cause>, crd: &Value) {
     }
 }
 
+/// Longest path into a schema, which is said with all that is wrong there: with names of a megabyte, memory would not do.
+const PATH_BYTES_MAX: usize = 10_000;
+
 /// Every field has a type, every list says of what: or nobody could prune.
 /// See <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>.
 fn not_structural(all: &mut Vec<Cause>, schema: &Value, at: &str) {
+    if all.len() >= CAUSES_MAX {
+        return;
+    }
+    if at.len() > PATH_BYTES_MAX {
+        let shown: String = at.chars().take(100).collect();
+        let text = format!("may not be more than {PATH_BYTES_MAX} bytes from here on down");
+        return all.push(Cause::too_long(format!("{shown}…"), &text));
+    }
     let mut inside = |schema: &Value, at: String, of: &str| {
         let is_free = ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"]
             .iter()
@@ -199,6 +211,9 @@ fn not_structural(all: &mut Vec<Cause>, schema: &Value, at: &str) {
 
 /// A default that the schema next to it would refuse.
 fn wrong_defaults(all: &mut Vec<Cause>, schema: &Value, at: &str) {
+    if all.len() >= CAUSES_MAX {
+        return;
+    }
     if let (Some(default), Ok(own)) = (schema.get("default"), Schema::compile(schema)) {
         let mut causes = Vec::new();
         own.validate(default, None, &mut causes);

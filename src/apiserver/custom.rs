@@ -66,7 +66,7 @@ impl Custom {
     pub(super) fn refresh(&self, object: &mut Value) {
         object["apiVersion"] = self.storage_api_version.as_str().into();
         self.storage_schema.prune(object);
-        self.storage_schema.set_defaults(object);
+        let _ = self.storage_schema.set_defaults(object);
     }
 }
 

@@ -151,11 +151,16 @@ impl Kind {
     }
 
     /// Fill in what the author left out.
-    pub(super) fn set_defaults(&self, object: &mut Value) {
+    pub(super) fn set_defaults(&self, object: &mut Value) -> Result<(), Refusal> {
         match &self.rules {
             Rules::BuiltIn(entry) => (entry.defaults)(object),
-            Rules::Custom(custom) => custom.schema.set_defaults(object),
+            Rules::Custom(custom) if custom.schema.set_defaults(object).is_break() => {
+                let text = format!("the defaults of a {} would make it larger than is taken here", self.kind);
+                return Err(Refusal::too_large_because(text));
+            }
+            Rules::Custom(_) => {}
         }
+        Ok(())
     }
 
     /// The cells of a table row.
@@ -185,7 +190,8 @@ impl Kind {
             Rules::BuiltIn(entry) => (entry.convert)(object),
             Rules::Custom(custom) => {
                 custom.schema.prune(object);
-                custom.schema.set_defaults(object);
+                // Whoever shows it has no one to refuse.
+                let _ = custom.schema.set_defaults(object);
             }
         }
     }

@@ -71,7 +71,7 @@ impl Patch {
                         "Request entity too large: The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {}",
                         operations.len()
                     );
-                    return Err(Refusal::too_large_patch(text));
+                    return Err(Refusal::too_large_because(text));
                 }
                 Ok(Patch::Json(operations))
             }
@@ -150,7 +150,7 @@ fn check_work(object: &Value, operation: &PatchOperation, work: &mut usize) -> R
     };
     if *work > WORK_MAX {
         let text = format!("the operations of the JSON patch move more than {WORK_MAX} values");
-        return Err(Refusal::too_large_patch(text));
+        return Err(Refusal::too_large_because(text));
     }
     Ok(())
 }

@@ -315,7 +315,7 @@ impl Refusal {
         Refusal::status(413, "RequestEntityTooLarge", message, None)
     }
 
-    pub(super) fn too_large_patch(message: String) -> Refusal {
+    pub(super) fn too_large_because(message: String) -> Refusal {
         Refusal::status(413, "RequestEntityTooLarge", message, None)
     }
 

@@ -18,6 +18,7 @@ use super::{
     refusal::Cause,
     rules::{self, Rules},
     shape::twins,
+    storage::size,
     told::{Errors, Path, TOLD_BYTES_MAX, Told},
     types,
 };
@@ -88,10 +89,11 @@ impl Schema {
         prune_object(object, &self.source)
     }
 
-    /// Fill in the defaults of what is missing; 1.0 is 1.
-    pub(super) fn set_defaults(&self, object: &mut Value) {
+    /// Fill in the defaults of what is missing; 1.0 is 1. Breaks where there is more to fill in than [`DEFAULTS_BYTES_MAX`].
+    pub(super) fn set_defaults(&self, object: &mut Value) -> ControlFlow<()> {
         make_whole(object);
-        set_defaults(object, &self.source);
+        let mut left = DEFAULTS_BYTES_MAX;
+        set_defaults(object, &self.source, &mut left)
     }
 
     /// What is wrong with an object, beside what was found already.
@@ -283,31 +285,38 @@ fn find_twice(
     ControlFlow::Continue(())
 }
 
-fn set_defaults(value: &mut Value, schema: &Value) {
+/// Most bytes of defaults in one object, which no object that etcd takes can reach. A default can have lists of what has
+/// defaults in its turn: ten levels of ten are ten thousand million.
+const DEFAULTS_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+fn set_defaults(value: &mut Value, schema: &Value, left: &mut usize) -> ControlFlow<()> {
     match value {
         Value::Object(map) => {
             for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
                 drop_null(map, name, schema);
                 if let (None, Some(default)) = (map.get(name), schema.get("default")) {
+                    let Some(rest) = left.checked_sub(name.len() + size(default)) else {
+                        return ControlFlow::Break(());
+                    };
+                    *left = rest;
                     map.insert(name.clone(), default.clone());
                 }
                 if let Some(value) = map.get_mut(name) {
-                    set_defaults(value, schema);
+                    set_defaults(value, schema, left)?;
                 }
             }
             let other = &schema["additionalProperties"];
             if other.is_object() {
                 map.retain(|_, value| !value.is_null() || other["nullable"] == true);
-                map.values_mut().for_each(|value| set_defaults(value, other));
+                map.values_mut().try_for_each(|value| set_defaults(value, other, left))?;
             }
         }
         Value::Array(list) => {
-            for value in list {
-                set_defaults(value, &schema["items"]);
-            }
+            list.iter_mut().try_for_each(|value| set_defaults(value, &schema["items"], left))?;
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
+    ControlFlow::Continue(())
 }
 
 #[cfg(test)]
@@ -332,7 +341,7 @@ mod tests {
         let schema = schema();
         let mut object = object;
         schema.prune(&mut object);
-        schema.set_defaults(&mut object);
+        assert!(schema.set_defaults(&mut object).is_continue());
         let mut causes = Vec::new();
         schema.validate(&object, before.as_ref(), &mut causes);
         causes.iter().map(|cause| cause.to_string()).collect()
@@ -353,6 +362,18 @@ mod tests {
         let messages = messages(json!({"spec": {"note": null}}), None);
         assert_eq!(messages[0], "spec.size: Required value");
         assert!(messages[1].contains("some validation rules were not checked"), "{messages:?}");
+    }
+
+    /// A kilobyte of them asked for all memory.
+    #[test]
+    fn defaults_of_defaults_have_an_end() {
+        let mut source = json!({"type": "object"});
+        for _ in 0..10 {
+            source = json!({"type": "object", "properties": {"l": {
+                "type": "array", "items": source, "default": vec![json!({}); 10]}}});
+        }
+        let schema = Schema::compile(&source).expect("a good schema");
+        assert!(schema.set_defaults(&mut json!({})).is_break());
     }
 
     #[test]

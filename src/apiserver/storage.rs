@@ -337,7 +337,7 @@ impl Storage {
 }
 
 /// About how many bytes a value has as JSON, and more or less in memory.
-fn size(value: &Value) -> usize {
+pub(super) fn size(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,
         Value::String(text) => text.len() + 2,

@@ -66,7 +66,7 @@ impl<'a> Told<'a> {
 
 /// What is told to be wrong with one object. The real server was seen to take 14 seconds for so many, and to time out over
 /// four times as many.
-const CAUSES_MAX: usize = 5_000;
+pub(super) const CAUSES_MAX: usize = 5_000;
 
 /// Text of all that is told of one object, but for the last of it. Each cause has its path twice, and the answer each cause.
 pub(super) const TOLD_BYTES_MAX: usize = 1024 * 1024;

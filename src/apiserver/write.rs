@@ -549,7 +549,7 @@ fn finish(
     managed: Value,
     options: &Options,
 ) -> Result<(), Refusal> {
-    kind.set_defaults(object);
+    kind.set_defaults(object)?;
     // `null` and missing are one to Go's structs; a custom resource may keep its nulls.
     if !kind.is_custom() {
         drop_nulls(object);

@@ -174,3 +174,19 @@ async fn a_list_is_as_long_as_others_can_wait() {
         "Pod in version \"v1\" cannot be handled as a Pod: its lists have more than 20000 items, which are not taken here"
     );
 }
+
+/// Each property without a type was told with the whole path to it.
+#[tokio::test]
+async fn a_schema_with_a_vast_name_is_refused_in_few_words() {
+    let world = World::with(quiet()).await;
+    let fields: serde_json::Map<String, Value> = (0..50_000).map(|n| (format!("f{n}"), json!({}))).collect();
+    let vast = "v".repeat(1_000_000);
+    let schema = json!({"type": "object", "properties": {vast: {"type": "object", "properties": fields}}});
+    let crd = json!({"metadata": {"name": "vasts.demo.example.com"}, "spec": {
+        "group": "demo.example.com", "scope": "Namespaced", "names": {"plural": "vasts", "kind": "Vast"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+    let (status, refused) = world.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await;
+    assert_eq!(status, 422);
+    let text = refused.to_string();
+    assert!(text.contains("may not be more than 10000 bytes") && text.len() < 10_000, "{} bytes", text.len());
+}
