@@ -112,9 +112,10 @@ impl Cluster {
         self.client.now()
     }
 
-    /// Asks the API server itself, past every Store.
-    pub async fn get_live<K: Resource>(&self, key: &Key) -> Result<K, Error> {
-        self.client.get(key).await
+    /// Asks the API server itself. What it says goes into the Stores, too: of an object that is created and deleted while a
+    /// watch is behind, nobody else would tell that it is gone.
+    pub async fn get_live<K: Resource>(&self, key: &Key) -> Result<Arc<K>, Error> {
+        self.client.get(key).await.map(|object| self.remember(object))
     }
 
     /// Creates an object. Fails where one of that name exists, whoever made it ([`Error::is_already_exists`]).

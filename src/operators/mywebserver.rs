@@ -303,7 +303,7 @@ impl Operator for MyWebservers {
         let web = self.cluster.get_live::<Unreadable>(&broken.metadata.key()).await?;
         let status = status::of_unreadable(&web, &broken.error, &self.now());
         if status != web.status {
-            self.cluster.patch_status(&web, &status).await?;
+            self.cluster.patch_status(&*web, &status).await?;
         }
         Ok(())
     }
@@ -348,7 +348,7 @@ impl MyWebservers {
             }
             // Somebody else's, or ours without our label, which our watch does not show.
             Err(error) if error.is_already_exists() => match self.cluster.get_live::<K>(&key).await {
-                Ok(live) => self.mend(web, desired, Arc::new(live), done).await,
+                Ok(live) => self.mend(web, desired, live, done).await,
                 Err(error) => Child::Failed { error, live: None },
             },
             Err(error) => Child::Failed { error, live: None },
