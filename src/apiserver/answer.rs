@@ -309,10 +309,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             wait_for(server, version).await?;
             let storage = server.storage();
             let object = storage.get(&place).ok_or_else(|| Refusal::not_found(&kind, name))?;
-            match target {
-                Target::Scale => Ok(Answer::json(200, scale::of(&kind, &kind.view(object)))),
-                Target::Object(_) => shown(request, &storage, &kind, 200, object),
-            }
+            shown(request, &storage, &kind, target, 200, object)
         }
         Method::PUT => put(server, request, &kind, &place, target),
         Method::PATCH => patch(server, request, &kind, &place, target),
@@ -335,6 +332,16 @@ enum Target {
     Scale,
 }
 
+impl Target {
+    /// What is written of the object.
+    fn part(self) -> Part {
+        match self {
+            Target::Object(part) => part,
+            Target::Scale => Part::Main,
+        }
+    }
+}
+
 /// Replace an object, or a part of it.
 fn put(
     server: &Server,
@@ -343,25 +350,23 @@ fn put(
     place: &Place,
     target: Target,
 ) -> Result<Answer, Refusal> {
-    let object = request.object_of(kind)?;
-    let mut storage = server.storage();
-    let mut options = write_options(request, "UpdateOptions")?;
-    let Target::Object(part) = target else {
-        let before = current(&storage, kind, place)?;
-        let object = scale::put(kind, &before, &object)?;
-        options.manager.subresource = "scale";
-        let after = write::update(&mut storage, kind, place, object, Part::Main, &mut options)?;
-        return Ok(Answer::json(200, scale::of(kind, &kind.view(&after))));
+    let mut object = request.object_of(kind)?;
+    let storage = &mut server.storage();
+    let mut options = write_options(request, "UpdateOptions", target)?;
+    let creates =
+        storage.get(place).is_none() && kind.creates_on_put() && target == Target::Object(Part::Main);
+    let put = if creates {
+        write::create(storage, kind, place.namespace(), object, &mut options).map(|created| (201, created))
+    } else {
+        if target == Target::Scale {
+            object = scale::put(kind, &current(storage, kind, place)?, &object)?;
+        }
+        write::update(storage, kind, place, object, target.part(), &mut options).map(|updated| (200, updated))
     };
-    if storage.get(place).is_none() && kind.creates_on_put() && part == Part::Main {
-        let created = write::create(&mut storage, kind, place.namespace(), object, &mut options);
-        return written(request, &storage, kind, 201, created, options);
-    }
-    let updated = write::update(&mut storage, kind, place, object, part, &mut options);
-    written(request, &storage, kind, 200, updated, options)
+    written(request, storage, kind, target, put, options)
 }
 
-/// Change a part of an object.
+/// Change an object, or a part of it.
 fn patch(
     server: &Server,
     request: &Request,
@@ -369,7 +374,8 @@ fn patch(
     place: &Place,
     target: Target,
 ) -> Result<Answer, Refusal> {
-    let mut options = write_options(request, "PatchOptions")?;
+    let mut options = write_options(request, "PatchOptions", target)?;
+    options.is_patch = true;
     let applies = request.content_type() == patch::APPLY_PATCH;
     let force = request.query.flag("force");
     let invalid = |cause| Err(Refusal::invalid_options("PatchOptions", vec![cause]));
@@ -379,50 +385,42 @@ fn patch(
     if !applies && force.is_some() {
         return invalid(Cause::forbidden("force", "may not be specified for non-apply patch"));
     }
-    options.is_patch = true;
-    let (part, scales) = match target {
-        Target::Object(part) => (part, false),
-        Target::Scale => (Part::Main, true),
-    };
-    if scales {
-        options.manager.subresource = "scale";
-    }
-    let (status, patched) = if applies {
+    if applies {
+        options.manager.applies = true;
         let mut applied = patch::applied(&request.body)?;
-        if scales {
+        if target == Target::Scale {
             applied = scale::applied(kind, &applied);
         }
-        options.manager.applies = true;
         let force = if force == Some(true) { Force::Yes } else { Force::No };
         let storage = &mut server.storage();
-        match write::apply(storage, kind, place, applied, part, force, &mut options) {
-            Ok((Applied::Created, after)) => (201, Ok(after)),
-            Ok((Applied::Updated, after)) => (200, Ok(after)),
-            Err(refusal) => (refusal.code, Err(refusal)),
-        }
-    } else {
-        let patch = Patch::parse(kind, request.content_type(), &request.body)?;
-        let storage = &mut server.storage();
-        let before = current(storage, kind, place)?;
-        let mut object = if scales { scale::of(kind, &before) } else { before.clone() };
-        patch.apply(kind, &mut object)?;
-        let decoded = match &object {
-            Value::Object(_) if !kind.is_custom() && !scales => kind.check_types(&object),
-            object if object["metadata"].is_object() => Ok(()),
-            _ => Err("the patch leaves no object with metadata".to_owned()),
-        };
-        decoded.map_err(|why| Refusal::bad_patch(&object, &why))?;
-        write::check_named(place.name(), &object["metadata"])?;
-        if scales {
-            object = scale::put(kind, &before, &object)?;
-        }
-        write::check_fixed(kind, place.name(), &object, &before)?;
-        (200, write::update(storage, kind, place, object, part, &mut options))
-    };
-    if scales {
-        return Ok(Answer::json(status, scale::of(kind, &kind.view(&*patched?))));
+        let applied = write::apply(storage, kind, place, applied, target.part(), force, &mut options);
+        let applied =
+            applied.map(|(what, object)| (if what == Applied::Created { 201 } else { 200 }, object));
+        return written(request, storage, kind, target, applied, options);
     }
-    written(request, &server.storage(), kind, status, patched, options)
+    let patch = Patch::parse(kind, request.content_type(), &request.body)?;
+    let storage = &mut server.storage();
+    let before = current(storage, kind, place)?;
+    let object = patched(kind, place.name(), &before, target, &patch)?;
+    let updated = write::update(storage, kind, place, object, target.part(), &mut options);
+    written(request, storage, kind, target, updated.map(|updated| (200, updated)), options)
+}
+
+/// What a patch makes of an object.
+fn patched(kind: &Kind, name: &str, before: &Value, target: Target, patch: &Patch) -> Result<Value, Refusal> {
+    let scales = target == Target::Scale;
+    let mut after = if scales { scale::of(kind, before) } else { before.clone() };
+    patch.apply(kind, &mut after)?;
+    let decoded = match &after {
+        Value::Object(_) if !kind.is_custom() && !scales => kind.check_types(&after),
+        after if after["metadata"].is_object() => Ok(()),
+        _ => Err("the patch leaves no object with metadata".to_owned()),
+    };
+    decoded.map_err(|why| Refusal::bad_patch(&after, &why))?;
+    write::check_named(name, &after["metadata"])?;
+    let object = if scales { scale::put(kind, before, &after)? } else { after };
+    write::check_fixed(kind, name, &object, before)?;
+    Ok(object)
 }
 
 fn delete(server: &Server, request: &Request, kind: &Kind, place: &Place) -> Result<Answer, Refusal> {
@@ -432,7 +430,9 @@ fn delete(server: &Server, request: &Request, kind: &Kind, place: &Place) -> Res
         Deleted::Gone(object) if !kind.delete_answers_object() => {
             Ok(Answer::json(200, success(kind, place.name(), &object)))
         }
-        Deleted::Gone(object) | Deleted::Terminating(object) => shown(request, &storage, kind, 200, &object),
+        Deleted::Gone(object) | Deleted::Terminating(object) => {
+            shown(request, &storage, kind, Target::Object(Part::Main), 200, &object)
+        }
     }
 }
 
@@ -497,9 +497,10 @@ async fn collection(
 fn create(server: &Server, request: &Request, path: &Path, kind: &Kind) -> Result<Answer, Refusal> {
     let object = request.object_of(kind)?;
     let mut storage = server.storage();
-    let mut options = write_options(request, "CreateOptions")?;
+    let target = Target::Object(Part::Main);
+    let mut options = write_options(request, "CreateOptions", target)?;
     let created = write::create(&mut storage, kind, path.namespace.as_deref(), object, &mut options);
-    written(request, &storage, kind, 201, created, options)
+    written(request, &storage, kind, target, created.map(|created| (201, created)), options)
 }
 
 fn find_kind(storage: &Storage, path: &Path) -> Result<Arc<Kind>, Refusal> {
@@ -548,11 +549,17 @@ fn shown(
     request: &Request,
     storage: &Storage,
     kind: &Kind,
+    target: Target,
     status: u16,
     stored: &Value,
 ) -> Result<Answer, Refusal> {
     let form = form(request, storage)?;
-    Ok(in_form(form, form.object(kind, kind.view(stored))?.into_owned(), status))
+    let view = kind.view(stored);
+    let shown = match target {
+        Target::Object(_) => form.object(kind, view)?.into_owned(),
+        Target::Scale => scale::of(kind, &view),
+    };
+    Ok(in_form(form, shown, status))
 }
 
 fn in_form(form: Form, value: Value, status: u16) -> Answer {
@@ -565,19 +572,19 @@ fn written(
     request: &Request,
     storage: &Storage,
     kind: &Kind,
-    status: u16,
-    written: Result<Arc<Value>, Refusal>,
+    target: Target,
+    written: Result<(u16, Arc<Value>), Refusal>,
     options: write::Options,
 ) -> Result<Answer, Refusal> {
     let mut answer = match written {
-        Ok(stored) => shown(request, storage, kind, status, &stored)?,
+        Ok((status, stored)) => shown(request, storage, kind, target, status, &stored)?,
         Err(refusal) => Answer::refused(refusal),
     };
     answer.warnings = options.warnings;
     Ok(answer)
 }
 
-fn write_options(request: &Request, name: &str) -> Result<write::Options, Refusal> {
+fn write_options(request: &Request, name: &str, target: Target) -> Result<write::Options, Refusal> {
     let query = &request.query;
     let unknown_fields = match query.text("fieldValidation") {
         "" | "Warn" => UnknownFields::Warn,
@@ -594,7 +601,10 @@ fn write_options(request: &Request, name: &str) -> Result<write::Options, Refusa
     if unknown_fields != UnknownFields::Ignore {
         warnings.extend(request.duplicate_fields().iter().map(|path| format!("duplicate field {path:?}")));
     }
-    let manager = manager(request, name)?;
+    let mut manager = manager(request, name)?;
+    if target == Target::Scale {
+        manager.subresource = "scale";
+    }
     Ok(write::Options { dry_run, unknown_fields, manager, warnings, ..write::Options::default() })
 }
 
