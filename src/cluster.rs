@@ -143,9 +143,7 @@ impl Cluster {
         if answer.as_ref().is_err_and(Error::is_conflict) {
             // Read again, so that the next decision is made on what there is. The watch may be seconds behind: when a
             // connection breaks, it breaks for the answer to a write too, and then even our own write is news to us.
-            if let Ok(live) = self.client.get::<K>(key).await {
-                self.remember(live);
-            }
+            drop(self.get_live::<K>(key).await);
         }
         answer.map(|object| self.remember(object))
     }

@@ -1,10 +1,16 @@
 //! A stream that ends, breaks, expires or comes in crumbs: what happens afterwards, or meanwhile, is heard of once.
 
-use listwatch::apiserver::Fault;
+use listwatch::{
+    apiserver::{ApiServer, Fault, Options},
+    client::{Client, Config},
+    cluster::Cluster,
+    resource::{Key, Scope, kinds::Service},
+    watch::Lists,
+};
 use serde_json::json;
 
 use crate::{
-    hands::eventually,
+    hands::{Hands, eventually},
     world::{Kind, Server, on},
 };
 
@@ -70,4 +76,29 @@ async fn a_deletion_that_no_watch_told_is_found_by_the_next_list() {
         assert_eq!(asked.iter().find(live).map(|record| record.status), Some(404));
     })
     .await;
+}
+
+/// Its DELETED is never told, and no list had it: without the GET nobody would see that it is missing.
+#[tokio::test]
+async fn an_object_that_only_a_get_has_shown_is_missed_when_it_is_gone() {
+    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
+    let client =
+        Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap()).unwrap();
+    let hands = Hands::new(client.clone());
+    let cluster = Cluster::new(client, Lists::Paged);
+    let services = cluster.watch::<Service>([Scope::default()]);
+    let key = Key::namespaced("default", "short-lived");
+    eventually("the first list", async || services.is_synced_for(&key).then_some(())).await;
+
+    server.fault(Fault::StallWatches);
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "short-lived"}, "spec": {"ports": [{"port": 1}]}});
+    hands.create("services", &service).await;
+    cluster.get_live::<Service>(&key).await.unwrap();
+    assert!(services.get(&key).is_some());
+
+    hands.delete("services/short-lived").await;
+    server.fault(Fault::ExpireHistory);
+    server.end_faults();
+    server.fault(Fault::Restart);
+    eventually("it to be missed", async || services.get(&key).is_none().then_some(())).await;
 }
