@@ -30,7 +30,7 @@ pub(super) struct BuiltIn {
     pub(super) convert: fn(&mut Value),
 }
 
-const NAME_AND_AGE: BuiltIn = BuiltIn {
+pub(super) const NAME_AND_AGE: BuiltIn = BuiltIn {
     group: "",
     version: "v1",
     plural: "",

@@ -82,7 +82,9 @@ stories! {
     paging
     patching
     reading
+    scaling
     services
+    undecodable
     updating
     watching
     workloads

@@ -228,6 +228,12 @@ pub const DIFFERENCES: &[Difference] = &[
         at: "message",
         reason: "it adds how two Go structs differ, over many lines",
     },
+    Difference {
+        story: "scaling",
+        request: "Its Scale, replaced with text",
+        at: "message",
+        reason: "an accident: what would say it does not know the Scale of a custom resource",
+    },
 ];
 
 impl Difference {
