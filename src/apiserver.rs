@@ -49,6 +49,7 @@ mod selector;
 mod serve;
 mod shape;
 mod storage;
+mod structural;
 #[cfg(test)]
 mod tests;
 mod told;

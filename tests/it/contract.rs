@@ -83,6 +83,7 @@ stories! {
     patching
     reading
     scaling
+    schemas
     services
     undecodable
     updating
