@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use super::{
     addresses::{self, NODE_PORTS},
     builtin::event_as_core,
-    metadata::{causes, label_errors, labels_errors, qualified_name_errors, subdomain_errors},
+    metadata::{
+        causes, label_errors, label_value_errors, labels_errors, qualified_name_errors, subdomain_errors,
+    },
     refusal::Cause,
     selector::Labels,
     types,
@@ -541,6 +543,40 @@ fn fixed_part(pod: &Value) -> Value {
         }
     }
     spec
+}
+
+/// Taints, which the real one looks for in the metadata.
+pub(super) fn node(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let mut all = Vec::new();
+    let spec = &object["spec"];
+    for (index, taint) in each(&spec["taints"]).enumerate() {
+        let at = format!("metadata.taints[{index}]");
+        let key = text(&taint["key"]);
+        all.extend(causes(&format!("{at}.key"), key, qualified_name_errors(key)));
+        all.extend(causes(
+            &format!("{at}.value"),
+            text(&taint["value"]),
+            label_value_errors(text(&taint["value"])),
+        ));
+        let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+        match text(&taint["effect"]) {
+            "" => all.push(Cause::required(format!("{at}.effect"), "")),
+            _ => not_one_of(&mut all, format!("{at}.effect"), &taint["effect"], &effects),
+        }
+        let is_same = |other: &&Value| other["key"] == taint["key"] && other["effect"] == taint["effect"];
+        if each(&spec["taints"]).take(index).any(|other| is_same(&other)) {
+            all.push(Cause::duplicate(at, taint));
+        }
+    }
+    let Some(before) = before else { return all };
+    for (field, at) in [("providerID", "providerID"), ("podCIDR", "podCIDRs")] {
+        let was = text(&before["spec"][field]);
+        if !was.is_empty() && was != text(&spec[field]) {
+            let text = format!("node updates may not change {field} except from \"\" to valid");
+            all.push(Cause::forbidden(format!("spec.{at}"), &text));
+        }
+    }
+    all
 }
 
 pub(super) fn lease(object: &Value, _before: Option<&Value>) -> Vec<Cause> {

@@ -93,12 +93,17 @@ pub(super) fn create(
         metadata["generation"] = 1.into();
     }
     if kind.has_status
+        && kind.kind != "Node"
         && let Some(object) = object.as_object_mut()
     {
+        // A kubelet says all there is to say of its Node at once.
         object.remove("status");
     }
     prune(kind, &mut object, options)?;
     finish(storage, kind, None, &mut object, managed, options)?;
+    if kind.kind == "Node" {
+        super::builtin::taint_until_ready(&mut object);
+    }
     let mut causes = metadata::errors(kind, &object);
     kind.validate(&object, None, &mut causes);
     refuse_choices(storage, kind, None, &object, options, &mut causes);

@@ -79,6 +79,7 @@ stories! {
     forms
     kinds
     namespaces
+    nodes
     paging
     patching
     reading

@@ -151,18 +151,6 @@ pub const DIFFERENCES: &[Difference] = &[
     },
     Difference {
         story: "kinds",
-        request: "A Node",
-        at: "/spec",
-        reason: "a Node of the simulated kubelet is ready at once",
-    },
-    Difference {
-        story: "kinds",
-        request: "A Node",
-        at: "/status",
-        reason: "a Node of the simulated kubelet is ready at once",
-    },
-    Difference {
-        story: "kinds",
         request: "A Node as a Table",
         at: "/columnDefinitions",
         reason: "fewer columns",
@@ -229,10 +217,10 @@ pub const DIFFERENCES: &[Difference] = &[
         reason: "it adds how two Go structs differ, over many lines",
     },
     Difference {
-        story: "scaling",
-        request: "Its Scale, replaced with text",
+        story: "nodes",
+        request: "A taint twice",
         at: "message",
-        reason: "an accident: what would say it does not know the Scale of a custom resource",
+        reason: "it shows what its Go structs hold, ours what was sent",
     },
     Difference {
         story: "schemas",
@@ -287,6 +275,12 @@ pub const DIFFERENCES: &[Difference] = &[
         request: "A conversion by webhook",
         at: "/details/causes",
         reason: "ours has no webhooks, and refuses them as such",
+    },
+    Difference {
+        story: "scaling",
+        request: "Its Scale, replaced with text",
+        at: "message",
+        reason: "an accident: what would say it does not know the Scale of a custom resource",
     },
 ];
 
