@@ -39,6 +39,7 @@ mod metadata;
 mod owned;
 mod patch;
 mod permissions;
+mod pods;
 mod read;
 mod refusal;
 mod request;

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::{clock::Clock, refusal::Cause, selector, types, validate};
+use super::{clock::Clock, pods, refusal::Cause, selector, types, validate};
 
 /// One built-in kind.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
         ],
         cells: pod_cells,
         defaults: pod_defaults,
-        validate: validate::pod,
+        validate: pods::pod,
         ..NAME_AND_AGE
     },
     BuiltIn {

@@ -82,6 +82,7 @@ stories! {
     nodes
     paging
     patching
+    pods
     reading
     scaling
     schemas
