@@ -92,7 +92,7 @@ pub(super) fn delete(
     }
     let after = store(storage, kind, place, after);
     if kind.kind == "CustomResourceDefinition" {
-        delete_instances(storage, &after);
+        delete_instances(storage, kind, place, &after);
     }
     Ok(Deleted::Terminating(after))
 }
@@ -193,15 +193,18 @@ fn has_instances(storage: &Storage, crd: &Value) -> bool {
     !instances_of(storage, crd).is_empty()
 }
 
-fn delete_instances(storage: &mut Storage, crd: &Value) {
+fn delete_instances(storage: &mut Storage, kind: &Kind, place: &Place, crd: &Value) {
+    let mut deleting = crd.clone();
+    crd::mark_deleting(&mut deleting, &storage.clock.time());
+    store(storage, kind, place, deleting);
     let kinds = storage.kinds.collections();
-    for place in instances_of(storage, crd) {
-        if let Some(kind) = kinds.get(&place.collection) {
+    for instance in instances_of(storage, crd) {
+        if let Some(kind) = kinds.get(&instance.collection) {
             // One that is already going is no failure.
-            let _ = delete(storage, kind, &place, &Deletion::default());
+            let _ = delete(storage, kind, &instance, &Deletion::default());
         }
     }
-    finish_crd(storage, crd["metadata"]["name"].as_str().unwrap_or_default());
+    finish_crd(storage, place.name());
 }
 
 /// Let a terminating CRD go when its last instance has gone.
