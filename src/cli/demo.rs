@@ -99,7 +99,6 @@ async fn run(exit: bool, port: u16, stop: Stop) -> Result<(), Failure> {
         say!("    kubectl get mws,deploy,svc,pods");
         say!("    kubectl scale mws/hello --replicas=3\n");
         say!("What it does is shown here. Ctrl-C ends it; then `unset KUBECONFIG`.\n");
-        tour.scene("…")?;
         tokio::select! {
             () = stop.requested() => {}
             shown = tour.go_on() => shown?,
@@ -255,6 +254,10 @@ impl<'a> Tour<'a> {
         }
         let mut quiet_since = Instant::now();
         while quiet_since.elapsed() < QUIET {
+        self.until_quiet().await
+    }
+
+    async fn until_quiet(&mut self) -> Result<(), Failure> {
             if self.glance().await? {
                 quiet_since = Instant::now();
             }
@@ -289,7 +292,11 @@ impl<'a> Tour<'a> {
     /// Shows what happens, until dropped.
     async fn go_on(&mut self) -> Result<(), Failure> {
         loop {
-            self.glance().await?;
+            self.started = Instant::now();
+            if self.glance().await? {
+                self.until_quiet().await?;
+                say!();
+            }
         }
     }
 

@@ -41,7 +41,7 @@ const CRD: &str = r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomRe
 /// A running `listwatch apiserver`. Dropped: killed.
 pub struct Running {
     pub child: Child,
-    said: String,
+    pub said: String,
 }
 
 impl Running {

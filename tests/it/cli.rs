@@ -1,16 +1,18 @@
 //! What the binary does with what is typed and configured wrong, and with signals.
 
 use std::{
-    fs,
+    fs::{self, File},
     path::Path,
     process::{Command, Output},
     time::Duration,
 };
 
-use listwatch::apiserver::Fault;
+use listwatch::{apiserver::Fault, operators::mywebserver::MyWebserver, resource::Key};
 use serde_json::json;
 
 use crate::{
+    apiserver::{Running, client},
+    hands::eventually,
     operator::listwatch,
     world::{Kind, Server, on},
 };
@@ -217,6 +219,36 @@ fn a_level_is_no_count() {
     let mut command = listwatch();
     command.arg("run").env("LISTWATCH_VERBOSE", "debug");
     let said = refused(command);
+/// It went on from the end of the tour: after some minutes a number that meant nothing, and no longer fitted its column.
+#[tokio::test]
+async fn after_the_tour_the_clock_of_the_demo_starts_anew_with_whatever_happens_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("story");
+    let child = listwatch().arg("demo").stdout(File::create(&path).unwrap()).spawn().unwrap();
+    let _demo = Running { child, said: String::new() };
+    let told = async |what: &str| {
+        eventually(what, async || {
+            let story = fs::read_to_string(&path).unwrap();
+            // An empty line ends what belongs together.
+            (story.contains(what) && story.ends_with("\n\n")).then_some(story)
+        })
+        .await
+    };
+    let story = told("Ctrl-C ends it").await;
+    let (_, kubeconfig) = story.split_once("export KUBECONFIG='").unwrap();
+    let user = client(Path::new(kubeconfig.split('\'').next().unwrap()));
+    let mut after = String::new();
+    for replicas in [5, 6] {
+        user.set_scale::<MyWebserver>(&Key::namespaced("default", "hello"), replicas).await.unwrap();
+        let ready = format!(r#""replicas":{replicas} … "type":"Ready","status":"True""#);
+        after = told(&ready).await.split_off(story.len());
+    }
+    let clock = |line: &str| line.split(" ms").next().unwrap().trim().parse::<u64>().unwrap();
+    let [first, second] = [0, 1].map(|index| after.split("\n\n").nth(index).unwrap());
+    // A Pod takes its time to become ready, so that the clock has come somewhere.
+    assert!(clock(second.lines().next().unwrap()) < clock(first.lines().last().unwrap()), "{after}");
+}
+
     assert!(said.contains("is not 1 for debug or 2 for trace; --log-level takes levels by name"), "{said}");
     assert!(said.contains("(LISTWATCH_VERBOSE); see listwatch run --help"), "{said}");
 }
