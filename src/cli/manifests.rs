@@ -159,7 +159,11 @@ pub(super) async fn create(client: &Client, manifests: Vec<Manifest>) -> Result<
         let request = Request::get(format!("{path}/{}?fieldValidation=Strict", resource.name));
         let body = manifest.object.to_string().into_bytes();
         let created = client.send(request.sends(Method::POST, "application/json", body)).await;
-        created.map_err(|error| manifest.wrong(error))?;
+        // What was asked is ours to know; why the server does not take it is for whoever wrote the file.
+        created.map_err(|error| match error.status() {
+            Some(status) => manifest.wrong(&status.message),
+            None => manifest.wrong(error),
+        })?;
     }
     Ok(())
 }

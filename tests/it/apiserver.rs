@@ -203,21 +203,17 @@ fn what_cannot_be_is_one_line_that_says_where() {
             2,
             "unknown, document 1 (Job \"b\"): Job in batch/v1 is not served here; docs/apiserver.md has those that are",
         ),
-        (
-            &["--manifests", &twice],
-            2,
-            "twice, document 2 (ConfigMap \"a\"): post /api/v1/namespaces/default/configmaps?fieldValidation=Strict: 409 AlreadyExists",
-        ),
+        (&["--manifests", &twice], 2, "twice, document 2 (ConfigMap \"a\"): configmaps \"a\" already exists"),
         (
             &["--manifests", &invalid],
             2,
-            "invalid, document 2 (ConfigMap \"A_B\"): post /api/v1/namespaces/default/configmaps?fieldValidation=Strict: 422 Invalid",
+            "invalid, document 2 (ConfigMap \"A_B\"): ConfigMap \"A_B\" is invalid: metadata.name: Invalid value: \"A_B\": ",
         ),
         (&["--fault", "cut-watch"], 2, "'--fault <FAULT>': \"cut-watch\" is no fault; there are end-watches"),
         (
             &["--manifests", &misspelt],
             2,
-            "misspelt, document 2 (ConfigMap \"b\"): post /api/v1/namespaces/default/configmaps?fieldValidation=Strict: 400 BadRequest",
+            "misspelt, document 2 (ConfigMap \"b\"): ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: unknown field \"date\"",
         ),
         (
             &["--fault", "restart"],
