@@ -87,7 +87,6 @@ pub(super) fn main(apiserver: Apiserver) -> Result<(), Failure> {
 }
 
 fn help() -> Result<(), Failure> {
-    say!("A fault is NAME,KEY=VALUE,… Every KEY=VALUE may be left out; the values shown are the defaults.\n");
     say!("{}", fault_names().trim_end());
     Ok(())
 }

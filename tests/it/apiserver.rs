@@ -209,7 +209,11 @@ fn what_cannot_be_is_one_line_that_says_where() {
             2,
             "invalid, document 2 (ConfigMap \"A_B\"): ConfigMap \"A_B\" is invalid: metadata.name: Invalid value: \"A_B\": ",
         ),
-        (&["--fault", "cut-watch"], 2, "'--fault <FAULT>': \"cut-watch\" is no fault; there are end-watches"),
+        (
+            &["--fault", "cut-watch"],
+            2,
+            "'--fault <FAULT>': \"cut-watch\" is no fault; a similar one is cut-watches; see",
+        ),
         (
             &["--manifests", &misspelt],
             2,
@@ -223,7 +227,11 @@ fn what_cannot_be_is_one_line_that_says_where() {
         (&["--fault", "cut-watches"], 2, "give lines=N, or POST it"),
         (&["--fault", "nope"], 2, "; see listwatch apiserver --fault help"),
         (&["--nope"], 2, "; see listwatch apiserver --help"),
-        (&["--fault", "slow,time=soon"], 2, "time=soon: "),
+        (
+            &["--fault", "slow,time=soon"],
+            2,
+            "time=soon: is no time: write a number and a unit, such as 500ms or 2s",
+        ),
     ];
     for (args, code, wanted) in cases {
         let output = listwatch().arg("apiserver").args(*args).output().unwrap();
