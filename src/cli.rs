@@ -189,16 +189,16 @@ struct Connection {
     #[arg(long, value_name = "FILE", env = "LISTWATCH_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig to use instead of its current one
-    #[arg(long, value_name = "NAME", env = "LISTWATCH_CONTEXT")]
+    #[arg(long, value_name = "NAME", env = "LISTWATCH_CONTEXT", value_parser = parse_name)]
     context: Option<String>,
     /// Cluster of the kubeconfig to use instead of the context's
-    #[arg(long, value_name = "NAME", env = "LISTWATCH_CLUSTER")]
+    #[arg(long, value_name = "NAME", env = "LISTWATCH_CLUSTER", value_parser = parse_name)]
     cluster: Option<String>,
     /// User of the kubeconfig to use instead of the context's
-    #[arg(long, value_name = "NAME", env = "LISTWATCH_USER")]
+    #[arg(long, value_name = "NAME", env = "LISTWATCH_USER", value_parser = parse_name)]
     user: Option<String>,
     /// Act as another user, who must be allowed to you: name or system:serviceaccount:NAMESPACE:NAME
-    #[arg(long = "as", value_name = "USER", env = "LISTWATCH_AS")]
+    #[arg(long = "as", value_name = "USER", env = "LISTWATCH_AS", value_parser = parse_name)]
     act_as: Option<String>,
     /// Directory with token, ca.crt and namespace to use as the Pod's service account
     #[arg(long, value_name = "DIR", env = "LISTWATCH_SERVICE_ACCOUNT_DIR", conflicts_with = "kubeconfig")]
@@ -213,8 +213,25 @@ fn parse_time(text: &str) -> Result<Duration, String> {
         Ok(time) if time.is_zero() => Err("must be longer than nothing, such as 30s".to_owned()),
         Ok(time) if time > REQUEST_TIMEOUT_MAX => Err("must be 5m at most, such as 30s".to_owned()),
         Ok(time) => Ok(time),
-        Err(error) => Err(format!("{error}; write a number and a unit, such as 30s or 2m")),
+        Err(_) => Err("is no time: write a number and a unit, such as 30s or 2m".to_owned()),
     }
+}
+
+/// Of a flag that may stand alone. Its value counts in a variable, or to undo one.
+fn parse_switch(text: &str) -> Result<bool, &'static str> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" => Ok(false),
+        _ => Err("is neither true nor false"),
+    }
+}
+
+/// An empty one is a shell variable that was not set more often than it is meant.
+fn parse_name(text: &str) -> Result<String, &'static str> {
+    if text.trim().is_empty() {
+        return Err("is empty: give a name, or leave the flag out");
+    }
+    Ok(text.to_owned())
 }
 
 impl Connection {

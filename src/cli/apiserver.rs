@@ -34,7 +34,7 @@ const OURS: &str = "# Written by listwatch apiserver, which overwrites it at its
 )]
 pub(super) struct Apiserver {
     /// Port on 127.0.0.1; 0 for any
-    #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0)]
+    #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0, value_parser = parse_port)]
     port: u16,
     /// YAML or JSON file, or directory of such files, with objects to create at the start: CRDs first, then Namespaces; may be repeated
     #[arg(long, value_name = "PATH", env = "LISTWATCH_MANIFESTS")]
@@ -53,6 +53,10 @@ pub(super) struct Apiserver {
 enum Fault {
     Help,
     Planned(Box<Planned>),
+}
+
+pub(super) fn parse_port(text: &str) -> Result<u16, &'static str> {
+    text.parse().map_err(|_| "is not a number from 0 to 65535")
 }
 
 fn parse_fault(text: &str) -> Result<Fault, String> {

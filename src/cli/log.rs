@@ -29,9 +29,11 @@ enum Format {
 }
 
 /// A plain level is ours; of the libraries under us only warnings are of use.
-fn parse_level(text: &str) -> Result<Targets, String> {
+fn parse_level(text: &str) -> Result<Targets, &'static str> {
     let text = if text.contains(['=', ',']) { text.to_owned() } else { format!("warn,listwatch={text}") };
-    text.parse().map_err(|_| "is not error, warn, info, debug, trace or MODULE=LEVEL,…".to_owned())
+    // Nothing behind the = would be everything.
+    let targets = if text.ends_with('=') { None } else { text.parse().ok() };
+    targets.ok_or("is not error, warn, info, debug, trace or MODULE=LEVEL,…")
 }
 
 /// clap counts the flags and hands us the count, as the variable does.

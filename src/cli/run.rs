@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum, builder::BoolishValueParser};
+use clap::{ArgAction, Args, ValueEnum};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tracing::{Level, info, warn};
 
@@ -37,7 +37,8 @@ pub(super) struct Run {
         long = "namespace",
         value_name = "NAME",
         env = "LISTWATCH_NAMESPACE",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = parse_namespace
     )]
     namespaces: Vec<String>,
     /// Objects of one kind that are worked on at a time
@@ -45,7 +46,9 @@ pub(super) struct Run {
     #[arg(value_parser = parse_workers)]
     max_concurrent_reconciles: usize,
     /// Learn what exists from the watch itself: for very large sets, on Kubernetes 1.32 and later
-    #[arg(long, env = "LISTWATCH_STREAMING_LISTS", value_parser = BoolishValueParser::new())]
+    #[arg(long, value_name = "BOOL", env = "LISTWATCH_STREAMING_LISTS", value_parser = super::parse_switch)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    #[arg(action = ArgAction::Set)]
     streaming_lists: bool,
     /// Where /livez and /readyz answer, [HOST]:PORT; 0 for nowhere
     #[arg(
@@ -85,6 +88,16 @@ fn parse_bind_address(text: &str) -> Result<BindAddress, String> {
     }
 }
 
+fn parse_namespace(text: &str) -> Result<String, &'static str> {
+    let name = text.trim();
+    let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_label = (1..=63).contains(&name.len()) && name.bytes().all(inside);
+    if !is_label || name.starts_with('-') || name.ends_with('-') {
+        return Err("is not the name of a namespace; for all of them, give none");
+    }
+    Ok(name.to_owned())
+}
+
 fn parse_workers(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(workers @ 1..=1024) => Ok(workers),
@@ -96,7 +109,7 @@ fn parse_workers(text: &str) -> Result<usize, String> {
 pub(super) fn main(run: Run) -> Result<(), Failure> {
     // First, because what a kubeconfig is warned about belongs into the log.
     run.log.start(Level::INFO);
-    let namespaces = namespaces(&run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
+    let namespaces = namespaces(run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
     let client = run.connection.client()?;
     let lists = if run.streaming_lists { Lists::Streaming } else { Lists::Paged };
     let work = Work {
@@ -116,22 +129,15 @@ fn chosen(named: &[Kind]) -> Vec<Kind> {
     all.filter(|kind| named.is_empty() || named.contains(kind)).collect()
 }
 
-/// The flag, or its environment, or `WATCH_NAMESPACE`; an empty name is none.
-fn namespaces(flag: &[String], watch_namespace: Option<String>) -> Result<Vec<String>, Failure> {
-    let given = |names: &mut dyn Iterator<Item = &str>| -> Vec<String> {
-        names.map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
-    };
-    let (mut names, mut source) = (given(&mut flag.iter().map(String::as_str)), "--namespace");
+/// The flag, or its environment, or `WATCH_NAMESPACE`, of which an empty name is none: so operators read it everywhere.
+fn namespaces(mut names: Vec<String>, watch_namespace: Option<String>) -> Result<Vec<String>, Failure> {
     if names.is_empty() {
-        names = given(&mut watch_namespace.iter().flat_map(|names| names.split(',')));
-        source = "WATCH_NAMESPACE";
-    }
-    let is_label = |name: &str| {
-        let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        name.len() <= 63 && name.bytes().all(inside) && !name.starts_with('-') && !name.ends_with('-')
-    };
-    if let Some(name) = names.iter().find(|name| !is_label(name)) {
-        return Err(Failure::Usage(format!("{source}: {name:?} is not the name of a namespace")));
+        let given = watch_namespace.iter().flat_map(|names| names.split(','));
+        for name in given.filter(|name| !name.trim().is_empty()) {
+            let name = parse_namespace(name)
+                .map_err(|error| Failure::Usage(format!("WATCH_NAMESPACE: {name:?} {error}")))?;
+            names.push(name);
+        }
     }
     names.sort();
     names.dedup();
@@ -249,13 +255,23 @@ mod tests {
     #[test]
     fn namespaces_come_from_the_flag_then_the_environment_and_empty_means_all() {
         let names = |flag: &[&str], env: Option<&str>| {
-            let flag: Vec<_> = flag.iter().map(ToString::to_string).collect();
-            namespaces(&flag, env.map(str::to_owned)).map_err(|_| ())
+            let flag = flag.iter().map(ToString::to_string).collect();
+            namespaces(flag, env.map(str::to_owned)).map_err(|_| ())
         };
         assert_eq!(names(&["b", "a", "b"], Some("c")), Ok(vec!["a".to_owned(), "b".to_owned()]));
         assert_eq!(names(&[], Some("c, d")), Ok(vec!["c".to_owned(), "d".to_owned()]));
-        assert_eq!(names(&[""], Some("")), Ok(vec![]));
+        assert_eq!(names(&[], Some("")), Ok(vec![]));
         assert_eq!(names(&[], None), Ok(vec![]));
-        assert_eq!(names(&["No/Name"], None), Err(()));
+        assert_eq!(names(&[], Some("No/Name")), Err(()));
+    }
+
+    #[test]
+    fn a_namespace_is_a_label() {
+        for name in ["a", "kube-system", " a ", &"a".repeat(63)] {
+            assert_eq!(parse_namespace(name).as_deref(), Ok(name.trim()));
+        }
+        for wrong in ["", " ", "A", "a.b", "-a", "a-", "a/b", &"a".repeat(64)] {
+            assert!(parse_namespace(wrong).is_err(), "{wrong}");
+        }
     }
 }

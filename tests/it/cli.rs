@@ -33,8 +33,21 @@ fn a_wrong_flag_exits_with_2_and_one_line_with_the_remedy() {
         ("run --max-concurrent-reconciles 0", "--max-concurrent-reconciles", "a number from 1 to 1024"),
         ("run --health-probe-bind-address nope", "--health-probe-bind-address", "such as :8081"),
         ("run --request-timeout 0s", "--request-timeout", "such as 30s"),
-        ("run --request-timeout soon", "--request-timeout", "such as 30s"),
+        ("run --request-timeout 1h", "--request-timeout", "must be 5m at most"),
+        ("run --request-timeout soon", "'soon' for '--request-timeout <TIME>': is no time", "such as 30s"),
+        ("run --request-timeout 30", "'30' for '--request-timeout <TIME>': is no time", "such as 30s"),
         ("run --log-level loud", "--log-level", "error, warn, info, debug, trace"),
+        ("run --streaming-lists=maybe", "--streaming-lists", "is neither true nor false"),
+        ("apiserver --port abc", "--port", "is not a number from 0 to 65535"),
+        ("apiserver --port 70000", "--port", "is not a number from 0 to 65535"),
+        ("demo --port=-1", "--port", "is not a number from 0 to 65535"),
+        // An empty value at the end. The first two meant all namespaces and nobody else.
+        ("run -n ", "--namespace", "is not the name of a namespace; for all of them, give none"),
+        ("run --as ", "--as", "is empty: give a name, or leave the flag out"),
+        ("run --namespace a,", "--namespace", "is not the name of a namespace"),
+        ("run --context ", "--context", "is empty: give a name"),
+        ("run --log-level ", "--log-level", "error, warn, info, debug, trace"),
+        ("apiserver --port ", "--port", "is not a number from 0 to 65535"),
         ("run --log-format xml", "--log-format", "text, json"),
         ("run --kubeconfig a --service-account-dir b", "--kubeconfig", "--service-account-dir"),
     ] {
@@ -62,7 +75,16 @@ fn a_wrong_configuration_exits_with_2_and_one_line() {
     let address = [("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", "1")];
     let no_variables: &[(&str, &str)] = &[];
     for (args, variables, cause) in [
-        (vec!["-n", "Bad_Name"], no_variables, "\"Bad_Name\" is not the name of a namespace"),
+        (
+            vec!["-n", "Bad_Name"],
+            no_variables,
+            "'Bad_Name' for '--namespace <NAME>': is not the name of a namespace",
+        ),
+        (
+            vec![],
+            &[("WATCH_NAMESPACE", "a,Bad_Name")],
+            "WATCH_NAMESPACE: \"Bad_Name\" is not the name of a namespace",
+        ),
         (vec![], no_variables, "this is no pod: name one of them"),
         (vec!["--kubeconfig", &missing], no_variables, "No such file"),
         (vec!["--kubeconfig", &no_yaml], no_variables, "not YAML"),
@@ -197,28 +219,6 @@ fn the_demo_shows_a_web_become_ready_be_mended_and_go() {
     }
 }
 
-#[test]
-fn whoever_closes_our_output_ends_us_quietly() {
-    let mut child = listwatch().arg("crd").stdout(std::process::Stdio::piped()).spawn().unwrap();
-    drop(child.stdout.take());
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-}
-
-#[test]
-fn an_empty_variable_is_an_unset_one() {
-    let mut command = listwatch();
-    command.args(["run", "--kubeconfig", "/nonexistent"]);
-    for name in ["LOG_LEVEL", "STREAMING_LISTS", "SERVICE_ACCOUNT_DIR", "REQUEST_TIMEOUT", "AS"] {
-        command.env(format!("LISTWATCH_{name}"), "");
-    }
-    assert!(refused(command).contains("/nonexistent"));
-}
-
-#[test]
-fn a_level_is_no_count() {
-    let mut command = listwatch();
-    command.arg("run").env("LISTWATCH_VERBOSE", "debug");
-    let said = refused(command);
 /// It went on from the end of the tour: after some minutes a number that meant nothing, and no longer fitted its column.
 #[tokio::test]
 async fn after_the_tour_the_clock_of_the_demo_starts_anew_with_whatever_happens_next() {
@@ -249,6 +249,39 @@ async fn after_the_tour_the_clock_of_the_demo_starts_anew_with_whatever_happens_
     assert!(clock(second.lines().next().unwrap()) < clock(first.lines().last().unwrap()), "{after}");
 }
 
+#[test]
+fn whoever_closes_our_output_ends_us_quietly() {
+    let mut child = listwatch().arg("crd").stdout(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn an_empty_variable_is_an_unset_one() {
+    let mut command = listwatch();
+    command.args(["run", "--kubeconfig", "/nonexistent"]);
+    for name in ["LOG_LEVEL", "STREAMING_LISTS", "SERVICE_ACCOUNT_DIR", "REQUEST_TIMEOUT", "AS"] {
+        command.env(format!("LISTWATCH_{name}"), "");
+    }
+    assert!(refused(command).contains("/nonexistent"));
+}
+
+/// As flags of Go programs are: `=false` undoes what the environment says.
+#[test]
+fn a_switch_may_have_a_value() {
+    for args in ["--streaming-lists=yes", "--streaming-lists=False", "--streaming-lists mywebserver"] {
+        let mut command = listwatch();
+        command.args(["run", "--kubeconfig", "/nonexistent"]).args(args.split(' '));
+        let said = refused(command);
+        assert!(said.contains("read kubeconfig /nonexistent"), "{args}: {said}");
+    }
+}
+
+#[test]
+fn a_level_is_no_count() {
+    let mut command = listwatch();
+    command.arg("run").env("LISTWATCH_VERBOSE", "debug");
+    let said = refused(command);
     assert!(said.contains("is not 1 for debug or 2 for trace; --log-level takes levels by name"), "{said}");
     assert!(said.contains("(LISTWATCH_VERBOSE); see listwatch run --help"), "{said}");
 }
