@@ -176,6 +176,10 @@ fn what_cannot_be_is_one_line_that_says_where() {
     let no_yaml = file("no-yaml", &format!("{good}a: [b"));
     let no_kind = file("no-kind", &format!("{good}metadata: {{name: b}}"));
     let empty = file("empty", "# nothing\n");
+    let no_version = file("no-version", "apiVersion: ''\nkind: ConfigMap\n");
+    let odd_version = file("odd-version", "apiVersion: v1?x\nkind: ConfigMap\nmetadata: {name: a}\n");
+    let odd_namespace =
+        file("odd-namespace", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: x y?}\n");
     let unknown = file("unknown", "apiVersion: batch/v1\nkind: Job\nmetadata: {name: b}\n");
     let twice = file("twice", &format!("{good}{good}"));
     let invalid =
@@ -193,7 +197,7 @@ fn what_cannot_be_is_one_line_that_says_where() {
         (
             &["--manifests", &dir.path().display().to_string()],
             2,
-            "holds no objects (directories below it are not read)",
+            "holds no objects (.yaml, .yml and .json are read, directories below it are not)",
         ),
         (&["--manifests", &no_yaml], 2, "no-yaml, document 2: not YAML: "),
         (&["--manifests", &no_kind], 2, "no-kind, document 2: has no apiVersion"),
@@ -201,6 +205,17 @@ fn what_cannot_be_is_one_line_that_says_where() {
             &["--manifests", &unknown],
             2,
             "unknown, document 1 (Job \"b\"): Job in batch/v1 is not served here; docs/apiserver.md has those that are",
+        (&["--manifests", &no_version], 2, "no-version, document 1: has no apiVersion"),
+        (
+            &["--manifests", &odd_version],
+            2,
+            "odd-version, document 1 (ConfigMap \"a\"): ConfigMap in v1?x is not served here",
+        ),
+        (
+            &["--manifests", &odd_namespace],
+            2,
+            "odd-namespace, document 1 (ConfigMap \"a\"): namespaces \"x y?\" not found",
+        ),
         ),
         (&["--manifests", &twice], 2, "twice, document 2 (ConfigMap \"a\"): configmaps \"a\" already exists"),
         (
