@@ -13,7 +13,13 @@ mod manifests;
 mod run;
 mod variables;
 
-use std::{env, io, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    env, fmt,
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
@@ -127,7 +133,7 @@ pub fn main() -> ExitCode {
         Err(answer) if ANSWERS.contains(&answer.kind()) => answer.exit(),
         Err(error) => {
             let error = one_line(&error.to_string());
-            eprintln!("listwatch: {error}{}; see {}", variables::named_by(&error), help_about(&error));
+            complain(format_args!("{error}{}; see {}", variables::named_by(&error), help_about(&error)));
             return ExitCode::from(EXIT_USAGE);
         }
     };
@@ -145,8 +151,13 @@ pub fn main() -> ExitCode {
         Err(Failure::Usage(message)) => (message, ExitCode::from(EXIT_USAGE)),
         Err(Failure::Runtime(message)) => (message, ExitCode::FAILURE),
     };
-    eprintln!("listwatch: {message}");
+    complain(format_args!("{message}"));
     code
+}
+
+/// `eprintln!` would panic where nothing can be written, and another exit code be all that is left of the error.
+fn complain(message: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "listwatch: {message}");
 }
 
 /// Runs to the end of `work`, which a signal asks to stop.

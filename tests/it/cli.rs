@@ -254,6 +254,15 @@ fn whoever_closes_our_output_ends_us_quietly() {
     let mut child = listwatch().arg("crd").stdout(std::process::Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
+/// Printing the error panicked, which made it exit with 101.
+#[test]
+fn where_nothing_can_be_said_the_exit_code_still_says_it() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = listwatch().args(["run", "--nope"]).stderr(writer).status().unwrap();
+    assert_eq!(status.code(), Some(2));
+}
+
 }
 
 #[test]
