@@ -26,8 +26,8 @@ const OURS: &str = "# Written by listwatch apiserver, which overwrites it at its
 /// Run the embedded API server alone, for kubectl and for tests
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It lives on 127.0.0.1 and in memory: nothing is kept. While it runs, faults are planned, listed and ended at\n\
-    /listwatch/faults, in the words of --fault, one in each line:\n\n  \
+    after_help = "It lives on 127.0.0.1 and in memory: nothing is kept. While it runs, faults are planned,\n\
+    listed and ended at /listwatch/faults, in the words of --fault, one in each line:\n\n  \
       echo cut-watches,path=/pods | kubectl create --raw /listwatch/faults -f -\n  \
       kubectl get --raw /listwatch/faults\n  \
       kubectl delete --raw /listwatch/faults"
@@ -157,7 +157,7 @@ fn introduce(url: &str, manifests: &[PathBuf], count: usize, kubeconfig: &Path) 
 pub(super) async fn start(options: Options) -> Result<ApiServer, Failure> {
     let port = options.port;
     let server = ApiServer::start(options).await;
-    server.map_err(|error| Failure::Runtime(format!("--port {port}: {error}")))
+    server.map_err(|error| Failure::Runtime(format!("--port {port}: {error}; 0 takes one that is free")))
 }
 
 /// A directory for credentials: only its owner can read it, and it goes with us.

@@ -50,7 +50,7 @@ pub(super) struct Run {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     #[arg(action = ArgAction::Set)]
     streaming_lists: bool,
-    /// Where /livez and /readyz answer, [HOST]:PORT; 0 for nowhere
+    /// Where /livez and /readyz answer, [IP]:PORT; 0 for nowhere
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -217,8 +217,11 @@ fn instance() -> String {
 
 /// Listens for probes, and says where: whoever asked for port 0 wants to know.
 async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
-    let wrong =
-        |error| Failure::Runtime(format!("--health-probe-bind-address: cannot listen on {address}: {error}"));
+    let wrong = |error| {
+        Failure::Runtime(format!(
+            "--health-probe-bind-address: cannot listen on {address}: {error}; another port, or 0 for nowhere?"
+        ))
+    };
     let listener = match admin::bind(address).await {
         // A machine without IPv6.
         Err(_) if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) => {

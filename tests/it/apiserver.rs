@@ -190,7 +190,11 @@ fn what_cannot_be_is_one_line_that_says_where() {
     );
     let missing = dir.path().join("missing/file").display().to_string();
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["--port", &port], 1, &format!("--port {port}: Address already in use")),
+        (
+            &["--port", &port],
+            1,
+            &format!("--port {port}: Address already in use (os error 98); 0 takes one that is free"),
+        ),
         (&["--kubeconfig-out", &missing], 1, &format!("--kubeconfig-out {missing}: No such file")),
         (&["--manifests", &missing], 2, &format!("--manifests {missing}: No such file")),
         (&["--manifests", &empty], 2, "empty: holds no objects"),

@@ -120,6 +120,7 @@ async fn a_port_that_is_taken_is_said_and_exits_with_1() {
         let mut command = listwatch();
         command.args(["run", "--health-probe-bind-address", &address, "--kubeconfig"]).arg(kubeconfig);
         let output = command.output().unwrap();
+        assert!(said.contains("; another port, or 0 for nowhere?"), "{said}");
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("--health-probe-bind-address") && said.contains(&address), "{said}");
