@@ -200,16 +200,16 @@ struct Connection {
     #[arg(long, value_name = "FILE", env = "LISTWATCH_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig to use instead of its current one
-    #[arg(long, value_name = "NAME", env = "LISTWATCH_CONTEXT", value_parser = parse_name)]
+    #[arg(long, value_name = "NAME", env = "LISTWATCH_CONTEXT")]
     context: Option<String>,
     /// Cluster of the kubeconfig to use instead of the context's
-    #[arg(long, value_name = "NAME", env = "LISTWATCH_CLUSTER", value_parser = parse_name)]
+    #[arg(long, value_name = "NAME", env = "LISTWATCH_CLUSTER")]
     cluster: Option<String>,
     /// User of the kubeconfig to use instead of the context's
-    #[arg(long, value_name = "NAME", env = "LISTWATCH_USER", value_parser = parse_name)]
+    #[arg(long, value_name = "NAME", env = "LISTWATCH_USER")]
     user: Option<String>,
     /// Act as another user, who must be allowed to you: name or system:serviceaccount:NAMESPACE:NAME
-    #[arg(long = "as", value_name = "USER", env = "LISTWATCH_AS", value_parser = parse_name)]
+    #[arg(long = "as", value_name = "USER", env = "LISTWATCH_AS")]
     act_as: Option<String>,
     /// Directory with token, ca.crt and namespace to use as the Pod's service account
     #[arg(long, value_name = "DIR", env = "LISTWATCH_SERVICE_ACCOUNT_DIR", conflicts_with = "kubeconfig")]
@@ -228,26 +228,21 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Of a flag that may stand alone. Its value counts in a variable, or to undo one.
-fn parse_switch(text: &str) -> Result<bool, &'static str> {
-    match text.to_ascii_lowercase().as_str() {
-        "true" | "yes" | "on" | "1" => Ok(true),
-        "false" | "no" | "off" | "0" => Ok(false),
-        _ => Err("is neither true nor false"),
-    }
-}
-
-/// An empty one is a shell variable that was not set more often than it is meant.
-fn parse_name(text: &str) -> Result<String, &'static str> {
-    if text.trim().is_empty() {
-        return Err("is empty: give a name, or leave the flag out");
-    }
-    Ok(text.to_owned())
-}
-
 impl Connection {
     /// A client for it. Connects to nothing yet.
     fn client(self) -> Result<Client, Failure> {
+        let names = [
+            ("context", &self.context),
+            ("cluster", &self.cluster),
+            ("user", &self.user),
+            // Not "nobody else": the shell's variable was not set.
+            ("as", &self.act_as),
+        ];
+        for (flag, name) in names {
+            if name.as_ref().is_some_and(|name| name.trim().is_empty()) {
+                return Err(Failure::Usage(format!("--{flag} is empty: give a name, or leave the flag out")));
+            }
+        }
         let options = Options {
             kubeconfig: self.kubeconfig,
             context: self.context,

@@ -64,7 +64,7 @@ const POD_START: Duration = Duration::from_millis(300);
 )]
 pub(super) struct Demo {
     /// End after the tour
-    #[arg(long, value_name = "BOOL", env = "LISTWATCH_EXIT", value_parser = super::parse_switch)]
+    #[arg(long, value_name = "BOOL", env = "LISTWATCH_EXIT")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     #[arg(action = ArgAction::Set)]
     exit: bool,

@@ -37,8 +37,7 @@ pub(super) struct Run {
         long = "namespace",
         value_name = "NAME",
         env = "LISTWATCH_NAMESPACE",
-        value_delimiter = ',',
-        value_parser = parse_namespace
+        value_delimiter = ','
     )]
     namespaces: Vec<String>,
     /// Objects of one kind that are worked on at a time
@@ -46,7 +45,7 @@ pub(super) struct Run {
     #[arg(value_parser = parse_workers)]
     max_concurrent_reconciles: usize,
     /// Learn what exists from the watch itself: for very large sets, on Kubernetes 1.32 and later
-    #[arg(long, value_name = "BOOL", env = "LISTWATCH_STREAMING_LISTS", value_parser = super::parse_switch)]
+    #[arg(long, value_name = "BOOL", env = "LISTWATCH_STREAMING_LISTS")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     #[arg(action = ArgAction::Set)]
     streaming_lists: bool,
@@ -88,16 +87,6 @@ fn parse_bind_address(text: &str) -> Result<BindAddress, String> {
     }
 }
 
-fn parse_namespace(text: &str) -> Result<String, &'static str> {
-    let name = text.trim();
-    let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let is_label = (1..=63).contains(&name.len()) && name.bytes().all(inside);
-    if !is_label || name.starts_with('-') || name.ends_with('-') {
-        return Err("is not the name of a namespace; for all of them, give none");
-    }
-    Ok(name.to_owned())
-}
-
 fn parse_workers(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(workers @ 1..=1024) => Ok(workers),
@@ -129,14 +118,21 @@ fn chosen(named: &[Kind]) -> Vec<Kind> {
     all.filter(|kind| named.is_empty() || named.contains(kind)).collect()
 }
 
-/// The flag, or its environment, or `WATCH_NAMESPACE`, of which an empty name is none: so operators read it everywhere.
-fn namespaces(mut names: Vec<String>, watch_namespace: Option<String>) -> Result<Vec<String>, Failure> {
-    if names.is_empty() {
-        let given = watch_namespace.iter().flat_map(|names| names.split(','));
-        for name in given.filter(|name| !name.trim().is_empty()) {
-            let name = parse_namespace(name)
-                .map_err(|error| Failure::Usage(format!("WATCH_NAMESPACE: {name:?} {error}")))?;
-            names.push(name);
+/// The flag, or its environment, or `WATCH_NAMESPACE`, in which an empty name is none: operators read it so everywhere.
+fn namespaces(flag: Vec<String>, watch_namespace: Option<String>) -> Result<Vec<String>, Failure> {
+    let (mut names, source) = if flag.is_empty() {
+        let names = watch_namespace.iter().flat_map(|names| names.split(','));
+        (names.filter(|name| !name.trim().is_empty()).map(str::to_owned).collect(), "WATCH_NAMESPACE")
+    } else {
+        (flag, "--namespace")
+    };
+    for name in &mut names {
+        *name = name.trim().to_owned();
+        let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_label = (1..=63).contains(&name.len()) && name.bytes().all(inside);
+        if !is_label || name.starts_with('-') || name.ends_with('-') {
+            let cause = "is not the name of a namespace; for all of them, give none";
+            return Err(Failure::Usage(format!("{source}: {name:?} {cause}")));
         }
     }
     names.sort();
@@ -265,16 +261,9 @@ mod tests {
         assert_eq!(names(&[], Some("c, d")), Ok(vec!["c".to_owned(), "d".to_owned()]));
         assert_eq!(names(&[], Some("")), Ok(vec![]));
         assert_eq!(names(&[], None), Ok(vec![]));
+        for wrong in ["", " ", "No", "a.b", "-a", "a-", "a/b", &"a".repeat(64)] {
+            assert_eq!(names(&["a", wrong], None), Err(()), "{wrong}");
+        }
         assert_eq!(names(&[], Some("No/Name")), Err(()));
-    }
-
-    #[test]
-    fn a_namespace_is_a_label() {
-        for name in ["a", "kube-system", " a ", &"a".repeat(63)] {
-            assert_eq!(parse_namespace(name).as_deref(), Ok(name.trim()));
-        }
-        for wrong in ["", " ", "A", "a.b", "-a", "a-", "a/b", &"a".repeat(64)] {
-            assert!(parse_namespace(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -205,10 +205,6 @@ fn what_cannot_be_is_one_line_that_says_where() {
         ),
         (&["--manifests", &no_yaml], 2, "no-yaml, document 2: not YAML: "),
         (&["--manifests", &no_kind], 2, "no-kind, document 2: has no apiVersion"),
-        (
-            &["--manifests", &unknown],
-            2,
-            "unknown, document 1 (Job \"b\"): Job in batch/v1 is not served here; docs/apiserver.md has those that are",
         (&["--manifests", &no_version], 2, "no-version, document 1: has no apiVersion"),
         (
             &["--manifests", &odd_version],
@@ -220,6 +216,10 @@ fn what_cannot_be_is_one_line_that_says_where() {
             2,
             "odd-namespace, document 1 (ConfigMap \"a\"): namespaces \"x y?\" not found",
         ),
+        (
+            &["--manifests", &unknown],
+            2,
+            "unknown, document 1 (Job \"b\"): Job in batch/v1 is not served here; docs/apiserver.md has those that are",
         ),
         (&["--manifests", &twice], 2, "twice, document 2 (ConfigMap \"a\"): configmaps \"a\" already exists"),
         (

@@ -37,7 +37,7 @@ fn a_wrong_flag_exits_with_2_and_one_line_with_the_remedy() {
         ("run --request-timeout soon", "'soon' for '--request-timeout <TIME>': is no time", "such as 30s"),
         ("run --request-timeout 30", "'30' for '--request-timeout <TIME>': is no time", "such as 30s"),
         ("run --log-level loud", "--log-level", "error, warn, info, debug, trace"),
-        ("run --streaming-lists=maybe", "--streaming-lists", "is neither true nor false"),
+        ("run --streaming-lists=yes", "--streaming-lists", "[possible values: true, false]"),
         ("apiserver --port abc", "--port", "is not a number from 0 to 65535"),
         ("apiserver --port 70000", "--port", "is not a number from 0 to 65535"),
         ("demo --port=-1", "--port", "is not a number from 0 to 65535"),
@@ -46,6 +46,7 @@ fn a_wrong_flag_exits_with_2_and_one_line_with_the_remedy() {
         ("run --as ", "--as", "is empty: give a name, or leave the flag out"),
         ("run --namespace a,", "--namespace", "is not the name of a namespace"),
         ("run --context ", "--context", "is empty: give a name"),
+        ("run --log-level info,listwatch", "--log-level", "MODULE=LEVEL"),
         ("run --log-level ", "--log-level", "error, warn, info, debug, trace"),
         ("apiserver --port ", "--port", "is not a number from 0 to 65535"),
         ("run --log-format xml", "--log-format", "text, json"),
@@ -75,11 +76,7 @@ fn a_wrong_configuration_exits_with_2_and_one_line() {
     let address = [("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", "1")];
     let no_variables: &[(&str, &str)] = &[];
     for (args, variables, cause) in [
-        (
-            vec!["-n", "Bad_Name"],
-            no_variables,
-            "'Bad_Name' for '--namespace <NAME>': is not the name of a namespace",
-        ),
+        (vec!["-n", "Bad_Name"], no_variables, "--namespace: \"Bad_Name\" is not the name of a namespace"),
         (
             vec![],
             &[("WATCH_NAMESPACE", "a,Bad_Name")],
@@ -120,10 +117,10 @@ async fn a_port_that_is_taken_is_said_and_exits_with_1() {
         let mut command = listwatch();
         command.args(["run", "--health-probe-bind-address", &address, "--kubeconfig"]).arg(kubeconfig);
         let output = command.output().unwrap();
-        assert!(said.contains("; another port, or 0 for nowhere?"), "{said}");
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("--health-probe-bind-address") && said.contains(&address), "{said}");
+        assert!(said.contains("; another port, or 0 for nowhere?"), "{said}");
     })
     .await;
 }
@@ -255,6 +252,8 @@ fn whoever_closes_our_output_ends_us_quietly() {
     let mut child = listwatch().arg("crd").stdout(std::process::Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
 /// Printing the error panicked, which made it exit with 101.
 #[test]
 fn where_nothing_can_be_said_the_exit_code_still_says_it() {
@@ -262,8 +261,6 @@ fn where_nothing_can_be_said_the_exit_code_still_says_it() {
     drop(reader);
     let status = listwatch().args(["run", "--nope"]).stderr(writer).status().unwrap();
     assert_eq!(status.code(), Some(2));
-}
-
 }
 
 #[test]
@@ -279,7 +276,7 @@ fn an_empty_variable_is_an_unset_one() {
 /// As flags of Go programs are: `=false` undoes what the environment says.
 #[test]
 fn a_switch_may_have_a_value() {
-    for args in ["--streaming-lists=yes", "--streaming-lists=False", "--streaming-lists mywebserver"] {
+    for args in ["--streaming-lists=true", "--streaming-lists=false", "--streaming-lists mywebserver"] {
         let mut command = listwatch();
         command.args(["run", "--kubeconfig", "/nonexistent"]).args(args.split(' '));
         let said = refused(command);
