@@ -431,8 +431,10 @@ fn delete(server: &Server, request: &Request, kind: &Kind, place: &Place) -> Res
         Deleted::Gone(object) if !kind.delete_answers_object() => {
             Ok(Answer::json(200, success(kind, place.name(), &object)))
         }
-        Deleted::Gone(object) | Deleted::Terminating(object) => {
-            shown(request, &storage, kind, Target::Object(Part::Main), 200, &object)
+        Deleted::Gone(object) => shown(request, &storage, kind, Target::Object(Part::Main), 200, &object),
+        Deleted::Terminating(object) => {
+            let status = if deletion.is_old_cascade { 202 } else { 200 };
+            shown(request, &storage, kind, Target::Object(Part::Main), status, &object)
         }
     }
 }
@@ -663,9 +665,10 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
             let text = "orphanDependents and deletionPropagation cannot be both set";
             return invalid(Cause::invalid("propagationPolicy", &options["propagationPolicy"], text));
         }
-        (None, Some(true)) | (Some("Orphan"), None) => Propagation::Orphan,
-        (Some("Foreground"), None) => Propagation::Foreground,
-        (None | Some("Background" | ""), _) => Propagation::Background,
+        (None | Some(""), None) => None,
+        (None, Some(true)) | (Some("Orphan"), None) => Some(Propagation::Orphan),
+        (None, Some(false)) | (Some("Background"), None) => Some(Propagation::Background),
+        (Some("Foreground"), None) => Some(Propagation::Foreground),
         (Some(other), None) => {
             let supported = ["Foreground", "Background", "Orphan", "nil"].map(str::to_owned);
             return invalid(Cause::not_supported("propagationPolicy", &other.into(), &supported));
@@ -674,6 +677,7 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     Ok(Deletion {
         propagation,
+        is_old_cascade: orphan == Some(false),
         uid: text(&options["preconditions"]["uid"]),
         resource_version: text(&options["preconditions"]["resourceVersion"]),
         grace_secs: delete::grace_secs(&options["gracePeriodSeconds"]),
