@@ -174,7 +174,7 @@ fn media_type(text: &str) -> &'static str {
     }
 }
 
-/// Faults on demand, for an administrator: a POST plans some, a GET lists them, a DELETE ends them.
+/// Faults on demand, for an administrator: a POST plans some, or asks for help; a GET lists them, a DELETE ends them.
 pub(super) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
     if user != ADMIN {
         let method = request.method.as_str().to_lowercase();
@@ -182,6 +182,7 @@ pub(super) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
         return Answer::refused(Refusal::not_allowed(message, json!({})));
     }
     match request.method {
+        Method::POST if request.body.trim_ascii() == b"help" => Answer::text(200, faults::names()),
         Method::POST => match faults::parse_lines(&request.body) {
             Ok(planned) => {
                 let done = planned.iter().filter(|planned| planned.is_momentary()).count();

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{Args, builder::BoolishValueParser};
+use clap::{ArgAction, Args};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinSet, time::timeout};
@@ -64,10 +64,12 @@ const POD_START: Duration = Duration::from_millis(300);
 )]
 pub(super) struct Demo {
     /// End after the tour
-    #[arg(long, env = "LISTWATCH_EXIT", value_parser = BoolishValueParser::new())]
+    #[arg(long, value_name = "BOOL", env = "LISTWATCH_EXIT")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    #[arg(action = ArgAction::Set)]
     exit: bool,
     /// Port of the API server on 127.0.0.1; 0 for any
-    #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0)]
+    #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0, value_parser = apiserver::parse_port)]
     port: u16,
     #[command(flatten)]
     log: Log,
@@ -99,7 +101,6 @@ async fn run(exit: bool, port: u16, stop: Stop) -> Result<(), Failure> {
         say!("    kubectl get mws,deploy,svc,pods");
         say!("    kubectl scale mws/hello --replicas=3\n");
         say!("What it does is shown here. Ctrl-C ends it; then `unset KUBECONFIG`.\n");
-        tour.scene("…")?;
         tokio::select! {
             () = stop.requested() => {}
             shown = tour.go_on() => shown?,
@@ -253,6 +254,10 @@ impl<'a> Tour<'a> {
                 return Err(Failure::Runtime(format!("the demo is not where it should be after {limit} s")));
             }
         }
+        self.until_quiet().await
+    }
+
+    async fn until_quiet(&mut self) -> Result<(), Failure> {
         let mut quiet_since = Instant::now();
         while quiet_since.elapsed() < QUIET {
             if self.glance().await? {
@@ -286,10 +291,14 @@ impl<'a> Tour<'a> {
         Ok(line.is_some() || !news.is_empty())
     }
 
-    /// Shows what happens, until dropped.
+    /// Shows what happens, until dropped. The clock starts anew with whatever breaks the quiet.
     async fn go_on(&mut self) -> Result<(), Failure> {
         loop {
-            self.glance().await?;
+            self.started = Instant::now();
+            if self.glance().await? {
+                self.until_quiet().await?;
+                say!();
+            }
         }
     }
 
