@@ -51,6 +51,8 @@ const SCENE_LIMIT: Duration = Duration::from_secs(30);
 const LINES_MAX: usize = 1024;
 /// How often the stage is looked at.
 const GLANCE: Duration = Duration::from_millis(2);
+/// The same while nothing happens.
+const IDLE_GLANCE: Duration = Duration::from_millis(100);
 /// How long nothing must happen for a scene to be over: longer than a Pod takes.
 const QUIET: Duration = Duration::from_millis(400);
 /// How long the simulated kubelet takes over a Pod, so that there is something to see.
@@ -242,13 +244,13 @@ impl<'a> Tour<'a> {
             let is_so = loop {
                 tokio::select! {
                     answer = &mut asked => break answer?,
-                    shown = self.glance() => { shown?; }
+                    shown = self.glance(GLANCE) => { shown?; }
                 }
             };
             if is_so {
                 break;
             }
-            self.glance().await?;
+            self.glance(GLANCE).await?;
             if Instant::now() > deadline {
                 let limit = SCENE_LIMIT.as_secs();
                 return Err(Failure::Runtime(format!("the demo is not where it should be after {limit} s")));
@@ -260,16 +262,17 @@ impl<'a> Tour<'a> {
     async fn until_quiet(&mut self) -> Result<(), Failure> {
         let mut quiet_since = Instant::now();
         while quiet_since.elapsed() < QUIET {
-            if self.glance().await? {
+            if self.glance(GLANCE).await? {
                 quiet_since = Instant::now();
             }
         }
         Ok(())
     }
 
-    /// Shows a line that comes, and before it the requests that were answered since. Returns whether there was anything.
-    async fn glance(&mut self) -> Result<bool, Failure> {
-        let line = timeout(GLANCE, self.lines.recv()).await.ok().flatten();
+    /// Shows a line that comes in this time, and before it the requests that were answered since. Returns whether there was
+    /// anything.
+    async fn glance(&mut self, longest: Duration) -> Result<bool, Failure> {
+        let line = timeout(longest, self.lines.recv()).await.ok().flatten();
         let at = format!("{:>5} ms ", self.started.elapsed().as_millis());
         let requests = self.server.requests();
         let news = requests[self.shown.min(requests.len())..].iter();
@@ -295,7 +298,7 @@ impl<'a> Tour<'a> {
     async fn go_on(&mut self) -> Result<(), Failure> {
         loop {
             self.started = Instant::now();
-            if self.glance().await? {
+            if self.glance(IDLE_GLANCE).await? {
                 self.until_quiet().await?;
                 say!();
             }
