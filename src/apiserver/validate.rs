@@ -106,7 +106,7 @@ fn data_keys(all: &mut Vec<Cause>, object: &Value, field: &str) {
 
 fn immutable_data(all: &mut Vec<Cause>, object: &Value, before: Option<&Value>, fields: &[&str]) {
     let Some(before) = before.filter(|before| before["immutable"] == true) else { return };
-    let changed = fields.iter().chain(&["immutable"]).filter(|field| object[**field] != before[**field]);
+    let changed = ["immutable"].iter().chain(fields).filter(|field| object[**field] != before[**field]);
     all.extend(changed.map(|field| Cause::forbidden(*field, "field is immutable when `immutable` is set")));
 }
 
@@ -602,9 +602,17 @@ pub(super) fn new_event(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     if let Some(before) = before {
         let mut before = before.clone();
         event_as_core(&mut before);
-        for field in
-            ["involvedObject", "reason", "message", "type", "reportingComponent", "action", "related"]
-        {
+        // The real one looks at the reason twice.
+        for field in [
+            "involvedObject",
+            "reason",
+            "message",
+            "reason",
+            "type",
+            "reportingComponent",
+            "action",
+            "related",
+        ] {
             if object[field] != before[field] {
                 all.push(Cause::invalid(field, &object[field], IMMUTABLE));
             }
