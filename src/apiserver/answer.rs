@@ -7,7 +7,7 @@
 //! Content-Type: application/json
 //! ```
 
-use std::{borrow::Cow, collections::HashSet, sync::Arc};
+use std::{borrow::Cow, collections::HashSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, header};
@@ -38,8 +38,12 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html";
 
 /// Subresources that the real one has and we have not, with which kubectl does its `logs`, `exec`, `attach`,
-/// `port-forward`, `debug`, `drain` and `create token`.
-const NOT_SERVED: [&str; 8] = [
+/// `port-forward`, `debug`, `drain`, `create token` and `proxy`.
+const NOT_SERVED: [&str; 12] = [
+    "nodes/proxy",
+    "pods/proxy",
+    "services/proxy",
+    "pods/binding",
     "pods/log",
     "pods/exec",
     "pods/attach",
@@ -170,7 +174,7 @@ fn media_type(text: &str) -> &'static str {
     }
 }
 
-/// Faults on demand, for an administrator: a POST plans some, a GET lists them, a DELETE ends them.
+/// Faults on demand, for an administrator: a POST plans some, or asks for help; a GET lists them, a DELETE ends them.
 pub(super) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
     if user != ADMIN {
         let method = request.method.as_str().to_lowercase();
@@ -178,6 +182,7 @@ pub(super) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
         return Answer::refused(Refusal::not_allowed(message, json!({})));
     }
     match request.method {
+        Method::POST if request.body.trim_ascii() == b"help" => Answer::text(200, faults::names()),
         Method::POST => match faults::parse_lines(&request.body) {
             Ok(planned) => {
                 let done = planned.iter().filter(|planned| planned.is_momentary()).count();
@@ -224,7 +229,7 @@ fn fixed(server: &Server, request: &Request) -> Result<Answer, Refusal> {
         "/healthz/ping" | "/livez/ping" | "/readyz/ping" => return Ok(Answer::text(200, "ok")),
         _ => {}
     }
-    if request.method != Method::GET && request.method != Method::HEAD {
+    if request.method != Method::GET {
         return Err(Refusal::method_not_allowed());
     }
     let storage = server.storage();
@@ -270,14 +275,17 @@ fn health(request: &Request) -> Answer {
 /// A path of a resource.
 async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Result<Answer, Refusal> {
     let kind = find_kind(&server.storage(), path)?;
-    let query = &request.query;
-    let method = &request.method;
+    let (query, method) = (&request.query, &request.method);
+    let limit = if query.flag("watch") == Some(true) { None } else { query.timeout()? };
+    if *method == Method::HEAD && !kind.is_custom() {
+        return Err(Refusal::method_not_allowed());
+    }
     let in_namespace = path.namespace.is_some();
     if in_namespace && !kind.namespaced || path.name.is_some() && kind.namespaced && !in_namespace {
         return Err(if kind.is_custom() { Refusal::no_such_path() } else { Refusal::no_such_resource() });
     }
     let Some(name) = &path.name else {
-        return collection(server, request, path, &kind).await;
+        return collection(server, request, path, &kind, limit).await;
     };
     if [".", ".."].contains(&name.as_str()) || name.contains('%') {
         let what = if name.contains('%') { "contain '%'".to_owned() } else { format!("be '{name}'") };
@@ -291,7 +299,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             return Err(if kind.is_custom() {
                 // What is not there is said to be the object, though it may be.
                 Refusal::not_found(&kind, name)
-            } else if NOT_SERVED.contains(&whole.as_str()) {
+            } else if NOT_SERVED.iter().any(|one| whole == *one || whole.starts_with(&format!("{one}/"))) {
                 Refusal::not_served(&whole)
             } else {
                 Refusal::no_such_resource()
@@ -307,7 +315,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
     match *method {
         Method::GET | Method::HEAD => {
             let version = Version::parse(query.text("resourceVersion")).map_err(Refusal::internal)?;
-            wait_for(server, version).await?;
+            wait_for(server, version, limit).await?;
             let storage = server.storage();
             let object = storage.get(&place).ok_or_else(|| Refusal::not_found(&kind, name))?;
             shown(request, &storage, &kind, target, 200, object)
@@ -454,8 +462,10 @@ fn delete(server: &Server, request: &Request, kind: &Kind, place: &Place) -> Res
         Deleted::Gone(object) if !kind.delete_answers_object() => {
             Ok(Answer::json(200, success(kind, place.name(), &object)))
         }
-        Deleted::Gone(object) | Deleted::Terminating(object) => {
-            shown(request, &storage, kind, Target::Object(Part::Main), 200, &object)
+        Deleted::Gone(object) => shown(request, &storage, kind, Target::Object(Part::Main), 200, &object),
+        Deleted::Terminating(object) => {
+            let status = if deletion.is_old_cascade { 202 } else { 200 };
+            shown(request, &storage, kind, Target::Object(Part::Main), status, &object)
         }
     }
 }
@@ -466,14 +476,14 @@ async fn collection(
     request: &Request,
     path: &Path,
     kind: &Arc<Kind>,
+    limit: Option<Duration>,
 ) -> Result<Answer, Refusal> {
     let (query, namespace) = (&request.query, path.namespace.as_deref());
     match request.method {
         Method::GET if query.flag("watch") == Some(true) => {
             let form = form(request, &server.storage())?;
             if form.accept == Accept::Yaml {
-                let text = "only the following media types are accepted: application/json, \
-                    application/vnd.kubernetes.protobuf";
+                let text = "only the following media types are accepted: application/json;stream=watch";
                 return Err(Refusal::not_acceptable(text));
             }
             let course = server.faults.of_watch(&request.target);
@@ -488,7 +498,7 @@ async fn collection(
         }
         Method::GET | Method::HEAD => {
             let list = List::parse(query, kind, namespace)?;
-            wait_for(server, list.version).await?;
+            wait_for(server, list.version, limit).await?;
             let storage = server.storage();
             let page = list.answer(&storage, kind)?;
             let form = form(request, &storage)?;
@@ -549,13 +559,15 @@ fn nowhere(kinds: &Kinds, group: &str) -> Refusal {
     if built_in { Refusal::no_such_resource() } else { Refusal::no_such_path() }
 }
 
-/// A version that is not reached yet is awaited, for a while.
-async fn wait_for(server: &Server, version: Version) -> Result<(), Refusal> {
+/// A version that is not reached yet is awaited, for a while, or as long as the client has time.
+async fn wait_for(server: &Server, version: Version, limit: Option<Duration>) -> Result<(), Refusal> {
     let wanted = version.at_least();
     let mut written = server.storage().written();
     let reached = async { written.wait_for(|&revision| revision >= wanted).await.is_ok() };
-    match tokio::time::timeout(watch::FUTURE_WAIT, reached).await {
+    let limit = limit.filter(|limit| *limit < watch::FUTURE_WAIT);
+    match tokio::time::timeout(limit.unwrap_or(watch::FUTURE_WAIT), reached).await {
         Ok(_) => Ok(()),
+        Err(_) if limit.is_some() => Err(Refusal::out_of_time()),
         Err(_) => Err(Refusal::version_too_large(wanted, server.storage().revision())),
     }
 }
@@ -688,9 +700,10 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
             let text = "orphanDependents and deletionPropagation cannot be both set";
             return invalid(Cause::invalid("propagationPolicy", &options["propagationPolicy"], text));
         }
-        (None, Some(true)) | (Some("Orphan"), None) => Propagation::Orphan,
-        (Some("Foreground"), None) => Propagation::Foreground,
-        (None | Some("Background" | ""), _) => Propagation::Background,
+        (None | Some(""), None) => None,
+        (None, Some(true)) | (Some("Orphan"), None) => Some(Propagation::Orphan),
+        (None, Some(false)) | (Some("Background"), None) => Some(Propagation::Background),
+        (Some("Foreground"), None) => Some(Propagation::Foreground),
         (Some(other), None) => {
             let supported = ["Foreground", "Background", "Orphan", "nil"].map(str::to_owned);
             return invalid(Cause::not_supported("propagationPolicy", &other.into(), &supported));
@@ -699,6 +712,7 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     Ok(Deletion {
         propagation,
+        is_old_cascade: orphan == Some(false),
         uid: text(&options["preconditions"]["uid"]),
         resource_version: text(&options["preconditions"]["resourceVersion"]),
         grace_secs: delete::grace_secs(&options["gracePeriodSeconds"]),

@@ -441,10 +441,16 @@ fn establish(storage: &mut Storage, place: &Place, crd: &Value, conflicts: &[(&s
     storage.put(place, crd);
 }
 
-/// The condition of a CRD whose instances are being deleted.
+/// The condition of a CRD whose instances are to be deleted.
 pub(super) fn mark_terminating(crd: &mut Value, now: &str) {
     let message = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
     set_condition(crd, "Terminating", "True", "InstanceDeletionPending", message, now);
+}
+
+/// The same while they are.
+pub(super) fn mark_deleting(crd: &mut Value, now: &str) {
+    let message = "CustomResource deletion is in progress";
+    set_condition(crd, "Terminating", "True", "InstanceDeletionInProgress", message, now);
 }
 
 fn removed(storage: &mut Storage, crd: &Value) {

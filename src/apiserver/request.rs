@@ -5,7 +5,7 @@
 //!           group            version           namespace  resource name subresource
 //! ```
 
-use std::{collections::HashSet, fmt};
+use std::{collections::HashSet, fmt, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
@@ -305,6 +305,17 @@ impl Query {
         }
     }
 
+    /// How long the client waits for an answer, in Go's way: `1m30s`. Nothing, or zero, is as long as it takes.
+    pub(super) fn timeout(&self) -> Result<Option<Duration>, Refusal> {
+        let text = self.text("timeout");
+        let timeout = go_duration(text).map_err(|why| {
+            Refusal::bad_request(format!(
+                "invalid timeout specified in the request URL - time: {why} {text:?}"
+            ))
+        })?;
+        Ok(Some(timeout).filter(|timeout| !timeout.is_zero()))
+    }
+
     pub(super) fn dry_run(&self, options: &str) -> Result<bool, Refusal> {
         match self.get("dryRun") {
             None => Ok(false),
@@ -315,6 +326,35 @@ impl Query {
             }
         }
     }
+}
+
+/// `time.ParseDuration`, and its words where it cannot. Nothing is as good as zero.
+fn go_duration(text: &str) -> Result<Duration, String> {
+    let (mut rest, mut sum) = (text, Duration::ZERO);
+    if rest == "0" {
+        return Ok(sum);
+    }
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, behind) = rest.split_at(end);
+        let number: f64 = number.parse().map_err(|_| "invalid duration")?;
+        let end = behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at(end);
+        let seconds = match unit {
+            "ns" => 1e-9,
+            "us" | "µs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "" => return Err("missing unit in duration".to_owned()),
+            unknown => return Err(format!("unknown unit {unknown:?} in duration")),
+        };
+        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| "invalid duration")?;
+        sum = sum.checked_add(part).ok_or("invalid duration")?;
+        rest = behind;
+    }
+    Ok(sum)
 }
 
 /// The form in which the answer is wanted.
@@ -353,9 +393,9 @@ impl Accept {
                 _ => {}
             }
         }
-        let text = "only the following media types are accepted: application/json, application/yaml, \
-            application/vnd.kubernetes.protobuf";
-        Err(Refusal::not_acceptable(text))
+        Err(Refusal::not_acceptable(
+            "only the following media types are accepted: application/json, application/yaml",
+        ))
     }
 }
 
@@ -430,6 +470,35 @@ mod tests {
         assert_eq!((path.plural.as_str(), path.subresource.as_deref()), ("namespaces", Some("finalize")));
         assert_eq!(Path::parse("/version"), None);
         assert_eq!(Path::parse("/apis/apps/v1"), None);
+    }
+
+    #[test]
+    fn a_timeout_is_read_as_go_reads_it() {
+        let timeout = |text: &str| Query::parse(&format!("timeout={text}")).timeout();
+        let secs = |text: &str| timeout(text).map(|timeout| timeout.map(|timeout| timeout.as_secs_f64()));
+        for (text, wanted) in [
+            ("", None),
+            ("0", None),
+            ("0s", None),
+            ("32s", Some(32.0)),
+            ("1m0.5s", Some(60.5)),
+            ("1h", Some(3600.0)),
+        ] {
+            assert_eq!(secs(text).ok(), Some(wanted), "{text}");
+        }
+        for (text, why) in [
+            ("x", r#"invalid duration "x""#),
+            ("-1s", r#"invalid duration "-1s""#),
+            ("5", r#"missing unit in duration "5""#),
+            ("5d", r#"unknown unit "d" in duration "5d""#),
+            ("99999999999999999999h", r#"invalid duration "99999999999999999999h""#),
+        ] {
+            let refusal = timeout(text).expect_err(text);
+            assert_eq!(
+                refusal.message(),
+                format!("invalid timeout specified in the request URL - time: {why}")
+            );
+        }
     }
 
     /// The server did nothing else for minutes.

@@ -3,17 +3,20 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use listwatch::{
-    apiserver::{ApiServer, Options},
+    apiserver::{ApiServer, Fault, Options, Planned, RequestRecord},
     client::{Client, Config, Error},
     cluster::Cluster,
     controller::{Controller, Next, Operator},
-    resource::{Scope, kinds::Service},
+    resource::{Key, Scope, kinds::Service},
     watch::Lists,
 };
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::hands::Hands;
+use crate::{
+    hands::{Hands, eventually},
+    world::{Kind, on},
+};
 
 /// Does what an object's name says, and counts how often.
 struct Clumsy {
@@ -85,4 +88,65 @@ async fn an_object_over_which_the_operator_panics_hangs_or_fails_holds_up_no_oth
     let asked = tokio::time::Instant::now();
     running.await.unwrap();
     assert!(asked.elapsed() <= Duration::from_secs(26), "{:?}", asked.elapsed());
+}
+
+/// Both wait when it is asked: the watch before it lists again, and the object before it is tried again.
+#[tokio::test(start_paused = true)]
+async fn who_waits_out_a_backoff_stops_at_once() {
+    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
+    let client =
+        Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap()).unwrap();
+    let service = json!({"metadata": {"name": "fails"}, "spec": {"ports": [{"port": 1}]}});
+    Hands::new(client.clone()).create("services", &service).await;
+    let cluster = Cluster::new(client, Lists::Paged);
+    let services = cluster.watch::<Service>([Scope::default()]);
+    let (calls, mut seen) = watch::channel(HashMap::new());
+    let controller = Controller::new(&cluster, &services, Clumsy { calls });
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(controller.run(async { drop(stopped.await) }));
+    seen.wait_for(|calls| calls.get("fails").is_some_and(|count| *count > 8)).await.unwrap();
+    server.fault("internal-error,path=/services".parse::<Planned>().unwrap());
+    server.fault(Fault::Restart);
+    let refused = |records: Vec<RequestRecord>| records.iter().filter(|record| record.status == 500).count();
+    eventually("six refusals", async || (refused(server.requests()) >= 6).then_some(())).await;
+
+    stop.send(()).unwrap();
+    let asked = tokio::time::Instant::now();
+    running.await.unwrap();
+    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+}
+
+/// A server ends a watch that is not read. Here it would have to keep 20 MB for whoever waits for the one worker.
+#[tokio::test]
+async fn while_the_operator_hangs_over_an_object_its_watch_is_read_on() {
+    const TEXT_BYTES: usize = 200_000;
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        let rule = json!({"apiGroups": [""], "resources": ["services"], "verbs": ["list", "watch"]});
+        world.may_be_forbidden.set(true);
+        world.allow_only(&json!([rule])).await;
+        let cluster = Cluster::new(world.operators_client(&world.url()), world.lists);
+        let scope = Scope { namespace: Some(world.namespace.clone()), ..Scope::default() };
+        let services = cluster.watch::<Service>([scope]);
+        let (calls, mut seen) = watch::channel(HashMap::new());
+        let controller = Controller::new(&cluster, &services, Clumsy { calls }).workers(1);
+        let running = tokio::spawn(controller.run(std::future::pending()));
+        let service = |name: &str| json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 1}]}});
+        world.create("services", &service("hangs")).await;
+        seen.wait_for(|calls| calls.contains_key("hangs")).await.unwrap();
+
+        world.create("services", &service("fine")).await;
+        let key = Key::namespaced(&world.namespace, "fine");
+        let mut version = String::new();
+        for time in 0..100 {
+            let annotations = json!({"time": time.to_string(), "text": "x".repeat(TEXT_BYTES)});
+            let changed =
+                world.patch("services/fine", json!({"metadata": {"annotations": annotations}})).await;
+            version = changed["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+        }
+        let read = || (services.get(&key)?.metadata.resource_version == version).then_some(());
+        eventually("the last change", async || read()).await;
+        assert_eq!(seen.borrow().keys().collect::<Vec<_>>(), ["hangs"]);
+        running.abort();
+    })
+    .await;
 }

@@ -81,86 +81,79 @@ fn wrong_about(
     service: Option<&Value>,
     stuck: Stuck,
 ) -> Vec<String> {
-    let mut problems = Vec::new();
     if !web["metadata"]["deletionTimestamp"].is_null() {
         return vec![format!("{} is not gone", name(web))];
     }
     let spec = &web["spec"];
-    let (port, replicas) = (spec["port"].as_i64().unwrap_or(80), spec["replicas"].as_i64().unwrap_or(1));
     let is_number = |value: &Value| value.is_null() || value.is_i64();
     let is_readable = spec["image"].is_string() && is_number(&spec["port"]) && is_number(&spec["replicas"]);
-    let is_ours = |child: Option<&Value>| {
-        child.is_some_and(|child| {
-            controller(child).is_some_and(|owner| owner["uid"] == web["metadata"]["uid"])
-        })
-    };
-    let is_taken = [deployment, service].into_iter().any(|child| child.is_some() && !is_ours(child));
-    let mut expect = |what: &str, is: &Value, should: Value| {
-        if *is != should {
-            problems.push(format!("{}: {what} is {is}, not {should}", name(web)));
-        }
-    };
-    expect("observedGeneration", &web["status"]["observedGeneration"], web["metadata"]["generation"].clone());
-    let condition = |kind: &str| {
-        let conditions = web["status"]["conditions"].as_array();
-        let found = conditions.into_iter().flatten().find(|condition| condition["type"] == kind);
-        found.cloned().unwrap_or_default()
-    };
-    let stalled = match &condition("Stalled")["status"] {
-        Value::Null => "",
-        status => status.as_str().unwrap(),
-    }
-    .to_owned();
-    let (ready, reason, is_stalled) = match (is_readable, is_taken, replicas) {
+    let is_ours =
+        |child: &Value| controller(child).is_some_and(|owner| owner["uid"] == web["metadata"]["uid"]);
+    let is_taken = [deployment, service].into_iter().flatten().any(|child| !is_ours(child));
+    let (port, replicas) = (spec["port"].as_i64().unwrap_or(80), spec["replicas"].as_i64().unwrap_or(1));
+
+    let is_stalled = condition(web, "Stalled")["status"] == "True";
+    let (ready, reason, should_stall) = match (is_readable, is_taken, replicas) {
         (false, ..) => ("False", "InvalidSpec", true),
         (_, true, _) => ("False", "NameConflict", true),
         (_, _, 0) => ("True", "ScaledToZero", false),
         _ if spec["image"] != "does-not-exist" => ("True", "AllReplicasReady", false),
-        _ if stuck == Stuck::MayBeUnknown && stalled.is_empty() => ("False", "RolloutInProgress", false),
+        _ if stuck == Stuck::MayBeUnknown && !is_stalled => ("False", "RolloutInProgress", false),
         _ => ("False", "ProgressDeadlineExceeded", true),
     };
-    expect("Ready", &condition("Ready")["status"], json!(ready));
-    expect("the reason of Ready", &condition("Ready")["reason"], json!(reason));
-    expect("Stalled", &json!(stalled), json!(if is_stalled { "True" } else { "" }));
+    let mut problems = differences(web, &[("/status/observedGeneration", &web["metadata"]["generation"])]);
+    let stalled = if should_stall { json!("True") } else { Value::Null };
+    for (kind, field, should) in [
+        ("Ready", "status", json!(ready)),
+        ("Ready", "reason", json!(reason)),
+        ("Stalled", "status", stalled),
+    ] {
+        let condition = condition(web, kind);
+        if condition[field] != should {
+            problems.push(format!("{}: {kind} is {condition}, its {field} should be {should}", name(web)));
+        }
+    }
     if !is_readable {
         return problems;
     }
 
-    let instance = &web["metadata"]["name"];
-    let identity = json!({"app.kubernetes.io/name": "mywebserver", "app.kubernetes.io/instance": instance});
+    let identity = json!({"app.kubernetes.io/name": "mywebserver", "app.kubernetes.io/instance": web["metadata"]["name"]});
     let mut labels = identity.clone();
     labels["app.kubernetes.io/component"] = "webserver".into();
     labels["app.kubernetes.io/managed-by"] = "mywebserver-operator".into();
-    let expect_labels = |expect: &mut dyn FnMut(&str, &Value, Value), child: &Value| {
-        for (label, value) in labels.as_object().unwrap() {
-            expect(label, &child["metadata"]["labels"][label], value.clone());
-        }
-    };
-    match deployment {
-        None => expect("the Deployment", &Value::Null, json!("there")),
-        Some(deployment) if !is_ours(Some(deployment)) => {}
-        Some(deployment) => {
-            let spec = &deployment["spec"];
-            let pod = &spec["template"]["spec"]["containers"][0];
-            expect("replicas", &spec["replicas"], json!(replicas));
-            expect("selector", &spec["selector"]["matchLabels"], identity.clone());
-            expect("the image", &pod["image"], web["spec"]["image"].clone());
-            let ports = json!([{"name": "http", "containerPort": port, "protocol": "TCP"}]);
-            expect("the container's ports", &pod["ports"], ports);
-            expect_labels(&mut expect, deployment);
-        }
-    }
-    match service {
-        None => expect("the Service", &Value::Null, json!("there")),
-        Some(service) if !is_ours(Some(service)) => {}
-        Some(service) => {
-            let ports = json!([{"name": "http", "port": port, "protocol": "TCP", "targetPort": "http"}]);
-            expect("the Service's ports", &service["spec"]["ports"], ports);
-            expect("the Service's selector", &service["spec"]["selector"], identity);
-            expect_labels(&mut expect, service);
+    let container_ports = json!([{"name": "http", "containerPort": port, "protocol": "TCP"}]);
+    let service_ports = json!([{"name": "http", "port": port, "protocol": "TCP", "targetPort": "http"}]);
+    let deployment_should: &[_] = &[
+        ("/metadata/labels", &labels),
+        ("/spec/replicas", &json!(replicas)),
+        ("/spec/selector/matchLabels", &identity),
+        ("/spec/template/spec/containers/0/image", &spec["image"]),
+        ("/spec/template/spec/containers/0/ports", &container_ports),
+    ];
+    let service_should: &[_] =
+        &[("/metadata/labels", &labels), ("/spec/ports", &service_ports), ("/spec/selector", &identity)];
+    for (child, should) in [(deployment, deployment_should), (service, service_should)] {
+        match child {
+            None => problems.push(format!("{} lacks a child, which should have {should:?}", name(web))),
+            Some(child) if is_ours(child) => problems.extend(differences(child, should)),
+            Some(_) => {}
         }
     }
     problems
+}
+
+fn condition(web: &Value, kind: &str) -> Value {
+    let mut conditions = web["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.find(|condition| condition["type"] == kind).cloned().unwrap_or_default()
+}
+
+/// Where an object does not have the value that it should have.
+fn differences(object: &Value, should: &[(&str, &Value)]) -> Vec<String> {
+    let is = |pointer: &str| object.pointer(pointer).unwrap_or(&Value::Null);
+    let differs = should.iter().filter(|(pointer, should)| is(pointer) != *should);
+    let told = differs
+        .map(|(pointer, should)| format!("{}: {pointer} is {}, not {should}", name(object), is(pointer)));
+    told.collect()
 }
 
 /// A child whose owner does not live, or that should have another name.

@@ -169,6 +169,24 @@ enum Deed {
     Scale,
 }
 
+/// And how often each is drawn, beside the others.
+const DEEDS: [(Deed, usize); 14] = [
+    (Deed::Create, 4),
+    (Deed::Change, 4),
+    (Deed::Spoil, 1),
+    (Deed::Delete, 2),
+    (Deed::EditChild, 3),
+    (Deed::DisownChild, 1),
+    (Deed::UnlabelChild, 1),
+    (Deed::DeleteChild, 2),
+    (Deed::Squat, 1),
+    (Deed::Evict, 1),
+    (Deed::EmptyNamespace, 1),
+    (Deed::Hold, 2),
+    (Deed::LetGo, 2),
+    (Deed::Scale, 1),
+];
+
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
     Server,
@@ -189,6 +207,27 @@ enum Trouble {
     Backup,
     Restore,
 }
+
+/// And how often each is drawn, beside the others.
+const TROUBLES: [(Trouble, usize); 17] = [
+    (Trouble::Server, 6),
+    (Trouble::Writes, 3),
+    (Trouble::EndFaults, 3),
+    (Trouble::Restart, 1),
+    (Trouble::Cut, 1),
+    (Trouble::Meddle, 2),
+    (Trouble::LeaveAlone, 1),
+    (Trouble::Lag, 2),
+    (Trouble::CatchUp, 1),
+    (Trouble::Clock, 1),
+    (Trouble::Fair, 2),
+    (Trouble::Foul, 3),
+    (Trouble::Down, 1),
+    (Trouble::Kill, 3),
+    (Trouble::Stop, 1),
+    (Trouble::Backup, 2),
+    (Trouble::Restore, 2),
+];
 
 impl History {
     async fn run(mut random: Rng) -> Outcome {
@@ -281,6 +320,14 @@ impl History {
         }
     }
 
+    /// Puts our finalizer on.
+    async fn hold(&self, path: &str) {
+        let Some(object) = self.network.get(path).await else { return };
+        let mut finalizers = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+        finalizers.push(FINALIZER.into());
+        self.patch(path, &json!({"metadata": {"finalizers": finalizers}})).await;
+    }
+
     /// Takes off our finalizer, and nobody else's.
     async fn let_go(&self, path: &str) {
         let Some(object) = self.network.get(path).await else { return };
@@ -322,6 +369,11 @@ impl History {
     fn pause(&mut self) -> u64 {
         let longest = self.random.choice([10, 200, 2_000, PAUSE_MS]).unwrap();
         self.random.u64(..longest)
+    }
+
+    fn one_of<T: Copy>(&mut self, weighted: &[(T, usize)]) -> T {
+        let each = weighted.iter().flat_map(|(one, weight)| std::iter::repeat_n(*one, *weight));
+        self.random.choice(each.collect::<Vec<_>>()).unwrap()
     }
 
     async fn install(&self) {
@@ -378,136 +430,66 @@ impl History {
     }
 
     async fn deed(&mut self) {
-        use Deed::*;
-        let deeds = [
-            Create,
-            Create,
-            Create,
-            Create,
-            Change,
-            Change,
-            Change,
-            Change,
-            Spoil,
-            Delete,
-            Delete,
-            EditChild,
-            EditChild,
-            EditChild,
-            DisownChild,
-            UnlabelChild,
-            DeleteChild,
-            DeleteChild,
-            Squat,
-            Evict,
-            EmptyNamespace,
-            Hold,
-            Hold,
-            LetGo,
-            LetGo,
-            Scale,
-        ];
-        let deed = self.random.choice(deeds).unwrap();
-        let (name, namespace) = (
-            self.random.choice(NAMES).unwrap(),
-            if self.random.u32(..4) > 0 { NAMESPACES[0] } else { NAMESPACES[1] },
-        );
-        let version = self.random.choice(["v1", "v2", "v2"]).unwrap();
-        let webs = format!("/apis/k8sobjects.gsa.com/{version}/namespaces/{namespace}/mywebservers");
-        let web = format!("{webs}/{name}");
-        let is_deployment = self.random.bool();
-        let children = match is_deployment {
-            true => format!("/apis/apps/v1/namespaces/{namespace}/deployments"),
-            false => format!("/api/v1/namespaces/{namespace}/services"),
-        };
-        let child = format!("{children}/mws-{name}");
+        let deed = self.one_of(&DEEDS);
+        let at = At::draw(&mut self.random);
         match deed {
-            Create => {
+            Deed::Create => {
+                let version = at.version;
+                let web = json!({"apiVersion": format!("k8sobjects.gsa.com/{version}"), "kind": "MyWebserver",
+                    "metadata": {"name": at.name}, "spec": self.spec()});
+                self.post(&at.webs, &web).await;
+            }
+            Deed::Change => {
                 let spec = self.spec();
-                self.post(
-                    &webs,
-                    &json!({"apiVersion": format!("k8sobjects.gsa.com/{version}"), "kind": "MyWebserver",
-                    "metadata": {"name": name}, "spec": spec}),
-                )
-                .await;
+                self.patch(&at.web, &json!({"spec": spec})).await;
             }
-            Change => {
-                let spec = self.spec();
-                self.patch(&web, &json!({"spec": spec})).await;
+            Deed::Spoil => {
+                self.patch(&at.web, &json!({"spec": {"port": "eighty"}})).await;
             }
-            Spoil => {
-                self.patch(&web, &json!({"spec": {"port": "eighty"}})).await;
+            Deed::Delete => {
+                let policies = ["Background", "Background", "Foreground", "Orphan"];
+                let policy = self.random.choice(policies).unwrap();
+                self.delete(&at.web, policy).await;
             }
-            Delete => {
-                let policy =
-                    self.random.choice(["Background", "Background", "Foreground", "Orphan"]).unwrap();
-                self.delete(&web, policy).await;
+            Deed::EditChild => {
+                let edit = self.random.choice(at.edits()).unwrap();
+                self.patch(&at.child, &edit).await;
             }
-            EditChild => {
-                let edits = match is_deployment {
-                    true => json!([
-                        {"spec": {"replicas": 7}},
-                        {"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "other"}]}}}},
-                        {"metadata": {"labels": {"app.kubernetes.io/component": "edited"}}},
-                    ]),
-                    false => json!([
-                        {"spec": {"ports": [{"name": "other", "port": 9999, "protocol": "TCP"}]}},
-                        {"spec": {"selector": {"app.kubernetes.io/instance": "edited"}}},
-                        {"metadata": {"labels": {"app.kubernetes.io/component": "edited"}}},
-                    ]),
-                };
-                let edit = self.random.choice(edits.as_array().unwrap()).unwrap();
-                self.patch(&child, edit).await;
+            Deed::DisownChild => {
+                self.patch(&at.child, &json!({"metadata": {"ownerReferences": null}})).await;
             }
-            DisownChild => {
-                self.patch(&child, &json!({"metadata": {"ownerReferences": null}})).await;
-            }
-            UnlabelChild => {
+            Deed::UnlabelChild => {
                 let label = json!({"app.kubernetes.io/managed-by": null});
-                self.patch(&child, &json!({"metadata": {"labels": label}})).await;
+                self.patch(&at.child, &json!({"metadata": {"labels": label}})).await;
             }
-            DeleteChild => {
+            Deed::DeleteChild => {
                 let policy = self.random.choice(["Background", "Foreground", "Orphan"]).unwrap();
-                self.delete(&child, policy).await;
+                self.delete(&at.child, policy).await;
             }
-            Squat => {
-                let labels = json!({"app": "somebody-elses"});
-                let spec = match is_deployment {
-                    true => {
-                        json!({"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
-                        "spec": {"containers": [{"name": "c", "image": "i"}]}}})
-                    }
-                    false => json!({"ports": [{"port": 1}]}),
-                };
-                let metadata = json!({"name": format!("mws-{name}"), "labels": labels});
-                self.post(&children, &json!({"metadata": metadata, "spec": spec})).await;
+            Deed::Squat => {
+                self.post(&at.children, &at.squatter()).await;
             }
             // Whatever is not ours goes.
-            Evict => {
-                if let Some(object) = self.network.get(&child).await
+            Deed::Evict => {
+                if let Some(object) = self.network.get(&at.child).await
                     && expect::controller(&object).is_none()
                 {
-                    self.delete(&child, "Background").await;
+                    self.delete(&at.child, "Background").await;
                 }
             }
-            Hold => {
-                let path = if self.random.bool() { &web } else { &child };
-                if let Some(object) = self.network.get(path).await {
-                    let mut finalizers =
-                        object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
-                    finalizers.push(FINALIZER.into());
-                    self.patch(path, &json!({"metadata": {"finalizers": finalizers}})).await;
-                }
+            Deed::Hold => {
+                let path = if self.random.bool() { &at.web } else { &at.child };
+                self.hold(path).await;
             }
-            LetGo => {
-                self.let_go(&web).await;
-                self.let_go(&child).await;
+            Deed::LetGo => {
+                self.let_go(&at.web).await;
+                self.let_go(&at.child).await;
             }
-            Scale => {
+            Deed::Scale => {
                 let replicas = self.random.u16(..4);
-                self.patch(&format!("{web}/scale"), &json!({"spec": {"replicas": replicas}})).await;
+                self.patch(&format!("{}/scale", at.web), &json!({"spec": {"replicas": replicas}})).await;
             }
-            EmptyNamespace => {
+            Deed::EmptyNamespace => {
                 if self.delete("/api/v1/namespaces/shop", "Background").await >= 300 {
                     self.post("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).await;
                 }
@@ -516,91 +498,147 @@ impl History {
     }
 
     async fn trouble(&mut self) {
-        use Trouble::*;
-        let troubles = [
-            Server, Server, Server, Server, Server, Server, Writes, Writes, Writes, EndFaults, EndFaults,
-            EndFaults, Restart, Cut, Meddle, Meddle, LeaveAlone, Lag, Lag, CatchUp, Clock, Fair, Fair, Foul,
-            Foul, Foul, Down, Kill, Kill, Kill, Stop, Backup, Backup, Restore, Restore,
-        ];
-        let trouble = self.random.choice(troubles).unwrap();
+        let trouble = self.one_of(&TROUBLES);
         let network = Arc::clone(&self.network);
         network.say("trouble", &format!("{trouble:?}"));
         match trouble {
-            Server => {
-                let faults = [
-                    Fault::EndWatches,
-                    Fault::CutWatches,
-                    Fault::ExpireWatches,
-                    Fault::GoneWatches,
-                    Fault::StallWatches,
-                    Fault::DropSlowWatches,
-                    Fault::NoBookmarks,
-                    Fault::NoStreamingLists,
-                    Fault::IgnoreStreamingLists,
-                    Fault::ChunkBytes(self.random.usize(1..64)),
-                    Fault::ExpireHistory,
-                ];
-                let fault = self.random.choice(faults).unwrap();
-                network.say("trouble", &format!("{fault:?}"));
-                network.server.fault(fault);
-            }
-            Writes => {
-                let answer = |status, retry_after_secs| Fault::Answer {
-                    status,
-                    body: String::new(),
-                    retry_after_secs,
-                };
-                let faults = [
-                    answer(500, None),
-                    answer(503, Some(self.random.u64(1..20))),
-                    answer(429, Some(1)),
-                    Fault::Delay(Duration::from_secs(self.random.u64(1..60))),
-                    Fault::Silence,
-                    Fault::LoseAnswer,
-                    Fault::Deny { webhook: "simulated".to_owned(), message: "no".to_owned() },
-                    Fault::Quota("simulated".to_owned()),
-                ];
-                let fault = self.random.choice(faults).unwrap();
-                let method = self.random.choice(["POST", "PATCH", "DELETE"]).unwrap();
-                let times = self.random.u64(1..8);
-                network.say("trouble", &format!("{times} times at {method}: {fault:?}"));
-                network.server.fault(fault.on(method, "/namespaces/").times(times));
-            }
-            Meddle => {
+            Trouble::Server => self.fault_of_the_server(),
+            Trouble::Writes => self.fault_of_writes(),
+            Trouble::Meddle => {
                 let meddlers = [Meddler::Admission, Meddler::Controller];
                 network.set_meddler(self.random.choice(meddlers).unwrap());
             }
-            LeaveAlone => network.set_meddler(Meddler::Nobody),
-            Lag => network.set_lags(true),
-            CatchUp => network.set_lags(false),
-            Clock => {
+            Trouble::LeaveAlone => network.set_meddler(Meddler::Nobody),
+            Trouble::Lag => network.set_lags(true),
+            Trouble::CatchUp => network.set_lags(false),
+            Trouble::Clock => {
                 let by = Duration::from_secs(self.random.choice([2, 90, 86_400]).unwrap());
-                network.set_clock(
-                    self.random.choice([ClockIs::Right, ClockIs::Slow(by), ClockIs::Fast(by)]).unwrap(),
-                );
+                let clocks = [ClockIs::Right, ClockIs::Slow(by), ClockIs::Fast(by)];
+                network.set_clock(self.random.choice(clocks).unwrap());
             }
-            EndFaults => network.server.end_faults(),
-            Restart => {
+            Trouble::EndFaults => network.server.end_faults(),
+            Trouble::Restart => {
                 network.cut();
                 network.server.fault(Fault::Restart);
             }
-            Cut => network.cut(),
-            Fair => network.set_weather(Weather::Fair),
-            Foul => network.set_weather(Weather::Foul(self.random.u32(2..12))),
-            Down => network.set_weather(Weather::Down),
-            Kill => {
+            Trouble::Cut => network.cut(),
+            Trouble::Fair => network.set_weather(Weather::Fair),
+            Trouble::Foul => network.set_weather(Weather::Foul(self.random.u32(2..12))),
+            Trouble::Down => network.set_weather(Weather::Down),
+            Trouble::Kill => {
                 let when = if self.random.bool() { When::BeforeTheWrite } else { When::AfterTheWrite };
                 network.plan_kill(Some(network::Kill { writes: self.random.u32(1..6), when }));
             }
-            Stop => {
+            Trouble::Stop => {
                 if self.random.bool() {
                     self.keep_busy().await;
                 }
                 network.stopped.notify_waiters();
             }
-            Backup => self.back_up().await,
-            Restore => self.restore().await,
+            Trouble::Backup => self.back_up().await,
+            Trouble::Restore => self.restore().await,
         }
+    }
+
+    fn fault_of_the_server(&mut self) {
+        let faults = [
+            Fault::EndWatches,
+            Fault::CutWatches,
+            Fault::ExpireWatches,
+            Fault::GoneWatches,
+            Fault::StallWatches,
+            Fault::DropSlowWatches,
+            Fault::NoBookmarks,
+            Fault::NoStreamingLists,
+            Fault::IgnoreStreamingLists,
+            Fault::ChunkBytes(self.random.usize(1..64)),
+            Fault::ExpireHistory,
+        ];
+        let fault = self.random.choice(faults).unwrap();
+        self.network.say("trouble", &format!("{fault:?}"));
+        self.network.server.fault(fault);
+    }
+
+    /// A number of writes, everybody's, goes wrong.
+    fn fault_of_writes(&mut self) {
+        let answer = |status, retry_after_secs| {
+            let body = String::new();
+            Fault::Answer { status, body, retry_after_secs }
+        };
+        let faults = [
+            answer(500, None),
+            answer(503, Some(self.random.u64(1..20))),
+            answer(429, Some(1)),
+            Fault::Delay(Duration::from_secs(self.random.u64(1..60))),
+            Fault::Silence,
+            Fault::LoseAnswer,
+            Fault::Deny { webhook: "simulated".to_owned(), message: "no".to_owned() },
+            Fault::Quota("simulated".to_owned()),
+        ];
+        let fault = self.random.choice(faults).unwrap();
+        let method = self.random.choice(["POST", "PATCH", "DELETE"]).unwrap();
+        let times = self.random.u64(1..8);
+        self.network.say("trouble", &format!("{times} times at {method}: {fault:?}"));
+        self.network.server.fault(fault.on(method, "/namespaces/").times(times));
+    }
+}
+
+/// Whom a deed is about.
+struct At {
+    name: &'static str,
+    version: &'static str,
+    /// Whether the child is a Deployment, or else a Service.
+    is_deployment: bool,
+    webs: String,
+    web: String,
+    children: String,
+    child: String,
+}
+
+impl At {
+    fn draw(random: &mut Rng) -> At {
+        let name = random.choice(NAMES).unwrap();
+        let namespace = if random.u32(..4) > 0 { NAMESPACES[0] } else { NAMESPACES[1] };
+        let version = random.choice(["v1", "v2", "v2"]).unwrap();
+        let webs = format!("/apis/k8sobjects.gsa.com/{version}/namespaces/{namespace}/mywebservers");
+        let web = format!("{webs}/{name}");
+        let is_deployment = random.bool();
+        let children = match is_deployment {
+            true => format!("/apis/apps/v1/namespaces/{namespace}/deployments"),
+            false => format!("/api/v1/namespaces/{namespace}/services"),
+        };
+        let child = format!("{children}/mws-{name}");
+        At { name, version, is_deployment, webs, web, children, child }
+    }
+
+    /// What people do to a child that is not theirs to change.
+    fn edits(&self) -> [Value; 3] {
+        let label = json!({"metadata": {"labels": {"app.kubernetes.io/component": "edited"}}});
+        let containers = json!([{"name": "web", "image": "other"}]);
+        match self.is_deployment {
+            true => [
+                json!({"spec": {"replicas": 7}}),
+                json!({"spec": {"template": {"spec": {"containers": containers}}}}),
+                label,
+            ],
+            false => [
+                json!({"spec": {"ports": [{"name": "other", "port": 9999, "protocol": "TCP"}]}}),
+                json!({"spec": {"selector": {"app.kubernetes.io/instance": "edited"}}}),
+                label,
+            ],
+        }
+    }
+
+    /// An object that has the child's name, and is somebody else's.
+    fn squatter(&self) -> Value {
+        let labels = json!({"app": "somebody-elses"});
+        let pod =
+            json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        let spec = match self.is_deployment {
+            true => json!({"selector": {"matchLabels": labels}, "template": pod}),
+            false => json!({"ports": [{"port": 1}]}),
+        };
+        json!({"metadata": {"name": format!("mws-{}", self.name), "labels": labels}, "spec": spec})
     }
 }
 

@@ -120,7 +120,7 @@ pub enum When {
 }
 
 /// What happens to one request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 enum Mishap {
     None,
     Refused,
@@ -349,26 +349,11 @@ impl Network {
         self.state().requests.push(Instant::now());
         let (mishap, there, back) = self.draw(is_stream);
         sleep(there).await;
-        match &mishap {
-            Mishap::Refused | Mishap::LostBefore => {
-                self.say("operator", &format!("{what} -> {mishap:?}"));
-                let kind = match mishap {
-                    Mishap::Refused => io::ErrorKind::ConnectionRefused,
-                    _ => io::ErrorKind::ConnectionReset,
-                };
-                return Err(kind.into());
-            }
-            Mishap::Answered(status, retry_after, body) => {
-                self.say("operator", &format!("{what} -> {status} of the simulation"));
-                let mut answer = Response::builder().status(*status);
-                if let Some(when) = retry_after {
-                    answer = answer.header(header::RETRY_AFTER, when);
-                }
-                let body = Full::new(Bytes::from(body.clone())).map_err(|never| match never {});
-                return Ok(answer.body(body.boxed_unsync()).unwrap());
-            }
-            Mishap::VeryLate => sleep(VERY_LATE).await,
-            _ => {}
+        if let Some(answer) = self.without_server(&mishap, &what) {
+            return answer;
+        }
+        if mishap == Mishap::VeryLate {
+            sleep(VERY_LATE).await;
         }
         if is_write && is_alive.load(Ordering::Relaxed) && self.dies(When::BeforeTheWrite) {
             self.say("operator", &format!("dies before {what}"));
@@ -376,7 +361,7 @@ impl Network {
         }
         let before = if is_write { self.get(path.trim_end_matches("/status")).await } else { None };
         let (mut parts, body) = request.into_parts();
-        if (matches!(mishap, Mishap::Stale) || self.lags())
+        if (mishap == Mishap::Stale || self.lags())
             && let Some(stale) = self.stale(&target).await
         {
             parts.uri = stale;
@@ -385,10 +370,10 @@ impl Network {
         let is_as_sent = admitted.is_none();
         let body = admitted.unwrap_or(body);
         let answer = self.server.answer(Request::from_parts(parts, Full::new(body))).await;
-        if answer.is_err() {
+        let answer = answer.map_err(|error| {
             self.say("operator", &format!("{what} -> broken off by the server"));
-        }
-        let answer = answer.map_err(io::Error::other)?;
+            io::Error::other(error)
+        })?;
         let status = answer.status();
         self.say("operator", &format!("{what} -> {status} {mishap:?}"));
         let is_done = is_write && status.is_success();
@@ -407,7 +392,7 @@ impl Network {
         let (parts, body) = answer.into_parts();
         let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
         let body = if is_stream {
-            let pump = Arc::clone(&self).pump(body, sender, matches!(mishap, Mishap::Silent));
+            let pump = Arc::clone(&self).pump(body, sender, mishap == Mishap::Silent);
             self.spawn(pump);
             Wire(receiver)
         } else {
@@ -415,7 +400,7 @@ impl Network {
             if is_done && method == Method::PATCH && is_as_sent && is_unchanged(before.as_ref(), &bytes) {
                 self.violation(format!("{what} changed nothing"));
             }
-            let is_cut = matches!(mishap, Mishap::CutAnswer);
+            let is_cut = mishap == Mishap::CutAnswer;
             if is_cut {
                 bytes.truncate(bytes.len() / 2);
             }
@@ -430,6 +415,26 @@ impl Network {
             Mishap::Swallowed => std::future::pending().await,
             _ => Ok(Response::from_parts(parts, body.boxed_unsync())),
         }
+    }
+
+    /// What comes of a request that does not reach the server.
+    fn without_server(&self, mishap: &Mishap, what: &str) -> Option<io::Result<InProcessAnswer>> {
+        let error = match mishap {
+            Mishap::Refused => io::ErrorKind::ConnectionRefused,
+            Mishap::LostBefore => io::ErrorKind::ConnectionReset,
+            Mishap::Answered(status, retry_after, body) => {
+                self.say("operator", &format!("{what} -> {status} of the simulation"));
+                let mut answer = Response::builder().status(*status);
+                if let Some(when) = retry_after {
+                    answer = answer.header(header::RETRY_AFTER, when);
+                }
+                let body = Full::new(Bytes::from(body.clone())).map_err(|never| match never {});
+                return Some(Ok(answer.body(body.boxed_unsync()).unwrap()));
+            }
+            _ => return None,
+        };
+        self.say("operator", &format!("{what} -> {mishap:?}"));
+        Some(Err(error.into()))
     }
 
     async fn kill(&self, is_alive: &AtomicBool) -> Infallible {
