@@ -7,7 +7,7 @@
 //! Content-Type: application/json
 //! ```
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, header};
@@ -28,7 +28,7 @@ use super::{
     request::{Accept, Path, Request},
     scale,
     storage::{Place, Storage},
-    types,
+    types::{self, Words},
     watch::{self, Watch},
     write::{self, Applied, Part, UnknownFields},
 };
@@ -287,8 +287,9 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
     let Some(name) = &path.name else {
         return collection(server, request, path, &kind, limit).await;
     };
-    if [".", ".."].contains(&name.as_str()) {
-        return Err(Refusal::bad_request(format!("Name parameter invalid: {name:?}: may not be '{name}'")));
+    if [".", ".."].contains(&name.as_str()) || name.contains('%') {
+        let what = if name.contains('%') { "contain '%'".to_owned() } else { format!("be '{name}'") };
+        return Err(Refusal::bad_request(format!("Name parameter invalid: {name:?}: may not {what}")));
     }
     let place = Place::new(kind.stored_in(), path.namespace.as_deref(), name);
     if let Some(subresource) = &path.subresource {
@@ -348,6 +349,14 @@ impl Target {
             Target::Scale => Part::Main,
         }
     }
+
+    /// The kind of what is sent and answered.
+    fn sent(self, kind: &Kind) -> &Kind {
+        match self {
+            Target::Object(_) => kind,
+            Target::Scale => &scale::KIND,
+        }
+    }
 }
 
 /// Replace an object, or a part of it.
@@ -358,7 +367,7 @@ fn put(
     place: &Place,
     target: Target,
 ) -> Result<Answer, Refusal> {
-    let mut object = request.object_of(kind)?;
+    let mut object = request.object_of(target.sent(kind))?;
     let storage = &mut server.storage();
     let mut options = write_options(request, "UpdateOptions", target)?;
     let creates =
@@ -367,7 +376,8 @@ fn put(
         write::create(storage, kind, place.namespace(), object, &mut options).map(|created| (201, created))
     } else {
         if target == Target::Scale {
-            object = scale::put(kind, &current(storage, kind, place)?, &object)?;
+            let before = current(storage, kind, place)?;
+            object = scale::put(kind, place, &before, object, &mut options)?;
         }
         write::update(storage, kind, place, object, target.part(), &mut options).map(|updated| (200, updated))
     };
@@ -396,12 +406,20 @@ fn patch(
     if applies {
         options.manager.applies = true;
         let mut applied = patch::applied(&request.body)?;
-        if target == Target::Scale {
-            applied = scale::applied(kind, &applied);
-        }
         let force = if force == Some(true) { Force::Yes } else { Force::No };
         let storage = &mut server.storage();
-        let applied = write::apply(storage, kind, place, applied, target.part(), force, &mut options);
+        let is_scale = target == Target::Scale;
+        if is_scale {
+            current(storage, kind, place)?;
+            applied = scale::applied(kind, &applied)?;
+        }
+        // The real one finds conflicts there, and then cannot convert what it made.
+        let is_unconvertible = is_scale && kind.is_custom();
+        options.dry_run |= is_unconvertible;
+        let mut applied = write::apply(storage, kind, place, applied, target.part(), force, &mut options);
+        if is_unconvertible && applied.is_ok() {
+            applied = Err(scale::unconvertible(place.name()));
+        }
         let applied =
             applied.map(|(what, object)| (if what == Applied::Created { 201 } else { 200 }, object));
         return written(request, storage, kind, target, applied, options);
@@ -409,26 +427,32 @@ fn patch(
     let patch = Patch::parse(kind, request.content_type(), &request.body)?;
     let storage = &mut server.storage();
     let before = current(storage, kind, place)?;
-    let object = patched(kind, place.name(), &before, target, &patch)?;
+    let object = patched(kind, place, &before, target, &patch, &mut options)?;
     let updated = write::update(storage, kind, place, object, target.part(), &mut options);
     written(request, storage, kind, target, updated.map(|updated| (200, updated)), options)
 }
 
 /// What a patch makes of an object.
-fn patched(kind: &Kind, name: &str, before: &Value, target: Target, patch: &Patch) -> Result<Value, Refusal> {
-    let scales = target == Target::Scale;
-    let mut after = if scales { scale::of(kind, before) } else { before.clone() };
-    patch.apply(kind, &mut after)?;
-    let decoded = match &after {
-        Value::Object(_) if !kind.is_custom() && !scales => kind.check_types(&after),
-        after if after["metadata"].is_object() => Ok(()),
-        _ => Err("the patch leaves no object with metadata".to_owned()),
-    };
-    decoded.map_err(|why| Refusal::bad_patch(&after, &why))?;
-    write::check_named(name, &after["metadata"])?;
-    let object = if scales { scale::put(kind, before, &after)? } else { after };
-    write::check_fixed(kind, name, &object, before)?;
-    Ok(object)
+fn patched(
+    kind: &Kind,
+    place: &Place,
+    before: &Value,
+    target: Target,
+    patch: &Patch,
+    options: &mut write::Options,
+) -> Result<Value, Refusal> {
+    let sent = target.sent(kind);
+    let was = if target == Target::Scale { &scale::of(kind, before) } else { before };
+    let mut after = was.clone();
+    patch.apply(sent, &mut after)?;
+    patch.decoded(sent, &mut after).map_err(|why| patch.refused(&after, &why))?;
+    write::check_still(sent, place.name(), &after)?;
+    write::check_named(place.name(), &after["metadata"])?;
+    if target == Target::Scale {
+        after = scale::put(kind, place, before, after, options)?;
+    }
+    write::check_fixed(kind, place.name(), &after, before)?;
+    Ok(after)
 }
 
 fn delete(server: &Server, request: &Request, kind: &Kind, place: &Place) -> Result<Answer, Refusal> {
@@ -499,7 +523,9 @@ async fn collection(
             let form = form(request, &storage)?;
             Ok(in_form(form, form.list(kind, &page)?, 200))
         }
-        _ if kind.is_custom() => Err(Refusal::bad_request("name must be provided")),
+        Method::PUT | Method::PATCH if kind.is_custom() => Err(Refusal::bad_request("name must be provided")),
+        // A verb that it has no word for.
+        _ if kind.is_custom() => Err(Refusal::verb_not_supported(kind, "")),
         _ => Err(Refusal::method_not_allowed()),
     }
 }
@@ -569,7 +595,7 @@ fn shown(
     let view = kind.view(stored);
     let shown = match target {
         Target::Object(_) => form.object(kind, view)?.into_owned(),
-        Target::Scale => scale::of(kind, &view),
+        Target::Scale => form.object(&scale::KIND, Cow::Owned(scale::of(kind, &view)))?.into_owned(),
     };
     Ok(in_form(form, shown, status))
 }
@@ -655,7 +681,7 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
         options
     } else {
         let options = request.object("DeleteOptions")?;
-        types::check_types(&options, "DeleteOptions").map_err(Refusal::bad_request)?;
+        types::check_types(&options, "DeleteOptions", Words::Json).map_err(Refusal::bad_request)?;
         if let (Some(kind), version) = (options["kind"].as_str(), options["apiVersion"].as_str())
             && kind != "DeleteOptions"
         {

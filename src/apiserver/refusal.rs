@@ -393,8 +393,8 @@ impl Refusal {
     }
 
     /// What a patch made cannot be read. The real one names neither kind nor object.
-    pub(super) fn bad_patch(object: &Value, why: &str) -> Refusal {
-        let cause = Cause::invalid("patch", &object.to_string().into(), why);
+    pub(super) fn bad_patch(shown: &str, why: &str) -> Refusal {
+        let cause = Cause::invalid("patch", &shown.into(), why);
         Refusal::invalid_as("", "", "", vec![cause])
     }
 

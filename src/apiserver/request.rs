@@ -9,7 +9,10 @@ use std::{collections::HashSet, fmt, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{
+    Deserialize,
+    de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor},
+};
 use serde_json::{Map, Value};
 
 use super::{
@@ -80,7 +83,10 @@ impl Request {
             // Bytes that are no text are replaced, as Go does.
             "" | "application/json" => serde_json::from_str(&String::from_utf8_lossy(&self.body))
                 .map_err(|error| no_json(json_error(&error, &self.body)))?,
-            "application/yaml" => yaml(&self.body).map_err(|why| refuse(format!("yaml: {why}")))?,
+            "application/yaml" => {
+                let body = summary(&self.body);
+                yaml(&self.body).map_err(|why| refuse(format!("yaml: {why} ({body})")))?
+            }
             // The real one also takes protobuf here. This one does not, and does not list it.
             "application/vnd.kubernetes.protobuf" => return Err(Refusal::no_protobuf(&ACCEPTED)),
             _ => return Err(Refusal::unsupported_media_type(&ACCEPTED)),
@@ -104,7 +110,7 @@ impl Request {
         let mut found = Vec::new();
         let scan = Scan { path: String::new(), found: &mut found };
         // What cannot be read is refused elsewhere.
-        if self.content_type() == "application/yaml" {
+        if self.content_type().ends_with("yaml") {
             let _ = scan.deserialize(yaml_serde::Deserializer::from_slice(&self.body));
         } else {
             let _ = scan.deserialize(&mut serde_json::Deserializer::from_slice(&self.body));
@@ -146,7 +152,7 @@ impl Request {
 /// them took minutes. Those in texts are counted as well, as only the parser could tell; no object is that deep.
 const YAML_OPEN_MAX: usize = 1000;
 
-/// What YAML, and with it JSON, says.
+/// What YAML, and with it JSON, says. Of several documents the first.
 pub(super) fn yaml(body: &[u8]) -> Result<Value, String> {
     let mut open: usize = 0;
     for byte in body {
@@ -159,7 +165,29 @@ pub(super) fn yaml(body: &[u8]) -> Result<Value, String> {
             return Err(format!("exceeded max depth of {YAML_OPEN_MAX}"));
         }
     }
-    yaml_serde::from_slice(body).map_err(|error| error.to_string())
+    let Some(first) = yaml_serde::Deserializer::from_slice(body).next() else { return Ok(Value::Null) };
+    Value::deserialize(first).map_err(|error| as_go_says(&error.to_string()))
+}
+
+/// Why something is no YAML. Both libraries descend from libyaml; that of Go says less of where: `parser.fail` in its
+/// decode.go.
+///
+/// ```text
+/// ours:  did not find expected key at line 3 column 2, while parsing a block mapping at line 2 column 1
+/// Go's:  line 1: did not find expected key
+/// ```
+fn as_go_says(error: &str) -> String {
+    let line_in = |text: &str| -> Option<u64> {
+        let (line, _) = text.split_once(" at line ")?.1.split_once(' ')?;
+        line.parse().ok().filter(|line| *line > 1)
+    };
+    let (problem, context) = error.split_once(", while ").unwrap_or((error, ""));
+    let line = line_in(context).or(line_in(problem));
+    let problem = problem.split(" at line ").next().unwrap_or_default();
+    let problem = problem.split(" at position ").next().unwrap_or_default();
+    // Lines are counted from zero, but not where a token is wrong.
+    let is_grammar = problem.starts_with("did not find");
+    line.map_or(problem.to_owned(), |line| format!("line {}: {problem}", line - u64::from(is_grammar)))
 }
 
 /// How much of a body that cannot be read is shown: apiserver/pkg/endpoints/handlers/rest.go, summarizeData.

@@ -157,18 +157,6 @@ pub const DIFFERENCES: &[Difference] = &[
     },
     Difference {
         story: "kinds",
-        request: "A Node",
-        at: "/spec",
-        reason: "a Node of the simulated kubelet is ready at once",
-    },
-    Difference {
-        story: "kinds",
-        request: "A Node",
-        at: "/status",
-        reason: "a Node of the simulated kubelet is ready at once",
-    },
-    Difference {
-        story: "kinds",
         request: "A Node as a Table",
         at: "/columnDefinitions",
         reason: "fewer columns",
@@ -233,6 +221,72 @@ pub const DIFFERENCES: &[Difference] = &[
         request: "A change of pods/p, refused for spec (3)",
         at: "message",
         reason: "it adds how two Go structs differ, over many lines",
+    },
+    Difference {
+        story: "nodes",
+        request: "A taint twice",
+        at: "message",
+        reason: "it shows what its Go structs hold, ours what was sent",
+    },
+    Difference {
+        story: "schemas",
+        request: "Rules that are a map",
+        at: "message",
+        reason: "OpenAPI does not say how Go calls a text or a list that has a name of its own",
+    },
+    Difference {
+        story: "schemas",
+        request: "A scope that is a number",
+        at: "message",
+        reason: "OpenAPI does not say how Go calls a text or a list that has a name of its own",
+    },
+    Difference {
+        story: "schemas",
+        request: "No default",
+        at: "/spec/versions",
+        reason: "null is kept as it was sent, and is no default either",
+    },
+    Difference {
+        story: "schemas",
+        request: "A field of a rule that is not there",
+        at: "",
+        reason: "rules have types and costs that it computes beforehand; ours finds out when a rule is tried",
+    },
+    Difference {
+        story: "schemas",
+        request: "A rule of a wrong type",
+        at: "",
+        reason: "rules have types and costs that it computes beforehand; ours finds out when a rule is tried",
+    },
+    Difference {
+        story: "schemas",
+        request: "A rule that could cost too much",
+        at: "",
+        reason: "rules have types and costs that it computes beforehand; ours finds out when a rule is tried",
+    },
+    Difference {
+        story: "schemas",
+        request: "An unknown format",
+        at: "warning",
+        reason: "a format that is not known here is not known to be unknown there",
+    },
+    Difference {
+        story: "schemas",
+        request: "A conversion by webhook",
+        at: "message",
+        reason: "ours has no webhooks, and refuses them as such",
+    },
+    Difference {
+        story: "schemas",
+        request: "A conversion by webhook",
+        at: "/details/causes",
+        reason: "ours has no webhooks, and refuses them as such",
+    },
+    Difference {
+        story: "scaling",
+        request: "Its Scale, replaced with text",
+        at: "message",
+        reason: "an accident: what would say it does not know the Scale of a custom resource",
     },
 ];
 

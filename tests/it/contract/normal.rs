@@ -238,6 +238,7 @@ static UID: LazyLock<Regex> = LazyLock::new(|| {
 static IP: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^10\.\d+\.\d+\.\d+$").unwrap());
 static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\d+(s|m|h|d)(\d+s)?$").unwrap());
 /// A whole object in a message, which nobody can compare.
-static OBJECT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r#"\{.*managedFields.*\}"#).unwrap());
+static OBJECT: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r#"\{.*managedFields.*\}|\{\\"apiVersion.*\}"#).unwrap());
 /// No zero, which is none of the store's.
 static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b[1-9]\d*\b").unwrap());
