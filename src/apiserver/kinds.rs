@@ -219,6 +219,16 @@ impl Kind {
         }
     }
 
+    /// Make an object what it is to Go. A custom resource has rules of its own about nulls, but for its metadata.
+    pub(super) fn normalize(&self, object: &mut Value) {
+        match &self.rules {
+            Rules::BuiltIn(_) => types::normalize(object, self.schema()),
+            Rules::Custom(_) => {
+                types::normalize(&mut object["metadata"], types::definition(types::OBJECT_META))
+            }
+        }
+    }
+
     pub(super) fn undecodable(&self, why: &str) -> Refusal {
         let (kind, version) = (&self.kind, &self.version);
         Refusal::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))

@@ -407,6 +407,13 @@ impl<'a> Shape<'a> {
                 })
             }
             Value::Array(items) if !matches!(self.list(), List::Atomic) => {
+                if let Some(at) = items.iter().position(Value::is_null) {
+                    let why = match self.list() {
+                        List::Keyed(_) => "with keys may not have a null element",
+                        List::Set | List::Atomic => "without keys has an element that's an explicit null",
+                    };
+                    return Some(format!(": element {at}: associative list {why}"));
+                }
                 let elements = self.elements(items);
                 if let Some(twin) = twins(&elements).next() {
                     let twin = &elements[twin];
