@@ -15,7 +15,7 @@ use super::{
     kinds::{Kind, Rules},
     metadata,
     refusal::{Cause, Refusal},
-    schema::prune_object,
+    schema::{Nulls, prune_object},
     storage::{Place, Storage},
 };
 
@@ -537,7 +537,8 @@ fn finish(
     options: &Options,
 ) -> Result<(), Refusal> {
     kind.normalize(object);
-    kind.set_defaults(object)?;
+    let nulls = if options.manager.applies { Nulls::Kept } else { Nulls::Dropped };
+    kind.set_defaults(object, nulls)?;
     // Go writes down a list that there is not, where nobody thought of leaving it out.
     if kind.kind == "CustomResourceDefinition" && object["status"]["conditions"].is_null() {
         object["status"]["conditions"] = Value::Null;
