@@ -39,6 +39,7 @@ mod metadata;
 mod owned;
 mod patch;
 mod permissions;
+mod pods;
 mod read;
 mod refusal;
 mod request;
@@ -49,6 +50,7 @@ mod selector;
 mod serve;
 mod shape;
 mod storage;
+mod structural;
 #[cfg(test)]
 mod tests;
 mod told;

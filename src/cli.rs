@@ -13,7 +13,13 @@ mod manifests;
 mod run;
 mod variables;
 
-use std::{env, io, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    env, fmt,
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
@@ -127,7 +133,7 @@ pub fn main() -> ExitCode {
         Err(answer) if ANSWERS.contains(&answer.kind()) => answer.exit(),
         Err(error) => {
             let error = one_line(&error.to_string());
-            eprintln!("listwatch: {error}{}; see {}", variables::named_by(&error), help_about(&error));
+            complain(format_args!("{error}{}; {}", variables::named_by(&error), remedy(&error)));
             return ExitCode::from(EXIT_USAGE);
         }
     };
@@ -145,8 +151,13 @@ pub fn main() -> ExitCode {
         Err(Failure::Usage(message)) => (message, ExitCode::from(EXIT_USAGE)),
         Err(Failure::Runtime(message)) => (message, ExitCode::FAILURE),
     };
-    eprintln!("listwatch: {message}");
+    complain(format_args!("{message}{}", variables::named_by(&message)));
     code
+}
+
+/// `eprintln!` would panic where nothing can be written, and another exit code be all that is left of the error.
+fn complain(message: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "listwatch: {message}");
 }
 
 /// Runs to the end of `work`, which a signal asks to stop.
@@ -170,14 +181,20 @@ fn one_line(error: &str) -> String {
     lines.join("; ")
 }
 
-/// The command that explains what was typed wrong.
-fn help_about(error: &str) -> String {
+/// What to do about what was typed wrong: mostly, the command that explains it.
+fn remedy(error: &str) -> String {
     if error.contains("'--fault <FAULT>'") {
-        return "listwatch apiserver --fault help".to_owned();
+        return "see listwatch apiserver --fault help".to_owned();
+    }
+    let is_left_out = |name: &str| error.starts_with(&format!("unrecognized subcommand '{name}'"));
+    if !cfg!(feature = "apiserver") && (is_left_out("demo") || is_left_out("apiserver")) {
+        return "this is a build for production, without it: `cargo run` in the sources has it".to_owned();
     }
     match env::args().nth(1) {
-        Some(name) if Cli::command().find_subcommand(&name).is_some() => format!("listwatch {name} --help"),
-        Some(_) | None => "listwatch --help".to_owned(),
+        Some(name) if Cli::command().find_subcommand(&name).is_some() => {
+            format!("see listwatch {name} --help")
+        }
+        Some(_) | None => "see listwatch --help".to_owned(),
     }
 }
 
@@ -213,13 +230,25 @@ fn parse_time(text: &str) -> Result<Duration, String> {
         Ok(time) if time.is_zero() => Err("must be longer than nothing, such as 30s".to_owned()),
         Ok(time) if time > REQUEST_TIMEOUT_MAX => Err("must be 5m at most, such as 30s".to_owned()),
         Ok(time) => Ok(time),
-        Err(error) => Err(format!("{error}; write a number and a unit, such as 30s or 2m")),
+        Err(_) => Err("is no time: write a number and a unit, such as 30s or 2m".to_owned()),
     }
 }
 
 impl Connection {
     /// A client for it. Connects to nothing yet.
     fn client(self) -> Result<Client, Failure> {
+        let names = [
+            ("context", &self.context),
+            ("cluster", &self.cluster),
+            ("user", &self.user),
+            // Not "nobody else": the shell's variable was not set.
+            ("as", &self.act_as),
+        ];
+        for (flag, name) in names {
+            if name.as_ref().is_some_and(|name| name.trim().is_empty()) {
+                return Err(Failure::Usage(format!("--{flag} is empty: give a name, or leave the flag out")));
+            }
+        }
         let options = Options {
             kubeconfig: self.kubeconfig,
             context: self.context,
@@ -231,5 +260,18 @@ impl Connection {
         };
         let config = Config::load(&options, &Env::from_process());
         config.and_then(Client::new).map_err(|error: Error| Failure::Usage(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_for_production_says_what_it_has_not() {
+        let wrong = Cli::command().try_get_matches_from(["listwatch", "demo", "--exit"]).err();
+        let remedy = wrong.map(|error| remedy(&one_line(&error.to_string())));
+        let is_said = remedy.is_some_and(|remedy| remedy.starts_with("this is a build for production"));
+        assert_eq!(is_said, !cfg!(feature = "apiserver"));
     }
 }

@@ -7,7 +7,7 @@
 //! Content-Type: application/json
 //! ```
 
-use std::{collections::HashSet, sync::Arc};
+use std::{borrow::Cow, collections::HashSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, header};
@@ -28,7 +28,7 @@ use super::{
     request::{Accept, Path, Request},
     scale,
     storage::{Place, Storage},
-    types,
+    types::{self, Words},
     watch::{self, Watch},
     write::{self, Applied, Part, UnknownFields},
 };
@@ -38,8 +38,12 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html";
 
 /// Subresources that the real one has and we have not, with which kubectl does its `logs`, `exec`, `attach`,
-/// `port-forward`, `debug`, `drain` and `create token`.
-const NOT_SERVED: [&str; 8] = [
+/// `port-forward`, `debug`, `drain`, `create token` and `proxy`.
+const NOT_SERVED: [&str; 12] = [
+    "nodes/proxy",
+    "pods/proxy",
+    "services/proxy",
+    "pods/binding",
     "pods/log",
     "pods/exec",
     "pods/attach",
@@ -170,7 +174,7 @@ fn media_type(text: &str) -> &'static str {
     }
 }
 
-/// Faults on demand, for an administrator: a POST plans some, a GET lists them, a DELETE ends them.
+/// Faults on demand, for an administrator: a POST plans some, or asks for help; a GET lists them, a DELETE ends them.
 pub(super) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
     if user != ADMIN {
         let method = request.method.as_str().to_lowercase();
@@ -178,6 +182,7 @@ pub(super) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
         return Answer::refused(Refusal::not_allowed(message, json!({})));
     }
     match request.method {
+        Method::POST if request.body.trim_ascii() == b"help" => Answer::text(200, faults::names()),
         Method::POST => match faults::parse_lines(&request.body) {
             Ok(planned) => {
                 let done = planned.iter().filter(|planned| planned.is_momentary()).count();
@@ -224,7 +229,7 @@ fn fixed(server: &Server, request: &Request) -> Result<Answer, Refusal> {
         "/healthz/ping" | "/livez/ping" | "/readyz/ping" => return Ok(Answer::text(200, "ok")),
         _ => {}
     }
-    if request.method != Method::GET && request.method != Method::HEAD {
+    if request.method != Method::GET {
         return Err(Refusal::method_not_allowed());
     }
     let storage = server.storage();
@@ -270,17 +275,21 @@ fn health(request: &Request) -> Answer {
 /// A path of a resource.
 async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Result<Answer, Refusal> {
     let kind = find_kind(&server.storage(), path)?;
-    let query = &request.query;
-    let method = &request.method;
+    let (query, method) = (&request.query, &request.method);
+    let limit = if query.flag("watch") == Some(true) { None } else { query.timeout()? };
+    if *method == Method::HEAD && !kind.is_custom() {
+        return Err(Refusal::method_not_allowed());
+    }
     let in_namespace = path.namespace.is_some();
     if in_namespace && !kind.namespaced || path.name.is_some() && kind.namespaced && !in_namespace {
         return Err(if kind.is_custom() { Refusal::no_such_path() } else { Refusal::no_such_resource() });
     }
     let Some(name) = &path.name else {
-        return collection(server, request, path, &kind).await;
+        return collection(server, request, path, &kind, limit).await;
     };
-    if [".", ".."].contains(&name.as_str()) {
-        return Err(Refusal::bad_request(format!("Name parameter invalid: {name:?}: may not be '{name}'")));
+    if [".", ".."].contains(&name.as_str()) || name.contains('%') {
+        let what = if name.contains('%') { "contain '%'".to_owned() } else { format!("be '{name}'") };
+        return Err(Refusal::bad_request(format!("Name parameter invalid: {name:?}: may not {what}")));
     }
     let place = Place::new(kind.stored_in(), path.namespace.as_deref(), name);
     if let Some(subresource) = &path.subresource {
@@ -290,7 +299,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
             return Err(if kind.is_custom() {
                 // What is not there is said to be the object, though it may be.
                 Refusal::not_found(&kind, name)
-            } else if NOT_SERVED.contains(&whole.as_str()) {
+            } else if NOT_SERVED.iter().any(|one| whole == *one || whole.starts_with(&format!("{one}/"))) {
                 Refusal::not_served(&whole)
             } else {
                 Refusal::no_such_resource()
@@ -306,7 +315,7 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
     match *method {
         Method::GET | Method::HEAD => {
             let version = Version::parse(query.text("resourceVersion")).map_err(Refusal::internal)?;
-            wait_for(server, version).await?;
+            wait_for(server, version, limit).await?;
             let storage = server.storage();
             let object = storage.get(&place).ok_or_else(|| Refusal::not_found(&kind, name))?;
             shown(request, &storage, &kind, target, 200, object)
@@ -340,6 +349,14 @@ impl Target {
             Target::Scale => Part::Main,
         }
     }
+
+    /// The kind of what is sent and answered.
+    fn sent(self, kind: &Kind) -> &Kind {
+        match self {
+            Target::Object(_) => kind,
+            Target::Scale => &scale::KIND,
+        }
+    }
 }
 
 /// Replace an object, or a part of it.
@@ -350,7 +367,7 @@ fn put(
     place: &Place,
     target: Target,
 ) -> Result<Answer, Refusal> {
-    let mut object = request.object_of(kind)?;
+    let mut object = request.object_of(target.sent(kind))?;
     let storage = &mut server.storage();
     let mut options = write_options(request, "UpdateOptions", target)?;
     let creates =
@@ -359,7 +376,8 @@ fn put(
         write::create(storage, kind, place.namespace(), object, &mut options).map(|created| (201, created))
     } else {
         if target == Target::Scale {
-            object = scale::put(kind, &current(storage, kind, place)?, &object)?;
+            let before = current(storage, kind, place)?;
+            object = scale::put(kind, place, &before, object, &mut options)?;
         }
         write::update(storage, kind, place, object, target.part(), &mut options).map(|updated| (200, updated))
     };
@@ -388,12 +406,20 @@ fn patch(
     if applies {
         options.manager.applies = true;
         let mut applied = patch::applied(&request.body)?;
-        if target == Target::Scale {
-            applied = scale::applied(kind, &applied);
-        }
         let force = if force == Some(true) { Force::Yes } else { Force::No };
         let storage = &mut server.storage();
-        let applied = write::apply(storage, kind, place, applied, target.part(), force, &mut options);
+        let is_scale = target == Target::Scale;
+        if is_scale {
+            current(storage, kind, place)?;
+            applied = scale::applied(kind, &applied)?;
+        }
+        // The real one finds conflicts there, and then cannot convert what it made.
+        let is_unconvertible = is_scale && kind.is_custom();
+        options.dry_run |= is_unconvertible;
+        let mut applied = write::apply(storage, kind, place, applied, target.part(), force, &mut options);
+        if is_unconvertible && applied.is_ok() {
+            applied = Err(scale::unconvertible(place.name()));
+        }
         let applied =
             applied.map(|(what, object)| (if what == Applied::Created { 201 } else { 200 }, object));
         return written(request, storage, kind, target, applied, options);
@@ -401,26 +427,32 @@ fn patch(
     let patch = Patch::parse(kind, request.content_type(), &request.body)?;
     let storage = &mut server.storage();
     let before = current(storage, kind, place)?;
-    let object = patched(kind, place.name(), &before, target, &patch)?;
+    let object = patched(kind, place, &before, target, &patch, &mut options)?;
     let updated = write::update(storage, kind, place, object, target.part(), &mut options);
     written(request, storage, kind, target, updated.map(|updated| (200, updated)), options)
 }
 
 /// What a patch makes of an object.
-fn patched(kind: &Kind, name: &str, before: &Value, target: Target, patch: &Patch) -> Result<Value, Refusal> {
-    let scales = target == Target::Scale;
-    let mut after = if scales { scale::of(kind, before) } else { before.clone() };
-    patch.apply(kind, &mut after)?;
-    let decoded = match &after {
-        Value::Object(_) if !kind.is_custom() && !scales => kind.check_types(&after),
-        after if after["metadata"].is_object() => Ok(()),
-        _ => Err("the patch leaves no object with metadata".to_owned()),
-    };
-    decoded.map_err(|why| Refusal::bad_patch(&after, &why))?;
-    write::check_named(name, &after["metadata"])?;
-    let object = if scales { scale::put(kind, before, &after)? } else { after };
-    write::check_fixed(kind, name, &object, before)?;
-    Ok(object)
+fn patched(
+    kind: &Kind,
+    place: &Place,
+    before: &Value,
+    target: Target,
+    patch: &Patch,
+    options: &mut write::Options,
+) -> Result<Value, Refusal> {
+    let sent = target.sent(kind);
+    let was = if target == Target::Scale { &scale::of(kind, before) } else { before };
+    let mut after = was.clone();
+    patch.apply(sent, &mut after)?;
+    patch.decoded(sent, &mut after).map_err(|why| patch.refused(&after, &why))?;
+    write::check_still(sent, place.name(), &after)?;
+    write::check_named(place.name(), &after["metadata"])?;
+    if target == Target::Scale {
+        after = scale::put(kind, place, before, after, options)?;
+    }
+    write::check_fixed(kind, place.name(), &after, before)?;
+    Ok(after)
 }
 
 fn delete(server: &Server, request: &Request, kind: &Kind, place: &Place) -> Result<Answer, Refusal> {
@@ -430,8 +462,10 @@ fn delete(server: &Server, request: &Request, kind: &Kind, place: &Place) -> Res
         Deleted::Gone(object) if !kind.delete_answers_object() => {
             Ok(Answer::json(200, success(kind, place.name(), &object)))
         }
-        Deleted::Gone(object) | Deleted::Terminating(object) => {
-            shown(request, &storage, kind, Target::Object(Part::Main), 200, &object)
+        Deleted::Gone(object) => shown(request, &storage, kind, Target::Object(Part::Main), 200, &object),
+        Deleted::Terminating(object) => {
+            let status = if deletion.is_old_cascade { 202 } else { 200 };
+            shown(request, &storage, kind, Target::Object(Part::Main), status, &object)
         }
     }
 }
@@ -442,14 +476,14 @@ async fn collection(
     request: &Request,
     path: &Path,
     kind: &Arc<Kind>,
+    limit: Option<Duration>,
 ) -> Result<Answer, Refusal> {
     let (query, namespace) = (&request.query, path.namespace.as_deref());
     match request.method {
         Method::GET if query.flag("watch") == Some(true) => {
             let form = form(request, &server.storage())?;
             if form.accept == Accept::Yaml {
-                let text = "only the following media types are accepted: application/json, \
-                    application/vnd.kubernetes.protobuf";
+                let text = "only the following media types are accepted: application/json;stream=watch";
                 return Err(Refusal::not_acceptable(text));
             }
             let course = server.faults.of_watch(&request.target);
@@ -464,7 +498,7 @@ async fn collection(
         }
         Method::GET | Method::HEAD => {
             let list = List::parse(query, kind, namespace)?;
-            wait_for(server, list.version).await?;
+            wait_for(server, list.version, limit).await?;
             let storage = server.storage();
             let page = list.answer(&storage, kind)?;
             let form = form(request, &storage)?;
@@ -489,7 +523,9 @@ async fn collection(
             let form = form(request, &storage)?;
             Ok(in_form(form, form.list(kind, &page)?, 200))
         }
-        _ if kind.is_custom() => Err(Refusal::bad_request("name must be provided")),
+        Method::PUT | Method::PATCH if kind.is_custom() => Err(Refusal::bad_request("name must be provided")),
+        // A verb that it has no word for.
+        _ if kind.is_custom() => Err(Refusal::verb_not_supported(kind, "")),
         _ => Err(Refusal::method_not_allowed()),
     }
 }
@@ -523,13 +559,15 @@ fn nowhere(kinds: &Kinds, group: &str) -> Refusal {
     if built_in { Refusal::no_such_resource() } else { Refusal::no_such_path() }
 }
 
-/// A version that is not reached yet is awaited, for a while.
-async fn wait_for(server: &Server, version: Version) -> Result<(), Refusal> {
+/// A version that is not reached yet is awaited, for a while, or as long as the client has time.
+async fn wait_for(server: &Server, version: Version, limit: Option<Duration>) -> Result<(), Refusal> {
     let wanted = version.at_least();
     let mut written = server.storage().written();
     let reached = async { written.wait_for(|&revision| revision >= wanted).await.is_ok() };
-    match tokio::time::timeout(watch::FUTURE_WAIT, reached).await {
+    let limit = limit.filter(|limit| *limit < watch::FUTURE_WAIT);
+    match tokio::time::timeout(limit.unwrap_or(watch::FUTURE_WAIT), reached).await {
         Ok(_) => Ok(()),
+        Err(_) if limit.is_some() => Err(Refusal::out_of_time()),
         Err(_) => Err(Refusal::version_too_large(wanted, server.storage().revision())),
     }
 }
@@ -557,7 +595,7 @@ fn shown(
     let view = kind.view(stored);
     let shown = match target {
         Target::Object(_) => form.object(kind, view)?.into_owned(),
-        Target::Scale => scale::of(kind, &view),
+        Target::Scale => form.object(&scale::KIND, Cow::Owned(scale::of(kind, &view)))?.into_owned(),
     };
     Ok(in_form(form, shown, status))
 }
@@ -643,7 +681,7 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
         options
     } else {
         let options = request.object("DeleteOptions")?;
-        types::check_types(&options, "DeleteOptions").map_err(Refusal::bad_request)?;
+        types::check_types(&options, "DeleteOptions", Words::Json).map_err(Refusal::bad_request)?;
         if let (Some(kind), version) = (options["kind"].as_str(), options["apiVersion"].as_str())
             && kind != "DeleteOptions"
         {
@@ -662,9 +700,10 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
             let text = "orphanDependents and deletionPropagation cannot be both set";
             return invalid(Cause::invalid("propagationPolicy", &options["propagationPolicy"], text));
         }
-        (None, Some(true)) | (Some("Orphan"), None) => Propagation::Orphan,
-        (Some("Foreground"), None) => Propagation::Foreground,
-        (None | Some("Background" | ""), _) => Propagation::Background,
+        (None | Some(""), None) => None,
+        (None, Some(true)) | (Some("Orphan"), None) => Some(Propagation::Orphan),
+        (None, Some(false)) | (Some("Background"), None) => Some(Propagation::Background),
+        (Some("Foreground"), None) => Some(Propagation::Foreground),
         (Some(other), None) => {
             let supported = ["Foreground", "Background", "Orphan", "nil"].map(str::to_owned);
             return invalid(Cause::not_supported("propagationPolicy", &other.into(), &supported));
@@ -673,6 +712,7 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     Ok(Deletion {
         propagation,
+        is_old_cascade: orphan == Some(false),
         uid: text(&options["preconditions"]["uid"]),
         resource_version: text(&options["preconditions"]["resourceVersion"]),
         grace_secs: delete::grace_secs(&options["gracePeriodSeconds"]),

@@ -114,13 +114,13 @@ impl Entry {
     }
 
     /// `"kubectl" with subresource "status" using apps/v1`
-    fn shown(&self) -> String {
+    fn shown(&self, api_version: &str) -> String {
         let mut shown = format!("{:?}", self.manager);
         if !self.subresource.is_empty() {
             shown.push_str(&format!(" with subresource {:?}", self.subresource));
         }
         if !self.applies {
-            shown.push_str(&format!(" using {}", self.api_version));
+            shown.push_str(&format!(" using {api_version}"));
         }
         shown
     }
@@ -186,6 +186,7 @@ impl Managed {
         if kind.has_status {
             all.cut("f:status");
         }
+        strip(&mut all);
         let entry = self.entry(&first, &kind.api_version());
         entry.fields = all;
         entry.time = Some(now.to_owned());
@@ -200,7 +201,9 @@ impl Managed {
         for entry in others {
             let mut held = entry.fields.common(changed);
             held.subtract(excused);
-            conflicts.extend(held.paths().into_iter().map(|path| (entry.shown(), path)));
+            // To who applies a Scale all that others own is shown as that of a Scale.
+            let version = if manager.subresource == "scale" { "autoscaling/v1" } else { &entry.api_version };
+            conflicts.extend(held.paths().into_iter().map(|path| (entry.shown(version), path)));
         }
         conflicts
     }

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::{clock::Clock, refusal::Cause, selector, types, validate};
+use super::{clock::Clock, pods, refusal::Cause, selector, types, validate};
 
 /// One built-in kind.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) struct BuiltIn {
     pub(super) convert: fn(&mut Value),
 }
 
-const NAME_AND_AGE: BuiltIn = BuiltIn {
+pub(super) const NAME_AND_AGE: BuiltIn = BuiltIn {
     group: "",
     version: "v1",
     plural: "",
@@ -138,7 +138,7 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
         ],
         cells: pod_cells,
         defaults: pod_defaults,
-        validate: validate::pod,
+        validate: pods::pod,
         ..NAME_AND_AGE
     },
     BuiltIn {
@@ -156,6 +156,8 @@ pub(super) const BUILT_IN: &[BuiltIn] = &[
             ("Internal-IP", "string", 1),
         ],
         cells: node_cells,
+        defaults: node_defaults,
+        validate: validate::node,
         ..NAME_AND_AGE
     },
     BuiltIn {
@@ -349,6 +351,41 @@ fn lease_defaults(object: &mut Value) {
     set_default(object, "/spec", json!({}));
     if let Some(spec) = object["spec"].as_object_mut() {
         spec.retain(|field, _| !matches!(field.as_str(), "strategy" | "preferredHolder"));
+    }
+}
+
+/// What Go's structs always have.
+fn node_defaults(object: &mut Value) {
+    set_default(object, "/spec", json!({}));
+    set_default(object, "/status/daemonEndpoints/kubeletEndpoint/Port", 0.into());
+    for field in [
+        "machineID",
+        "systemUUID",
+        "bootID",
+        "kernelVersion",
+        "osImage",
+        "containerRuntimeVersion",
+        "kubeletVersion",
+        "kubeProxyVersion",
+        "operatingSystem",
+        "architecture",
+    ] {
+        set_default(object, &format!("/status/nodeInfo/{field}"), "".into());
+    }
+    let range = &object["spec"]["podCIDR"];
+    if range.is_string() {
+        let ranges = json!([range]);
+        set_default(object, "/spec/podCIDRs", ranges);
+    }
+}
+
+/// The admission plugin TaintNodesByCondition: until somebody has seen that it is ready, no Pod comes to a new Node.
+pub(super) fn taint_until_ready(node: &mut Value) {
+    let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
+    let taints = &mut node["spec"]["taints"];
+    if !each(taints).any(|one| one["key"] == taint["key"] && one["effect"] == taint["effect"]) {
+        let all: Vec<Value> = each(taints).cloned().chain([taint]).collect();
+        *taints = all.into();
     }
 }
 

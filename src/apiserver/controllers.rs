@@ -177,22 +177,71 @@ impl Controllers {
         for content in &content {
             delete(storage, content, &Deletion::default());
         }
-        let left = content.iter().filter(|place| storage.get(place).is_some()).count();
-        if left == 0 {
+        let left: Vec<_> =
+            content.iter().filter_map(|place| Some((place, storage.get(place)?.clone()))).collect();
+        if left.is_empty() {
             change(storage, place, Part::Finalize, |namespace| namespace["spec"]["finalizers"] = json!([]));
             return;
         }
         let now = storage.clock.time();
         change(storage, place, Part::Status, |namespace| {
-            let message = format!("Some resources are remaining: {left} in all");
-            for (kind, reason) in [
-                ("NamespaceContentRemaining", "SomeResourcesRemain"),
-                ("NamespaceFinalizersRemaining", "SomeFinalizersRemain"),
-            ] {
-                set_condition(namespace, kind, "True", reason, &message, &now);
+            for (kind, status, reason, message) in remaining(&left) {
+                set_condition(namespace, kind, status, reason, &message, &now);
             }
         });
     }
+}
+
+/// What a namespace that is going says of what is left in it. In the words of kube-controller-manager
+/// (pkg/controller/namespace/deletion/status_condition_utils.go).
+fn remaining(left: &[(&Place, Arc<Value>)]) -> [(&'static str, &'static str, &'static str, String); 5] {
+    let mut resources = BTreeMap::<String, usize>::new();
+    let mut held = BTreeMap::<String, usize>::new();
+    for (place, object) in left {
+        // `configmaps.`, of no group, and `deployments.apps`.
+        let dot = if place.collection.contains('.') { "" } else { "." };
+        *resources.entry(format!("{}{dot}", place.collection)).or_default() += 1;
+        for finalizer in write::finalizers(object) {
+            *held.entry(finalizer.to_owned()).or_default() += 1;
+        }
+    }
+    let listed = |counts: &BTreeMap<String, usize>, verb: &str| {
+        let each = counts.iter().map(|(what, count)| format!("{what} {verb} {count} resource instances"));
+        each.collect::<Vec<_>>().join(", ")
+    };
+    let finalizers = match held.is_empty() {
+        true => ("False", "ContentHasNoFinalizers", "All content-preserving finalizers finished".to_owned()),
+        false => {
+            let message =
+                format!("Some content in the namespace has finalizers remaining: {}", listed(&held, "in"));
+            ("True", "SomeFinalizersRemain", message)
+        }
+    };
+    let fine = |kind, reason, message: &str| (kind, "False", reason, message.to_owned());
+    [
+        fine(
+            "NamespaceDeletionDiscoveryFailure",
+            "ResourcesDiscovered",
+            "All resources successfully discovered",
+        ),
+        fine(
+            "NamespaceDeletionGroupVersionParsingFailure",
+            "ParsedGroupVersions",
+            "All legacy kube types successfully parsed",
+        ),
+        fine(
+            "NamespaceDeletionContentFailure",
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization",
+        ),
+        (
+            "NamespaceContentRemaining",
+            "True",
+            "SomeResourcesRemain",
+            format!("Some resources are remaining: {}", listed(&resources, "has")),
+        ),
+        ("NamespaceFinalizersRemaining", finalizers.0, finalizers.1, finalizers.2),
+    ]
 }
 
 /// What every namespace has: an account for its Pods, and the certificate of the server.

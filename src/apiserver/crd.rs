@@ -17,11 +17,11 @@ use super::{
     controllers::set_condition,
     custom::{self, text},
     kinds::{Kind, Kinds, Rules, resource_name},
-    metadata::{causes, dns_1035_errors},
+    metadata::{causes, dns_1035_errors, subdomain_errors},
     refusal::Cause,
     schema::Schema,
     storage::{Place, Storage},
-    told::CAUSES_MAX,
+    structural,
 };
 
 /// What a CRD gets when it is written.
@@ -58,34 +58,65 @@ pub(super) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
         }
     };
     let (group, plural) = (text(&spec["group"]), text(&spec["names"]["plural"]));
-    if before.is_none() && crd["metadata"]["name"] != format!("{plural}.{group}") {
+    let name = &crd["metadata"]["name"];
+    if before.is_none() && name.is_string() && *name != format!("{plural}.{group}") {
         let text = "must be spec.names.plural+\".\"+spec.group";
-        all.push(Cause::invalid("metadata.name", &crd["metadata"]["name"], text));
+        all.push(Cause::invalid("metadata.name", name, text));
     }
     required(&mut all, "spec.group", &spec["group"]);
     if !group.is_empty() && !group.contains('.') {
         all.push(Cause::invalid("spec.group", &spec["group"], "should be a domain with at least one dot"));
+    } else if !group.is_empty() {
+        all.extend(causes("spec.group", &group, subdomain_errors(&group)));
+    }
+    let approval = "api-approved.kubernetes.io";
+    if [".k8s.io", ".kubernetes.io"].iter().any(|domain| group.ends_with(domain))
+        && text(&crd["metadata"]["annotations"][approval]).is_empty()
+    {
+        let text = format!(
+            "protected groups must have approval annotation {approval:?}, see \
+            https://github.com/kubernetes/enhancements/pull/1111"
+        );
+        all.push(Cause::required(format!("metadata.annotations[{approval}]"), &text));
     }
     required(&mut all, "spec.scope", &spec["scope"]);
     if !matches!(text(&spec["scope"]).as_str(), "" | "Namespaced" | "Cluster") {
         let scopes = ["Cluster".to_owned(), "Namespaced".to_owned()];
         all.push(Cause::not_supported("spec.scope", &spec["scope"], &scopes));
     }
+    if spec["preserveUnknownFields"] == true {
+        let text = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
+        all.push(Cause::invalid("spec.preserveUnknownFields", &true.into(), text));
+    }
     versions_errors(&mut all, crd);
     let names = &spec["names"];
     for name in ["plural", "singular", "kind", "listKind"] {
         let (field, value) = (format!("spec.names.{name}"), text(&names[name]));
         required(&mut all, &field, &names[name]);
+        if value.is_empty() {
+            continue;
+        }
         // Kinds are checked as if they were names of resources.
-        let checked = if name.ends_with("ind") { value.to_lowercase() } else { value.clone() };
-        if !value.is_empty() {
-            all.extend(causes(&field, &value, dns_1035_errors(&checked)));
+        if name.ends_with("ind") {
+            let errors = dns_1035_errors(&value.to_lowercase()).into_iter();
+            let errors =
+                errors.map(|error| format!("may have mixed case, but should otherwise match: {error}"));
+            all.extend(causes(&field, &value, errors.collect()));
+        } else {
+            all.extend(causes(&field, &value, dns_1035_errors(&value)));
         }
     }
-    if spec["conversion"]["strategy"] != "None" {
-        let text = "the embedded API server of listwatch converts with strategy None only";
-        all.push(Cause::invalid("spec.conversion.strategy", &spec["conversion"]["strategy"], text));
+    for list in ["shortNames", "categories"] {
+        for (index, name) in names[list].as_array().into_iter().flatten().enumerate() {
+            let name = text(name);
+            all.extend(causes(&format!("spec.names.{list}[{index}]"), &name, dns_1035_errors(&name)));
+        }
     }
+    if !text(&names["kind"]).is_empty() && names["kind"] == names["listKind"] {
+        let text = "kind and listKind may not be the same";
+        all.push(Cause::invalid("spec.names.listKind", &names["listKind"], text));
+    }
+    conversion_errors(&mut all, &spec["conversion"]["strategy"]);
     stored_versions_errors(&mut all, crd);
     let Some(before) = before else { return all };
     // The kind is what its objects say that they are.
@@ -102,6 +133,22 @@ pub(super) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
         }
     }
     all
+}
+
+fn conversion_errors(all: &mut Vec<Cause>, strategy: &Value) {
+    let field = "spec.conversion.strategy";
+    match text(strategy).as_str() {
+        "None" => {}
+        "" => all.push(Cause::required(field, "")),
+        "Webhook" => {
+            let text = "the embedded API server of listwatch converts with strategy None only";
+            all.push(Cause::invalid(field, strategy, text));
+        }
+        _ => {
+            let strategies = ["None".to_owned(), "Webhook".to_owned()];
+            all.push(Cause::not_supported(field, strategy, &strategies));
+        }
+    }
 }
 
 fn stored_versions_errors(all: &mut Vec<Cause>, crd: &Value) {
@@ -135,6 +182,10 @@ fn versions_errors(all: &mut Vec<Cause>, crd: &Value) {
     let names: Vec<&str> = versions(crd).filter_map(|version| version["name"].as_str()).collect();
     for (index, name) in names.iter().enumerate() {
         all.extend(causes(&format!("spec.versions[{index}].name"), name, dns_1035_errors(name)));
+        // The first was the only one, once.
+        if index == 0 && !name.is_empty() {
+            all.extend(causes("spec.version", name, dns_1035_errors(name)));
+        }
         if names[..index].contains(name) {
             let text = "must contain unique version names";
             all.push(Cause::invalid("spec.versions", &crd["spec"]["versions"], text));
@@ -145,85 +196,140 @@ fn versions_errors(all: &mut Vec<Cause>, crd: &Value) {
         all.push(Cause::invalid("spec.versions", &crd["spec"]["versions"], text));
     }
     for (index, version) in versions(crd).enumerate() {
-        let schema = &version["schema"]["openAPIV3Schema"];
-        let own = format!("spec.versions[{index}].schema.openAPIV3Schema");
-        if !schema.is_object() {
-            all.push(Cause::required(own, ""));
-            continue;
+        if let Some(at) = place_of(crd, index, "additionalPrinterColumns") {
+            columns_errors(all, &version["additionalPrinterColumns"], &at);
         }
-        // What all versions have in common, the real one keeps, and names, as the first versions of CRDs had it.
-        let is_common = versions(crd).all(|other| other["schema"] == version["schema"]);
-        let field = if is_common { "spec.validation.openAPIV3Schema".to_owned() } else { own };
-        if is_common && index > 0 {
-            continue;
+        if let Some(at) = place_of(crd, index, "subresources") {
+            scale_errors(all, &version["subresources"]["scale"], &at);
         }
-        if schema["type"] != "object" {
-            all.push(Cause::required(format!("{field}.type"), "must not be empty at the root"));
+        if let Some(at) = place_of(crd, index, "selectableFields") {
+            selectable_errors(all, version, &at);
         }
-        let wrong = all.len();
-        not_structural(all, schema, &field);
-        if all.len() > wrong {
-            continue;
+        if version["deprecationWarning"].is_string() && version["deprecated"] != true {
+            let (at, value) = (format!("spec.versions[{index}]"), &version["deprecationWarning"]);
+            let text = "can only be set for deprecated versions";
+            all.push(Cause::invalid(format!("{at}.deprecationWarning"), value, text));
         }
-        match Schema::compile(schema) {
-            Ok(_) => wrong_defaults(all, schema, &field),
-            Err(wrong) => all.push(Cause::invalid(format!("{field}{}", wrong.at), &wrong.value, &wrong.why)),
-        }
+        schema_errors(all, crd, index, &version["schema"]["openAPIV3Schema"]);
     }
 }
 
-/// Longest path into a schema, which is said with all that is wrong there: with names of a megabyte, memory would not do.
-const PATH_BYTES_MAX: usize = 10_000;
-
-/// Every field has a type, every list says of what: or nobody could prune.
-/// See <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>.
-fn not_structural(all: &mut Vec<Cause>, schema: &Value, at: &str) {
-    if all.len() >= CAUSES_MAX {
-        return;
-    }
-    if at.len() > PATH_BYTES_MAX {
-        let shown: String = at.chars().take(100).collect();
-        let text = format!("may not be more than {PATH_BYTES_MAX} bytes from here on down");
-        return all.push(Cause::too_long(format!("{shown}…"), &text));
-    }
-    let mut inside = |schema: &Value, at: String, of: &str| {
-        let is_free = ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"]
-            .iter()
-            .any(|word| schema[word] == true);
-        if schema["type"].as_str().is_none_or(str::is_empty) && !is_free {
-            let text = format!("must not be empty for specified {of}");
-            all.push(Cause::required(format!("{at}.type"), &text));
-        }
-        not_structural(all, schema, &at);
-    };
-    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-        inside(schema, format!("{at}.properties[{name}]"), "object fields");
-    }
-    if schema["additionalProperties"].is_object() {
-        inside(&schema["additionalProperties"], format!("{at}.additionalProperties"), "object fields");
-    }
-    if schema["items"].is_object() {
-        inside(&schema["items"], format!("{at}.items"), "array items");
-    } else if schema["type"] == "array" {
-        all.push(Cause::required(format!("{at}.items"), "must be specified"));
+/// Where a part of a version is: what all versions have in common the real one keeps, and names, as the first versions of
+/// CRDs had it. `None` if it was looked at already.
+fn place_of(crd: &Value, index: usize, part: &str) -> Option<String> {
+    let mut parts = versions(crd).map(|version| &version[part]);
+    let first = parts.next()?;
+    match (parts.all(|other| other == first), index) {
+        (true, 0) => Some(format!("spec.{}", if part == "schema" { "validation" } else { part })),
+        (true, _) => None,
+        (false, index) => Some(format!("spec.versions[{index}].{part}")),
     }
 }
 
-/// A default that the schema next to it would refuse.
-fn wrong_defaults(all: &mut Vec<Cause>, schema: &Value, at: &str) {
-    if all.len() >= CAUSES_MAX {
+fn schema_errors(all: &mut Vec<Cause>, crd: &Value, index: usize, schema: &Value) {
+    if !schema.is_object() {
+        all.push(Cause::required(format!("spec.versions[{index}].schema.openAPIV3Schema"), ""));
         return;
     }
-    if let (Some(default), Ok(own)) = (schema.get("default"), Schema::compile(schema)) {
-        let mut causes = Vec::new();
-        own.validate(default, None, &mut causes);
-        all.extend(causes.into_iter().map(|cause| cause.under(&format!("{at}.default"))));
+    let Some(at) = place_of(crd, index, "schema").map(|at| format!("{at}.openAPIV3Schema")) else { return };
+    let wrong = all.len();
+    structural::errors(all, schema, &at);
+    if all.len() > wrong {
+        return;
     }
-    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-        wrong_defaults(all, schema, &format!("{at}.properties[{name}]"));
+    match Schema::compile(schema) {
+        Ok(_) => structural::wrong_defaults(all, schema, &at),
+        Err(wrong) => all.push(Cause::invalid(format!("{at}{}", wrong.at), &wrong.value, &wrong.why)),
     }
-    for inside in ["items", "additionalProperties"].into_iter().filter(|inside| schema[inside].is_object()) {
-        wrong_defaults(all, &schema[inside], &format!("{at}.{inside}"));
+}
+
+const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
+const COLUMN_FORMATS: [&str; 8] =
+    ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
+
+fn columns_errors(all: &mut Vec<Cause>, columns: &Value, at: &str) {
+    for (index, column) in columns.as_array().into_iter().flatten().enumerate() {
+        let at = format!("{at}[{index}]");
+        let (types, formats) = (COLUMN_TYPES.join(","), COLUMN_FORMATS.join(","));
+        if text(&column["name"]).is_empty() {
+            all.push(Cause::required(format!("{at}.name"), ""));
+        }
+        match text(&column["type"]).as_str() {
+            "" => all.push(Cause::required(format!("{at}.type"), &format!("must be one of {types}"))),
+            one if COLUMN_TYPES.contains(&one) => {}
+            _ => {
+                let text = format!("must be one of {types}");
+                all.push(Cause::invalid(format!("{at}.type"), &column["type"], &text));
+            }
+        }
+        let format = text(&column["format"]);
+        if !format.is_empty() && !COLUMN_FORMATS.contains(&&*format) {
+            let text = format!("must be one of {formats}");
+            all.push(Cause::invalid(format!("{at}.format"), &column["format"], &text));
+        }
+        path_errors(all, &column["jsonPath"], &[], &format!("{at}.JSONPath"));
+    }
+}
+
+fn scale_errors(all: &mut Vec<Cause>, scale: &Value, at: &str) {
+    if !scale.is_object() {
+        return;
+    }
+    let path = |name: &str| format!("{at}.scale.{name}");
+    path_errors(all, &scale["specReplicasPath"], &[".spec"], &path("specReplicasPath"));
+    path_errors(all, &scale["statusReplicasPath"], &[".status"], &path("statusReplicasPath"));
+    if !text(&scale["labelSelectorPath"]).is_empty() {
+        path_errors(all, &scale["labelSelectorPath"], &[".spec", ".status"], &path("labelSelectorPath"));
+    }
+}
+
+/// A path that must be there, under one of some others if there are any.
+fn path_errors(all: &mut Vec<Cause>, value: &Value, under: &[&str], at: &str) {
+    let path = text(value);
+    if path.is_empty() {
+        all.push(Cause::required(at, ""));
+    } else if !path.starts_with('.') {
+        all.push(Cause::invalid(at, value, "must be a simple json path starting with ."));
+    } else if !under.is_empty() && !under.iter().any(|parent| path.starts_with(&format!("{parent}."))) {
+        let either = if under.len() > 1 { "either " } else { "" };
+        let text = format!("should be a json path under {either}{}", under.join(" or "));
+        all.push(Cause::invalid(at, value, &text));
+    }
+}
+
+/// Most fields that a selector of custom resources may know: apiextensions-apiserver, `MaxSelectableFields`.
+const SELECTABLE_MAX: usize = 8;
+
+fn selectable_errors(all: &mut Vec<Cause>, version: &Value, at: &str) {
+    let fields = || version["selectableFields"].as_array().into_iter().flatten();
+    if fields().count() > SELECTABLE_MAX {
+        let text = format!("must have at most {SELECTABLE_MAX} items");
+        all.push(Cause::too_many(at, fields().count(), &text));
+    }
+    for (index, field) in fields().enumerate() {
+        let (at, path) = (format!("{at}[{index}].jsonPath"), text(&field["jsonPath"]));
+        let mut schema = Some(&version["schema"]["openAPIV3Schema"]);
+        for name in path.split('.').skip(1) {
+            schema = schema.and_then(|schema| schema["properties"].get(name));
+        }
+        let why = match schema.map(|schema| text(&schema["type"])).as_deref() {
+            _ if path.is_empty() => {
+                all.push(Cause::required(at, ""));
+                continue;
+            }
+            _ if !path.starts_with('.') => format!("is an invalid path: expected [ or . but got: {path}"),
+            None => "is an invalid path: does not refer to a valid field".to_owned(),
+            Some("string" | "boolean" | "integer") => {
+                if fields().take(index).any(|other| other["jsonPath"] == path) {
+                    all.push(Cause::duplicate(at, &field["jsonPath"]));
+                }
+                continue;
+            }
+            Some(_) => "must point to a field of type string, boolean or integer. Enum string fields and strings with \
+                formats are allowed."
+                .to_owned(),
+        };
+        all.push(Cause::invalid(at, &field["jsonPath"], &why));
     }
 }
 
@@ -335,10 +441,16 @@ fn establish(storage: &mut Storage, place: &Place, crd: &Value, conflicts: &[(&s
     storage.put(place, crd);
 }
 
-/// The condition of a CRD whose instances are being deleted.
+/// The condition of a CRD whose instances are to be deleted.
 pub(super) fn mark_terminating(crd: &mut Value, now: &str) {
     let message = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
     set_condition(crd, "Terminating", "True", "InstanceDeletionPending", message, now);
+}
+
+/// The same while they are.
+pub(super) fn mark_deleting(crd: &mut Value, now: &str) {
+    let message = "CustomResource deletion is in progress";
+    set_condition(crd, "Terminating", "True", "InstanceDeletionInProgress", message, now);
 }
 
 fn removed(storage: &mut Storage, crd: &Value) {

@@ -19,9 +19,8 @@ use super::{
 };
 
 /// Who deletes the dependents.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Propagation {
-    #[default]
     Background,
     Foreground,
     Orphan,
@@ -30,7 +29,10 @@ pub(super) enum Propagation {
 /// `DeleteOptions`.
 #[derive(Debug, Default)]
 pub(super) struct Deletion {
-    pub(super) propagation: Propagation,
+    /// `None`: as finalizers of the object say, or else in the background.
+    pub(super) propagation: Option<Propagation>,
+    /// Asked for in the old way, `orphanDependents: false`: what is not gone at once is 202.
+    pub(super) is_old_cascade: bool,
     pub(super) uid: Option<String>,
     pub(super) resource_version: Option<String>,
     pub(super) grace_secs: Option<u64>,
@@ -66,46 +68,15 @@ pub(super) fn delete(
     check_preconditions(kind, name, &before, deletion)?;
 
     let mut after = (*before).clone();
-    let finalizer = match deletion.propagation {
-        Propagation::Background => None,
-        Propagation::Foreground => Some("foregroundDeletion"),
-        Propagation::Orphan => Some("orphan"),
-    };
-    let mut list: Vec<Value> = finalizers(&before).into_iter().map(Value::from).collect();
-    if !is_terminating(&before) {
-        list.retain(|one| one != "foregroundDeletion" && one != "orphan");
-        list.extend(finalizer.map(Value::from));
-    }
-    // A CRD is always held for a moment, so that its instances can go first.
-    let is_crd = kind.kind == "CustomResourceDefinition";
-    if is_crd && !list.iter().any(|one| one == CRD_FINALIZER) {
-        list.push(CRD_FINALIZER.into());
-    }
-    if list.is_empty() {
-        after["metadata"].as_object_mut().map(|metadata| metadata.remove("finalizers"));
-    } else {
-        after["metadata"]["finalizers"] = list.into();
-    }
-    // Only a kubelet can say that the containers have stopped.
-    let wanted = deletion.grace_secs.or(grace_secs(&before["spec"]["terminationGracePeriodSeconds"]));
-    let on_a_node = kind.kind == "Pod" && before["spec"]["nodeName"].is_string();
-    let grace = if on_a_node { wanted.unwrap_or(POD_GRACE_SECS) } else { 0 };
+    let grace = grace(kind, &before, deletion);
     let shorter = before["metadata"]["deletionGracePeriodSeconds"].as_u64().is_some_and(|was| grace < was);
-    if !is_terminating(&before) || shorter {
-        let metadata = &mut after["metadata"];
-        metadata["deletionTimestamp"] = storage.clock.time_in(Duration::from_secs(grace)).into();
-        if kind.kind != "Namespace" && !is_crd {
-            metadata["deletionGracePeriodSeconds"] = grace.into();
-        }
-        if kind.has_generation() && !is_crd && !is_terminating(&before) {
-            metadata["generation"] = (before["metadata"]["generation"].as_u64().unwrap_or(0) + 1).into();
-        }
-        if kind.kind == "Namespace" {
-            after["status"]["phase"] = "Terminating".into();
-        }
-        if is_crd {
-            crd::mark_terminating(&mut after, &storage.clock.time());
-        }
+    let begins = !is_terminating(&before) || shorter;
+    // Only of these two a second delete does not ask anew what becomes of the dependents.
+    if begins || !["Namespace", "Pod"].contains(&&*kind.kind) {
+        hold(kind, &mut after, deletion.propagation);
+    }
+    if begins {
+        mark(storage, kind, &mut after, grace);
     }
     if holds_nothing(kind, &after) {
         // What can be deleted in steps is shown as in the last one.
@@ -121,9 +92,57 @@ pub(super) fn delete(
     }
     let after = store(storage, kind, place, after);
     if kind.kind == "CustomResourceDefinition" {
-        delete_instances(storage, &after);
+        delete_instances(storage, kind, place, &after);
     }
     Ok(Deleted::Terminating(after))
+}
+
+/// Sets the finalizers that a propagation is made of, and that of a CRD.
+fn hold(kind: &Kind, object: &mut Value, propagation: Option<Propagation>) {
+    let mut list = finalizers(object);
+    if let Some(propagation) = propagation {
+        list.retain(|one| !["foregroundDeletion", "orphan"].contains(one));
+        match propagation {
+            Propagation::Background => {}
+            Propagation::Foreground => list.push("foregroundDeletion"),
+            Propagation::Orphan => list.push("orphan"),
+        }
+    }
+    // A CRD is always held for a moment, so that its instances can go first.
+    if kind.kind == "CustomResourceDefinition" && !list.contains(&CRD_FINALIZER) {
+        list.push(CRD_FINALIZER);
+    }
+    let list: Vec<Value> = list.into_iter().map(Value::from).collect();
+    if list.is_empty() {
+        object["metadata"].as_object_mut().map(|metadata| metadata.remove("finalizers"));
+    } else {
+        object["metadata"]["finalizers"] = list.into();
+    }
+}
+
+/// How long it may take, in seconds. Only a kubelet can say that the containers of a Pod have stopped.
+fn grace(kind: &Kind, object: &Value, deletion: &Deletion) -> u64 {
+    if kind.kind != "Pod" || !object["spec"]["nodeName"].is_string() {
+        return 0;
+    }
+    let own = grace_secs(&object["spec"]["terminationGracePeriodSeconds"]);
+    deletion.grace_secs.or(own).unwrap_or(POD_GRACE_SECS)
+}
+
+/// Says that an object is to go, in so many seconds.
+fn mark(storage: &Storage, kind: &Kind, object: &mut Value, grace: u64) {
+    let was_terminating = is_terminating(object);
+    let metadata = &mut object["metadata"];
+    metadata["deletionTimestamp"] = storage.clock.time_in(Duration::from_secs(grace)).into();
+    match &*kind.kind {
+        "Namespace" => object["status"]["phase"] = "Terminating".into(),
+        "CustomResourceDefinition" => return crd::mark_terminating(object, &storage.clock.time()),
+        _ => metadata["deletionGracePeriodSeconds"] = grace.into(),
+    }
+    if kind.has_generation() && !was_terminating {
+        let generation = object["metadata"]["generation"].as_u64().unwrap_or(0);
+        object["metadata"]["generation"] = (generation + 1).into();
+    }
 }
 
 /// A negative one counts as a second: apiserver/pkg/registry/rest/delete.go.
@@ -174,15 +193,18 @@ fn has_instances(storage: &Storage, crd: &Value) -> bool {
     !instances_of(storage, crd).is_empty()
 }
 
-fn delete_instances(storage: &mut Storage, crd: &Value) {
+fn delete_instances(storage: &mut Storage, kind: &Kind, place: &Place, crd: &Value) {
+    let mut deleting = crd.clone();
+    crd::mark_deleting(&mut deleting, &storage.clock.time());
+    store(storage, kind, place, deleting);
     let kinds = storage.kinds.collections();
-    for place in instances_of(storage, crd) {
-        if let Some(kind) = kinds.get(&place.collection) {
+    for instance in instances_of(storage, crd) {
+        if let Some(kind) = kinds.get(&instance.collection) {
             // One that is already going is no failure.
-            let _ = delete(storage, kind, &place, &Deletion::default());
+            let _ = delete(storage, kind, &instance, &Deletion::default());
         }
     }
-    finish_crd(storage, crd["metadata"]["name"].as_str().unwrap_or_default());
+    finish_crd(storage, place.name());
 }
 
 /// Let a terminating CRD go when its last instance has gone.

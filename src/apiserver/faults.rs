@@ -11,13 +11,20 @@
 //! to: to a request in `serve.rs`, to a stream in `watch.rs`.
 
 use std::{
+    ffi::OsStr,
     fmt,
     num::NonZeroUsize,
+    ops::RangeInclusive,
     str::FromStr,
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
+use clap::{
+    Command,
+    builder::{PossibleValuesParser, TypedValueParser},
+    error::{ContextKind, ContextValue},
+};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -34,6 +41,9 @@ pub(super) const PATH: &str = "/listwatch/faults";
 
 /// Most faults that wait for somebody at a time; then the oldest is forgotten. Nobody keeps an eye on more.
 const FAULTS_MAX: usize = 100;
+
+/// Largest number that can be written. Who wants more wants no end, and leaves it out.
+const NUMBER_MAX: u64 = 1_000_000_000;
 
 /// Something that goes wrong. See [`ApiServer::fault`](super::ApiServer::fault).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +115,18 @@ enum Meets {
     Creates,
     /// The server, at once.
     Server,
+}
+
+impl Meets {
+    fn methods(self) -> &'static [&'static str] {
+        match self {
+            Meets::Ends(_) | Meets::Watches | Meets::Requests | Meets::Server => {
+                &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+            }
+            Meets::Writes => &["POST", "PUT", "PATCH", "DELETE"],
+            Meets::Creates => &["POST"],
+        }
+    }
 }
 
 impl Fault {
@@ -201,12 +223,7 @@ impl Planned {
 
     /// Whether this is for a request; then it is used up by one.
     fn take(&mut self, method: &Method, target: &str) -> bool {
-        let is_for_verb = match self.fault.meets() {
-            Meets::Writes => *method != Method::GET && *method != Method::HEAD,
-            Meets::Creates => *method == Method::POST,
-            Meets::Ends(_) | Meets::Watches | Meets::Requests | Meets::Server => true,
-        };
-        let is_for_it = is_for_verb
+        let is_for_it = self.fault.meets().methods().contains(&method.as_str())
             && self.times != Some(0)
             && (self.method.is_empty() || self.method == method.as_str())
             && target.contains(&self.path);
@@ -252,7 +269,7 @@ const NAMED: [Named; 25] = named! {
     "no-bookmarks" "" "new watches have no bookmarks" |_| Ok(Fault::NoBookmarks);
     "no-streaming-lists" "" "sendInitialEvents is refused with 422, as before 1.32" |_| Ok(Fault::NoStreamingLists);
     "ignore-streaming-lists" "" "sendInitialEvents means nothing, as before 1.27" |_| Ok(Fault::IgnoreStreamingLists);
-    "chunks" "bytes=1" "new watches send at most so many bytes at a time" |keys| Ok(Fault::ChunkBytes(keys.positive("bytes")?.unwrap_or(1)));
+    "chunks" "bytes=1" "new watches send at most so many bytes at a time" |keys| Ok(Fault::ChunkBytes(keys.number("bytes", 1..=1_000_000)?.unwrap_or(1)));
     "slow" "time=1s" "requests are answered after so long" |keys| Ok(Fault::Delay(keys.time("time", "1s")?));
     "silence" "" "requests are neither read to their end nor answered" |_| Ok(Fault::Silence);
     "lose-answer" "" "requests take effect, and the answer is lost" |_| Ok(Fault::LoseAnswer);
@@ -272,22 +289,19 @@ const NAMED: [Named; 25] = named! {
 
 fn too_many_requests(keys: &mut Keys) -> Result<Fault, String> {
     let body = "Too many requests, please try again later.\n".to_owned();
-    Ok(Fault::Answer { status: 429, body, retry_after_secs: Some(keys.number("retry-after", 1)?) })
+    Ok(Fault::Answer { status: 429, body, retry_after_secs: Some(keys.retry_after()?) })
 }
 
 fn unavailable(keys: &mut Keys) -> Result<Fault, String> {
     let mut fault = refused(Refusal::status(503, "ServiceUnavailable", "apiserver is shutting down", None));
     if let Fault::Answer { retry_after_secs, .. } = &mut fault {
-        *retry_after_secs = Some(keys.number("retry-after", 1)?);
+        *retry_after_secs = Some(keys.retry_after()?);
     }
     Ok(fault)
 }
 
 fn html(keys: &mut Keys) -> Result<Fault, String> {
-    let status = keys.number("status", 502)?;
-    if !(200..600).contains(&status) {
-        return Err(format!("status={status}: must be a number from 200 to 599"));
-    }
+    let status = keys.number("status", 200..=599)?.unwrap_or(502);
     let title = http::StatusCode::from_u16(status).map(|status| status.to_string()).unwrap_or_default();
     let body = format!(
         "<html>\r\n<head><title>{title}</title></head>\r\n<body>\r\n<center><h1>{title}</h1></center>\r\n\
@@ -353,7 +367,10 @@ impl FromStr for Planned {
         let name = name.trim_end();
         let Some(named) = NAMED.iter().find(|named| named.name == name) else {
             let all: Vec<&str> = NAMED.iter().map(|named| named.name).collect();
-            return Err(format!("{name:?} is no fault; there are {}", all.join(", ")));
+            return Err(match similar(name) {
+                Some(similar) => format!("{name:?} is no fault; a similar one is {similar}"),
+                None => format!("{name:?} is no fault; there are {}", all.join(", ")),
+            });
         };
         let mut keys = Keys::parse(rest)?;
         let fault = (named.make)(&mut keys)?;
@@ -364,12 +381,27 @@ impl FromStr for Planned {
             Meets::Server => &[],
         };
         let (path, method) = (keys.text("path", ""), keys.text("method", "").to_uppercase());
-        let (times, after_lines) = (keys.positive("times")?, keys.optional("lines")?);
+        let (times, after_lines) =
+            (keys.number("times", 1..=NUMBER_MAX)?, keys.number("lines", 0..=NUMBER_MAX)?);
         keys.check(name, named.keys, common)?;
         if let Some(key) = common.iter().find(|key| keys.get(key) == Some("")) {
             return Err(format!("{key}= says nothing: give a value, or leave it out"));
         }
+        let methods = fault.meets().methods();
+        if !method.is_empty() && !methods.contains(&method.as_str()) {
+            return Err(format!("method={method}: {name} meets {}", methods.join(", ")));
+        }
         Ok(Planned { fault, method, path, times, after_lines, text: text.to_owned() })
+    }
+}
+
+/// The name that is most like this, as clap finds it for a misspelt flag.
+fn similar(name: &str) -> Option<String> {
+    let names = PossibleValuesParser::new(NAMED.iter().map(|named| named.name));
+    let error = names.parse_ref(&Command::default(), None, OsStr::new(name)).err()?;
+    match error.get(ContextKind::SuggestedValue) {
+        Some(ContextValue::String(similar)) => Some(similar.clone()),
+        Some(_) | None => None,
     }
 }
 
@@ -383,8 +415,13 @@ impl Keys {
     fn parse(text: &str) -> Result<Keys, String> {
         let mut given: Vec<(String, String)> = Vec::new();
         for part in text.split(',').filter(|_| !text.is_empty()) {
-            match (part.split_once('='), given.last_mut()) {
-                (Some((key, value)), _) => given.push((key.trim().to_owned(), value.trim().to_owned())),
+            match (part.split_once('=').map(|(key, value)| (key.trim(), value.trim())), given.last_mut()) {
+                (Some((key, value)), _) => {
+                    if given.iter().any(|(before, _)| before == key) {
+                        return Err(format!("{key} is given twice"));
+                    }
+                    given.push((key.to_owned(), value.to_owned()));
+                }
                 (None, Some((_, value))) => {
                     value.push(',');
                     value.push_str(part);
@@ -403,25 +440,27 @@ impl Keys {
         self.get(key).unwrap_or(default).to_owned()
     }
 
-    fn optional<T: FromStr>(&self, key: &str) -> Result<Option<T>, String> {
+    fn number<T>(&self, key: &str, range: RangeInclusive<T>) -> Result<Option<T>, String>
+    where
+        T: FromStr + PartialOrd + fmt::Display,
+    {
         let Some(text) = self.get(key) else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| format!("{key}={text}: must be a whole number"))
-    }
-
-    fn positive<T: FromStr + PartialEq + From<u8>>(&self, key: &str) -> Result<Option<T>, String> {
-        match self.optional(key)? {
-            Some(number) if number == T::from(0) => Err(format!("{key}=0: must be 1 or more")),
-            number => Ok(number),
+        match text.parse() {
+            Ok(number) if range.contains(&number) => Ok(Some(number)),
+            Ok(_) | Err(_) => {
+                Err(format!("{key}={text}: must be a number from {} to {}", range.start(), range.end()))
+            }
         }
     }
 
-    fn number<T: FromStr>(&self, key: &str, default: T) -> Result<T, String> {
-        Ok(self.optional(key)?.unwrap_or(default))
+    fn retry_after(&self) -> Result<u64, String> {
+        Ok(self.number("retry-after", 0..=NUMBER_MAX)?.unwrap_or(1))
     }
 
     fn time(&self, key: &str, default: &str) -> Result<Duration, String> {
         let text = self.get(key).unwrap_or(default);
-        humantime::parse_duration(text).map_err(|error| format!("{key}={text}: {error}; such as 500ms or 2s"))
+        humantime::parse_duration(text)
+            .map_err(|_| format!("{key}={text}: is no time: write a number and a unit, such as 500ms or 2s"))
     }
 
     /// Refuse what nobody asked for.
@@ -438,10 +477,12 @@ impl Keys {
     }
 }
 
-/// Every name and what it does, under headings that say for whom, for people.
+/// How a fault is written; and every name and what it does, under headings that say for whom. For people.
 #[must_use]
 pub fn names() -> String {
-    let mut text = String::new();
+    let mut text =
+        "A fault is NAME,KEY=VALUE,… Every KEY=VALUE may be left out; the values shown are the defaults.\n\n"
+            .to_owned();
     let mut before = "";
     for Named { name, keys, help, make } in &NAMED {
         let fault =
@@ -453,7 +494,7 @@ pub fn names() -> String {
             before = heading;
         }
         let name = if keys.is_empty() { (*name).to_owned() } else { format!("{name},{keys}") };
-        text.push_str(&format!("  {name:<28}  {help}\n"));
+        text.push_str(&format!("  {name:<31}  {help}\n"));
     }
     text
 }
@@ -480,7 +521,7 @@ pub(super) fn parse_lines(body: &[u8]) -> Result<Vec<Planned>, String> {
         }
     }
     if planned.is_empty() {
-        return Err("the body names no fault".to_owned());
+        return Err("the body names no fault; POST help for what there is".to_owned());
     }
     Ok(planned)
 }

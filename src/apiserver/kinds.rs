@@ -13,7 +13,7 @@ use super::{
     custom::Custom,
     refusal::{Cause, Refusal},
     schema::Nulls,
-    types,
+    types::{self, Words},
 };
 
 /// One kind in one version.
@@ -51,7 +51,7 @@ pub(super) enum Rules {
 }
 
 impl Kind {
-    fn built_in(entry: &'static BuiltIn) -> Kind {
+    pub(super) fn of_entry(entry: &'static BuiltIn) -> Kind {
         let owned = |list: &[&str]| list.iter().map(|&one| one.to_owned()).collect();
         let scale = entry.scale.then(|| ScalePaths {
             spec: "/spec/replicas".to_owned(),
@@ -211,12 +211,11 @@ impl Kind {
         if self.group == "events.k8s.io" { "events.v1.Event" } else { &self.kind }
     }
 
-    /// Whether all values are of the types that the fields have. A schema of a CRD is looked at later, as a whole; of its
-    /// objects the metadata alone is decoded.
-    pub(super) fn check_types(&self, object: &Value) -> Result<(), String> {
+    /// Whether all values are of the types that the fields have. Of a custom resource the metadata alone is decoded.
+    pub(super) fn check_types(&self, object: &Value, words: Words) -> Result<(), String> {
         match &self.rules {
-            Rules::BuiltIn(_) => types::check_types(object, self.definition()),
-            Rules::Custom(_) => types::check_types(&object["metadata"], types::OBJECT_META),
+            Rules::BuiltIn(_) => types::check_types(object, self.definition(), words),
+            Rules::Custom(_) => types::check_types(&object["metadata"], types::OBJECT_META, words),
         }
     }
 
@@ -254,27 +253,26 @@ impl Kind {
 /// What is wrong with the replicas that a Scale of a custom resource would have.
 fn replicas_error(object: &Value, pointer: &str) -> Option<Cause> {
     let field = pointer.replace('/', ".");
-    let wrong = |path: &str, value: &Value, wanted: &str| {
+    let wrong = |value: &Value, wanted: &str| {
         let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let text =
-            format!("{path} accessor error: {shown} is of the type {}, expected {wanted}", go_type(value));
+            format!("{field} accessor error: {shown} is of the type {}, expected {wanted}", go_type(value));
         Some(Cause::invalid(field.clone(), &0.into(), &text))
     };
-    let (mut value, mut path) = (object, String::new());
+    let mut value = object;
     for part in pointer.split('/').skip(1) {
         value = match value {
             Value::Object(map) => map.get(part)?,
             Value::Null => return None,
-            other => return wrong(&path, other, "map[string]interface{}"),
+            other => return wrong(other, "map[string]interface{}"),
         };
-        path = format!("{path}.{part}");
     }
     match value.as_i64() {
         Some(replicas) if replicas < 0 => {
             Some(Cause::invalid(field, value, "should be a non-negative integer"))
         }
         Some(_) => None,
-        None => wrong(&path, value, "int64"),
+        None => wrong(value, "int64"),
     }
 }
 
@@ -313,7 +311,7 @@ impl Kinds {
     pub(super) fn new() -> Kinds {
         let mut kinds = Kinds { groups: Vec::new(), by_path: BTreeMap::new() };
         for entry in BUILT_IN {
-            kinds.insert(Kind::built_in(entry));
+            kinds.insert(Kind::of_entry(entry));
         }
         kinds
     }

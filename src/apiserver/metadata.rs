@@ -152,6 +152,13 @@ pub(super) fn labels_errors(field: &str, labels: &Value) -> Vec<Cause> {
 pub(super) fn errors(kind: &Kind, object: &Value) -> Vec<Cause> {
     let metadata = &object["metadata"];
     let mut all = Vec::new();
+    let base = metadata["generateName"].as_str().unwrap_or_default();
+    if !base.is_empty() {
+        // A dash at its end will not be the last letter.
+        let name = base.strip_suffix('-').map_or(base.to_owned(), |base| format!("{base}a"));
+        let errors = if kind.has_label_name() { label_errors(&name) } else { subdomain_errors(&name) };
+        all.extend(causes("metadata.generateName", base, errors));
+    }
     match metadata["name"].as_str().unwrap_or_default() {
         "" => all.push(Cause::required("metadata.name", "name or generateName is required")),
         name if kind.has_label_name() => all.extend(causes("metadata.name", name, label_errors(name))),

@@ -18,6 +18,8 @@ use super::{
     refusal::{Refusal, json_error},
     request::yaml,
     shape::{Shape, in_go},
+    types::{Words, told},
+    write::unregistered,
 };
 
 const JSON_PATCH: &str = "application/json-patch+json";
@@ -58,14 +60,25 @@ impl Patch {
         };
         match content_type {
             JSON_PATCH => {
-                let value = decoded()?;
-                if !value.is_array() {
-                    let text = "error decoding patch: json: cannot unmarshal object into Go value of type \
-                        []handlers.jsonPatchOp";
-                    return Err(Refusal::bad_request(text));
+                let not_of_type = |value: &Value, of: &str| {
+                    undecodable(format!("json: cannot unmarshal {} into Go value of type {of}", told(value)))
+                };
+                let mut operations = match decoded()? {
+                    Value::Null => Vec::new(),
+                    Value::Array(operations) => operations,
+                    other => return Err(not_of_type(&other, "[]handlers.jsonPatchOp")),
+                };
+                for operation in &mut operations {
+                    if !operation.is_object() {
+                        return Err(not_of_type(operation, "handlers.jsonPatchOp"));
+                    }
+                    // What has no value is null to Go.
+                    if operation["value"].is_null() {
+                        operation["value"] = Value::Null;
+                    }
                 }
                 let operations: Vec<PatchOperation> =
-                    serde_json::from_value(value).map_err(|_| Refusal::patch_rejected())?;
+                    serde_json::from_value(operations.into()).map_err(|_| Refusal::patch_rejected())?;
                 if operations.len() > OPERATIONS_MAX {
                     let text = format!(
                         "Request entity too large: The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {}",
@@ -86,6 +99,53 @@ impl Patch {
                 Err(Refusal::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, APPLY_PATCH]))
             }
             _ => Err(Refusal::unsupported_patch()),
+        }
+    }
+
+    /// Whether what it made of an object is one still.
+    pub(super) fn decoded(&self, kind: &Kind, made: &mut Value) -> Result<(), String> {
+        if !made.is_object() {
+            return Err("the patch leaves no object".to_owned());
+        }
+        match self {
+            Patch::Json(_) | Patch::Merge(_) => {
+                for field in ["apiVersion", "kind"].into_iter().filter(|field| !made[*field].is_null()) {
+                    if !made[field].is_string() {
+                        let what = told(&made[field]);
+                        return Err(format!(
+                            "couldn't get version/kind; json parse error: json: cannot unmarshal {what} into Go struct \
+                            field .{field} of type string"
+                        ));
+                    }
+                }
+                let (a_kind, api_version) = (made["kind"].as_str(), made["apiVersion"].as_str());
+                match (a_kind.unwrap_or_default(), api_version.unwrap_or_default()) {
+                    ("", _) => return Err(format!("Object 'Kind' is missing in '{made}'")),
+                    (a_kind, api_version)
+                        if !kind.is_custom()
+                            && (a_kind != kind.kind || api_version != kind.api_version()) =>
+                    {
+                        return Err(unregistered(a_kind, api_version));
+                    }
+                    _ => {}
+                }
+                kind.check_types(made, Words::Json)
+            }
+            Patch::Strategic(_) => {
+                kind.check_types(made, Words::Converter)?;
+                // What it is, it is by its Go type.
+                made["kind"] = kind.kind.as_str().into();
+                made["apiVersion"] = kind.api_version().into();
+                Ok(())
+            }
+        }
+    }
+
+    /// The refusal of what it made, which shows that; of a strategic one the patch itself.
+    pub(super) fn refused(&self, made: &Value, why: &str) -> Refusal {
+        match self {
+            Patch::Json(_) | Patch::Merge(_) => Refusal::bad_patch(&made.to_string(), why),
+            Patch::Strategic(patch) => Refusal::bad_patch(&in_go(patch), why),
         }
     }
 
@@ -195,6 +255,9 @@ pub(super) fn applied(body: &[u8]) -> Result<Value, Refusal> {
     let value = yaml(body).map_err(|why| {
         Refusal::bad_request(format!("error decoding YAML: error converting YAML to JSON: yaml: {why}"))
     })?;
+    if value.is_null() {
+        return Ok(Value::Object(Map::new()));
+    }
     must_be_map(value).map_err(|why| {
         Refusal::bad_request(format!(
             "error decoding YAML: error unmarshaling JSON: while decoding JSON: {why}"
@@ -203,15 +266,10 @@ pub(super) fn applied(body: &[u8]) -> Result<Value, Refusal> {
 }
 
 fn must_be_map(value: Value) -> Result<Value, String> {
-    let what = match value {
-        Value::Object(_) => return Ok(value),
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-    };
-    Err(format!("json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"))
+    if value.is_object() {
+        return Ok(value);
+    }
+    Err(format!("json: cannot unmarshal {} into Go value of type map[string]interface {{}}", told(&value)))
 }
 
 /// A strategic merge patch, as apimachinery/pkg/util/strategicpatch/patch.go does it.

@@ -393,8 +393,8 @@ impl Refusal {
     }
 
     /// What a patch made cannot be read. The real one names neither kind nor object.
-    pub(super) fn bad_patch(object: &Value, why: &str) -> Refusal {
-        let cause = Cause::invalid("patch", &object.to_string().into(), why);
+    pub(super) fn bad_patch(shown: &str, why: &str) -> Refusal {
+        let cause = Cause::invalid("patch", &shown.into(), why);
         Refusal::invalid_as("", "", "", vec![cause])
     }
 
@@ -421,6 +421,13 @@ impl Refusal {
             "retryAfterSeconds": 1,
         });
         Refusal::status(504, "Timeout", message, Some(details))
+    }
+
+    /// The client has no more time. A filter before all else says it, without a type.
+    pub(super) fn out_of_time() -> Refusal {
+        let text = "Timeout: request did not complete within the allotted timeout";
+        let status = json!({"metadata": {}, "status": "Failure", "message": text, "reason": "Timeout", "details": {}, "code": 504});
+        Refusal { code: 504, body: RefusalBody::Text(status.to_string()) }
     }
 
     pub(super) fn retry_after_secs(&self) -> Option<u64> {

@@ -5,11 +5,14 @@
 //!           group            version           namespace  resource name subresource
 //! ```
 
-use std::{collections::HashSet, fmt};
+use std::{collections::HashSet, fmt, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{
+    Deserialize,
+    de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor},
+};
 use serde_json::{Map, Value};
 
 use super::{
@@ -80,7 +83,10 @@ impl Request {
             // Bytes that are no text are replaced, as Go does.
             "" | "application/json" => serde_json::from_str(&String::from_utf8_lossy(&self.body))
                 .map_err(|error| no_json(json_error(&error, &self.body)))?,
-            "application/yaml" => yaml(&self.body).map_err(|why| refuse(format!("yaml: {why}")))?,
+            "application/yaml" => {
+                let body = summary(&self.body);
+                yaml(&self.body).map_err(|why| refuse(format!("yaml: {why} ({body})")))?
+            }
             // The real one also takes protobuf here. This one does not, and does not list it.
             "application/vnd.kubernetes.protobuf" => return Err(Refusal::no_protobuf(&ACCEPTED)),
             _ => return Err(Refusal::unsupported_media_type(&ACCEPTED)),
@@ -104,7 +110,7 @@ impl Request {
         let mut found = Vec::new();
         let scan = Scan { path: String::new(), found: &mut found };
         // What cannot be read is refused elsewhere.
-        if self.content_type() == "application/yaml" {
+        if self.content_type().ends_with("yaml") {
             let _ = scan.deserialize(yaml_serde::Deserializer::from_slice(&self.body));
         } else {
             let _ = scan.deserialize(&mut serde_json::Deserializer::from_slice(&self.body));
@@ -146,7 +152,7 @@ impl Request {
 /// them took minutes. Those in texts are counted as well, as only the parser could tell; no object is that deep.
 const YAML_OPEN_MAX: usize = 1000;
 
-/// What YAML, and with it JSON, says.
+/// What YAML, and with it JSON, says. Of several documents the first.
 pub(super) fn yaml(body: &[u8]) -> Result<Value, String> {
     let mut open: usize = 0;
     for byte in body {
@@ -159,7 +165,29 @@ pub(super) fn yaml(body: &[u8]) -> Result<Value, String> {
             return Err(format!("exceeded max depth of {YAML_OPEN_MAX}"));
         }
     }
-    yaml_serde::from_slice(body).map_err(|error| error.to_string())
+    let Some(first) = yaml_serde::Deserializer::from_slice(body).next() else { return Ok(Value::Null) };
+    Value::deserialize(first).map_err(|error| as_go_says(&error.to_string()))
+}
+
+/// Why something is no YAML. Both libraries descend from libyaml; that of Go says less of where: `parser.fail` in its
+/// decode.go.
+///
+/// ```text
+/// ours:  did not find expected key at line 3 column 2, while parsing a block mapping at line 2 column 1
+/// Go's:  line 1: did not find expected key
+/// ```
+fn as_go_says(error: &str) -> String {
+    let line_in = |text: &str| -> Option<u64> {
+        let (line, _) = text.split_once(" at line ")?.1.split_once(' ')?;
+        line.parse().ok().filter(|line| *line > 1)
+    };
+    let (problem, context) = error.split_once(", while ").unwrap_or((error, ""));
+    let line = line_in(context).or(line_in(problem));
+    let problem = problem.split(" at line ").next().unwrap_or_default();
+    let problem = problem.split(" at position ").next().unwrap_or_default();
+    // Lines are counted from zero, but not where a token is wrong.
+    let is_grammar = problem.starts_with("did not find");
+    line.map_or(problem.to_owned(), |line| format!("line {}: {problem}", line - u64::from(is_grammar)))
 }
 
 /// How much of a body that cannot be read is shown: apiserver/pkg/endpoints/handlers/rest.go, summarizeData.
@@ -277,6 +305,17 @@ impl Query {
         }
     }
 
+    /// How long the client waits for an answer, in Go's way: `1m30s`. Nothing, or zero, is as long as it takes.
+    pub(super) fn timeout(&self) -> Result<Option<Duration>, Refusal> {
+        let text = self.text("timeout");
+        let timeout = go_duration(text).map_err(|why| {
+            Refusal::bad_request(format!(
+                "invalid timeout specified in the request URL - time: {why} {text:?}"
+            ))
+        })?;
+        Ok(Some(timeout).filter(|timeout| !timeout.is_zero()))
+    }
+
     pub(super) fn dry_run(&self, options: &str) -> Result<bool, Refusal> {
         match self.get("dryRun") {
             None => Ok(false),
@@ -287,6 +326,35 @@ impl Query {
             }
         }
     }
+}
+
+/// `time.ParseDuration`, and its words where it cannot. Nothing is as good as zero.
+fn go_duration(text: &str) -> Result<Duration, String> {
+    let (mut rest, mut sum) = (text, Duration::ZERO);
+    if rest == "0" {
+        return Ok(sum);
+    }
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, behind) = rest.split_at(end);
+        let number: f64 = number.parse().map_err(|_| "invalid duration")?;
+        let end = behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at(end);
+        let seconds = match unit {
+            "ns" => 1e-9,
+            "us" | "µs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "" => return Err("missing unit in duration".to_owned()),
+            unknown => return Err(format!("unknown unit {unknown:?} in duration")),
+        };
+        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| "invalid duration")?;
+        sum = sum.checked_add(part).ok_or("invalid duration")?;
+        rest = behind;
+    }
+    Ok(sum)
 }
 
 /// The form in which the answer is wanted.
@@ -325,9 +393,9 @@ impl Accept {
                 _ => {}
             }
         }
-        let text = "only the following media types are accepted: application/json, application/yaml, \
-            application/vnd.kubernetes.protobuf";
-        Err(Refusal::not_acceptable(text))
+        Err(Refusal::not_acceptable(
+            "only the following media types are accepted: application/json, application/yaml",
+        ))
     }
 }
 
@@ -402,6 +470,35 @@ mod tests {
         assert_eq!((path.plural.as_str(), path.subresource.as_deref()), ("namespaces", Some("finalize")));
         assert_eq!(Path::parse("/version"), None);
         assert_eq!(Path::parse("/apis/apps/v1"), None);
+    }
+
+    #[test]
+    fn a_timeout_is_read_as_go_reads_it() {
+        let timeout = |text: &str| Query::parse(&format!("timeout={text}")).timeout();
+        let secs = |text: &str| timeout(text).map(|timeout| timeout.map(|timeout| timeout.as_secs_f64()));
+        for (text, wanted) in [
+            ("", None),
+            ("0", None),
+            ("0s", None),
+            ("32s", Some(32.0)),
+            ("1m0.5s", Some(60.5)),
+            ("1h", Some(3600.0)),
+        ] {
+            assert_eq!(secs(text).ok(), Some(wanted), "{text}");
+        }
+        for (text, why) in [
+            ("x", r#"invalid duration "x""#),
+            ("-1s", r#"invalid duration "-1s""#),
+            ("5", r#"missing unit in duration "5""#),
+            ("5d", r#"unknown unit "d" in duration "5d""#),
+            ("99999999999999999999h", r#"invalid duration "99999999999999999999h""#),
+        ] {
+            let refusal = timeout(text).expect_err(text);
+            assert_eq!(
+                refusal.message(),
+                format!("invalid timeout specified in the request URL - time: {why}")
+            );
+        }
     }
 
     /// The server did nothing else for minutes.

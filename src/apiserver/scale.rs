@@ -5,12 +5,34 @@
 //!  "spec": {"replicas": 5}, "status": {"replicas": 3, "selector": "app=web"}}
 //! ```
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 
 use super::{
+    apply,
+    builtin::{BuiltIn, NAME_AND_AGE},
     kinds::{Kind, Rules},
     refusal::{Cause, Refusal},
     selector,
+    storage::Place,
+    write::{self, Options},
+};
+
+/// What a Scale is, as if it were stored.
+pub(super) static KIND: LazyLock<Kind> = LazyLock::new(|| Kind::of_entry(&ENTRY));
+
+static ENTRY: BuiltIn = BuiltIn {
+    group: "autoscaling",
+    kind: "Scale",
+    columns: &[("Desired", "integer", 0), ("Available", "integer", 0), ("Age", "string", 0)],
+    cells: |scale, clock| {
+        let metadata = &scale["metadata"];
+        let count = |part: &str| scale[part]["replicas"].as_i64().unwrap_or(0).into();
+        let age = clock.age(&metadata["creationTimestamp"]).into();
+        vec![metadata["name"].clone(), count("spec"), count("status"), age]
+    },
+    ..NAME_AND_AGE
 };
 
 /// The Scale of an object.
@@ -43,13 +65,25 @@ pub(super) fn of(kind: &Kind, object: &Value) -> Value {
 }
 
 /// What applying a Scale applies to its object.
-pub(super) fn applied(kind: &Kind, scale: &Value) -> Value {
+pub(super) fn applied(kind: &Kind, scale: &Value) -> Result<Value, Refusal> {
+    apply::check(&KIND, scale)?;
+    check_replicas(kind, scale)?;
     let mut applied =
         json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": scale["metadata"]});
-    if let Some(place) = kind.scale.as_ref().and_then(|paths| place(&mut applied, &paths.spec)) {
-        *place = scale["spec"]["replicas"].clone();
+    if let Some(replicas) = scale["spec"].get("replicas")
+        && let Some(place) = kind.scale.as_ref().and_then(|paths| place(&mut applied, &paths.spec))
+    {
+        *place = replicas.clone();
     }
-    applied
+    Ok(applied)
+}
+
+/// What becomes of a Scale that is applied to a custom resource.
+pub(super) fn unconvertible(name: &str) -> Refusal {
+    Refusal::internal(format!(
+        "failed to convert new object (/{name}; autoscaling/v1, Kind=Scale) to proper version: request to convert CR to an \
+        invalid group/version: autoscaling/v1"
+    ))
 }
 
 /// Where a JSON pointer leads. The parents are made on the way; `None` if one of them is there and no map.
@@ -63,28 +97,43 @@ fn place<'a>(mut object: &'a mut Value, pointer: &str) -> Option<&'a mut Value> 
     Some(object)
 }
 
-/// The object with the replicas of a Scale, and with its version if it names one.
-pub(super) fn put(kind: &Kind, object: &Value, scale: &Value) -> Result<Value, Refusal> {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-    // A custom resource is validated as a whole.
-    if replicas < 0 && !kind.is_custom() {
-        let cause = Cause::invalid("spec.replicas", &replicas.into(), "must be greater than or equal to 0");
-        return Err(Refusal::invalid_as("autoscaling", "Scale", name, vec![cause]));
+/// A custom resource is validated as a whole.
+fn check_replicas(kind: &Kind, scale: &Value) -> Result<(), Refusal> {
+    let replicas = &scale["spec"]["replicas"];
+    if kind.is_custom() || replicas.as_i64().is_none_or(|replicas| replicas >= 0) {
+        return Ok(());
     }
+    let name = scale["metadata"]["name"].as_str().unwrap_or_default();
+    let cause = Cause::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
+    Err(Refusal::invalid_as("autoscaling", "Scale", name, vec![cause]))
+}
+
+/// The object with the replicas of a Scale, and with its version and uid if it names them.
+pub(super) fn put(
+    kind: &Kind,
+    at: &Place,
+    object: &Value,
+    mut scale: Value,
+    options: &mut Options,
+) -> Result<Value, Refusal> {
+    write::check_identity(&KIND, at, &mut scale)?;
+    write::prune(&KIND, &mut scale, options)?;
+    check_replicas(kind, &scale)?;
+    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
     let mut object = object.clone();
     if let Some(paths) = &kind.scale {
         let Some(place) = place(&mut object, &paths.spec) else {
             let path = paths.spec.replace('/', ".");
             let text = "accessor error: a parent of the field is no map";
             let cause = Cause::invalid(path, &replicas.into(), text);
-            return Err(Refusal::invalid_as("autoscaling", "Scale", name, vec![cause]));
+            return Err(Refusal::invalid_as("autoscaling", "Scale", at.name(), vec![cause]));
         };
         *place = replicas.into();
     }
-    if let Some(version) = scale["metadata"]["resourceVersion"].as_str().filter(|version| !version.is_empty())
-    {
-        object["metadata"]["resourceVersion"] = version.into();
+    for field in ["resourceVersion", "uid"] {
+        if let Some(text) = scale["metadata"][field].as_str().filter(|text| !text.is_empty()) {
+            object["metadata"][field] = text.into();
+        }
     }
     Ok(object)
 }

@@ -9,7 +9,7 @@
 //! validated, by the crate `jsonschema` (see `told.rs`) and, for `x-kubernetes-validations`, by the crate `cel` (see
 //! `rules.rs`).
 
-use std::ops::ControlFlow;
+use std::{collections::BTreeSet, ops::ControlFlow};
 
 use jsonschema::{PatternOptions, ValidationError};
 use serde_json::{Map, Value, json};
@@ -141,9 +141,19 @@ fn as_json_schema(schema: &Value) -> Value {
             }
             "format" if !FORMATS.iter().any(|format| value == format) => continue,
             "required" if value.as_array().is_none_or(Vec::is_empty) => continue,
-            "type" | "format" | "required" | "enum" | "minimum" | "maximum" | "exclusiveMinimum"
-            | "exclusiveMaximum" | "minLength" | "maxLength" | "pattern" | "minItems" | "maxItems"
-            | "uniqueItems" | "multipleOf" | "minProperties" | "maxProperties" => value.clone(),
+            // The library wants each once, and no limit that is none. The real one does not mind.
+            "required" => {
+                let each: BTreeSet<&str> =
+                    value.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                each.into_iter().collect()
+            }
+            "multipleOf" if value.as_f64().is_none_or(|of| of <= 0.0) => continue,
+            "minLength" | "minItems" | "minProperties" if value.as_i64().is_none_or(|least| least < 0) => {
+                continue;
+            }
+            "type" | "format" | "enum" | "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum"
+            | "minLength" | "maxLength" | "pattern" | "minItems" | "maxItems" | "uniqueItems"
+            | "multipleOf" | "minProperties" | "maxProperties" => value.clone(),
             _ => continue,
         };
         standard.insert(word.clone(), value);
@@ -169,11 +179,12 @@ fn preserves_unknown(schema: &Value) -> bool {
 /// Drop what a schema does not name, and say what it was: `spec.ports[0].bogus`. All of it goes, the first
 /// [`TOLD_BYTES_MAX`] are told.
 pub(super) fn prune_object(object: &mut Value, schema: &Value) -> Vec<String> {
-    let mut pruned = Pruned { fields: Vec::new(), bytes: 0 };
+    let mut pruned = Pruned::default();
     prune(object, schema, &Path::Root, &mut pruned);
     pruned.fields
 }
 
+#[derive(Default)]
 struct Pruned {
     fields: Vec<String>,
     bytes: usize,
@@ -190,6 +201,8 @@ impl Pruned {
 }
 
 fn prune(value: &mut Value, schema: &Value, path: &Path<'_>, pruned: &mut Pruned) {
+    let untold = &mut Pruned::default();
+    let pruned = if types::decodes_itself(schema) { untold } else { pruned };
     let schema = types::resolved(schema);
     // apiVersion, kind and metadata belong to every object, whether the schema names them or not.
     let whole_object = matches!(path, Path::Root) || schema["x-kubernetes-embedded-resource"] == true;
@@ -211,6 +224,8 @@ fn prune(value: &mut Value, schema: &Value, path: &Path<'_>, pruned: &mut Pruned
             }
             true
         }),
+        // Nobody said what is in it, and all is kept.
+        Value::Array(_) if preserves_unknown(schema) && schema["items"].is_null() => {}
         Value::Array(list) => {
             for (index, value) in list.iter_mut().enumerate() {
                 prune(value, &schema["items"], &Path::Index(path, index), pruned);

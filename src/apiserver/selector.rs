@@ -32,13 +32,7 @@ enum Operator {
 impl Labels {
     /// Parse what stands in a URL.
     pub(super) fn parse(text: &str) -> Result<Labels, Refusal> {
-        let mut requirements = Vec::new();
-        for part in split_outside_brackets(text) {
-            if !part.is_empty() {
-                requirements.push(Requirement::parse(part)?);
-            }
-        }
-        Ok(Labels(requirements))
+        Parser { rest: text }.requirements().map_err(Refusal::bad_request)
     }
 
     /// The selector of a Deployment: `{"matchLabels": {…}, "matchExpressions": […]}`.
@@ -75,66 +69,17 @@ impl Labels {
 }
 
 impl Requirement {
-    fn parse(part: &str) -> Result<Requirement, Refusal> {
-        let refuse = |text: &str| Err(Refusal::bad_request(format!("unable to parse requirement: {text}")));
-        if let Some(key) = part.strip_prefix('!') {
-            return Requirement::checked(key, Operator::DoesNotExist, Vec::new());
-        }
-        for (sign, operator) in [("!=", Operator::NotIn), ("==", Operator::In), ("=", Operator::In)] {
-            if let Some((key, value)) = part.split_once(sign) {
-                if key.trim().is_empty() {
-                    let text = format!("found '{sign}', expected: !, identifier, or 'end of string'");
-                    return Err(Refusal::bad_request(text));
-                }
-                return Requirement::checked(key, operator, vec![exact_value(value.trim())?.to_owned()]);
+    fn checked(key: &str, operator: Operator, mut values: Vec<String>) -> Result<Requirement, String> {
+        values.sort();
+        values.dedup();
+        let is_compared = matches!(operator, Operator::GreaterThan | Operator::LessThan);
+        for (index, value) in values.iter().enumerate() {
+            if is_compared && value.parse::<i64>().is_err() {
+                return Err(format!(
+                    "values[{index}]: Invalid value: {value:?}: for 'Gt', 'Lt' operators, the value must be an integer"
+                ));
             }
-        }
-        for (sign, operator) in [('>', Operator::GreaterThan), ('<', Operator::LessThan)] {
-            if let Some((key, value)) = part.split_once(sign) {
-                let value = exact_value(value.trim())?;
-                if value.parse::<i64>().is_err() {
-                    let text = format!(
-                        "values[0]: Invalid value: {value:?}: for 'Gt', 'Lt' operators, the value must be an integer"
-                    );
-                    return refuse(&text);
-                }
-                return Requirement::checked(key, operator, vec![value.to_owned()]);
-            }
-        }
-        let mut words = part.splitn(3, char::is_whitespace);
-        let (key, word, rest) =
-            (words.next().unwrap_or_default(), words.next(), words.next().unwrap_or_default());
-        let operator = match word.map(|word| word.split('(').next().unwrap_or_default()) {
-            None | Some("") => return Requirement::checked(key, Operator::Exists, Vec::new()),
-            Some("in") => Operator::In,
-            Some("notin") => Operator::NotIn,
-            Some(other) => {
-                return refuse(&format!("found '{other}', expected: in, notin, =, ==, !=, gt, lt"));
-            }
-        };
-        // `in(a,b)` without a space is as good as `in (a,b)`.
-        let glued = word.and_then(|word| word.find('(').map(|at| &word[at..])).unwrap_or_default();
-        let list = format!("{glued}{rest}");
-        let Some(list) = list.trim().strip_prefix('(') else {
-            return refuse(&format!("found '{}' expected: '('", list.trim()));
-        };
-        let Some(list) = list.strip_suffix(')') else { return refuse("found '', expected: ',' or ')'") };
-        Requirement::checked(key, operator, list.split(',').map(|value| value.trim().to_owned()).collect())
-    }
-
-    fn checked(key: &str, operator: Operator, values: Vec<String>) -> Result<Requirement, Refusal> {
-        let key = key.trim();
-        let wrong_key =
-            qualified_name_errors(key).first().map(|error| ("<nil>".to_owned(), key, error.clone()));
-        let wrong_value = || {
-            values.iter().enumerate().find_map(|(index, value)| {
-                let error = label_value_errors(value).first()?.clone();
-                Some((format!("values[{index}][{key}]"), value.as_str(), error))
-            })
-        };
-        if let Some((field, value, error)) = wrong_key.or_else(wrong_value) {
-            let text = format!("unable to parse requirement: {field}: Invalid value: {value:?}: {error}");
-            return Err(Refusal::bad_request(text));
+            invalid(&format!("values[{index}][{key}]"), value, &label_value_errors(value))?;
         }
         Ok(Requirement { key: key.to_owned(), operator, values })
     }
@@ -162,46 +107,150 @@ impl Requirement {
     }
 }
 
-/// The value behind `=`, which may be empty, and behind which nothing else may stand.
-fn exact_value(text: &str) -> Result<&str, Refusal> {
-    let (value, rest) = text.split_at(word_end(text));
-    let rest = rest.trim_start();
-    if rest.is_empty() {
-        return Ok(value);
+fn invalid(field: &str, value: &str, errors: &[String]) -> Result<(), String> {
+    if errors.is_empty() {
+        return Ok(());
     }
-    let found = match rest.get(..2) {
-        Some(sign @ ("==" | "!=")) => sign,
-        Some(_) | None => rest.get(..word_end(rest).max(1)).unwrap_or(rest),
-    };
-    Err(Refusal::bad_request(if value.is_empty() {
-        format!("unable to parse requirement: found '{found}', expected: identifier")
-    } else {
-        format!("found '{found}', expected: ',' or 'end of string'")
-    }))
+    Err(format!("{field}: Invalid value: {value:?}: {}", errors.join("; ")))
 }
 
-/// Where the lexer of apimachinery/pkg/labels ends a word.
-fn word_end(text: &str) -> usize {
-    let ends = |c: char| c.is_ascii_whitespace() || "=!()<>,".contains(c);
-    text.find(ends).unwrap_or(text.len())
+/// Words and signs, as apimachinery/pkg/labels/selector.go takes them apart, whose complaints these are.
+struct Parser<'a> {
+    rest: &'a str,
 }
 
-/// The commas inside `in (a,b)` do not separate requirements.
-fn split_outside_brackets(text: &str) -> Vec<&str> {
-    let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0);
-    for (at, c) in text.char_indices() {
-        match c {
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            ',' if depth == 0 => {
-                parts.push(text[start..at].trim());
-                start = at + 1;
-            }
-            _ => {}
+#[derive(Clone, Copy, PartialEq)]
+enum Token<'a> {
+    Word(&'a str),
+    /// One of `= == != ! ( ) < > ,`.
+    Sign(&'a str),
+    End,
+}
+
+impl<'a> Token<'a> {
+    fn text(self) -> &'a str {
+        match self {
+            Token::Word(text) | Token::Sign(text) => text,
+            Token::End => "",
         }
     }
-    parts.push(text[start..].trim());
-    parts
+
+    fn begins_requirement(self) -> bool {
+        matches!(self, Token::Word(_) | Token::Sign("!"))
+    }
+
+    fn ends_requirement(self) -> bool {
+        matches!(self, Token::End | Token::Sign(","))
+    }
+}
+
+impl<'a> Parser<'a> {
+    fn peek(&self) -> Token<'a> {
+        Parser { rest: self.rest }.next()
+    }
+
+    fn next(&mut self) -> Token<'a> {
+        let text = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
+        let is_end = |c: char| " \t\r\n=!()<>,".contains(c);
+        let (token, rest) = text.split_at(match text.find(is_end).unwrap_or(text.len()) {
+            0 if text.starts_with("==") || text.starts_with("!=") => 2,
+            0 => text.len().min(1),
+            end => end,
+        });
+        self.rest = rest;
+        match token {
+            "" => Token::End,
+            sign if sign.starts_with(is_end) => Token::Sign(sign),
+            word => Token::Word(word),
+        }
+    }
+
+    fn requirements(mut self) -> Result<Labels, String> {
+        let mut requirements = Vec::new();
+        while self.peek() != Token::End {
+            if !self.peek().begins_requirement() {
+                let found = self.peek().text();
+                return Err(format!("found '{found}', expected: !, identifier, or 'end of string'"));
+            }
+            let requirement = self.requirement();
+            requirements.push(requirement.map_err(|why| format!("unable to parse requirement: {why}"))?);
+            match self.next() {
+                Token::End => break,
+                Token::Sign(",") if self.peek().begins_requirement() => {}
+                Token::Sign(",") => {
+                    return Err(format!("found '{}', expected: identifier after ','", self.peek().text()));
+                }
+                other => {
+                    return Err(format!("found '{}', expected: ',' or 'end of string'", other.text()));
+                }
+            }
+        }
+        Ok(Labels(requirements))
+    }
+
+    fn requirement(&mut self) -> Result<Requirement, String> {
+        let mut token = self.next();
+        let is_unwanted = token == Token::Sign("!");
+        if is_unwanted {
+            token = self.next();
+        }
+        let Token::Word(key) = token else {
+            return Err(format!("found '{}', expected: identifier", token.text()));
+        };
+        invalid("<nil>", key, &qualified_name_errors(key))?;
+        if is_unwanted {
+            return Requirement::checked(key, Operator::DoesNotExist, Vec::new());
+        }
+        if self.peek().ends_requirement() {
+            return Requirement::checked(key, Operator::Exists, Vec::new());
+        }
+        let operator = match self.next() {
+            Token::Word("in") => return Requirement::checked(key, Operator::In, self.list()?),
+            Token::Word("notin") => return Requirement::checked(key, Operator::NotIn, self.list()?),
+            Token::Sign("=" | "==") => Operator::In,
+            Token::Sign("!=") => Operator::NotIn,
+            Token::Sign(">") => Operator::GreaterThan,
+            Token::Sign("<") => Operator::LessThan,
+            other => {
+                let found = other.text();
+                return Err(format!("found '{found}', expected: in, notin, =, ==, !=, gt, lt"));
+            }
+        };
+        if self.peek().ends_requirement() {
+            return Requirement::checked(key, operator, vec![String::new()]);
+        }
+        match self.next() {
+            Token::Word(value) => Requirement::checked(key, operator, vec![value.to_owned()]),
+            other => Err(format!("found '{}', expected: identifier", other.text())),
+        }
+    }
+
+    /// `(a,b)`, in which nothing is the empty value: `(,a)`.
+    fn list(&mut self) -> Result<Vec<String>, String> {
+        let open = self.next();
+        if open != Token::Sign("(") {
+            return Err(format!("found '{}' expected: '('", open.text()));
+        }
+        if !matches!(self.peek(), Token::Word(_) | Token::Sign("," | ")")) {
+            return Err(format!("found '{}', expected: ',', ')' or identifier", self.peek().text()));
+        }
+        let mut values = Vec::new();
+        loop {
+            let value = match self.peek() {
+                Token::Word(_) => self.next().text(),
+                Token::Sign(_) | Token::End => "",
+            };
+            values.push(value.to_owned());
+            match self.next() {
+                Token::Sign(",") if matches!(self.peek(), Token::Word(_) | Token::Sign("," | ")")) => {}
+                Token::Sign(",") => {
+                    return Err(format!("found '{}', expected: ',', or identifier", self.peek().text()));
+                }
+                Token::Sign(")") => return Ok(values),
+                other => return Err(format!("found '{}', expected: ',' or ')'", other.text())),
+            }
+        }
+    }
 }
 
 /// `app=web,tier=a`: a map of labels as `kubectl get -o wide` and `status.selector` show it.
@@ -219,17 +268,17 @@ pub(super) struct Fields(Vec<(String, String, bool)>);
 impl Fields {
     pub(super) fn parse(text: &str, kind: &Kind) -> Result<Fields, Refusal> {
         let mut terms = Vec::new();
-        for term in text.split(',').filter(|term| !term.is_empty()) {
-            let (path, value, equal) = if let Some((path, value)) = term.split_once("!=") {
-                (path, value, false)
-            } else if let Some((path, value)) = term.split_once("==").or(term.split_once('=')) {
-                (path, value, true)
-            } else {
+        for term in split_unescaped(text).into_iter().filter(|term| !term.is_empty()) {
+            let Some((path, value)) = term.split_once('=') else {
                 let message = format!("invalid selector: '{text}'; can't understand '{term}'");
                 return Err(Refusal::bad_request(message));
             };
+            let (path, equal) = path.strip_suffix('!').map_or((path, true), |path| (path, false));
+            let value = if equal { value.strip_prefix('=').unwrap_or(value) } else { value };
+            let value = unescaped(value)
+                .map_err(|why| Refusal::bad_request(format!("invalid field selector: {why}")))?;
             check_field(path, kind)?;
-            terms.push((path.to_owned(), value.to_owned(), equal));
+            terms.push((path.to_owned(), value, equal));
         }
         Ok(Fields(terms))
     }
@@ -241,6 +290,36 @@ impl Fields {
     pub(super) fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|(path, value, equal)| (field(object, path) == *value) == *equal)
     }
+}
+
+/// At the commas that have no backslash before them.
+fn split_unescaped(text: &str) -> Vec<&str> {
+    let mut is_escaped = false;
+    text.split(|c| {
+        let is_end = c == ',' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        is_end
+    })
+    .collect()
+}
+
+/// A value without the backslashes before `\`, `,` and `=`.
+fn unescaped(value: &str) -> Result<String, String> {
+    let mut text = String::new();
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match (c, if c == '\\' { chars.next() } else { None }) {
+            ('\\', Some(escaped @ ('\\' | ',' | '='))) => text.push(escaped),
+            ('\\', other) => {
+                let other = other.map(String::from).unwrap_or_default();
+                return Err(format!("invalid escape sequence: \\{other}"));
+            }
+            // Go prints the number of the letter.
+            (',' | '=', _) => return Err(format!("unescaped character in value: {}", u32::from(c))),
+            (c, _) => text.push(c),
+        }
+    }
+    Ok(text)
 }
 
 fn check_field(path: &str, kind: &Kind) -> Result<(), Refusal> {

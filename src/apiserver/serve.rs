@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{Response, header};
+use http::{Method, Response, header};
 use http_body_util::BodyExt;
 use hyper::{body::Body, rt::Executor, service::service_fn};
 use hyper_util::{
@@ -297,6 +297,9 @@ where
     // Go's server ends the connection of whom it does not know, HTTP/2 by GOAWAY.
     if unauthorized && parts.version < http::Version::HTTP_2 {
         response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    }
+    if request.method == Method::HEAD {
+        *response.body_mut() = AnswerBody::Whole(None);
     }
     if let AnswerBody::Stream(stream) = response.body_mut() {
         stream.busy = Some(busy);

@@ -2,6 +2,7 @@
 
 mod faults;
 mod limits;
+mod rollout;
 
 use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 
@@ -529,51 +530,6 @@ fn deployment(image: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_deployment_rolls_out_gets_stuck_and_is_collected() {
-    let world = World::start().await;
-    let path = "/apis/apps/v1/namespaces/default/deployments";
-    let item = format!("{path}/web");
-    world.post(path, deployment("nginx:1")).await;
-    let complete = |generation: u64| {
-        move |_: u16, object: &Value| {
-            let status = &object["status"];
-            status["observedGeneration"] == generation
-                && [&status["updatedReplicas"], &status["replicas"], &status["availableReplicas"]]
-                    .iter()
-                    .all(|&n| *n == 3)
-        }
-    };
-    world.until(&item, complete(1)).await;
-    world
-        .merge(
-            &item,
-            json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "nginx:2"}]}}}}),
-        )
-        .await;
-    world.until(&item, complete(2)).await;
-    // The old Pods are counted no longer as soon as they are told to go, and go a little later.
-    let only_new = |_: u16, pods: &Value| {
-        let pods = pods["items"].as_array().cloned().unwrap_or_default();
-        pods.len() == 3 && pods.iter().all(|pod| pod["spec"]["containers"][0]["image"] == "nginx:2")
-    };
-    world.until("/api/v1/namespaces/default/pods", only_new).await;
-    world
-        .merge(&item, json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "does-not-exist"}]}}}}))
-        .await;
-    let stuck = |_: u16, object: &Value| {
-        let status = &object["status"];
-        status["observedGeneration"] == 3
-            && status["updatedReplicas"] == 1
-            && status["availableReplicas"] == 3
-    };
-    world.until(&item, stuck).await;
-    world.delete(&format!("{item}?propagationPolicy=Foreground")).await;
-    world.until(&item, |status, _| status == 404).await;
-    let (_, pods) = world.get("/api/v1/namespaces/default/pods").await;
-    assert_eq!(pods["items"], json!([]));
-}
-
-#[tokio::test]
 async fn a_pod_can_be_made_to_crash_and_to_stay_unready() {
     let world = World::start().await;
     let path = "/api/v1/namespaces/default/pods";
@@ -599,44 +555,6 @@ async fn a_pod_can_be_made_to_crash_and_to_stay_unready() {
             assert_eq!(table["rows"][0]["cells"][2], "CrashLoopBackOff");
         }
     }
-}
-
-/// The ReplicaSet that was left behind has the name that the next one would get, so the next Deployment never had one.
-#[tokio::test]
-async fn an_orphaned_replica_set_is_adopted_with_its_pods() {
-    let world = World::start().await;
-    let path = "/apis/apps/v1/namespaces/default/deployments";
-    let item = format!("{path}/web");
-    let is_complete = |_: u16, object: &Value| object["status"]["availableReplicas"] == 3;
-    world.post(path, deployment("nginx")).await;
-    world.until(&item, is_complete).await;
-    let uids = |pods: Value| -> Vec<Value> {
-        let pods = pods["items"].as_array().cloned().unwrap_or_default();
-        pods.iter().map(|pod| pod["metadata"]["uid"].clone()).collect()
-    };
-    let before = uids(world.get("/api/v1/namespaces/default/pods").await.1);
-    world.delete(&format!("{item}?propagationPolicy=Orphan")).await;
-    world.until(&item, |status, _| status == 404).await;
-    world.post(path, deployment("nginx")).await;
-    world.until(&item, is_complete).await;
-    assert_eq!(uids(world.get("/api/v1/namespaces/default/pods").await.1), before);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stuck_rollout_exceeds_its_deadline() {
-    let world = World::start().await;
-    let path = "/apis/apps/v1/namespaces/default/deployments";
-    world.post(path, deployment("does-not-exist")).await;
-    tokio::time::sleep(Duration::from_secs(700)).await;
-    let (_, object) = world.get(&format!("{path}/web")).await;
-    let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let reasons: Vec<&Value> = conditions.iter().map(|condition| &condition["reason"]).collect();
-    assert_eq!(reasons, ["MinimumReplicasUnavailable", "ProgressDeadlineExceeded"]);
-    let (_, events) = world.get("/api/v1/namespaces/default/events?fieldSelector=reason%3DFailed").await;
-    let said = |event: &Value| format!("{} {}", event["type"], event["message"]);
-    let said: Vec<String> = events["items"].as_array().into_iter().flatten().map(said).collect();
-    let pull = r#""Warning" "Failed to pull image \"does-not-exist\""#;
-    assert!(said.iter().any(|line| line.starts_with(pull)), "{said:?}");
 }
 
 #[tokio::test]

@@ -38,9 +38,15 @@ fn referred(schema: &Value) -> Option<&str> {
     schema["$ref"].as_str()?.strip_prefix(DEFINITIONS_AT)
 }
 
-/// A schema, or the definition that it refers to.
+/// A schema, or the definition that it refers to, which may be another name for one.
 pub(super) fn resolved(schema: &Value) -> &Value {
-    referred(schema).map_or(schema, |name| definition(name))
+    referred(schema).map_or(schema, |name| resolved(definition(name)))
+}
+
+/// Whether Go decodes it by code of its own, which forgets to tell of unknown fields: a schema where `true` or a list may
+/// stand as well.
+pub(super) fn decodes_itself(schema: &Value) -> bool {
+    referred(schema).is_some_and(|name| name.starts_with("JSONSchemaPropsOr"))
 }
 
 /// Most items that a list of a built-in kind may have, or one in anybody's metadata. Validation compares each with each:
@@ -50,19 +56,23 @@ const ITEMS_MAX: usize = 1_000;
 /// Most items in all lists of an object, of which each may be wrong in several ways. The largest CRDs have some thousands.
 const ITEMS_IN_ALL_MAX: usize = 20_000;
 
-/// Why a value cannot be what it is defined to be. `Err` in the words of Go.
-pub(super) fn check_types(value: &Value, name: &str) -> Result<(), String> {
-    let mut decoder = Decoder { mismatch: None, items: 0 };
-    if !value.is_object() && !value.is_null() {
-        return Err(format!("json: cannot unmarshal {} into Go value of type v1.{name}", told(value)));
-    }
-    decoder.object(value, definition(name), &Holder { name, path: String::new() })?;
-    decoder.mismatch.map_or(Ok(()), Err)
+/// Whose words say that a type is wrong.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Words {
+    /// A body, by encoding/json: a value of the wrong type is passed over and told at the end, but what decodes itself
+    /// (times, quantities) fails at once.
+    Json,
+    /// What a strategic merge patch has made, by apimachinery/pkg/runtime/converter.go: all fails at once.
+    Converter,
 }
 
-/// As encoding/json does: a value of the wrong type is passed over and told at the end, but what decodes itself (times,
-/// quantities) fails at once.
+/// Why a value cannot be what it is defined to be. `Err` in the words of Go.
+pub(super) fn check_types(value: &Value, name: &str, words: Words) -> Result<(), String> {
+    Decoder { words, mismatch: None, items: 0 }.whole(value, name)
+}
+
 struct Decoder {
+    words: Words,
     mismatch: Option<String>,
     /// In all lists so far.
     items: usize,
@@ -75,7 +85,18 @@ struct Holder<'a> {
 }
 
 impl Decoder {
-    fn mismatch(&mut self, value: &Value, schema: &Value, holder: &Holder) {
+    fn whole(&mut self, value: &Value, name: &str) -> Result<(), String> {
+        if !value.is_object() && !value.is_null() {
+            return Err(format!("json: cannot unmarshal {} into Go value of type v1.{name}", told(value)));
+        }
+        self.object(value, definition(name), &Holder { name, path: String::new() })?;
+        self.mismatch.take().map_or(Ok(()), Err)
+    }
+
+    fn mismatch(&mut self, value: &Value, schema: &Value, holder: &Holder) -> Result<(), String> {
+        if self.words == Words::Converter {
+            return Err(inconvertible(value, schema));
+        }
         let go_type = go_type(schema);
         let into = format!("Go struct field {}.{} of type {go_type}", holder.name, holder.path);
         // A number that is of the wrong sort, or too large, is shown.
@@ -83,6 +104,7 @@ impl Decoder {
             if value.is_number() && go_type.starts_with("int") { format!(" {value}") } else { String::new() };
         self.mismatch
             .get_or_insert_with(|| format!("json: cannot unmarshal {}{shown} into {into}", told(value)));
+        Ok(())
     }
 
     fn object(&mut self, value: &Value, schema: &Value, holder: &Holder) -> Result<(), String> {
@@ -118,10 +140,14 @@ impl Decoder {
             (Some("MicroTime"), Value::String(time)) => return check_micro_time(time),
             (Some("IntOrString"), Value::String(_)) => true,
             (Some("IntOrString"), Value::Number(number)) => number.is_i64(),
+            (Some("JSON"), _) | (Some("JSONSchemaPropsOrBool"), Value::Bool(_)) => true,
             (Some(name), Value::Object(_)) if resolved(schema)["type"] == "object" => {
+                let name = referred(definition(name)).unwrap_or(name);
                 let holder = Holder { name, path: holder.path.clone() };
                 return self.object(value, resolved(schema), &holder);
             }
+            (Some("JSONSchemaPropsOrBool"), _) => return Err("boolean or JSON schema expected".to_owned()),
+            (Some("JSONSchemaPropsOrArray" | "JSONSchemaPropsOrStringArray"), _) => true,
             (Some(_), _) => false,
             (None, Value::Object(map)) if schema["type"] == "object" => {
                 for value in map.values() {
@@ -136,7 +162,10 @@ impl Decoder {
                 }
                 true
             }
-            (None, Value::String(text)) if schema["format"] == "byte" => return check_base64(text),
+            (None, Value::String(text)) if schema["format"] == "byte" => {
+                let before = if self.words == Words::Converter { "error decoding from json: " } else { "" };
+                return check_base64(text).map_err(|why| format!("{before}{why}"));
+            }
             (None, Value::String(_)) => schema["type"] == "string",
             (None, Value::Bool(_)) => schema["type"] == "boolean",
             (None, Value::Number(number)) => match (schema["type"].as_str(), schema["format"].as_str()) {
@@ -149,10 +178,34 @@ impl Decoder {
             },
             (None, Value::Object(_) | Value::Array(_)) => schema.get("type").is_none(),
         };
-        if !fits {
-            self.mismatch(value, schema, holder);
+        if fits { Ok(()) } else { self.mismatch(value, schema, holder) }
+    }
+}
+
+/// Why the converter of strategic merge patches cannot take a value: `fromUnstructured`.
+fn inconvertible(value: &Value, schema: &Value) -> String {
+    let from = match value {
+        Value::Null => "nil",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_i64() => "int64",
+        Value::Number(_) => "float64",
+        Value::String(_) => "string",
+        Value::Array(_) => "slice",
+        Value::Object(_) => "map",
+    };
+    let to = go_type(schema);
+    match (referred(schema), from, &*to) {
+        (Some("IntOrString" | "Time" | "MicroTime"), ..) => {
+            format!("json: cannot unmarshal {} into Go value of type {to}", told(value))
         }
-        Ok(())
+        (Some(_), ..) => format!("cannot restore struct from: {from}"),
+        (None, _, to) if to.starts_with("map[") => format!("cannot restore map from {from}"),
+        (None, _, to) if to.starts_with("[]") => format!("cannot restore slice from {from}"),
+        // Go makes a letter of a number, and cuts a fraction off, where one lets it.
+        (None, "int64", "string") | (None, "float64", "int32" | "int64") => {
+            format!("cannot convert {from} to {to}")
+        }
+        (None, _, to) => format!("unrecognized type: {to}"),
     }
 }
 
@@ -209,7 +262,7 @@ fn zero(schema: &Value) -> Value {
 }
 
 /// What stands in the JSON.
-fn told(value: &Value) -> &'static str {
+pub(super) fn told(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",
@@ -234,6 +287,7 @@ fn go_type(schema: &Value) -> String {
         (Some("string"), Some("byte")) => "[]uint8".to_owned(),
         (Some("boolean"), _) => "bool".to_owned(),
         (Some("integer"), Some(format)) => format.to_owned(),
+        (Some("number"), _) => "float64".to_owned(),
         (Some(other), _) => other.to_owned(),
         (None, _) => "interface {}".to_owned(),
     }
@@ -304,9 +358,10 @@ fn check_micro_time(time: &str) -> Result<(), String> {
     if digits.bytes().take_while(u8::is_ascii_digit).count() == 6 {
         return check_time(time);
     }
-    Err(format!(
-        "parsing time {time:?} as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse {fraction:?} as \".000000\""
-    ))
+    let is_time = time.get(..19).is_some_and(|time| check_time(&format!("{time}Z")).is_ok());
+    let wrong =
+        if is_time { format!("{fraction:?} as \".000000\"") } else { format!("{time:?} as \"2006\"") };
+    Err(format!("parsing time {time:?} as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse {wrong}"))
 }
 
 fn check_base64(text: &str) -> Result<(), String> {

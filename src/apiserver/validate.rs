@@ -5,28 +5,31 @@
 //! ```
 //!
 //! The rules, their order and their words are those of pkg/apis/*/validation, as far as the author of an operator meets
-//! them. Of a Pod's affinities, security contexts and volume sources the types are checked and nothing else.
+//! them. Pods are in `pods.rs`.
 
 use serde_json::{Value, json};
 
 use super::{
     addresses::{self, NODE_PORTS},
     builtin::event_as_core,
-    metadata::{causes, label_errors, labels_errors, qualified_name_errors, subdomain_errors},
+    metadata::{
+        causes, label_errors, label_value_errors, labels_errors, qualified_name_errors, subdomain_errors,
+    },
+    pods::pod_spec,
     refusal::Cause,
     selector::Labels,
-    types,
 };
 
-const PORT_RANGE: &str = "must be between 1 and 65535, inclusive";
-const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+pub(super) const PORT_RANGE: &str = "must be between 1 and 65535, inclusive";
+pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+const NO_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 const IMMUTABLE: &str = "field is immutable";
 
-fn each(list: &Value) -> impl Iterator<Item = &Value> {
+pub(super) fn each(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-fn text(value: &Value) -> &str {
+pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
@@ -34,18 +37,18 @@ fn is_empty(map: &Value) -> bool {
     map.as_object().is_none_or(serde_json::Map::is_empty)
 }
 
-fn is_port(value: &Value) -> bool {
+pub(super) fn is_port(value: &Value) -> bool {
     value.as_i64().is_some_and(|port| (1..=65535).contains(&port))
 }
 
-fn not_one_of(all: &mut Vec<Cause>, field: String, value: &Value, supported: &[&str]) {
+pub(super) fn not_one_of(all: &mut Vec<Cause>, field: String, value: &Value, supported: &[&str]) {
     if !supported.iter().any(|one| value == one) {
         let supported: Vec<String> = supported.iter().map(|&one| one.to_owned()).collect();
         all.push(Cause::not_supported(field, value, &supported));
     }
 }
 
-fn not_negative(all: &mut Vec<Cause>, object: &Value, at: &str, fields: &[&str]) {
+pub(super) fn not_negative(all: &mut Vec<Cause>, object: &Value, at: &str, fields: &[&str]) {
     for field in fields {
         if object[field].as_i64().is_some_and(|number| number < 0) {
             all.push(Cause::invalid(format!("{at}.{field}"), &object[field], NOT_NEGATIVE));
@@ -53,24 +56,8 @@ fn not_negative(all: &mut Vec<Cause>, object: &Value, at: &str, fields: &[&str])
     }
 }
 
-/// The names of a list: each must be there, be one part of a DNS name, and be another than those before.
-fn names(all: &mut Vec<Cause>, list: &Value, at: &str) {
-    for (index, item) in each(list).enumerate() {
-        let field = format!("{at}[{index}].name");
-        match text(&item["name"]) {
-            "" => all.push(Cause::required(field, "")),
-            name => {
-                all.extend(causes(&field, name, label_errors(name)));
-                if each(list).take(index).any(|other| other["name"] == name) {
-                    all.push(Cause::duplicate(field, &item["name"]));
-                }
-            }
-        }
-    }
-}
-
 /// The name of a port of a container: IANA_SVC_NAME.
-fn port_name_errors(name: &str) -> Vec<String> {
+pub(super) fn port_name_errors(name: &str) -> Vec<String> {
     let mut errors = Vec::new();
     let mut wrong = |is_wrong: bool, error: &str| errors.extend(is_wrong.then(|| error.to_owned()));
     wrong(name.len() > 15, "must be no more than 15 characters");
@@ -106,7 +93,7 @@ fn data_keys(all: &mut Vec<Cause>, object: &Value, field: &str) {
 
 fn immutable_data(all: &mut Vec<Cause>, object: &Value, before: Option<&Value>, fields: &[&str]) {
     let Some(before) = before.filter(|before| before["immutable"] == true) else { return };
-    let changed = fields.iter().chain(&["immutable"]).filter(|field| object[**field] != before[**field]);
+    let changed = ["immutable"].iter().chain(fields).filter(|field| object[**field] != before[**field]);
     all.extend(changed.map(|field| Cause::forbidden(*field, "field is immutable when `immutable` is set")));
 }
 
@@ -193,10 +180,10 @@ pub(super) fn service(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     service_ports(&mut all, spec);
     all.extend(labels_errors("spec.selector", &spec["selector"]));
     not_one_of(&mut all, "spec.sessionAffinity".to_owned(), &spec["sessionAffinity"], &["ClientIP", "None"]);
+    service_choices(&mut all, spec);
     let address = text(&spec["clusterIP"]);
     if !matches!(address, "" | "None") && address.parse::<std::net::IpAddr>().is_err() {
-        let text = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-        all.push(Cause::invalid("spec.clusterIPs[0]", &address.into(), text));
+        all.push(Cause::invalid("spec.clusterIPs[0]", &address.into(), NO_ADDRESS));
     }
     if let Some(before) = before
         && !before["spec"]["clusterIP"].is_null()
@@ -207,6 +194,56 @@ pub(super) fn service(object: &Value, before: Option<&Value>) -> Vec<Cause> {
         all.push(Cause::invalid("spec.clusterIPs[0]", &addresses, "may not change once set"));
     }
     all
+}
+
+/// What can be chosen only together with something else, or from a few.
+fn service_choices(all: &mut Vec<Cause>, spec: &Value) {
+    for (field, supported) in [
+        ("externalTrafficPolicy", ["Cluster", "Local"].as_slice()),
+        ("internalTrafficPolicy", &["Cluster", "Local"]),
+        ("ipFamilyPolicy", &["PreferDualStack", "RequireDualStack", "SingleStack"]),
+    ] {
+        if !spec[field].is_null() && (field != "externalTrafficPolicy" || addresses::needs_node_ports(spec)) {
+            not_one_of(all, format!("spec.{field}"), &spec[field], supported);
+        }
+    }
+    for (index, family) in each(&spec["ipFamilies"]).enumerate() {
+        let field = format!("spec.ipFamilies[{index}]");
+        match text(family) {
+            "IPv4" => {}
+            // Who makes the endpoints of a Service without a selector may have others.
+            "IPv6" if spec["clusterIP"] == "None" => {}
+            "IPv6" => all.push(Cause::invalid(field, family, "not configured on this cluster")),
+            _ => not_one_of(all, field, family, &["IPv4", "IPv6"]),
+        }
+    }
+    if spec["ipFamilyPolicy"] == "RequireDualStack" && spec["clusterIP"] != "None" {
+        let text = "this cluster is not configured for dual-stack services";
+        all.push(Cause::invalid("spec.ipFamilyPolicy", &spec["ipFamilyPolicy"], text));
+    }
+    let is_reached = addresses::needs_node_ports(spec) || each(&spec["externalIPs"]).next().is_some();
+    if !spec["externalTrafficPolicy"].is_null() && !is_reached {
+        let text = "may only be set for externally-accessible services";
+        all.push(Cause::invalid("spec.externalTrafficPolicy", &spec["externalTrafficPolicy"], text));
+    }
+    if !spec["loadBalancerClass"].is_null() && spec["type"] != "LoadBalancer" {
+        let text = "may only be used when `type` is 'LoadBalancer'";
+        all.push(Cause::forbidden("spec.loadBalancerClass", text));
+    }
+    if spec["clusterIP"] == "None" && addresses::needs_node_ports(spec) {
+        let text = format!("may not be set to 'None' for {} services", text(&spec["type"]));
+        all.push(Cause::invalid("spec.clusterIPs[0]", &spec["clusterIP"], &text));
+    }
+    for (index, address) in each(&spec["externalIPs"]).enumerate() {
+        if text(address).parse::<std::net::IpAddr>().is_err() {
+            all.push(Cause::invalid(format!("spec.externalIPs[{index}]"), address, NO_ADDRESS));
+        }
+    }
+    let seconds = &spec["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"];
+    if seconds.as_i64().is_some_and(|seconds| !(1..=86_400).contains(&seconds)) {
+        let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
+        all.push(Cause::invalid(field, seconds, "must be greater than 0 and less than 86400"));
+    }
 }
 
 fn service_ports(all: &mut Vec<Cause>, spec: &Value) {
@@ -404,143 +441,38 @@ fn int_or_percent(field: &str, value: &Value) -> Option<Cause> {
     value.as_i64().filter(|number| *number < 0).map(|_| Cause::invalid(field, value, NOT_NEGATIVE))
 }
 
-fn pod_spec(all: &mut Vec<Cause>, spec: &Value, at: &str) {
-    names(all, &spec["volumes"], &format!("{at}.volumes"));
-    if each(&spec["containers"]).next().is_none() {
-        all.push(Cause::required(format!("{at}.containers"), ""));
-    }
-    for list in ["containers", "initContainers"] {
-        let at = format!("{at}.{list}");
-        for (index, one) in each(&spec[list]).enumerate() {
-            container(all, one, spec, &format!("{at}[{index}]"));
-            let mut earlier = each(&spec[list]).take(index);
-            let other = each(&spec["containers"])
-                .find(|other| list == "initContainers" && other["name"] == one["name"]);
-            if other.is_some() || earlier.any(|other| !one["name"].is_null() && other["name"] == one["name"])
-            {
-                all.push(Cause::duplicate(format!("{at}[{index}].name"), &one["name"]));
-            }
-        }
-    }
-    for (field, supported) in [
-        ("restartPolicy", ["Always", "OnFailure", "Never"].as_slice()),
-        ("dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]),
-    ] {
-        // What has no containers has no defaults either.
-        if !spec[field].is_null() {
-            not_one_of(all, format!("{at}.{field}"), &spec[field], supported);
-        }
-    }
-    let node = text(&spec["nodeName"]);
-    if !node.is_empty() {
-        all.extend(causes(&format!("{at}.nodeName"), node, subdomain_errors(node)));
-    }
-}
-
-fn container(all: &mut Vec<Cause>, one: &Value, spec: &Value, at: &str) {
-    let name = text(&one["name"]);
-    match name {
-        "" => all.push(Cause::required(format!("{at}.name"), "")),
-        name => all.extend(causes(&format!("{at}.name"), name, label_errors(name))),
-    }
-    if text(&one["image"]).is_empty() {
-        all.push(Cause::required(format!("{at}.image"), ""));
-    }
-    container_ports(all, &one["ports"], &format!("{at}.ports"));
-    for (index, variable) in each(&one["env"]).enumerate() {
-        let at = format!("{at}.env[{index}]");
-        match text(&variable["name"]) {
-            "" => all.push(Cause::required(format!("{at}.name"), "")),
-            name if name.contains('=') || !name.chars().all(|c| matches!(c, ' '..='~')) => {
-                let text = "a valid environment variable name must consist only of printable ASCII characters other \
-                    than '='";
-                all.push(Cause::invalid(format!("{at}.name"), &name.into(), text));
-            }
-            _ => {}
-        }
-        if !variable["valueFrom"].is_null() && !text(&variable["value"]).is_empty() {
-            let text = "may not be specified when `value` is not empty";
-            all.push(Cause::invalid(format!("{at}.valueFrom"), &"".into(), text));
-        }
-    }
-    for (index, mount) in each(&one["volumeMounts"]).enumerate() {
-        let at = format!("{at}.volumeMounts[{index}]");
-        if text(&mount["name"]).is_empty() {
-            all.push(Cause::required(format!("{at}.name"), ""));
-        } else if !each(&spec["volumes"]).any(|volume| volume["name"] == mount["name"]) {
-            all.push(Cause::not_found(format!("{at}.name"), &mount["name"]));
-        }
-        if text(&mount["mountPath"]).is_empty() {
-            all.push(Cause::required(format!("{at}.mountPath"), ""));
-        }
-    }
-    let policies = ["Always", "IfNotPresent", "Never"];
-    not_one_of(all, format!("{at}.imagePullPolicy"), &one["imagePullPolicy"], &policies);
-    for (resource, request) in one["resources"]["requests"].as_object().into_iter().flatten() {
-        let limit = &one["resources"]["limits"][resource];
-        let amounts = (types::quantity(request), types::quantity(limit));
-        if matches!(amounts, (Some(request), Some(limit)) if request > limit) {
-            let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let text = format!("must be less than or equal to {resource} limit of {}", shown(limit));
-            let field = format!("{at}.resources.requests");
-            all.push(Cause::invalid(field, &shown(request).into(), &text));
-        }
-    }
-    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        let handlers = ["exec", "httpGet", "tcpSocket", "grpc"];
-        if !one[probe].is_null() && handlers.iter().all(|handler| one[probe][handler].is_null()) {
-            all.push(Cause::required(format!("{at}.{probe}"), "must specify a handler type"));
-        }
-    }
-}
-
-fn container_ports(all: &mut Vec<Cause>, ports: &Value, at: &str) {
-    for (index, port) in each(ports).enumerate() {
-        let at = format!("{at}[{index}]");
-        let name = text(&port["name"]);
-        if !name.is_empty() {
-            all.extend(causes(&format!("{at}.name"), name, port_name_errors(name)));
-            if each(ports).take(index).any(|other| other["name"] == name) {
-                all.push(Cause::duplicate(format!("{at}.name"), &port["name"]));
-            }
-        }
-        let number = &port["containerPort"];
-        if number.is_null() || *number == 0 {
-            all.push(Cause::required(format!("{at}.containerPort"), ""));
-        } else if !is_port(number) {
-            all.push(Cause::invalid(format!("{at}.containerPort"), number, PORT_RANGE));
-        }
-        not_one_of(all, format!("{at}.protocol"), &port["protocol"], &["SCTP", "TCP", "UDP"]);
-    }
-}
-
-const POD_FIXED: &str = "pod updates may not change fields other than \
-    `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only \
-    additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously \
-    negative)";
-
-pub(super) fn pod(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+/// Taints, which the real one looks for in the metadata.
+pub(super) fn node(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     let mut all = Vec::new();
-    pod_spec(&mut all, &object["spec"], "spec");
-    if let Some(before) = before
-        && fixed_part(object) != fixed_part(before)
-    {
-        all.push(Cause::forbidden("spec", POD_FIXED));
+    let spec = &object["spec"];
+    for (index, taint) in each(&spec["taints"]).enumerate() {
+        let at = format!("metadata.taints[{index}]");
+        let key = text(&taint["key"]);
+        all.extend(causes(&format!("{at}.key"), key, qualified_name_errors(key)));
+        all.extend(causes(
+            &format!("{at}.value"),
+            text(&taint["value"]),
+            label_value_errors(text(&taint["value"])),
+        ));
+        let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+        match text(&taint["effect"]) {
+            "" => all.push(Cause::required(format!("{at}.effect"), "")),
+            _ => not_one_of(&mut all, format!("{at}.effect"), &taint["effect"], &effects),
+        }
+        let is_same = |other: &&Value| other["key"] == taint["key"] && other["effect"] == taint["effect"];
+        if each(&spec["taints"]).take(index).any(|other| is_same(&other)) {
+            all.push(Cause::duplicate(at, taint));
+        }
+    }
+    let Some(before) = before else { return all };
+    for (field, at) in [("providerID", "providerID"), ("podCIDR", "podCIDRs")] {
+        let was = text(&before["spec"][field]);
+        if !was.is_empty() && was != text(&spec[field]) {
+            let text = format!("node updates may not change {field} except from \"\" to valid");
+            all.push(Cause::forbidden(format!("spec.{at}"), &text));
+        }
     }
     all
-}
-
-/// What never changes of the spec of a Pod, once it has a node.
-fn fixed_part(pod: &Value) -> Value {
-    let mut spec = pod["spec"].clone();
-    let Some(fields) = spec.as_object_mut() else { return spec };
-    fields.retain(|field, _| !matches!(field.as_str(), "nodeName" | "activeDeadlineSeconds" | "tolerations"));
-    for list in ["containers", "initContainers"] {
-        for container in fields.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            container["image"] = Value::Null;
-        }
-    }
-    spec
 }
 
 pub(super) fn lease(object: &Value, _before: Option<&Value>) -> Vec<Cause> {
@@ -602,9 +534,17 @@ pub(super) fn new_event(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     if let Some(before) = before {
         let mut before = before.clone();
         event_as_core(&mut before);
-        for field in
-            ["involvedObject", "reason", "message", "type", "reportingComponent", "action", "related"]
-        {
+        // The real one looks at the reason twice.
+        for field in [
+            "involvedObject",
+            "reason",
+            "message",
+            "reason",
+            "type",
+            "reportingComponent",
+            "action",
+            "related",
+        ] {
             if object[field] != before[field] {
                 all.push(Cause::invalid(field, &object[field], IMMUTABLE));
             }

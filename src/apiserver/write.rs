@@ -17,6 +17,7 @@ use super::{
     refusal::{Cause, Refusal},
     schema::{Nulls, prune_object},
     storage::{Place, Storage},
+    types::{self, Words},
 };
 
 /// How a write was asked for.
@@ -92,12 +93,17 @@ pub(super) fn create(
         metadata["generation"] = 1.into();
     }
     if kind.has_status
+        && kind.kind != "Node"
         && let Some(object) = object.as_object_mut()
     {
+        // A kubelet says all there is to say of its Node at once.
         object.remove("status");
     }
     prune(kind, &mut object, options)?;
     finish(storage, kind, None, &mut object, managed, options)?;
+    if kind.kind == "Node" {
+        super::builtin::taint_until_ready(&mut object);
+    }
     let mut causes = metadata::errors(kind, &object);
     kind.validate(&object, None, &mut causes);
     refuse_choices(storage, kind, None, &object, options, &mut causes);
@@ -133,10 +139,7 @@ pub(super) fn update(
     options: &mut Options,
 ) -> Result<Arc<Value>, Refusal> {
     let name = place.name();
-    check_type(kind, &mut object)?;
-    take_namespace(kind, place.namespace(), &mut object)?;
-    check_named(name, &object["metadata"])?;
-    check_name(name, object["metadata"]["name"].as_str().unwrap_or_default())?;
+    check_identity(kind, place, &mut object)?;
     let Some(before) = storage.get(place).cloned() else { return Err(Refusal::not_found(kind, name)) };
     check_version(kind, place, &object, &before)?;
     let before_view = kind.view(&before);
@@ -232,7 +235,7 @@ pub(super) fn apply(
 ) -> Result<(Applied, Arc<Value>), Refusal> {
     apply::check(kind, &applied)?;
     // Before it is merged, for which its lists may be too long.
-    kind.check_types(&applied).map_err(|why| kind.undecodable(&why))?;
+    kind.check_types(&applied, Words::Json).map_err(|why| kind.undecodable(&why))?;
     options.manager.writes(part);
     leave_part(kind, part, &mut applied);
     let (name, now) = (place.name(), storage.clock.time());
@@ -297,6 +300,15 @@ fn leave_part(kind: &Kind, part: Part, applied: &mut Value) {
     }
 }
 
+/// What is written must be what the path says.
+pub(super) fn check_identity(kind: &Kind, place: &Place, object: &mut Value) -> Result<(), Refusal> {
+    check_type(kind, object)?;
+    take_namespace(kind, place.namespace(), object)?;
+    let name = place.name();
+    check_named(name, &object["metadata"])?;
+    check_name(name, object["metadata"]["name"].as_str().unwrap_or_default())
+}
+
 /// An object must say itself who it is.
 pub(super) fn check_named(name: &str, metadata: &Value) -> Result<(), Refusal> {
     if metadata["name"].as_str().is_some_and(|theirs| !theirs.is_empty()) {
@@ -313,6 +325,21 @@ fn check_name(name: &str, theirs: &str) -> Result<(), Refusal> {
     }
     let text = format!("the name of the object ({theirs}) does not match the name on the URL ({name})");
     Err(Refusal::bad_request(text))
+}
+
+/// No patch makes another version of a custom resource.
+pub(super) fn check_still(kind: &Kind, name: &str, after: &Value) -> Result<(), Refusal> {
+    let (theirs, ours) = (after["apiVersion"].as_str().unwrap_or_default(), kind.api_version());
+    if !kind.is_custom() || theirs == ours {
+        return Ok(());
+    }
+    if theirs.is_empty() {
+        let why = "Object 'apiVersion' is missing in 'object has no apiVersion field'";
+        return Err(Refusal::went_wrong(why));
+    }
+    let group = theirs.split_once('/').map_or("", |(group, _)| group);
+    let cause = Cause::invalid("apiVersion", &theirs.into(), &format!("must be {ours}"));
+    Err(Refusal::invalid_as(group, &kind.kind, name, vec![cause]))
 }
 
 /// What no patch can change. The real one finds it twice.
@@ -372,6 +399,12 @@ fn check_type(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
             Err(Refusal::bad_request(text))
         }
         true if a_kind != kind.kind => Err(Refusal::wrong_kind(kind, a_kind, name.unwrap_or_default())),
+        false if !types::definition(a_kind).is_object() && !a_kind.is_empty() => {
+            let (version, kind) = (&kind.version, &kind.kind);
+            let why = unregistered(a_kind, if api_version.is_empty() { &wanted } else { api_version });
+            let text = format!("{a_kind} in version {version:?} cannot be handled as a {kind}: {why}");
+            Err(Refusal::bad_request(text))
+        }
         false if !a_kind.is_empty() && a_kind != kind.kind => {
             let internal = kind.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");
             let (version, kind) = (&kind.version, &kind.kind);
@@ -383,22 +416,27 @@ fn check_type(kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
         }
         false if !api_version.is_empty() && api_version != wanted => {
             let (version, kind) = (api_version.rsplit('/').next().unwrap_or_default(), &kind.kind);
-            let text = format!(
-                "{kind} in version {version:?} cannot be handled as a {kind}: no kind {kind:?} is registered for version \
-                {api_version:?} in scheme \"pkg/runtime/scheme.go:111\""
-            );
+            let why = unregistered(kind, api_version);
+            let text = format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}");
             Err(Refusal::bad_request(text))
         }
         true | false => {
             object["apiVersion"] = wanted.into();
             object["kind"] = kind.kind.as_str().into();
-            kind.check_types(object).map_err(|why| kind.undecodable(&why))?;
+            kind.check_types(object, Words::Json).map_err(|why| kind.undecodable(&why))?;
             if object["metadata"].is_null() {
                 object["metadata"] = json!({});
             }
             Ok(())
         }
     }
+}
+
+/// What the decoder of built-in kinds says of one that it does not know.
+pub(super) fn unregistered(kind: &str, api_version: &str) -> String {
+    format!(
+        "no kind {kind:?} is registered for version {api_version:?} in scheme \"pkg/runtime/scheme.go:111\""
+    )
 }
 
 fn take_namespace(kind: &Kind, namespace: Option<&str>, object: &mut Value) -> Result<(), Refusal> {
@@ -502,7 +540,7 @@ fn restore_in(after: &mut Value, before: &Value, part: &str, fields: &[&str]) {
 }
 
 /// Drop or refuse what the schema does not know.
-fn prune(kind: &Kind, object: &mut Value, options: &mut Options) -> Result<(), Refusal> {
+pub(super) fn prune(kind: &Kind, object: &mut Value, options: &mut Options) -> Result<(), Refusal> {
     let mut unknown = prune_object(object, kind.schema());
     if !kind.is_custom() {
         unknown.truncate(UNKNOWN_FIELDS_MAX);
@@ -518,7 +556,7 @@ fn prune(kind: &Kind, object: &mut Value, options: &mut Options) -> Result<(), R
             let errors = std::mem::take(&mut options.warnings).join(", ");
             let why = format!("strict decoding error: {errors}");
             return Err(if options.is_patch {
-                Refusal::bad_patch(object, &why)
+                Refusal::bad_patch(&object.to_string(), &why)
             } else {
                 kind.undecodable(&why)
             });

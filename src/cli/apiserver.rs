@@ -26,15 +26,15 @@ const OURS: &str = "# Written by listwatch apiserver, which overwrites it at its
 /// Run the embedded API server alone, for kubectl and for tests
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It lives on 127.0.0.1 and in memory: nothing is kept. While it runs, faults are planned, listed and ended at\n\
-    /listwatch/faults, in the words of --fault, one in each line:\n\n  \
+    after_help = "It lives on 127.0.0.1 and in memory: nothing is kept. While it runs, faults are planned,\n\
+    listed and ended at /listwatch/faults, in the words of --fault, one in each line:\n\n  \
       echo cut-watches,path=/pods | kubectl create --raw /listwatch/faults -f -\n  \
       kubectl get --raw /listwatch/faults\n  \
       kubectl delete --raw /listwatch/faults"
 )]
 pub(super) struct Apiserver {
     /// Port on 127.0.0.1; 0 for any
-    #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0)]
+    #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0, value_parser = parse_port)]
     port: u16,
     /// YAML or JSON file, or directory of such files, with objects to create at the start: CRDs first, then Namespaces; may be repeated
     #[arg(long, value_name = "PATH", env = "LISTWATCH_MANIFESTS")]
@@ -53,6 +53,10 @@ pub(super) struct Apiserver {
 enum Fault {
     Help,
     Planned(Box<Planned>),
+}
+
+pub(super) fn parse_port(text: &str) -> Result<u16, &'static str> {
+    text.parse().map_err(|_| "is not a number from 0 to 65535")
 }
 
 fn parse_fault(text: &str) -> Result<Fault, String> {
@@ -87,7 +91,6 @@ pub(super) fn main(apiserver: Apiserver) -> Result<(), Failure> {
 }
 
 fn help() -> Result<(), Failure> {
-    say!("A fault is NAME,KEY=VALUE,… Every KEY=VALUE may be left out; the values shown are the defaults.\n");
     say!("{}", fault_names().trim_end());
     Ok(())
 }
@@ -154,7 +157,7 @@ fn introduce(url: &str, manifests: &[PathBuf], count: usize, kubeconfig: &Path) 
 pub(super) async fn start(options: Options) -> Result<ApiServer, Failure> {
     let port = options.port;
     let server = ApiServer::start(options).await;
-    server.map_err(|error| Failure::Runtime(format!("--port {port}: {error}")))
+    server.map_err(|error| Failure::Runtime(format!("--port {port}: {error}; 0 takes one that is free")))
 }
 
 /// A directory for credentials: only its owner can read it, and it goes with us.

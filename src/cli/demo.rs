@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{Args, builder::BoolishValueParser};
+use clap::{ArgAction, Args};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinSet, time::timeout};
@@ -51,6 +51,8 @@ const SCENE_LIMIT: Duration = Duration::from_secs(30);
 const LINES_MAX: usize = 1024;
 /// How often the stage is looked at.
 const GLANCE: Duration = Duration::from_millis(2);
+/// The same while nothing happens.
+const IDLE_GLANCE: Duration = Duration::from_millis(100);
 /// How long nothing must happen for a scene to be over: longer than a Pod takes.
 const QUIET: Duration = Duration::from_millis(400);
 /// How long the simulated kubelet takes over a Pod, so that there is something to see.
@@ -64,10 +66,12 @@ const POD_START: Duration = Duration::from_millis(300);
 )]
 pub(super) struct Demo {
     /// End after the tour
-    #[arg(long, env = "LISTWATCH_EXIT", value_parser = BoolishValueParser::new())]
+    #[arg(long, value_name = "BOOL", env = "LISTWATCH_EXIT")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    #[arg(action = ArgAction::Set)]
     exit: bool,
     /// Port of the API server on 127.0.0.1; 0 for any
-    #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0)]
+    #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0, value_parser = apiserver::parse_port)]
     port: u16,
     #[command(flatten)]
     log: Log,
@@ -99,7 +103,6 @@ async fn run(exit: bool, port: u16, stop: Stop) -> Result<(), Failure> {
         say!("    kubectl get mws,deploy,svc,pods");
         say!("    kubectl scale mws/hello --replicas=3\n");
         say!("What it does is shown here. Ctrl-C ends it; then `unset KUBECONFIG`.\n");
-        tour.scene("…")?;
         tokio::select! {
             () = stop.requested() => {}
             shown = tour.go_on() => shown?,
@@ -241,30 +244,35 @@ impl<'a> Tour<'a> {
             let is_so = loop {
                 tokio::select! {
                     answer = &mut asked => break answer?,
-                    shown = self.glance() => { shown?; }
+                    shown = self.glance(GLANCE) => { shown?; }
                 }
             };
             if is_so {
                 break;
             }
-            self.glance().await?;
+            self.glance(GLANCE).await?;
             if Instant::now() > deadline {
                 let limit = SCENE_LIMIT.as_secs();
                 return Err(Failure::Runtime(format!("the demo is not where it should be after {limit} s")));
             }
         }
+        self.until_quiet().await
+    }
+
+    async fn until_quiet(&mut self) -> Result<(), Failure> {
         let mut quiet_since = Instant::now();
         while quiet_since.elapsed() < QUIET {
-            if self.glance().await? {
+            if self.glance(GLANCE).await? {
                 quiet_since = Instant::now();
             }
         }
         Ok(())
     }
 
-    /// Shows a line that comes, and before it the requests that were answered since. Returns whether there was anything.
-    async fn glance(&mut self) -> Result<bool, Failure> {
-        let line = timeout(GLANCE, self.lines.recv()).await.ok().flatten();
+    /// Shows a line that comes in this time, and before it the requests that were answered since. Returns whether there was
+    /// anything.
+    async fn glance(&mut self, longest: Duration) -> Result<bool, Failure> {
+        let line = timeout(longest, self.lines.recv()).await.ok().flatten();
         let at = format!("{:>5} ms ", self.started.elapsed().as_millis());
         let requests = self.server.requests();
         let news = requests[self.shown.min(requests.len())..].iter();
@@ -286,10 +294,14 @@ impl<'a> Tour<'a> {
         Ok(line.is_some() || !news.is_empty())
     }
 
-    /// Shows what happens, until dropped.
+    /// Shows what happens, until dropped. The clock starts anew with whatever breaks the quiet.
     async fn go_on(&mut self) -> Result<(), Failure> {
         loop {
-            self.glance().await?;
+            self.started = Instant::now();
+            if self.glance(IDLE_GLANCE).await? {
+                self.until_quiet().await?;
+                say!();
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use clap::{Args, ValueEnum};
-use tracing::Level;
+use tracing::{Level, level_filters::LevelFilter};
 use tracing_subscriber::{
     Layer, filter::Targets, fmt, layer::SubscriberExt, registry, util::SubscriberInitExt,
 };
@@ -11,7 +11,7 @@ use tracing_subscriber::{
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Log")]
 pub(super) struct Log {
-    /// error, warn, info, debug or trace; or by module: info,listwatch::watch=trace. Without it: info, for demo warn
+    /// error, warn, info, debug or trace; or by module: info,listwatch::watch=trace. Without it: info, but warn for demo and apiserver
     #[arg(long, value_name = "LEVEL", env = "LISTWATCH_LOG_LEVEL", value_parser = parse_level)]
     log_level: Option<Targets>,
     /// More: -v is debug, -vv is trace
@@ -29,9 +29,15 @@ enum Format {
 }
 
 /// A plain level is ours; of the libraries under us only warnings are of use.
-fn parse_level(text: &str) -> Result<Targets, String> {
+fn parse_level(text: &str) -> Result<Targets, &'static str> {
     let text = if text.contains(['=', ',']) { text.to_owned() } else { format!("warn,listwatch={text}") };
-    text.parse().map_err(|_| "is not error, warn, info, debug, trace or MODULE=LEVEL,…".to_owned())
+    // A module without a level would be all of it, and the rest nothing: `info,listwatch`, `listwatch=`.
+    let has_level = |part: &str| {
+        let level = part.rsplit('=').next().unwrap_or_default();
+        !level.is_empty() && level.parse::<LevelFilter>().is_ok()
+    };
+    let targets = if text.split(',').all(has_level) { text.parse().ok() } else { None };
+    targets.ok_or("is not error, warn, info, debug, trace or MODULE=LEVEL,…")
 }
 
 /// clap counts the flags and hands us the count, as the variable does.

@@ -8,6 +8,7 @@ use std::{
 };
 
 use http::Method;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -16,6 +17,9 @@ use crate::client::{Client, Error, Request};
 
 /// Largest file: a hundred objects of the largest size that an API server takes.
 const FILE_BYTES_MAX: u64 = 300 * 1024 * 1024;
+
+/// What stands in a path as it is. The slash is that of `apps/v1`.
+const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'/');
 
 /// An object, and where it was read.
 pub(super) struct Manifest {
@@ -50,7 +54,11 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<Manifest>, Failure> {
             read_file(&file, &mut manifests)?;
         }
         if manifests.len() == before {
-            let hint = if path.is_dir() { " (directories below it are not read)" } else { "" };
+            let hint = if path.is_dir() {
+                " (.yaml, .yml and .json are read, directories below it are not)"
+            } else {
+                ""
+            };
             return Err(Failure::Usage(format!("--manifests {}: holds no objects{hint}", path.display())));
         }
     }
@@ -107,7 +115,7 @@ fn take(mut object: Value, from: String, manifests: &mut Vec<Manifest>) -> Resul
         return Ok(());
     }
     for field in ["apiVersion", "kind"] {
-        if !object[field].is_string() {
+        if object[field].as_str().is_none_or(str::is_empty) {
             return Err(Failure::Usage(format!("{from}: has no {field}, so it is no object of Kubernetes")));
         }
     }
@@ -152,14 +160,21 @@ pub(super) async fn create(client: &Client, manifests: Vec<Manifest>) -> Result<
         };
         let mut path = prefix(version);
         if resource.namespaced {
-            let namespace = manifest.text("/metadata/namespace");
-            path = format!("{path}/namespaces/{}", if namespace.is_empty() { "default" } else { namespace });
+            let namespace = match manifest.text("/metadata/namespace") {
+                "" => "default",
+                namespace => namespace,
+            };
+            path = format!("{path}/namespaces/{}", utf8_percent_encode(namespace, IN_PATH));
         }
         // A misspelt field is an error that says where, not a warning that does not.
         let request = Request::get(format!("{path}/{}?fieldValidation=Strict", resource.name));
         let body = manifest.object.to_string().into_bytes();
         let created = client.send(request.sends(Method::POST, "application/json", body)).await;
-        created.map_err(|error| manifest.wrong(error))?;
+        // What was asked is ours to know; why the server does not take it is for whoever wrote the file.
+        created.map_err(|error| match error.status() {
+            Some(status) => manifest.wrong(&status.message),
+            None => manifest.wrong(error),
+        })?;
     }
     Ok(())
 }
@@ -177,5 +192,6 @@ async fn discover(client: &Client, version: &str) -> Result<Vec<Served>, Error> 
 
 /// `/api/v1`, `/apis/apps/v1`.
 fn prefix(version: &str) -> String {
-    if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") }
+    let path = utf8_percent_encode(version, IN_PATH);
+    if version.contains('/') { format!("/apis/{path}") } else { format!("/api/{path}") }
 }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum, builder::BoolishValueParser};
+use clap::{ArgAction, Args, ValueEnum};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tracing::{Level, info, warn};
 
@@ -45,9 +45,11 @@ pub(super) struct Run {
     #[arg(value_parser = parse_workers)]
     max_concurrent_reconciles: usize,
     /// Learn what exists from the watch itself: for very large sets, on Kubernetes 1.32 and later
-    #[arg(long, env = "LISTWATCH_STREAMING_LISTS", value_parser = BoolishValueParser::new())]
+    #[arg(long, value_name = "BOOL", env = "LISTWATCH_STREAMING_LISTS")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    #[arg(action = ArgAction::Set)]
     streaming_lists: bool,
-    /// Where /livez and /readyz answer, [HOST]:PORT; 0 for nowhere
+    /// Where /livez and /readyz answer, [IP]:PORT; 0 for nowhere
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -96,7 +98,7 @@ fn parse_workers(text: &str) -> Result<usize, String> {
 pub(super) fn main(run: Run) -> Result<(), Failure> {
     // First, because what a kubeconfig is warned about belongs into the log.
     run.log.start(Level::INFO);
-    let namespaces = namespaces(&run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
+    let namespaces = namespaces(run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
     let client = run.connection.client()?;
     let lists = if run.streaming_lists { Lists::Streaming } else { Lists::Paged };
     let work = Work {
@@ -116,22 +118,22 @@ fn chosen(named: &[Kind]) -> Vec<Kind> {
     all.filter(|kind| named.is_empty() || named.contains(kind)).collect()
 }
 
-/// The flag, or its environment, or `WATCH_NAMESPACE`; an empty name is none.
-fn namespaces(flag: &[String], watch_namespace: Option<String>) -> Result<Vec<String>, Failure> {
-    let given = |names: &mut dyn Iterator<Item = &str>| -> Vec<String> {
-        names.map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+/// The flag, or its environment, or `WATCH_NAMESPACE`, in which an empty name is none: operators read it so everywhere.
+fn namespaces(flag: Vec<String>, watch_namespace: Option<String>) -> Result<Vec<String>, Failure> {
+    let (mut names, source) = if flag.is_empty() {
+        let names = watch_namespace.iter().flat_map(|names| names.split(','));
+        (names.filter(|name| !name.trim().is_empty()).map(str::to_owned).collect(), "WATCH_NAMESPACE")
+    } else {
+        (flag, "--namespace")
     };
-    let (mut names, mut source) = (given(&mut flag.iter().map(String::as_str)), "--namespace");
-    if names.is_empty() {
-        names = given(&mut watch_namespace.iter().flat_map(|names| names.split(',')));
-        source = "WATCH_NAMESPACE";
-    }
-    let is_label = |name: &str| {
+    for name in &mut names {
+        *name = name.trim().to_owned();
         let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        name.len() <= 63 && name.bytes().all(inside) && !name.starts_with('-') && !name.ends_with('-')
-    };
-    if let Some(name) = names.iter().find(|name| !is_label(name)) {
-        return Err(Failure::Usage(format!("{source}: {name:?} is not the name of a namespace")));
+        let is_label = (1..=63).contains(&name.len()) && name.bytes().all(inside);
+        if !is_label || name.starts_with('-') || name.ends_with('-') {
+            let cause = "is not the name of a namespace; for all of them, give none";
+            return Err(Failure::Usage(format!("{source}: {name:?} {cause}")));
+        }
     }
     names.sort();
     names.dedup();
@@ -211,8 +213,11 @@ fn instance() -> String {
 
 /// Listens for probes, and says where: whoever asked for port 0 wants to know.
 async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
-    let wrong =
-        |error| Failure::Runtime(format!("--health-probe-bind-address: cannot listen on {address}: {error}"));
+    let wrong = |error| {
+        Failure::Runtime(format!(
+            "--health-probe-bind-address: cannot listen on {address}: {error}; another port, or 0 for nowhere?"
+        ))
+    };
     let listener = match admin::bind(address).await {
         // A machine without IPv6.
         Err(_) if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) => {
@@ -249,13 +254,16 @@ mod tests {
     #[test]
     fn namespaces_come_from_the_flag_then_the_environment_and_empty_means_all() {
         let names = |flag: &[&str], env: Option<&str>| {
-            let flag: Vec<_> = flag.iter().map(ToString::to_string).collect();
-            namespaces(&flag, env.map(str::to_owned)).map_err(|_| ())
+            let flag = flag.iter().map(ToString::to_string).collect();
+            namespaces(flag, env.map(str::to_owned)).map_err(|_| ())
         };
         assert_eq!(names(&["b", "a", "b"], Some("c")), Ok(vec!["a".to_owned(), "b".to_owned()]));
         assert_eq!(names(&[], Some("c, d")), Ok(vec!["c".to_owned(), "d".to_owned()]));
-        assert_eq!(names(&[""], Some("")), Ok(vec![]));
+        assert_eq!(names(&[], Some("")), Ok(vec![]));
         assert_eq!(names(&[], None), Ok(vec![]));
-        assert_eq!(names(&["No/Name"], None), Err(()));
+        for wrong in ["", " ", "No", "a.b", "-a", "a-", "a/b", &"a".repeat(64)] {
+            assert_eq!(names(&["a", wrong], None), Err(()), "{wrong}");
+        }
+        assert_eq!(names(&[], Some("No/Name")), Err(()));
     }
 }

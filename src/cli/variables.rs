@@ -28,7 +28,9 @@ fn adapt_one(arg: Arg) -> Arg {
 }
 
 fn is_typed(flag: &str) -> bool {
-    env::args().any(|arg| arg == flag || arg.strip_prefix(flag).is_some_and(|rest| rest.starts_with('=')))
+    let is_short = |arg: &str| flag == "--namespace" && arg.starts_with("-n");
+    let is_long = |arg: &str| arg == flag || arg.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='));
+    env::args().any(|arg| is_long(&arg) || is_short(&arg))
 }
 
 /// Where an error about a flag comes from, if it was not typed: ` (LISTWATCH_LOG_LEVEL)`.
@@ -36,7 +38,7 @@ pub(super) fn named_by(error: &str) -> String {
     let Some((_, rest)) = error.split_once("--") else { return String::new() };
     let flag: String = rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect();
     let variable = format!("LISTWATCH_{}", flag.to_uppercase().replace('-', "_"));
-    if is_typed(&format!("--{flag}")) || env::var_os(&variable).is_none() {
+    if is_typed(&format!("--{flag}")) || env::var_os(&variable).is_none_or(|value| value.is_empty()) {
         return String::new();
     }
     format!(" ({variable})")

@@ -225,7 +225,8 @@ impl Config {
         }
         if !named.is_empty() {
             let files: Vec<_> = named.iter().map(|path| path.display().to_string()).collect();
-            return Err(connect(&format!("KUBECONFIG names {}, which does not exist", files.join(" and "))));
+            let (files, do_not) = (files.join(" and "), if files.len() == 1 { "does not" } else { "do not" });
+            return Err(connect(&format!("KUBECONFIG names {files}, which {do_not} exist")));
         }
         let default: Vec<PathBuf> = env.home.iter().map(|home| home.join(".kube/config")).collect();
         if existing(&default).is_empty() {

@@ -41,7 +41,7 @@ const CRD: &str = r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomRe
 /// A running `listwatch apiserver`. Dropped: killed.
 pub struct Running {
     pub child: Child,
-    said: String,
+    pub said: String,
 }
 
 impl Running {
@@ -176,6 +176,10 @@ fn what_cannot_be_is_one_line_that_says_where() {
     let no_yaml = file("no-yaml", &format!("{good}a: [b"));
     let no_kind = file("no-kind", &format!("{good}metadata: {{name: b}}"));
     let empty = file("empty", "# nothing\n");
+    let no_version = file("no-version", "apiVersion: ''\nkind: ConfigMap\n");
+    let odd_version = file("odd-version", "apiVersion: v1?x\nkind: ConfigMap\nmetadata: {name: a}\n");
+    let odd_namespace =
+        file("odd-namespace", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: x y?}\n");
     let unknown = file("unknown", "apiVersion: batch/v1\nkind: Job\nmetadata: {name: b}\n");
     let twice = file("twice", &format!("{good}{good}"));
     let invalid =
@@ -186,38 +190,52 @@ fn what_cannot_be_is_one_line_that_says_where() {
     );
     let missing = dir.path().join("missing/file").display().to_string();
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["--port", &port], 1, &format!("--port {port}: Address already in use")),
-        (&["--port", "70000"], 2, "70000 is not in 0..=65535"),
+        (
+            &["--port", &port],
+            1,
+            &format!("--port {port}: Address already in use (os error 98); 0 takes one that is free"),
+        ),
         (&["--kubeconfig-out", &missing], 1, &format!("--kubeconfig-out {missing}: No such file")),
         (&["--manifests", &missing], 2, &format!("--manifests {missing}: No such file")),
         (&["--manifests", &empty], 2, "empty: holds no objects"),
         (
             &["--manifests", &dir.path().display().to_string()],
             2,
-            "holds no objects (directories below it are not read)",
+            "holds no objects (.yaml, .yml and .json are read, directories below it are not)",
         ),
         (&["--manifests", &no_yaml], 2, "no-yaml, document 2: not YAML: "),
         (&["--manifests", &no_kind], 2, "no-kind, document 2: has no apiVersion"),
+        (&["--manifests", &no_version], 2, "no-version, document 1: has no apiVersion"),
+        (
+            &["--manifests", &odd_version],
+            2,
+            "odd-version, document 1 (ConfigMap \"a\"): ConfigMap in v1?x is not served here",
+        ),
+        (
+            &["--manifests", &odd_namespace],
+            2,
+            "odd-namespace, document 1 (ConfigMap \"a\"): namespaces \"x y?\" not found",
+        ),
         (
             &["--manifests", &unknown],
             2,
             "unknown, document 1 (Job \"b\"): Job in batch/v1 is not served here; docs/apiserver.md has those that are",
         ),
-        (
-            &["--manifests", &twice],
-            2,
-            "twice, document 2 (ConfigMap \"a\"): post /api/v1/namespaces/default/configmaps?fieldValidation=Strict: 409 AlreadyExists",
-        ),
+        (&["--manifests", &twice], 2, "twice, document 2 (ConfigMap \"a\"): configmaps \"a\" already exists"),
         (
             &["--manifests", &invalid],
             2,
-            "invalid, document 2 (ConfigMap \"A_B\"): post /api/v1/namespaces/default/configmaps?fieldValidation=Strict: 422 Invalid",
+            "invalid, document 2 (ConfigMap \"A_B\"): ConfigMap \"A_B\" is invalid: metadata.name: Invalid value: \"A_B\": ",
         ),
-        (&["--fault", "cut-watch"], 2, "'--fault <FAULT>': \"cut-watch\" is no fault; there are end-watches"),
+        (
+            &["--fault", "cut-watch"],
+            2,
+            "'--fault <FAULT>': \"cut-watch\" is no fault; a similar one is cut-watches; see",
+        ),
         (
             &["--manifests", &misspelt],
             2,
-            "misspelt, document 2 (ConfigMap \"b\"): post /api/v1/namespaces/default/configmaps?fieldValidation=Strict: 400 BadRequest",
+            "misspelt, document 2 (ConfigMap \"b\"): ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: unknown field \"date\"",
         ),
         (
             &["--fault", "restart"],
@@ -227,7 +245,11 @@ fn what_cannot_be_is_one_line_that_says_where() {
         (&["--fault", "cut-watches"], 2, "give lines=N, or POST it"),
         (&["--fault", "nope"], 2, "; see listwatch apiserver --fault help"),
         (&["--nope"], 2, "; see listwatch apiserver --help"),
-        (&["--fault", "slow,time=soon"], 2, "time=soon: "),
+        (
+            &["--fault", "slow,time=soon"],
+            2,
+            "time=soon: is no time: write a number and a unit, such as 500ms or 2s",
+        ),
     ];
     for (args, code, wanted) in cases {
         let output = listwatch().arg("apiserver").args(*args).output().unwrap();

@@ -100,6 +100,8 @@ async fn ask(client: &Client, namespace: &str, row: &Row<'_>) -> (String, String
         "yaml" => "application/yaml",
         "merge" => "application/merge-patch+json",
         "json-patch" => "application/json-patch+json",
+        "strategic" => "application/strategic-merge-patch+json",
+        "apply" => "application/apply-patch+yaml",
         "text" => "text/plain",
         other => panic!("{other}"),
     };

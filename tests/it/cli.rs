@@ -1,16 +1,18 @@
 //! What the binary does with what is typed and configured wrong, and with signals.
 
 use std::{
-    fs,
+    fs::{self, File},
     path::Path,
     process::{Command, Output},
     time::Duration,
 };
 
-use listwatch::apiserver::Fault;
+use listwatch::{apiserver::Fault, operators::mywebserver::MyWebserver, resource::Key};
 use serde_json::json;
 
 use crate::{
+    apiserver::{Running, client},
+    hands::eventually,
     operator::listwatch,
     world::{Kind, Server, on},
 };
@@ -31,8 +33,22 @@ fn a_wrong_flag_exits_with_2_and_one_line_with_the_remedy() {
         ("run --max-concurrent-reconciles 0", "--max-concurrent-reconciles", "a number from 1 to 1024"),
         ("run --health-probe-bind-address nope", "--health-probe-bind-address", "such as :8081"),
         ("run --request-timeout 0s", "--request-timeout", "such as 30s"),
-        ("run --request-timeout soon", "--request-timeout", "such as 30s"),
+        ("run --request-timeout 1h", "--request-timeout", "must be 5m at most"),
+        ("run --request-timeout soon", "'soon' for '--request-timeout <TIME>': is no time", "such as 30s"),
+        ("run --request-timeout 30", "'30' for '--request-timeout <TIME>': is no time", "such as 30s"),
         ("run --log-level loud", "--log-level", "error, warn, info, debug, trace"),
+        ("run --streaming-lists=yes", "--streaming-lists", "[possible values: true, false]"),
+        ("apiserver --port abc", "--port", "is not a number from 0 to 65535"),
+        ("apiserver --port 70000", "--port", "is not a number from 0 to 65535"),
+        ("demo --port=-1", "--port", "is not a number from 0 to 65535"),
+        // An empty value at the end. The first two meant all namespaces and nobody else.
+        ("run -n ", "--namespace", "is not the name of a namespace; for all of them, give none"),
+        ("run --as ", "--as", "is empty: give a name, or leave the flag out"),
+        ("run --namespace a,", "--namespace", "is not the name of a namespace"),
+        ("run --context ", "--context", "is empty: give a name"),
+        ("run --log-level info,listwatch", "--log-level", "MODULE=LEVEL"),
+        ("run --log-level ", "--log-level", "error, warn, info, debug, trace"),
+        ("apiserver --port ", "--port", "is not a number from 0 to 65535"),
         ("run --log-format xml", "--log-format", "text, json"),
         ("run --kubeconfig a --service-account-dir b", "--kubeconfig", "--service-account-dir"),
     ] {
@@ -60,12 +76,20 @@ fn a_wrong_configuration_exits_with_2_and_one_line() {
     let address = [("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", "1")];
     let no_variables: &[(&str, &str)] = &[];
     for (args, variables, cause) in [
-        (vec!["-n", "Bad_Name"], no_variables, "\"Bad_Name\" is not the name of a namespace"),
+        (vec!["-n", "Bad_Name"], no_variables, "--namespace: \"Bad_Name\" is not the name of a namespace"),
+        (
+            vec![],
+            &[("WATCH_NAMESPACE", "a,Bad_Name")],
+            "WATCH_NAMESPACE: \"Bad_Name\" is not the name of a namespace",
+        ),
         (vec![], no_variables, "this is no pod: name one of them"),
         (vec!["--kubeconfig", &missing], no_variables, "No such file"),
         (vec!["--kubeconfig", &no_yaml], no_variables, "not YAML"),
         (vec!["--kubeconfig", &empty, "--context", "gone"], no_variables, "no context is called \"gone\""),
         (vec![], &[("KUBECONFIG", &*missing)], "does not exist"),
+        (vec![], &[("KUBECONFIG", "/nowhere:/at/all")], "names /nowhere and /at/all, which do not exist"),
+        (vec![], &[("LISTWATCH_NAMESPACE", "No")], "; for all of them, give none (LISTWATCH_NAMESPACE)\n"),
+        (vec!["-nNo"], &[("LISTWATCH_NAMESPACE", "a")], "; for all of them, give none\n"),
         (vec!["--service-account-dir", &account], no_variables, "KUBERNETES_SERVICE_HOST"),
         (vec!["--service-account-dir", &account], &address, "ca.crt"),
         (vec!["--service-account-dir", &account, "--context", "x"], &address, "give --kubeconfig"),
@@ -99,6 +123,7 @@ async fn a_port_that_is_taken_is_said_and_exits_with_1() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("--health-probe-bind-address") && said.contains(&address), "{said}");
+        assert!(said.contains("; another port, or 0 for nowhere?"), "{said}");
     })
     .await;
 }
@@ -195,11 +220,50 @@ fn the_demo_shows_a_web_become_ready_be_mended_and_go() {
     }
 }
 
+/// It went on from the end of the tour: after some minutes a number that meant nothing, and no longer fitted its column.
+#[tokio::test]
+async fn after_the_tour_the_clock_of_the_demo_starts_anew_with_whatever_happens_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("story");
+    let child = listwatch().arg("demo").stdout(File::create(&path).unwrap()).spawn().unwrap();
+    let _demo = Running { child, said: String::new() };
+    let told = async |what: &str| {
+        eventually(what, async || {
+            let story = fs::read_to_string(&path).unwrap();
+            // An empty line ends what belongs together.
+            (story.contains(what) && story.ends_with("\n\n")).then_some(story)
+        })
+        .await
+    };
+    let story = told("Ctrl-C ends it").await;
+    let (_, kubeconfig) = story.split_once("export KUBECONFIG='").unwrap();
+    let user = client(Path::new(kubeconfig.split('\'').next().unwrap()));
+    let mut after = String::new();
+    for replicas in [5, 6] {
+        user.set_scale::<MyWebserver>(&Key::namespaced("default", "hello"), replicas).await.unwrap();
+        let ready = format!(r#""replicas":{replicas} … "type":"Ready","status":"True""#);
+        after = told(&ready).await.split_off(story.len());
+    }
+    let clock = |line: &str| line.split(" ms").next().unwrap().trim().parse::<u64>().unwrap();
+    let [first, second] = [0, 1].map(|index| after.split("\n\n").nth(index).unwrap());
+    // A Pod takes its time to become ready, so that the clock has come somewhere.
+    assert!(clock(second.lines().next().unwrap()) < clock(first.lines().last().unwrap()), "{after}");
+}
+
 #[test]
 fn whoever_closes_our_output_ends_us_quietly() {
     let mut child = listwatch().arg("crd").stdout(std::process::Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// Printing the error panicked, which made it exit with 101.
+#[test]
+fn where_nothing_can_be_said_the_exit_code_still_says_it() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = listwatch().args(["run", "--nope"]).stderr(writer).status().unwrap();
+    assert_eq!(status.code(), Some(2));
 }
 
 #[test]
@@ -210,6 +274,17 @@ fn an_empty_variable_is_an_unset_one() {
         command.env(format!("LISTWATCH_{name}"), "");
     }
     assert!(refused(command).contains("/nonexistent"));
+}
+
+/// As flags of Go programs are: `=false` undoes what the environment says.
+#[test]
+fn a_switch_may_have_a_value() {
+    for args in ["--streaming-lists=true", "--streaming-lists=false", "--streaming-lists mywebserver"] {
+        let mut command = listwatch();
+        command.args(["run", "--kubeconfig", "/nonexistent"]).args(args.split(' '));
+        let said = refused(command);
+        assert!(said.contains("read kubeconfig /nonexistent"), "{args}: {said}");
+    }
 }
 
 #[test]

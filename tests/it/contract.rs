@@ -79,10 +79,15 @@ stories! {
     forms
     kinds
     namespaces
+    nodes
     paging
     patching
+    pods
     reading
+    scaling
+    schemas
     services
+    undecodable
     updating
     watching
     workloads

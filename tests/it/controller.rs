@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use listwatch::{
-    apiserver::{ApiServer, Options},
+    apiserver::{ApiServer, Fault, Options, Planned, RequestRecord},
     client::{Client, Config, Error},
     cluster::Cluster,
     controller::{Controller, Next, Operator},
@@ -88,6 +88,32 @@ async fn an_object_over_which_the_operator_panics_hangs_or_fails_holds_up_no_oth
     let asked = tokio::time::Instant::now();
     running.await.unwrap();
     assert!(asked.elapsed() <= Duration::from_secs(26), "{:?}", asked.elapsed());
+}
+
+/// Both wait when it is asked: the watch before it lists again, and the object before it is tried again.
+#[tokio::test(start_paused = true)]
+async fn who_waits_out_a_backoff_stops_at_once() {
+    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
+    let client =
+        Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap()).unwrap();
+    let service = json!({"metadata": {"name": "fails"}, "spec": {"ports": [{"port": 1}]}});
+    Hands::new(client.clone()).create("services", &service).await;
+    let cluster = Cluster::new(client, Lists::Paged);
+    let services = cluster.watch::<Service>([Scope::default()]);
+    let (calls, mut seen) = watch::channel(HashMap::new());
+    let controller = Controller::new(&cluster, &services, Clumsy { calls });
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(controller.run(async { drop(stopped.await) }));
+    seen.wait_for(|calls| calls.get("fails").is_some_and(|count| *count > 8)).await.unwrap();
+    server.fault("internal-error,path=/services".parse::<Planned>().unwrap());
+    server.fault(Fault::Restart);
+    let refused = |records: Vec<RequestRecord>| records.iter().filter(|record| record.status == 500).count();
+    eventually("six refusals", async || (refused(server.requests()) >= 6).then_some(())).await;
+
+    stop.send(()).unwrap();
+    let asked = tokio::time::Instant::now();
+    running.await.unwrap();
+    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
 }
 
 /// A server ends a watch that is not read. Here it would have to keep 20 MB for whoever waits for the one worker.

@@ -23,7 +23,7 @@ const ROOTS: [(&str, &[&str]); 5] = [
             "meta.v1.DeleteOptions",
         ],
     ),
-    ("apis/apps/v1", &["apps.v1.Deployment", "apps.v1.ReplicaSet"]),
+    ("apis/apps/v1", &["apps.v1.Deployment", "apps.v1.ReplicaSet", "autoscaling.v1.Scale"]),
     ("apis/coordination.k8s.io/v1", &["coordination.v1.Lease"]),
     ("apis/events.k8s.io/v1", &["events.v1.Event"]),
     ("apis/apiextensions.k8s.io/v1", &["apiextensions.v1.CustomResourceDefinition"]),
@@ -43,9 +43,14 @@ impl Schemas<'_> {
         if !self.taken.contains_key(&name) {
             self.taken.insert(name.clone(), Value::Null);
             let schema = match last {
-                // A schema of schemas, which has no end, and what managedFields hold.
-                "JSONSchemaProps" | "FieldsV1" => {
-                    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+                // What managedFields hold.
+                "FieldsV1" => json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+                // Anything.
+                "JSON" => json!({"x-kubernetes-preserve-unknown-fields": true}),
+                // A schema, or something else that Go's code knows and OpenAPI does not.
+                last if last.starts_with("JSONSchemaPropsOr") => {
+                    self.take(full_name.split_once("Or").unwrap().0);
+                    json!({"$ref": "#/components/schemas/JSONSchemaProps"})
                 }
                 _ => self.plain(&self.document[full_name].clone()),
             };

@@ -66,8 +66,7 @@ pub(super) fn collect(storage: &mut Storage, place: &Place) {
             }
         });
     }
-    let propagation = if foreground { Propagation::Foreground } else { Propagation::Background };
-    // Who is to be orphaned or deleted in the foreground says so by a finalizer that a second delete must not take away.
+    let propagation = foreground.then_some(Propagation::Foreground);
     let uid = Some(uid(&object).to_owned());
     delete(storage, place, &Deletion { propagation, uid, ..Deletion::default() });
 }

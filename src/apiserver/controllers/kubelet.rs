@@ -53,6 +53,8 @@ pub(super) fn register(storage: &mut Storage) {
         set_condition(node, "Ready", "True", "KubeletReady", "kubelet is posting ready status", &now);
         node["status"]["conditions"][0]["lastHeartbeatTime"] = now.as_str().into();
     });
+    // A node lifecycle controller takes away what admission has put on.
+    change(storage, &node(), Part::Main, |node| node["spec"] = json!({}));
     let renewed = storage.clock.micro_time();
     let lease = json!({"metadata": {"name": NODE},
         "spec": {"holderIdentity": NODE, "leaseDurationSeconds": 40, "renewTime": renewed}});

@@ -54,8 +54,8 @@ fn controlled(storage: &Storage, owner: &Value, collection: &str) -> Vec<(Place,
 }
 
 /// Takes over what the selector matches and nobody controls: what `--cascade=orphan` left behind has the names that we
-/// would give.
-fn adopt(storage: &mut Storage, owner: &Value, collection: &str) {
+/// would give. And lets go of what it does not match any more: so people take a Pod aside to look at it.
+fn claim(storage: &mut Storage, owner: &Value, collection: &str) {
     let selector = Labels::from_object(&owner["spec"]["selector"]);
     let Some(all) = storage.collection(collection) else { return };
     let is_orphan = |object: &Value| {
@@ -67,11 +67,19 @@ fn adopt(storage: &mut Storage, owner: &Value, collection: &str) {
     let orphans = all.objects.iter().filter(|(_, object)| is_orphan(object));
     let orphans: Vec<Place> =
         orphans.map(|(key, _)| Place { collection: collection.to_owned(), key: key.clone() }).collect();
+    let mut strangers = controlled(storage, owner, collection);
+    strangers.retain(|(_, object)| !selector.matches(&object["metadata"]["labels"]));
     for orphan in orphans {
         change(storage, &orphan, Part::Main, |object| {
             let mut references: Vec<Value> = owners(object).cloned().collect();
             references.extend(owner_reference(owner).as_array().into_iter().flatten().cloned());
             object["metadata"]["ownerReferences"] = references.into();
+        });
+    }
+    for (stranger, _) in strangers {
+        change(storage, &stranger, Part::Main, |object| {
+            let kept: Vec<Value> = owners(object).filter(|one| one["uid"] != uid(owner)).cloned().collect();
+            object["metadata"]["ownerReferences"] = kept.into();
         });
     }
 }
@@ -91,27 +99,63 @@ pub(super) fn deployment(
     if is_terminating(deployment) {
         return;
     }
-    adopt(storage, deployment, "replicasets.apps");
-    let sets = controlled(storage, deployment, "replicasets.apps");
-    let new = sets.iter().find(|(_, set)| same_template(deployment, set)).cloned();
-    let Some((new_place, new_set)) = new else {
-        if deployment["spec"]["paused"] != true {
-            make_set(storage, place, deployment, &sets);
-        }
-        return;
-    };
-    let old: Vec<(Place, Arc<Value>)> =
-        sets.iter().filter(|(place, _)| *place != new_place).cloned().collect();
-    take_revision(storage, place, &new_place, &new_set, &old);
-    if deployment["spec"]["paused"] != true {
-        match deployment["spec"]["strategy"]["type"].as_str() {
-            Some("Recreate") => recreate(storage, deployment, (&new_place, &new_set), &old),
-            Some(_) | None => roll(storage, deployment, (&new_place, &new_set), &old),
-        }
-        clean_up(storage, deployment, &old);
+    claim(storage, deployment, "replicasets.apps");
+    tell_paused(storage, place, deployment);
+    let mut old = controlled(storage, deployment, "replicasets.apps");
+    let new = old.iter().position(|(_, set)| same_template(deployment, set)).map(|at| old.remove(at));
+    if let Some((new_place, new_set)) = &new {
+        take_revision(storage, place, new_place, new_set, &old);
     }
-    let sets = controlled(storage, deployment, "replicasets.apps");
-    write_status(controllers, storage, place, deployment, &sets, &new_place);
+    match &new {
+        _ if is_paused(deployment) => scale_the_only_one(storage, deployment, new.as_ref(), &old),
+        None => return make_set(storage, place, deployment, &old),
+        Some(new) => {
+            match deployment["spec"]["strategy"]["type"].as_str() {
+                Some("Recreate") => recreate(storage, deployment, new, &old),
+                Some(_) | None => roll(storage, deployment, new, &old),
+            }
+            clean_up(storage, deployment, &old);
+        }
+    }
+    write_status(controllers, storage, place, deployment, new.map(|(place, _)| place));
+}
+
+fn is_paused(deployment: &Value) -> bool {
+    deployment["spec"]["paused"] == true
+}
+
+/// While it is paused, and when it is not any more, a Deployment says so where it tells its progress.
+fn tell_paused(storage: &mut Storage, place: &Place, deployment: &Value) {
+    let progress = condition(deployment, "Progressing");
+    let reason = progress.and_then(|progress| progress["reason"].as_str()).unwrap_or_default();
+    let (reason, message) = match (is_paused(deployment), reason) {
+        (true, "ProgressDeadlineExceeded" | "DeploymentPaused") => return,
+        (true, _) => ("DeploymentPaused", "Deployment is paused"),
+        (false, "DeploymentPaused") => ("DeploymentResumed", "Deployment is resumed"),
+        (false, _) => return,
+    };
+    let now = storage.clock.time();
+    change(storage, place, Part::Status, |deployment| {
+        set_condition(deployment, "Progressing", "Unknown", reason, message, &now);
+    });
+}
+
+/// A Deployment that is paused can be scaled as long as only one ReplicaSet has Pods.
+fn scale_the_only_one(
+    storage: &mut Storage,
+    deployment: &Value,
+    new: Option<&(Place, Arc<Value>)>,
+    old: &[(Place, Arc<Value>)],
+) {
+    let active: Vec<_> = old.iter().chain(new).filter(|(_, set)| count(set, "/spec/replicas") > 0).collect();
+    let only = match active[..] {
+        [] => new.or_else(|| old.iter().max_by_key(|(_, set)| revision(set))),
+        [one] => Some(one),
+        [..] => None,
+    };
+    if let Some((place, set)) = only {
+        scale(storage, deployment, place, set, count(deployment, "/spec/replicas"));
+    }
 }
 
 /// The template of a ReplicaSet is that of its Deployment with the hash added.
@@ -251,20 +295,25 @@ fn tell_scaled(storage: &mut Storage, deployment: &Value, set: &str, from: i64, 
 }
 
 /// All old Pods go before the first new one comes.
-fn recreate(storage: &mut Storage, deployment: &Value, new: (&Place, &Value), old: &[(Place, Arc<Value>)]) {
+fn recreate(
+    storage: &mut Storage,
+    deployment: &Value,
+    new: &(Place, Arc<Value>),
+    old: &[(Place, Arc<Value>)],
+) {
     for (place, set) in old {
         scale(storage, deployment, place, set, 0);
     }
     let pods_left = old.iter().any(|(_, set)| !controlled(storage, set, "pods").is_empty());
     if !pods_left {
-        scale(storage, deployment, new.0, new.1, count(deployment, "/spec/replicas"));
+        scale(storage, deployment, &new.0, &new.1, count(deployment, "/spec/replicas"));
     }
 }
 
 /// New Pods come as far as the surge allows, old ones go as far as enough are available.
-fn roll(storage: &mut Storage, deployment: &Value, new: (&Place, &Value), old: &[(Place, Arc<Value>)]) {
+fn roll(storage: &mut Storage, deployment: &Value, new: &(Place, Arc<Value>), old: &[(Place, Arc<Value>)]) {
     let wanted = count(deployment, "/spec/replicas");
-    let (has, available) = (count(new.1, "/spec/replicas"), count(new.1, "/status/availableReplicas"));
+    let (has, available) = (count(&new.1, "/spec/replicas"), count(&new.1, "/status/availableReplicas"));
     let old_total: i64 = old.iter().map(|(_, set)| count(set, "/spec/replicas")).sum();
     let next = if has > wanted {
         wanted
@@ -273,7 +322,7 @@ fn roll(storage: &mut Storage, deployment: &Value, new: (&Place, &Value), old: &
         has + room.min(wanted - has)
     };
     if next != has {
-        scale(storage, deployment, new.0, new.1, next);
+        scale(storage, deployment, &new.0, &new.1, next);
         return;
     }
     if old_total == 0 {
@@ -326,6 +375,8 @@ fn clean_up(storage: &mut Storage, deployment: &Value, old: &[(Place, Arc<Value>
 /// The Pods of a Deployment, over all its ReplicaSets.
 struct Totals {
     wanted: i64,
+    /// What the ReplicaSets are to have.
+    sets: i64,
     replicas: i64,
     updated: i64,
     ready: i64,
@@ -334,12 +385,13 @@ struct Totals {
 }
 
 impl Totals {
-    fn of(deployment: &Value, sets: &[(Place, Arc<Value>)], new_set: &Value) -> Totals {
+    fn of(deployment: &Value, sets: &[(Place, Arc<Value>)], new_set: Option<&Value>) -> Totals {
         let sum = |pointer: &str| sets.iter().map(|(_, set)| count(set, pointer)).sum();
         Totals {
             wanted: count(deployment, "/spec/replicas"),
+            sets: sum("/spec/replicas"),
             replicas: sum("/status/replicas"),
-            updated: count(new_set, "/status/replicas"),
+            updated: new_set.map_or(0, |set| count(set, "/status/replicas")),
             ready: sum("/status/readyReplicas"),
             available: sum("/status/availableReplicas"),
             terminating: sum("/status/terminatingReplicas"),
@@ -352,7 +404,7 @@ impl Totals {
             ("updatedReplicas", self.updated),
             ("readyReplicas", self.ready),
             ("availableReplicas", self.available),
-            ("unavailableReplicas", (self.replicas.max(self.wanted) - self.available).max(0)),
+            ("unavailableReplicas", (self.sets - self.available).max(0)),
         ] {
             set_count(status, field, number);
         }
@@ -377,11 +429,11 @@ fn write_status(
     storage: &mut Storage,
     place: &Place,
     deployment: &Value,
-    sets: &[(Place, Arc<Value>)],
-    new_place: &Place,
+    new_place: Option<Place>,
 ) {
-    let Some((_, new_set)) = sets.iter().find(|(place, _)| place == new_place) else { return };
-    let totals = Totals::of(deployment, sets, new_set);
+    let sets = controlled(storage, deployment, "replicasets.apps");
+    let new_set = sets.iter().find(|(place, _)| Some(place) == new_place.as_ref()).map(|(_, set)| &**set);
+    let totals = Totals::of(deployment, &sets, new_set);
     let deadline_secs = u64::try_from(count(deployment, "/spec/progressDeadlineSeconds")).unwrap_or(600);
     let deadline = Duration::from_secs(deadline_secs);
     let clock = storage.clock;
@@ -397,7 +449,9 @@ fn write_status(
             }
         };
         set_condition(deployment, "Available", is, reason, message, &clock.time());
-        course = tell_progress(deployment, &before, &totals, name(new_set), deadline, &clock);
+        if let (Some(new_set), false) = (new_set, is_paused(deployment)) {
+            course = tell_progress(deployment, &before, &totals, name(new_set), deadline, &clock);
+        }
     });
     match course {
         Course::Settled => {}
@@ -482,10 +536,10 @@ fn set_condition(deployment: &mut Value, kind: &str, status: &str, reason: &str,
 /// As many Pods as asked for, and a status that counts them.
 pub(super) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, place: &Place, set: &Value) {
     if !is_terminating(set) {
-        adopt(storage, set, "pods");
+        claim(storage, set, "pods");
     }
-    let pods = controlled(storage, set, "pods");
-    let (going, living): (Vec<_>, Vec<_>) = pods.into_iter().partition(|(_, pod)| is_terminating(pod));
+    let mut living = controlled(storage, set, "pods");
+    living.retain(|(_, pod)| !is_terminating(pod));
     if !is_terminating(set) {
         let wanted = usize::try_from(count(set, "/spec/replicas")).unwrap_or(0);
         let room = PODS_MAX.saturating_sub(storage.collection("pods").map_or(0, |pods| pods.objects.len()));
@@ -508,11 +562,9 @@ pub(super) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, 
             tell(storage, set, "replicaset-controller", "SuccessfulDelete", &message);
         }
     }
-    let living: Vec<Arc<Value>> = controlled(storage, set, "pods")
-        .into_iter()
-        .map(|(_, pod)| pod)
-        .filter(|pod| !is_terminating(pod))
-        .collect();
+    // Counted when this is done: what goes here is heard of again when it is gone.
+    let pods = controlled(storage, set, "pods").into_iter().map(|(_, pod)| pod);
+    let (going, living): (Vec<_>, Vec<_>) = pods.partition(|pod| is_terminating(pod));
     let min_ready = Duration::from_secs(u64::try_from(count(set, "/spec/minReadySeconds")).unwrap_or(0));
     let clock = storage.clock;
     let ready: Vec<&Arc<Value>> = living.iter().filter(|pod| is_ready(pod)).collect();

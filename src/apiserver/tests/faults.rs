@@ -308,6 +308,7 @@ async fn an_administrator_plans_lists_and_ends_faults_by_a_path() {
         let answer = world.request(Method::POST, path).body(body).send().await.expect("an answer");
         (answer.status().as_u16(), answer.text().await.expect("a body"))
     };
+    assert_eq!(post("help\n").await, (200, fault_names()));
     let body = "cut-watches\n\nslow,time=5s,path=/pods,times=3\n";
     assert_eq!(post(body).await, (201, "1 done, 1 planned\n".to_owned()), "no fault meets this path");
     let list = "internal-error,path=/listwatch\nslow,time=5s,path=/pods,times=3  (3 left)\n";
@@ -316,7 +317,7 @@ async fn an_administrator_plans_lists_and_ends_faults_by_a_path() {
     assert_eq!(world.get(path).await, (200, json!("none planned\n")));
     assert_eq!(post("# both\n backup ; expire-history").await, (201, "2 done\n".to_owned()));
     for (body, error) in [
-        ("", "the body names no fault"),
+        ("", "the body names no fault; POST help for what there is"),
         ("restart\nnope", "line 2: \\\"nope\\\" is no fault; there are end-watches,"),
     ] {
         let (status, said) = post(body).await;
@@ -337,22 +338,27 @@ async fn an_administrator_plans_lists_and_ends_faults_by_a_path() {
 fn a_fault_that_cannot_be_is_refused_with_what_can() {
     for (text, error) in [
         ("", "\"\" is no fault; there are end-watches"),
-        ("cut-watch", "\"cut-watch\" is no fault; there are end-watches"),
+        ("nope", "\"nope\" is no fault; there are end-watches, cut-watches"),
+        ("cut-watch", "\"cut-watch\" is no fault; a similar one is cut-watches"),
         ("cut-watches,pods", "\"pods\" should be KEY=VALUE"),
         ("cut-watches,method=GET", "cut-watches takes no \"method\", but path, times, lines"),
         ("stall-watches,lines=1", "stall-watches takes no \"lines\", but path, times"),
         ("restart,times=2", "restart takes no \"times\": it takes nothing"),
-        ("too-many-requests,retry-after=soon", "retry-after=soon: must be a whole number"),
+        ("too-many-requests,retry-after=soon", "retry-after=soon: must be a number from 0 to 1000000000"),
         (
             "too-many-requests,body=x",
             "too-many-requests takes no \"body\", but retry-after, path, times, method",
         ),
-        ("expired,times=0", "times=0: must be 1 or more"),
-        ("chunks,bytes=0", "bytes=0: must be 1 or more"),
+        ("expired,times=0", "times=0: must be a number from 1 to 1000000000"),
+        ("chunks,bytes=0", "bytes=0: must be a number from 1 to 1000000"),
         ("cut-watches, path=", "path= says nothing: give a value, or leave it out"),
-        ("slow,time=2", "time=2: "),
+        ("slow,time=2", "time=2: is no time: write a number and a unit, such as 500ms or 2s"),
+        ("slow,time=1s,time=2s", "time is given twice"),
+        ("quota,method=FETCH", "method=FETCH: quota meets POST"),
+        ("deny,method=get", "method=GET: deny meets POST, PUT, PATCH, DELETE"),
+        ("slow,method=FETCH", "method=FETCH: slow meets GET, HEAD, POST, PUT, PATCH, DELETE"),
         ("html,status=99", "status=99: must be a number from 200 to 599"),
-        ("html,status=99999", "status=99999: must be a whole number"),
+        ("html,status=99999", "status=99999: must be a number from 200 to 599"),
     ] {
         let said = text.parse::<Planned>().expect_err(text);
         assert!(said.starts_with(error), "{text}: {said}");

@@ -125,10 +125,16 @@ fn sort_unknown_fields(message: &mut String) {
     *message = format!("{before}{BEFORE}{}", fields.join(", "));
 }
 
-/// Go looks at the fields of a schema in any order, and at some of them twice.
+/// Whose fields Go looks at one by one. Those of a schema, of a CRD or of its objects, it looks at in any order, and at some
+/// of them twice.
+const IN_ORDER: [&str; 4] = ["", "apps", "coordination.k8s.io", "events.k8s.io"];
+
 fn sort_causes(status: &mut Map<String, Value>) {
-    let causes = status.get_mut("details").and_then(|details| details.get_mut("causes"));
-    let Some(causes) = causes.and_then(Value::as_array_mut) else { return };
+    let Some(details) = status.get_mut("details") else { return };
+    if IN_ORDER.contains(&details["group"].as_str().unwrap_or_default()) {
+        return;
+    }
+    let Some(causes) = details.get_mut("causes").and_then(Value::as_array_mut) else { return };
     causes.sort_by_key(Value::to_string);
     causes.dedup();
     if let Some(Value::String(message)) = status.get_mut("message")
@@ -232,6 +238,7 @@ static UID: LazyLock<Regex> = LazyLock::new(|| {
 static IP: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^10\.\d+\.\d+\.\d+$").unwrap());
 static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\d+(s|m|h|d)(\d+s)?$").unwrap());
 /// A whole object in a message, which nobody can compare.
-static OBJECT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r#"\{.*managedFields.*\}"#).unwrap());
+static OBJECT: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r#"\{.*managedFields.*\}|\{\\"apiVersion.*\}"#).unwrap());
 /// No zero, which is none of the store's.
 static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b[1-9]\d*\b").unwrap());

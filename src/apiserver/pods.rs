@@ -1,0 +1,397 @@
+//! What is wrong with a Pod, or with a template for Pods: of that what its author is likely to get wrong.
+//!
+//! ```text
+//! Pod "web" is invalid: spec.containers[0].volumeMounts[0].name: Not found: "data"
+//! ```
+//!
+//! Of affinities, security contexts, topology and the rarer volumes the types are checked and nothing else.
+
+use serde_json::Value;
+
+use super::{
+    metadata::{
+        causes, label_errors, label_value_errors, labels_errors, qualified_name_errors, subdomain_errors,
+    },
+    refusal::Cause,
+    types,
+    validate::{NOT_NEGATIVE, PORT_RANGE, each, is_port, not_negative, not_one_of, port_name_errors, text},
+};
+
+const POD_FIXED: &str = "pod updates may not change fields other than \
+    `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only \
+    additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously \
+    negative)";
+
+pub(super) fn pod(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let mut all = Vec::new();
+    pod_spec(&mut all, &object["spec"], "spec");
+    if let Some(before) = before
+        && fixed_part(object) != fixed_part(before)
+    {
+        all.push(Cause::forbidden("spec", POD_FIXED));
+    }
+    all
+}
+
+/// What never changes of the spec of a Pod, once it has a node.
+fn fixed_part(pod: &Value) -> Value {
+    let mut spec = pod["spec"].clone();
+    let Some(fields) = spec.as_object_mut() else { return spec };
+    fields.retain(|field, _| !matches!(field.as_str(), "nodeName" | "activeDeadlineSeconds" | "tolerations"));
+    for list in ["containers", "initContainers"] {
+        for container in fields.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            container["image"] = Value::Null;
+        }
+    }
+    spec
+}
+
+/// What is wrong with the spec of a Pod, or of a template for Pods.
+pub(super) fn pod_spec(all: &mut Vec<Cause>, spec: &Value, at: &str) {
+    names(all, &spec["volumes"], &format!("{at}.volumes"));
+    if each(&spec["containers"]).next().is_none() {
+        all.push(Cause::required(format!("{at}.containers"), ""));
+    }
+    for list in ["containers", "initContainers"] {
+        let at = format!("{at}.{list}");
+        for (index, one) in each(&spec[list]).enumerate() {
+            container(all, one, spec, &format!("{at}[{index}]"));
+            let mut earlier = each(&spec[list]).take(index);
+            let other = each(&spec["containers"])
+                .find(|other| list == "initContainers" && other["name"] == one["name"]);
+            if other.is_some() || earlier.any(|other| !one["name"].is_null() && other["name"] == one["name"])
+            {
+                all.push(Cause::duplicate(format!("{at}[{index}].name"), &one["name"]));
+            }
+        }
+    }
+    for (field, supported) in [
+        ("restartPolicy", ["Always", "OnFailure", "Never"].as_slice()),
+        ("dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]),
+    ] {
+        // What has no containers has no defaults either.
+        if !spec[field].is_null() {
+            not_one_of(all, format!("{at}.{field}"), &spec[field], supported);
+        }
+    }
+    if spec["dnsPolicy"] == "None" && spec["dnsConfig"].is_null() {
+        let text = "must provide `dnsConfig` when `dnsPolicy` is None";
+        all.push(Cause::required(format!("{at}.dnsConfig"), text));
+    }
+    let deadline = &spec["activeDeadlineSeconds"];
+    if deadline.as_i64().is_some_and(|secs| !(1..=i64::from(i32::MAX)).contains(&secs)) {
+        let text = "must be between 1 and 2147483647, inclusive";
+        all.push(Cause::invalid(format!("{at}.activeDeadlineSeconds"), deadline, text));
+    }
+    for (field, errors) in [
+        ("serviceAccountName", subdomain_errors as fn(&str) -> Vec<String>),
+        ("hostname", label_errors),
+        ("subdomain", label_errors),
+    ] {
+        let name = text(&spec[field]);
+        if !name.is_empty() {
+            all.extend(causes(&format!("{at}.{field}"), name, errors(name)));
+        }
+    }
+    all.extend(labels_errors(&format!("{at}.nodeSelector"), &spec["nodeSelector"]));
+    volumes(all, &spec["volumes"], &format!("{at}.volumes"));
+    tolerations(all, &spec["tolerations"], &format!("{at}.tolerations"));
+    let node = text(&spec["nodeName"]);
+    if !node.is_empty() {
+        all.extend(causes(&format!("{at}.nodeName"), node, subdomain_errors(node)));
+    }
+}
+
+/// The names of a list: each must be there, be one part of a DNS name, and be another than those before.
+fn names(all: &mut Vec<Cause>, list: &Value, at: &str) {
+    for (index, item) in each(list).enumerate() {
+        let field = format!("{at}[{index}].name");
+        match text(&item["name"]) {
+            "" => all.push(Cause::required(field, "")),
+            name => {
+                all.extend(causes(&field, name, label_errors(name)));
+                if each(list).take(index).any(|other| other["name"] == name) {
+                    all.push(Cause::duplicate(field, &item["name"]));
+                }
+            }
+        }
+    }
+}
+
+fn container(all: &mut Vec<Cause>, one: &Value, spec: &Value, at: &str) {
+    let name = text(&one["name"]);
+    match name {
+        "" => all.push(Cause::required(format!("{at}.name"), "")),
+        name => all.extend(causes(&format!("{at}.name"), name, label_errors(name))),
+    }
+    match text(&one["image"]) {
+        "" => all.push(Cause::required(format!("{at}.image"), "")),
+        image if image.trim() != image => {
+            let text = "must not have leading or trailing whitespace";
+            all.push(Cause::invalid(format!("{at}.image"), &image.into(), text));
+        }
+        _ => {}
+    }
+    container_ports(all, &one["ports"], &format!("{at}.ports"));
+    variables(all, one, at);
+    for (index, mount) in each(&one["volumeMounts"]).enumerate() {
+        let at = format!("{at}.volumeMounts[{index}]");
+        if text(&mount["name"]).is_empty() {
+            all.push(Cause::required(format!("{at}.name"), ""));
+        } else if !each(&spec["volumes"]).any(|volume| volume["name"] == mount["name"]) {
+            all.push(Cause::not_found(format!("{at}.name"), &mount["name"]));
+        }
+        let path = &mount["mountPath"];
+        if text(path).is_empty() {
+            all.push(Cause::required(format!("{at}.mountPath"), ""));
+        } else if each(&one["volumeMounts"]).take(index).any(|other| other["mountPath"] == *path) {
+            all.push(Cause::invalid(format!("{at}.mountPath"), path, "must be unique"));
+        }
+    }
+    let policies = ["Always", "IfNotPresent", "Never"];
+    not_one_of(all, format!("{at}.imagePullPolicy"), &one["imagePullPolicy"], &policies);
+    let policy = &one["terminationMessagePolicy"];
+    if !policy.is_null() {
+        let field = format!("{at}.terminationMessagePolicy");
+        not_one_of(all, field, policy, &["File", "FallbackToLogsOnError"]);
+    }
+    resources(all, &one["resources"], &format!("{at}.resources"));
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        self::probe(all, &one[probe], probe, &format!("{at}.{probe}"));
+    }
+    for hook in ["postStart", "preStop"] {
+        handler(all, &one["lifecycle"][hook], &format!("{at}.lifecycle.{hook}"));
+    }
+}
+
+/// Where the environment of a container comes from.
+fn variables(all: &mut Vec<Cause>, one: &Value, at: &str) {
+    for (index, variable) in each(&one["env"]).enumerate() {
+        let at = format!("{at}.env[{index}]");
+        match text(&variable["name"]) {
+            "" => all.push(Cause::required(format!("{at}.name"), "")),
+            name if name.contains('=') || !name.chars().all(|c| matches!(c, ' '..='~')) => {
+                let text = "a valid environment variable name must consist only of printable ASCII characters other \
+                    than '='";
+                all.push(Cause::invalid(format!("{at}.name"), &name.into(), text));
+            }
+            _ => {}
+        }
+        if !variable["valueFrom"].is_null() && !text(&variable["value"]).is_empty() {
+            let text = "may not be specified when `value` is not empty";
+            all.push(Cause::invalid(format!("{at}.valueFrom"), &"".into(), text));
+        }
+        variable_source(all, &variable["valueFrom"], &format!("{at}.valueFrom"));
+    }
+    for (index, from) in each(&one["envFrom"]).enumerate() {
+        let sources: Vec<&str> =
+            ["configMapRef", "secretRef"].into_iter().filter(|source| !from[source].is_null()).collect();
+        if sources.is_empty() {
+            let text = "must specify one of: `configMapRef` or `secretRef`";
+            all.push(Cause::invalid(format!("{at}.envFrom"), &"".into(), text));
+        }
+        for source in sources.into_iter().filter(|source| text(&from[source]["name"]).is_empty()) {
+            all.push(Cause::required(format!("{at}.envFrom[{index}].{source}.name"), ""));
+        }
+    }
+}
+
+/// What a variable can be taken from.
+fn variable_source(all: &mut Vec<Cause>, from: &Value, at: &str) {
+    let sources = ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef"];
+    if !from.is_null() && sources.iter().all(|source| from[source].is_null()) {
+        let [first @ .., last] = sources.map(|source| format!("`{source}`"));
+        let text = format!("must specify one of: {} or {last}", first.join(", "));
+        all.push(Cause::invalid(at, &"".into(), &text));
+    }
+    for source in ["configMapKeyRef", "secretKeyRef"] {
+        if !from[source].is_null() && text(&from[source]["key"]).is_empty() {
+            all.push(Cause::required(format!("{at}.{source}.key"), ""));
+        }
+    }
+    let path = text(&from["fieldRef"]["fieldPath"]);
+    let is_known = [
+        "metadata.name",
+        "metadata.namespace",
+        "metadata.uid",
+        "metadata.labels",
+        "metadata.annotations",
+        "spec.nodeName",
+        "spec.serviceAccountName",
+        "status.hostIP",
+        "status.podIP",
+    ]
+    .iter()
+    .any(|known| path.starts_with(known));
+    if !path.is_empty() && !is_known {
+        let text = format!("error converting fieldPath: field label not supported: {path}");
+        all.push(Cause::invalid(format!("{at}.fieldRef.fieldPath"), &path.into(), &text));
+    }
+}
+
+/// Resources that every node has. Others have a domain, and are not shared.
+const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+
+fn resources(all: &mut Vec<Cause>, resources: &Value, at: &str) {
+    for part in ["limits", "requests"] {
+        for (name, amount) in resources[part].as_object().into_iter().flatten() {
+            let field = format!("{at}.{part}[{name}]");
+            let is_known = RESOURCES.contains(&&**name) || name.starts_with("hugepages-");
+            if !is_known && !name.contains('/') {
+                for text in [
+                    "must be a standard resource type or fully qualified",
+                    "must be a standard resource for containers",
+                ] {
+                    all.push(Cause::invalid(&*field, &name.as_str().into(), text));
+                }
+            }
+            if types::quantity(amount).is_some_and(|amount| amount < 0.0) {
+                all.push(Cause::invalid(field, amount, NOT_NEGATIVE));
+            }
+        }
+    }
+    for (name, request) in resources["requests"].as_object().into_iter().flatten() {
+        let limit = &resources["limits"][name];
+        if limit.is_null() && name.contains('/') {
+            let text = "Limit must be set for non overcommitable resources";
+            all.push(Cause::required(format!("{at}.limits"), text));
+        }
+        let amounts = (types::quantity(request), types::quantity(limit));
+        if !limit.is_null() && matches!(amounts, (Some(request), Some(limit)) if request > limit) {
+            let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let text = format!("must be less than or equal to {name} limit of {}", shown(limit));
+            all.push(Cause::invalid(format!("{at}.requests"), &shown(request).into(), &text));
+        }
+    }
+}
+
+fn probe(all: &mut Vec<Cause>, probe: &Value, name: &str, at: &str) {
+    handler(all, probe, at);
+    let counts =
+        ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"];
+    not_negative(all, probe, at, &counts);
+    let successes = &probe["successThreshold"];
+    if name != "readinessProbe" && successes.as_i64().is_some_and(|successes| successes > 1) {
+        all.push(Cause::invalid(format!("{at}.successThreshold"), successes, "must be 1"));
+    }
+}
+
+/// What a probe or a hook does: one thing.
+fn handler(all: &mut Vec<Cause>, handler: &Value, at: &str) {
+    if handler.is_null() {
+        return;
+    }
+    let kinds = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
+    let mut found = kinds.iter().filter(|kind| !handler[kind].is_null());
+    if found.next().is_none() {
+        all.push(Cause::required(at, "must specify a handler type"));
+    }
+    for kind in found {
+        all.push(Cause::forbidden(format!("{at}.{kind}"), "may not specify more than 1 handler type"));
+    }
+    if !handler["exec"].is_null() && each(&handler["exec"]["command"]).next().is_none() {
+        all.push(Cause::required(format!("{at}.exec.command"), ""));
+    }
+    for kind in ["httpGet", "tcpSocket"] {
+        let (port, field) = (&handler[kind]["port"], format!("{at}.{kind}.port"));
+        match port {
+            _ if handler[kind].is_null() => {}
+            Value::String(name) => all.extend(causes(&field, name, port_name_errors(name))),
+            Value::Null => all.push(Cause::invalid(field, &0.into(), PORT_RANGE)),
+            port if !is_port(port) => all.push(Cause::invalid(field, port, PORT_RANGE)),
+            _ => {}
+        }
+    }
+}
+
+/// What a volume of some sort must say.
+const VOLUMES: [(&str, &str); 4] = [
+    ("hostPath", "path"),
+    ("secret", "secretName"),
+    ("persistentVolumeClaim", "claimName"),
+    ("configMap", "name"),
+];
+
+fn volumes(all: &mut Vec<Cause>, volumes: &Value, at: &str) {
+    for (index, volume) in each(volumes).enumerate() {
+        let at = format!("{at}[{index}]");
+        let sources = [
+            "hostPath",
+            "emptyDir",
+            "secret",
+            "persistentVolumeClaim",
+            "downwardAPI",
+            "configMap",
+            "projected",
+        ];
+        for source in sources.iter().filter(|source| !volume[source].is_null()).skip(1) {
+            let text = "may not specify more than 1 volume type";
+            all.push(Cause::forbidden(format!("{at}.{source}"), text));
+        }
+        for (source, field) in VOLUMES {
+            if !volume[source].is_null() && text(&volume[source][field]).is_empty() {
+                all.push(Cause::required(format!("{at}.{source}.{field}"), ""));
+            }
+        }
+    }
+}
+
+fn tolerations(all: &mut Vec<Cause>, tolerations: &Value, at: &str) {
+    for (index, toleration) in each(tolerations).enumerate() {
+        let at = format!("{at}[{index}]");
+        let (operator, key) = (text(&toleration["operator"]), text(&toleration["key"]));
+        let field = format!("{at}.operator");
+        if !key.is_empty() {
+            all.extend(causes(&format!("{at}.key"), key, qualified_name_errors(key)));
+        } else if operator != "Exists" {
+            let text =
+                "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+            all.push(Cause::invalid(&*field, &operator.into(), text));
+        }
+        if !toleration["tolerationSeconds"].is_null() && toleration["effect"] != "NoExecute" {
+            let text = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+            all.push(Cause::invalid(format!("{at}.effect"), &text_of(&toleration["effect"]), text));
+        }
+        let value = text(&toleration["value"]);
+        match operator {
+            "Equal" | "" => all.extend(causes(&field, value, label_value_errors(value))),
+            "Exists" if !value.is_empty() => {
+                let text = "value must be empty when `operator` is 'Exists'";
+                all.push(Cause::invalid(field, &value.into(), text));
+            }
+            _ => not_one_of(all, field, &operator.into(), &["Equal", "Exists"]),
+        }
+        let effect = &toleration["effect"];
+        if !text(effect).is_empty() {
+            not_one_of(all, format!("{at}.effect"), effect, &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
+        }
+    }
+}
+
+fn text_of(value: &Value) -> Value {
+    text(value).into()
+}
+
+fn container_ports(all: &mut Vec<Cause>, ports: &Value, at: &str) {
+    for (index, port) in each(ports).enumerate() {
+        let at = format!("{at}[{index}]");
+        let name = text(&port["name"]);
+        if !name.is_empty() {
+            all.extend(causes(&format!("{at}.name"), name, port_name_errors(name)));
+            if each(ports).take(index).any(|other| other["name"] == name) {
+                all.push(Cause::duplicate(format!("{at}.name"), &port["name"]));
+            }
+        }
+        let number = &port["containerPort"];
+        if number.is_null() || *number == 0 {
+            all.push(Cause::required(format!("{at}.containerPort"), ""));
+        } else if !is_port(number) {
+            all.push(Cause::invalid(format!("{at}.containerPort"), number, PORT_RANGE));
+        }
+        let host = &port["hostPort"];
+        if !host.is_null() && *host != 0 && !is_port(host) {
+            all.push(Cause::invalid(format!("{at}.hostPort"), host, PORT_RANGE));
+        }
+        not_one_of(all, format!("{at}.protocol"), &port["protocol"], &["SCTP", "TCP", "UDP"]);
+    }
+}

@@ -1,0 +1,191 @@
+//! What Deployments and ReplicaSets do by themselves.
+
+use serde_json::{Value, json};
+use tokio::time::{Duration, sleep};
+
+use super::{World, deployment};
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const WEB: &str = "/apis/apps/v1/namespaces/default/deployments/web";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+#[tokio::test]
+async fn a_deployment_rolls_out_gets_stuck_and_is_collected() {
+    let world = World::start().await;
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let item = format!("{path}/web");
+    world.post(path, deployment("nginx:1")).await;
+    let complete = |generation: u64| {
+        move |_: u16, object: &Value| {
+            let status = &object["status"];
+            status["observedGeneration"] == generation
+                && [&status["updatedReplicas"], &status["replicas"], &status["availableReplicas"]]
+                    .iter()
+                    .all(|&n| *n == 3)
+        }
+    };
+    world.until(&item, complete(1)).await;
+    world
+        .merge(
+            &item,
+            json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "nginx:2"}]}}}}),
+        )
+        .await;
+    world.until(&item, complete(2)).await;
+    // The old Pods are counted no longer as soon as they are told to go, and go a little later.
+    let only_new = |_: u16, pods: &Value| {
+        let pods = pods["items"].as_array().cloned().unwrap_or_default();
+        pods.len() == 3 && pods.iter().all(|pod| pod["spec"]["containers"][0]["image"] == "nginx:2")
+    };
+    world.until("/api/v1/namespaces/default/pods", only_new).await;
+    world
+        .merge(&item, json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "does-not-exist"}]}}}}))
+        .await;
+    let stuck = |_: u16, object: &Value| {
+        let status = &object["status"];
+        status["observedGeneration"] == 3
+            && status["updatedReplicas"] == 1
+            && status["availableReplicas"] == 3
+    };
+    world.until(&item, stuck).await;
+    world.delete(&format!("{item}?propagationPolicy=Foreground")).await;
+    world.until(&item, |status, _| status == 404).await;
+    let (_, pods) = world.get("/api/v1/namespaces/default/pods").await;
+    assert_eq!(pods["items"], json!([]));
+}
+
+/// The ReplicaSet that was left behind has the name that the next one would get, so the next Deployment never had one.
+#[tokio::test]
+async fn an_orphaned_replica_set_is_adopted_with_its_pods() {
+    let world = World::start().await;
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let item = format!("{path}/web");
+    let is_complete = |_: u16, object: &Value| object["status"]["availableReplicas"] == 3;
+    world.post(path, deployment("nginx")).await;
+    world.until(&item, is_complete).await;
+    let uids = |pods: Value| -> Vec<Value> {
+        let pods = pods["items"].as_array().cloned().unwrap_or_default();
+        pods.iter().map(|pod| pod["metadata"]["uid"].clone()).collect()
+    };
+    let before = uids(world.get("/api/v1/namespaces/default/pods").await.1);
+    world.delete(&format!("{item}?propagationPolicy=Orphan")).await;
+    world.until(&item, |status, _| status == 404).await;
+    world.post(path, deployment("nginx")).await;
+    world.until(&item, is_complete).await;
+    assert_eq!(uids(world.get("/api/v1/namespaces/default/pods").await.1), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stuck_rollout_exceeds_its_deadline() {
+    let world = World::start().await;
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    world.post(path, deployment("does-not-exist")).await;
+    sleep(Duration::from_secs(700)).await;
+    let (_, object) = world.get(&format!("{path}/web")).await;
+    let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let reasons: Vec<&Value> = conditions.iter().map(|condition| &condition["reason"]).collect();
+    assert_eq!(reasons, ["MinimumReplicasUnavailable", "ProgressDeadlineExceeded"]);
+    let (_, events) = world.get("/api/v1/namespaces/default/events?fieldSelector=reason%3DFailed").await;
+    let said = |event: &Value| format!("{} {}", event["type"], event["message"]);
+    let said: Vec<String> = events["items"].as_array().into_iter().flatten().map(said).collect();
+    let pull = r#""Warning" "Failed to pull image \"does-not-exist\""#;
+    assert!(said.iter().any(|line| line.starts_with(pull)), "{said:?}");
+}
+
+fn with(mut deployment: Value, pointer: &str, field: &str, value: Value) -> Value {
+    deployment.pointer_mut(pointer).expect("a place for it")[field] = value;
+    deployment
+}
+
+/// Whether all three Pods of `web` are there, of its latest generation.
+fn is_complete(_: u16, web: &Value) -> bool {
+    let status = &web["status"];
+    status["observedGeneration"] == web["metadata"]["generation"]
+        && ["updatedReplicas", "replicas", "availableReplicas"].iter().all(|count| status[count] == 3)
+}
+
+fn conditions(web: &Value) -> Vec<String> {
+    let all = web["status"]["conditions"].as_array().into_iter().flatten();
+    let said =
+        |condition: &Value| format!("{} {} {}", condition["type"], condition["status"], condition["reason"]);
+    all.map(|condition| said(condition).replace('"', "")).collect()
+}
+
+async fn images(world: &World) -> Vec<Value> {
+    let (_, pods) = world.get(PODS).await;
+    let pods = pods["items"].as_array().cloned().unwrap_or_default();
+    pods.iter().map(|pod| pod["spec"]["containers"][0]["image"].clone()).collect()
+}
+
+fn image(image: &str) -> Value {
+    json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": image}]}}}})
+}
+
+/// Nobody looked again when the last old Pod had gone.
+#[tokio::test]
+async fn a_deployment_that_recreates_has_no_new_pod_before_the_last_old_one_is_gone() {
+    let world = World::start().await;
+    world
+        .post(DEPLOYMENTS, with(deployment("nginx:1"), "/spec", "strategy", json!({"type": "Recreate"})))
+        .await;
+    world.until(WEB, is_complete).await;
+    let mut pods = world.watch(&format!("{PODS}?watch=1&resourceVersion=0")).await;
+    for _ in 0..3 {
+        assert!(pods.next().await.starts_with("ADDED"));
+    }
+    world.merge(WEB, image("nginx:2")).await;
+    world.until(WEB, is_complete).await;
+    assert_eq!(images(&world).await, ["nginx:2", "nginx:2", "nginx:2"]);
+    let mut gone = 0;
+    loop {
+        let event = pods.next().await;
+        gone += usize::from(event.starts_with("DELETED"));
+        if event.starts_with("ADDED") {
+            break;
+        }
+    }
+    assert_eq!(gone, 3);
+}
+
+/// In the words of pkg/controller/deployment/progress.go, sync.go.
+#[tokio::test]
+async fn a_deployment_that_is_paused_says_so_can_be_scaled_and_does_not_roll() {
+    let world = World::start().await;
+    world.post(DEPLOYMENTS, with(deployment("nginx:1"), "/spec", "paused", json!(true))).await;
+    let web = world.until(WEB, |_, web| web["status"]["observedGeneration"] == 1).await;
+    let paused = "Progressing Unknown DeploymentPaused";
+    assert_eq!(conditions(&web), [paused, "Available False MinimumReplicasUnavailable"]);
+    assert_eq!(images(&world).await, Vec::<Value>::new());
+
+    world.merge(WEB, json!({"spec": {"paused": false}})).await;
+    let web = world.until(WEB, is_complete).await;
+    assert!(conditions(&web).contains(&"Progressing True NewReplicaSetAvailable".to_owned()), "{web}");
+
+    world.merge(WEB, json!({"spec": {"paused": true, "replicas": 4}})).await;
+    world.merge(WEB, image("nginx:2")).await;
+    let has_four = |_: u16, web: &Value| {
+        web["status"]["observedGeneration"] == web["metadata"]["generation"]
+            && web["status"]["availableReplicas"] == 4
+    };
+    let web = world.until(WEB, has_four).await;
+    assert!(conditions(&web).contains(&paused.to_owned()), "{web}");
+    assert_eq!(web["status"].get("updatedReplicas"), None);
+    assert_eq!(images(&world).await, ["nginx:1", "nginx:1", "nginx:1", "nginx:1"]);
+}
+
+#[tokio::test]
+async fn a_pod_that_is_taken_aside_is_let_go_and_replaced() {
+    let world = World::start().await;
+    world.post(DEPLOYMENTS, deployment("nginx")).await;
+    world.until(WEB, is_complete).await;
+    let (_, pods) = world.get(PODS).await;
+    let name = pods["items"][0]["metadata"]["name"].as_str().expect("a name").to_owned();
+    world.merge(&format!("{PODS}/{name}"), json!({"metadata": {"labels": {"app": "aside"}}})).await;
+    let aside = world
+        .until(&format!("{PODS}/{name}"), |_, pod| pod["metadata"].get("ownerReferences").is_none())
+        .await;
+    assert_eq!(aside["metadata"]["labels"]["app"], "aside");
+    let four = |_: u16, pods: &Value| pods["items"].as_array().is_some_and(|pods| pods.len() == 4);
+    world.until(PODS, four).await;
+    world.until(WEB, is_complete).await;
+}
