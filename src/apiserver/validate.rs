@@ -465,6 +465,8 @@ pub(super) fn node(object: &Value, before: Option<&Value>) -> Vec<Cause> {
         }
     }
     let Some(before) = before else { return all };
+    // The real one looks at a changed Node as at a new one, and then at its taints again.
+    all.extend(all.clone());
     for (field, at) in [("providerID", "providerID"), ("podCIDR", "podCIDRs")] {
         let was = text(&before["spec"][field]);
         if !was.is_empty() && was != text(&spec[field]) {
