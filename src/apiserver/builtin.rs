@@ -511,8 +511,9 @@ fn pod_spec_defaults(spec: &mut Value) {
     set_default(spec, "/securityContext", json!({}));
     set_default(spec, "/terminationGracePeriodSeconds", 30.into());
     // Its old name is still shown.
-    let account = spec["serviceAccountName"].clone();
-    set_default(spec, "/serviceAccount", account);
+    if let Some(account) = spec.get("serviceAccountName").cloned() {
+        set_default(spec, "/serviceAccount", account);
+    }
     for volume in items(spec, "volumes") {
         volume_defaults(volume);
     }

@@ -15,7 +15,7 @@ use super::{
     clock::Clock,
     crd::versions,
     kinds::{Kind, Rules, ScalePaths, group_version, version_priority},
-    schema::Schema,
+    schema::{Nulls, Schema},
 };
 
 /// What is special about a kind that a CRD defines.
@@ -66,7 +66,7 @@ impl Custom {
     pub(super) fn refresh(&self, object: &mut Value) {
         object["apiVersion"] = self.storage_api_version.as_str().into();
         self.storage_schema.prune(object);
-        let _ = self.storage_schema.set_defaults(object);
+        let _ = self.storage_schema.set_defaults(object, Nulls::Dropped);
     }
 }
 

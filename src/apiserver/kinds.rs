@@ -12,6 +12,7 @@ use super::{
     clock::Clock,
     custom::Custom,
     refusal::{Cause, Refusal},
+    schema::Nulls,
     types::{self, Words},
 };
 
@@ -151,10 +152,10 @@ impl Kind {
     }
 
     /// Fill in what the author left out.
-    pub(super) fn set_defaults(&self, object: &mut Value) -> Result<(), Refusal> {
+    pub(super) fn set_defaults(&self, object: &mut Value, nulls: Nulls) -> Result<(), Refusal> {
         match &self.rules {
             Rules::BuiltIn(entry) => (entry.defaults)(object),
-            Rules::Custom(custom) if custom.schema.set_defaults(object).is_break() => {
+            Rules::Custom(custom) if custom.schema.set_defaults(object, nulls).is_break() => {
                 let text = format!("the defaults of a {} would make it larger than is taken here", self.kind);
                 return Err(Refusal::too_large_because(text));
             }
@@ -191,7 +192,7 @@ impl Kind {
             Rules::Custom(custom) => {
                 custom.schema.prune(object);
                 // Whoever shows it has no one to refuse.
-                let _ = custom.schema.set_defaults(object);
+                let _ = custom.schema.set_defaults(object, Nulls::Dropped);
             }
         }
     }
@@ -215,6 +216,16 @@ impl Kind {
         match &self.rules {
             Rules::BuiltIn(_) => types::check_types(object, self.definition(), words),
             Rules::Custom(_) => types::check_types(&object["metadata"], types::OBJECT_META, words),
+        }
+    }
+
+    /// Make an object what it is to Go. A custom resource has rules of its own about nulls, but for its metadata.
+    pub(super) fn normalize(&self, object: &mut Value) {
+        match &self.rules {
+            Rules::BuiltIn(_) => types::normalize(object, self.schema()),
+            Rules::Custom(_) => {
+                types::normalize(&mut object["metadata"], types::definition(types::OBJECT_META))
+            }
         }
     }
 

@@ -272,72 +272,142 @@ fn must_be_map(value: Value) -> Result<Value, String> {
     Err(format!("json: cannot unmarshal {} into Go value of type map[string]interface {{}}", told(&value)))
 }
 
-/// A strategic merge patch of one value: apimachinery/pkg/util/strategicpatch/patch.go.
-fn merge(value: &mut Value, patch: Value, shape: Shape<'_>) -> Result<(), Refusal> {
-    match patch {
-        Value::Object(mut patch) => match patch.remove("$patch") {
-            None => merge_map(value, patch, shape),
-            Some(how) if how == "replace" => {
-                *value = patch.into();
-                Ok(())
-            }
-            Some(how) if how == "delete" => {
-                *value = Value::Object(Map::new());
-                Ok(())
-            }
-            // What is not there yet is taken as it is.
-            Some(_) if value.is_null() => merge_map(value, patch, shape),
-            Some(how) => {
-                patch.insert("$patch".to_owned(), how);
-                Err(unknown_directive(&patch.into()))
-            }
-        },
-        Value::Array(patch) => merge_list(value, patch, shape),
-        other => {
-            *value = other;
-            Ok(())
-        }
+/// A strategic merge patch, as apimachinery/pkg/util/strategicpatch/patch.go does it.
+fn merge(object: &mut Value, patch: Value, shape: Shape<'_>) -> Result<(), Refusal> {
+    match (object, patch) {
+        (Value::Object(object), Value::Object(patch)) => merge_map(object, patch, shape),
+        // An object is a map, and `parse` takes only maps.
+        (_, _) => Ok(()),
     }
 }
 
-fn merge_map(value: &mut Value, patch: Map<String, Value>, shape: Shape<'_>) -> Result<(), Refusal> {
-    if !value.is_object() {
-        *value = Value::Object(Map::new());
-    }
-    let Some(map) = value.as_object_mut() else { return Ok(()) };
-    // {"$retainKeys": ["type"]}: of a union, the other members go.
-    if let Some(Value::Array(keep)) = patch.get("$retainKeys") {
-        let keep: HashSet<&str> = keep.iter().filter_map(Value::as_str).collect();
-        map.retain(|name, _| keep.contains(name.as_str()));
-    }
-    let mut orders = Vec::new();
-    for (name, patch) in patch {
-        if let Some(list) = name.strip_prefix("$deleteFromPrimitiveList/") {
-            let gone: HashSet<String> =
-                patch.as_array().into_iter().flatten().map(Value::to_string).collect();
-            if let Some(Value::Array(list)) = map.get_mut(list) {
-                list.retain(|one| !gone.contains(&one.to_string()));
-            }
-        } else if let Some(list) = name.strip_prefix("$setElementOrder/") {
-            orders.push((list.to_owned(), items(map, list), patch));
-        } else if patch.is_null() {
-            map.remove(&name);
-        } else if name != "$retainKeys" {
-            let shape = shape.field(&name);
-            merge(map.entry(name).or_insert(Value::Null), patch, shape)?;
+fn merge_map(
+    map: &mut Map<String, Value>,
+    mut patch: Map<String, Value>,
+    shape: Shape<'_>,
+) -> Result<(), Refusal> {
+    match patch.remove("$patch") {
+        None => {}
+        Some(how) if how == "replace" => {
+            *map = patch;
+            return Ok(());
+        }
+        Some(how) if how == "delete" => {
+            map.clear();
+            return Ok(());
+        }
+        Some(how) => {
+            patch.insert("$patch".to_owned(), how);
+            return Err(unknown_directive(&patch.into()));
         }
     }
-    for (name, before, order) in orders {
-        let merged = items(map, &name);
-        if let (Some(list), Value::Array(order)) = (map.get_mut(&name), order) {
-            *list = in_order(merged, &order, &before, shape.field(&name).merge_key()).into();
+    retain_keys(map, &mut patch)?;
+    order_lists(map, &mut patch, shape)?;
+    for (name, patch) in patch {
+        let list = name.strip_prefix("$deleteFromPrimitiveList/");
+        let name = list.unwrap_or(&name);
+        match (map.get_mut(name), patch) {
+            (_, Value::Null) => {
+                map.remove(name);
+            }
+            (Some(Value::Array(live)), Value::Array(gone)) if list.is_some() => {
+                let gone = places(&gone, None);
+                live.retain(|one| !gone.contains_key(&id(one, None)));
+            }
+            (_, _) if list.is_some() => {}
+            (Some(Value::Object(live)), Value::Object(patch)) => merge_map(live, patch, shape.field(name))?,
+            (Some(Value::Array(live)), Value::Array(patch)) => {
+                merge_list(live, patch, None, shape.field(name))?;
+            }
+            (_, patch) => {
+                map.remove(name);
+                map.extend(taken(patch).map(|new| (name.to_owned(), new)));
+            }
         }
     }
     Ok(())
 }
 
-fn items(map: &Map<String, Value>, list: &str) -> Vec<Value> {
-    map.get(list).and_then(Value::as_array).cloned().unwrap_or_default()
+/// What is not there yet is taken without its nulls, and without what is a directive.
+fn taken(patch: Value) -> Option<Value> {
+    match patch {
+        Value::Object(map) if map.contains_key("$patch") => None,
+        Value::Object(map) => {
+            let fields = map.into_iter().filter(|(_, value)| !value.is_null());
+            Some(fields.filter_map(|(name, value)| Some((name, taken(value)?))).collect())
+        }
+        Value::Array(items) => Some(items.into_iter().filter_map(taken).collect()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Some(patch),
+    }
+}
+
+/// `{"$retainKeys": ["type"]}`: of a union, the other members go.
+fn retain_keys(map: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> Result<(), Refusal> {
+    let Some(keep) = patch.remove("$retainKeys") else { return Ok(()) };
+    let keep: Option<HashSet<&str>> =
+        keep.as_array().map(|keep| keep.iter().filter_map(Value::as_str).collect());
+    let may_be = |keep: &HashSet<&str>, name: &str, value: &Value| {
+        value.is_null()
+            || ["$setElementOrder/", "$deleteFromPrimitiveList/"].iter().any(|one| name.starts_with(one))
+            || keep.contains(name)
+    };
+    match keep {
+        Some(keep) if patch.iter().all(|(name, value)| may_be(&keep, name, value)) => {
+            map.retain(|name, _| keep.contains(name.as_str()));
+            Ok(())
+        }
+        Some(_) | None => Err(Refusal::bad_request("invalid patch format of retainKeys")),
+    }
+}
+
+/// `{"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}`: lists that are merged in that order.
+fn order_lists(
+    map: &mut Map<String, Value>,
+    patch: &mut Map<String, Value>,
+    shape: Shape<'_>,
+) -> Result<(), Refusal> {
+    let lists = patch.keys().filter_map(|name| name.strip_prefix("$setElementOrder/"));
+    for name in lists.map(str::to_owned).collect::<Vec<_>>() {
+        let order = patch.remove(&format!("$setElementOrder/{name}"));
+        let (Some(Value::Array(order)), false) = (order, patch.get(&name).is_some_and(|new| !new.is_array()))
+        else {
+            continue;
+        };
+        let shape = shape.field(&name);
+        let new = match patch.remove(&name) {
+            Some(Value::Array(new)) => new,
+            Some(_) | None => Vec::new(),
+        };
+        check_order(&new, &order, shape.merge_key())?;
+        match map.get_mut(&name) {
+            Some(Value::Array(live)) => merge_list(live, new, Some(&order), shape)?,
+            Some(_) | None if new.is_empty() => {}
+            Some(_) | None => {
+                let (mut live, new) = (Vec::new(), new.into_iter().filter_map(taken).collect());
+                merge_list(&mut live, new, Some(&order), shape)?;
+                map.insert(name, live.into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the patch has must be in the order, in that order.
+fn check_order(patch: &[Value], order: &[Value], key: Option<&str>) -> Result<(), Refusal> {
+    if order.is_empty() {
+        return Ok(());
+    }
+    let mut wanted = order.iter();
+    for item in patch.iter().filter(|item| item.get("$patch").is_none()) {
+        has_key(item, key)?;
+        if !wanted.any(|one| id(one, key) == id(item, key)) {
+            let [patch, order] = [patch, order].map(|list| in_go(&Value::from(list.to_vec())));
+            return Err(Refusal::internal(format!(
+                "The order in patch list:\n{patch}\n doesn't match $setElementOrder list:\n{order}\n"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Neither `replace` nor `delete`.
@@ -345,47 +415,54 @@ fn unknown_directive(patch: &Value) -> Refusal {
     Refusal::internal(format!("unknown patch type: {} in map: {}", in_go(&patch["$patch"]), in_go(patch)))
 }
 
-fn merge_list(value: &mut Value, mut patch: Vec<Value>, shape: Shape<'_>) -> Result<(), Refusal> {
+/// A list by the keys of its items, or by themselves: `mergeSlice`. The order is the one given, or else that of the patch.
+fn merge_list(
+    live: &mut Vec<Value>,
+    mut patch: Vec<Value>,
+    order: Option<&[Value]>,
+    shape: Shape<'_>,
+) -> Result<(), Refusal> {
     if !shape.is_merged() {
-        *value = patch.into();
+        *live = patch;
         return Ok(());
     }
     let key = shape.merge_key();
-    if !value.is_array() {
-        *value = Value::Array(Vec::new());
-    }
-    let Some(items) = value.as_array_mut() else { return Ok(()) };
     let is_map = |item: &Value| item.is_object();
-    if items.iter().chain(&patch).any(is_map) && !items.iter().chain(&patch).all(is_map) {
-        let lists = [&*items, &patch].map(|list| in_go(&Value::from(list.to_vec())));
+    if live.iter().chain(&patch).any(is_map) && !live.iter().chain(&patch).all(is_map) {
+        let lists = [&*live, &patch].map(|list| in_go(&Value::from(list.to_vec())));
         let text = format!("list element types are not identical: [{}]", lists.join(" "));
         return Err(Refusal::internal(text));
     }
+    let count = live.len();
     let gone = deleted(&patch, key)?;
+    live.retain(|item| !gone.contains(&id(item, key)));
     let replaces = patch.iter().any(|item| item.get("$patch") == Some(&"replace".into()));
     patch.retain(|item| item.get("$patch").is_none());
     if replaces {
-        *items = patch;
-        return Ok(());
+        *live = std::mem::take(&mut patch);
     }
-    if !gone.is_empty() {
-        items.retain(|item| !gone.contains(&id(item, key)));
-    }
-    let mut places = places(items, key);
+    patch.iter().chain(&*live).try_for_each(|item| has_key(item, key))?;
+    let wanted = places(order.unwrap_or(&patch), key);
+    let mut before = places(live, key);
+    let mut here = before.clone();
     for item in patch {
-        has_key(&item, key)?;
-        let here = places.entry(id(&item, key)).or_default();
-        match here.last().copied() {
-            Some(place) if key.is_some() => merge(&mut items[place], item, shape.item())?,
-            Some(_) => {}
-            None => {
-                here.push(items.len());
-                let mut new = Value::Null;
-                merge(&mut new, item, shape.item())?;
-                items.push(new);
+        let id = id(&item, key);
+        match (here.get(&id).and_then(|place| live.get_mut(*place)), item) {
+            (Some(Value::Object(live)), Value::Object(item)) => merge_map(live, item, shape.item())?,
+            (Some(_), _) => {}
+            // As it is, with all its nulls and directives.
+            (None, item) => {
+                here.insert(id, live.len());
+                live.push(item);
             }
         }
     }
+    if order.is_some() {
+        // Go's lists share their memory: a new item counts as having been where a deleted one was.
+        here.retain(|_, place| *place < count);
+        before = here;
+    }
+    *live = in_order(std::mem::take(live), &wanted, &before, key);
     Ok(())
 }
 
@@ -424,42 +501,39 @@ fn id(item: &Value, key: Option<&str>) -> String {
     key.map_or(item, |key| &item[key]).to_string()
 }
 
-/// Where items are, the first of twins last. A list has thousands when somebody tries what happens.
-fn places(list: &[Value], key: Option<&str>) -> HashMap<String, Vec<usize>> {
-    let mut places: HashMap<String, Vec<usize>> = HashMap::new();
-    for (at, item) in list.iter().enumerate().rev() {
-        places.entry(id(item, key)).or_default().push(at);
-    }
-    places
+/// Where each item is, of twins the first.
+type Places = HashMap<String, usize>;
+
+fn places(list: &[Value], key: Option<&str>) -> Places {
+    list.iter().enumerate().rev().map(|(at, item)| (id(item, key), at)).collect()
 }
 
-/// The items of a merged list in the order that the patch wants, and between them those that it does not know, each
-/// still before what it was before.
-fn in_order(merged: Vec<Value>, order: &[Value], before: &[Value], key: Option<&str>) -> Vec<Value> {
-    let (in_order, in_before) = (places(order, key), places(before, key));
+/// The items of a merged list in the order that is wanted, and between them those that it does not know, each still before
+/// what it was before: `normalizeElementOrder`.
+fn in_order(merged: Vec<Value>, order: &Places, before: &Places, key: Option<&str>) -> Vec<Value> {
     let (mut wanted, mut others) = (Vec::new(), Vec::new());
     for item in merged {
         let id = id(&item, key);
-        let at =
-            |places: &HashMap<String, Vec<usize>>| places.get(&id).and_then(|places| places.last().copied());
-        match (at(&in_order), at(&in_before)) {
+        match (order.get(&id), before.get(&id)) {
             (Some(place), before) => wanted.push((place, before, item)),
-            (None, before) => others.push((before.unwrap_or(usize::MAX), before, item)),
+            (None, before) => others.push((before, item)),
         }
     }
     wanted.sort_by_key(|(place, ..)| *place);
-    others.sort_by_key(|(place, ..)| *place);
+    others.sort_by_key(|(before, _)| *before);
     let (mut wanted, mut others) = (wanted.into_iter().peekable(), others.into_iter().peekable());
     let mut sorted = Vec::new();
     loop {
         let other_first = match (others.peek(), wanted.peek()) {
             (None, None) => return sorted,
-            (Some((_, Some(other), _)), Some((_, Some(wanted), _))) => other < wanted,
+            (Some((Some(other), _)), Some((_, Some(wanted), _))) => other < wanted,
             (Some(_), Some(_)) => false,
             (other, _) => other.is_some(),
         };
-        let next = if other_first { others.next() } else { wanted.next() };
-        sorted.extend(next.map(|(.., item)| item));
+        sorted.extend(match other_first {
+            true => others.next().map(|(_, item)| item),
+            false => wanted.next().map(|(.., item)| item),
+        });
     }
 }
 
@@ -474,12 +548,12 @@ mod tests {
         let mut object = json!({"spec": {"containers": [
             {"name": "a", "image": "1", "ports": [{"containerPort": 80}]}, {"name": "b", "image": "2"},
         ], "args": ["x"], "old": 1}});
-        let patch = json!({"spec": {"$setElementOrder/containers": [{"name": "a"}], "old": null, "args": ["y"],
+        let patch = json!({"spec": {"$setElementOrder/containers": [{"name": "a"}, {"name": "c"}], "old": null, "args": ["y"],
             "containers": [{"name": "a", "image": "3", "ports": [{"containerPort": 81}]},
                 {"name": "b", "$patch": "delete"}, {"name": "c"}]}});
         merge(&mut object, patch, Shape::of(&Kinds::new().built_in("", "pods"))).expect("a good patch");
         let wanted = json!({"spec": {"containers": [
-            {"name": "a", "image": "3", "ports": [{"containerPort": 80}, {"containerPort": 81}]}, {"name": "c"},
+            {"name": "a", "image": "3", "ports": [{"containerPort": 81}, {"containerPort": 80}]}, {"name": "c"},
         ], "args": ["y"]}});
         assert_eq!(object, wanted);
     }
@@ -520,7 +594,7 @@ mod tests {
         let gone = json!({"port": 53, "$patch": "delete"});
         assert_eq!(ports(json!([gone])), Ok(json!({"ports": [{"port": 80}]})));
         let new = json!({"port": 53, "name": "dns"});
-        assert_eq!(ports(json!([new, gone])), Ok(json!({"ports": [{"port": 80}, new]})));
+        assert_eq!(ports(json!([new, gone])), Ok(json!({"ports": [new, {"port": 80}]})));
         assert_eq!(ports(json!([new, {"$patch": "replace"}])), Ok(json!({"ports": [new]})));
         // What is not there yet is taken as it is.
         assert!(patched(json!({"metadata": {"labels": {"$patch": "nope"}}})).is_ok());
@@ -553,11 +627,12 @@ mod tests {
             range.map(|n| json!({"name": format!("n{n}")})).collect()
         };
         const COUNT: usize = 20_000;
-        let order: Vec<Value> = items(0..2 * COUNT).into_iter().rev().collect();
+        let backwards = |range| -> Vec<Value> { items(range).into_iter().rev().collect() };
+        let order = backwards(0..2 * COUNT);
         let mut object = json!({"spec": {"containers": items(0..COUNT)}, "metadata": {"finalizers": []}});
         let finalizers: Vec<String> = (0..COUNT).map(|n| format!("a/{n}")).collect();
         let patch = json!({
-            "spec": {"$setElementOrder/containers": order, "containers": items(COUNT..2 * COUNT)},
+            "spec": {"$setElementOrder/containers": order, "containers": backwards(COUNT..2 * COUNT)},
             "metadata": {"finalizers": finalizers},
         });
         merge(&mut object, patch, Shape::of(&Kinds::new().built_in("", "pods"))).expect("a good patch");

@@ -90,10 +90,9 @@ impl Schema {
     }
 
     /// Fill in the defaults of what is missing; 1.0 is 1. Breaks where there is more to fill in than [`DEFAULTS_BYTES_MAX`].
-    pub(super) fn set_defaults(&self, object: &mut Value) -> ControlFlow<()> {
+    pub(super) fn set_defaults(&self, object: &mut Value, nulls: Nulls) -> ControlFlow<()> {
         make_whole(object);
-        let mut left = DEFAULTS_BYTES_MAX;
-        set_defaults(object, &self.source, &mut left)
+        set_defaults(object, &self.source, &mut Filling { left: DEFAULTS_BYTES_MAX, nulls })
     }
 
     /// What is wrong with an object, beside what was found already.
@@ -304,30 +303,48 @@ fn find_twice(
 /// defaults in its turn: ten levels of ten are ten thousand million.
 const DEFAULTS_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-fn set_defaults(value: &mut Value, schema: &Value, left: &mut usize) -> ControlFlow<()> {
+/// What becomes of a null that may not be one, and has no default.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Nulls {
+    /// It is taken for nothing: so wherever an object is decoded.
+    Dropped,
+    /// It is refused later. What is applied is not decoded.
+    Kept,
+}
+
+struct Filling {
+    /// Bytes that may still be filled in.
+    left: usize,
+    nulls: Nulls,
+}
+
+fn set_defaults(value: &mut Value, schema: &Value, filling: &mut Filling) -> ControlFlow<()> {
     match value {
         Value::Object(map) => {
             for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-                drop_null(map, name, schema);
+                if filling.nulls == Nulls::Dropped || schema.get("default").is_some() {
+                    drop_null(map, name, schema);
+                }
                 if let (None, Some(default)) = (map.get(name), schema.get("default")) {
-                    let Some(rest) = left.checked_sub(name.len() + size(default)) else {
+                    let Some(rest) = filling.left.checked_sub(name.len() + size(default)) else {
                         return ControlFlow::Break(());
                     };
-                    *left = rest;
+                    filling.left = rest;
                     map.insert(name.clone(), default.clone());
                 }
                 if let Some(value) = map.get_mut(name) {
-                    set_defaults(value, schema, left)?;
+                    set_defaults(value, schema, filling)?;
                 }
             }
             let other = &schema["additionalProperties"];
             if other.is_object() {
-                map.retain(|_, value| !value.is_null() || other["nullable"] == true);
-                map.values_mut().try_for_each(|value| set_defaults(value, other, left))?;
+                let may_be_null = filling.nulls == Nulls::Kept || other["nullable"] == true;
+                map.retain(|_, value| !value.is_null() || may_be_null);
+                map.values_mut().try_for_each(|value| set_defaults(value, other, filling))?;
             }
         }
         Value::Array(list) => {
-            list.iter_mut().try_for_each(|value| set_defaults(value, &schema["items"], left))?;
+            list.iter_mut().try_for_each(|value| set_defaults(value, &schema["items"], filling))?;
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
@@ -356,7 +373,7 @@ mod tests {
         let schema = schema();
         let mut object = object;
         schema.prune(&mut object);
-        assert!(schema.set_defaults(&mut object).is_continue());
+        assert!(schema.set_defaults(&mut object, Nulls::Dropped).is_continue());
         let mut causes = Vec::new();
         schema.validate(&object, before.as_ref(), &mut causes);
         causes.iter().map(|cause| cause.to_string()).collect()
@@ -388,7 +405,7 @@ mod tests {
                 "type": "array", "items": source, "default": vec![json!({}); 10]}}});
         }
         let schema = Schema::compile(&source).expect("a good schema");
-        assert!(schema.set_defaults(&mut json!({})).is_break());
+        assert!(schema.set_defaults(&mut json!({}), Nulls::Dropped).is_break());
     }
 
     #[test]

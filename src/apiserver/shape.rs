@@ -391,23 +391,31 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// An item that no key tells from the others.
+    /// An item that no key tells from the others, or that is nothing.
     fn keyless(self, items: &[Value]) -> Option<String> {
-        let List::Keyed(keys) = self.list() else { return None };
+        let List::Keyed(keys) = self.list() else {
+            let index = items.iter().position(Value::is_null)?;
+            let why = "without keys has an element that's an explicit null";
+            return Some(format!(": element {index}: associative list {why}"));
+        };
         // In OpenAPI all that Go always has has a default: an empty name, a port of zero.
         let is_go = self.schema["items"].get("$ref").is_some();
         let has_key = |item: &Value| {
             is_go || keys.iter().any(|key| !item[key].is_null() || self.key_default(key).is_some())
         };
         let index = items.iter().position(|item| !item.is_object() || !has_key(item))?;
-        let why = if items[index].is_object() {
-            let keys: Vec<String> = keys.iter().map(|key| format!("{key:?}")).collect();
-            format!(
-                "has an element that omits all key fields [{}] (and doesn't have default values for any key fields)",
-                keys.join(" ")
-            )
-        } else {
-            "may not have non-map elements".to_owned()
+        let why = match &items[index] {
+            Value::Object(_) => {
+                let keys: Vec<String> = keys.iter().map(|key| format!("{key:?}")).collect();
+                format!(
+                    "has an element that omits all key fields [{}] (and doesn't have default values for any key fields)",
+                    keys.join(" ")
+                )
+            }
+            Value::Null => "may not have a null element".to_owned(),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                "may not have non-map elements".to_owned()
+            }
         };
         Some(format!(": element {index}: associative list with keys {why}"))
     }

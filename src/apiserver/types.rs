@@ -209,6 +209,58 @@ fn inconvertible(value: &Value, schema: &Value) -> String {
     }
 }
 
+/// A value as Go writes it that has read it: a field that is null, an empty list or an empty map is not there, and a null in
+/// a list or a map is the zero of its type.
+pub(super) fn normalize(value: &mut Value, schema: &Value) {
+    let schema = resolved(schema);
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map.iter_mut() {
+                if let Some(field) = schema["properties"].get(name) {
+                    normalize(value, field);
+                } else {
+                    normalize_item(value, &schema["additionalProperties"]);
+                }
+            }
+            let required = schema["required"].as_array();
+            let is_required = |name: &str| required.is_some_and(|all| all.iter().any(|one| one == name));
+            map.retain(|name, value| match schema["properties"].get(name) {
+                Some(_) if value.is_null() => false,
+                Some(field) => is_required(name) || !is_empty(value, resolved(field)),
+                None => true,
+            });
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| normalize_item(item, &schema["items"])),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn normalize_item(value: &mut Value, schema: &Value) {
+    if value.is_null() {
+        *value = zero(schema);
+    }
+    normalize(value, schema);
+}
+
+/// What `omitempty` leaves out, which all lists and maps have but those that are required.
+fn is_empty(value: &Value, schema: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.is_empty() && schema["type"] == "array",
+        Value::Object(map) => map.is_empty() && schema.get("additionalProperties").is_some(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+fn zero(schema: &Value) -> Value {
+    match (referred(schema), resolved(schema)["type"].as_str()) {
+        (Some("Quantity"), _) => "0".into(),
+        (_, Some("object")) => Value::Object(Map::new()),
+        (_, Some("string")) => "".into(),
+        (_, Some("integer")) => 0.into(),
+        (_, _) => Value::Null,
+    }
+}
+
 /// What stands in the JSON.
 pub(super) fn told(value: &Value) -> &'static str {
     match value {
@@ -342,6 +394,34 @@ mod tests {
         }
         definitions().values().for_each(check);
         assert!(definitions().len() > 200);
+    }
+
+    #[test]
+    fn a_null_is_no_field_or_the_zero_of_an_item() {
+        let mut pod = json!({
+            "metadata": {"labels": {"a": null}, "annotations": {}, "finalizers": [null]},
+            "spec": {
+                "containers": [{"name": "c", "ports": null, "args": [null, "b"], "env": [null, {"name": "A", "value": null}],
+                    "resources": {"limits": {"cpu": null}}}],
+                "initContainers": [], "nodeSelector": {}, "volumes": [{"name": "v", "emptyDir": {}}],
+                "securityContext": {"supplementalGroups": [null]}, "nobodyKnows": null,
+            },
+        });
+        normalize(&mut pod, definition("Pod"));
+        let wanted = json!({
+            "metadata": {"labels": {"a": ""}, "finalizers": [""]},
+            "spec": {
+                "containers": [{"name": "c", "args": ["", "b"], "env": [{}, {"name": "A"}],
+                    "resources": {"limits": {"cpu": "0"}}}],
+                "volumes": [{"name": "v", "emptyDir": {}}],
+                "securityContext": {"supplementalGroups": [0]}, "nobodyKnows": null,
+            },
+        });
+        assert_eq!(pod, wanted);
+        // What is required is there even if it is empty.
+        let mut pod = json!({"spec": {"containers": []}});
+        normalize(&mut pod, definition("Pod"));
+        assert_eq!(pod, json!({"spec": {"containers": []}}));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::{
     kinds::{Kind, Rules},
     metadata,
     refusal::{Cause, Refusal},
-    schema::prune_object,
+    schema::{Nulls, prune_object},
     storage::{Place, Storage},
     types::{self, Words},
 };
@@ -86,7 +86,7 @@ pub(super) fn create(
     let managed = object["metadata"]["managedFields"].take();
     let metadata = &mut object["metadata"];
     let fields = metadata.as_object_mut().map(std::mem::take).unwrap_or_default();
-    *metadata = fields.into_iter().filter(|(field, value)| keeps(kind, field) && !value.is_null()).collect();
+    *metadata = fields.into_iter().filter(|(field, _)| keeps(kind, field)).collect();
     metadata["uid"] = uid().into();
     metadata["creationTimestamp"] = now.into();
     if kind.has_generation() {
@@ -522,19 +522,6 @@ fn restore_metadata(after: &mut Value, before: &Value) {
     for field in ["resourceVersion", "generateName", "name", "namespace", "managedFields"] {
         restore(after, before, field);
     }
-    let Some(after) = after.as_object_mut() else { return };
-    // Go leaves out what is empty, so an emptied map or list is the same as none.
-    let empty = |value: &Value| match value {
-        Value::Null => true,
-        Value::Object(map) => map.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
-    };
-    for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
-        if after.get(field).is_some_and(empty) {
-            after.remove(field);
-        }
-    }
 }
 
 /// What a main update cannot change, or keeps if it is not named.
@@ -587,19 +574,12 @@ fn finish(
     managed: Value,
     options: &Options,
 ) -> Result<(), Refusal> {
-    kind.set_defaults(object)?;
-    // `null` and missing are one to Go's structs; a custom resource may keep its nulls.
-    if !kind.is_custom() {
-        drop_nulls(object);
-    }
-    match kind.kind.as_str() {
-        // Go writes down a list that there is not, where nobody thought of leaving it out.
-        "CustomResourceDefinition" if object["status"]["conditions"].is_null() => {
-            object["status"]["conditions"] = Value::Null;
-        }
-        "CustomResourceDefinition" => {}
-        _ if kind.is_custom() => {}
-        _ => drop_empty_lists(object),
+    kind.normalize(object);
+    let nulls = if options.manager.applies { Nulls::Kept } else { Nulls::Dropped };
+    kind.set_defaults(object, nulls)?;
+    // Go writes down a list that there is not, where nobody thought of leaving it out.
+    if kind.kind == "CustomResourceDefinition" && object["status"]["conditions"].is_null() {
+        object["status"]["conditions"] = Value::Null;
     }
     apply::track(kind, before, object, managed, &options.manager, &storage.clock.time());
     if kind.group == "events.k8s.io" {
@@ -627,28 +607,6 @@ fn refuse_choices(
 
 fn is_service(kind: &Kind) -> bool {
     kind.kind == "Service" && kind.group.is_empty()
-}
-
-fn drop_nulls(object: &mut Value) {
-    let Some(object) = object.as_object_mut() else { return };
-    object.retain(|field, value| {
-        if !matches!(field.as_str(), "data" | "firstTimestamp" | "lastTimestamp" | "eventTime") {
-            drop_nulls(value);
-        }
-        !value.is_null() || matches!(field.as_str(), "firstTimestamp" | "lastTimestamp" | "eventTime")
-    });
-}
-
-/// So are an empty list and none.
-fn drop_empty_lists(value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            map.values_mut().for_each(drop_empty_lists);
-            map.retain(|_, value| value.as_array().is_none_or(|items| !items.is_empty()));
-        }
-        Value::Array(items) => items.iter_mut().for_each(drop_empty_lists),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
 }
 
 fn to_storage(kind: &Kind, object: &mut Value) {
