@@ -253,18 +253,19 @@ impl Kind {
 /// What is wrong with the replicas that a Scale of a custom resource would have.
 fn replicas_error(object: &Value, pointer: &str) -> Option<Cause> {
     let field = pointer.replace('/', ".");
-    let wrong = |value: &Value, wanted: &str| {
+    let wrong = |path: &str, value: &Value, wanted: &str| {
         let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let text =
-            format!("{field} accessor error: {shown} is of the type {}, expected {wanted}", go_type(value));
+            format!("{path} accessor error: {shown} is of the type {}, expected {wanted}", go_type(value));
         Some(Cause::invalid(field.clone(), &0.into(), &text))
     };
-    let mut value = object;
+    let (mut value, mut path) = (object, String::new());
     for part in pointer.split('/').skip(1) {
+        path = format!("{path}.{part}");
         value = match value {
             Value::Object(map) => map.get(part)?,
             Value::Null => return None,
-            other => return wrong(other, "map[string]interface{}"),
+            other => return wrong(&path, other, "map[string]interface{}"),
         };
     }
     match value.as_i64() {
@@ -272,7 +273,7 @@ fn replicas_error(object: &Value, pointer: &str) -> Option<Cause> {
             Some(Cause::invalid(field, value, "should be a non-negative integer"))
         }
         Some(_) => None,
-        None => wrong(value, "int64"),
+        None => wrong(&path, value, "int64"),
     }
 }
 

@@ -14,7 +14,9 @@ use super::{
     },
     refusal::Cause,
     types,
-    validate::{NOT_NEGATIVE, PORT_RANGE, each, is_port, not_negative, not_one_of, port_name_errors, text},
+    validate::{
+        NO_ADDRESS, NOT_NEGATIVE, PORT_RANGE, each, is_port, not_negative, not_one_of, port_name_errors, text,
+    },
 };
 
 const POD_FIXED: &str = "pod updates may not change fields other than \
@@ -96,6 +98,11 @@ pub(super) fn pod_spec(all: &mut Vec<Cause>, spec: &Value, at: &str) {
     all.extend(labels_errors(&format!("{at}.nodeSelector"), &spec["nodeSelector"]));
     volumes(all, &spec["volumes"], &format!("{at}.volumes"));
     tolerations(all, &spec["tolerations"], &format!("{at}.tolerations"));
+    for (index, alias) in each(&spec["hostAliases"]).enumerate() {
+        if text(&alias["ip"]).parse::<std::net::IpAddr>().is_err() {
+            all.push(Cause::invalid(format!("{at}.hostAliases[{index}].ip"), &alias["ip"], NO_ADDRESS));
+        }
+    }
     let node = text(&spec["nodeName"]);
     if !node.is_empty() {
         all.extend(causes(&format!("{at}.nodeName"), node, subdomain_errors(node)));

@@ -244,46 +244,24 @@ pub(super) async fn serve<B>(
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let (parts, body) = request.into_parts();
-    let target = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-    let query = parts.uri.query().unwrap_or_default().to_owned();
-    let is_admins = parts.uri.path() == faults::PATH;
-    let fault = if is_admins { None } else { server.faults.of_request(&parts.method, &target) };
+    let (version, path) = (request.version(), request.uri().path());
+    let target = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
+    let fault = if path == faults::PATH { None } else { server.faults.of_request(request.method(), &target) };
     if fault == Some(Fault::Silence) {
         // Nobody reads the body either, so a large one comes to a halt.
         return std::future::pending().await;
     }
-    let (body, refusal) = match read(body).await {
-        Ok(body) => (body, None),
-        Err(refusal) => (Bytes::new(), Some(refusal)),
-    };
-    let request = Request {
-        method: parts.method,
-        path: parts.uri.path().to_owned(),
-        target,
-        query: Query::parse(&query),
-        headers: parts.headers,
-        body,
-    };
+    let (request, unread) = taken(request, target).await;
     let user = request.bearer_token().and_then(|token| server.user(token));
     if let Some(Fault::Delay(delay)) = fault {
         tokio::time::sleep(delay).await;
     }
-    let refusal = server.refuses(&request, user.as_deref()).err().or(refusal);
-    let answer = match (&fault, &user, refusal) {
-        (Some(Fault::Answer { status, body, retry_after_secs }), _, _) => {
-            Answer::planned(*status, body.clone(), *retry_after_secs)
-        }
-        (_, _, Some(refusal)) => Answer::refused(refusal),
-        (_, Some(user), None) if is_admins => answer::faults(&server, &request, user),
-        (Some(Fault::Deny { webhook, message }), _, _) => Answer::refused(faults::denied(webhook, message)),
-        (Some(Fault::Quota(quota)), _, _) => Answer::refused(faults::exceeds_quota(&request, quota)),
-        (_, _, None) => answer::answer(&server, &request).await,
-    };
+    let refusal = server.refuses(&request, user.as_deref()).err().or(unread);
+    let answer = answer(&server, &request, fault.as_ref(), user.as_deref(), refusal).await;
     server.record(RequestRecord {
         method: request.method.to_string(),
         path: request.path.clone(),
-        query,
+        query: request.target.split_once('?').map_or("", |(_, query)| query).to_owned(),
         user_agent: request.user_agent().to_owned(),
         user: user.unwrap_or_default(),
         status: answer.status(),
@@ -291,11 +269,56 @@ where
     if fault == Some(Fault::LoseAnswer) {
         return Err(Cut);
     }
+    Ok(written(&request, version, answer, busy))
+}
+
+/// A request with its body, and why there is none if there is none.
+async fn taken<B>(request: http::Request<B>, target: String) -> (Request, Option<Refusal>)
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let (parts, body) = request.into_parts();
+    let (body, unread) = match read(body).await {
+        Ok(body) => (body, None),
+        Err(refusal) => (Bytes::new(), Some(refusal)),
+    };
+    let request = Request {
+        method: parts.method,
+        path: parts.uri.path().to_owned(),
+        target,
+        query: Query::parse(parts.uri.query().unwrap_or_default()),
+        headers: parts.headers,
+        body,
+    };
+    (request, unread)
+}
+
+/// What a request is answered, by a fault, a refusal, or as it is meant.
+async fn answer(
+    server: &Arc<Server>,
+    request: &Request,
+    fault: Option<&Fault>,
+    user: Option<&str>,
+    refusal: Option<Refusal>,
+) -> Answer {
+    match (fault, user, refusal) {
+        (Some(Fault::Answer { status, body, retry_after_secs }), _, _) => {
+            Answer::planned(*status, body.clone(), *retry_after_secs)
+        }
+        (_, _, Some(refusal)) => Answer::refused(refusal),
+        (_, Some(user), None) if request.path == faults::PATH => answer::faults(server, request, user),
+        (Some(Fault::Deny { webhook, message }), _, _) => Answer::refused(faults::denied(webhook, message)),
+        (Some(Fault::Quota(quota)), _, _) => Answer::refused(faults::exceeds_quota(request, quota)),
+        (_, _, None) => answer::answer(server, request).await,
+    }
+}
+
+fn written(request: &Request, version: http::Version, answer: Answer, busy: Arc<()>) -> Response<AnswerBody> {
     let pretty = request.wants_pretty() || (answer.status() >= 400 && !request.takes_plain_json());
     let unauthorized = answer.status() == 401;
     let mut response = answer.into_response(pretty);
     // Go's server ends the connection of whom it does not know, HTTP/2 by GOAWAY.
-    if unauthorized && parts.version < http::Version::HTTP_2 {
+    if unauthorized && version < http::Version::HTTP_2 {
         response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
     }
     if request.method == Method::HEAD {
@@ -304,7 +327,7 @@ where
     if let AnswerBody::Stream(stream) = response.body_mut() {
         stream.busy = Some(busy);
     }
-    Ok(response)
+    response
 }
 
 /// The whole body of a request, or why there is none.

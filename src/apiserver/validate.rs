@@ -22,7 +22,7 @@ use super::{
 
 pub(super) const PORT_RANGE: &str = "must be between 1 and 65535, inclusive";
 pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
-const NO_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+pub(super) const NO_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 const IMMUTABLE: &str = "field is immutable";
 
 pub(super) fn each(list: &Value) -> impl Iterator<Item = &Value> {
@@ -360,6 +360,10 @@ fn workload(object: &Value) -> Vec<Cause> {
     if !restarts.is_null() {
         not_one_of(&mut all, format!("{at}.spec.restartPolicy"), restarts, &["Always"]);
     }
+    if !template["spec"]["activeDeadlineSeconds"].is_null() {
+        let text = "activeDeadlineSeconds in ReplicaSet is not Supported";
+        all.push(Cause::forbidden(format!("{at}.spec.activeDeadlineSeconds"), text));
+    }
     all
 }
 
@@ -465,8 +469,8 @@ pub(super) fn node(object: &Value, before: Option<&Value>) -> Vec<Cause> {
         }
     }
     let Some(before) = before else { return all };
-    // The real one looks at a changed Node as at a new one, and then at its taints again.
-    all.extend(all.clone());
+    // The real one looks at the taints of an update twice.
+    all.extend_from_within(..);
     for (field, at) in [("providerID", "providerID"), ("podCIDR", "podCIDRs")] {
         let was = text(&before["spec"][field]);
         if !was.is_empty() && was != text(&spec[field]) {

@@ -114,7 +114,7 @@ async fn replicas_that_would_be_in_a_text_are_refused() {
     let thing = |spec: Value| json!({"apiVersion": "demo.example.com/v1", "kind": "Thing", "metadata": {"name": "a"}, "spec": spec});
     let (status, body) = world.post(things, thing(json!({"a": "str"}))).await;
     assert_eq!(status, 422, "{body}");
-    let message = "Thing.demo.example.com \"a\" is invalid: .spec.a.b: Invalid value: 0: .spec.a accessor error: str \
+    let message = "Thing.demo.example.com \"a\" is invalid: .spec.a.b: Invalid value: 0: .spec.a.b accessor error: str \
         is of the type string, expected map[string]interface{}";
     assert_eq!(body["message"], message);
     assert_eq!(world.post(things, thing(json!({}))).await.0, 201);
