@@ -520,7 +520,8 @@ fn in_order(merged: Vec<Value>, order: &Places, before: &Places, key: Option<&st
         }
     }
     wanted.sort_by_key(|(place, ..)| *place);
-    others.sort_by_key(|(before, _)| *before);
+    // What an empty order leaves of a patch was nowhere before.
+    others.sort_by_key(|(before, _)| before.copied().unwrap_or(usize::MAX));
     let (mut wanted, mut others) = (wanted.into_iter().peekable(), others.into_iter().peekable());
     let mut sorted = Vec::new();
     loop {
@@ -556,6 +557,32 @@ mod tests {
             {"name": "a", "image": "3", "ports": [{"containerPort": 81}, {"containerPort": 80}]}, {"name": "c"},
         ], "args": ["y"]}});
         assert_eq!(object, wanted);
+    }
+
+    /// New items went behind all others, and those there were before never changed places.
+    #[test]
+    fn a_list_takes_the_order_that_is_given_or_that_of_the_patch() {
+        let order = |patch: Value| -> Vec<String> {
+            let mut object = json!({"spec": {"containers": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}});
+            let pods = Kinds::new().built_in("", "pods");
+            merge(&mut object, json!({"spec": patch}), Shape::of(&pods)).expect("a good patch");
+            let items = object["spec"]["containers"].as_array().expect("a list").iter();
+            items.map(|item| item["name"].as_str().unwrap_or_default().to_owned()).collect()
+        };
+        let [a, b, c, new] = ["a", "b", "c", "new"].map(|name| json!({"name": name}));
+        let gone = json!({"name": "b", "$patch": "delete"});
+        for (patch, wanted) in [
+            (json!({"containers": [new]}), ["new", "a", "b", "c"].as_slice()),
+            (json!({"containers": [c, a]}), &["b", "c", "a"]),
+            (json!({"containers": [c, new, b]}), &["a", "c", "new", "b"]),
+            (json!({"containers": [new, gone]}), &["new", "a", "c"]),
+            (json!({"$setElementOrder/containers": [c, a]}), &["b", "c", "a"]),
+            (json!({"$setElementOrder/containers": [new], "containers": [new]}), &["new", "a", "b", "c"]),
+            (json!({"$setElementOrder/containers": [new], "containers": [new, gone]}), &["a", "c", "new"]),
+            (json!({"$setElementOrder/containers": [], "containers": [new]}), &["a", "b", "c", "new"]),
+        ] {
+            assert_eq!(order(patch.clone()), wanted, "{patch}");
+        }
     }
 
     fn patched(mut object: Value, operations: Vec<Value>) -> Result<Value, Refusal> {
