@@ -508,7 +508,7 @@ async fn collection(
         _ if kind.namespaced && namespace.is_none() && kind.is_custom() => Err(Refusal::no_such_path()),
         _ if kind.namespaced && namespace.is_none() => Err(Refusal::method_not_allowed()),
         Method::POST => create(server, request, path, kind),
-        Method::DELETE if kind.kind == "Namespace" => Err(Refusal::method_not_allowed()),
+        Method::DELETE if kind.built_in() == "Namespace" => Err(Refusal::method_not_allowed()),
         Method::DELETE => {
             let list = List::parse(query, kind, namespace)?;
             let deletion = deletion(request)?;

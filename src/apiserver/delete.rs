@@ -61,7 +61,7 @@ pub(super) fn delete(
     deletion: &Deletion,
 ) -> Result<Deleted, Refusal> {
     let name = place.name();
-    if kind.kind == "Namespace" && IMMORTAL.contains(&name) {
+    if kind.built_in() == "Namespace" && IMMORTAL.contains(&name) {
         return Err(Refusal::forbidden(kind, name, "this namespace may not be deleted"));
     }
     let Some(before) = storage.get(place).cloned() else { return Err(Refusal::not_found(kind, name)) };
@@ -72,7 +72,7 @@ pub(super) fn delete(
     let shorter = before["metadata"]["deletionGracePeriodSeconds"].as_u64().is_some_and(|was| grace < was);
     let begins = !is_terminating(&before) || shorter;
     // Only of these two a second delete does not ask anew what becomes of the dependents.
-    if begins || !["Namespace", "Pod"].contains(&&*kind.kind) {
+    if begins || !["Namespace", "Pod"].contains(&kind.built_in()) {
         hold(kind, &mut after, deletion.propagation);
     }
     if begins {
@@ -80,7 +80,7 @@ pub(super) fn delete(
     }
     if holds_nothing(kind, &after) {
         // What can be deleted in steps is shown as in the last one.
-        let mut gone = if kind.kind == "Pod" { after } else { (*before).clone() };
+        let mut gone = if kind.built_in() == "Pod" { after } else { (*before).clone() };
         if !deletion.dry_run {
             remove(storage, kind, place);
             gone["metadata"]["resourceVersion"] = storage.revision().to_string().into();
@@ -91,7 +91,7 @@ pub(super) fn delete(
         return Ok(Deleted::Terminating(Arc::new(after)));
     }
     let after = store(storage, kind, place, after);
-    if kind.kind == "CustomResourceDefinition" {
+    if kind.built_in() == "CustomResourceDefinition" {
         delete_instances(storage, kind, place, &after);
     }
     Ok(Deleted::Terminating(after))
@@ -109,7 +109,7 @@ fn hold(kind: &Kind, object: &mut Value, propagation: Option<Propagation>) {
         }
     }
     // A CRD is always held for a moment, so that its instances can go first.
-    if kind.kind == "CustomResourceDefinition" && !list.contains(&CRD_FINALIZER) {
+    if kind.built_in() == "CustomResourceDefinition" && !list.contains(&CRD_FINALIZER) {
         list.push(CRD_FINALIZER);
     }
     let list: Vec<Value> = list.into_iter().map(Value::from).collect();
@@ -122,7 +122,7 @@ fn hold(kind: &Kind, object: &mut Value, propagation: Option<Propagation>) {
 
 /// How long it may take, in seconds. Only a kubelet can say that the containers of a Pod have stopped.
 fn grace(kind: &Kind, object: &Value, deletion: &Deletion) -> u64 {
-    if kind.kind != "Pod" || !object["spec"]["nodeName"].is_string() {
+    if kind.built_in() != "Pod" || !object["spec"]["nodeName"].is_string() {
         return 0;
     }
     let own = grace_secs(&object["spec"]["terminationGracePeriodSeconds"]);
@@ -134,7 +134,7 @@ fn mark(storage: &Storage, kind: &Kind, object: &mut Value, grace: u64) {
     let was_terminating = is_terminating(object);
     let metadata = &mut object["metadata"];
     metadata["deletionTimestamp"] = storage.clock.time_in(Duration::from_secs(grace)).into();
-    match &*kind.kind {
+    match kind.built_in() {
         "Namespace" => object["status"]["phase"] = "Terminating".into(),
         "CustomResourceDefinition" => return crd::mark_terminating(object, &storage.clock.time()),
         _ => metadata["deletionGracePeriodSeconds"] = grace.into(),

@@ -22,10 +22,8 @@ pub(super) fn version() -> Value {
 
 /// What can be done with a resource.
 fn verbs(kind: &Kind) -> &'static [&'static str] {
-    match kind.kind.as_str() {
-        _ if kind.is_custom() => {
-            &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]
-        }
+    match kind.built_in() {
+        "" => &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"],
         "Namespace" => &["create", "delete", "get", "list", "patch", "update", "watch"],
         _ => &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
     }

@@ -186,7 +186,7 @@ fn columns(kind: &Kind) -> Vec<Value> {
         }
     }
     // Events are the one kind whose name is not the first thing to know.
-    if kind.kind != "Event" {
+    if kind.built_in() != "Event" {
         columns.insert(0, name);
     }
     columns

@@ -94,6 +94,11 @@ impl Kind {
         matches!(self.rules, Rules::Custom(_))
     }
 
+    /// The name of a built-in kind. A custom one has none: it may be called as one that is, and has nothing else of it.
+    pub(super) fn built_in(&self) -> &str {
+        if self.is_custom() { "" } else { &self.kind }
+    }
+
     /// What who uses it is told, if it is on its way out.
     pub(super) fn deprecation(&self) -> Option<&str> {
         match &self.rules {
@@ -243,7 +248,7 @@ impl Kind {
         if self.scale.is_some() {
             names.push("scale");
         }
-        if self.kind == "Namespace" {
+        if self.built_in() == "Namespace" {
             names.push("finalize");
         }
         names

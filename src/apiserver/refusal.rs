@@ -346,7 +346,7 @@ impl Refusal {
 
     pub(super) fn invalid(kind: &Kind, name: &str, causes: Vec<Cause>) -> Refusal {
         // Both views of an Event are checked as the core kind.
-        let group = if kind.kind == "Event" { "" } else { &kind.group };
+        let group = if kind.built_in() == "Event" { "" } else { &kind.group };
         Refusal::invalid_as(group, &kind.kind, name, causes)
     }
 

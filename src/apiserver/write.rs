@@ -93,7 +93,7 @@ pub(super) fn create(
         metadata["generation"] = 1.into();
     }
     if kind.has_status
-        && kind.kind != "Node"
+        && kind.built_in() != "Node"
         && let Some(object) = object.as_object_mut()
     {
         // A kubelet says all there is to say of its Node at once.
@@ -101,7 +101,7 @@ pub(super) fn create(
     }
     prune(kind, &mut object, options)?;
     finish(storage, kind, None, &mut object, managed, options)?;
-    if kind.kind == "Node" {
+    if kind.built_in() == "Node" {
         super::builtin::taint_until_ready(&mut object);
     }
     let mut causes = metadata::errors(kind, &object);
@@ -526,7 +526,7 @@ fn restore_metadata(after: &mut Value, before: &Value) {
 
 /// What a main update cannot change, or keeps if it is not named.
 fn restore_spec(kind: &Kind, after: &mut Value, before: &Value) {
-    match kind.kind.as_str() {
+    match kind.built_in() {
         "Namespace" => restore_in(after, before, "spec", &["finalizers"]),
         "Service" => addresses::keep(&mut after["spec"], &before["spec"]),
         _ => {}
@@ -578,7 +578,7 @@ fn finish(
     let nulls = if options.manager.applies { Nulls::Kept } else { Nulls::Dropped };
     kind.set_defaults(object, nulls)?;
     // Go writes down a list that there is not, where nobody thought of leaving it out.
-    if kind.kind == "CustomResourceDefinition" && object["status"]["conditions"].is_null() {
+    if kind.built_in() == "CustomResourceDefinition" && object["status"]["conditions"].is_null() {
         object["status"]["conditions"] = Value::Null;
     }
     apply::track(kind, before, object, managed, &options.manager, &storage.clock.time());
@@ -606,7 +606,7 @@ fn refuse_choices(
 }
 
 fn is_service(kind: &Kind) -> bool {
-    kind.kind == "Service" && kind.group.is_empty()
+    kind.built_in() == "Service"
 }
 
 fn to_storage(kind: &Kind, object: &mut Value) {
@@ -652,7 +652,8 @@ fn differs_beyond_metadata(kind: &Kind, before: &Value, after: &Value) -> bool {
     // The Deployment controller reads annotations, so they count there.
     let annotations =
         |map: &Map<String, Value>| map.get("metadata").map(|metadata| metadata["annotations"].clone());
-    part(before) != part(after) || (kind.kind == "Deployment" && annotations(before) != annotations(after))
+    part(before) != part(after)
+        || (kind.built_in() == "Deployment" && annotations(before) != annotations(after))
 }
 
 pub(super) fn is_terminating(object: &Value) -> bool {
@@ -661,7 +662,7 @@ pub(super) fn is_terminating(object: &Value) -> bool {
 
 /// Nothing keeps a terminating object: no finalizer, no grace period that is still to pass.
 pub(super) fn holds_nothing(kind: &Kind, object: &Value) -> bool {
-    let spec_finalizers = kind.kind == "Namespace"
+    let spec_finalizers = kind.built_in() == "Namespace"
         && object["spec"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
     let grace = object["metadata"]["deletionGracePeriodSeconds"].as_u64().unwrap_or(0);
     finalizers(object).is_empty() && !spec_finalizers && grace == 0
@@ -671,7 +672,7 @@ pub(super) fn store(storage: &mut Storage, kind: &Kind, place: &Place, mut objec
     to_storage(kind, &mut object);
     let before = storage.get(place).cloned();
     let stored = storage.put(place, object);
-    if kind.kind == "CustomResourceDefinition" {
+    if kind.built_in() == "CustomResourceDefinition" {
         crd::written(storage, place, before.as_deref());
     }
     stored
@@ -680,7 +681,7 @@ pub(super) fn store(storage: &mut Storage, kind: &Kind, place: &Place, mut objec
 pub(super) fn remove(storage: &mut Storage, kind: &Kind, place: &Place) {
     let before = storage.get(place).cloned();
     storage.remove(place);
-    if kind.kind == "CustomResourceDefinition" {
+    if kind.built_in() == "CustomResourceDefinition" {
         crd::written(storage, place, before.as_deref());
     }
     if let Rules::Custom(custom) = &kind.rules {

@@ -190,3 +190,40 @@ async fn a_schema_with_a_vast_name_is_refused_in_few_words() {
     let text = refused.to_string();
     assert!(text.contains("may not be more than 10000 bytes") && text.len() < 10_000, "{} bytes", text.len());
 }
+
+/// What the server does for its own Nodes, Services and Namespaces took a string for their spec, and panicked.
+#[tokio::test]
+async fn a_custom_kind_that_is_called_as_a_built_in_one_has_nothing_else_of_it() {
+    let world = World::start().await;
+    let kinds =
+        ["Namespace", "Node", "Service", "Pod", "Event", "Lease", "Deployment", "ReplicaSet", "Secret"];
+    for kind in kinds.into_iter().chain(["CustomResourceDefinition"]) {
+        let (plural, group) = (format!("{}s", kind.to_lowercase()), "alike.example.com");
+        let anything = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let definition = json!({"metadata": {"name": format!("{plural}.{group}")}, "spec": {
+            "group": group, "scope": "Namespaced", "names": {"plural": plural, "kind": kind},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": anything}}]}});
+        let (status, answer) =
+            world.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await;
+        assert_eq!(status, 201, "{answer}");
+        let path = format!("/apis/{group}/v1/namespaces/default/{plural}");
+        world.until(&path, |status, _| status == 200).await;
+        let mut object =
+            json!({"apiVersion": format!("{group}/v1"), "kind": kind, "metadata": {"name": "default"}});
+        object["spec"] = json!({});
+        let (status, made) = world.post(&path, object).await;
+        assert_eq!((status, &made["spec"], &made["status"]), (201, &json!({}), &Value::Null), "{kind}");
+        for change in [json!({"spec": "x", "status": "x"}), json!({"spec": {"a": 1}}), json!({"spec": null})]
+        {
+            let (status, changed) = world.merge(&format!("{path}/default"), change.clone()).await;
+            assert_eq!(
+                (status, changed.get("spec").unwrap_or(&Value::Null)),
+                (200, &change["spec"]),
+                "{kind}"
+            );
+        }
+        assert_eq!(world.delete(&format!("{path}/default")).await.0, 200, "{kind}");
+        assert_eq!(world.get(&format!("{path}/default")).await.0, 404, "{kind}");
+        assert_eq!(world.merge(&format!("{path}/default/finalize"), json!({})).await.0, 404, "{kind}");
+    }
+}
