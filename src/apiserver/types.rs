@@ -139,7 +139,9 @@ impl Decoder {
             (Some("Time"), Value::String(time)) => return check_time(time),
             (Some("MicroTime"), Value::String(time)) => return check_micro_time(time),
             (Some("IntOrString"), Value::String(_)) => true,
-            (Some("IntOrString"), Value::Number(number)) => number.is_i64(),
+            (Some("IntOrString"), Value::Number(number)) => {
+                number.as_i64().is_some_and(|number| i32::try_from(number).is_ok())
+            }
             (Some("JSON"), _) | (Some("JSONSchemaPropsOrBool"), Value::Bool(_)) => true,
             (Some(name), Value::Object(_)) if resolved(schema)["type"] == "object" => {
                 let name = referred(definition(name)).unwrap_or(name);

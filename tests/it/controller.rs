@@ -116,7 +116,7 @@ async fn who_waits_out_a_backoff_stops_at_once() {
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
 }
 
-/// A server ends a watch that is not read. Here it would have to keep 20 MB for whoever waits for the one worker.
+/// A server ends a watch that is not read. Here it would have to keep 10 MB for whoever waits for the one worker.
 #[tokio::test]
 async fn while_the_operator_hangs_over_an_object_its_watch_is_read_on() {
     const TEXT_BYTES: usize = 200_000;
@@ -137,7 +137,7 @@ async fn while_the_operator_hangs_over_an_object_its_watch_is_read_on() {
         world.create("services", &service("fine")).await;
         let key = Key::namespaced(&world.namespace, "fine");
         let mut version = String::new();
-        for time in 0..100 {
+        for time in 0..50 {
             let annotations = json!({"time": time.to_string(), "text": "x".repeat(TEXT_BYTES)});
             let changed =
                 world.patch("services/fine", json!({"metadata": {"annotations": annotations}})).await;

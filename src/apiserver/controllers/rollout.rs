@@ -29,6 +29,9 @@ const PODS_AT_ONCE: usize = 500;
 /// may be two thousand millions.
 const PODS_MAX: usize = 10_000;
 
+/// When a ReplicaSet for which there was no room is looked at again.
+const ROOM_PAUSE: Duration = Duration::from_secs(10);
+
 fn count(object: &Value, pointer: &str) -> i64 {
     object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0)
 }
@@ -358,17 +361,23 @@ enum Pass {
     Healthy,
 }
 
-/// Old ReplicaSets are kept for `kubectl rollout undo`, but not all of them.
+/// Old ReplicaSets are kept for `kubectl rollout undo`, but not all of them, once a rollout is complete.
 fn clean_up(storage: &mut Storage, deployment: &Value, old: &[(Place, Arc<Value>)]) {
+    let wanted = count(deployment, "/spec/replicas");
+    let counts = ["/status/updatedReplicas", "/status/replicas", "/status/availableReplicas"];
+    let is_complete = deployment["status"]["observedGeneration"] == deployment["metadata"]["generation"]
+        && counts.iter().all(|pointer| count(deployment, pointer) == wanted);
+    if !is_complete {
+        return;
+    }
     let limit = usize::try_from(count(deployment, "/spec/revisionHistoryLimit")).unwrap_or(0);
-    let mut idle: Vec<&(Place, Arc<Value>)> = old
-        .iter()
-        .filter(|(_, set)| count(set, "/spec/replicas") == 0 && count(set, "/status/replicas") == 0)
-        .collect();
-    idle.sort_by_key(|(_, set)| revision(set));
-    let many = old.len().saturating_sub(limit);
-    for (place, _) in idle.into_iter().take(many) {
-        delete(storage, place, &Deletion::default());
+    let mut by_age: Vec<&(Place, Arc<Value>)> = old.iter().collect();
+    by_age.sort_by_key(|(_, set)| revision(set));
+    let is_idle = |set: &Value| count(set, "/spec/replicas") == 0 && count(set, "/status/replicas") == 0;
+    for (place, set) in by_age.into_iter().take(old.len().saturating_sub(limit)) {
+        if is_idle(set) {
+            delete(storage, place, &Deletion::default());
+        }
     }
 }
 
@@ -477,6 +486,10 @@ fn tell_progress(
     let last = condition(deployment, "Progressing").cloned();
     let reason = last.as_ref().and_then(|last| last["reason"].as_str()).unwrap_or_default();
     let stalled = last.as_ref().and_then(|last| clock.since(&last["lastUpdateTime"])).unwrap_or_default();
+    // Complete stays complete, also while it is scaled.
+    if reason == "NewReplicaSetAvailable" && totals.replicas == totals.updated {
+        return Course::Settled;
+    }
     let (status, reason, what, course) = if totals.are_complete() {
         ("True", "NewReplicaSetAvailable", "has successfully progressed", Course::Settled)
     } else if totals.are_ahead_of(before) || last.is_none() {
@@ -546,6 +559,7 @@ pub(super) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, 
         let missing = wanted.saturating_sub(living.len());
         if missing > room {
             tracing::warn!(%place, wanted, pods_max = PODS_MAX, "there is no room for all Pods of a ReplicaSet");
+            controllers.look_again(place, ROOM_PAUSE);
         }
         // What is made marks the set for another look.
         for _ in 0..missing.min(room).min(PODS_AT_ONCE) {

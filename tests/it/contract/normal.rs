@@ -129,9 +129,21 @@ fn sort_unknown_fields(message: &mut String) {
 /// of them twice.
 const IN_ORDER: [&str; 4] = ["", "apps", "coordination.k8s.io", "events.k8s.io"];
 
+/// Where it does not: these are maps there.
+const MAPS: [&str; 8] =
+    ["data", "binaryData", "labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests"];
+
+fn is_in_a_map(cause: &Value) -> bool {
+    let field = cause["field"].as_str().unwrap_or_default();
+    let map = field.split_once('[').map_or(field, |(map, _)| map);
+    MAPS.iter().any(|name| map.ends_with(name) || field.contains(&format!(".{name}[")))
+}
+
 fn sort_causes(status: &mut Map<String, Value>) {
     let Some(details) = status.get_mut("details") else { return };
-    if IN_ORDER.contains(&details["group"].as_str().unwrap_or_default()) {
+    let in_maps =
+        details["causes"].as_array().into_iter().flatten().filter(|cause| is_in_a_map(cause)).count();
+    if IN_ORDER.contains(&details["group"].as_str().unwrap_or_default()) && in_maps < 2 {
         return;
     }
     let Some(causes) = details.get_mut("causes").and_then(Value::as_array_mut) else { return };
