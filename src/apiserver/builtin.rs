@@ -462,13 +462,26 @@ fn pod_defaults(object: &mut Value) {
     set_default(spec, "/enableServiceLinks", true.into());
     set_default(spec, "/preemptionPolicy", "PreemptLowerPriority".into());
     set_default(spec, "/priority", 0.into());
-    // The admission plugin DefaultTolerationSeconds.
-    let tolerated = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300});
-    let conditions = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
-    set_default(spec, "/tolerations", conditions.map(tolerated).to_vec().into());
+    tolerate_outages(spec);
     let class = qos_class(spec);
     set_default(object, "/status/phase", "Pending".into());
     set_default(object, "/status/qosClass", class.into());
+}
+
+/// The admission plugin DefaultTolerationSeconds: what is not tolerated otherwise is for five minutes.
+fn tolerate_outages(spec: &mut Value) {
+    let mut all = spec["tolerations"].as_array().cloned().unwrap_or_default();
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let covers = |toleration: &Value, field: &str, value: &str| {
+            matches!(toleration[field].as_str(), None | Some("")) || toleration[field] == value
+        };
+        if !all.iter().any(|one| covers(one, "key", key) && covers(one, "effect", "NoExecute")) {
+            all.push(
+                json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}),
+            );
+        }
+    }
+    spec["tolerations"] = all.into();
 }
 
 /// Who says only what a container may have asks for all of it.

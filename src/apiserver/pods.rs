@@ -27,19 +27,49 @@ const POD_FIXED: &str = "pod updates may not change fields other than \
 pub(super) fn pod(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     let mut all = Vec::new();
     pod_spec(&mut all, &object["spec"], "spec");
-    if let Some(before) = before
-        && fixed_part(object) != fixed_part(before)
-    {
-        all.push(Cause::forbidden("spec", POD_FIXED));
+    if let Some(before) = before {
+        changes(&mut all, &object["spec"], &before["spec"]);
     }
     all
 }
 
-/// What never changes of the spec of a Pod, once it has a node.
-fn fixed_part(pod: &Value) -> Value {
-    let mut spec = pod["spec"].clone();
+/// What may not change of the spec of a Pod.
+fn changes(all: &mut Vec<Cause>, spec: &Value, before: &Value) {
+    let (deadline, was) = (&spec["activeDeadlineSeconds"], before["activeDeadlineSeconds"].as_i64());
+    let text = match (deadline.as_i64(), was) {
+        (Some(secs), Some(was)) if secs > was => "must be less than or equal to previous value",
+        (None, Some(_)) => "must not update from a positive integer to nil value",
+        _ => "",
+    };
+    if !text.is_empty() {
+        all.push(Cause::invalid("spec.activeDeadlineSeconds", deadline, text));
+    }
+    let is_kept = |was: &Value| each(&spec["tolerations"]).any(|one| without_time(one) == without_time(was));
+    if !each(&before["tolerations"]).all(is_kept) {
+        let text = "existing toleration can not be modified except its tolerationSeconds";
+        all.push(Cause::forbidden("spec.tolerations", text));
+    }
+    if fixed_part(spec, before) != fixed_part(before, before) {
+        all.push(Cause::forbidden("spec", POD_FIXED));
+    }
+}
+
+fn without_time(toleration: &Value) -> Value {
+    let mut toleration = toleration.clone();
+    if let Some(fields) = toleration.as_object_mut() {
+        fields.remove("tolerationSeconds");
+    }
+    toleration
+}
+
+/// All that never changes, as a scheduler may still choose the node.
+fn fixed_part(spec: &Value, before: &Value) -> Value {
+    let mut spec = spec.clone();
     let Some(fields) = spec.as_object_mut() else { return spec };
-    fields.retain(|field, _| !matches!(field.as_str(), "nodeName" | "activeDeadlineSeconds" | "tolerations"));
+    fields.retain(|field, _| match field.as_str() {
+        "nodeName" => !before["nodeName"].is_null(),
+        field => !matches!(field, "activeDeadlineSeconds" | "tolerations"),
+    });
     for list in ["containers", "initContainers"] {
         for container in fields.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             container["image"] = Value::Null;

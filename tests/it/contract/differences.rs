@@ -282,6 +282,24 @@ pub const DIFFERENCES: &[Difference] = &[
         at: "message",
         reason: "an accident: what would say it does not know the Scale of a custom resource",
     },
+    Difference {
+        story: "patching",
+        request: "A patch that is none, of what is not there",
+        at: "",
+        reason: "it is read before it is known of what it is",
+    },
+    Difference {
+        story: "patching",
+        request: "The same of a custom resource",
+        at: "",
+        reason: "it is read before it is known of what it is",
+    },
+    Difference {
+        story: "pods",
+        request: "It stays there",
+        at: "message",
+        reason: "it shows how its Go structs differ",
+    },
 ];
 
 impl Difference {
