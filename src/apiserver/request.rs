@@ -111,7 +111,9 @@ impl Request {
         let scan = Scan { path: String::new(), found: &mut found };
         // What cannot be read is refused elsewhere.
         if self.content_type().ends_with("yaml") {
-            let _ = scan.deserialize(yaml_serde::Deserializer::from_slice(&self.body));
+            if let Ok(Some(first)) = first_document(&self.body) {
+                let _ = scan.deserialize(first);
+            }
         } else {
             let _ = scan.deserialize(&mut serde_json::Deserializer::from_slice(&self.body));
         }
@@ -154,6 +156,12 @@ const YAML_OPEN_MAX: usize = 1000;
 
 /// What YAML, and with it JSON, says. Of several documents the first.
 pub(super) fn yaml(body: &[u8]) -> Result<Value, String> {
+    let Some(first) = first_document(body)? else { return Ok(Value::Null) };
+    Value::deserialize(first).map_err(|error| as_go_says(&error.to_string()))
+}
+
+/// The first document of YAML that is not too deep to be parsed.
+fn first_document(body: &[u8]) -> Result<Option<yaml_serde::Deserializer<'_>>, String> {
     let mut open: usize = 0;
     for byte in body {
         match byte {
@@ -165,8 +173,7 @@ pub(super) fn yaml(body: &[u8]) -> Result<Value, String> {
             return Err(format!("exceeded max depth of {YAML_OPEN_MAX}"));
         }
     }
-    let Some(first) = yaml_serde::Deserializer::from_slice(body).next() else { return Ok(Value::Null) };
-    Value::deserialize(first).map_err(|error| as_go_says(&error.to_string()))
+    Ok(yaml_serde::Deserializer::from_slice(body).next())
 }
 
 /// Why something is no YAML. Both libraries descend from libyaml; that of Go says less of where: `parser.fail` in its
@@ -456,6 +463,8 @@ fn percent_decode(part: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     #[test]
@@ -515,5 +524,20 @@ mod tests {
         for deep in ["- ", "? ", "a: "] {
             assert!(yaml(deep.repeat(100_000).as_bytes()).is_err());
         }
+    }
+
+    fn duplicates(content_type: &'static str, body: String) -> Vec<String> {
+        let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))]);
+        let query = Query::default();
+        let (target, path) = (String::new(), String::new());
+        Request { method: Method::PATCH, target, path, query, headers, body: body.into() }.duplicate_fields()
+    }
+
+    /// The guard stood before the other parser only.
+    #[test]
+    fn duplicates_are_not_looked_for_in_yaml_that_is_too_deep() {
+        let yaml = |body: String| duplicates("application/apply-patch+yaml", body);
+        assert_eq!(yaml("a: 1\nb: [{c: 1, c: 2}]\na: 2".to_owned()), ["b[0].c", "a"]);
+        assert_eq!(yaml("[".repeat(1_000_000)), [""; 0]);
     }
 }

@@ -190,3 +190,15 @@ async fn a_schema_with_a_vast_name_is_refused_in_few_words() {
     let text = refused.to_string();
     assert!(text.contains("may not be more than 10000 bytes") && text.len() < 10_000, "{} bytes", text.len());
 }
+
+/// The depth of YAML was looked at behind another reader of it, which took minutes.
+#[tokio::test]
+async fn what_is_applied_is_refused_when_it_is_too_deep() {
+    let world = World::with(quiet()).await;
+    let request = world.request(Method::PATCH, &format!("{CONFIG_MAPS}/a?fieldManager=me"));
+    let request = request.header(header::CONTENT_TYPE, "application/apply-patch+yaml");
+    let answer = request.body("[".repeat(1_000_000)).send().await.expect("an answer");
+    assert_eq!(answer.status(), 400);
+    let text = answer.text().await.expect("a body");
+    assert!(text.contains("error converting YAML to JSON: yaml: exceeded max depth of 1000"), "{text}");
+}
