@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use super::{
     kinds::Kind,
     refusal::{Cause, Refusal, json_error},
+    told,
 };
 
 /// What a body can be.
@@ -108,7 +109,7 @@ impl Request {
     /// The fields that stand twice in an object of the body, by their paths: `spec.size`. The last one counts.
     pub(super) fn duplicate_fields(&self) -> Vec<String> {
         let mut found = Vec::new();
-        let scan = Scan { path: String::new(), found: &mut found };
+        let scan = Scan { path: &told::Path::Root, found: &mut found };
         // What cannot be read is refused elsewhere.
         if self.content_type().ends_with("yaml") {
             if let Ok(Some(first)) = first_document(&self.body) {
@@ -213,7 +214,7 @@ fn summary(body: &[u8]) -> String {
 
 /// Looks for fields that stand twice.
 struct Scan<'a> {
-    path: String,
+    path: &'a told::Path<'a>,
     found: &'a mut Vec<String>,
 }
 
@@ -258,24 +259,24 @@ impl<'de> Visitor<'de> for Scan<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         let mut index = 0;
-        while items
-            .next_element_seed(Scan { path: format!("{}[{index}]", self.path), found: self.found })?
-            .is_some()
-        {
+        loop {
+            let path = &told::Path::Index(self.path, index);
+            if items.next_element_seed(Scan { path, found: self.found })?.is_none() {
+                return Ok(());
+            }
             index += 1;
         }
-        Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
         let mut seen = HashSet::new();
         while let Some(name) = fields.next_key::<String>()? {
-            let dot = if self.path.is_empty() { "" } else { "." };
-            let path = format!("{}{dot}{name}", self.path);
-            if !seen.insert(name) && self.found.len() < DUPLICATES_MAX {
-                self.found.push(path.clone());
+            let path = &told::Path::Field(self.path, &name);
+            if seen.contains(&name) && self.found.len() < DUPLICATES_MAX {
+                self.found.push(path.to_string());
             }
             fields.next_value_seed(Scan { path, found: self.found })?;
+            seen.insert(name);
         }
         Ok(())
     }
@@ -539,5 +540,13 @@ mod tests {
         let yaml = |body: String| duplicates("application/apply-patch+yaml", body);
         assert_eq!(yaml("a: 1\nb: [{c: 1, c: 2}]\na: 2".to_owned()), ["b[0].c", "a"]);
         assert_eq!(yaml("[".repeat(1_000_000)), [""; 0]);
+    }
+
+    /// The path was copied for each item: a terabyte.
+    #[test]
+    fn duplicates_behind_a_vast_name_are_found() {
+        let (name, zeros) = ("k".repeat(1_400_000), "0,".repeat(700_000));
+        let found = duplicates("application/json", format!(r#"{{"{name}": [{zeros}{{"a": 1, "a": 2}}]}}"#));
+        assert!(found == [format!("{name}[700000].a")], "{} others", found.len());
     }
 }
