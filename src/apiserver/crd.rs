@@ -199,6 +199,7 @@ fn versions_errors(all: &mut Vec<Cause>, crd: &Value) {
     let [columns, subresources, selectable, schema] =
         ["additionalPrinterColumns", "subresources", "selectableFields", "schema"]
             .map(|part| Part::of(crd, part));
+    let mut left = structural::DEFAULTED_BYTES_MAX;
     for (index, version) in versions(crd).enumerate() {
         if let Some(at) = columns.place(index) {
             columns_errors(all, &version["additionalPrinterColumns"], &at);
@@ -218,7 +219,7 @@ fn versions_errors(all: &mut Vec<Cause>, crd: &Value) {
         if !source.is_object() {
             all.push(Cause::required(format!("spec.versions[{index}].schema.openAPIV3Schema"), ""));
         } else if let Some(at) = schema.place(index) {
-            schema_errors(all, source, &format!("{at}.openAPIV3Schema"));
+            schema_errors(all, source, &format!("{at}.openAPIV3Schema"), &mut left);
         }
     }
 }
@@ -248,14 +249,17 @@ impl Part {
     }
 }
 
-fn schema_errors(all: &mut Vec<Cause>, schema: &Value, at: &str) {
+fn schema_errors(all: &mut Vec<Cause>, schema: &Value, at: &str, left: &mut usize) {
     let wrong = all.len();
     structural::errors(all, schema, at);
     if all.len() > wrong {
         return;
     }
     match Schema::compile(schema) {
-        Ok(_) => structural::wrong_defaults(all, schema, at),
+        // Broken off or not, what is wrong was told.
+        Ok(_) => {
+            let _ = structural::wrong_defaults(all, schema, at, left);
+        }
         Err(wrong) => all.push(Cause::invalid(format!("{at}{}", wrong.at), &wrong.value, &wrong.why)),
     }
 }
@@ -521,5 +525,25 @@ mod tests {
         let all = told(versions, ".name: Req");
         assert_eq!(all.len(), 19_999);
         assert_eq!(all[19_998], missing(&format!("spec.versions[19998].{column}")));
+    }
+
+    /// What has a default was compiled with all that is in it, and so was what is in it.
+    #[test]
+    fn defaults_inside_of_defaults_are_checked_within_limits() {
+        let schema = |depth: usize| {
+            let innermost = json!({"type": "object", "description": "d".repeat(1_000_000)});
+            (0..depth).fold(innermost, |inner, _| {
+                json!({"type": "object", "properties": {"a": inner}, "default": {"apiVersion": "v1", "kind": "Thing"}})
+            })
+        };
+        let version = |name: &str, depth| json!({"name": name, "storage": name == "v1", "schema": {"openAPIV3Schema": schema(depth)}});
+        let about = "defaults inside";
+        let other = |mut version: Value| {
+            version["schema"]["openAPIV3Schema"]["title"] = "other".into();
+            version
+        };
+        assert_eq!(told(vec![version("v1", 8)], about), [""; 0]);
+        assert_eq!(told(vec![version("v1", 55)], about).len(), 1);
+        assert_eq!(told(vec![version("v1", 5), other(version("v2", 5))], about).len(), 1);
     }
 }
