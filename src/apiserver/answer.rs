@@ -368,8 +368,8 @@ fn put(
     target: Target,
 ) -> Result<Answer, Refusal> {
     let mut object = request.object_of(target.sent(kind))?;
-    let storage = &mut server.storage();
     let mut options = write_options(request, "UpdateOptions", target)?;
+    let storage = &mut server.storage();
     let creates =
         storage.get(place).is_none() && kind.creates_on_put() && target == Target::Object(Part::Main);
     let put = if creates {
@@ -532,9 +532,9 @@ async fn collection(
 
 fn create(server: &Server, request: &Request, path: &Path, kind: &Kind) -> Result<Answer, Refusal> {
     let object = request.object_of(kind)?;
-    let mut storage = server.storage();
     let target = Target::Object(Part::Main);
     let mut options = write_options(request, "CreateOptions", target)?;
+    let mut storage = server.storage();
     let created = write::create(&mut storage, kind, path.namespace.as_deref(), object, &mut options);
     written(request, &storage, kind, target, created.map(|created| (201, created)), options)
 }

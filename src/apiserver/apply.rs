@@ -19,6 +19,7 @@ use super::{
     owned::Fields,
     refusal::Refusal,
     shape::Shape,
+    told::TOLD_BYTES_MAX,
     write::Part,
 };
 
@@ -197,13 +198,15 @@ impl Managed {
         let mut others: Vec<&Entry> =
             self.0.iter().filter(|entry| !entry.is_of(manager, &entry.api_version)).collect();
         others.sort_by_key(|entry| (&entry.manager, !entry.applies, &entry.api_version, &entry.subresource));
-        let mut conflicts = Vec::new();
+        let mut conflicts: Vec<(String, String)> = Vec::new();
         for entry in others {
+            let told_bytes = conflicts.iter().map(|(_, path)| path.len()).sum();
+            let bytes_left = TOLD_BYTES_MAX.saturating_sub(told_bytes);
             let mut held = entry.fields.common(changed);
             held.subtract(excused);
             // To who applies a Scale all that others own is shown as that of a Scale.
             let version = if manager.subresource == "scale" { "autoscaling/v1" } else { &entry.api_version };
-            conflicts.extend(held.paths().into_iter().map(|path| (entry.shown(version), path)));
+            conflicts.extend(held.paths(bytes_left).into_iter().map(|path| (entry.shown(version), path)));
         }
         conflicts
     }

@@ -8,7 +8,7 @@
 //! Conversion is `None` only: all versions share one stored object, of which each version shows the fields that it knows.
 //! What one kind of them is: see `custom.rs`.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use serde_json::{Value, json};
 
@@ -180,29 +180,34 @@ fn stored_versions_errors(all: &mut Vec<Cause>, crd: &Value) {
 
 fn versions_errors(all: &mut Vec<Cause>, crd: &Value) {
     let names: Vec<&str> = versions(crd).filter_map(|version| version["name"].as_str()).collect();
+    let unique: HashSet<&str> = names.iter().copied().collect();
     for (index, name) in names.iter().enumerate() {
         all.extend(causes(&format!("spec.versions[{index}].name"), name, dns_1035_errors(name)));
         // The first was the only one, once.
         if index == 0 && !name.is_empty() {
             all.extend(causes("spec.version", name, dns_1035_errors(name)));
         }
-        if names[..index].contains(name) {
-            let text = "must contain unique version names";
-            all.push(Cause::invalid("spec.versions", &crd["spec"]["versions"], text));
-        }
+    }
+    if unique.len() < names.len() {
+        let text = "must contain unique version names";
+        all.push(Cause::invalid("spec.versions", &crd["spec"]["versions"], text));
     }
     if versions(crd).filter(|version| version["storage"] == true).count() != 1 {
         let text = "must have exactly one version marked as storage version";
         all.push(Cause::invalid("spec.versions", &crd["spec"]["versions"], text));
     }
+    let [columns, subresources, selectable, schema] =
+        ["additionalPrinterColumns", "subresources", "selectableFields", "schema"]
+            .map(|part| Part::of(crd, part));
+    let mut left = structural::DEFAULTED_BYTES_MAX;
     for (index, version) in versions(crd).enumerate() {
-        if let Some(at) = place_of(crd, index, "additionalPrinterColumns") {
+        if let Some(at) = columns.place(index) {
             columns_errors(all, &version["additionalPrinterColumns"], &at);
         }
-        if let Some(at) = place_of(crd, index, "subresources") {
+        if let Some(at) = subresources.place(index) {
             scale_errors(all, &version["subresources"]["scale"], &at);
         }
-        if let Some(at) = place_of(crd, index, "selectableFields") {
+        if let Some(at) = selectable.place(index) {
             selectable_errors(all, version, &at);
         }
         if version["deprecationWarning"].is_string() && version["deprecated"] != true {
@@ -210,35 +215,51 @@ fn versions_errors(all: &mut Vec<Cause>, crd: &Value) {
             let text = "can only be set for deprecated versions";
             all.push(Cause::invalid(format!("{at}.deprecationWarning"), value, text));
         }
-        schema_errors(all, crd, index, &version["schema"]["openAPIV3Schema"]);
+        let source = &version["schema"]["openAPIV3Schema"];
+        if !source.is_object() {
+            all.push(Cause::required(format!("spec.versions[{index}].schema.openAPIV3Schema"), ""));
+        } else if let Some(at) = schema.place(index) {
+            schema_errors(all, source, &format!("{at}.openAPIV3Schema"), &mut left);
+        }
     }
 }
 
-/// Where a part of a version is: what all versions have in common the real one keeps, and names, as the first versions of
-/// CRDs had it. `None` if it was looked at already.
-fn place_of(crd: &Value, index: usize, part: &str) -> Option<String> {
-    let mut parts = versions(crd).map(|version| &version[part]);
-    let first = parts.next()?;
-    match (parts.all(|other| other == first), index) {
-        (true, 0) => Some(format!("spec.{}", if part == "schema" { "validation" } else { part })),
-        (true, _) => None,
-        (false, index) => Some(format!("spec.versions[{index}].{part}")),
+/// A part of each version. What all versions have in common the real one keeps, and names, as the first versions of CRDs
+/// had it.
+struct Part {
+    name: &'static str,
+    is_common: bool,
+}
+
+impl Part {
+    fn of(crd: &Value, name: &'static str) -> Part {
+        let mut parts = versions(crd).map(|version| &version[name]);
+        let first = parts.next();
+        Part { name, is_common: parts.all(|other| Some(other) == first) }
+    }
+
+    /// Where it is in a version. `None` if it was looked at already.
+    fn place(&self, index: usize) -> Option<String> {
+        let name = self.name;
+        match (self.is_common, index) {
+            (true, 0) => Some(format!("spec.{}", if name == "schema" { "validation" } else { name })),
+            (true, _) => None,
+            (false, index) => Some(format!("spec.versions[{index}].{name}")),
+        }
     }
 }
 
-fn schema_errors(all: &mut Vec<Cause>, crd: &Value, index: usize, schema: &Value) {
-    if !schema.is_object() {
-        all.push(Cause::required(format!("spec.versions[{index}].schema.openAPIV3Schema"), ""));
-        return;
-    }
-    let Some(at) = place_of(crd, index, "schema").map(|at| format!("{at}.openAPIV3Schema")) else { return };
+fn schema_errors(all: &mut Vec<Cause>, schema: &Value, at: &str, left: &mut usize) {
     let wrong = all.len();
-    structural::errors(all, schema, &at);
+    structural::errors(all, schema, at);
     if all.len() > wrong {
         return;
     }
     match Schema::compile(schema) {
-        Ok(_) => structural::wrong_defaults(all, schema, &at),
+        // Broken off or not, what is wrong was told.
+        Ok(_) => {
+            let _ = structural::wrong_defaults(all, schema, at, left);
+        }
         Err(wrong) => all.push(Cause::invalid(format!("{at}{}", wrong.at), &wrong.value, &wrong.why)),
     }
 }
@@ -465,5 +486,64 @@ fn removed(storage: &mut Storage, crd: &Value) {
         all.filter(|(_, crd)| waits(crd)).map(|(name, crd)| (name.clone(), Arc::clone(crd))).collect();
     for (name, crd) in waiting {
         serve(storage, &Place::new(definitions, None, &name), &crd, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is wrong with a CRD that has these versions, as far as `about` is in it.
+    fn told(versions: Vec<Value>, about: &str) -> Vec<String> {
+        let names =
+            json!({"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"});
+        let crd = json!({"metadata": {"name": "things.demo.example.com"},
+            "spec": {"group": "demo.example.com", "scope": "Namespaced", "names": names, "versions": versions}});
+        let all = errors(&crd, None).into_iter().map(|cause| cause.to_string());
+        all.filter(|cause| cause.contains(about)).collect()
+    }
+
+    /// All versions were told once for each of them: seven gigabytes.
+    #[test]
+    fn that_versions_have_the_same_name_is_told_once() {
+        let version = |name: String| json!({"name": name});
+        let same = (0..1000).map(|_| version("v1".to_owned())).collect();
+        assert_eq!(told(same, "must contain unique version names").len(), 1);
+        let others = (0..1000).map(|number| version(format!("v{number}"))).collect();
+        assert_eq!(told(others, "must contain unique version names").len(), 0);
+    }
+
+    /// Each version was compared with all others, for each of its parts.
+    #[test]
+    fn many_versions_are_compared_once() {
+        let version = |number: usize| json!({"name": format!("v{number}"), "additionalPrinterColumns": [{}]});
+        let mut versions: Vec<Value> = (0..20_000).map(version).collect();
+        let missing = |field: &str| format!("{field}.name: Required value");
+        let column = "additionalPrinterColumns[0]";
+        assert_eq!(told(versions.clone(), ".name: Req"), [missing(&format!("spec.{column}"))]);
+        versions[19_999]["additionalPrinterColumns"] = json!([]);
+        let all = told(versions, ".name: Req");
+        assert_eq!(all.len(), 19_999);
+        assert_eq!(all[19_998], missing(&format!("spec.versions[19998].{column}")));
+    }
+
+    /// What has a default was compiled with all that is in it, and so was what is in it.
+    #[test]
+    fn defaults_inside_of_defaults_are_checked_within_limits() {
+        let schema = |depth: usize| {
+            let innermost = json!({"type": "object", "description": "d".repeat(1_000_000)});
+            (0..depth).fold(innermost, |inner, _| {
+                json!({"type": "object", "properties": {"a": inner}, "default": {"apiVersion": "v1", "kind": "Thing"}})
+            })
+        };
+        let version = |name: &str, depth| json!({"name": name, "storage": name == "v1", "schema": {"openAPIV3Schema": schema(depth)}});
+        let about = "defaults inside";
+        let other = |mut version: Value| {
+            version["schema"]["openAPIV3Schema"]["title"] = "other".into();
+            version
+        };
+        assert_eq!(told(vec![version("v1", 8)], about), [""; 0]);
+        assert_eq!(told(vec![version("v1", 55)], about).len(), 1);
+        assert_eq!(told(vec![version("v1", 5), other(version("v2", 5))], about).len(), 1);
     }
 }

@@ -92,19 +92,29 @@ impl Fields {
         common
     }
 
-    /// The paths as people read them, in the order of the real server: `.spec.ports[port=80,protocol="TCP"].name`.
-    pub(super) fn paths(&self) -> Vec<String> {
-        let mut paths = Vec::new();
-        self.collect_paths("", &mut paths);
+    /// The paths as people read them, in the order of the real server: `.spec.ports[port=80,protocol="TCP"].name`. No more
+    /// than this number of bytes, or one path.
+    pub(super) fn paths(&self, bytes_max: usize) -> Vec<String> {
+        let (mut paths, mut bytes_left) = (Vec::new(), bytes_max);
+        self.collect_paths("", &mut paths, &mut bytes_left);
         paths
     }
 
     /// What ends at a level comes before what goes deeper.
-    fn collect_paths(&self, before: &str, paths: &mut Vec<String>) {
-        let members = self.children.iter().filter(|(_, fields)| fields.is_member);
-        paths.extend(members.map(|(element, _)| format!("{before}{}", shown(element))));
-        for (element, fields) in &self.children {
-            fields.collect_paths(&format!("{before}{}", shown(element)), paths);
+    fn collect_paths(&self, before: &str, paths: &mut Vec<String>, bytes_left: &mut usize) {
+        for (element, _) in self.children.iter().filter(|(_, fields)| fields.is_member) {
+            if *bytes_left == 0 {
+                return;
+            }
+            let path = format!("{before}{}", shown(element));
+            *bytes_left = bytes_left.saturating_sub(path.len());
+            paths.push(path);
+        }
+        for (element, fields) in self.children.iter().filter(|(_, fields)| fields.has_children()) {
+            if *bytes_left == 0 {
+                return;
+            }
+            fields.collect_paths(&format!("{before}{}", shown(element)), paths, bytes_left);
         }
     }
 
@@ -173,7 +183,10 @@ mod tests {
             },
         }));
         let item = ".spec.ports[port=80,protocol=\"TCP\"]";
-        assert_eq!(set.paths(), [".spec.size", item, &format!("{item}.name"), ".spec.tags[=\"a\"]"]);
+        assert_eq!(
+            set.paths(usize::MAX),
+            [".spec.size", item, &format!("{item}.name"), ".spec.tags[=\"a\"]"]
+        );
     }
 
     #[test]
@@ -202,7 +215,7 @@ mod tests {
 
         #[test]
         fn the_three_operations_are_those_of_sets_of_paths(one in any_fields(), other in any_fields()) {
-            let paths = |set: &Fields| -> std::collections::BTreeSet<String> { set.paths().into_iter().collect() };
+            let paths = |set: &Fields| -> std::collections::BTreeSet<String> { set.paths(usize::MAX).into_iter().collect() };
             let (a, b) = (paths(&one), paths(&other));
             let (mut union, mut difference) = (one.clone(), one.clone());
             union.add(&other);

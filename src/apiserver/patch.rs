@@ -18,7 +18,7 @@ use super::{
     refusal::{Refusal, json_error},
     request::yaml,
     shape::{Shape, in_go},
-    types::{Words, told},
+    types::{self, Words, told},
     write::unregistered,
 };
 
@@ -93,7 +93,9 @@ impl Patch {
                 patch => Ok(Patch::Merge(must_be_map(patch).map_err(undecodable)?)),
             },
             STRATEGIC_MERGE_PATCH if !kind.is_custom() => {
-                Ok(Patch::Strategic(must_be_map(decoded()?).map_err(undecodable)?))
+                let patch = must_be_map(decoded()?).map_err(undecodable)?;
+                types::check_lists(&patch).map_err(Refusal::bad_request)?;
+                Ok(Patch::Strategic(patch))
             }
             _ if kind.is_custom() => {
                 Err(Refusal::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, APPLY_PATCH]))
@@ -400,7 +402,8 @@ fn check_order(patch: &[Value], order: &[Value], key: Option<&str>) -> Result<()
     let mut wanted = order.iter();
     for item in patch.iter().filter(|item| item.get("$patch").is_none()) {
         has_key(item, key)?;
-        if !wanted.any(|one| id(one, key) == id(item, key)) {
+        let item = id(item, key);
+        if !wanted.any(|one| id(one, key) == item) {
             let [patch, order] = [patch, order].map(|list| in_go(&Value::from(list.to_vec())));
             return Err(Refusal::internal(format!(
                 "The order in patch list:\n{patch}\n doesn't match $setElementOrder list:\n{order}\n"
@@ -697,5 +700,14 @@ mod tests {
         };
         assert!(copies(4).is_ok());
         assert_eq!(copies(6).map_err(|refusal| refusal.code), Err(422));
+    }
+
+    /// Text was made of it for each item of the order: a terabyte.
+    #[test]
+    fn a_vast_item_is_found_at_the_end_of_a_long_order() {
+        let vast = Value::from("v".repeat(1_400_000));
+        let mut order = vec![Value::from(0); 700_000];
+        order.push(vast.clone());
+        assert!(check_order(&[vast], &order, None).is_ok());
     }
 }

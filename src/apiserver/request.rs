@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use super::{
     kinds::Kind,
     refusal::{Cause, Refusal, json_error},
+    told,
 };
 
 /// What a body can be.
@@ -108,10 +109,12 @@ impl Request {
     /// The fields that stand twice in an object of the body, by their paths: `spec.size`. The last one counts.
     pub(super) fn duplicate_fields(&self) -> Vec<String> {
         let mut found = Vec::new();
-        let scan = Scan { path: String::new(), found: &mut found };
+        let scan = Scan { path: &told::Path::Root, found: &mut found };
         // What cannot be read is refused elsewhere.
         if self.content_type().ends_with("yaml") {
-            let _ = scan.deserialize(yaml_serde::Deserializer::from_slice(&self.body));
+            if let Ok(Some(first)) = first_document(&self.body) {
+                let _ = scan.deserialize(first);
+            }
         } else {
             let _ = scan.deserialize(&mut serde_json::Deserializer::from_slice(&self.body));
         }
@@ -154,6 +157,12 @@ const YAML_OPEN_MAX: usize = 1000;
 
 /// What YAML, and with it JSON, says. Of several documents the first.
 pub(super) fn yaml(body: &[u8]) -> Result<Value, String> {
+    let Some(first) = first_document(body)? else { return Ok(Value::Null) };
+    Value::deserialize(first).map_err(|error| as_go_says(&error.to_string()))
+}
+
+/// The first document of YAML that is not too deep to be parsed.
+fn first_document(body: &[u8]) -> Result<Option<yaml_serde::Deserializer<'_>>, String> {
     let mut open: usize = 0;
     for byte in body {
         match byte {
@@ -165,8 +174,7 @@ pub(super) fn yaml(body: &[u8]) -> Result<Value, String> {
             return Err(format!("exceeded max depth of {YAML_OPEN_MAX}"));
         }
     }
-    let Some(first) = yaml_serde::Deserializer::from_slice(body).next() else { return Ok(Value::Null) };
-    Value::deserialize(first).map_err(|error| as_go_says(&error.to_string()))
+    Ok(yaml_serde::Deserializer::from_slice(body).next())
 }
 
 /// Why something is no YAML. Both libraries descend from libyaml; that of Go says less of where: `parser.fail` in its
@@ -206,7 +214,7 @@ fn summary(body: &[u8]) -> String {
 
 /// Looks for fields that stand twice.
 struct Scan<'a> {
-    path: String,
+    path: &'a told::Path<'a>,
     found: &'a mut Vec<String>,
 }
 
@@ -251,24 +259,24 @@ impl<'de> Visitor<'de> for Scan<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         let mut index = 0;
-        while items
-            .next_element_seed(Scan { path: format!("{}[{index}]", self.path), found: self.found })?
-            .is_some()
-        {
+        loop {
+            let path = &told::Path::Index(self.path, index);
+            if items.next_element_seed(Scan { path, found: self.found })?.is_none() {
+                return Ok(());
+            }
             index += 1;
         }
-        Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
         let mut seen = HashSet::new();
         while let Some(name) = fields.next_key::<String>()? {
-            let dot = if self.path.is_empty() { "" } else { "." };
-            let path = format!("{}{dot}{name}", self.path);
-            if !seen.insert(name) && self.found.len() < DUPLICATES_MAX {
-                self.found.push(path.clone());
+            let path = &told::Path::Field(self.path, &name);
+            if seen.contains(&name) && self.found.len() < DUPLICATES_MAX {
+                self.found.push(path.to_string());
             }
             fields.next_value_seed(Scan { path, found: self.found })?;
+            seen.insert(name);
         }
         Ok(())
     }
@@ -456,6 +464,8 @@ fn percent_decode(part: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     #[test]
@@ -515,5 +525,28 @@ mod tests {
         for deep in ["- ", "? ", "a: "] {
             assert!(yaml(deep.repeat(100_000).as_bytes()).is_err());
         }
+    }
+
+    fn duplicates(content_type: &'static str, body: String) -> Vec<String> {
+        let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))]);
+        let query = Query::default();
+        let (target, path) = (String::new(), String::new());
+        Request { method: Method::PATCH, target, path, query, headers, body: body.into() }.duplicate_fields()
+    }
+
+    /// The guard stood before the other parser only.
+    #[test]
+    fn duplicates_are_not_looked_for_in_yaml_that_is_too_deep() {
+        let yaml = |body: String| duplicates("application/apply-patch+yaml", body);
+        assert_eq!(yaml("a: 1\nb: [{c: 1, c: 2}]\na: 2".to_owned()), ["b[0].c", "a"]);
+        assert_eq!(yaml("[".repeat(1_000_000)), [""; 0]);
+    }
+
+    /// The path was copied for each item: a terabyte.
+    #[test]
+    fn duplicates_behind_a_vast_name_are_found() {
+        let (name, zeros) = ("k".repeat(1_400_000), "0,".repeat(700_000));
+        let found = duplicates("application/json", format!(r#"{{"{name}": [{zeros}{{"a": 1, "a": 2}}]}}"#));
+        assert!(found == [format!("{name}[700000].a")], "{} others", found.len());
     }
 }

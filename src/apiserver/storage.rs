@@ -49,7 +49,11 @@ impl fmt::Display for Place {
 /// Most bytes of objects that the changes of one collection keep. With 10,000 changes of objects of a few kB, as
 /// operators have them, the count comes first; with objects of etcd's 1.5 MiB this, before the memory is gone. The text of
 /// what was told to watches comes on top: as much again, or six times as much where all of it is `<`.
-pub(super) const HISTORY_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub(super) const HISTORY_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// What a map has beside its entries: the nodes of a BTreeMap have room for eleven, and are as large with one.
+const NODE_BYTES: usize = 640;
+const NODE_ENTRIES: usize = 6;
 
 /// One write: what was there, what is there now.
 #[derive(Clone)]
@@ -243,7 +247,7 @@ impl Storage {
             Some(after) => collection.objects.insert(place.key.clone(), Arc::clone(after)),
             None => collection.objects.remove(&place.key),
         };
-        let bytes = after.as_deref().map_or(0, size);
+        let bytes = after.as_deref().map_or(0, memory);
         let change = Change { revision, key: place.key.clone(), before, after, bytes, json: Arc::default() };
         for owner in owners(change.before.as_deref()) {
             if let Some(places) = self.dependents.get_mut(owner) {
@@ -336,7 +340,20 @@ impl Storage {
     }
 }
 
-/// About how many bytes a value has as JSON, and more or less in memory.
+/// About how many bytes a value takes in memory.
+fn memory(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(list) => list.iter().map(|one| size_of::<Value>() + memory(one)).sum(),
+        Value::Object(map) => {
+            let entries = map.iter().map(|(key, value)| key.len() + memory(value)).sum::<usize>();
+            entries + map.len().div_ceil(NODE_ENTRIES) * NODE_BYTES
+        }
+    }
+}
+
+/// About how many bytes a value has as JSON.
 pub(super) fn size(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,

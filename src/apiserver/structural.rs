@@ -8,14 +8,18 @@
 //! <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>.
 //! Types and costs of CEL rules are not computed beforehand.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::ControlFlow};
 
 use serde_json::Value;
 
-use super::{refusal::Cause, schema::Schema, told::CAUSES_MAX};
+use super::{refusal::Cause, schema::Schema, storage::size, told::CAUSES_MAX};
 
 /// Longest path into a schema, which is said with all that is wrong there: with names of a megabyte, memory would not do.
 const PATH_BYTES_MAX: usize = 10_000;
+
+/// Most bytes of all schemas in a CRD that have a default, each with all that is in it: the check of a default compiles its
+/// schema. More than twice what a request can carry, so that only defaults inside of defaults come near.
+pub(super) const DEFAULTED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
@@ -389,26 +393,41 @@ fn nested_schema(
     }
 }
 
-/// A default that the schema next to it would refuse.
-pub(super) fn wrong_defaults(all: &mut Vec<Cause>, schema: &Value, at: &str) {
+/// Defaults that the schema next to them would refuse. Breaks when that was enough, or no bytes of [`DEFAULTED_BYTES_MAX`] are
+/// `left`.
+pub(super) fn wrong_defaults(
+    all: &mut Vec<Cause>,
+    schema: &Value,
+    at: &str,
+    left: &mut usize,
+) -> ControlFlow<()> {
     if all.len() >= CAUSES_MAX {
-        return;
+        return ControlFlow::Break(());
     }
-    if is_set(schema, "default")
-        && let Ok(own) = Schema::compile(schema)
-    {
+    if is_set(schema, "default") {
         let (default, at) = (&schema["default"], format!("{at}.default"));
-        let mut causes = Vec::new();
-        own.validate(default, None, &mut causes);
-        all.extend(causes.into_iter().map(|cause| cause.under(&at)));
-        if !own.prune(&mut default.clone()).is_empty() {
-            all.push(Cause::invalid(at, default, "must not have unknown fields"));
+        let Some(rest) = left.checked_sub(size(schema)) else {
+            let text = format!(
+                "schemas with defaults inside of others may not have more than {DEFAULTED_BYTES_MAX} bytes together"
+            );
+            all.push(Cause::too_long(at, &text));
+            return ControlFlow::Break(());
+        };
+        *left = rest;
+        if let Ok(own) = Schema::compile(schema) {
+            let mut causes = Vec::new();
+            own.validate(default, None, &mut causes);
+            all.extend(causes.into_iter().map(|cause| cause.under(&at)));
+            if !own.prune(&mut default.clone()).is_empty() {
+                all.push(Cause::invalid(at, default, "must not have unknown fields"));
+            }
         }
     }
     for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-        wrong_defaults(all, schema, &format!("{at}.properties[{name}]"));
+        wrong_defaults(all, schema, &format!("{at}.properties[{name}]"), left)?;
     }
     for inside in ["items", "additionalProperties"].into_iter().filter(|inside| schema[inside].is_object()) {
-        wrong_defaults(all, &schema[inside], &format!("{at}.{inside}"));
+        wrong_defaults(all, &schema[inside], &format!("{at}.{inside}"), left)?;
     }
+    ControlFlow::Continue(())
 }

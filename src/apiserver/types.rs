@@ -71,6 +71,12 @@ pub(super) fn check_types(value: &Value, name: &str, words: Words) -> Result<(),
     Decoder { words, mismatch: None, items: 0 }.whole(value, name)
 }
 
+/// Whether the lists of a patch are as short as those of an object must be: what it does with each grows with the others.
+pub(super) fn check_lists(patch: &Value) -> Result<(), String> {
+    let mut decoder = Decoder { words: Words::Json, mismatch: None, items: 0 };
+    decoder.lists(patch, &Holder { name: "", path: "the patch".to_owned() })
+}
+
 struct Decoder {
     words: Words,
     mismatch: Option<String>,
@@ -128,6 +134,15 @@ impl Decoder {
             ));
         }
         Ok(())
+    }
+
+    fn lists(&mut self, value: &Value, holder: &Holder) -> Result<(), String> {
+        if let Value::Array(list) = value {
+            self.count(list.len(), holder)?;
+        }
+        let items = value.as_array().into_iter().flatten();
+        let mut all = items.chain(value.as_object().into_iter().flat_map(|map| map.values()));
+        all.try_for_each(|value| self.lists(value, holder))
     }
 
     fn value(&mut self, value: &Value, schema: &Value, holder: &Holder) -> Result<(), String> {

@@ -194,7 +194,7 @@ fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[(P
     template["metadata"]["labels"][HASH] = hash.as_str().into();
     let mut selector = spec["selector"].clone();
     selector["matchLabels"][HASH] = hash.as_str().into();
-    let next = sets.iter().map(|(_, set)| revision(set)).max().unwrap_or(0) + 1;
+    let next = sets.iter().map(|(_, set)| revision(set)).max().unwrap_or(0).saturating_add(1);
     // The first ReplicaSet gets all replicas at once; a later one starts with what the surge allows.
     let running: i64 = sets.iter().map(|(_, set)| count(set, "/spec/replicas")).sum();
     let replicas = match spec["strategy"]["type"].as_str() {
@@ -239,7 +239,7 @@ fn take_revision(
     old: &[(Place, Arc<Value>)],
 ) {
     let newest = old.iter().map(|(_, set)| revision(set)).max().unwrap_or(0);
-    let wanted = if revision(new_set) > newest { revision(new_set) } else { newest + 1 };
+    let wanted = if revision(new_set) > newest { revision(new_set) } else { newest.saturating_add(1) };
     let wanted = wanted.to_string();
     if new_set["metadata"]["annotations"][REVISION] != wanted {
         change(storage, new_place, Part::Main, |set| {

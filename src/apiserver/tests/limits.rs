@@ -227,3 +227,60 @@ async fn a_custom_kind_that_is_called_as_a_built_in_one_has_nothing_else_of_it()
         assert_eq!(world.merge(&format!("{path}/default/finalize"), json!({})).await.0, 404, "{kind}");
     }
 }
+
+/// The depth of YAML was looked at behind another reader of it, which took minutes.
+#[tokio::test]
+async fn what_is_applied_is_refused_when_it_is_too_deep() {
+    let world = World::with(quiet()).await;
+    let request = world.request(Method::PATCH, &format!("{CONFIG_MAPS}/a?fieldManager=me"));
+    let request = request.header(header::CONTENT_TYPE, "application/apply-patch+yaml");
+    let answer = request.body("[".repeat(1_000_000)).send().await.expect("an answer");
+    assert_eq!(answer.status(), 400);
+    let text = answer.text().await.expect("a body");
+    assert!(text.contains("error converting YAML to JSON: yaml: exceeded max depth of 1000"), "{text}");
+}
+
+/// Each twin was merged into the first one, with all its ports: half a minute for a hundredth of these.
+#[tokio::test]
+async fn a_patch_with_longer_lists_than_an_object_has_is_refused_before_it_is_merged() {
+    let world = World::with(quiet()).await;
+    assert_eq!(world.post(DEPLOYMENTS, deployment("nginx:1")).await.0, 201);
+    let ports: Vec<Value> = (0..40_000).map(|port| json!({"containerPort": port})).collect();
+    let twin = json!({"name": "new", "ports": [{"containerPort": 1}]});
+    for containers in [vec![json!({"name": "new", "ports": ports}), twin.clone()], vec![twin; 25_000]] {
+        let patch = json!({"spec": {"template": {"spec": {"containers": containers}}}});
+        let item = format!("{DEPLOYMENTS}/web");
+        let strategic = "application/strategic-merge-patch+json";
+        let (status, answer) = world.call(Method::PATCH, &item, strategic, patch).await;
+        let text = answer["message"].as_str().unwrap_or_default();
+        assert!(status == 400 && text.ends_with("1000 at most are taken here"), "{answer}");
+    }
+}
+
+/// The path of each conflict has the long key once more: some gigabytes, and the end of the process.
+#[tokio::test]
+async fn of_many_conflicts_under_a_long_key_as_many_are_told_as_fit_into_a_mebibyte() {
+    let world = World::with(quiet()).await;
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let crd = json!({"metadata": {"name": "bigs.demo.example.com"}, "spec": {
+        "group": "demo.example.com", "scope": "Namespaced", "names": {"plural": "bigs", "kind": "Big"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+    assert_eq!(world.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await.0, 201);
+    let path = "/apis/demo.example.com/v1/namespaces/default/bigs";
+    world.until(path, |status, _| status == 200).await;
+    let key = "k".repeat(300_000);
+    let apply = async |manager: &str, value: u8| {
+        let fields: Vec<String> = (0..10_000).map(|number| format!("a{number}: {value}")).collect();
+        let body = format!(
+            "{{apiVersion: demo.example.com/v1, kind: Big, metadata: {{name: a}}, spec: {{? {key} : {{{}}}}}}}",
+            fields.join(", ")
+        );
+        let request = world.request(Method::PATCH, &format!("{path}/a?fieldManager={manager}"));
+        let request = request.header(header::CONTENT_TYPE, "application/apply-patch+yaml").body(body);
+        let answer = request.send().await.expect("an answer");
+        (answer.status().as_u16(), answer.bytes().await.expect("a body").len())
+    };
+    assert_eq!(apply("alice", 1).await.0, 201);
+    let (status, bytes) = apply("bob", 2).await;
+    assert!(status == 409 && (1 << 20..4 << 20).contains(&bytes), "{status}, {bytes} bytes");
+}

@@ -189,3 +189,21 @@ async fn a_pod_that_is_taken_aside_is_let_go_and_replaced() {
     world.until(PODS, four).await;
     world.until(WEB, is_complete).await;
 }
+
+/// The next revision was a panic, and with it the end of all controllers.
+#[tokio::test]
+async fn a_revision_that_cannot_be_counted_on_ends_nothing() {
+    let world = World::start().await;
+    world.post(DEPLOYMENTS, deployment("nginx:1")).await;
+    let web = world.until(WEB, is_complete).await;
+    let (_, sets) = world.get("/apis/apps/v1/namespaces/default/replicasets").await;
+    let set = sets["items"][0]["metadata"]["name"].as_str().expect("a ReplicaSet").to_owned();
+    let last = json!({"deployment.kubernetes.io/revision": i64::MAX.to_string()});
+    let path = format!("/apis/apps/v1/namespaces/default/replicasets/{set}");
+    assert_eq!(world.merge(&path, json!({"metadata": {"annotations": last}})).await.0, 200);
+    world.merge(WEB, image("nginx:2")).await;
+    let is_next = |_: u16, next: &Value| {
+        is_complete(200, next) && next["metadata"]["generation"] != web["metadata"]["generation"]
+    };
+    world.until(WEB, is_next).await;
+}
