@@ -539,7 +539,7 @@ mod tests {
     fn duplicates_are_not_looked_for_in_yaml_that_is_too_deep() {
         let yaml = |body: String| duplicates("application/apply-patch+yaml", body);
         assert_eq!(yaml("a: 1\nb: [{c: 1, c: 2}]\na: 2".to_owned()), ["b[0].c", "a"]);
-        assert_eq!(yaml("[".repeat(1_000_000)), [""; 0]);
+        assert_eq!(yaml("{a: ".repeat(400_000)), [""; 0]);
     }
 
     /// The path was copied for each item: a terabyte.
