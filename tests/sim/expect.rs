@@ -93,12 +93,16 @@ fn wrong_about(
     let (port, replicas) = (spec["port"].as_i64().unwrap_or(80), spec["replicas"].as_i64().unwrap_or(1));
 
     let is_stalled = condition(web, "Stalled")["status"] == "True";
+    // One that was complete once, if with no Pod, has no deadline when it is scaled.
+    let has_no_deadline = deployment
+        .is_some_and(|deployment| condition(deployment, "Progressing")["reason"] == "NewReplicaSetAvailable");
+    let may_go_on = stuck == Stuck::MayBeUnknown || has_no_deadline;
     let (ready, reason, should_stall) = match (is_readable, is_taken, replicas) {
         (false, ..) => ("False", "InvalidSpec", true),
         (_, true, _) => ("False", "NameConflict", true),
         (_, _, 0) => ("True", "ScaledToZero", false),
         _ if spec["image"] != "does-not-exist" => ("True", "AllReplicasReady", false),
-        _ if stuck == Stuck::MayBeUnknown && !is_stalled => ("False", "RolloutInProgress", false),
+        _ if may_go_on && !is_stalled => ("False", "RolloutInProgress", false),
         _ => ("False", "ProgressDeadlineExceeded", true),
     };
     let mut problems = differences(web, &[("/status/observedGeneration", &web["metadata"]["generation"])]);
@@ -142,8 +146,8 @@ fn wrong_about(
     problems
 }
 
-fn condition(web: &Value, kind: &str) -> Value {
-    let mut conditions = web["status"]["conditions"].as_array().into_iter().flatten();
+fn condition(object: &Value, kind: &str) -> Value {
+    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
     conditions.find(|condition| condition["type"] == kind).cloned().unwrap_or_default()
 }
 
