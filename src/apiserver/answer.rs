@@ -287,8 +287,11 @@ async fn resource(server: &Arc<Server>, request: &Request, path: &Path) -> Resul
     let Some(name) = &path.name else {
         return collection(server, request, path, &kind, limit).await;
     };
-    if [".", ".."].contains(&name.as_str()) || name.contains('%') {
-        let what = if name.contains('%') { "contain '%'".to_owned() } else { format!("be '{name}'") };
+    let may_not = match name.as_str() {
+        "." | ".." => Some(format!("be '{name}'")),
+        _ => name.contains('%').then(|| "contain '%'".to_owned()),
+    };
+    if let Some(what) = may_not {
         return Err(Refusal::bad_request(format!("Name parameter invalid: {name:?}: may not {what}")));
     }
     let place = Place::new(kind.stored_in(), path.namespace.as_deref(), name);
@@ -685,11 +688,7 @@ fn deletion(request: &Request) -> Result<Deletion, Refusal> {
         if let (Some(kind), version) = (options["kind"].as_str(), options["apiVersion"].as_str())
             && kind != "DeleteOptions"
         {
-            let version = version.unwrap_or_default();
-            let text = format!(
-                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
-            );
-            return Err(Refusal::bad_request(text));
+            return Err(Refusal::bad_request(write::unregistered(kind, version.unwrap_or_default())));
         }
         options
     };

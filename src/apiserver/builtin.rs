@@ -4,7 +4,13 @@
 
 use serde_json::{Value, json};
 
-use super::{clock::Clock, pods, refusal::Cause, selector, types, validate};
+use super::{
+    clock::Clock,
+    pods,
+    refusal::Cause,
+    selector, types,
+    validate::{self, each},
+};
 
 /// One built-in kind.
 #[derive(Debug)]
@@ -333,10 +339,6 @@ fn set_default(object: &mut Value, pointer: &str, value: Value) {
 /// The items of a list, if there is one. (Indexing would make it, as null.)
 fn items<'a>(object: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
     object.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
-}
-
-fn each(list: &Value) -> impl Iterator<Item = &Value> {
-    list.as_array().into_iter().flatten()
 }
 
 fn namespace_defaults(object: &mut Value) {

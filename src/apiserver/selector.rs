@@ -96,9 +96,7 @@ impl Requirement {
             Operator::LessThan => self.compares(label, |label, value| label < value),
         }
     }
-}
 
-impl Requirement {
     /// A label that is no number is neither more nor less.
     fn compares(&self, label: Option<&str>, compare: fn(i64, i64) -> bool) -> bool {
         let number = |text: &str| text.parse::<i64>().ok();

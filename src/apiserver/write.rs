@@ -473,9 +473,11 @@ fn name_for(storage: &Storage, kind: &Kind, namespace: Option<&str>, object: &mu
     }
 }
 
+/// Those of which no words come about.
+pub(super) const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
 /// Five characters as the real server appends them: no vowels, so that no words appear.
 pub(super) fn random_letters() -> String {
-    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     (0..5).map(|_| char::from(LETTERS[fastrand::usize(..LETTERS.len())])).collect()
 }
 
@@ -585,7 +587,7 @@ fn finish(
     if kind.group == "events.k8s.io" {
         super::builtin::event_as_core(object);
     }
-    if is_service(kind) {
+    if kind.built_in() == "Service" {
         addresses::give(storage, object, options.dry_run)?;
     }
     Ok(())
@@ -600,13 +602,9 @@ fn refuse_choices(
     options: &Options,
     causes: &mut Vec<Cause>,
 ) {
-    if causes.is_empty() && is_service(kind) {
+    if causes.is_empty() && kind.built_in() == "Service" {
         causes.extend(addresses::refused(storage, before, object, options.dry_run));
     }
-}
-
-fn is_service(kind: &Kind) -> bool {
-    kind.built_in() == "Service"
 }
 
 fn to_storage(kind: &Kind, object: &mut Value) {

@@ -63,8 +63,7 @@ pub(super) fn register(storage: &mut Storage) {
 
 /// Say that the node is alive.
 pub(super) fn heartbeat(controllers: &mut Controllers, storage: &mut Storage) {
-    let due = controllers.later.iter().any(|(_, place)| *place == node());
-    if due {
+    if controllers.due.contains_key(&node()) {
         return;
     }
     let lease = Place::new("leases.coordination.k8s.io", Some("kube-node-lease"), NODE);

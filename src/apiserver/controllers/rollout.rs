@@ -13,7 +13,7 @@ use super::{
         delete::Deletion,
         selector::Labels,
         storage::{Place, Storage},
-        write::{Part, is_terminating, random_letters},
+        write::{LETTERS, Part, is_terminating, random_letters},
     },
     Controllers, change, delete, make, owners, tell, uid,
 };
@@ -172,7 +172,6 @@ fn same_template(deployment: &Value, set: &Value) -> bool {
 
 /// A hash of the template, in letters that make no words. (Not the real one's: that hashes Go structs.)
 fn template_hash(template: &Value) -> String {
-    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     // FNV-1a, as there.
     let mut hash: u32 = 2_166_136_261;
     for byte in template.to_string().bytes() {

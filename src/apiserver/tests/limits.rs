@@ -5,7 +5,16 @@ use std::collections::BTreeSet;
 use super::*;
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// A CustomResourceDefinition of one version.
+fn crd(name: &str, kind: &str, schema: Value) -> Value {
+    let (plural, group) = name.split_once('.').expect("a name with a group");
+    json!({"metadata": {"name": name}, "spec": {
+        "group": group, "scope": "Namespaced", "names": {"plural": plural, "kind": kind},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}})
+}
 
 /// The task of the controllers panicked, and from then on nothing was ever rolled out or collected.
 #[tokio::test]
@@ -104,11 +113,10 @@ async fn a_circle_of_owners_goes_in_the_foreground() {
 async fn replicas_that_would_be_in_a_text_are_refused() {
     let world = World::with(quiet()).await;
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let crd = json!({"metadata": {"name": "things.demo.example.com"}, "spec": {
-        "group": "demo.example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
-        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
-            "subresources": {"scale": {"specReplicasPath": ".spec.a.b", "statusReplicasPath": ".status.b"}}}]}});
-    let (status, body) = world.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await;
+    let mut crd = crd("things.demo.example.com", "Thing", schema);
+    crd["spec"]["versions"][0]["subresources"] =
+        json!({"scale": {"specReplicasPath": ".spec.a.b", "statusReplicasPath": ".status.b"}});
+    let (status, body) = world.post(CRDS, crd).await;
     assert_eq!(status, 201, "{body}");
     let things = "/apis/demo.example.com/v1/namespaces/default/things";
     let thing = |spec: Value| json!({"apiVersion": "demo.example.com/v1", "kind": "Thing", "metadata": {"name": "a"}, "spec": spec});
@@ -182,10 +190,7 @@ async fn a_schema_with_a_vast_name_is_refused_in_few_words() {
     let fields: serde_json::Map<String, Value> = (0..50_000).map(|n| (format!("f{n}"), json!({}))).collect();
     let vast = "v".repeat(1_000_000);
     let schema = json!({"type": "object", "properties": {vast: {"type": "object", "properties": fields}}});
-    let crd = json!({"metadata": {"name": "vasts.demo.example.com"}, "spec": {
-        "group": "demo.example.com", "scope": "Namespaced", "names": {"plural": "vasts", "kind": "Vast"},
-        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
-    let (status, refused) = world.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await;
+    let (status, refused) = world.post(CRDS, crd("vasts.demo.example.com", "Vast", schema)).await;
     assert_eq!(status, 422);
     let text = refused.to_string();
     assert!(text.contains("may not be more than 10000 bytes") && text.len() < 10_000, "{} bytes", text.len());
@@ -200,11 +205,7 @@ async fn a_custom_kind_that_is_called_as_a_built_in_one_has_nothing_else_of_it()
     for kind in kinds.into_iter().chain(["CustomResourceDefinition"]) {
         let (plural, group) = (format!("{}s", kind.to_lowercase()), "alike.example.com");
         let anything = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-        let definition = json!({"metadata": {"name": format!("{plural}.{group}")}, "spec": {
-            "group": group, "scope": "Namespaced", "names": {"plural": plural, "kind": kind},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": anything}}]}});
-        let (status, answer) =
-            world.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await;
+        let (status, answer) = world.post(CRDS, crd(&format!("{plural}.{group}"), kind, anything)).await;
         assert_eq!(status, 201, "{answer}");
         let path = format!("/apis/{group}/v1/namespaces/default/{plural}");
         world.until(&path, |status, _| status == 200).await;
@@ -262,10 +263,7 @@ async fn a_patch_with_longer_lists_than_an_object_has_is_refused_before_it_is_me
 async fn of_many_conflicts_under_a_long_key_as_many_are_told_as_fit_into_a_mebibyte() {
     let world = World::with(quiet()).await;
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let crd = json!({"metadata": {"name": "bigs.demo.example.com"}, "spec": {
-        "group": "demo.example.com", "scope": "Namespaced", "names": {"plural": "bigs", "kind": "Big"},
-        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
-    assert_eq!(world.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await.0, 201);
+    assert_eq!(world.post(CRDS, crd("bigs.demo.example.com", "Big", schema)).await.0, 201);
     let path = "/apis/demo.example.com/v1/namespaces/default/bigs";
     world.until(path, |status, _| status == 200).await;
     let key = "k".repeat(300_000);

@@ -207,3 +207,22 @@ async fn a_revision_that_cannot_be_counted_on_ends_nothing() {
     };
     world.until(WEB, is_next).await;
 }
+
+/// `isCompleteDeployment` in pkg/controller/deployment/progress.go.
+#[tokio::test]
+async fn a_deployment_that_is_complete_stays_so_while_it_is_scaled() {
+    let world = World::start().await;
+    world.post(DEPLOYMENTS, deployment("nginx")).await;
+    world.until(WEB, is_complete).await;
+    let mut told = world.watch(&format!("{DEPLOYMENTS}?watch=1&resourceVersion=0")).await;
+    world.merge(WEB, json!({"spec": {"replicas": 5}})).await;
+    let has_five = |_: u16, web: &Value| web["status"]["availableReplicas"] == 5;
+    world.until(WEB, has_five).await;
+    loop {
+        let web = told.line().await.expect("news")["object"].take();
+        assert!(conditions(&web).contains(&"Progressing True NewReplicaSetAvailable".to_owned()), "{web}");
+        if has_five(200, &web) {
+            break;
+        }
+    }
+}
