@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Alive: this answers, so the loop turns, and no watch is silent beyond its own limit. An API server that is down does
-//! not make it dead: a restart would not help. Ready: all that exists is known.
+//! not make it dead: a restart would not help. Ready: every watch has listed what exists, and no watch is failing.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -90,19 +90,20 @@ fn alive(watches: &[Arc<Health>]) -> (StatusCode, String) {
 }
 
 fn ready(watches: &[Arc<Health>]) -> (StatusCode, String) {
-    let mut lines: Vec<_> = watches
-        .iter()
-        .map(|watch| {
-            let sign = if watch.is_synced() { '+' } else { '-' };
-            let state = watch
-                .problem()
-                .unwrap_or_else(|| if watch.is_synced() { "synced" } else { "listing" }.to_owned());
-            format!("[{sign}] watch {}: {state}\n", watch.what())
-        })
-        .collect();
+    let mut is_ready = !watches.is_empty();
+    let mut lines = Vec::with_capacity(watches.len());
+    for watch in watches {
+        let (sign, state) = match watch.problem() {
+            None if watch.is_synced() => ('+', "synced".to_owned()),
+            None => ('-', "listing".to_owned()),
+            Some(problem) => ('-', problem),
+        };
+        is_ready &= sign == '+';
+        lines.push(format!("[{sign}] watch {}: {state}\n", watch.what()));
+    }
     lines.sort();
     let text = lines.concat();
-    match watches.iter().all(|watch| watch.is_synced()) && !watches.is_empty() {
+    match is_ready {
         true => (StatusCode::OK, text + "ready\n"),
         false => (StatusCode::SERVICE_UNAVAILABLE, text + "not ready\n"),
     }

@@ -291,6 +291,28 @@ async fn without_the_crd_readyz_says_what_to_install_and_comes_good() {
     .await;
 }
 
+/// `/readyz` said `[+]` and the error in one line, and 200.
+#[tokio::test]
+async fn a_crd_that_is_deleted_under_the_operator_makes_it_unready_until_it_is_back() {
+    on(&[Kind::EmbeddedBare, Kind::RealBare], async |world| {
+        with_crd(world, &manifests::crd()).await;
+        world.spawn_operator(&[]);
+        world.operator().until_ready().await;
+        let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/mywebservers.k8sobjects.gsa.com";
+        world.send(http::Method::DELETE, crd, "application/json", &Value::Null).await.unwrap();
+        let in_namespace = format!("watch mywebservers in namespace {}:", world.namespace);
+        let said = format!("[-] {in_namespace} ");
+        let remedy = "install the CustomResourceDefinition mywebservers.k8sobjects.gsa.com";
+        world.operator().until_unready(&[&said, remedy, "[+] watch services", "\nnot ready\n"]).await;
+        eventually("the CRD to be gone", async || world.raw(crd).await.err()).await;
+        world.install(&manifests::crd()).await;
+        world.operator().until_ready().await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.until("services/mws-web", |_| true).await;
+    })
+    .await;
+}
+
 /// The CRD as it may once have been: any port, be it a number or a text.
 pub fn older_crd() -> Value {
     let mut crd = manifests::crd();
