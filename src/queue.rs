@@ -6,16 +6,17 @@
 //!                └─────────┘      └─────────┘
 //! ```
 //!
-//! - Once: however often a key is added, it waits in one place.
+//! - Once: however often a key is added, it waits in one place, that of its highest [`Urgency`].
 //! - Never in two hands: what is added while in hand waits until `done`.
-//! - In order: first in, first out; changes go before the backlog of a start.
+//! - In order: by urgency, then first in, first out. After [`INTENTS_IN_A_ROW_MAX`] intents something else has its turn.
 //! - A key that failed waits longer each time. Only a new intent ([`Urgency::Intent`]) cuts that short: an event must
 //!   not, or a worker that writes on each failure would wake itself without end.
 //! - What is due now is handed out now; no timer stands in its way.
 //! - It is as long as there are objects, at most.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -28,6 +29,10 @@ use crate::{backoff::Backoff, resource::Key};
 /// wait at most after they have removed the cause.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(60) };
 
+/// Intents handed out in a row while a change or the backlog waits. Intents go first because their authors are waiting;
+/// without a limit, a stream of new objects would leave drift unrepaired. With 16, the rest has one turn in 17.
+const INTENTS_IN_A_ROW_MAX: u32 = 16;
+
 /// Keys that need work.
 #[derive(Debug, Default)]
 pub struct Queue {
@@ -39,10 +44,21 @@ pub struct Queue {
 struct Inner {
     /// Every key that is not at rest.
     entries: HashMap<Key, Entry>,
-    changes: VecDeque<Key>,
-    backlog: VecDeque<Key>,
+    /// The keys that wait for a worker, in order.
+    waiting: BTreeMap<Turn, Key>,
     later: BTreeSet<(Instant, Key)>,
+    /// Turns given so far.
+    turns: u64,
+    /// Intents taken since the last key that was none.
+    intents_in_a_row: u32,
     random: fastrand::Rng,
+}
+
+/// A place in the line: the most urgent keys first, and among those the one that came first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    urgency: Reverse<Urgency>,
+    number: u64,
 }
 
 #[derive(Debug)]
@@ -54,8 +70,8 @@ struct Entry {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// In `changes` or `backlog`.
-    Waiting,
+    /// In `waiting`.
+    Waiting(Turn),
     /// In `later`, to be looked at again.
     Later(Instant),
     /// In `later`, because it failed.
@@ -142,69 +158,84 @@ impl Queue {
 }
 
 impl Inner {
-    /// Returns whether a key came to wait for a worker.
+    /// Returns whether a key came to wait for a worker, or moved up.
     fn add(&mut self, key: &Key, urgency: Urgency) -> bool {
-        let Some(entry) = self.entries.get_mut(key) else {
-            self.entries.insert(key.clone(), Entry { place: Place::Waiting, failures: 0 });
-            self.line(urgency).push_back(key.clone());
-            return true;
-        };
-        match entry.place {
-            Place::Waiting => return false,
-            Place::BackingOff(_) if urgency < Urgency::Intent => return false,
-            Place::InHand => {
-                entry.place = Place::InHandAndAgain(urgency);
-                return false;
-            }
-            Place::InHandAndAgain(known) => {
-                entry.place = Place::InHandAndAgain(known.max(urgency));
-                return false;
-            }
-            Place::Later(due) | Place::BackingOff(due) => {
-                *entry = Entry { place: Place::Waiting, failures: 0 };
-                self.later.remove(&(due, key.clone()));
+        if let Some(entry) = self.entries.get_mut(key) {
+            match entry.place {
+                Place::Waiting(turn) if turn.urgency.0 >= urgency => return false,
+                Place::BackingOff(_) if urgency < Urgency::Intent => return false,
+                Place::InHand => {
+                    entry.place = Place::InHandAndAgain(urgency);
+                    return false;
+                }
+                Place::InHandAndAgain(known) => {
+                    entry.place = Place::InHandAndAgain(known.max(urgency));
+                    return false;
+                }
+                Place::Waiting(turn) => drop(self.waiting.remove(&turn)),
+                Place::Later(due) | Place::BackingOff(due) => {
+                    self.later.remove(&(due, key.clone()));
+                }
             }
         }
-        self.line(urgency).push_back(key.clone());
+        self.wait(key.clone(), urgency, 0);
         true
     }
 
-    fn line(&mut self, urgency: Urgency) -> &mut VecDeque<Key> {
-        match urgency {
-            Urgency::Backlog => &mut self.backlog,
-            Urgency::Change | Urgency::Intent => &mut self.changes,
-        }
+    /// To the end of the line.
+    fn wait(&mut self, key: Key, urgency: Urgency, failures: u32) {
+        self.turns += 1;
+        let turn = Turn { urgency: Reverse(urgency), number: self.turns };
+        self.entries.insert(key.clone(), Entry { place: Place::Waiting(turn), failures });
+        self.waiting.insert(turn, key);
     }
 
     fn take(&mut self, now: Instant) -> Option<Key> {
         while self.later.first().is_some_and(|(due, _)| *due <= now) {
             let (_, key) = self.later.pop_first()?;
-            if let Some(entry) = self.entries.get_mut(&key) {
-                entry.place = Place::Waiting;
-            }
-            self.changes.push_back(key);
+            let failures = self.entries.get(&key).map_or(0, |entry| entry.failures);
+            self.wait(key, Urgency::Change, failures);
         }
-        let key = self.changes.pop_front().or_else(|| self.backlog.pop_front())?;
+        let turn = self.next_turn()?;
+        let key = self.waiting.remove(&turn)?;
+        self.intents_in_a_row = match turn.urgency.0 {
+            Urgency::Intent => self.intents_in_a_row.saturating_add(1),
+            Urgency::Backlog | Urgency::Change => 0,
+        };
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.place = Place::InHand;
         }
         Some(key)
     }
 
+    /// The first in the line; after many intents in a row, the first that is none.
+    fn next_turn(&self) -> Option<Turn> {
+        let first = *self.waiting.first_key_value()?.0;
+        if self.intents_in_a_row < INTENTS_IN_A_ROW_MAX {
+            return Some(first);
+        }
+        let no_intent = Turn { urgency: Reverse(Urgency::Change), number: 0 };
+        let other = self.waiting.range(no_intent..).next();
+        Some(other.map_or(first, |(turn, _)| *turn))
+    }
+
     fn done(&mut self, key: &Key, outcome: Outcome, now: Instant) -> Option<Duration> {
         let entry = self.entries.get_mut(key)?;
         let again = match entry.place {
             Place::InHandAndAgain(urgency) => Some(urgency),
-            Place::InHand | Place::Waiting | Place::Later(_) | Place::BackingOff(_) => None,
+            Place::InHand | Place::Waiting(_) | Place::Later(_) | Place::BackingOff(_) => None,
         };
         let (pause, place) = match (outcome, again) {
-            (_, Some(Urgency::Intent)) | (Outcome::Done | Outcome::Again(_), Some(_)) => {
-                *entry = Entry { place: Place::Waiting, failures: 0 };
-                self.changes.push_back(key.clone());
+            (_, Some(urgency @ Urgency::Intent)) | (Outcome::Done | Outcome::Again(_), Some(urgency)) => {
+                self.wait(key.clone(), urgency, 0);
                 return None;
             }
             (Outcome::Done, None) => {
                 self.entries.remove(key);
+                if self.entries.is_empty() {
+                    // Its capacity is that of the largest burst so far.
+                    self.entries.shrink_to_fit();
+                }
                 return None;
             }
             (Outcome::Again(after), None) => {
@@ -227,6 +258,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn key(name: &str) -> Key {
@@ -261,6 +294,52 @@ mod tests {
             assert_eq!(take_now(&queue).await.as_deref(), Some(name));
         }
         assert_eq!(take_now(&queue).await, None);
+    }
+
+    /// The key kept its place behind all others of a start, however many those were.
+    #[tokio::test(start_paused = true)]
+    async fn a_change_lifts_a_key_out_of_the_backlog() {
+        let queue = queue();
+        for name in ["a", "b", "c", "d"] {
+            queue.add(&key(name), Urgency::Backlog);
+        }
+        queue.add(&key("e"), Urgency::Change);
+        queue.add(&key("d"), Urgency::Change);
+        queue.add(&key("c"), Urgency::Intent);
+        queue.add(&key("c"), Urgency::Change);
+        for name in ["c", "e", "d", "a", "b"] {
+            assert_eq!(take_now(&queue).await.as_deref(), Some(name));
+        }
+        assert_eq!(take_now(&queue).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_intent_goes_before_changes_and_stays_one_whatever_comes_later() {
+        let queue = queue();
+        queue.add(&key("a"), Urgency::Intent);
+        assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
+        queue.add(&key("a"), Urgency::Intent);
+        queue.add(&key("a"), Urgency::Change);
+        queue.add(&key("b"), Urgency::Change);
+        assert_eq!(queue.done(&key("a"), FAILED), None, "the intent waits for no pause");
+        assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
+        assert_eq!(take_now(&queue).await.as_deref(), Some("b"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn intents_without_end_leave_turns_to_the_rest() {
+        let queue = queue();
+        queue.add(&key("start"), Urgency::Backlog);
+        queue.add(&key("drift"), Urgency::Change);
+        let mut taken = Vec::new();
+        for number in 0..3 * INTENTS_IN_A_ROW_MAX {
+            queue.add(&key(&format!("new-{number}")), Urgency::Intent);
+            queue.add(&key(&format!("more-{number}")), Urgency::Intent);
+            taken.extend(take_now(&queue).await);
+        }
+        let most = INTENTS_IN_A_ROW_MAX as usize;
+        let place = |name| taken.iter().position(|taken| taken == name);
+        assert_eq!((place("drift"), place("start")), (Some(most), Some(2 * most + 1)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -341,5 +420,77 @@ mod tests {
         queue.done(&key("a"), Outcome::Done);
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(take_now(&queue).await, None);
+    }
+
+    const URGENCIES: [Urgency; 3] = [Urgency::Backlog, Urgency::Change, Urgency::Intent];
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Add(usize, Urgency),
+        Take,
+        Done(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..40_usize, proptest::sample::select(&URGENCIES[..]))
+                .prop_map(|(key, urgency)| Step::Add(key, urgency)),
+            Just(Step::Take),
+            (0..8_usize).prop_map(Step::Done),
+        ]
+    }
+
+    proptest! {
+        /// Against the plainest queue there is: a list that is searched.
+        #[test]
+        fn whatever_happens_keys_come_in_order_and_none_is_lost(steps in proptest::collection::vec(step(), 0..300)) {
+            let now = Instant::now();
+            let mut queue = Inner::default();
+            let mut waiting: Vec<(usize, Urgency)> = Vec::new();
+            let mut in_hand: Vec<(usize, Option<Urgency>)> = Vec::new();
+            let mut in_a_row = 0;
+            let add = |waiting: &mut Vec<(usize, Urgency)>, key, urgency| {
+                let known = waiting.iter().find(|(waits, _)| *waits == key).map(|(_, known)| *known);
+                if known < Some(urgency) {
+                    waiting.retain(|(waits, _)| *waits != key);
+                    waiting.push((key, urgency));
+                }
+            };
+            let drain = std::iter::repeat_n([Step::Take, Step::Done(0)], 120).flatten();
+            for step in steps.into_iter().chain(drain) {
+                match step {
+                    Step::Add(number, urgency) => {
+                        queue.add(&key(&number.to_string()), urgency);
+                        match in_hand.iter_mut().find(|(held, _)| *held == number) {
+                            Some((_, again)) => *again = (*again).max(Some(urgency)),
+                            None => add(&mut waiting, number, urgency),
+                        }
+                    }
+                    Step::Take => {
+                        let is_due = |urgency| in_a_row < INTENTS_IN_A_ROW_MAX || urgency < Urgency::Intent;
+                        let best = waiting.iter().map(|(_, urgency)| *urgency).filter(|urgency| is_due(*urgency)).max();
+                        let best = best.or((!waiting.is_empty()).then_some(Urgency::Intent));
+                        let next = waiting.iter().position(|(_, urgency)| Some(*urgency) == best);
+                        let expected = next.map(|next| waiting.remove(next).0);
+                        prop_assert_eq!(queue.take(now), expected.map(|number| key(&number.to_string())));
+                        in_hand.extend(expected.map(|number| (number, None)));
+                        match best {
+                            Some(Urgency::Intent) => in_a_row += 1,
+                            Some(Urgency::Backlog | Urgency::Change) => in_a_row = 0,
+                            None => {}
+                        }
+                    }
+                    Step::Done(index) if index < in_hand.len() => {
+                        let (number, again) = in_hand.remove(index);
+                        queue.done(&key(&number.to_string()), Outcome::Done, now);
+                        if let Some(urgency) = again {
+                            add(&mut waiting, number, urgency);
+                        }
+                    }
+                    Step::Done(_) => {}
+                }
+            }
+            prop_assert!(queue.entries.is_empty() && queue.waiting.is_empty() && queue.later.is_empty());
+        }
     }
 }
