@@ -117,17 +117,23 @@ impl Writer {
         let note = BuildHasherDefault::<DefaultHasher>::default().hash_one(&event.note);
         let id = (event.uid.clone(), event.event_type, event.reason, note);
         let now = humantime::format_rfc3339_micros(self.client.now()).to_string();
+        let mut count = 1;
         if let Some(series) = self.series.get_mut(&id).filter(|series| series.last.elapsed() < SERIES_IDLE) {
             series.count += 1;
             series.last = Instant::now();
-            if series.count.is_power_of_two() {
-                let patch = json!({"series": {"count": series.count, "lastObservedTime": now}});
-                let body = patch.to_string().into_bytes();
-                let patch =
-                    Request::get(&*series.path).sends(Method::PATCH, "application/merge-patch+json", body);
-                self.client.send(patch).await?;
+            if !series.count.is_power_of_two() {
+                return Ok(());
             }
-            return Ok(());
+            count = series.count;
+            let patch = json!({"series": {"count": count, "lastObservedTime": now}});
+            let body = patch.to_string().into_bytes();
+            let patch =
+                Request::get(&*series.path).sends(Method::PATCH, "application/merge-patch+json", body);
+            match self.client.send(patch).await {
+                // The API server keeps an Event for an hour after its last write. Like client-go, create it again.
+                Err(error) if error.is_not_found() => {}
+                answer => return answer.map(drop),
+            }
         }
         if self.series.len() >= SERIES_MAX {
             self.series.retain(|_, series| series.last.elapsed() < SERIES_IDLE);
@@ -138,7 +144,7 @@ impl Writer {
         let namespace = event.key.namespace.as_deref().unwrap_or("default");
         let name = format!("{}.{:016x}", event.key.name, self.random.u64(..));
         let collection = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
-        let body = json!({
+        let mut body = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
             "eventTime": now, "type": format!("{:?}", event.event_type),
@@ -146,10 +152,13 @@ impl Writer {
             "reportingController": self.controller, "reportingInstance": self.instance,
             "regarding": *event.regarding,
         });
+        if count > 1 {
+            body["series"] = json!({"count": count, "lastObservedTime": now});
+        }
         let post =
             Request::get(&*collection).sends(Method::POST, "application/json", body.to_string().into_bytes());
         self.client.send(post).await?;
-        let series = Series { path: format!("{collection}/{name}"), count: 1, last: Instant::now() };
+        let series = Series { path: format!("{collection}/{name}"), count, last: Instant::now() };
         self.series.insert(id, series);
         Ok(())
     }

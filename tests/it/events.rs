@@ -49,6 +49,22 @@ async fn each_thing_that_is_done_is_told_with_its_own_words_and_repetitions_are_
     .await;
 }
 
+/// The API server deletes an Event an hour after its last write. The PATCH of its series was then lost with a 404.
+#[tokio::test]
+async fn a_repetition_of_an_event_that_has_expired_is_written_as_a_new_event() {
+    on_each(async |world| {
+        world.create_web("web", json!({"image": "nginx"})).await;
+        let note = "restored Deployment mws-web at /spec/replicas";
+        for count in 1..=2 {
+            world.settle().await;
+            world.patch("deployments/mws-web", json!({"spec": {"replicas": 7}})).await;
+            let event = told(world, "DriftCorrected", note, count).await;
+            world.delete(&format!("events/{}", event["metadata"]["name"].as_str().unwrap())).await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_taken_name_is_a_warning() {
     on_each(async |world| {
