@@ -67,6 +67,12 @@ const STREAMS_MAX: usize = 90;
 /// Idle time after which a connection may be gone: the API server closes one after 90 s.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
+/// How long the pool keeps a connection without a request. Of calls: as long as the API server does. Of streams: until it
+/// closes. Its watches outlive every such time, and PING tells when it is dead; a connection that the pool has forgotten
+/// stays open for its watches, and the next watch opens another.
+const CALLS_IDLE_MAX: Option<Duration> = Some(Duration::from_secs(90));
+const STREAMS_IDLE_MAX: Option<Duration> = None;
+
 /// Largest version that is read: it has a dozen short texts.
 pub(super) const VERSION_BYTES_MAX: usize = 64 * 1024;
 
@@ -426,8 +432,8 @@ impl Certificates {
 
 impl Connections {
     fn new(config: &Config, certificates: Certificates) -> Result<Connections, String> {
-        let calls = Arc::new(Lane::new(config, &certificates)?);
-        let streams = Mutex::new(vec![Arc::new(Lane::new(config, &certificates)?)]);
+        let calls = Arc::new(Lane::new(config, &certificates, CALLS_IDLE_MAX)?);
+        let streams = Mutex::new(vec![Arc::new(Lane::new(config, &certificates, STREAMS_IDLE_MAX)?)]);
         Ok(Connections { certificates, calls, streams })
     }
 
@@ -440,16 +446,16 @@ impl Connections {
             lanes.retain(|lane| std::mem::take(&mut first) || lane.streams() > 0);
             return Ok(lane);
         }
-        let lane = Arc::new(Lane::new(config, &self.certificates)?);
+        let lane = Arc::new(Lane::new(config, &self.certificates, STREAMS_IDLE_MAX)?);
         lanes.push(Arc::clone(&lane));
         Ok(lane)
     }
 }
 
 impl Lane {
-    fn new(config: &Config, certificates: &Certificates) -> Result<Lane, String> {
+    fn new(config: &Config, certificates: &Certificates, idle_max: Option<Duration>) -> Result<Lane, String> {
         Ok(Lane {
-            http: reqwest_client(config, certificates)?,
+            http: reqwest_client(config, certificates, idle_max)?,
             #[cfg(feature = "apiserver")]
             in_process: config.in_process.clone(),
             worked: Mutex::new(None),
@@ -578,7 +584,11 @@ async fn read(response: &mut Response, max: usize) -> Result<Option<Bytes>, reqw
     Ok(Some(body.freeze()))
 }
 
-fn reqwest_client(config: &Config, certificates: &Certificates) -> Result<reqwest::Client, String> {
+fn reqwest_client(
+    config: &Config,
+    certificates: &Certificates,
+    idle_max: Option<Duration>,
+) -> Result<reqwest::Client, String> {
     let mut builder = reqwest::Client::builder()
         .http2_initial_stream_window_size(STREAM_WINDOW_BYTES)
         .http2_initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -588,6 +598,7 @@ fn reqwest_client(config: &Config, certificates: &Certificates) -> Result<reqwes
         .tcp_keepalive(KEEP_ALIVE)
         .tcp_keepalive_interval(KEEP_ALIVE_ANSWER)
         .connect_timeout(CONNECT_WAIT)
+        .pool_idle_timeout(idle_max)
         .redirect(Policy::none());
     // HTTP/1.1 has no ping: here it is the kernel that gives up on a peer which acknowledges nothing. Where a proxy
     // acknowledges for a server that is gone, it is the watch that does, see [`Liveness::Unasked`].

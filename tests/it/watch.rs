@@ -1,5 +1,7 @@
 //! A stream that ends, breaks, expires or comes in crumbs: what happens afterwards, or meanwhile, is heard of once.
 
+use std::time::Duration;
+
 use listwatch::{
     apiserver::{ApiServer, Fault, Options},
     client::{Client, Config},
@@ -11,6 +13,7 @@ use serde_json::json;
 
 use crate::{
     hands::{Hands, eventually},
+    proxy::Proxy,
     world::{Kind, Server, on},
 };
 
@@ -101,4 +104,26 @@ async fn an_object_that_only_a_get_has_shown_is_missed_when_it_is_gone() {
     server.end_faults();
     server.fault(Fault::Restart);
     eventually("it to be missed", async || services.get(&key).is_none().then_some(())).await;
+}
+
+/// PINGs keep a connection with open watches alive. The connection pool forgot one after 90 s without a request, so that
+/// the next watch was opened on another.
+#[tokio::test(start_paused = true)]
+async fn watches_and_calls_have_one_connection_each_also_after_hours() {
+    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
+    let proxy = Proxy::start(&server.url()).await;
+    let config = Config::new(&proxy.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
+    let client = Client::new(config).unwrap();
+    let cluster = Cluster::new(client.clone(), Lists::Paged);
+    let in_namespace = |namespace: &str| Scope { namespace: Some(namespace.into()), ..Scope::default() };
+    let _watches = cluster.watch::<Service>(["a", "b", "c", "d"].map(in_namespace));
+    for minute in 0..120 {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        if minute % 5 == 0 {
+            client.version().await.unwrap();
+        }
+        assert!(proxy.open() <= 2, "{} connections in minute {minute}", proxy.open());
+    }
+    let watches = server.requests().iter().filter(|record| record.query.contains("watch=1")).count();
+    assert!(watches >= 4 * 12, "each is opened anew every 5 to 10 minutes, and here {watches} were");
 }
