@@ -5,7 +5,7 @@
 //!
 //! # One event's journey
 //!
-//! Somebody edits a Deployment that belongs to a `MyWebserver`. Eight files, from bytes to the write that answers:
+//! Somebody edits a Deployment that belongs to a `MyWebserver`. Nine files, from bytes to the write that answers:
 //!
 //! ```text
 //! client/http.rs    a watch is open: an HTTP answer that never ends. Its bytes come in pieces, cut anywhere
@@ -14,7 +14,8 @@
 //! store.rs          the object is kept, if it is newer than what we have, and what changed is told
 //! controller.rs     whose key is it? The owner's. It needs work
 //! queue.rs          once, however many events there are; a worker takes the key, and looks up what is there now
-//! operators/mywebserver.rs   what does the object ask for, what differs, what is to be written?
+//! operators/mywebserver.rs   what does the object ask for?
+//! children.rs       is that child there, is it ours, what differs, what is to be written?
 //! cluster.rs        the write goes out, and its answer into the Stores at once
 //! ```
 //!
@@ -24,8 +25,8 @@
 //! # The chapters
 //!
 //! Each top-level file is a chapter; a folder beside it holds its footnotes. They are declared below in reading order.
-//! An arrow means "uses": `cli → operators → controller → {cluster, queue}`, `cluster → {watch, client, store}`,
-//! `watch → {client, store}`.
+//! An arrow means "uses": `cli → operators → {controller, children}`, `controller → {cluster, queue}`, `children → cluster`,
+//! `cluster → {watch, client, store}`, `watch → {client, store}`.
 //!
 //! # Words
 //!
@@ -41,6 +42,7 @@
 //! | [`queue::Queue`] | rate-limiting Workqueue | which keys need work |
 //! | [`controller::Operator`] | Reconciler | what to do about an object |
 //! | [`controller::Controller`] | Controller, Builder | ties them together |
+//! | [`children::Owned`] | CreateOrUpdate, SetControllerReference | keeps the objects that ours own as they are wanted |
 //!
 //! What is on the wire has Kubernetes' own words: resourceVersion, BOOKMARK, 410 Expired.
 //!
@@ -48,7 +50,7 @@
 //!
 //! - [`resource`], [`watch::decode`], [`watch::Machine`], [`store`] and [`backoff`] name no socket and await nothing.
 //! - Only `client/http.rs` connects; only [`admin`] and the embedded API server listen.
-//! - Only operators write to the cluster, and only through a [`cluster::Cluster`]; Events go beside it, to be read by people.
+//! - Only operators and [`children`] write to the cluster, and only through a [`cluster::Cluster`]; Events go beside it, to be read by people.
 //! - A task belongs to somebody who ends it; stopping is dropping; no lock is held across an `.await`.
 //! - Every buffer, retry and wait has a limit, a constant with its unit, reason and source; queues and Stores are as
 //!   long as there are objects.
@@ -74,6 +76,7 @@ pub mod cluster;
 pub mod queue;
 pub mod backoff;
 pub mod controller;
+pub mod children;
 pub mod operators;
 
 // Being a good citizen.

@@ -16,28 +16,22 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use smallvec::smallvec;
 use smol_str::{SmolStr, format_smolstr};
-use tokio::time::Instant;
 use tracing::info;
 
 use crate::{
+    children::{Change, Child, Intent, Owned, is_wanted},
     client::{Client, Error},
-    cluster::{Cluster, EventType, Events, Watch},
+    cluster::{Cluster, EventType, Events},
     controller::{Controller, Next, Operator},
-    resource::{
-        Key, Labels, Meta, ObjectMeta, OwnerReference, Resource, Scope, diff, kinds::*, list::Broken,
-    },
+    resource::{Labels, ObjectMeta, OwnerReference, Resource, Scope, kinds::*, list::Broken},
 };
-use status::{Child, Refusal, Status};
+use status::{Refusal, Status};
 
 /// Who says so, in labels and Events.
 pub const OPERATOR: &str = "mywebserver-operator";
@@ -50,12 +44,6 @@ const PORT: &str = "http";
 /// How soon to look again where we wait for what no watch of ours may show: somebody else's object that has the name of
 /// a child of ours. Under a minute, as promised.
 const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
-
-/// The same correction so many times without a pause is a fight: another controller changes or deletes what we want. It
-/// is given up until the pause is over, so that the two of them do not write without end.
-const FIGHT_ROUNDS: u32 = 5;
-/// How long after the last correction the next one is tried.
-const FIGHT_PAUSE: Duration = Duration::from_secs(120);
 
 /// A web server, as asked for.
 #[derive(Clone, Debug, Deserialize)]
@@ -81,9 +69,9 @@ impl Resource for MyWebserver {
 }
 
 impl MyWebserver {
-    /// Whether we have been through with it as it is: then what differs was changed by somebody else.
-    fn is_observed(&self) -> bool {
-        self.status.observed_generation == self.metadata.generation
+    /// Whether its spec is new, or was carried out before.
+    fn intent(&self) -> Intent {
+        if self.status.observed_generation == self.metadata.generation { Intent::Known } else { Intent::New }
     }
 }
 
@@ -137,11 +125,9 @@ impl MyWebserverSpec {
 /// Keeps each MyWebserver's Deployment and Service as it asks for.
 pub struct MyWebservers {
     cluster: Cluster,
-    deployments: Watch<Deployment>,
-    services: Watch<Service>,
+    deployments: Owned<Deployment>,
+    services: Owned<Service>,
     events: Events,
-    /// Whose children somebody keeps changing.
-    fights: Fights,
 }
 
 /// The watches, queue and workers of the MyWebserver operator. `namespaces` empty: all of them.
@@ -158,10 +144,9 @@ pub fn controller(cluster: &Cluster, namespaces: &[String], events: Events) -> C
     let services = cluster.watch::<Service>(scopes(MADE_BY_US));
     let operator = MyWebservers {
         cluster: cluster.clone(),
-        deployments: deployments.clone(),
-        services: services.clone(),
+        deployments: Owned::new(cluster, &deployments),
+        services: Owned::new(cluster, &services),
         events,
-        fights: Fights::default(),
     };
     Controller::new(cluster, &webs, operator).owns(&deployments).owns(&services)
 }
@@ -250,15 +235,15 @@ impl Operator for MyWebservers {
         let children = desired(&web);
         // A child can be gone because its owner is, and we have not heard of that yet: the garbage collector would take
         // each new one, as fast as we can make it.
-        let is_missing = self.deployments.get(&children.deployment.key()).is_none()
-            || self.services.get(&children.service.key()).is_none();
-        if is_missing && web.is_observed() && !self.is_wanted(&web).await? {
+        let is_missing = !self.deployments.is_there(&children.deployment.key())
+            || !self.services.is_there(&children.service.key());
+        let intent = web.intent();
+        if is_missing && intent == Intent::Known && !is_wanted(&self.cluster, &*web).await? {
             return Ok(Next::OnChange);
         }
-        let mut done = Done::default();
-        let deployment = self.keep(&web, &children.deployment, &self.deployments, &mut done).await;
-        let service = self.keep(&web, &children.service, &self.services, &mut done).await;
-        done.tell(&self.events, &web);
+        let (deployment, change) = self.deployments.keep(&*web, &children.deployment, intent).await;
+        let (service, also) = self.services.keep(&*web, &children.service, intent).await;
+        self.record(&web, change.into_iter().chain(also));
 
         let (deployment, service) = match (deployment, service) {
             // It went wrong, and says nothing about the object.
@@ -295,8 +280,8 @@ impl Operator for MyWebservers {
     /// owner, and stays.
     async fn deleted(&self, last: Arc<MyWebserver>) -> Result<(), Error> {
         let children = desired(&last);
-        self.drop_child(&last, &children.deployment.key(), &self.deployments).await?;
-        self.drop_child(&last, &children.service.key(), &self.services).await
+        self.deployments.delete(&*last, &children.deployment.key()).await?;
+        self.services.delete(&*last, &children.service.key()).await
     }
 
     async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), Error> {
@@ -310,102 +295,6 @@ impl Operator for MyWebservers {
 }
 
 impl MyWebservers {
-    /// Asks whether it is still there. If not, the watch will tell.
-    async fn is_wanted(&self, web: &MyWebserver) -> Result<bool, Error> {
-        match self.cluster.get_live::<Meta<MyWebserver>>(&web.key()).await {
-            Ok(live) => Ok(live.metadata.uid == web.metadata.uid && !live.metadata.is_terminating()),
-            Err(error) if error.is_not_found() => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Makes one child what it should be, with one write at most; none where it is.
-    async fn keep<K>(&self, web: &MyWebserver, desired: &K, children: &Watch<K>, done: &mut Done) -> Child<K>
-    where
-        K: Resource + Serialize,
-    {
-        let key = desired.key();
-        if let Some(live) = children.get(&key) {
-            return self.mend(web, desired, live, done).await;
-        }
-        let child = format!("{} {}", K::KIND, key.name);
-        let is_drift = web.is_observed();
-        let correction = correction(web, &child);
-        if is_drift && self.fights.is_on(&correction) {
-            let error = Error::new("keep", child, "somebody else keeps deleting it; backing off");
-            return Child::Failed { error, live: None };
-        }
-        match self.cluster.create(desired).await {
-            Ok(created) => {
-                if is_drift {
-                    info!(key = %web.key(), child, "made anew");
-                    self.fights.corrected(correction);
-                    done.restored.push(child);
-                } else {
-                    done.created.push(child);
-                }
-                Child::Kept(created)
-            }
-            // Somebody else's, or ours without our label, which our watch does not show.
-            Err(error) if error.is_already_exists() => match self.cluster.get_live::<K>(&key).await {
-                Ok(live) => self.mend(web, desired, live, done).await,
-                Err(error) => Child::Failed { error, live: None },
-            },
-            Err(error) => Child::Failed { error, live: None },
-        }
-    }
-
-    async fn mend<K>(&self, web: &MyWebserver, desired: &K, live: Arc<K>, done: &mut Done) -> Child<K>
-    where
-        K: Resource + Serialize,
-    {
-        match live.metadata().controller() {
-            Some(owner) if owner.uid == web.metadata.uid => {}
-            // A predecessor's, of our name: it goes as its owner has gone.
-            Some(owner) if owner.is_a::<MyWebserver>() && owner.name == web.metadata.name => {
-                let is_going = live.metadata().is_terminating();
-                let deleted = if is_going { Ok(()) } else { self.cluster.delete(&*live).await };
-                return match deleted {
-                    Ok(()) => Child::Awaited(live),
-                    Err(error) => Child::Failed { error, live: None },
-                };
-            }
-            Some(_) | None => return Child::NotOurs(not_ours(&*live)),
-        }
-        if live.metadata().is_terminating() {
-            return Child::Awaited(live);
-        }
-        let operations = diff::between(&*live, desired);
-        if operations.is_empty() {
-            return Child::Kept(live);
-        }
-        let paths: Vec<_> = operations.iter().filter_map(|operation| operation["path"].as_str()).collect();
-        let change = format!("{} {} at {}", K::KIND, live.metadata().name, paths.join(" "));
-        let is_drift = web.is_observed();
-        let correction = correction(web, &change);
-        if is_drift && self.fights.is_on(&correction) {
-            let error = Error::new("keep", change, "somebody else keeps changing it back; backing off");
-            return Child::Failed { error, live: Some(live) };
-        }
-        let patched = match self.cluster.patch(&*live, operations).await {
-            Ok(patched) => patched,
-            Err(error) => return Child::Failed { error, live: Some(live) },
-        };
-        if let Some(operation) = diff::between(&*patched, desired).first() {
-            let cause = format!("something in the API server undoes our change of {}", operation["path"]);
-            let error = Error::new("patch", format!("{}/{}", K::PLURAL, desired.key()), cause);
-            return Child::Failed { error, live: Some(patched) };
-        }
-        if is_drift {
-            info!(key = %web.key(), change, "drift corrected");
-            self.fights.corrected(correction);
-            done.restored.push(change);
-        } else {
-            done.updated.push(change);
-        }
-        Child::Kept(patched)
-    }
-
     /// RFC 3339 in whole seconds, as conditions have it.
     fn now(&self) -> String {
         humantime::format_rfc3339_seconds(self.cluster.now()).to_string()
@@ -430,19 +319,26 @@ impl MyWebservers {
         self.cluster.patch_status(web, &status).await.map(|_| News::Written)
     }
 
-    /// A conflict means that it has changed since, perhaps was orphaned: it is looked at again when the watch has told.
-    async fn drop_child<K: Resource>(
-        &self,
-        owner: &MyWebserver,
-        key: &Key,
-        children: &Watch<K>,
-    ) -> Result<(), Error> {
-        let Some(child) = children.get(key) else { return Ok(()) };
-        let is_owned = child.metadata().controller().is_some_and(|by| by.uid == owner.metadata.uid);
-        if !is_owned || child.metadata().is_terminating() {
-            return Ok(());
+    /// One Event for all changes of a sort.
+    fn record(&self, web: &MyWebserver, changes: impl IntoIterator<Item = Change>) {
+        let (mut created, mut updated, mut restored) = (Vec::new(), Vec::new(), Vec::new());
+        for change in changes {
+            match change {
+                Change::Created(what) => created.push(what),
+                Change::Updated(what) => updated.push(what),
+                Change::Restored(what) => restored.push(what),
+            }
         }
-        self.cluster.delete(&*child).await
+        let news = [
+            ("Created", "created", created),
+            ("Updated", "changed", updated),
+            ("DriftCorrected", "restored", restored),
+        ];
+        for (reason, verb, what) in news {
+            if !what.is_empty() {
+                self.events.record(web, EventType::Normal, reason, format!("{verb} {}", what.join(", ")));
+            }
+        }
     }
 }
 
@@ -451,69 +347,4 @@ impl MyWebservers {
 enum News {
     None,
     Written,
-}
-
-/// What a fight is about. A spec that was changed is none yet, and its author need not wait for the end of another.
-fn correction(web: &MyWebserver, change: &str) -> String {
-    format!("{} at generation {}: {change}", web.metadata.uid, web.metadata.generation)
-}
-
-/// How often the same correction was made lately.
-#[derive(Default)]
-struct Fights {
-    rounds: Mutex<HashMap<String, (u32, Instant)>>,
-}
-
-impl Fights {
-    /// Whether the correction was made so often that somebody must be undoing it.
-    fn is_on(&self, correction: &str) -> bool {
-        self.rounds().get(correction).is_some_and(|(count, _)| *count >= FIGHT_ROUNDS)
-    }
-
-    fn corrected(&self, correction: String) {
-        let mut rounds = self.rounds();
-        let (count, last) = rounds.entry(correction).or_insert((0, Instant::now()));
-        *count += 1;
-        *last = Instant::now();
-    }
-
-    /// Those of which the last correction is not long ago.
-    fn rounds(&self) -> MutexGuard<'_, HashMap<String, (u32, Instant)>> {
-        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        rounds.retain(|_, (_, last)| last.elapsed() < FIGHT_PAUSE);
-        rounds
-    }
-}
-
-/// What was written in one go, for one Event of each reason.
-#[derive(Default)]
-struct Done {
-    created: Vec<String>,
-    updated: Vec<String>,
-    restored: Vec<String>,
-}
-
-impl Done {
-    fn tell(self, events: &Events, web: &MyWebserver) {
-        let news = [
-            ("Created", "created", self.created),
-            ("Updated", "changed", self.updated),
-            ("DriftCorrected", "restored", self.restored),
-        ];
-        for (reason, verb, what) in news {
-            if !what.is_empty() {
-                events.record(web, EventType::Normal, reason, format!("{verb} {}", what.join(", ")));
-            }
-        }
-    }
-}
-
-/// What to tell the author of an object whose child's name is taken.
-fn not_ours<K: Resource>(live: &K) -> String {
-    let metadata = live.metadata();
-    let owner = match metadata.controller() {
-        Some(owner) => format!("belongs to {} {}", owner.kind, owner.name),
-        None => "does not belong to this MyWebserver".to_owned(),
-    };
-    format!("{} {} exists and {owner}; delete or rename one of the two", K::KIND, metadata.name)
 }

@@ -11,14 +11,13 @@
 //! ([kstatus](https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md)). `Available` and
 //! `Progressing` say what the Deployment says of itself.
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
 use super::{MyWebserver, Unreadable};
 use crate::{
+    children::Child,
     client::Error,
     operators::crd,
     resource::{
@@ -57,34 +56,6 @@ impl Default for Status {
             available_replicas: 0,
             selector: SmolStr::default(),
             conditions: Vec::new(),
-        }
-    }
-}
-
-/// What came of keeping one child.
-#[derive(Debug)]
-pub enum Child<K> {
-    /// It is what it should be.
-    Kept(Arc<K>),
-    /// It is being deleted, and will be made anew.
-    Awaited(Arc<K>),
-    /// Somebody else's object has its name: what to tell people.
-    NotOurs(String),
-    /// It could not be made so.
-    Failed {
-        /// Why.
-        error: Error,
-        /// As it is, if it is ours at all.
-        live: Option<Arc<K>>,
-    },
-}
-
-impl<K> Child<K> {
-    /// Ours, as it is, whether or not it is as it should be.
-    fn live(&self) -> Option<&K> {
-        match self {
-            Child::Kept(live) | Child::Awaited(live) | Child::Failed { live: Some(live), .. } => Some(live),
-            Child::NotOurs(_) | Child::Failed { live: None, .. } => None,
         }
     }
 }

@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{
-    status::{Child, Status},
-    *,
-};
+use super::{status::Status, *};
 use crate::resource::{Status as Refused, StatusCause, StatusDetails, diff};
 
 const NOW: &str = "2026-11-21T12:00:00Z";
@@ -293,20 +290,6 @@ fn an_unreadable_object_keeps_what_was_reported_of_its_replicas() {
         status::of_unreadable(&again, "invalid type: string \"eighty\"", "2027-01-01T00:00:00Z"),
         status
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_fight_is_the_same_correction_again_and_again_until_a_pause() {
-    let fights = Fights::default();
-    let correction = "default/web: Service mws-web at /spec/ports";
-    for _ in 0..FIGHT_ROUNDS {
-        assert!(!fights.is_on(correction));
-        fights.corrected(correction.to_owned());
-    }
-    assert!(fights.is_on(correction));
-    assert!(!fights.is_on("default/web: Service mws-web at /spec/type"));
-    tokio::time::advance(FIGHT_PAUSE).await;
-    assert!(!fights.is_on(correction));
 }
 
 #[test]

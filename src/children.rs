@@ -1,0 +1,282 @@
+//! Keeps the objects that ours own as they are wanted.
+//!
+//! ```text
+//!   there is none              POST
+//!   it is ours and differs     PATCH: what differs, in one JSON patch, if it still has the version that was compared
+//!   it was a predecessor's     DELETE, and POST when it has gone
+//!   it is somebody else's      nothing
+//! ```
+//!
+//! An object is ours if its controller ownerReference has our object's uid. Somebody who keeps undoing what we write is
+//! given way to for a while, so that the two of us do not write without end.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use serde::Serialize;
+use tokio::time::Instant;
+use tracing::info;
+
+use crate::{
+    client::Error,
+    cluster::{Cluster, Watch},
+    resource::{Key, Meta, Resource, diff},
+};
+
+/// The same correction so many times without a pause is a fight: another controller changes or deletes what we want. It
+/// is given up until the pause is over, so that the two of them do not write without end.
+const FIGHT_ROUNDS: u32 = 5;
+/// How long after the last correction the next one is tried.
+const FIGHT_PAUSE: Duration = Duration::from_secs(120);
+
+/// The objects of one kind that ours own.
+pub struct Owned<K> {
+    cluster: Cluster,
+    watch: Watch<K>,
+    /// Which of them somebody else keeps changing.
+    fights: Fights,
+}
+
+/// Why a child differs from what is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// The owner asks for something new.
+    New,
+    /// All that the owner asks for was carried out before, so somebody else changed or deleted the child.
+    Known,
+}
+
+/// What came of keeping one child.
+#[derive(Debug)]
+pub enum Child<K> {
+    /// It is what it should be.
+    Kept(Arc<K>),
+    /// It is being deleted, and will be made anew.
+    Awaited(Arc<K>),
+    /// Somebody else's object has its name: what to tell people.
+    NotOurs(String),
+    /// It could not be made so.
+    Failed {
+        /// Why.
+        error: Error,
+        /// As it is, if it is ours at all.
+        live: Option<Arc<K>>,
+    },
+}
+
+/// A write that changed a child, and which: `Deployment mws-web at /spec/replicas`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It did not exist.
+    Created(String),
+    /// Its owner asked for something else.
+    Updated(String),
+    /// Somebody else had changed or deleted it.
+    Restored(String),
+}
+
+impl<K> Child<K> {
+    /// Ours, as it is, whether or not it is as it should be.
+    pub fn live(&self) -> Option<&K> {
+        match self {
+            Child::Kept(live) | Child::Awaited(live) | Child::Failed { live: Some(live), .. } => Some(live),
+            Child::NotOurs(_) | Child::Failed { live: None, .. } => None,
+        }
+    }
+
+    fn failed(error: Error, live: Option<Arc<K>>) -> (Child<K>, Option<Change>) {
+        (Child::Failed { error, live }, None)
+    }
+}
+
+impl<K: Resource + Serialize> Owned<K> {
+    /// The children that a watch shows.
+    pub fn new(cluster: &Cluster, watch: &Watch<K>) -> Owned<K> {
+        Owned { cluster: cluster.clone(), watch: watch.clone(), fights: Fights::default() }
+    }
+
+    /// Whether the watch shows an object of this name, whoever owns it.
+    pub fn is_there(&self, key: &Key) -> bool {
+        self.watch.get(key).is_some()
+    }
+
+    /// Makes one child what it should be, with one write at most; none where it is.
+    pub async fn keep<O: Resource>(
+        &self,
+        owner: &O,
+        desired: &K,
+        intent: Intent,
+    ) -> (Child<K>, Option<Change>) {
+        let key = desired.key();
+        match self.watch.get(&key) {
+            Some(live) => self.mend(owner, desired, live, intent).await,
+            None => self.make(owner, desired, intent).await,
+        }
+    }
+
+    async fn make<O: Resource>(&self, owner: &O, desired: &K, intent: Intent) -> (Child<K>, Option<Change>) {
+        let child = format!("{} {}", K::KIND, desired.metadata().name);
+        let correction = correction(owner, &child);
+        if intent == Intent::Known && self.fights.is_on(&correction) {
+            let error = Error::new("keep", child, "somebody else keeps deleting it; backing off");
+            return Child::failed(error, None);
+        }
+        let error = match self.cluster.create(desired).await {
+            Ok(created) if intent == Intent::Known => {
+                info!(key = %owner.key(), child, "made anew");
+                self.fights.corrected(correction);
+                return (Child::Kept(created), Some(Change::Restored(child)));
+            }
+            Ok(created) => return (Child::Kept(created), Some(Change::Created(child))),
+            Err(error) => error,
+        };
+        if !error.is_already_exists() {
+            return Child::failed(error, None);
+        }
+        // Somebody else's, or ours without our label, which our watch does not show.
+        match self.cluster.get_live::<K>(&desired.key()).await {
+            Ok(live) => self.mend(owner, desired, live, intent).await,
+            Err(error) => Child::failed(error, None),
+        }
+    }
+
+    async fn mend<O: Resource>(
+        &self,
+        owner: &O,
+        desired: &K,
+        live: Arc<K>,
+        intent: Intent,
+    ) -> (Child<K>, Option<Change>) {
+        match live.metadata().controller() {
+            Some(by) if by.uid == owner.metadata().uid => {}
+            // A predecessor's, of our name: it goes as its owner has gone.
+            Some(by) if by.is_a::<O>() && by.name == owner.metadata().name => {
+                let is_going = live.metadata().is_terminating();
+                let deleted = if is_going { Ok(()) } else { self.cluster.delete(&*live).await };
+                return match deleted {
+                    Ok(()) => (Child::Awaited(live), None),
+                    Err(error) => Child::failed(error, None),
+                };
+            }
+            Some(_) | None => return (Child::NotOurs(not_ours::<O, K>(&live)), None),
+        }
+        if live.metadata().is_terminating() {
+            return (Child::Awaited(live), None);
+        }
+        let operations = diff::between(&*live, desired);
+        if operations.is_empty() {
+            return (Child::Kept(live), None);
+        }
+        let paths: Vec<_> = operations.iter().filter_map(|operation| operation["path"].as_str()).collect();
+        let change = format!("{} {} at {}", K::KIND, live.metadata().name, paths.join(" "));
+        let correction = correction(owner, &change);
+        if intent == Intent::Known && self.fights.is_on(&correction) {
+            let error = Error::new("keep", change, "somebody else keeps changing it back; backing off");
+            return Child::failed(error, Some(live));
+        }
+        let patched = match self.cluster.patch(&*live, operations).await {
+            Ok(patched) => patched,
+            Err(error) => return Child::failed(error, Some(live)),
+        };
+        if let Some(operation) = diff::between(&*patched, desired).first() {
+            let cause = format!("something in the API server undoes our change of {}", operation["path"]);
+            let error = Error::new("patch", format!("{}/{}", K::PLURAL, desired.key()), cause);
+            return Child::failed(error, Some(patched));
+        }
+        match intent {
+            Intent::New => (Child::Kept(patched), Some(Change::Updated(change))),
+            Intent::Known => {
+                info!(key = %owner.key(), change, "drift corrected");
+                self.fights.corrected(correction);
+                (Child::Kept(patched), Some(Change::Restored(change)))
+            }
+        }
+    }
+
+    /// Deletes the child of an owner that is gone, where it still refers to that owner. The garbage collector may be slow or
+    /// absent; what it was told to orphan no longer has the reference.
+    ///
+    /// A conflict means that the child has changed since, perhaps was orphaned: it is looked at again when the watch shows it.
+    pub async fn delete<O: Resource>(&self, owner: &O, key: &Key) -> Result<(), Error> {
+        let Some(child) = self.watch.get(key) else { return Ok(()) };
+        let is_owned = child.metadata().controller().is_some_and(|by| by.uid == owner.metadata().uid);
+        if !is_owned || child.metadata().is_terminating() {
+            return Ok(());
+        }
+        self.cluster.delete(&*child).await
+    }
+}
+
+/// Asks the API server whether this very object still exists and is not being deleted.
+pub async fn is_wanted<O: Resource>(cluster: &Cluster, owner: &O) -> Result<bool, Error> {
+    match cluster.get_live::<Meta<O>>(&owner.key()).await {
+        Ok(live) => Ok(live.metadata.uid == owner.metadata().uid && !live.metadata.is_terminating()),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// What to tell the author of an object whose child's name is taken.
+fn not_ours<O: Resource, K: Resource>(live: &K) -> String {
+    let metadata = live.metadata();
+    let owner = match metadata.controller() {
+        Some(owner) => format!("belongs to {} {}", owner.kind, owner.name),
+        None => format!("does not belong to this {}", O::KIND),
+    };
+    format!("{} {} exists and {owner}; delete or rename one of the two", K::KIND, metadata.name)
+}
+
+/// What a fight is about. A spec that was changed is none yet, and its author need not wait for the end of another.
+fn correction<O: Resource>(owner: &O, change: &str) -> String {
+    let metadata = owner.metadata();
+    format!("{} at generation {}: {change}", metadata.uid, metadata.generation)
+}
+
+/// How often the same correction was made lately.
+#[derive(Default)]
+struct Fights {
+    rounds: Mutex<HashMap<String, (u32, Instant)>>,
+}
+
+impl Fights {
+    /// Whether the correction was made so often that somebody must be undoing it.
+    fn is_on(&self, correction: &str) -> bool {
+        self.rounds().get(correction).is_some_and(|(count, _)| *count >= FIGHT_ROUNDS)
+    }
+
+    fn corrected(&self, correction: String) {
+        let mut rounds = self.rounds();
+        let (count, last) = rounds.entry(correction).or_insert((0, Instant::now()));
+        *count += 1;
+        *last = Instant::now();
+    }
+
+    /// Those of which the last correction is not long ago.
+    fn rounds(&self) -> MutexGuard<'_, HashMap<String, (u32, Instant)>> {
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        rounds.retain(|_, (_, last)| last.elapsed() < FIGHT_PAUSE);
+        rounds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fight_is_the_same_correction_again_and_again_until_a_pause() {
+        let fights = Fights::default();
+        let correction = "default/web: Service mws-web at /spec/ports";
+        for _ in 0..FIGHT_ROUNDS {
+            assert!(!fights.is_on(correction));
+            fights.corrected(correction.to_owned());
+        }
+        assert!(fights.is_on(correction));
+        assert!(!fights.is_on("default/web: Service mws-web at /spec/type"));
+        tokio::time::advance(FIGHT_PAUSE).await;
+        assert!(!fights.is_on(correction));
+    }
+}
