@@ -87,8 +87,10 @@ pub enum Fault {
     Deny {
         /// Its name.
         webhook: String,
-        /// What it says.
+        /// Its explanation.
         message: String,
+        /// The HTTP status, which a webhook may choose.
+        code: u16,
     },
     /// Creates are refused as a ResourceQuota of this name is used up.
     Quota(String),
@@ -279,7 +281,7 @@ const NAMED: [Named; 25] = named! {
     "html" "status=502" "a page of HTML, as of a proxy" html;
     "expired" "" "410 Expired as HTTP status" |_| Ok(refused(Refusal::expired("The resourceVersion for the provided list is too old.")));
     "gone" "" "410 Gone as HTTP status, as before 1.18" |_| Ok(refused(gone("too old resource version".to_owned())));
-    "deny" "webhook=deny.example.com,message=no" "writes are denied by an admission webhook" deny;
+    "deny" "webhook=deny.example.com,message=no,code=403" "writes are denied by an admission webhook" deny;
     "quota" "name=full" "creates exceed a quota" |keys| Ok(Fault::Quota(keys.text("name", "full")));
     "expire-history" "" "what happened before now is forgotten: 410 for who resumes" |_| Ok(Fault::ExpireHistory);
     "restart" "" "connections are closed and the history is forgotten" |_| Ok(Fault::Restart);
@@ -312,7 +314,8 @@ fn html(keys: &mut Keys) -> Result<Fault, String> {
 
 fn deny(keys: &mut Keys) -> Result<Fault, String> {
     let webhook = keys.text("webhook", "deny.example.com");
-    Ok(Fault::Deny { webhook, message: keys.text("message", "no") })
+    let code = keys.number("code", 400..=599)?.unwrap_or(403);
+    Ok(Fault::Deny { webhook, message: keys.text("message", "no"), code })
 }
 
 fn refused(refusal: Refusal) -> Fault {
@@ -326,9 +329,10 @@ fn internal_error() -> Refusal {
 
 /// An object that an admission webhook does not let pass, in the words of controller-runtime's `Denied`. The API server
 /// puts its own before the message: apiserver/pkg/admission/plugin/webhook/errors.
-pub(super) fn denied(webhook: &str, message: &str) -> Refusal {
+pub(super) fn denied(webhook: &str, message: &str, code: u16) -> Refusal {
     let message = format!("admission webhook {webhook:?} denied the request: {message}");
-    Refusal::status(403, "Forbidden", message, None)
+    let reason = if code == 403 { "Forbidden" } else { "" };
+    Refusal::status(code, reason, message, None)
 }
 
 /// An object for which a quota has no room.

@@ -307,7 +307,9 @@ async fn answer(
         }
         (_, _, Some(refusal)) => Answer::refused(refusal),
         (_, Some(user), None) if request.path == faults::PATH => answer::faults(server, request, user),
-        (Some(Fault::Deny { webhook, message }), _, _) => Answer::refused(faults::denied(webhook, message)),
+        (Some(Fault::Deny { webhook, message, code }), _, _) => {
+            Answer::refused(faults::denied(webhook, message, *code))
+        }
         (Some(Fault::Quota(quota)), _, _) => Answer::refused(faults::exceeds_quota(request, quota)),
         (_, _, None) => answer::answer(server, request).await,
     }

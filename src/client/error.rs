@@ -129,28 +129,42 @@ impl Error {
         }
     }
 
+    /// A webhook or an admission policy denied the request.
+    ///
+    /// A webhook chooses the status code itself, and the API server passes it on
+    /// (`ToStatusErr` in k8s.io/apiserver/pkg/admission/plugin/webhook/errors): its 409 is no conflict and its 404 no absence.
+    /// Only the message tells.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        self.has(|status| {
+            let message = &status.message;
+            (message.starts_with("admission webhook \"") && message.contains("\" denied the request"))
+                || (message.contains("ValidatingAdmissionPolicy '") && message.contains(" denied request: "))
+        })
+    }
+
     /// Somebody else wrote first (or owns the field): read again, decide again.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
-        self.code() == Some(409) && !self.is_already_exists()
+        self.code() == Some(409) && !self.is_already_exists() && !self.is_denied()
     }
 
     /// An object of that name is there.
     #[must_use]
     pub fn is_already_exists(&self) -> bool {
-        self.has(|status| status.code == 409 && status.reason == "AlreadyExists")
+        self.has(|status| status.code == 409 && status.reason == "AlreadyExists") && !self.is_denied()
     }
 
     /// The object is absent. For a create, it is the namespace that is.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
-        self.has(|status| status.code == 404 && !status.details.name.is_empty())
+        self.has(|status| status.code == 404 && !status.details.name.is_empty()) && !self.is_denied()
     }
 
     /// The server does not serve this kind: its CRD is not installed.
     #[must_use]
     pub fn is_missing_kind(&self) -> bool {
-        self.has(|status| status.code == 404 && status.details.name.is_empty())
+        self.has(|status| status.code == 404 && status.details.name.is_empty()) && !self.is_denied()
     }
 
     /// The version, or the place in a list, has left the server's history: list again.
@@ -576,6 +590,20 @@ mod tests {
         assert!(!status(404, r#""details":{"name":"x"}"#).is_missing_kind());
         assert!(status(404, r#""details":{}"#).is_missing_kind());
         assert!(refused(404, &[], "404 page not found").is_missing_kind());
+        // A webhook may choose these codes and words for its own denial.
+        for (code, more) in [
+            (409, r#""reason":"Conflict""#),
+            (409, r#""reason":"AlreadyExists""#),
+            (404, r#""details":{"name":"x"}"#),
+            (404, r#""details":{}"#),
+        ] {
+            let body = format!(r#"{{"message":"admission webhook \"a.b\" denied the request: no",{more}}}"#);
+            let denied = refused(code, &[], &body);
+            assert!(denied.is_denied(), "{denied}");
+            let questions =
+                [Error::is_conflict, Error::is_already_exists, Error::is_not_found, Error::is_missing_kind];
+            assert!(!questions.iter().any(|is| is(&denied)), "{denied}");
+        }
         assert!(status(410, r#""reason":"Expired""#).is_expired());
         assert!(status(504, r#""details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}"#).is_too_new());
         let terminating = status(403, r#""details":{"causes":[{"reason":"NamespaceTerminating"}]}"#);

@@ -13,6 +13,7 @@ mod hands;
 mod operator;
 mod plane;
 mod proxy;
+mod webhook;
 mod world;
 
 // What the operator does with a MyWebserver.

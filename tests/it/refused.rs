@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     hands::{condition, eventually, web},
     manifests,
+    webhook::Webhook,
     world::{Kind, Server, World, on, on_each},
 };
 
@@ -111,7 +112,7 @@ async fn a_write_that_an_admission_denies_is_a_condition_and_is_tried_again() {
         world.start_operator(&[]).await;
         if let Server::Embedded(server) = &world.server {
             let (webhook, message) = ("freeze.example.com".to_owned(), "frozen, ask Jane".to_owned());
-            server.fault(Fault::Deny { webhook, message }.on("POST", "/deployments"));
+            server.fault(Fault::Deny { webhook, message, code: 403 }.on("POST", "/deployments"));
         } else {
             let nobody = json!([{"expression": "false", "message": "frozen, ask Jane"}]);
             put_in_force(world, "validating", json!({"validations": nobody}), |probe| probe.is_err()).await;
@@ -124,6 +125,59 @@ async fn a_write_that_an_admission_denies_is_a_condition_and_is_tried_again() {
             remove_policy(world, "validating").await;
         }
         is_let_pass(world).await;
+    })
+    .await;
+}
+
+/// The denial of a webhook carries the webhook's own status code. It was taken for a conflict or an overloaded server, and
+/// never became a condition.
+#[tokio::test]
+async fn a_webhook_that_denies_with_any_status_code_is_a_condition() {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        world.may_be_forbidden.set(true);
+        world.start_operator(&[]).await;
+        let webhook = Webhook::start("the change freeze lasts until Monday").await;
+        let path = format!("{ADMISSION}/validatingwebhookconfigurations");
+        if !matches!(world.server, Server::Embedded(_)) {
+            let deployments = json!({
+                "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"], "operations": ["CREATE"],
+            });
+            let configuration = json!({
+                "metadata": {"name": world.namespace},
+                "webhooks": [{
+                    "name": "freeze.example.com", "clientConfig": webhook.client_config, "rules": [deployments],
+                    "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
+                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": world.namespace}},
+                }],
+            });
+            world.try_create(&path, &configuration).await.unwrap();
+            until_in_force(world, |probe| probe.is_err()).await;
+        }
+        for (code, is_stalled) in [(409, true), (404, true), (429, false), (500, false), (503, false)] {
+            webhook.deny_with(code);
+            if let Server::Embedded(server) = &world.server {
+                server.end_faults();
+                let (webhook, message) =
+                    ("freeze.example.com".to_owned(), "the change freeze lasts until Monday".to_owned());
+                server.fault(Fault::Deny { webhook, message, code }.on("POST", "/deployments"));
+            }
+            let name = format!("web-{code}");
+            world.create_web(&name, json!({"image": "nginx"})).await;
+            let said = world.until_condition(&name, "Ready", "False", "AdmissionDenied").await;
+            let denial = "\"freeze.example.com\" denied the request: the change freeze lasts until Monday";
+            assert!(said["message"].as_str().unwrap().contains(denial), "{said}");
+            let web = world.get(&format!("mywebservers/{name}")).await;
+            assert_eq!(condition(&web, "Stalled").is_some(), is_stalled, "{web}");
+            let warned = ["WARN", "reconcile failed", &format!("/{name}\""), "the change freeze lasts"];
+            world.operator().until_logged(&warned).await;
+        }
+        if let Server::Embedded(server) = &world.server {
+            server.end_faults();
+        } else {
+            let path = format!("{path}/{}", world.namespace);
+            world.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
+        }
+        world.until("deployments/mws-web-409", |_| true).await;
     })
     .await;
 }
@@ -174,6 +228,11 @@ async fn put_in_force(
         let object = json!({"metadata": {"name": name}, "spec": spec});
         world.try_create(&format!("{ADMISSION}/{kind}admission{resource}"), &object).await.unwrap();
     }
+    until_in_force(world, is_in_force).await;
+}
+
+/// Waits until the answer to somebody else's write shows a policy or webhook.
+async fn until_in_force(world: &World, is_in_force: impl Fn(&Result<Value, Error>) -> bool) {
     eventually("the policy to be in force", async || {
         let probe = json!({
             "metadata": {"name": "probe"},

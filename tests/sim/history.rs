@@ -565,6 +565,7 @@ impl History {
             let body = String::new();
             Fault::Answer { status, body, retry_after_secs }
         };
+        let code = self.random.choice([403, 409, 429, 500, 503]).unwrap();
         let faults = [
             answer(500, None),
             answer(503, Some(self.random.u64(1..20))),
@@ -572,7 +573,7 @@ impl History {
             Fault::Delay(Duration::from_secs(self.random.u64(1..60))),
             Fault::Silence,
             Fault::LoseAnswer,
-            Fault::Deny { webhook: "simulated".to_owned(), message: "no".to_owned() },
+            Fault::Deny { webhook: "simulated".to_owned(), message: "no".to_owned(), code },
             Fault::Quota("simulated".to_owned()),
         ];
         let fault = self.random.choice(faults).unwrap();

@@ -69,6 +69,8 @@ pub enum Refusal {
     QuotaExceeded,
     /// A webhook or policy said no.
     AdmissionDenied,
+    /// A webhook denied it with the status code of a server that is overloaded or broken: it may think otherwise later.
+    AdmissionDeniedForNow,
     /// A webhook that must be asked does not answer.
     AdmissionUnavailable,
     /// The namespace is being deleted.
@@ -83,6 +85,13 @@ impl Refusal {
     /// `None`: not refused. It went wrong, and goes away by trying again.
     #[must_use]
     pub fn of(error: &Error) -> Option<Refusal> {
+        // First, because a webhook chooses status code and words of its denial: it may look like any other answer.
+        if error.is_denied() {
+            return match error.code() {
+                Some(429 | 500..) => Some(Refusal::AdmissionDeniedForNow),
+                None | Some(_) => Some(Refusal::AdmissionDenied),
+            };
+        }
         if error.is_namespace_terminating() {
             return Some(Refusal::NamespaceTerminating);
         }
@@ -108,7 +117,7 @@ impl Refusal {
         match self {
             Refusal::Forbidden => "Forbidden",
             Refusal::QuotaExceeded => "QuotaExceeded",
-            Refusal::AdmissionDenied => "AdmissionDenied",
+            Refusal::AdmissionDenied | Refusal::AdmissionDeniedForNow => "AdmissionDenied",
             Refusal::AdmissionUnavailable => "AdmissionUnavailable",
             Refusal::NamespaceTerminating => "NamespaceTerminating",
             Refusal::InvalidSpec => "InvalidSpec",
@@ -121,6 +130,7 @@ impl Refusal {
         match self {
             Refusal::Forbidden | Refusal::AdmissionDenied | Refusal::InvalidSpec => true,
             Refusal::QuotaExceeded
+            | Refusal::AdmissionDeniedForNow
             | Refusal::AdmissionUnavailable
             | Refusal::NamespaceTerminating
             | Refusal::Other => false,

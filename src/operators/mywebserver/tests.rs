@@ -214,6 +214,27 @@ fn a_refusal_is_told_of_and_stalls_where_waiting_does_not_help() {
         (refused(403, "Forbidden", "User \"x\" cannot create resource"), "Forbidden", true),
         (refused(403, "Forbidden", "exceeded quota: two, requested: 1"), "QuotaExceeded", false),
         (refused(403, "Forbidden", "admission webhook \"no\" denied the request"), "AdmissionDenied", true),
+        (
+            refused(409, "Conflict", "admission webhook \"no\" denied the request: taken"),
+            "AdmissionDenied",
+            true,
+        ),
+        (
+            refused(404, "", "admission webhook \"no\" denied the request without explanation"),
+            "AdmissionDenied",
+            true,
+        ),
+        (refused(429, "", "admission webhook \"no\" denied the request: busy"), "AdmissionDenied", false),
+        (refused(503, "", "admission webhook \"no\" denied the request: busy"), "AdmissionDenied", false),
+        (
+            refused(
+                413,
+                "RequestEntityTooLarge",
+                "deployments.apps \"mws-web\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: big",
+            ),
+            "AdmissionDenied",
+            true,
+        ),
         (refused(422, "Invalid", "spec.replicas: Invalid value"), "InvalidSpec", true),
         (
             refused(500, "InternalError", "failed calling webhook \"w\": timed out"),
