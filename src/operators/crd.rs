@@ -7,6 +7,11 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Value, json};
 
+/// Longest reason and message of a condition, in characters, as in `metav1.Condition`.
+pub const REASON_LENGTH_MAX: usize = 1024;
+/// See [`REASON_LENGTH_MAX`].
+pub const MESSAGE_LENGTH_MAX: usize = 32_768;
+
 /// The schema of a type, as the API server takes it.
 #[must_use]
 pub fn schema_of<T: JsonSchema>() -> Value {
@@ -58,11 +63,11 @@ pub fn conditions(_: &mut SchemaGenerator) -> Schema {
                     "description": "Whether it is so.",
                 },
                 "reason": {
-                    "type": "string", "minLength": 1, "maxLength": 1024,
+                    "type": "string", "minLength": 1, "maxLength": REASON_LENGTH_MAX,
                     "description": "Why, for programs: one CamelCase word.",
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
                 },
-                "message": {"type": "string", "maxLength": 32768, "description": "Why, for people."},
+                "message": {"type": "string", "maxLength": MESSAGE_LENGTH_MAX, "description": "Why, for people."},
                 "lastTransitionTime": {
                     "type": "string", "format": "date-time",
                     "description": "When status last changed.",

@@ -210,6 +210,7 @@ pub fn desired(web: &MyWebserver) -> Children {
             replicas: web.spec.replicas,
             selector: LabelSelector { match_labels: selector.clone() },
             template: PodTemplate { metadata: PodMeta { labels }, spec: pod },
+            ..DeploymentSpec::default()
         },
         status: DeploymentStatus::default(),
     };

@@ -46,6 +46,9 @@ pub struct DeploymentSpec {
     pub selector: LabelSelector,
     /// What each Pod is like.
     pub template: PodTemplate,
+    /// Whether somebody holds back its rollouts. Only read.
+    #[serde(skip_serializing)]
+    pub paused: bool,
 }
 
 /// The equality half of a label selector.

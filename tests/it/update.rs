@@ -97,6 +97,60 @@ async fn the_status_follows_the_deployment_until_all_replicas_are_there() {
     .await;
 }
 
+/// Our status was a 422 for ever: nobody checks the conditions of a Deployment, and our schema does.
+#[tokio::test]
+async fn a_deployment_condition_that_our_schema_would_refuse_does_not_block_the_status() {
+    on_each(async |world| {
+        with_web(world).await;
+        let generation = world.get("deployments/mws-web").await["metadata"]["generation"].clone();
+        let status = json!({
+            "observedGeneration": generation, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
+            "conditions": [
+                {"type": "Available", "status": "True", "reason": ""},
+                {"type": "Progressing", "status": "odd", "reason": "two words", "message": "ü".repeat(40_000)},
+            ],
+        });
+        world.patch("deployments/mws-web/status", json!({ "status": status })).await;
+        world.wrote("PATCH mywebservers/web/status 200").await;
+        world.until_condition("web", "Ready", "True", "AllReplicasReady").await;
+        world.until_condition("web", "Available", "True", "Unspecified").await;
+        let said = world.until_condition("web", "Progressing", "Unknown", "Unspecified").await;
+        assert_eq!(said["message"].as_str().unwrap().chars().count(), 32_768);
+        world.wrote("").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_paused_deployment_is_said_to_be_paused_and_its_new_image_waits() {
+    on_each(async |world| {
+        with_web(world).await;
+        world.patch("deployments/mws-web", json!({"spec": {"paused": true}})).await;
+        world.patch("mywebservers/web", json!({"spec": {"image": "nginx:2"}})).await;
+        world.settle().await;
+        let deployment = world.get("deployments/mws-web").await;
+        assert_eq!(deployment["spec"]["paused"], true, "it is the user's");
+        // As the Deployment controller leaves it.
+        let status = json!({
+            "observedGeneration": deployment["metadata"]["generation"], "replicas": 2, "readyReplicas": 2, "availableReplicas": 2,
+            "conditions": [
+                {"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable"},
+                {"type": "Progressing", "status": "Unknown", "reason": "DeploymentPaused", "message": "Deployment is paused"},
+            ],
+        });
+        world.patch("deployments/mws-web/status", json!({ "status": status })).await;
+        world.until_condition("web", "Stalled", "True", "DeploymentPaused").await;
+        world.until_condition("web", "Progressing", "Unknown", "DeploymentPaused").await;
+        let said = world.until_condition("web", "Ready", "False", "DeploymentPaused").await;
+        assert_eq!(
+            said["message"],
+            "0 of 2 replicas are updated and available; 2 old replicas remain; \
+             the Deployment is paused: kubectl rollout resume deployment/mws-web"
+        );
+    })
+    .await;
+}
+
 /// Whoever still speaks v1 reads an object, changes its image, and writes it back whole.
 #[tokio::test]
 async fn a_put_through_v1_loses_nothing() {

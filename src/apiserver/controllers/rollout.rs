@@ -127,8 +127,17 @@ fn is_paused(deployment: &Value) -> bool {
     deployment["spec"]["paused"] == true
 }
 
+/// Within which time a rollout must get on. `None`: no condition `Progressing` is kept (`HasProgressDeadline`).
+fn progress_deadline(deployment: &Value) -> Option<Duration> {
+    let secs = u64::try_from(count(deployment, "/spec/progressDeadlineSeconds")).unwrap_or(600);
+    (secs != u64::from(i32::MAX.unsigned_abs())).then(|| Duration::from_secs(secs))
+}
+
 /// While it is paused, and when it is not any more, a Deployment says so where it tells its progress.
 fn tell_paused(storage: &mut Storage, place: &Place, deployment: &Value) {
+    if progress_deadline(deployment).is_none() {
+        return;
+    }
     let progress = condition(deployment, "Progressing");
     let reason = progress.and_then(|progress| progress["reason"].as_str()).unwrap_or_default();
     let (reason, message) = match (is_paused(deployment), reason) {
@@ -215,8 +224,10 @@ fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[(P
     let now = storage.clock.time();
     change(storage, place, Part::Status, |deployment| {
         deployment["metadata"]["annotations"][REVISION] = next.to_string().into();
-        let message = format!("Created new replica set {set_name:?}");
-        set_condition(deployment, "Progressing", "True", "NewReplicaSetCreated", &message, &now);
+        if progress_deadline(deployment).is_some() {
+            let message = format!("Created new replica set {set_name:?}");
+            set_condition(deployment, "Progressing", "True", "NewReplicaSetCreated", &message, &now);
+        }
     });
 }
 
@@ -442,8 +453,6 @@ fn write_status(
     let sets = controlled(storage, deployment, "replicasets.apps");
     let new_set = sets.iter().find(|(place, _)| Some(place) == new_place.as_ref()).map(|(_, set)| &**set);
     let totals = Totals::of(deployment, &sets, new_set);
-    let deadline_secs = u64::try_from(count(deployment, "/spec/progressDeadlineSeconds")).unwrap_or(600);
-    let deadline = Duration::from_secs(deadline_secs);
     let clock = storage.clock;
     let mut course = Course::Settled;
     change(storage, place, Part::Status, |deployment| {
@@ -457,8 +466,15 @@ fn write_status(
             }
         };
         set_condition(deployment, "Available", is, reason, message, &clock.time());
-        if let (Some(new_set), false) = (new_set, is_paused(deployment)) {
-            course = tell_progress(deployment, &before, &totals, name(new_set), deadline, &clock);
+        if is_paused(deployment) {
+            return;
+        }
+        match (progress_deadline(deployment), new_set) {
+            (None, _) => remove_condition(deployment, "Progressing"),
+            (Some(deadline), Some(new_set)) => {
+                course = tell_progress(deployment, &before, &totals, name(new_set), deadline, &clock);
+            }
+            (Some(_), None) => {}
         }
     });
     match course {
@@ -517,6 +533,12 @@ fn set_count(status: &mut Value, field: &str, number: i64) {
 
 fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}
+
+fn remove_condition(object: &mut Value, kind: &str) {
+    if let Some(conditions) = object["status"]["conditions"].as_array_mut() {
+        conditions.retain(|condition| condition["type"] != kind);
+    }
 }
 
 /// A condition of a Deployment also says when it was last touched.

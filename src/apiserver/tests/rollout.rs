@@ -173,6 +173,22 @@ async fn a_deployment_that_is_paused_says_so_can_be_scaled_and_does_not_roll() {
     assert_eq!(images(&world).await, ["nginx:1", "nginx:1", "nginx:1", "nginx:1"]);
 }
 
+/// `HasProgressDeadline` in pkg/controller/deployment/util.
+#[tokio::test]
+async fn without_a_progress_deadline_no_progress_is_reported() {
+    let world = World::start().await;
+    let endless = json!(i32::MAX);
+    world.post(DEPLOYMENTS, with(deployment("nginx"), "/spec", "progressDeadlineSeconds", endless)).await;
+    let web = world.until(WEB, is_complete).await;
+    assert_eq!(conditions(&web), ["Available True MinimumReplicasAvailable"]);
+    world.merge(WEB, json!({"spec": {"progressDeadlineSeconds": 600}})).await;
+    let is_told =
+        |_: u16, web: &Value| conditions(web).contains(&"Progressing True NewReplicaSetAvailable".to_owned());
+    world.until(WEB, is_told).await;
+    world.merge(WEB, json!({"spec": {"progressDeadlineSeconds": i32::MAX}})).await;
+    world.until(WEB, |_, web| conditions(web) == ["Available True MinimumReplicasAvailable"]).await;
+}
+
 #[tokio::test]
 async fn a_pod_that_is_taken_aside_is_let_go_and_replaced() {
     let world = World::start().await;

@@ -67,7 +67,7 @@ pub enum Refusal {
     Forbidden,
     /// A ResourceQuota is used up.
     QuotaExceeded,
-    /// A webhook or policy said no.
+    /// A webhook or policy denied it.
     AdmissionDenied,
     /// A webhook denied it with the status code of a server that is overloaded or broken: it may think otherwise later.
     AdmissionDeniedForNow,
@@ -195,7 +195,8 @@ pub fn of_unreadable(web: &Unreadable, error: &str, now: &str) -> Status {
     status
 }
 
-/// Says it, and since when it is so.
+/// Says it, and since when it is so. Reasons and messages that others wrote are made to fit our schema: one that does not
+/// would have the API server refuse the whole status.
 fn condition(before: &Status, generation: i64, name: &str, said: Said, now: &str) -> Condition {
     let before = before.conditions.iter().find(|condition| condition.r#type == name);
     let since = before
@@ -204,10 +205,31 @@ fn condition(before: &Status, generation: i64, name: &str, said: Said, now: &str
     Condition {
         r#type: name.into(),
         status: said.status.into(),
-        reason: said.reason,
-        message: said.message,
+        reason: if is_reason(&said.reason) { said.reason } else { "Unspecified".into() },
+        message: cut(said.message),
         last_transition_time: since.unwrap_or_else(|| now.into()),
         observed_generation: generation,
+    }
+}
+
+/// Whether the schema of a condition takes it as a reason: `^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`. Nobody checks the
+/// conditions of a Deployment.
+fn is_reason(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b',' | b':');
+    text.len() <= crd::REASON_LENGTH_MAX
+        && text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text.bytes().all(is_inner)
+        && !text.ends_with([',', ':'])
+}
+
+/// As much of a message as the schema takes.
+fn cut(message: SmolStr) -> SmolStr {
+    match message.char_indices().nth(crd::MESSAGE_LENGTH_MAX) {
+        None => message,
+        Some(_) => {
+            let kept: String = message.chars().take(crd::MESSAGE_LENGTH_MAX - 1).collect();
+            format_smolstr!("{kept}…")
+        }
     }
 }
 
@@ -234,22 +256,46 @@ fn ready(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Serv
             format_smolstr!("{wanted} of {wanted} replicas are available"),
         );
     }
-    // Why the Deployment cannot make Pods, be it a quota or an admission policy.
-    if let Some(failure) =
-        rollout.conditions.iter().find(|c| c.r#type == "ReplicaFailure" && c.status == "True")
-    {
+    if let Some(failure) = cannot_create(deployment).filter(|_| !is_held_back(deployment)) {
         return said("False", failure.reason.clone(), failure.message.clone());
     }
     let mut message = format!("{up_to_date} of {wanted} replicas are updated and available");
     // Of the template before, or too many.
     let old = rollout.replicas.saturating_sub(rollout.updated_replicas.min(wanted));
     if old > 0 {
-        message += &format!("; {old} of before still there");
+        message += &format!("; {old} old replicas remain");
     }
-    match deadline_exceeded(deployment) {
-        Some(_) => said("False", "ProgressDeadlineExceeded", message),
-        None => said("False", "RolloutInProgress", message),
+    if deployment.spec.paused {
+        message += &format!("; {}", paused(deployment));
     }
+    let reason = match deadline_exceeded(deployment) {
+        _ if is_held_back(deployment) => "DeploymentPaused",
+        Some(_) => "ProgressDeadlineExceeded",
+        None if deployment.spec.paused => "DeploymentPaused",
+        None => "RolloutInProgress",
+    };
+    said("False", reason, message)
+}
+
+/// Why the Deployment cannot make Pods, or the ReplicaSet for them, be it a quota or an admission policy.
+fn cannot_create(deployment: &Deployment) -> Option<&DeploymentCondition> {
+    deployment.status.conditions.iter().find(|condition| match &*condition.r#type {
+        "ReplicaFailure" => condition.status == "True",
+        "Progressing" => condition.reason == "ReplicaSetCreateError",
+        _ => false,
+    })
+}
+
+/// Whether Pods of an older template stay because the Deployment is paused. It can still be scaled.
+fn is_held_back(deployment: &Deployment) -> bool {
+    deployment.spec.paused
+        && is_observed(deployment)
+        && deployment.status.updated_replicas < deployment.status.replicas
+}
+
+fn paused(deployment: &Deployment) -> SmolStr {
+    let name = &deployment.metadata.name;
+    format_smolstr!("the Deployment is paused: kubectl rollout resume deployment/{name}")
 }
 
 /// What is wrong with a child itself, if anything.
@@ -285,12 +331,33 @@ fn progressing(deployment: Option<&Deployment>) -> Said {
     let Some(deployment) = deployment else {
         return said("False", "DeploymentMissing", "there is no Deployment of ours");
     };
-    match reported(deployment, "Progressing") {
-        Some(condition) if is_observed(deployment) => {
-            let status = if condition.status == "False" { "False" } else { "True" };
+    let reported = reported(deployment, "Progressing");
+    // An older failure to create the ReplicaSet is replaced as soon as one is created.
+    let has_failed = reported.is_some_and(|condition| {
+        condition.status == "False"
+            && (is_observed(deployment) || condition.reason == "ReplicaSetCreateError")
+    });
+    if deployment.spec.paused && !has_failed {
+        return said("Unknown", "DeploymentPaused", paused(deployment));
+    }
+    if !is_observed(deployment) && !has_failed {
+        return said("True", "ReplicaSetUpdated", "the Deployment has not been looked at yet");
+    }
+    match reported {
+        Some(condition) => {
+            let status = match &*condition.status {
+                "True" => "True",
+                "False" => "False",
+                _ => "Unknown",
+            };
             said(status, condition.reason.clone(), condition.message.clone())
         }
-        Some(_) | None => said("True", "ReplicaSetUpdated", "the Deployment has not been looked at yet"),
+        // `HasProgressDeadline` in k8s.io/kubernetes/pkg/controller/deployment/util.
+        None => said(
+            "Unknown",
+            "ProgressNotReported",
+            "the Deployment does not report its progress, as where progressDeadlineSeconds is 2147483647",
+        ),
     }
 }
 
@@ -299,6 +366,9 @@ fn stalled(deployment: &Child<Deployment>, service: &Child<Service>) -> Option<S
         return Some(said);
     }
     let Child::Kept(deployment) = deployment else { return None };
+    if is_held_back(deployment) {
+        return Some(said("True", "DeploymentPaused", paused(deployment)));
+    }
     deadline_exceeded(deployment)
         .map(|condition| said("True", "ProgressDeadlineExceeded", condition.message.clone()))
 }

@@ -199,6 +199,115 @@ fn pods_that_cannot_be_made_are_told_of_in_the_deployments_words() {
     assert_eq!(said(&web(2), &starved, &service())[0], "Ready=False FailedCreate");
 }
 
+/// The Deployment of [`deployment`], paused.
+fn paused(status: Value) -> Child<Deployment> {
+    let Child::Kept(deployment) = deployment(status) else { panic!("not kept") };
+    let mut deployment = Arc::unwrap_or_clone(deployment);
+    deployment.spec.paused = true;
+    Child::Kept(Arc::new(deployment))
+}
+
+/// It said `Progressing=True`.
+#[test]
+fn a_paused_deployment_says_so_and_stalls_while_it_holds_back_a_rollout() {
+    let progressing =
+        |status: &str, reason: &str| json!([{"type": "Progressing", "status": status, "reason": reason}]);
+    let says_paused = progressing("Unknown", "DeploymentPaused");
+    let rollout = |replicas, updated, conditions: &Value| {
+        paused(json!({
+            "observedGeneration": 2, "replicas": replicas, "updatedReplicas": updated,
+            "availableReplicas": updated, "conditions": conditions,
+        }))
+    };
+    let [held, complete] = [(2, 0), (2, 2)].map(|(all, new)| rollout(all, new, &says_paused));
+    let unavailable = "Available=False MinimumReplicasUnavailable";
+    let unknown = "Progressing=Unknown DeploymentPaused";
+    assert_eq!(
+        said(&web(2), &held, &service()),
+        ["Ready=False DeploymentPaused", unavailable, unknown, "Stalled=True DeploymentPaused"]
+    );
+    let status = status::of(&web(2), &Labels::default(), &held, &service(), NOW);
+    let remedy = "the Deployment is paused: kubectl rollout resume deployment/mws-web";
+    assert!(status.conditions[0].message.ends_with(remedy), "{}", status.conditions[0].message);
+    assert_eq!(status.conditions[3].message, remedy);
+    assert_eq!(
+        said(&web(2), &complete, &service()),
+        ["Ready=True AllReplicasReady", unavailable, unknown],
+        "all that was asked for runs"
+    );
+    // What is scaled while paused goes on.
+    assert_eq!(
+        said(&web(2), &rollout(1, 1, &says_paused), &service()),
+        ["Ready=False DeploymentPaused", unavailable, unknown]
+    );
+    // Without a deadline the Deployment controller does not say that it is paused.
+    assert_eq!(said(&web(2), &rollout(2, 0, &json!([])), &service())[2], unknown);
+    // A deadline that had passed before stays in the Deployment's status; the pause is what holds it back now.
+    let late = progressing("False", "ProgressDeadlineExceeded");
+    assert_eq!(
+        said(&web(2), &rollout(2, 0, &late), &service()),
+        [
+            "Ready=False DeploymentPaused",
+            unavailable,
+            "Progressing=False ProgressDeadlineExceeded",
+            "Stalled=True DeploymentPaused"
+        ]
+    );
+}
+
+/// It said "has not been looked at yet", for ever.
+#[test]
+fn a_deployment_without_a_progress_deadline_does_not_report_its_progress() {
+    let ready = json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
+    let said = said(&web(2), &deployment(ready), &service());
+    assert_eq!(said[0], "Ready=True AllReplicasReady");
+    assert_eq!(said[2], "Progressing=Unknown ProgressNotReported");
+}
+
+#[test]
+fn a_replica_set_that_cannot_be_made_is_told_of_in_the_deployments_words() {
+    // The Deployment controller has not got as far as to observe the generation.
+    let starved = deployment(json!({
+        "observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2,
+        "conditions": [{"type": "Progressing", "status": "False", "reason": "ReplicaSetCreateError", "message": "exceeded quota"}],
+    }));
+    let said = said(&web(2), &starved, &service());
+    assert_eq!(said[0], "Ready=False ReplicaSetCreateError");
+    assert_eq!(said[2..], ["Progressing=False ReplicaSetCreateError"]);
+}
+
+/// One that the schema refuses was a 422 for the whole status.
+#[test]
+fn whatever_a_deployment_says_our_conditions_are_valid() {
+    let schema = crd::definition()["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["status"]
+        ["properties"]["conditions"]["items"]["properties"]
+        .take();
+    let pattern =
+        regex::Regex::new(schema["reason"]["pattern"].as_str().expect("a pattern")).expect("a regex");
+    let reasons =
+        ["", "Fine", "a,b:c_D9", "9", "_", "no spaces", "ends:", "ü", "line\n", "x-y", &"R".repeat(1025)];
+    for reason in reasons {
+        for message in ["", "short", &"ü".repeat(32_768), &"ü".repeat(32_769)] {
+            let odd =
+                |name: &str| json!({"type": name, "status": "odd", "reason": reason, "message": message});
+            let mut conditions = vec![odd("Available"), odd("Progressing"), odd("ReplicaFailure")];
+            conditions[0]["status"] = json!("True");
+            conditions[2]["status"] = json!("True");
+            let child = deployment(json!({"observedGeneration": 2, "conditions": conditions}));
+            let status = status::of(&web(2), &Labels::default(), &child, &service(), NOW);
+            for condition in &status.conditions {
+                let reason = &*condition.reason;
+                assert!(pattern.is_match(reason) && (1..=1024).contains(&reason.len()), "{reason:?}");
+                assert!(condition.message.chars().count() <= 32_768);
+                assert!(["True", "False", "Unknown"].contains(&&*condition.status));
+            }
+            let is_valid = ["Fine", "a,b:c_D9"].contains(&reason);
+            let said = if is_valid { reason } else { "Unspecified" };
+            assert_eq!(status.conditions[1].reason, said);
+        }
+    }
+}
+
 #[test]
 fn a_refusal_is_told_of_and_stalls_where_waiting_does_not_help() {
     let terminating = Refused {
@@ -286,7 +395,10 @@ fn a_taken_name_stalls_whichever_child_has_it() {
 
 #[test]
 fn a_condition_keeps_its_time_until_its_status_changes() {
-    let ready = json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
+    let ready = json!({
+        "observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2,
+        "conditions": [{"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}],
+    });
     let mut web = web(2);
     web.status = status::of(&web, &Labels::default(), &deployment(json!({})), &service(), EARLIER);
     let later = status::of(&web, &Labels::default(), &deployment(json!({})), &service(), NOW);
