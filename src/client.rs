@@ -37,6 +37,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
+use tokio::sync::SemaphorePermit;
 
 pub use config::{Config, Env, Options};
 pub use error::Error;
@@ -45,7 +46,10 @@ pub use in_process::{Answer as InProcessAnswer, InProcess};
 
 use crate::resource::{Accept, Key, ObjectMeta, Resource, Scope, Uid, list::List};
 use error::{Cause, not_json};
-use http::{Chunks, LIST_BYTES_MAX, OBJECT_BYTES_MAX, PAGE_BYTES_MAX, Transport, VERSION_BYTES_MAX};
+use http::{
+    Chunks, LISTS_BYTES_MAX, OBJECT_BYTES_MAX, PAGE_BYTES_MAX, PAGE_OF_ONE_BYTES_MAX, Transport,
+    VERSION_BYTES_MAX,
+};
 
 /// Everything, in JSON.
 const JSON: &str = "application/json";
@@ -66,9 +70,13 @@ pub struct Page<'a> {
     pub version: Option<&'a str>,
     /// [`List::continue_token`] of the page before. Empty: the first page.
     pub continue_token: &'a str,
-    /// Most objects on a page. 0: all of them on one, which then may have 256 MiB instead of 32.
+    /// Most objects on a page. 0: all of them on one. A page may have 8 MiB, with a limit of 1 16 MiB, with 0 32 MiB:
+    /// otherwise the answer is not read ([`Error::is_too_large`]).
     pub limit: u32,
 }
+
+/// The right to read a list. See [`Client::list_turn`].
+pub(crate) type ListTurn<'a> = SemaphorePermit<'a>;
 
 /// Where a watch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,13 +301,20 @@ impl Client {
             request.query.push(("resourceVersion", version.to_owned()));
             request.query.push(("resourceVersionMatch", "NotOlderThan".to_owned()));
         }
-        let bytes_max = if page.limit > 0 { PAGE_BYTES_MAX } else { LIST_BYTES_MAX };
         // Whoever lists to watch knows better when to come back.
         let deadline = self.transport.config().request_timeout;
-        let answer = self.transport.call_once(&request, bytes_max, deadline).await;
+        let answer = self.transport.call_once(&request, page.bytes_max(), deadline).await;
         let Answer { headers, body, .. } = answer.map_err(wrong)?;
         List::from_json(&body)
             .map_err(|error| wrong(not_json(&request.path, &headers, &body, "a list", &error)))
+    }
+
+    /// Waits until a list of at most so many bytes may be read beside those that are being read, first come, first
+    /// served. This bounds their memory, and the requests of a process that watches thousands of namespaces.
+    pub(crate) async fn list_turn(&self, bytes_max: usize) -> ListTurn<'_> {
+        let permits =
+            u32::try_from(bytes_max.min(LISTS_BYTES_MAX)).expect("32 MiB are fewer than 2^32 bytes");
+        self.transport.lists.acquire_many(permits).await.expect("the semaphore is never closed")
     }
 
     /// Opens a watch: `Ok` with the answer 200, and before any event. There is no deadline from there on.
@@ -411,7 +426,7 @@ impl Client {
 
     /// Sends any request, and reads the whole answer, of at most 32 MiB.
     pub async fn send(&self, request: Request) -> Result<Answer, Error> {
-        self.transport.call(&request, PAGE_BYTES_MAX).await.map_err(|cause| request.about(cause))
+        self.transport.call(&request, LISTS_BYTES_MAX).await.map_err(|cause| request.about(cause))
     }
 
     /// Sends any request, and hands out the answer as it comes.
@@ -432,6 +447,22 @@ impl Client {
         serde_json::from_slice(&answer.body)
             .map_err(|error| not_json(&request.path, &answer.headers, &answer.body, kind, &error))
     }
+}
+
+impl Page<'_> {
+    /// Most bytes of the page that are read.
+    pub(crate) fn bytes_max(&self) -> usize {
+        match self.limit {
+            0 => LISTS_BYTES_MAX,
+            1 => PAGE_OF_ONE_BYTES_MAX,
+            _ => PAGE_BYTES_MAX,
+        }
+    }
+}
+
+impl WatchFrom<'_> {
+    /// For how many bytes a list that comes as a stream counts. It is read line by line.
+    pub(crate) const LIST_BYTES: usize = PAGE_BYTES_MAX;
 }
 
 impl fmt::Debug for Client {

@@ -34,14 +34,14 @@ use tracing::{debug, trace};
 
 use crate::{
     backoff::Backoff,
-    client::{Body, Client, Error, Liveness, Page, WatchFrom, WatchMode},
+    client::{Body, Client, Error, ListTurn, Liveness, Page, WatchFrom, WatchMode},
     resource::{Meta, Resource, Scope, Status, compare_versions, list::List},
     store::Store,
 };
 use decode::{Lines, WatchEvent};
 pub use health::Health;
 
-/// Objects per page of a list. One page of Deployments is about 0.5 MB, and three lists come in at once when an operator
+/// Most objects per page of a list. One page of Deployments is about 0.5 MB, and three lists come in at once when an operator
 /// starts: with client-go's 500, a start with 1,000 objects peaked 2 MB higher.
 const PAGE_ITEMS: u32 = 100;
 /// An end this soon, with nothing heard, is a failure.
@@ -96,8 +96,8 @@ pub struct Machine {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
-    /// Learning what exists, page by page.
-    Listing { at: Freshness, continue_token: String, limit: u32 },
+    /// Learning what exists, page by page. `has_expired`: an earlier attempt expired between its pages.
+    Listing { at: Freshness, continue_token: String, limit: u32, has_expired: bool },
     /// Learning what exists from a watch that tells it first.
     Streaming { at: Freshness },
     /// Hearing what happens.
@@ -158,6 +158,8 @@ pub enum How {
     },
     /// A line or a page was not what it should be.
     Garbled,
+    /// A page had more bytes than are read.
+    TooLarge,
     /// A line was longer than [`decode::LINE_BYTES_MAX`].
     TooLong,
 }
@@ -176,6 +178,17 @@ pub enum Pause {
     },
 }
 
+impl Request<'_> {
+    /// For how many bytes a list counts ([`Client::list_turn`]). `None`: the request is not for a list.
+    fn list_bytes(&self) -> Option<usize> {
+        match self {
+            Request::List(page) => Some(page.bytes_max()),
+            Request::Watch(from) if from.mode == WatchMode::InitialEvents => Some(WatchFrom::LIST_BYTES),
+            Request::Watch(_) | Request::Check => None,
+        }
+    }
+}
+
 impl Machine {
     /// Knows nothing yet.
     #[must_use]
@@ -190,7 +203,7 @@ impl Machine {
         self.is_armed = false;
         let version = |at| if at == Freshness::NotOlder { &*self.version } else { "" };
         match &self.state {
-            State::Listing { at, continue_token, limit } => {
+            State::Listing { at, continue_token, limit, .. } => {
                 let version = Some(version(*at)).filter(|version| !version.is_empty());
                 Request::List(Page { version, continue_token, limit: *limit })
             }
@@ -236,13 +249,14 @@ impl Machine {
     ///
     /// Returns how the list ends, where the page leads nowhere.
     pub fn page<K: Resource>(&mut self, page: List<K>, store: &Store<K>) -> Option<How> {
-        let State::Listing { continue_token, .. } = &mut self.state else { return None };
+        let State::Listing { continue_token, limit, .. } = &mut self.state else { return None };
         // Or a server that says the same for ever would be asked for ever.
         let leads_nowhere = *continue_token == page.continue_token || page.items.is_empty();
         if leads_nowhere && !page.continue_token.is_empty() {
             return Some(How::Garbled);
         }
         *continue_token = page.continue_token;
+        *limit = PAGE_ITEMS.min(*limit * 2);
         let is_last = continue_token.is_empty();
         store.listed(&page.version, page.items);
         if is_last {
@@ -316,7 +330,7 @@ impl Machine {
         }
         let was_very_short = lasted < VERY_SHORT && self.lines == 0;
         let mut at_least = Duration::ZERO;
-        let is_failure = match (&self.state, how) {
+        let is_failure = match (&mut self.state, how) {
             (State::Following, How::Clean | How::Cut | How::Silent) => {
                 // A clean end after a line has told that the server knows our version.
                 if how != How::Clean || self.lines == 0 {
@@ -325,6 +339,11 @@ impl Machine {
                 was_very_short
             }
             (_, How::Expired) => self.list_after_expiry(),
+            // The rest of the list in smaller pages: a few objects may be as large as all others together.
+            (State::Listing { limit, .. }, How::TooLarge) if *limit > 1 => {
+                *limit /= 2;
+                false
+            }
             (
                 State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder },
                 How::TooNew,
@@ -357,7 +376,8 @@ impl Machine {
             }
             (State::Checking, _) => true,
             (State::Listing { at, .. } | State::Streaming { at }, _) => {
-                self.list(*at);
+                let at = *at;
+                self.list(at);
                 true
             }
         };
@@ -372,8 +392,8 @@ impl Machine {
         Pause::Backoff { failures: self.failures, at_least }
     }
 
-    /// First from a state not older than ours, then from the latest; a list that expired between its pages in one piece.
-    /// Returns whether to back off.
+    /// First from a state not older than ours, then from the latest. A list that expires between its pages is asked for
+    /// in pages once more, and if that expires too, in one piece. Returns whether to back off.
     fn list_after_expiry(&mut self) -> bool {
         match &self.state {
             State::Following | State::Checking => {
@@ -383,9 +403,11 @@ impl Machine {
                 self.failures = self.failures.max(1);
                 is_again
             }
-            // The list itself took so long that its version expired: in one piece, then.
-            State::Listing { at, continue_token, limit } if !continue_token.is_empty() && *limit > 0 => {
-                self.state = State::Listing { at: *at, continue_token: String::new(), limit: 0 };
+            // As a rule the process, or its machine, was suspended for minutes.
+            State::Listing { at, continue_token, has_expired, .. } if !continue_token.is_empty() => {
+                let limit = if *has_expired { 0 } else { PAGE_ITEMS };
+                self.state =
+                    State::Listing { at: *at, continue_token: String::new(), limit, has_expired: true };
                 false
             }
             State::Listing { at, .. } | State::Streaming { at } => {
@@ -406,7 +428,9 @@ impl Machine {
 impl State {
     fn start(lists: Lists, at: Freshness) -> State {
         match lists {
-            Lists::Paged => State::Listing { at, continue_token: String::new(), limit: PAGE_ITEMS },
+            Lists::Paged => {
+                State::Listing { at, continue_token: String::new(), limit: PAGE_ITEMS, has_expired: false }
+            }
             Lists::Streaming => State::Streaming { at },
         }
     }
@@ -459,10 +483,20 @@ pub async fn watch<K: Resource>(
             Liveness::Asked => random.u32(TIMEOUT_SECS),
             Liveness::Unasked => random.u32(TIMEOUT_SECS_UNASKED),
         };
+        let request = machine.request(timeout_secs);
+        let turn = match request.list_bytes() {
+            Some(bytes) => {
+                health.after_others();
+                Some(client.list_turn(bytes).await)
+            }
+            None => None,
+        };
         let started = Instant::now();
-        let end = match machine.request(timeout_secs) {
+        health.within(LIST_LIMIT);
+        let end = match request {
             Request::List(page) => {
-                health.within(LIST_LIMIT);
+                // Until the page is taken in.
+                let _turn = turn;
                 match client.list_page::<K>(&scope, &page).await {
                     Ok(page) => {
                         health.well();
@@ -473,7 +507,6 @@ pub async fn watch<K: Resource>(
                 }
             }
             Request::Check => {
-                health.within(LIST_LIMIT);
                 // Of any labels: to find one with ours, the server might have to look at all.
                 let scope = Scope { labels: String::new(), ..scope.clone() };
                 let one = Page { version: None, continue_token: "", limit: 1 };
@@ -485,13 +518,13 @@ pub async fn watch<K: Resource>(
                     Err(error) => End::refused::<K>(&error),
                 }
             }
-            Request::Watch(from) => {
-                health.within(LIST_LIMIT);
-                match client.watch::<K>(&scope, &from).await {
-                    Ok(body) => follow(body, &mut machine, timeout_secs, store, health).await,
-                    Err(error) => End::refused::<K>(&error),
+            Request::Watch(from) => match client.watch::<K>(&scope, &from).await {
+                Ok(body) => follow(body, turn, &mut machine, timeout_secs, store, health).await,
+                Err(error) => {
+                    drop(turn);
+                    End::refused::<K>(&error)
                 }
-            }
+            },
         };
         let pause = machine.end(end.how, started.elapsed());
         debug!(resource = K::PLURAL, %scope, ?end.how, end.problem, ?pause, "request ended");
@@ -508,9 +541,10 @@ pub async fn watch<K: Resource>(
     }
 }
 
-/// Reads a watch to its end.
+/// Reads a watch to its end. Gives `turn` back when the list with which the watch begins is complete.
 async fn follow<K: Resource>(
     mut body: Body,
+    mut turn: Option<ListTurn<'_>>,
     machine: &mut Machine,
     timeout_secs: u32,
     store: &Store<K>,
@@ -540,6 +574,9 @@ async fn follow<K: Resource>(
         lines.push(&chunk);
         if let Err(end) = read_lines(&mut lines, machine, store) {
             return end;
+        }
+        if !machine.is_streaming() {
+            drop(turn.take());
         }
         health.well();
     }
@@ -583,6 +620,7 @@ impl End {
             _ if error.is_expired() => How::Expired,
             _ if error.is_too_new() => How::TooNew,
             None if error.is_unreadable() => How::Garbled,
+            None if error.is_too_large() => How::TooLarge,
             Some(422) => How::Unsupported,
             Some(code) => How::Refused { code, retry_after: error.retry_after() },
             None => How::Unreachable,

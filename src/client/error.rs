@@ -62,6 +62,8 @@ pub(super) enum Cause {
     Late(String),
     /// An answer that is not what was asked for.
     Unreadable(String),
+    /// An answer of more bytes than are read.
+    TooLarge(String),
     /// Something on our side.
     Other(String),
 }
@@ -78,6 +80,7 @@ impl Cause {
             | Cause::Lost(_)
             | Cause::Late(_)
             | Cause::Unreadable(_)
+            | Cause::TooLarge(_)
             | Cause::Other(_) => None,
         }
     }
@@ -125,6 +128,7 @@ impl Error {
             | Cause::Lost(_)
             | Cause::Late(_)
             | Cause::Unreadable(_)
+            | Cause::TooLarge(_)
             | Cause::Other(_) => None,
         }
     }
@@ -227,6 +231,12 @@ impl Error {
         matches!(self.0.cause, Cause::Unreadable(_))
     }
 
+    /// The server answered yes, with more bytes than are read. A smaller page of a list may be read.
+    #[must_use]
+    pub fn is_too_large(&self) -> bool {
+        matches!(self.0.cause, Cause::TooLarge(_))
+    }
+
     fn has(&self, question: impl Fn(&Status) -> bool) -> bool {
         self.status().is_some_and(question)
     }
@@ -266,6 +276,7 @@ impl fmt::Display for Cause {
             | Cause::Lost(text)
             | Cause::Late(text)
             | Cause::Unreadable(text)
+            | Cause::TooLarge(text)
             | Cause::Other(text) => f.write_str(text),
         }
     }

@@ -21,8 +21,8 @@ pub struct Health {
 
 #[derive(Debug)]
 struct State {
-    /// When the watch will have done something again, be it to give up waiting.
-    due: Instant,
+    /// When the watch will have done something again, be it to give up waiting. `None`: when other lists are read.
+    due: Option<Instant>,
     problem: Option<String>,
     is_synced: bool,
     has_ended: bool,
@@ -45,7 +45,7 @@ impl Health {
         Health {
             what,
             state: Mutex::new(State {
-                due: Instant::now() + GRACE,
+                due: Some(Instant::now() + GRACE),
                 problem: None,
                 is_synced: false,
                 has_ended: false,
@@ -61,7 +61,12 @@ impl Health {
 
     /// The watch will do something within this time.
     pub(super) fn within(&self, time: Duration) {
-        self.lock().due = Instant::now() + time;
+        self.lock().due = Some(Instant::now() + time);
+    }
+
+    /// The watch will list after others have, however long they take.
+    pub(super) fn after_others(&self) {
+        self.lock().due = None;
     }
 
     /// Data has come, or could have.
@@ -105,7 +110,7 @@ impl Health {
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         let state = self.lock();
-        state.has_ended || Instant::now() > state.due + GRACE
+        state.has_ended || state.due.is_some_and(|due| Instant::now() > due + GRACE)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

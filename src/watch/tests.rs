@@ -195,12 +195,45 @@ fn a_version_that_is_too_new_means_the_most_recent_list() {
 }
 
 #[test]
-fn a_list_that_expires_between_its_pages_is_asked_for_in_one_piece() {
+fn a_list_that_expires_between_its_pages_twice_is_asked_for_in_one_piece() {
     let mut bench = Bench::new(Lists::Paged);
-    bench.page("100", "next", &[("a", "1", "3")]);
+    for limit in [100, 0] {
+        bench.page("100", "next", &[("a", "1", "3")]);
+        bench.request();
+        assert_eq!(bench.machine.end(How::Expired, BLINK), Pause::None);
+        assert_eq!(bench.request(), format!("list version=- continue= limit={limit}"));
+    }
+    // Not for ever: what may be read in one piece has a limit, too.
+    assert!(is_backoff(bench.machine.end(How::TooLarge, BLINK)));
+    assert_eq!(bench.request(), "list version=- continue= limit=100");
+}
+
+/// It was asked for at the same size again, for ever.
+#[test]
+fn a_page_that_is_too_large_is_asked_for_in_smaller_ones_which_grow_back() {
+    let mut bench = Bench::following();
+    bench.machine.end(How::Expired, MINUTE);
     bench.request();
-    assert_eq!(bench.machine.end(How::Expired, BLINK), Pause::None);
-    assert_eq!(bench.request(), "list version=- continue= limit=0");
+    bench.page("200", "next", &[("a", "1", "101")]);
+    for limit in [100, 50, 25, 12, 6, 3] {
+        assert_eq!(bench.request(), format!("list version=100 continue=next limit={limit}"));
+        assert_eq!(bench.machine.end(How::TooLarge, BLINK), Pause::None);
+    }
+    for (number, limit) in [1, 2, 4, 8, 16, 32, 64, 100].into_iter().enumerate() {
+        assert!(bench.request().ends_with(&format!(" limit={limit}")));
+        bench.page("200", &format!("after-{number}"), &[("a", "1", "101")]);
+    }
+    assert_eq!(bench.request(), "list version=100 continue=after-7 limit=100");
+}
+
+#[test]
+fn a_page_of_one_object_that_is_too_large_is_backed_off() {
+    let mut bench = Bench::new(Lists::Paged);
+    while bench.request() != "list version=- continue= limit=1" {
+        assert_eq!(bench.machine.end(How::TooLarge, BLINK), Pause::None);
+    }
+    assert!(is_backoff(bench.machine.end(How::TooLarge, BLINK)));
+    assert_eq!(bench.request(), "list version=- continue= limit=100");
 }
 
 #[test]

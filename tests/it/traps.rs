@@ -348,6 +348,31 @@ async fn the_largest_object_that_a_server_takes_is_read_like_any_other() {
     .await;
 }
 
+/// Whoever may create Deployments can make a page of a list larger than what is read of one. It was asked for again at the
+/// same size, and no MyWebserver was served until the Deployments had gone.
+#[tokio::test]
+async fn objects_too_large_for_one_page_are_listed_one_by_one() {
+    const VALUE_BYTES: usize = 1_200_000;
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        let labels = json!({"app.kubernetes.io/managed-by": "mywebserver-operator"});
+        for number in 0..5 {
+            let env = json!([{"name": "LARGE", "value": "<".repeat(VALUE_BYTES)}]);
+            let template = json!({
+                "metadata": {"labels": {"app": "large"}},
+                "spec": {"containers": [{"name": "large", "image": "nginx", "env": env}]},
+            });
+            let spec =
+                json!({"replicas": 0, "selector": {"matchLabels": {"app": "large"}}, "template": template});
+            let metadata = json!({"name": format!("large-{number}"), "labels": labels});
+            world.create("deployments", &json!({"metadata": metadata, "spec": spec})).await;
+        }
+        world.start_operator(&[]).await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.wrote("POST deployments 201\nPOST services 201\nPATCH mywebservers/web/status 200").await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_real_server_without_streaming_lists_is_asked_once_and_then_for_pages() {
     if !has_real() {
