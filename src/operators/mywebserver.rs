@@ -16,7 +16,11 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -29,7 +33,7 @@ use crate::{
     client::{Client, Error},
     cluster::{Cluster, EventType, Events},
     controller::{Controller, Next, Operator},
-    resource::{Labels, ObjectMeta, OwnerReference, Resource, Scope, kinds::*, list::Broken},
+    resource::{Labels, ObjectMeta, OwnerReference, Resource, Scope, Uid, kinds::*, list::Broken},
 };
 use status::{Refusal, Status};
 
@@ -128,6 +132,8 @@ pub struct MyWebservers {
     deployments: Owned<Deployment>,
     services: Owned<Service>,
     events: Events,
+    /// New objects whose children were created, and whose status comes with the next look.
+    unreported: Mutex<HashSet<Uid>>,
 }
 
 /// The watches, queue and workers of the MyWebserver operator. `namespaces` empty: all of them.
@@ -147,6 +153,7 @@ pub fn controller(cluster: &Cluster, namespaces: &[String], events: Events) -> C
         deployments: Owned::new(cluster, &deployments),
         services: Owned::new(cluster, &services),
         events,
+        unreported: Mutex::default(),
     };
     Controller::new(cluster, &webs, operator).owns(&deployments).owns(&services)
 }
@@ -242,9 +249,23 @@ impl Operator for MyWebservers {
         if is_missing && intent == Intent::Known && !is_wanted(&self.cluster, &*web).await? {
             return Ok(Next::OnChange);
         }
-        let (deployment, change) = self.deployments.keep(&*web, &children.deployment, intent).await;
-        let (service, also) = self.services.keep(&*web, &children.service, intent).await;
+        // Both at once, the Service first: the API server takes longer for it.
+        let ((service, also), (deployment, change)) = tokio::join!(
+            self.services.keep(&*web, &children.service, intent),
+            self.deployments.keep(&*web, &children.deployment, intent),
+        );
+        let was_created =
+            matches!((&change, &also), (Some(Change::Created(_)), _) | (_, Some(Change::Created(_))));
         self.record(&web, change.into_iter().chain(also));
+
+        // The first status can wait for the next look, and other new objects need not wait for it. Once: when the children
+        // are gone again by then, the status must say so.
+        let is_second_look = self.unreported().remove(&web.metadata.uid);
+        let is_kept = matches!((&deployment, &service), (Child::Kept(_), Child::Kept(_)));
+        if was_created && is_kept && !is_second_look && web.status.observed_generation < 0 {
+            self.unreported().insert(web.metadata.uid.clone());
+            return Ok(Next::After(Duration::ZERO));
+        }
 
         let (deployment, service) = match (deployment, service) {
             // It went wrong, and says nothing about the object.
@@ -280,12 +301,14 @@ impl Operator for MyWebservers {
     /// The garbage collector may be slow or absent, so we delete too; what it was told to orphan no longer refers to the
     /// owner, and stays.
     async fn deleted(&self, last: Arc<MyWebserver>) -> Result<(), Error> {
+        self.unreported().remove(&last.metadata.uid);
         let children = desired(&last);
         self.deployments.delete(&*last, &children.deployment.key()).await?;
         self.services.delete(&*last, &children.service.key()).await
     }
 
     async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), Error> {
+        self.unreported().remove(&broken.metadata.uid);
         let web = self.cluster.get_live::<Unreadable>(&broken.metadata.key()).await?;
         let status = status::of_unreadable(&web, &broken.error, &self.now());
         if status != web.status {
@@ -296,6 +319,10 @@ impl Operator for MyWebservers {
 }
 
 impl MyWebservers {
+    fn unreported(&self) -> MutexGuard<'_, HashSet<Uid>> {
+        self.unreported.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// RFC 3339 in whole seconds, as conditions have it.
     fn now(&self) -> String {
         humantime::format_rfc3339_seconds(self.cluster.now()).to_string()

@@ -48,6 +48,35 @@ async fn a_burst_of_objects_costs_three_writes_each() {
     .await;
 }
 
+/// The first status comes with the look after the one that creates the children. If their loss put it off again, it would
+/// never come while somebody deletes each new child.
+#[tokio::test]
+async fn the_first_status_comes_although_the_children_are_deleted() {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        world.start_operator(&[]).await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        let deleting = async {
+            loop {
+                for child in ["deployments/mws-web", "services/mws-web"] {
+                    if world.find(child).await.is_some() {
+                        world.delete(child).await;
+                    }
+                }
+            }
+        };
+        let reported = world.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1);
+        tokio::select! {
+            () = deleting => {}
+            _ = reported => {}
+        }
+        let written = world.transcript();
+        let before = written.iter().take_while(|line| !line.contains("/status "));
+        let created = before.filter(|line| *line == "POST deployments 201").count();
+        assert!((1..=2).contains(&created), "{written:?}");
+    })
+    .await;
+}
+
 /// With somebody who rolls out Deployments: the way to Ready, as a user waits for it.
 #[tokio::test]
 async fn a_web_becomes_ready() {

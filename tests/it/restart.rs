@@ -26,6 +26,22 @@ async fn a_restart_of_the_operator_writes_nothing() {
     .await;
 }
 
+/// The first status is written by the look after the one that creates the children, so a stop may come between the two.
+#[tokio::test]
+async fn a_status_that_is_missing_at_the_start_is_written() {
+    on_each(async |world| {
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        world.stop_operator().await;
+        world.patch("mywebservers/web/status", json!({"status": null})).await;
+        world.transcript();
+        world.spawn_operator(&[]);
+        world.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
+        world.wrote("PATCH mywebservers/web/status 200").await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_happened_while_the_operator_was_away_is_made_up_for() {
     on_each(async |world| {
