@@ -15,8 +15,8 @@
 //! - The server ends every watch after a few minutes. That is no failure: resume at once, without a new list.
 //! - A watch that ends within a second without a line is one, however cleanly it ends, or we would spin.
 //! - 410 Expired means that our version has left the server's history: list again, at a state not older than ours.
-//! - A server that we have lost sight of may have been restored from a backup since: ask for one object as of our
-//!   version, which it refuses if it has not come so far, and list again.
+//! - A server that we have lost sight of may have been restored from a backup since: ask for a list of one object. If the
+//!   version of that list is less than ours, list again, and overwrite.
 //! - What a list no longer has was deleted while we did not look, and is reported so.
 //!
 //! See <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>.
@@ -46,7 +46,8 @@ pub use health::Health;
 const PAGE_ITEMS: u32 = 100;
 /// An end this soon, with nothing heard, is a failure.
 const VERY_SHORT: Duration = Duration::from_secs(1);
-/// A watch that lasted this long proves that server and network are well again.
+/// Watches that were open this long since the last failure prove that server and network are well again. Their times are
+/// added: behind a proxy that ends each watch after 50 s, no single one lasts so long.
 const HEALTHY: Duration = Duration::from_secs(60);
 /// We ask the server to end a watch after 5 to 10 minutes, as client-go does: so watches spread over the API servers
 /// again after one of them was restarted.
@@ -88,6 +89,8 @@ pub struct Machine {
     lists: Lists,
     /// Failures in a row.
     failures: u32,
+    /// How long watches have been open since the last failure.
+    open: Duration,
     /// Lines of the present request.
     lines: u64,
     /// A periodic BOOKMARK came on this stream, so that silence means something.
@@ -194,7 +197,15 @@ impl Machine {
     #[must_use]
     pub fn new(lists: Lists) -> Machine {
         let state = State::start(lists, Freshness::MostRecent);
-        Machine { state, version: SmolStr::default(), lists, failures: 0, lines: 0, is_armed: false }
+        Machine {
+            state,
+            version: SmolStr::default(),
+            lists,
+            failures: 0,
+            open: Duration::ZERO,
+            lines: 0,
+            is_armed: false,
+        }
     }
 
     /// Begins the next request: what to ask for. `timeout_secs` is when the server shall end a watch.
@@ -323,9 +334,10 @@ impl Machine {
 
     /// A request has ended, other than by a page: what comes next, and how soon.
     pub fn end(&mut self, how: How, lasted: Duration) -> Pause {
-        let was_following = self.state == State::Following;
-        let was_open = matches!(how, How::Clean | How::Cut | How::Silent | How::Expired);
-        if was_following && was_open && lasted >= HEALTHY {
+        if self.state == State::Following && how.was_open() {
+            self.open += lasted;
+        }
+        if self.open >= HEALTHY {
             self.failures = 0;
         }
         let was_very_short = lasted < VERY_SHORT && self.lines == 0;
@@ -357,12 +369,19 @@ impl Machine {
                 self.list(Freshness::MostRecent);
                 false
             }
+            // With an etcd that cannot report its progress (before 3.4.31 and 3.5.13), kube-apiserver ends every streaming
+            // list so. It may also be a trouble that passes: this list comes in pages, the next as a stream again.
+            (State::Streaming { at }, How::Failed { .. }) => {
+                self.state = State::start(Lists::Paged, *at);
+                false
+            }
             // Nothing was said against what we ask for: ask again.
-            (State::Following, _) if how.may_pass() => {
+            (State::Following | State::Checking, _) if how.may_pass() => {
                 self.state = State::Checking;
                 true
             }
-            (State::Following, _) => {
+            // A list tells what a check would, and is asked for in another form.
+            (State::Following | State::Checking, _) => {
                 self.list(Freshness::NotOlder);
                 true
             }
@@ -374,7 +393,6 @@ impl Machine {
                 self.list(Freshness::MostRecent);
                 true
             }
-            (State::Checking, _) => true,
             (State::Listing { at, .. } | State::Streaming { at }, _) => {
                 let at = *at;
                 self.list(at);
@@ -389,6 +407,7 @@ impl Machine {
             return Pause::None;
         }
         self.failures = self.failures.saturating_add(1);
+        self.open = Duration::ZERO;
         Pause::Backoff { failures: self.failures, at_least }
     }
 
@@ -401,6 +420,7 @@ impl Machine {
                 // Counted although nothing failed: a server that expires each version at once must not be hammered.
                 let is_again = self.failures > 0;
                 self.failures = self.failures.max(1);
+                self.open = Duration::ZERO;
                 is_again
             }
             // As a rule the process, or its machine, was suspended for minutes.
@@ -437,6 +457,21 @@ impl State {
 }
 
 impl How {
+    /// A watch was open before this.
+    fn was_open(self) -> bool {
+        match self {
+            // The last one may also be the answer to the request, which takes no time.
+            How::Clean
+            | How::Cut
+            | How::Silent
+            | How::Failed { .. }
+            | How::Garbled
+            | How::TooLong
+            | How::Expired => true,
+            How::Unreachable | How::TooNew | How::Unsupported | How::Refused { .. } | How::TooLarge => false,
+        }
+    }
+
     /// The same request may have another answer later.
     fn may_pass(self) -> bool {
         matches!(self, How::Unreachable | How::Refused { code: 401 | 403 | 404 | 429 | 500.., .. })

@@ -131,25 +131,59 @@ fn it_resumes_from_the_last_event_or_bookmark_without_a_list() {
     assert_eq!(bench.heard(), ["+a", "-a Event"]);
 }
 
+/// Only the clean end was.
 #[test]
 fn a_watch_that_ends_at_once_is_backed_off_and_each_time_longer() {
-    let mut bench = Bench::following();
-    for failures in 1..5 {
+    for how in [How::Clean, How::Cut, How::Silent] {
+        let mut bench = Bench::following();
+        for failures in 1..5 {
+            let pause = bench.machine.end(how, BLINK);
+            assert_eq!(pause, Pause::Backoff { failures, at_least: Duration::ZERO }, "{how:?}");
+            assert_eq!(bench.after_a_check(), "watch 100 Changes");
+        }
+        bench.line("BOOKMARK", &bookmark("101"));
+        assert_eq!(bench.machine.end(how, 6 * MINUTE), Pause::None);
+        bench.request();
+        bench.machine.checked("999");
+        bench.request();
+        let pause = bench.machine.end(how, BLINK);
         assert_eq!(
-            bench.machine.end(How::Clean, BLINK),
-            Pause::Backoff { failures, at_least: Duration::ZERO }
+            pause,
+            Pause::Backoff { failures: 1, at_least: Duration::ZERO },
+            "health was proven in between"
         );
-        assert_eq!(bench.after_a_check(), "watch 100 Changes");
     }
-    bench.line("BOOKMARK", &bookmark("101"));
-    assert_eq!(bench.machine.end(How::Clean, 6 * MINUTE), Pause::None);
-    bench.request();
-    let pause = bench.machine.end(How::Clean, BLINK);
-    assert_eq!(
-        pause,
-        Pause::Backoff { failures: 1, at_least: Duration::ZERO },
-        "health was proven in between"
-    );
+}
+
+#[test]
+fn a_watch_that_ends_at_once_but_after_a_line_is_resumed_at_once() {
+    for how in [How::Clean, How::Cut] {
+        let mut bench = Bench::following();
+        bench.line("ADDED", &object("a", "1", "101"));
+        assert_eq!(bench.machine.end(how, BLINK), Pause::None, "{how:?}");
+    }
+}
+
+/// Behind such a proxy no watch lasted the minute that proves health, so one failure waited as long as the sixth in a row.
+#[test]
+fn watches_that_a_proxy_ends_after_fifty_seconds_prove_health_together() {
+    let proxy = Duration::from_secs(50);
+    let mut bench = Bench::following();
+    for _ in 0..6 {
+        bench.machine.end(How::Unreachable, BLINK);
+        bench.after_a_check();
+    }
+    for failures in [7, 1] {
+        assert_eq!(bench.machine.end(How::Cut, proxy), Pause::None);
+        bench.after_a_check();
+        if failures == 1 {
+            assert_eq!(bench.machine.end(How::Clean, proxy), Pause::None);
+            bench.after_a_check();
+        }
+        let pause = bench.machine.end(How::Unreachable, BLINK);
+        assert_eq!(pause, Pause::Backoff { failures, at_least: Duration::ZERO });
+        bench.after_a_check();
+    }
 }
 
 #[test]
@@ -172,6 +206,15 @@ fn a_server_that_expires_everything_at_once_is_not_hammered() {
     assert_eq!(bench.machine.end(How::Expired, BLINK), Pause::None);
     bench.request();
     bench.page("101", "", &[]);
+    bench.request();
+    assert!(is_backoff(bench.machine.end(How::Expired, BLINK)));
+    bench.request();
+    bench.page("102", "", &[]);
+    bench.request();
+    // What was well for long is listed again at once, but only once.
+    assert_eq!(bench.machine.end(How::Expired, 5 * MINUTE), Pause::None);
+    bench.request();
+    bench.page("103", "", &[]);
     bench.request();
     assert!(is_backoff(bench.machine.end(How::Expired, BLINK)));
 }
@@ -289,15 +332,26 @@ fn a_server_out_of_sight_or_silent_is_asked_whether_it_has_come_as_far_as_we_hav
         let mut bench = Bench::following();
         bench.machine.end(how, 5 * MINUTE);
         assert_eq!(bench.request(), "check", "{how:?}");
-        // It is not there yet, or not ready, or will have nothing of it.
-        for how in
-            [How::Unreachable, How::Refused { code: 429, retry_after: None }, How::Unsupported, How::Garbled]
-        {
+        // It is not there yet, or not ready.
+        for how in [How::Unreachable, How::Refused { code: 429, retry_after: None }] {
             assert!(is_backoff(bench.machine.end(how, BLINK)));
             assert_eq!(bench.request(), "check", "{how:?}");
         }
         bench.machine.checked("99");
         assert_eq!(bench.request(), "list version=- continue= limit=100", "{how:?}");
+    }
+}
+
+/// An aggregated API server may not know PartialObjectMetadata, which a check asks for. It was asked for ever.
+#[test]
+fn a_check_that_is_not_understood_gives_way_to_a_list() {
+    let refused = |code| How::Refused { code, retry_after: None };
+    for how in [refused(400), refused(405), refused(406), How::Unsupported, How::Garbled, How::TooLarge] {
+        let mut bench = Bench::following();
+        bench.machine.end(How::Cut, 5 * MINUTE);
+        assert_eq!(bench.request(), "check");
+        assert!(is_backoff(bench.machine.end(how, BLINK)));
+        assert_eq!(bench.request(), "list version=100 continue= limit=100", "{how:?}");
     }
 }
 
@@ -473,6 +527,23 @@ fn a_server_without_streaming_lists_is_asked_for_pages_from_then_on() {
         bench.machine.end(How::Expired, MINUTE);
         assert_eq!(bench.request(), "list version=100 continue= limit=100");
     }
+}
+
+/// With an etcd that cannot report its progress, kube-apiserver ends each streaming list with an ERROR. It was asked for
+/// ever.
+#[test]
+fn a_streaming_list_that_ends_with_an_error_gives_way_to_pages_once() {
+    let mut bench = Bench::new(Lists::Streaming);
+    bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
+    bench.machine.end(How::Expired, MINUTE);
+    assert_eq!(bench.request(), "watch 60 InitialEvents");
+    let how = bench.line("ERROR", r#"{"code":500,"reason":"InternalError"}"#).expect("an end");
+    assert_eq!(bench.machine.end(how, BLINK), Pause::None);
+    assert_eq!(bench.request(), "list version=60 continue= limit=100");
+    bench.page("70", "", &[]);
+    bench.request();
+    bench.machine.end(How::Expired, MINUTE);
+    assert_eq!(bench.request(), "watch 70 InitialEvents");
 }
 
 /// client-go then asks for pages, too: two requests for each attempt.

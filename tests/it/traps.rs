@@ -392,6 +392,26 @@ async fn a_real_server_without_streaming_lists_is_asked_once_and_then_for_pages(
     world.ends_well();
 }
 
+/// A kube-apiserver in front of an etcd before 3.4.31 or 3.5.13 ends each streaming list so. It was asked for ever.
+#[tokio::test]
+async fn a_server_whose_streaming_lists_end_with_an_error_is_asked_for_pages() {
+    on(&[Kind::Embedded], async |world| {
+        let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
+        let message = "a watch stream was requested by the client but the required storage feature \
+                       RequestWatchProgress is disabled";
+        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": message, "reason": "InternalError", "code": 500});
+        let body = json!({"type": "ERROR", "object": status}).to_string() + "\n";
+        server.fault(
+            Fault::Answer { status: 200, body, retry_after_secs: None }.on("GET", "sendInitialEvents=true"),
+        );
+        world.start_operator(&[]).await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.wrote("POST deployments 201\nPOST services 201\nPATCH mywebservers/web/status 200").await;
+    })
+    .await;
+}
+
 /// Thirty-four namespaces with three watches each: a connection takes a hundred streams, and calls need some, too.
 #[tokio::test]
 async fn more_watches_than_a_connection_takes_starve_no_call() {
