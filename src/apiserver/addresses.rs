@@ -39,8 +39,16 @@ pub(super) fn needs_node_ports(spec: &Value) -> bool {
 
 /// Not all that may have node ports are given some.
 fn is_given_node_ports(spec: &Value) -> bool {
-    spec["type"] == "NodePort"
-        || spec["type"] == "LoadBalancer" && spec["allocateLoadBalancerNodePorts"] != false
+    spec["type"] == "NodePort" || is_balanced(spec) && spec["allocateLoadBalancerNodePorts"] != false
+}
+
+pub(super) fn is_balanced(spec: &Value) -> bool {
+    spec["type"] == "LoadBalancer"
+}
+
+/// Whether it can be reached from outside of the cluster.
+pub(super) fn is_reachable(spec: &Value) -> bool {
+    needs_node_ports(spec) || spec["externalIPs"].as_array().is_some_and(|addresses| !addresses.is_empty())
 }
 
 fn is_ours(address: Ipv4Addr) -> bool {
@@ -192,8 +200,13 @@ pub(super) fn keep(spec: &mut Value, before: &Value) {
         spec["clusterIP"] = before["clusterIP"].clone();
     }
     let had = needs_node_ports(before);
-    if had && !needs_node_ports(spec) {
-        for field in ["externalTrafficPolicy", "allocateLoadBalancerNodePorts"] {
+    // Not where the update changes it too: then it is refused.
+    for (field, needs) in [
+        ("externalTrafficPolicy", is_reachable as fn(&Value) -> bool),
+        ("allocateLoadBalancerNodePorts", is_balanced),
+        ("loadBalancerClass", is_balanced),
+    ] {
+        if needs(before) && !needs(spec) && spec[field] == before[field] {
             remove(spec, field);
         }
     }

@@ -4,7 +4,7 @@
 //! Pod "web" is invalid: spec.containers[0].volumeMounts[0].name: Not found: "data"
 //! ```
 //!
-//! Of affinities, security contexts, topology and the rarer volumes the types are checked and nothing else.
+//! Of affinities, topology, the rarer volumes and most of security contexts the types are checked and nothing else.
 
 use serde_json::Value;
 
@@ -198,6 +198,24 @@ fn container(all: &mut Vec<Cause>, one: &Value, spec: &Value, at: &str) {
     }
     for hook in ["postStart", "preStop"] {
         handler(all, &one["lifecycle"][hook], &format!("{at}.lifecycle.{hook}"));
+    }
+    privileges(all, &one["securityContext"], &format!("{at}.securityContext"));
+}
+
+/// A container that has all privileges cannot be kept from gaining some.
+fn privileges(all: &mut Vec<Cause>, context: &Value, at: &str) {
+    if context["allowPrivilegeEscalation"] != false {
+        return;
+    }
+    let is_admin = || each(&context["capabilities"]["add"]).any(|added| added == "CAP_SYS_ADMIN");
+    for (is_set, with) in [
+        (context["privileged"] == true, "`privileged` to true"),
+        (is_admin(), "`capabilities.Add` CAP_SYS_ADMIN"),
+    ] {
+        if is_set {
+            let text = format!("cannot set `allowPrivilegeEscalation` to false and {with}");
+            all.push(Cause::invalid(at, context, &text));
+        }
     }
 }
 

@@ -181,6 +181,9 @@ pub(super) fn service(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     all.extend(labels_errors("spec.selector", &spec["selector"]));
     not_one_of(&mut all, "spec.sessionAffinity".to_owned(), &spec["sessionAffinity"], &["ClientIP", "None"]);
     service_choices(&mut all, spec);
+    if !addresses::is_balanced(spec) {
+        not_balanced(&mut all, object);
+    }
     let address = text(&spec["clusterIP"]);
     if !matches!(address, "" | "None") && address.parse::<std::net::IpAddr>().is_err() {
         all.push(Cause::invalid("spec.clusterIPs[0]", &address.into(), NO_ADDRESS));
@@ -221,14 +224,9 @@ fn service_choices(all: &mut Vec<Cause>, spec: &Value) {
         let text = "this cluster is not configured for dual-stack services";
         all.push(Cause::invalid("spec.ipFamilyPolicy", &spec["ipFamilyPolicy"], text));
     }
-    let is_reached = addresses::needs_node_ports(spec) || each(&spec["externalIPs"]).next().is_some();
-    if !spec["externalTrafficPolicy"].is_null() && !is_reached {
+    if !spec["externalTrafficPolicy"].is_null() && !addresses::is_reachable(spec) {
         let text = "may only be set for externally-accessible services";
         all.push(Cause::invalid("spec.externalTrafficPolicy", &spec["externalTrafficPolicy"], text));
-    }
-    if !spec["loadBalancerClass"].is_null() && spec["type"] != "LoadBalancer" {
-        let text = "may only be used when `type` is 'LoadBalancer'";
-        all.push(Cause::forbidden("spec.loadBalancerClass", text));
     }
     if spec["clusterIP"] == "None" && addresses::needs_node_ports(spec) {
         let text = format!("may not be set to 'None' for {} services", text(&spec["type"]));
@@ -243,6 +241,23 @@ fn service_choices(all: &mut Vec<Cause>, spec: &Value) {
     if seconds.as_i64().is_some_and(|seconds| !(1..=86_400).contains(&seconds)) {
         let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
         all.push(Cause::invalid(field, seconds, "must be greater than 0 and less than 86400"));
+    }
+}
+
+/// What only a load balancer may have.
+fn not_balanced(all: &mut Vec<Cause>, service: &Value) {
+    const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+    let (spec, text) = (&service["spec"], "may only be used when `type` is 'LoadBalancer'");
+    if each(&spec["loadBalancerSourceRanges"]).next().is_some() {
+        // With a capital, as the real server spells it.
+        all.push(Cause::forbidden("spec.LoadBalancerSourceRanges", text));
+    } else if !service["metadata"]["annotations"][RANGES].is_null() {
+        all.push(Cause::forbidden(format!("metadata.annotations[{RANGES}]"), text));
+    }
+    for field in ["allocateLoadBalancerNodePorts", "loadBalancerClass"] {
+        if !spec[field].is_null() {
+            all.push(Cause::forbidden(format!("spec.{field}"), text));
+        }
     }
 }
 

@@ -217,6 +217,8 @@ impl Plane {
             ("service-account-key-file", "sa.pub".to_owned()),
             ("token-auth-file", "tokens.csv".to_owned()),
             ("authorization-mode", "RBAC".to_owned()),
+            // As in every cluster with a node: its agents need it.
+            ("allow-privileged", "true".to_owned()),
             // There is nobody who would make them, and no Pod that would miss them.
             ("disable-admission-plugins", "ServiceAccount".to_owned()),
             ("audit-policy-file", "audit.yaml".to_owned()),

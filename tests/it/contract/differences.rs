@@ -54,6 +54,12 @@ pub const DIFFERENCES: &[Difference] = &[
         reason: "Go's library has its own words for what is wrong with a regular expression",
     },
     Difference {
+        story: "pods",
+        request: "Privileges that cannot be gained",
+        at: "message",
+        reason: "it shows what its Go structs hold, ours what was sent",
+    },
+    Difference {
         story: "creating",
         request: "Two controllers",
         at: "message",
