@@ -17,13 +17,14 @@ use std::{
 };
 
 use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::info;
 
 use crate::{
     client::Error,
     cluster::{Cluster, Watch},
-    resource::{Key, Meta, Resource, diff},
+    resource::{Key, Meta, Resource, StatusCause, diff},
 };
 
 /// The same correction so many times without a pause is a fight: another controller changes or deletes what we want. It
@@ -154,12 +155,7 @@ impl<K: Resource + Serialize> Owned<K> {
             Some(by) if by.uid == owner.metadata().uid => {}
             // A predecessor's, of our name: it goes as its owner has gone.
             Some(by) if by.is_a::<O>() && by.name == owner.metadata().name => {
-                let is_going = live.metadata().is_terminating();
-                let deleted = if is_going { Ok(()) } else { self.cluster.delete(&*live).await };
-                return match deleted {
-                    Ok(()) => (Child::Awaited(live), None),
-                    Err(error) => Child::failed(error, None),
-                };
+                return self.replace(live).await;
             }
             Some(_) | None => return (Child::NotOurs(not_ours::<O, K>(&live)), None),
         }
@@ -170,14 +166,22 @@ impl<K: Resource + Serialize> Owned<K> {
         if operations.is_empty() {
             return (Child::Kept(live), None);
         }
-        let paths: Vec<_> = operations.iter().filter_map(|operation| operation["path"].as_str()).collect();
-        let change = format!("{} {} at {}", K::KIND, live.metadata().name, paths.join(" "));
+        if operations.iter().any(|operation| path(operation).starts_with(IMMUTABLE)) {
+            return self.replace(live).await;
+        }
+        let mut change = describe(&*live, &operations);
         let correction = correction(owner, &change);
         if intent == Intent::Known && self.fights.is_on(&correction) {
             let error = Error::new("keep", change, "somebody else keeps changing it back; backing off");
             return Child::failed(error, Some(live));
         }
-        let patched = match self.cluster.patch(&*live, operations).await {
+        let reset = reset_template(&operations, desired);
+        let mut patched = self.cluster.patch(&*live, operations).await;
+        if patched.as_ref().is_err_and(is_about_template) {
+            change = describe(&*live, &reset);
+            patched = self.cluster.patch(&*live, reset).await;
+        }
+        let patched = match patched {
             Ok(patched) => patched,
             Err(error) => return Child::failed(error, Some(live)),
         };
@@ -196,6 +200,17 @@ impl<K: Resource + Serialize> Owned<K> {
         }
     }
 
+    /// What cannot be made so is deleted first.
+    async fn replace(&self, live: Arc<K>) -> (Child<K>, Option<Change>) {
+        if live.metadata().is_terminating() {
+            return (Child::Awaited(live), None);
+        }
+        match self.cluster.delete(&*live).await {
+            Ok(()) => (Child::Awaited(live), None),
+            Err(error) => Child::failed(error, None),
+        }
+    }
+
     /// Deletes the child of an owner that is gone, where it still refers to that owner. The garbage collector may be slow or
     /// absent; what it was told to orphan no longer has the reference.
     ///
@@ -208,6 +223,35 @@ impl<K: Resource + Serialize> Owned<K> {
         }
         self.cluster.delete(&*child).await
     }
+}
+
+/// What the API server lets nobody change: the selector of a workload, `matchLabels` and `matchExpressions`.
+const IMMUTABLE: &str = "/spec/selector/match";
+
+fn path(operation: &Value) -> &str {
+    operation["path"].as_str().unwrap_or_default()
+}
+
+/// `Deployment mws-web at /spec/replicas`
+fn describe<K: Resource>(live: &K, operations: &[Value]) -> String {
+    let paths: Vec<_> = operations.iter().map(path).collect();
+    format!("{} {} at {}", K::KIND, live.metadata().name, paths.join(" "))
+}
+
+/// Whether something in the template for Pods is invalid. Our part of it is valid by itself, so it is somebody else's part
+/// that does not go with ours: `os: windows`, say, where a seccomp profile is not allowed.
+fn is_about_template(error: &Error) -> bool {
+    let is_in_template = |cause: &StatusCause| cause.field.starts_with("spec.template.");
+    error.is_invalid()
+        && error.status().is_some_and(|status| status.details.causes.iter().any(is_in_template))
+}
+
+/// The same operations, but the template has our part alone.
+fn reset_template<K: Serialize>(operations: &[Value], desired: &K) -> Vec<Value> {
+    const TEMPLATE: &str = "/spec/template";
+    let template = serde_json::to_value(desired).unwrap_or_default().pointer(TEMPLATE).cloned();
+    let others = operations.iter().filter(|operation| !path(operation).starts_with(TEMPLATE)).cloned();
+    others.chain([json!({"op": "replace", "path": TEMPLATE, "value": template})]).collect()
 }
 
 /// Asks the API server whether this very object still exists and is not being deleted.

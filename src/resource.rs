@@ -141,7 +141,7 @@ impl fmt::Display for Scope {
 
 /// The metadata that we read. See <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/>.
 ///
-/// `managedFields`, most of an object's bytes, and annotations are skipped while reading.
+/// `managedFields`, most of an object's bytes, and most annotations are skipped while reading.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectMeta {
@@ -165,6 +165,9 @@ pub struct ObjectMeta {
     /// Labels, which selectors look at.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
+    /// The annotations that must not be there.
+    #[serde(default, skip_serializing_if = "Annotations::is_empty")]
+    pub annotations: Annotations,
     /// Who this object belongs to; the garbage collector deletes it after them. Nearly always one, so kept in place.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub owner_references: SmallVec<[OwnerReference; 1]>,
@@ -190,6 +193,24 @@ impl ObjectMeta {
     #[must_use]
     pub fn controller(&self) -> Option<&OwnerReference> {
         self.owner_references.iter().find(|owner| owner.controller)
+    }
+}
+
+/// The annotations that we look at; all others are somebody else's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Annotations {
+    /// Once the only form of a Service's `spec.loadBalancerSourceRanges`, and as invalid with another type.
+    #[serde(
+        default,
+        rename = "service.beta.kubernetes.io/load-balancer-source-ranges",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub load_balancer_source_ranges: Option<kinds::Present>,
+}
+
+impl Annotations {
+    fn is_empty(&self) -> bool {
+        *self == Annotations::default()
     }
 }
 

@@ -201,21 +201,30 @@ pub fn desired(web: &MyWebserver) -> Children {
             protocol: "TCP".into(),
             ..ContainerPort::default()
         }],
-        readiness_probe: Some(Probe { tcp_socket: Some(TcpSocket { port: port_by_name() }) }),
-        security_context: Some(SecurityContext { allow_privilege_escalation: Some(false) }),
+        readiness_probe: Some(Probe {
+            tcp_socket: Some(TcpSocket { port: port_by_name(), host: None }),
+            ..Probe::default()
+        }),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            ..SecurityContext::default()
+        }),
     };
     let pod = PodSpec {
         containers: smallvec![container],
         automount_service_account_token: Some(false),
         security_context: Some(PodSecurityContext {
-            seccomp_profile: Some(SeccompProfile { r#type: "RuntimeDefault".into() }),
+            seccomp_profile: Some(SeccompProfile {
+                r#type: "RuntimeDefault".into(),
+                ..SeccompProfile::default()
+            }),
         }),
     };
     let deployment = Deployment {
         metadata: metadata.clone(),
         spec: DeploymentSpec {
             replicas: web.spec.replicas,
-            selector: LabelSelector { match_labels: selector.clone() },
+            selector: LabelSelector { match_labels: selector.clone(), ..LabelSelector::default() },
             template: PodTemplate { metadata: PodMeta { labels }, spec: pod },
             ..DeploymentSpec::default()
         },
@@ -231,7 +240,12 @@ pub fn desired(web: &MyWebserver) -> Children {
     };
     let service = Service {
         metadata,
-        spec: ServiceSpec { r#type: "ClusterIP".into(), selector, ports: smallvec![port] },
+        spec: ServiceSpec {
+            r#type: "ClusterIP".into(),
+            selector,
+            ports: smallvec![port],
+            ..ServiceSpec::default()
+        },
     };
     Children { deployment, service }
 }

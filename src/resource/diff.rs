@@ -1,12 +1,12 @@
-//! What must be written so that a live object has everything that is wanted.
+//! What must be written so that a live object is as it is wanted.
 //!
-//! Only what `desired` names is looked at, so fields that others own stay as they are. Two kinds of lists:
-//! `containers` and `ownerReferences` are shared with others and matched by `name` or `uid`; every other list is owned
-//! whole and replaced whole, because a list that is merged can never lose an item that somebody added
+//! Our types name what is ours, and all of that is compared: what `desired` has not is removed from the live object. Of
+//! three fields only our items are ours, and others stay: `labels` by key, `containers` by name, `ownerReferences` by
+//! uid. Every other list and map is ours whole: a list that is merged can never lose an item that somebody added
 //! (server-side apply leaves such a port in place and then fails on its duplicate name, for ever).
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Resource;
 
@@ -20,8 +20,8 @@ pub fn between<K: Resource + Serialize>(live: &K, desired: &K) -> Vec<Value> {
     json_patch(&value(live), &value(desired))
 }
 
-/// The operations of a JSON patch ([RFC 6902](https://www.rfc-editor.org/rfc/rfc6902)) that make `live` have all of
-/// `desired`. None where it has.
+/// The operations of a JSON patch ([RFC 6902](https://www.rfc-editor.org/rfc/rfc6902)) that make `live` like `desired`.
+/// None where it is.
 #[must_use]
 pub fn json_patch(live: &Value, desired: &Value) -> Vec<Value> {
     let mut operations = Vec::new();
@@ -33,67 +33,89 @@ fn compare(live: &Value, desired: &Value, path: &mut String, operations: &mut Ve
     match (live, desired) {
         _ if live == desired => {}
         (Value::Object(live), Value::Object(desired)) => {
-            for (field, wanted) in desired {
-                let length = path.len();
-                path.push('/');
-                path.push_str(&field.replace('~', "~0").replace('/', "~1"));
-                match (live.get(field), wanted, shared_list_key(field)) {
-                    (Some(Value::Array(items)), Value::Array(wanted), Some(key)) => {
-                        compare_shared_list(items, wanted, key, path, operations);
-                    }
-                    (Some(value), _, _) if ONE_OF.contains(&&**field) => {
-                        replace_if_different(value, wanted, path, operations);
-                    }
-                    (Some(value), _, _) => compare(value, wanted, path, operations),
-                    (None, _, _) => operations.push(json!({"op": "add", "path": &*path, "value": wanted})),
-                }
-                path.truncate(length);
-            }
+            set_wanted(live, desired, path, operations);
+            remove_unwanted(live, desired, path, operations);
         }
         _ => operations.push(json!({"op": "replace", "path": &*path, "value": desired})),
     }
 }
 
-fn replace_if_different(live: &Value, desired: &Value, path: &mut String, operations: &mut Vec<Value>) {
-    let before = operations.len();
-    compare(live, desired, path, operations);
-    if operations.len() > before {
-        operations.truncate(before);
-        operations.push(json!({"op": "replace", "path": &*path, "value": desired}));
+fn set_wanted(
+    live: &Map<String, Value>,
+    desired: &Map<String, Value>,
+    path: &mut String,
+    operations: &mut Vec<Value>,
+) {
+    for (field, wanted) in desired {
+        let length = push(path, field);
+        match (&**field, live.get(field), wanted) {
+            (_, None, _) => operations.push(json!({"op": "add", "path": &*path, "value": wanted})),
+            ("labels", Some(Value::Object(labels)), Value::Object(wanted)) => {
+                set_wanted(labels, wanted, path, operations);
+            }
+            ("containers", Some(Value::Array(items)), Value::Array(wanted)) => {
+                set_wanted_items(items, wanted, &["name"], path, operations);
+            }
+            // One owner can be named several times; one of them is the controller.
+            ("ownerReferences", Some(Value::Array(items)), Value::Array(wanted)) => {
+                set_wanted_items(items, wanted, &["uid", "controller"], path, operations);
+            }
+            (_, Some(value), _) => compare(value, wanted, path, operations),
+        }
+        path.truncate(length);
     }
 }
 
 /// Items that we do not want are somebody else's, and stay.
-fn compare_shared_list(
+fn set_wanted_items(
     live: &[Value],
     desired: &[Value],
-    key: &str,
+    keys: &[&str],
     path: &mut String,
     operations: &mut Vec<Value>,
 ) {
     for wanted in desired {
-        let Some(index) = live.iter().position(|item| item[key] == wanted[key]) else {
+        let is_it = |item: &Value| keys.iter().all(|key| item[key] == wanted[key]);
+        let Some(index) = live.iter().position(is_it) else {
             operations.push(json!({"op": "add", "path": format!("{path}/-"), "value": wanted}));
             continue;
         };
-        let length = path.len();
-        path.push_str(&format!("/{index}"));
+        let length = push(path, &index.to_string());
         compare(&live[index], wanted, path, operations);
         path.truncate(length);
     }
 }
 
-/// Fields of which one alternative must be set and no other (`tcpSocket` or `httpGet`; `type: Localhost` and a profile,
-/// or another type and none). Whatever differs in them, they are replaced whole: both together are refused.
-const ONE_OF: [&str; 2] = ["readinessProbe", "seccompProfile"];
+/// Of `metadata`, what the API server fills in, and finalizers, which are their authors'.
+pub(crate) const NOT_OURS: [&str; 5] =
+    ["uid", "resourceVersion", "generation", "deletionTimestamp", "finalizers"];
 
-/// The field by which items of a list that is shared with others are told apart.
-fn shared_list_key(field: &str) -> Option<&'static str> {
-    match field {
-        "containers" => Some("name"),
-        "ownerReferences" => Some("uid"),
-        _ => None,
+fn remove_unwanted(
+    live: &Map<String, Value>,
+    desired: &Map<String, Value>,
+    path: &mut String,
+    operations: &mut Vec<Value>,
+) {
+    for (field, value) in live {
+        if desired.contains_key(field) || NOT_OURS.contains(&&**field) {
+            continue;
+        }
+        let length = push(path, field);
+        match value {
+            // Not as a whole: it may have fields that our type does not name.
+            Value::Object(fields) => remove_unwanted(fields, &Map::new(), path, operations),
+            _ => operations.push(json!({"op": "remove", "path": &*path})),
+        }
+        path.truncate(length);
     }
+}
+
+/// Appends a field to a JSON pointer. Returns the length that the pointer had before.
+fn push(path: &mut String, field: &str) -> usize {
+    let length = path.len();
+    path.push('/');
+    path.push_str(&field.replace('~', "~0").replace('/', "~1"));
+    length
 }
 
 #[cfg(test)]
@@ -105,8 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_is_left_alone() {
-        check(json!({"a": 1, "b": {"c": 2, "d": 3}}), json!({"b": {"c": 2}}), json!([]));
+    fn labels_and_metadata_of_others_are_left_alone() {
+        check(
+            json!({"metadata": {"uid": "u", "labels": {"ours": "a", "theirs": "b"}, "finalizers": ["x"]}}),
+            json!({"metadata": {"labels": {"ours": "a"}}}),
+            json!([]),
+        );
     }
 
     #[test]
@@ -121,6 +147,19 @@ mod tests {
         );
     }
 
+    /// A Service whose selector had another key selected nothing, and nobody noticed.
+    #[test]
+    fn what_is_not_wanted_is_removed_field_by_field() {
+        check(
+            json!({"selector": {"app": "web", "track": "x"}, "annotations": {"a/b": true}}),
+            json!({"selector": {"app": "web"}}),
+            json!([
+                {"op": "remove", "path": "/selector/track"},
+                {"op": "remove", "path": "/annotations/a~1b"},
+            ]),
+        );
+    }
+
     #[test]
     fn a_list_that_we_own_is_replaced_whole() {
         check(
@@ -131,23 +170,9 @@ mod tests {
     }
 
     #[test]
-    fn an_alternative_is_replaced_by_the_other() {
-        check(
-            json!({"readinessProbe": {"httpGet": {"port": 1}, "periodSeconds": 5}}),
-            json!({"readinessProbe": {"tcpSocket": {"port": 1}}}),
-            json!([{"op": "replace", "path": "/readinessProbe", "value": {"tcpSocket": {"port": 1}}}]),
-        );
-        check(
-            json!({"readinessProbe": {"tcpSocket": {"port": 1}, "periodSeconds": 5}}),
-            json!({"readinessProbe": {"tcpSocket": {"port": 1}}}),
-            json!([]),
-        );
-    }
-
-    #[test]
     fn a_container_is_found_by_name_and_others_stay() {
         check(
-            json!({"containers": [{"name": "sidecar", "image": "s"}, {"name": "web", "image": "old", "env": []}]}),
+            json!({"containers": [{"name": "sidecar", "image": "s"}, {"name": "web", "image": "old"}]}),
             json!({"containers": [{"name": "web", "image": "new"}]}),
             json!([{"op": "replace", "path": "/containers/1/image", "value": "new"}]),
         );
@@ -155,6 +180,18 @@ mod tests {
             json!({"containers": [{"name": "sidecar"}]}),
             json!({"containers": [{"name": "web"}]}),
             json!([{"op": "add", "path": "/containers/-", "value": {"name": "web"}}]),
+        );
+    }
+
+    /// Where the first of two references to our owner was made the controller too, each patch was refused.
+    #[test]
+    fn our_owner_reference_is_the_one_that_is_the_controller() {
+        let reference =
+            |name: &str, controller: bool| json!({"uid": "u", "controller": controller, "name": name});
+        check(
+            json!({"ownerReferences": [reference("web", false), reference("wrong", true)]}),
+            json!({"ownerReferences": [reference("web", true)]}),
+            json!([{"op": "replace", "path": "/ownerReferences/1/name", "value": "web"}]),
         );
     }
 }

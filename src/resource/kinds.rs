@@ -1,11 +1,15 @@
 //! The few built-in kinds that we read and write, with only the fields that we use.
 //!
-//! What is named here is what an operator owns or looks at; the rest of an object stays on the server, untouched.
+//! A field of a `spec` that is named here is ours, and is kept as we want it: some are here only to be kept absent
+//! ([`Present`]). A field that is not named stays on the server, untouched. Of lists and maps that are shared with others
+//! only our items are ours: see [`super::diff`].
 //! What the API server leaves out when it is empty is left out here, too: a patch cannot change what is not there.
 //! Lists that nearly always have one or two items are kept in place (`SmallVec`): thousands of objects are held, and each
 //! allocation has its price in time and memory.
 
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::IgnoredAny};
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
@@ -51,12 +55,15 @@ pub struct DeploymentSpec {
     pub paused: bool,
 }
 
-/// The equality half of a label selector.
+/// A label selector. We use its equality half.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelector {
     /// The labels that are asked for, each with its value.
     pub match_labels: Labels,
+    /// The other half.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub match_expressions: Option<Present>,
 }
 
 /// What Pods are made from.
@@ -105,6 +112,9 @@ pub struct PodSecurityContext {
 pub struct SeccompProfile {
     /// `RuntimeDefault`, `Unconfined` or `Localhost`.
     pub r#type: SmolStr,
+    /// A file on the node, for `Localhost`.
+    #[serde(rename = "localhostProfile", skip_serializing_if = "Option::is_none")]
+    pub localhost_profile: Option<Present>,
 }
 
 /// One container of a Pod.
@@ -148,13 +158,22 @@ fn is_unset(port: &i32) -> bool {
     *port == 0
 }
 
-/// Asks whether a container is well.
+/// Asks whether a container is well. How it asks is ours; how often, and how long it waits, is not.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Probe {
     /// By opening a connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_socket: Option<TcpSocket>,
+    /// By a request. A probe has one of the four.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http_get: Option<Present>,
+    /// By running a command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exec: Option<Present>,
+    /// By a gRPC health check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<Present>,
 }
 
 /// Where to connect to.
@@ -162,6 +181,9 @@ pub struct Probe {
 pub struct TcpSocket {
     /// Number or name of the port.
     pub port: Port,
+    /// Another host than the Pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<Present>,
 }
 
 /// A port by number or by name (`IntOrString`).
@@ -174,13 +196,17 @@ pub enum Port {
     Name(SmolStr),
 }
 
-/// What a container may do.
+/// What a container may do: all of it is ours, because one field of somebody else's (`privileged: true`) makes ours
+/// invalid.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SecurityContext {
     /// Whether a process can gain more rights than its parent (set-user-ID programs).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_privilege_escalation: Option<bool>,
+    /// All other fields.
+    #[serde(flatten)]
+    pub others: BTreeMap<SmolStr, Present>,
 }
 
 /// What the Deployment controller reports.
@@ -249,6 +275,9 @@ pub struct ServiceSpec {
     /// Where it listens.
     #[serde(skip_serializing_if = "SmallVec::is_empty")]
     pub ports: SmallVec<[ServicePort; 1]>,
+    /// From where a `LoadBalancer` may be reached. It alone may have them, and no other type takes them away.
+    #[serde(rename = "loadBalancerSourceRanges", skip_serializing_if = "Option::is_none")]
+    pub load_balancer_source_ranges: Option<Present>,
 }
 
 /// A port that a Service listens on: all its fields, because the list is owned whole.
@@ -271,4 +300,20 @@ pub struct ServicePort {
     /// What is spoken there.
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub app_protocol: SmolStr,
+}
+
+/// A field that must not be there: what it has is not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Present;
+
+impl<'de> Deserialize<'de> for Present {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Present, D::Error> {
+        IgnoredAny::deserialize(deserializer).map(|_| Present)
+    }
+}
+
+impl Serialize for Present {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bool(true)
+    }
 }

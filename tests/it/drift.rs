@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::on_each;
+use crate::world::{Kind, on, on_each};
 
 const DEPLOYMENT: &str = "deployments/mws-web";
 const SERVICE: &str = "services/mws-web";
@@ -15,7 +15,11 @@ struct Drift {
 }
 
 fn drift(child: &'static str, operation: Value) -> Drift {
-    Drift { child, operations: json!([operation]), mended_by: format!("PATCH {child} 200") }
+    drifts(child, json!([operation]))
+}
+
+fn drifts(child: &'static str, operations: Value) -> Drift {
+    Drift { child, operations, mended_by: format!("PATCH {child} 200") }
 }
 
 /// A child that lost the label by which we watch is gone for the watch, and found again by trying to create it.
@@ -52,6 +56,15 @@ async fn a_changed_field_of_ours_is_restored_with_one_write() {
         let managed_by = "/metadata/labels/app.kubernetes.io~1managed-by";
         let container = "/spec/template/spec/containers/0";
         let other_port = json!({"name": "other", "port": 9090, "protocol": "TCP"});
+        let security = format!("{container}/securityContext");
+        let probe = format!("{container}/readinessProbe");
+        let seccomp = "/spec/template/spec/securityContext/seccompProfile";
+        let balanced = |more: Value| {
+            let mut operations = json!([replace("/spec/type", json!("LoadBalancer")), more]);
+            operations.as_array_mut().unwrap().retain(|operation| !operation.is_null());
+            drifts(SERVICE, operations)
+        };
+        let annotations = |key: &str| add("/metadata/annotations", json!({key: "10.0.0.0/8"}));
         let drifts = [
             drift(DEPLOYMENT, replace("/spec/replicas", json!(7))),
             drift(DEPLOYMENT, replace(&format!("{container}/image"), json!("evil"))),
@@ -61,8 +74,29 @@ async fn a_changed_field_of_ours_is_restored_with_one_write() {
                 add(&format!("{container}/ports/-"), json!({"containerPort": 9090, "protocol": "UDP"})),
             ),
             drift(DEPLOYMENT, remove(&format!("{container}/ports"))),
-            drift(DEPLOYMENT, remove(&format!("{container}/readinessProbe"))),
-            drift(DEPLOYMENT, remove(&format!("{container}/securityContext"))),
+            drift(DEPLOYMENT, remove(&probe)),
+            drift(DEPLOYMENT, add(&format!("{probe}/tcpSocket/host"), json!("example.com"))),
+            drifts(
+                DEPLOYMENT,
+                json!([
+                    remove(&format!("{probe}/tcpSocket")),
+                    add(&format!("{probe}/httpGet"), json!({"port": 80}))
+                ]),
+            ),
+            drifts(
+                DEPLOYMENT,
+                json!([
+                    remove(&format!("{probe}/tcpSocket")),
+                    add(&format!("{probe}/exec"), json!({"command": ["true"]})),
+                ]),
+            ),
+            drift(DEPLOYMENT, remove(&security)),
+            drift(DEPLOYMENT, replace(&security, json!({"privileged": true}))),
+            drift(DEPLOYMENT, replace(&security, json!({"capabilities": {"add": ["CAP_SYS_ADMIN"]}}))),
+            drift(DEPLOYMENT, add(&format!("{security}/seccompProfile"), json!({"type": "Unconfined"}))),
+            drift(DEPLOYMENT, remove(seccomp)),
+            drift(DEPLOYMENT, replace(seccomp, json!({"type": "Localhost", "localhostProfile": "p.json"}))),
+            drift(DEPLOYMENT, replace("/spec/template/spec/automountServiceAccountToken", json!(true))),
             drift(DEPLOYMENT, remove("/spec/template/metadata/labels/app.kubernetes.io~1component")),
             drift(DEPLOYMENT, replace("/metadata/labels/app.kubernetes.io~1component", json!("x"))),
             drift(DEPLOYMENT, remove("/metadata/labels/app.kubernetes.io~1name")),
@@ -72,8 +106,14 @@ async fn a_changed_field_of_ours_is_restored_with_one_write() {
             drift(SERVICE, replace("/spec/ports/0/name", json!("web"))),
             drift(SERVICE, add("/spec/ports/-", other_port.clone())),
             drift(SERVICE, replace("/spec/type", json!("NodePort"))),
-            drift(SERVICE, replace("/spec/type", json!("LoadBalancer"))),
+            balanced(Value::Null),
+            balanced(add("/spec/loadBalancerSourceRanges", json!(["10.0.0.0/8"]))),
+            balanced(annotations("service.beta.kubernetes.io/load-balancer-source-ranges")),
+            balanced(add("/spec/loadBalancerClass", json!("example.com/lb"))),
+            balanced(add("/spec/allocateLoadBalancerNodePorts", json!(false))),
+            balanced(add("/spec/externalTrafficPolicy", json!("Local"))),
             drift(SERVICE, replace("/spec/selector/app.kubernetes.io~1instance", json!("other"))),
+            drift(SERVICE, add("/spec/selector/track", json!("x"))),
             drift(SERVICE, remove("/spec/selector")),
             drift(SERVICE, remove("/metadata/labels/app.kubernetes.io~1component")),
             lost(DEPLOYMENT, remove(managed_by)),
@@ -168,6 +208,80 @@ async fn a_service_that_was_made_an_alias_gets_its_ports_back() {
     .await;
 }
 
+/// Somebody moved our container to the init containers, and put another in its place. Ours was then a second one of its
+/// name, so that every patch was refused, for ever.
+#[tokio::test]
+async fn a_template_in_which_ours_is_invalid_is_reset() {
+    on_each(async |world| {
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        world.transcript();
+        let template = world.get(DEPLOYMENT).await["spec"]["template"].clone();
+        let path = "/spec/template/spec";
+        let moved = json!([
+            replace(&format!("{path}/containers/0/name"), json!("main")),
+            add(&format!("{path}/initContainers"), json!([{"name": "web", "image": "setup"}])),
+        ]);
+        world.edit(DEPLOYMENT, moved).await;
+        world.wrote("PATCH deployments/mws-web 422\nPATCH deployments/mws-web 200").await;
+        assert_eq!(world.get(DEPLOYMENT).await["spec"]["template"], template);
+    })
+    .await;
+}
+
+/// The same, with what only a real server looks at.
+#[tokio::test]
+async fn a_template_of_another_system_is_reset() {
+    on(&[Kind::Real], async |world| {
+        world.start_operator(&[]).await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        world.transcript();
+        let before = world.get(DEPLOYMENT).await["spec"]["template"].clone();
+        let path = "/spec/template/spec";
+        let insecure = [
+            remove(&format!("{path}/securityContext/seccompProfile")),
+            remove(&format!("{path}/containers/0/securityContext")),
+        ];
+        let unconfined = json!({"seccomp.security.alpha.kubernetes.io/pod": "unconfined"});
+        for with in [
+            add(&format!("{path}/os"), json!({"name": "windows"})),
+            add("/spec/template/metadata/annotations", unconfined),
+        ] {
+            let [a, b] = insecure.clone();
+            world.edit(DEPLOYMENT, json!([a, b, with])).await;
+            world.wrote("PATCH deployments/mws-web 422\nPATCH deployments/mws-web 200").await;
+            assert_eq!(world.get(DEPLOYMENT).await["spec"]["template"], before);
+        }
+    })
+    .await;
+}
+
+/// A selector cannot be changed: all that is left is another Deployment.
+#[tokio::test]
+async fn a_deployment_with_another_selector_is_replaced() {
+    on_each(async |world| {
+        let web = world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        let mut other = world.get(DEPLOYMENT).await;
+        other["metadata"] = json!({
+            "name": "mws-web", "labels": other["metadata"]["labels"],
+            "ownerReferences": other["metadata"]["ownerReferences"],
+        });
+        other["spec"]["selector"]["matchLabels"]["track"] = "x".into();
+        other["spec"]["template"]["metadata"]["labels"]["track"] = "x".into();
+        world.stop_operator().await;
+        world.delete(DEPLOYMENT).await;
+        world.create("deployments", &other).await;
+        world.transcript();
+        world.start_operator(&[]).await;
+        let is_ours = |deployment: &Value| deployment["spec"]["selector"]["matchLabels"]["track"].is_null();
+        let made = world.until(DEPLOYMENT, is_ours).await;
+        assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], web["metadata"]["uid"]);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_deleted_child_is_made_anew() {
     on_each(async |world| {
@@ -197,11 +311,15 @@ async fn fields_of_others_are_left_alone() {
         // In front, as an injector may put it: then ours is not the first container any more.
         world.edit(DEPLOYMENT, json!([add("/spec/template/spec/containers/0", sidecar)])).await;
         world.edit(DEPLOYMENT, json!([add("/spec/template/spec/containers/1/env", json!([{"name": "A", "value": "b"}]))])).await;
+        let template = json!({"metadata": {"labels": {"team": "a"}}, "spec": {"securityContext": {"fsGroup": 1000}}});
+        world.patch(DEPLOYMENT, json!({"spec": {"template": template}})).await;
+        let probe = "/spec/template/spec/containers/1/readinessProbe";
+        world.edit(DEPLOYMENT, json!([replace(&format!("{probe}/periodSeconds"), json!(3))])).await;
         world.wrote("").await;
 
         // And they stay when something of ours is restored.
         let drift =
-            [replace("/spec/replicas", json!(9)), replace("/spec/template/spec/containers/1/image", json!("evil"))];
+            [replace("/spec/replicas", json!(9)), replace("/spec/template/spec/containers/1/image", json!("evil")), remove(&format!("{probe}/tcpSocket")), add(&format!("{probe}/httpGet"), json!({"port": 80}))];
         world.edit(DEPLOYMENT, json!(drift)).await;
         world.wrote("PATCH deployments/mws-web 200").await;
         let deployment = world.get(DEPLOYMENT).await;
@@ -209,6 +327,10 @@ async fn fields_of_others_are_left_alone() {
         assert_eq!(containers[0]["name"], "sidecar");
         assert_eq!(containers[1]["image"], "nginx");
         assert_eq!(containers[1]["env"][0]["name"], "A");
+        assert_eq!(containers[1]["readinessProbe"]["periodSeconds"], 3);
+        assert!(containers[1]["readinessProbe"]["httpGet"].is_null());
+        assert_eq!(deployment["spec"]["template"]["spec"]["securityContext"]["fsGroup"], 1000);
+        assert_eq!(deployment["spec"]["template"]["metadata"]["labels"]["team"], "a");
         assert_eq!(deployment["spec"]["progressDeadlineSeconds"], 77);
         assert_eq!(deployment["spec"]["replicas"], 1);
         assert_eq!(deployment["metadata"]["annotations"]["note"], "mine");

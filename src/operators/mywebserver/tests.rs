@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{status::Status, *};
-use crate::resource::{Status as Refused, StatusCause, StatusDetails, diff};
+use crate::resource::{Annotations, Status as Refused, StatusCause, StatusDetails, diff};
 
 const NOW: &str = "2026-11-21T12:00:00Z";
 const EARLIER: &str = "2026-11-21T11:00:00Z";
@@ -435,4 +436,86 @@ fn defaults_are_those_of_the_schema() {
     assert_eq!(schema["properties"]["port"]["default"], web.spec.port);
     assert_eq!(schema["properties"]["replicas"]["default"], web.spec.replicas);
     assert_eq!(web.status, Status::default());
+}
+
+/// All of it is compared, and nothing else: so the README can say what is ours and what is yours.
+#[test]
+fn the_readme_lists_exactly_the_fields_that_are_ours() {
+    let children = desired(&web(2));
+    let deployment = owned(&children.deployment, "Deployment");
+    let service = owned(&children.service, "Service");
+    let list = format!("Deployment\n{deployment}Service\n{service}");
+    let readme = include_str!("../../../README.md");
+    assert!(readme.contains(&list), "README.md does not have this list:\n{list}");
+}
+
+/// The fields that our type keeps of an object which has every field that an API server knows, a line for each.
+fn owned<K: Resource + Serialize>(desired: &K, kind: &str) -> String {
+    let full = full(&serde_json::from_str(include_str!("../../apiserver/schemas.json")).expect("JSON"), kind);
+    let kept = serde_json::to_value(K::deserialize(&full).expect(kind)).expect("JSON");
+    let mut lines = String::new();
+    list_owned("", &full, &kept, &serde_json::to_value(desired).expect("JSON"), &mut lines);
+    lines
+}
+
+fn list_owned(path: &str, full: &Value, kept: &Value, desired: &Value, lines: &mut String) {
+    if is_whole(full, kept) {
+        *lines += &format!("  {}\n", path.trim_start_matches('.'));
+        return;
+    }
+    for (field, kept) in kept.as_object().expect(path) {
+        let (path, desired) = (format!("{path}.{field}"), &desired[field]);
+        match field.as_str() {
+            "name" | "namespace" => {}
+            field if diff::NOT_OURS.contains(&field) => {}
+            "labels" | "annotations" => {
+                let keys = if desired.is_null() { kept } else { desired }.as_object().expect("a map").keys();
+                keys.for_each(|key| *lines += &format!("  {}[{key}]\n", path.trim_start_matches('.')));
+            }
+            "ownerReferences" => *lines += "  metadata.ownerReferences[ours]\n",
+            "containers" => {
+                let path = format!("{path}[{}]", desired[0]["name"].as_str().expect("a name"));
+                list_owned(&path, &full[field][0], &kept[0], &desired[0], lines);
+            }
+            field => list_owned(&path, &full[field], kept, desired, lines),
+        }
+    }
+}
+
+/// Whether nothing was left out; [`Present`] stands for whatever is there.
+fn is_whole(full: &Value, kept: &Value) -> bool {
+    match (full, kept) {
+        (_, Value::Bool(true)) => true,
+        (Value::Object(full), Value::Object(kept)) => {
+            full.iter().all(|(field, full)| kept.get(field).is_some_and(|kept| is_whole(full, kept)))
+        }
+        (Value::Array(full), Value::Array(kept)) => is_whole(&full[0], &kept[0]),
+        _ => true,
+    }
+}
+
+/// An object with all fields of a schema.
+fn full(schemas: &Value, name: &str) -> Value {
+    fn value(schemas: &Value, schema: &Value) -> Value {
+        if let Some(path) = schema["$ref"].as_str() {
+            return full(schemas, path.rsplit('/').next().expect("a name"));
+        }
+        match schema["type"].as_str() {
+            Some("object") if schema["properties"].is_null() => json!({"key": "value"}),
+            Some("object") => {
+                let fields = schema["properties"].as_object().expect("fields");
+                fields.iter().map(|(name, field)| (name.clone(), value(schemas, field))).collect()
+            }
+            Some("array") => json!([value(schemas, &schema["items"])]),
+            Some("integer" | "number") => 1.into(),
+            Some("boolean") => true.into(),
+            _ => "text".into(),
+        }
+    }
+    let mut value = value(schemas, &schemas[name]);
+    if name == "ObjectMeta" {
+        let annotations = Annotations { load_balancer_source_ranges: Some(Present) };
+        value["annotations"] = serde_json::to_value(annotations).expect("JSON");
+    }
+    value
 }
