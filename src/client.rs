@@ -415,13 +415,23 @@ impl Client {
     /// Deletes an object, or marks it for deletion where it has finalizers: then the answer is the object, as it waits
     /// for them.
     pub async fn delete<K: Resource>(&self, key: &Key, options: &DeleteOptions) -> Result<Option<K>, Error> {
+        #[derive(Deserialize)]
+        struct Kind {
+            #[serde(rename = "kind")]
+            _kind: String,
+        }
         let wrong = |cause: Cause| cause.about("delete", name::<K>(key));
         let path = path::<K>(key).map_err(wrong)?;
         let request = Request::get(path).sends(Method::DELETE, JSON, options.to_json());
         let answer = self.transport.call(&request, OBJECT_BYTES_MAX).await.map_err(wrong)?;
-        // Otherwise it is a Status, or for some kinds the object as it was.
-        let object = serde_json::from_slice::<K>(&answer.body).ok();
-        Ok(object.filter(|object| object.metadata().is_terminating()))
+        if let Ok(object) = serde_json::from_slice::<K>(&answer.body) {
+            return Ok(Some(object).filter(|object| object.metadata().is_terminating()));
+        }
+        // Otherwise it is a Status. A proxy's page of HTML says nothing of the object.
+        serde_json::from_slice::<Kind>(&answer.body)
+            .map_err(|error| not_json(&request.path, &answer.headers, &answer.body, "a Status", &error))
+            .map_err(wrong)?;
+        Ok(None)
     }
 
     /// Sends any request, and reads the whole answer, of at most 32 MiB.

@@ -79,14 +79,14 @@ pub struct List<K> {
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
 struct Page<T> {
     metadata: PageMeta,
-    /// Go writes an empty list as `null` here and there.
+    /// Go writes an empty list as `null` here and there, but never leaves it out.
+    #[serde(deserialize_with = "Option::deserialize")]
     items: Option<Vec<T>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PageMeta {
-    #[serde(default)]
     resource_version: SmolStr,
     #[serde(default)]
     r#continue: String,
@@ -94,6 +94,10 @@ struct PageMeta {
 
 impl<K: Resource> List<K> {
     /// Reads a page. One pass where all its objects are readable, a second one where they are not.
+    ///
+    /// Fails without `items` or a resourceVersion, which every list has whose kind can be watched: a proxy's
+    /// `{"metadata":{}}` must not pass for an empty list, as if all objects were gone. The `kind` is as a rule
+    /// `DeploymentList`, but a CRD may name it otherwise.
     pub fn from_json(json: &[u8]) -> Result<List<K>, serde_json::Error> {
         let json = str::from_utf8(json).map_err(de::Error::custom)?;
         let (metadata, items) = match serde_json::from_str::<Page<K>>(json) {
@@ -105,6 +109,45 @@ impl<K: Resource> List<K> {
                 (page.metadata, items?)
             }
         };
+        if metadata.resource_version.is_empty() {
+            return Err(de::Error::custom("the list has no resourceVersion"));
+        }
         Ok(List { version: metadata.resource_version, continue_token: metadata.r#continue, items })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::kinds::Service;
+
+    fn read(json: &str) -> Result<usize, String> {
+        let list = List::<Service>::from_json(json.as_bytes()).map_err(|error| error.to_string())?;
+        Ok(list.items.len())
+    }
+
+    #[test]
+    fn an_empty_list_has_items_and_a_version() {
+        for items in ["[]", "null"] {
+            let list =
+                format!(r#"{{"kind":"ServiceList","metadata":{{"resourceVersion":"9"}},"items":{items}}}"#);
+            assert_eq!(read(&list), Ok(0));
+        }
+    }
+
+    /// It was, and then all that was known counted as deleted.
+    #[test]
+    fn an_object_without_items_or_version_is_no_empty_list() {
+        for json in [
+            "{}",
+            r#"{"metadata":{}}"#,
+            r#"{"metadata":{},"items":[]}"#,
+            r#"{"metadata":{"resourceVersion":""},"items":[]}"#,
+            r#"{"metadata":{"resourceVersion":"9"}}"#,
+            r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}"#,
+            r#"{"items":[]}"#,
+        ] {
+            assert!(read(json).is_err(), "{json}");
+        }
     }
 }

@@ -311,7 +311,8 @@ impl Network {
             15 => Mishap::Answered(401, None, refusal(401, "Unauthorized")),
             16 if !is_stream => Mishap::Answered(409, None, refusal(409, "Conflict")),
             16 => Mishap::Answered(410, None, refusal(410, "Expired")),
-            17 => Mishap::Answered(200, None, html),
+            17 if random.bool() => Mishap::Answered(200, None, html),
+            17 => Mishap::Answered(200, None, r#"{"metadata":{}}"#.to_owned()),
             18 | 19 if !is_stream => Mishap::Stale,
             _ => Mishap::Silent,
         };

@@ -9,9 +9,10 @@ use tokio::{
 };
 
 use super::{
-    super::{Body, Client, Config, Error},
+    super::{Body, Client, Config, DeleteOptions, Error},
     *,
 };
+use crate::resource::{Key, kinds::Service};
 
 /// Closes the connection instead of an answer.
 const HANG_UP: &str = "";
@@ -209,6 +210,22 @@ async fn a_stream_tells_an_end_from_a_cut() {
     assert!(read(body).await.expect_err("a cut").is_interrupted());
     let error = client.stream(Request::get("/x")).await.expect_err("busy");
     assert_eq!((error.code(), error.retry_after()), (Some(429), Some(Duration::ZERO)));
+}
+
+/// The object was believed to be gone.
+#[tokio::test]
+async fn a_delete_that_a_proxy_answers_has_not_deleted() {
+    let html = "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n<html></html>";
+    let status = "HTTP/1.1 200 OK\r\nContent-Length: 36\r\n\r\n{\"kind\":\"Status\",\"status\":\"Success\"}";
+    let (client, _script, _server) = client(&[html, FINE, status]).await;
+    let key = Key::namespaced("default", "web");
+    let options = DeleteOptions::default();
+    let mut deleted = Vec::new();
+    for _ in 0..3 {
+        let answer = client.delete::<Service>(&key, &options).await;
+        deleted.push(answer.map(|object| object.is_none()).map_err(|error| error.is_unreadable()));
+    }
+    assert_eq!(deleted, [Err(true), Err(true), Ok(true)]);
 }
 
 #[tokio::test]
