@@ -38,6 +38,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use tokio::sync::SemaphorePermit;
+use url::form_urlencoded::Serializer;
 
 pub use config::{Config, Env, Options};
 pub use error::Error;
@@ -518,6 +519,16 @@ impl Request {
         }
     }
 
+    /// Path and query, as they are sent.
+    fn target(&self) -> String {
+        if self.query.is_empty() {
+            return self.path.clone();
+        }
+        let query = Serializer::new(String::new()).extend_pairs(&self.query).finish();
+        let mark = if self.path.contains('?') { '&' } else { '?' };
+        format!("{}{mark}{query}", self.path)
+    }
+
     fn about(&self, cause: Cause) -> Error {
         cause.about(self.method.as_str().to_lowercase(), self.path.clone())
     }
@@ -626,6 +637,16 @@ mod tests {
             assert_eq!(path("a", odd), Err(format!("{odd:?} is no name")));
             assert_eq!(path(odd, "x"), Err(format!("{odd:?} is no name")));
         }
+    }
+
+    #[test]
+    fn the_target_of_a_request_is_its_path_with_the_whole_query() {
+        let mut request = Request::get("/api/v1/services");
+        assert_eq!(request.target(), "/api/v1/services");
+        request.query.push(("labelSelector", "app=web".to_owned()));
+        assert_eq!(request.target(), "/api/v1/services?labelSelector=app%3Dweb");
+        request.path += "?watch=1";
+        assert_eq!(request.target(), "/api/v1/services?watch=1&labelSelector=app%3Dweb");
     }
 
     #[test]

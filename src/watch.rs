@@ -35,7 +35,7 @@ use tracing::{debug, trace};
 use crate::{
     backoff::Backoff,
     client::{Body, Client, Error, ListTurn, Liveness, Page, WatchFrom, WatchMode},
-    resource::{Meta, Resource, Scope, Status, compare_versions, list::List},
+    resource::{Meta, ObjectMeta, Resource, Scope, Status, compare_versions, list::List},
     store::Store,
 };
 use decode::{Lines, WatchEvent};
@@ -535,6 +535,7 @@ pub async fn watch<K: Resource>(
                 match client.list_page::<K>(&scope, &page).await {
                     Ok(page) => {
                         health.well();
+                        debug!(resource = K::PLURAL, %scope, resource_version = %page.version, objects = page.items.len(), "page");
                         let Some(how) = machine.page(page, store) else { continue };
                         End { how, problem: "a page of a list leads to no other page".to_owned() }
                     }
@@ -606,6 +607,7 @@ async fn follow<K: Resource>(
                 return End { how: How::Silent, problem: format!("nothing heard for {} s", limit.as_secs()) };
             }
         };
+        trace!(resource = K::PLURAL, bytes = chunk.len(), "chunk");
         lines.push(&chunk);
         if let Err(end) = read_lines(&mut lines, machine, store) {
             return end;
@@ -634,12 +636,30 @@ fn read_lines<K: Resource>(lines: &mut Lines, machine: &mut Machine, store: &Sto
                 how: How::Garbled, problem: format!("a line that is no watch event: {error}: {start:?}…")
             }
         })?;
-        trace!(resource = K::PLURAL, bytes = line.len(), "line");
+        log(&event, line.len());
         let problem =
             if let WatchEvent::Error(status) = &event { status.message.clone() } else { String::new() };
         if let Some(how) = machine.line(event, store) {
             return Err(End { how, problem });
         }
+    }
+}
+
+/// One line in the log for each line of a watch. The object itself is not shown: it may hold secrets.
+fn log<K: Resource>(event: &WatchEvent<K>, bytes: usize) {
+    let (resource, event_type) = (K::PLURAL, event.type_name());
+    match event {
+        WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
+            let ObjectMeta { resource_version, .. } = object.metadata();
+            debug!(resource, "type" = event_type, key = %object.metadata().key(), %resource_version, bytes, "event");
+        }
+        WatchEvent::Bookmark { version: resource_version, .. } => {
+            debug!(resource, "type" = event_type, %resource_version, bytes, "event");
+        }
+        WatchEvent::Error(Status { code, message, .. }) => {
+            debug!(resource, "type" = event_type, code, message, bytes, "event");
+        }
+        WatchEvent::Unknown(_) => debug!(resource, "type" = event_type, bytes, "event"),
     }
 }
 

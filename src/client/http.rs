@@ -215,7 +215,7 @@ impl Transport {
             if begun.elapsed() + pause >= self.config.request_timeout {
                 return Err(cause);
             }
-            debug!(method = %request.method, path = request.path, %cause, ?pause, "sent again");
+            debug!(method = %request.method, path = request.target(), %cause, ?pause, "sending again");
             sleep(pause).await;
             repeats += 1;
         }
@@ -234,7 +234,7 @@ impl Transport {
             let cause = match timeout(deadline, self.answer(request, bytes_max, &credential)).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(cause)) => cause,
-                Err(_) => self.late(),
+                Err(_) => self.late(request),
             };
             if renewed || !self.renews(&credential, &cause).await? {
                 return Err(cause);
@@ -257,7 +257,7 @@ impl Transport {
                     return Ok((head, Chunks { response, lane, at: self.at.clone() }));
                 }
                 Ok(Err(cause)) => cause,
-                Err(_) => self.late(),
+                Err(_) => self.late(request),
             };
             if renewed || !self.renews(&credential, &cause).await? {
                 return Err(cause);
@@ -306,11 +306,14 @@ impl Transport {
         }
         let started = Instant::now();
         let sent = lane.send(self.build(lane, request, credential)?, &self.at).await;
-        let response = sent.inspect_err(|_| self.doubt_certificates())?;
+        let response = sent.inspect_err(|cause| {
+            debug!(method = %request.method, path = request.target(), %cause, "no answer");
+            self.doubt_certificates();
+        })?;
         lane.works();
         self.speaks_http2.store(response.version() == Version::HTTP_2, Ordering::Relaxed);
         let (code, elapsed) = (response.status(), started.elapsed());
-        debug!(method = %request.method, path = request.path, code = code.as_u16(), ?elapsed, "answered");
+        debug!(method = %request.method, path = request.target(), code = code.as_u16(), ?elapsed, "answered");
         // Deprecated APIs, unknown fields: each is said once.
         for warning in self.new_warnings(response.headers()) {
             warn!(warning, "the API server warns");
@@ -336,7 +339,8 @@ impl Transport {
         cause
     }
 
-    fn late(&self) -> Cause {
+    fn late(&self, request: &Request) -> Cause {
+        debug!(method = %request.method, path = request.target(), "no answer in time");
         let deadline = humantime::format_duration(self.config.request_timeout);
         Cause::Late(format!("{}: no answer within {deadline}", self.at.address))
     }
@@ -375,13 +379,8 @@ impl Transport {
             url.set_host(Some(name))
                 .map_err(|_| Cause::Other(format!("tls-server-name {name}: not a host name")))?;
         }
-        let text = format!("{}{}", url.as_str().trim_end_matches('/'), request.path);
-        let mut url =
-            Url::parse(&text).map_err(|error| Cause::Other(format!("{}: {error}", request.path)))?;
-        if !request.query.is_empty() {
-            url.query_pairs_mut().extend_pairs(&request.query);
-        }
-        Ok(url)
+        let text = format!("{}{}", url.as_str().trim_end_matches('/'), request.target());
+        Url::parse(&text).map_err(|error| Cause::Other(format!("{}: {error}", request.path)))
     }
 
     /// The connections to use; new ones where a certificate has changed.
@@ -502,6 +501,7 @@ impl Lane {
         // Any answer will do, also a 401: there is a connection.
         match self.send(probe, at).await {
             Ok(_) => {
+                debug!(server = at.address, elapsed = ?asked.elapsed(), "connected");
                 self.works();
                 Ok(())
             }

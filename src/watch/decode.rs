@@ -98,6 +98,18 @@ pub enum WatchEvent<K> {
 }
 
 impl<K: Resource> WatchEvent<K> {
+    /// The `type` on the wire.
+    pub fn type_name(&self) -> &str {
+        match self {
+            WatchEvent::Added(_) => "ADDED",
+            WatchEvent::Modified(_) => "MODIFIED",
+            WatchEvent::Deleted(_) => "DELETED",
+            WatchEvent::Bookmark { .. } => "BOOKMARK",
+            WatchEvent::Error(_) => "ERROR",
+            WatchEvent::Unknown(name) => name,
+        }
+    }
+
     /// Reads a line: in one pass where the object is readable, and in a second one where it is not.
     pub fn from_json(line: &[u8]) -> Result<WatchEvent<K>, serde_json::Error> {
         // Once for the whole line costs less than once for each string in it.
