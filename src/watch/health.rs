@@ -5,11 +5,16 @@ use std::{
     time::Duration,
 };
 
+use humantime::FormattedDuration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 /// How late a watch may be before it counts as stuck: a machine under load is slow, not dead.
 const GRACE: Duration = Duration::from_secs(30);
+/// How long a watch fails before the log says so again. Each later line comes after twice the time.
+const REMINDER_FIRST: Duration = Duration::from_secs(5 * 60);
+/// Longest time between two such lines: a day has 26 of them.
+const REMINDER_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// What one watch says of itself while it runs.
 #[derive(Debug)]
@@ -23,9 +28,21 @@ pub struct Health {
 struct State {
     /// When the watch will have done something again, be it to give up waiting. `None`: when other lists are read.
     due: Option<Instant>,
-    problem: Option<String>,
+    outage: Option<Outage>,
     is_synced: bool,
     has_ended: bool,
+}
+
+/// A watch that fails.
+#[derive(Debug)]
+struct Outage {
+    /// Why it failed the last time.
+    problem: String,
+    since: Instant,
+    /// When the log says that it still fails.
+    remind_at: Instant,
+    /// How long after that line the next one comes.
+    next_reminder: Duration,
 }
 
 /// Says that a watch has ended, however it did.
@@ -46,7 +63,7 @@ impl Health {
             what,
             state: Mutex::new(State {
                 due: Some(Instant::now() + GRACE),
-                problem: None,
+                outage: None,
                 is_synced: false,
                 has_ended: false,
             }),
@@ -71,18 +88,22 @@ impl Health {
 
     /// Data has come, or could have.
     pub(super) fn well(&self) {
-        if self.lock().problem.take().is_some() {
-            info!(watch = self.what, "watching again");
+        if let Some(outage) = self.lock().outage.take() {
+            info!(watch = self.what, lasted = %outage.lasted(Instant::now()), "watching again");
         }
     }
 
-    /// Nothing comes. Logged once for each problem, not for each attempt.
+    /// Nothing comes. Logged once for each problem, not for each attempt, and now and then while it lasts.
     pub(super) fn ill(&self, problem: String) {
-        let is_new = self.lock().problem.as_ref() != Some(&problem);
-        if is_new {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let outage = state.outage.get_or_insert_with(|| Outage::new(now));
+        if outage.reminds(now) {
+            warn!(watch = self.what, problem, lasted = %outage.lasted(now), "still failing");
+        } else if outage.problem != problem {
             warn!(watch = self.what, problem, "cannot watch; trying again");
-            self.lock().problem = Some(problem);
         }
+        outage.problem = problem;
     }
 
     /// All that exists is known.
@@ -99,7 +120,7 @@ impl Health {
     /// Why nothing comes, if so.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        self.lock().problem.clone()
+        self.lock().outage.as_ref().map(|outage| outage.problem.clone())
     }
 
     pub(crate) fn ended_when_dropped(&self) -> Ended<'_> {
@@ -115,5 +136,47 @@ impl Health {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outage {
+    fn new(now: Instant) -> Outage {
+        Outage {
+            problem: String::new(),
+            since: now,
+            remind_at: now + REMINDER_FIRST,
+            next_reminder: REMINDER_FIRST,
+        }
+    }
+
+    /// Whether the log is to say again that it lasts.
+    fn reminds(&mut self, now: Instant) -> bool {
+        if now < self.remind_at {
+            return false;
+        }
+        self.next_reminder = REMINDER_MAX.min(self.next_reminder * 2);
+        self.remind_at = now + self.next_reminder;
+        true
+    }
+
+    /// `5m 3s`
+    fn lasted(&self, now: Instant) -> FormattedDuration {
+        humantime::format_duration(Duration::from_secs(now.duration_since(self.since).as_secs()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_logged_again_after_five_minutes_and_then_less_and_less_often() {
+        let begun = Instant::now();
+        let mut outage = Outage::new(begun);
+        let attempts = (0..=24 * 60).map(|minutes| begun + Duration::from_secs(minutes * 60));
+        let reminded: Vec<_> = attempts.filter(|now| outage.reminds(*now)).collect();
+        let said: Vec<_> = reminded.iter().map(|now| outage.lasted(*now).to_string()).collect();
+        assert_eq!(said[..5], ["5m", "15m", "35m", "1h 15m", "2h 15m"]);
+        assert_eq!(said.len(), 26);
     }
 }
