@@ -3,7 +3,6 @@
 use std::{
     num::NonZeroUsize,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -11,7 +10,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame};
 use serde_json::Value;
 
-use super::{faults::Cut, watch::Watch};
+use super::{faults::Cut, serve::OpenWatch, watch::Watch};
 
 /// One line of JSON. Go escapes `<`, `>`, `&` and the two line separators of Unicode, so that JSON can stand in HTML;
 /// a long note full of them makes a line six times as long.
@@ -91,15 +90,15 @@ pub(super) enum AnswerBody {
 pub(super) struct Stream {
     next: Pin<Box<dyn Future<Output = Step> + Send>>,
     done: bool,
-    /// As long as somebody has it, the connection is not idle.
-    pub(super) busy: Option<Arc<()>>,
+    /// Dropped with the stream: while it is there the connection is not idle, and its end is logged.
+    pub(super) open: Option<OpenWatch>,
 }
 
 type Step = (Watch, Bytes, Option<Result<Bytes, Cut>>);
 
 impl Stream {
     pub(super) fn new(watch: Watch) -> Stream {
-        Stream { next: Box::pin(step(watch, Bytes::new())), done: false, busy: None }
+        Stream { next: Box::pin(step(watch, Bytes::new())), done: false, open: None }
     }
 }
 

@@ -28,6 +28,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     task::JoinSet,
+    time::Instant,
 };
 use tokio_rustls::TlsAcceptor;
 
@@ -244,10 +245,12 @@ pub(super) async fn serve<B>(
 where
     B: Body<Data = Bytes> + Unpin,
 {
+    let started = Instant::now();
     let (version, path) = (request.version(), request.uri().path());
     let target = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
     let fault = if path == faults::PATH { None } else { server.faults.of_request(request.method(), &target) };
     if fault == Some(Fault::Silence) {
+        tracing::debug!(method = %request.method(), target, "not answered, as a fault demands");
         // Nobody reads the body either, so a large one comes to a halt.
         return std::future::pending().await;
     }
@@ -258,6 +261,9 @@ where
     }
     let refusal = server.refuses(&request, user.as_deref()).err().or(unread);
     let answer = answer(&server, &request, fault.as_ref(), user.as_deref(), refusal).await;
+    let (method, path, user_agent) = (&request.method, &request.target, request.user_agent());
+    let (status, elapsed) = (answer.status(), started.elapsed());
+    tracing::debug!(%method, path, status, user_agent, ?elapsed, "answered");
     server.record(RequestRecord {
         method: request.method.to_string(),
         path: request.path.clone(),
@@ -269,7 +275,28 @@ where
     if fault == Some(Fault::LoseAnswer) {
         return Err(Cut);
     }
-    Ok(written(&request, version, answer, busy))
+    let mut response = written(&request, version, answer);
+    if let AnswerBody::Stream(stream) = response.body_mut() {
+        let user_agent = request.user_agent().to_owned();
+        stream.open = Some(OpenWatch { path: request.target, user_agent, started, _busy: busy });
+    }
+    Ok(response)
+}
+
+/// A watch that was answered and has not ended. Its end has a line in the log, as its beginning has.
+pub(super) struct OpenWatch {
+    path: String,
+    user_agent: String,
+    started: Instant,
+    /// While somebody has it, the connection is not idle.
+    _busy: Arc<()>,
+}
+
+impl Drop for OpenWatch {
+    fn drop(&mut self) {
+        let OpenWatch { path, user_agent, started, .. } = self;
+        tracing::debug!(path, user_agent, elapsed = ?started.elapsed(), "watch ended");
+    }
 }
 
 /// A request with its body, and why there is none if there is none.
@@ -315,7 +342,7 @@ async fn answer(
     }
 }
 
-fn written(request: &Request, version: http::Version, answer: Answer, busy: Arc<()>) -> Response<AnswerBody> {
+fn written(request: &Request, version: http::Version, answer: Answer) -> Response<AnswerBody> {
     let pretty = request.wants_pretty() || (answer.status() >= 400 && !request.takes_plain_json());
     let unauthorized = answer.status() == 401;
     let mut response = answer.into_response(pretty);
@@ -325,9 +352,6 @@ fn written(request: &Request, version: http::Version, answer: Answer, busy: Arc<
     }
     if request.method == Method::HEAD {
         *response.body_mut() = AnswerBody::Whole(None);
-    }
-    if let AnswerBody::Stream(stream) = response.body_mut() {
-        stream.busy = Some(busy);
     }
     response
 }

@@ -30,7 +30,9 @@ const OURS: &str = "# Written by listwatch apiserver, which overwrites it at its
     listed and ended at /listwatch/faults, in the words of --fault, one in each line:\n\n  \
       echo cut-watches,path=/pods | kubectl create --raw /listwatch/faults -f -\n  \
       kubectl get --raw /listwatch/faults\n  \
-      kubectl delete --raw /listwatch/faults"
+      kubectl delete --raw /listwatch/faults\n\n\
+    With -v each request is a line on standard error: method, path with query, status, user agent, duration. A watch\n\
+    has one line when it begins and one when it ends."
 )]
 pub(super) struct Apiserver {
     /// Port on 127.0.0.1; 0 for any
