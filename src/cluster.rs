@@ -249,6 +249,11 @@ impl<K: Resource> Watch<K> {
         self.streams.iter().filter(|stream| stream.scope.covers(key)).all(|stream| stream.store.is_synced())
     }
 
+    /// Whether everything is known that exists.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.streams.iter().all(|stream| stream.store.is_synced())
+    }
+
     /// Whether a label selector hides some of what exists.
     pub(crate) fn is_filtered(&self) -> bool {
         self.streams.iter().any(|stream| !stream.scope.labels.is_empty())

@@ -12,7 +12,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, Once, PoisonError},
     time::Duration,
 };
 
@@ -52,6 +52,11 @@ pub trait Operator: Send + Sync + 'static {
     fn deleted(&self, last: Arc<Self::Kind>) -> impl Future<Output = Result<(), Error>> + Send {
         let _ = last;
         async { Ok(()) }
+    }
+
+    /// All objects are known, for the first time: the place to log how they are.
+    fn synced(&self, objects: &Watch<Self::Kind>) {
+        let _ = objects;
     }
 
     /// It exists, but does not decode: the place to tell its author so.
@@ -114,20 +119,22 @@ impl<O: Operator> Controller<O> {
             gone: Mutex::default(),
             held: Mutex::default(),
         });
+        let operator = Arc::new(operator);
         // Weak, here and below: what listens must not keep alive what it listens to.
-        let listener = Arc::downgrade(&desk);
+        let (listener, listening_operator) = (Arc::downgrade(&desk), Arc::downgrade(&operator));
+        let synced = Arc::new(Once::new());
         objects.listen(move |change| {
-            if let Some(desk) = listener.upgrade() {
-                desk.object_changed(change);
+            let Some(desk) = listener.upgrade() else { return };
+            desk.object_changed(change);
+            if matches!(change, Change::Synced)
+                && desk.objects.is_synced()
+                && let Some(operator) = listening_operator.upgrade()
+            {
+                synced.call_once(|| operator.synced(&desk.objects));
             }
         });
-        let controller = Controller {
-            cluster: cluster.clone(),
-            operator: Arc::new(operator),
-            desk,
-            synced: Vec::new(),
-            workers: WORKERS,
-        };
+        let controller =
+            Controller { cluster: cluster.clone(), operator, desk, synced: Vec::new(), workers: WORKERS };
         controller.awaits(objects)
     }
 

@@ -26,14 +26,14 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use smallvec::smallvec;
 use smol_str::{SmolStr, format_smolstr};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     children::{Change, Child, Intent, Owned, is_wanted},
     client::{Client, Error},
-    cluster::{Cluster, EventType, Events},
+    cluster::{Cluster, EventType, Events, Watch},
     controller::{Controller, Next, Operator},
-    resource::{Labels, ObjectMeta, OwnerReference, Resource, Scope, Uid, kinds::*, list::Broken},
+    resource::{Condition, Labels, ObjectMeta, OwnerReference, Resource, Scope, Uid, kinds::*, list::Broken},
 };
 use status::{Refusal, Status};
 
@@ -48,6 +48,9 @@ const PORT: &str = "http";
 /// How soon to look again where we wait for what no watch of ours may show: somebody else's object that has the name of
 /// a child of ours. Under a minute, as promised.
 const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
+
+/// Objects that the log names at the start, of those that are not ready.
+const EXAMPLES_MAX: usize = 10;
 
 /// A web server, as asked for.
 #[derive(Clone, Debug, Deserialize)]
@@ -315,10 +318,29 @@ impl Operator for MyWebservers {
     /// The garbage collector may be slow or absent, so we delete too; what it was told to orphan no longer refers to the
     /// owner, and stays.
     async fn deleted(&self, last: Arc<MyWebserver>) -> Result<(), Error> {
+        info!(key = %last.key(), "deleted");
         self.unreported().remove(&last.metadata.uid);
         let children = desired(&last);
         self.deployments.delete(&*last, &children.deployment.key()).await?;
         self.services.delete(&*last, &children.service.key()).await
+    }
+
+    fn synced(&self, webs: &Watch<MyWebserver>) {
+        let (mut not_ready, mut examples) = (0, Vec::new());
+        let keys = webs.keys();
+        for key in &keys {
+            let reason = match webs.get(key) {
+                Some(web) if web.status.is_ready() => continue,
+                Some(web) => web.status.condition("Ready").map_or("New".into(), |ready| ready.reason.clone()),
+                None => Refusal::InvalidSpec.reason().into(),
+            };
+            not_ready += 1;
+            if examples.len() < EXAMPLES_MAX {
+                examples.push(format!("{key} {reason}"));
+            }
+        }
+        let examples = (not_ready > 0).then(|| examples.join(", "));
+        info!(objects = keys.len(), not_ready, examples, "MyWebservers at the start");
     }
 
     async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), Error> {
@@ -358,7 +380,14 @@ impl MyWebservers {
         if is_ready != web.status.is_ready() {
             info!(key = %web.key(), generation = web.metadata.generation, ready = is_ready, "{}", status.summary());
         }
-        self.cluster.patch_status(web, &status).await.map(|_| News::Written)
+        self.cluster.patch_status(web, &status).await?;
+        if let Some(stalled) = status.stalled()
+            && web.status.stalled().is_none_or(|before| before.reason != stalled.reason)
+        {
+            let Condition { reason, message, .. } = stalled;
+            warn!(key = %web.key(), %reason, %message, "stalled: it will not go on without help");
+        }
+        Ok(News::Written)
     }
 
     /// One Event for all changes of a sort.
@@ -370,6 +399,9 @@ impl MyWebservers {
                 Change::Updated(what) => updated.push(what),
                 Change::Restored(what) => restored.push(what),
             }
+        }
+        if !created.is_empty() {
+            info!(key = %web.key(), children = created.join(", "), "created");
         }
         let news = [
             ("Created", "created", created),

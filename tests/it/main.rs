@@ -49,6 +49,7 @@ mod apiserver;
 mod bad_input;
 mod cli;
 mod docs;
+mod log;
 mod manifests;
 
 // What the embedded API server must be like.

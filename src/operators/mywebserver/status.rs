@@ -400,16 +400,28 @@ fn reported<'a>(deployment: &'a Deployment, name: &str) -> Option<&'a Deployment
 }
 
 impl Status {
+    /// A condition by its type.
+    #[must_use]
+    pub fn condition(&self, name: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.r#type == name)
+    }
+
     /// Whether all that was asked for runs.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.conditions.iter().any(|condition| condition.r#type == "Ready" && condition.status == "True")
+        self.condition("Ready").is_some_and(|ready| ready.status == "True")
+    }
+
+    /// Why it will not go on without help, if so.
+    #[must_use]
+    pub fn stalled(&self) -> Option<&Condition> {
+        self.condition("Stalled").filter(|stalled| stalled.status == "True")
     }
 
     /// For the log: `AllReplicasReady: 2 of 2 replicas are available`.
     #[must_use]
     pub fn summary(&self) -> String {
-        let ready = self.conditions.iter().find(|condition| condition.r#type == "Ready");
-        ready.map_or_else(String::new, |ready| format!("{}: {}", ready.reason, ready.message))
+        self.condition("Ready")
+            .map_or_else(String::new, |ready| format!("{}: {}", ready.reason, ready.message))
     }
 }
