@@ -5,26 +5,28 @@
 //! curl -N 'http://127.0.0.1:8001/api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=3'
 //! ```
 //!
-//! `cargo run --example watch`
+//! `cargo run --example watch`; with `-- --context NAME` it writes a ConfigMap in a cluster of yours
 
-use std::error::Error;
+use std::process::ExitCode;
 
 use http::Method;
-use listwatch::client::Request;
+use listwatch::client::{Client, Request};
 use serde_json::json;
+use stage::say;
 
 #[path = "support/stage.rs"]
 mod stage;
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let (client, _server) = stage::connect().await?;
-    let path = format!("/api/v1/namespaces/{}/configmaps", client.namespace());
+fn main() -> ExitCode {
+    stage::main(watch)
+}
 
+async fn watch(client: Client) -> stage::Told {
+    let path = format!("/api/v1/namespaces/{}/configmaps", client.namespace());
     let watch = format!("{path}?watch=1&timeoutSeconds=3");
-    println!("GET {watch}");
+    say!("GET {watch}");
     let (head, body) = client.stream(Request::get(watch)).await?;
-    println!("HTTP {}, and the answer has only begun", head.status);
+    say!("HTTP {}, and the answer has only begun", head.status);
 
     let name = format!("example-{:08x}", fastrand::u32(..));
     let object = json!({"metadata": {"name": name}}).to_string().into_bytes();
@@ -34,7 +36,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     stage::show(body).await?;
 
-    println!("\nNotice: what existed before is ADDED too, in no order; only {name} was added since.");
-    println!("The answer ended because of timeoutSeconds=3. That is no failure: ask again.");
+    say!("\nNotice: what existed before is ADDED too, in no order; only {name} was added since.");
+    say!("The answer ended because of timeoutSeconds=3. That is no failure: ask again.");
     Ok(())
 }
