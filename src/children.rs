@@ -8,7 +8,10 @@
 //! ```
 //!
 //! An object is ours if its controller ownerReference has our object's uid. Somebody who keeps undoing what we write is
-//! given way to for a while, so that the two of us do not write without end.
+//! given way to for a while, so that the two of us do not write without end. What admission makes of our writes is left as
+//! it is, and told.
+
+mod admission;
 
 use std::{
     collections::HashMap,
@@ -26,6 +29,7 @@ use crate::{
     cluster::{Cluster, Watch},
     resource::{Key, Meta, Resource, StatusCause, diff},
 };
+use admission::{Mutation, Mutations};
 
 /// The same correction so many times without a pause is a fight: another controller changes or deletes what we want. It
 /// is given up until the pause is over, so that the two of them do not write without end.
@@ -39,6 +43,8 @@ pub struct Owned<K> {
     watch: Watch<K>,
     /// Which of them somebody else keeps changing.
     fights: Fights,
+    /// Which of them admission changes as we write them.
+    mutations: Mutations,
 }
 
 /// Why a child differs from what is wanted.
@@ -53,7 +59,7 @@ pub enum Intent {
 /// What came of keeping one child.
 #[derive(Debug)]
 pub enum Child<K> {
-    /// It is what it should be.
+    /// It is what it should be, but for what admission makes of our writes: see [`Owned::mutations`].
     Kept(Arc<K>),
     /// It is being deleted, and will be made anew.
     Awaited(Arc<K>),
@@ -96,12 +102,19 @@ impl<K> Child<K> {
 impl<K: Resource + Serialize> Owned<K> {
     /// The children that a watch shows.
     pub fn new(cluster: &Cluster, watch: &Watch<K>) -> Owned<K> {
-        Owned { cluster: cluster.clone(), watch: watch.clone(), fights: Fights::default() }
+        let (fights, mutations) = (Fights::default(), Mutations::default());
+        Owned { cluster: cluster.clone(), watch: watch.clone(), fights, mutations }
     }
 
     /// Whether the watch shows an object of this name, whoever owns it.
     pub fn is_there(&self, key: &Key) -> bool {
         self.watch.get(key).is_some()
+    }
+
+    /// What admission has changed in our last write to the owner's child: `Deployment mws-web at /spec/replicas: 3 became 1`.
+    pub fn mutations<O: Resource>(&self, owner: &O, name: &str) -> Vec<String> {
+        let fields = self.mutations.of(owner).into_iter();
+        fields.map(|field| format!("{} {name} at {field}", K::KIND)).collect()
     }
 
     /// Makes one child what it should be, with one write at most; none where it is.
@@ -126,12 +139,19 @@ impl<K: Resource + Serialize> Owned<K> {
             return Child::failed(error, None);
         }
         let error = match self.cluster.create(desired).await {
-            Ok(created) if intent == Intent::Known => {
-                info!(key = %owner.key(), child, "made anew");
-                self.fights.corrected(correction);
-                return (Child::Kept(created), Some(Change::Restored(child)));
+            Ok(created) => {
+                let change = if intent == Intent::Known {
+                    info!(key = %owner.key(), child, "made anew");
+                    self.fights.corrected(correction);
+                    Change::Restored(child)
+                } else {
+                    Change::Created(child)
+                };
+                return match self.compare(owner, desired, &created) {
+                    Ok(_) => (Child::Kept(created), Some(change)),
+                    Err(error) => (Child::Failed { error, live: Some(created) }, Some(change)),
+                };
             }
-            Ok(created) => return (Child::Kept(created), Some(Change::Created(child))),
             Err(error) => error,
         };
         if !error.is_already_exists() {
@@ -163,13 +183,14 @@ impl<K: Resource + Serialize> Owned<K> {
             return (Child::Awaited(live), None);
         }
         let operations = diff::between(&*live, desired);
-        if operations.is_empty() {
+        let mut differences = self.mutations.unknown(owner, Mutation::all(&*live, &operations));
+        if differences.is_empty() {
             return (Child::Kept(live), None);
         }
-        if operations.iter().any(|operation| path(operation).starts_with(IMMUTABLE)) {
+        if differences.iter().any(|difference| difference.path.starts_with(IMMUTABLE)) {
             return self.replace(live).await;
         }
-        let mut change = describe(&*live, &operations);
+        let mut change = describe(&*live, differences.iter().map(|difference| &*difference.path));
         let correction = correction(owner, &change);
         if intent == Intent::Known && self.fights.is_on(&correction) {
             let error = Error::new("keep", change, "somebody else keeps changing it back; backing off");
@@ -178,17 +199,23 @@ impl<K: Resource + Serialize> Owned<K> {
         let reset = reset_template(&operations, desired);
         let mut patched = self.cluster.patch(&*live, operations).await;
         if patched.as_ref().is_err_and(is_about_template) {
-            change = describe(&*live, &reset);
+            change = describe(&*live, reset.iter().map(path));
             patched = self.cluster.patch(&*live, reset).await;
         }
         let patched = match patched {
             Ok(patched) => patched,
             Err(error) => return Child::failed(error, Some(live)),
         };
-        if let Some(operation) = diff::between(&*patched, desired).first() {
-            let cause = format!("something in the API server undoes our change of {}", operation["path"]);
-            let error = Error::new("patch", format!("{}/{}", K::PLURAL, desired.key()), cause);
-            return Child::failed(error, Some(patched));
+        let mutated = match self.compare(owner, desired, &patched) {
+            Ok(mutated) => mutated,
+            Err(error) => return Child::failed(error, Some(patched)),
+        };
+        if !mutated.is_empty() {
+            differences.retain(|difference| mutated.iter().all(|mutation| mutation.path != difference.path));
+            if differences.is_empty() {
+                return (Child::Kept(patched), None);
+            }
+            change = describe(&*patched, differences.iter().map(|difference| &*difference.path));
         }
         match intent {
             Intent::New => (Child::Kept(patched), Some(Change::Updated(change))),
@@ -211,11 +238,27 @@ impl<K: Resource + Serialize> Owned<K> {
         }
     }
 
+    /// What the answer to a write has otherwise than we want. There was no time for anybody but admission to change it.
+    fn compare<O: Resource>(&self, owner: &O, desired: &K, answer: &K) -> Result<Vec<Mutation>, Error> {
+        let mutated = Mutation::all(answer, &diff::between(answer, desired));
+        if let Some(Mutation { path, .. }) = mutated.iter().find(|mutation| mutation.is_of_identity()) {
+            let cause = format!("something in the API server undoes our change of {path:?}");
+            return Err(Error::new("write", format!("{}/{}", K::PLURAL, desired.key()), cause));
+        }
+        for mutation in &mutated {
+            let child = format!("{} {}", K::KIND, desired.metadata().name);
+            info!(key = %owner.key(), child, %mutation, "admission changed what was written; left so");
+        }
+        self.mutations.learn(owner, mutated.clone());
+        Ok(mutated)
+    }
+
     /// Deletes the child of an owner that is gone, where it still refers to that owner. The garbage collector may be slow or
     /// absent; what it was told to orphan no longer has the reference.
     ///
     /// A conflict means that the child has changed since, perhaps was orphaned: it is looked at again when the watch shows it.
     pub async fn delete<O: Resource>(&self, owner: &O, key: &Key) -> Result<(), Error> {
+        self.mutations.forget(&owner.metadata().uid);
         let Some(child) = self.watch.get(key) else { return Ok(()) };
         let is_owned = child.metadata().controller().is_some_and(|by| by.uid == owner.metadata().uid);
         if !is_owned || child.metadata().is_terminating() {
@@ -233,9 +276,8 @@ fn path(operation: &Value) -> &str {
 }
 
 /// `Deployment mws-web at /spec/replicas`
-fn describe<K: Resource>(live: &K, operations: &[Value]) -> String {
-    let paths: Vec<_> = operations.iter().map(path).collect();
-    format!("{} {} at {}", K::KIND, live.metadata().name, paths.join(" "))
+fn describe<'a, K: Resource>(live: &K, paths: impl Iterator<Item = &'a str>) -> String {
+    format!("{} {} at {}", K::KIND, live.metadata().name, paths.collect::<Vec<_>>().join(" "))
 }
 
 /// Whether something in the template for Pods is invalid. Our part of it is valid by itself, so it is somebody else's part

@@ -143,7 +143,7 @@ impl Error {
         self.has(|status| {
             let message = &status.message;
             (message.starts_with("admission webhook \"") && message.contains("\" denied the request"))
-                || (message.contains("ValidatingAdmissionPolicy '") && message.contains(" denied request: "))
+                || (message.contains("olicy '") && message.contains("' denied request: "))
         })
     }
 

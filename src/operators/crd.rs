@@ -55,7 +55,7 @@ pub fn conditions(_: &mut SchemaGenerator) -> Schema {
             "properties": {
                 "type": {
                     "type": "string", "maxLength": 316,
-                    "description": "What is said: Ready, Available, Progressing, Stalled.",
+                    "description": "What is said: Ready, Available, Progressing, Stalled, Mutated.",
                     "pattern": "^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
                 },
                 "status": {

@@ -3,7 +3,7 @@
 //! ```yaml
 //! apiVersion: k8sobjects.gsa.com/v2       # becomes   Deployment mws-web: 2 × nginx, listening on a port named http
 //! kind: MyWebserver                       #           Service    mws-web: port 80 → http
-//! metadata: {name: web}                   #           status:    Ready, Available, Progressing, Stalled
+//! metadata: {name: web}                   #           status:    Ready, Available, Progressing, Stalled, Mutated
 //! spec: {image: nginx, port: 80, replicas: 2}
 //! ```
 //!
@@ -372,7 +372,10 @@ impl MyWebservers {
         deployment: &Child<Deployment>,
         service: &Child<Service>,
     ) -> Result<News, Error> {
-        let status = status::of(web, &children.service.spec.selector, deployment, service, &self.now());
+        let mut mutations = self.deployments.mutations(web, &children.deployment.metadata.name);
+        mutations.extend(self.services.mutations(web, &children.service.metadata.name));
+        let selector = &children.service.spec.selector;
+        let status = status::of(web, selector, deployment, service, &mutations, &self.now());
         if status == web.status {
             return Ok(News::None);
         }
@@ -386,6 +389,9 @@ impl MyWebservers {
         {
             let Condition { reason, message, .. } = stalled;
             warn!(key = %web.key(), %reason, %message, "stalled: it will not go on without help");
+        }
+        if let Some(mutated) = status.mutated().filter(|_| web.status.mutated() != status.mutated()) {
+            self.events.record(web, EventType::Warning, "ChangedByAdmission", mutated.to_owned());
         }
         Ok(News::Written)
     }

@@ -231,7 +231,7 @@ async fn put_in_force(
     until_in_force(world, is_in_force).await;
 }
 
-/// Waits until the answer to somebody else's write shows a policy or webhook.
+/// Waits until the answer to somebody else's write shows a policy or webhook, or its end.
 async fn until_in_force(world: &World, is_in_force: impl Fn(&Result<Value, Error>) -> bool) {
     eventually("the policy to be in force", async || {
         let probe = json!({
@@ -257,41 +257,148 @@ async fn remove_policy(world: &World, kind: &str) {
     }
 }
 
-/// A policy of the cluster that wants fewer replicas than the MyWebserver asks for. We do not give in, but the two of us
-/// shall not write without end.
+/// Has a policy of the cluster change Deployments as this expression says, and waits until a probe is changed.
+async fn mutate(world: &World, expression: &str, is_changed: impl Fn(&Value) -> bool) {
+    let mutations =
+        json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}}]);
+    let spec = json!({"reinvocationPolicy": "Never", "mutations": mutations});
+    put_in_force(world, "mutating", spec, |probe| is_changed(&probe.as_ref().unwrap()["spec"])).await;
+}
+
+/// What the Deployment controller says when that many Pods run.
+async fn roll_out(world: &World, replicas: i64) {
+    let generation = world.get("deployments/mws-web").await["metadata"]["generation"].clone();
+    let status = json!({
+        "observedGeneration": generation, "replicas": replicas, "updatedReplicas": replicas,
+        "readyReplicas": replicas, "availableReplicas": replicas,
+    });
+    world.patch("deployments/mws-web/status", json!({ "status": status })).await;
+}
+
+/// All images come from a mirror. The Pods served, and the condition was `ReconcileFailed` for ever.
 #[tokio::test]
-async fn an_admission_that_changes_what_we_write_is_said_and_not_fought() {
+async fn a_policy_that_changes_our_image_is_told_and_not_fought_and_ready_follows_the_pods() {
+    on(&[Kind::Real], async |world| {
+        world.start_operator(&[]).await;
+        let mirror = r#"Object{spec: Object.spec{template: Object.spec.template{spec: Object.spec.template.spec{
+            containers: object.spec.template.spec.containers.map(c, Object.spec.template.spec.containers{
+                name: c.name,
+                image: c.image.startsWith("mirror.example/") ? c.image : "mirror.example/" + c.image
+            })}}}}"#;
+        let image = "/template/spec/containers/0/image";
+        mutate(world, mirror, |spec| spec.pointer(image) == Some(&json!("mirror.example/probe"))).await;
+        let image = async |image: &str| {
+            let is_so = |deployment: &Value| deployment["spec"]["template"]["spec"]["containers"][0]["image"] == image;
+            world.until("deployments/mws-web", is_so).await;
+        };
+        let one_write = "PATCH deployments/mws-web 200";
+        let status = "PATCH mywebservers/web/status 200";
+
+        world.create_web("web", json!({"image": "nginx", "replicas": 2})).await;
+        world.wrote(NEW).await;
+        image("mirror.example/nginx").await;
+        let said = world.until_condition("web", "Mutated", "True", "ChangedByAdmission").await;
+        let change = "Deployment mws-web at /spec/template/spec/containers/0/image: \"nginx\" became \"mirror.example/nginx\"";
+        assert!(said["message"].as_str().unwrap().ends_with(change), "{said}");
+        world.until("events", |events| events.to_string().contains("became")).await;
+        roll_out(world, 2).await;
+        world.wrote(status).await;
+        world.until_condition("web", "Ready", "True", "AllReplicasReady").await;
+        assert!(condition(&world.get("mywebservers/web").await, "Stalled").is_none());
+
+        // Drift is repaired, be it of another field or of this one.
+        world.patch("deployments/mws-web", json!({"spec": {"replicas": 1}})).await;
+        world.until("deployments/mws-web", |deployment| deployment["spec"]["replicas"] == 2).await;
+        world.edit("deployments/mws-web", json!([
+            {"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "other"},
+        ])).await;
+        image("mirror.example/nginx").await;
+        world.settle().await;
+        roll_out(world, 2).await;
+        world.until_condition("web", "Ready", "True", "AllReplicasReady").await;
+        let written = world.transcript();
+        assert_eq!(written.iter().filter(|line| *line == one_write).count(), 2, "{written:?}");
+
+        // Once for each generation, once for each start of the operator, and not again.
+        world.patch("mywebservers/web", json!({"spec": {"image": "nginx:2"}})).await;
+        world.wrote(&format!("{one_write}\n{status}")).await;
+        image("mirror.example/nginx:2").await;
+        world.wrote("").await;
+        world.stop_operator().await;
+        world.spawn_operator(&[]);
+        world.until_looked_at("web").await;
+        world.wrote(one_write).await;
+        world.wrote("").await;
+
+        remove_policy(world, "mutating").await;
+        until_in_force(world, |probe| !probe.as_ref().unwrap().to_string().contains("mirror")).await;
+        world.stop_operator().await;
+        world.spawn_operator(&[]);
+        image("nginx:2").await;
+        world.wrote(&format!("{one_write}\n{status}")).await;
+        assert!(condition(&world.get("mywebservers/web").await, "Mutated").is_none());
+    })
+    .await;
+}
+
+/// A policy of the cluster that allows fewer replicas than the MyWebserver asks for.
+#[tokio::test]
+async fn a_policy_that_allows_fewer_replicas_keeps_the_web_from_being_ready() {
     on(&[Kind::Real], async |world| {
         world.start_operator(&[]).await;
         let one = "Object{spec: Object.spec{replicas: 1}}";
-        let mutations =
-            json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": one}}]);
-        let spec = json!({"reinvocationPolicy": "Never", "mutations": mutations});
-        let is_in_force = |probe: &Result<Value, Error>| probe.as_ref().unwrap()["spec"]["replicas"] == 1;
-        put_in_force(world, "mutating", spec, is_in_force).await;
-
+        mutate(world, one, |spec| spec["replicas"] == 1).await;
         world.create_web("web", json!({"image": "nginx", "replicas": 3})).await;
-        let said = world.until_condition("web", "Ready", "False", "ReconcileFailed").await;
-        let message = said["message"].as_str().unwrap();
-        assert!(message.contains("undoes our change of \"/spec/replicas\""), "{message}");
-        let undone = ["WARN", "something in the API server undoes our change"];
-        world.operator().until_logged(&undone).await;
-        // It is tried again later each time, and the log says so once.
-        let retried = ["reconcile failed again", "undoes our change"];
-        world.operator().until_logged(&retried).await;
+        world.wrote(NEW).await;
+        roll_out(world, 1).await;
+        let said = world.until_condition("web", "Ready", "False", "ChangedByAdmission").await;
+        assert!(
+            said["message"].as_str().unwrap().contains("changes the Deployment's replicas to 1"),
+            "{said}"
+        );
+        world.until_condition("web", "Stalled", "True", "ChangedByAdmission").await;
         let log = world.operator().log();
-        let times =
-            |texts: &[&str]| log.lines().filter(|line| texts.iter().all(|text| line.contains(text))).count();
-        assert_eq!(times(&undone), 1);
-        assert_eq!(times(&["drift corrected", "/web\""]), 0, "it was not");
-        let written = world.transcript();
-        let count = |what: &str| written.iter().filter(|line| line.contains(what)).count();
-        assert!(count("PATCH deployments") <= 8, "a fight: {written:?}");
-        assert_eq!((count("POST deployments 201"), count("POST services 201")), (1, 1));
-        assert!(count("/status") <= 2, "{written:?}");
+        let is_drift = |line: &str| line.contains("drift corrected") && line.contains("/web\"");
+        assert!(!log.lines().any(is_drift), "it was not");
+        // As many as are allowed are enough, if they are asked for.
+        world.patch("mywebservers/web", json!({"spec": {"replicas": 1}})).await;
+        world.until_condition("web", "Ready", "True", "AllReplicasReady").await;
 
         remove_policy(world, "mutating").await;
+        until_in_force(world, |probe| probe.as_ref().unwrap()["spec"]["replicas"] == 3).await;
+        world.patch("mywebservers/web", json!({"spec": {"replicas": 3}})).await;
         world.until("deployments/mws-web", |deployment| deployment["spec"]["replicas"] == 3).await;
+        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+    })
+    .await;
+}
+
+/// By their label we see our children.
+#[tokio::test]
+async fn a_policy_that_takes_our_label_is_said_and_not_fought() {
+    on(&[Kind::Real], async |world| {
+        world.start_operator(&[]).await;
+        let by = r#"[JSONPatch{op: "add", path: "/metadata/labels", value: {"app.kubernetes.io/managed-by": "somebody"}}]"#;
+        let mutations = json!([{"patchType": "JSONPatch", "jsonPatch": {"expression": by}}]);
+        let spec = json!({"reinvocationPolicy": "Never", "mutations": mutations});
+        let is_labelled = |probe: &Result<Value, Error>| {
+            probe.as_ref().unwrap()["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "somebody"
+        };
+        put_in_force(world, "mutating", spec, is_labelled).await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        let said = world.until_condition("web", "Ready", "False", "ReconcileFailed").await;
+        let message = said["message"].as_str().unwrap();
+        assert!(message.contains("something in the API server undoes our change of \"/metadata/labels"), "{message}");
+        // It is tried again later each time.
+        world.operator().until_logged(&["reconcile failed again", "undoes our change"]).await;
+        let written = world.transcript();
+        let count = |what: &str| written.iter().filter(|line| line.contains(what)).count();
+        assert!(count("deployments") <= 16, "a fight: {written:?}");
+        assert!(count("/status") <= 2, "{written:?}");
+        remove_policy(world, "mutating").await;
+        world.until("deployments/mws-web", |deployment| {
+            deployment["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "mywebserver-operator"
+        }).await;
         world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
     })
     .await;

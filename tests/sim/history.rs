@@ -295,6 +295,12 @@ impl History {
         self.network.set_weather(Weather::Fair);
         self.network.set_meddler(Meddler::Nobody);
         self.network.set_lags(false);
+        // What admission has changed is written again by the next operator.
+        if self.network.has_admission_changed() {
+            self.network
+                .say("history", "the operator is asked to stop, because admission has changed its writes");
+            self.network.stopped.notify_waiters();
+        }
     }
 
     /// Gives the operator something to do that nobody answers, so that it has that in hand.

@@ -68,6 +68,8 @@ struct State {
     weather: Weather,
     kill: Option<Kill>,
     meddler: Meddler,
+    /// Admission has changed a write since this was last asked.
+    has_admission_changed: bool,
     /// The API server that lists and watches come from is behind the one that writes go to.
     lags: bool,
     clock: ClockIs,
@@ -153,6 +155,7 @@ impl Network {
                 weather: Weather::Fair,
                 kill: None,
                 meddler: Meddler::Nobody,
+                has_admission_changed: false,
                 lags: false,
                 clock: ClockIs::Right,
                 transcript: Vec::new(),
@@ -185,6 +188,11 @@ impl Network {
     pub fn set_meddler(&self, meddler: Meddler) {
         self.state().meddler = meddler;
         self.say("network", &format!("who meddles: {meddler:?}"));
+    }
+
+    /// Whether admission has changed a write since this was last asked.
+    pub fn has_admission_changed(&self) -> bool {
+        std::mem::take(&mut self.state().has_admission_changed)
     }
 
     pub fn set_lags(&self, lags: bool) {
@@ -456,6 +464,7 @@ impl Network {
             return None;
         }
         let mut body = serde_json::from_slice(body).ok()?;
+        self.state().has_admission_changed = true;
         match &mut body {
             Value::Array(operations) => {
                 operations.push(json!({"op": "add", "path": "/spec/replicas", "value": REPLICAS_OF_OTHERS}));

@@ -42,7 +42,8 @@ pub struct Status {
     #[schemars(with = "String")]
     pub selector: SmolStr,
     /// Ready: all that was asked for runs. Available: enough runs to serve. Progressing: a rollout is on its way or
-    /// complete. Stalled: it will not go on without help, and why.
+    /// complete. Stalled: it will not go on without help, and why. Mutated: an admission webhook or policy changes what the
+    /// operator writes.
     #[schemars(schema_with = "crd::conditions")]
     pub conditions: Vec<Condition>,
 }
@@ -138,6 +139,9 @@ impl Refusal {
     }
 }
 
+/// The reason where admission changes what we write.
+const CHANGED_BY_ADMISSION: &str = "ChangedByAdmission";
+
 /// One condition, before it is known whether it is news.
 struct Said {
     status: &'static str,
@@ -149,13 +153,15 @@ fn said(status: &'static str, reason: impl Into<SmolStr>, message: impl Into<Smo
     Said { status, reason: reason.into(), message: message.into() }
 }
 
-/// The status of `web`, given what selects its Pods and what came of its children. `now` is RFC 3339 in whole seconds.
+/// The status of `web`, given what selects its Pods, what came of its children and what admission changed in them. `now` is
+/// RFC 3339 in whole seconds.
 #[must_use]
 pub fn of(
     web: &MyWebserver,
     selector: &Labels,
     deployment: &Child<Deployment>,
     service: &Child<Service>,
+    mutations: &[String],
     now: &str,
 ) -> Status {
     let nothing = DeploymentStatus::default();
@@ -164,7 +170,8 @@ pub fn of(
         ("Ready", Some(ready(web, deployment, service))),
         ("Available", Some(available(deployment.live()))),
         ("Progressing", Some(progressing(deployment.live()))),
-        ("Stalled", stalled(deployment, service)),
+        ("Stalled", stalled(web, deployment, service)),
+        ("Mutated", mutated(mutations)),
     ];
     let conditions = conditions
         .into_iter()
@@ -240,12 +247,16 @@ fn ready(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Serv
     let Child::Kept(deployment) = deployment else {
         return said("False", "RolloutInProgress", "the Deployment is being replaced");
     };
-    let (wanted, rollout) = (web.spec.replicas, &deployment.status);
+    // As we wrote it, or as admission made it.
+    let (wanted, rollout) = (deployment.spec.replicas, &deployment.status);
     let up_to_date = rollout.updated_replicas.min(rollout.available_replicas).min(wanted);
     let is_complete = is_observed(deployment)
         && rollout.updated_replicas == wanted
         && rollout.replicas == wanted
         && rollout.available_replicas == wanted;
+    if let Some(fewer) = fewer_than_wanted(web, deployment).filter(|_| is_complete) {
+        return said("False", CHANGED_BY_ADMISSION, fewer);
+    }
     if is_complete && wanted == 0 {
         return said("True", "ScaledToZero", "no replicas are wanted");
     }
@@ -296,6 +307,26 @@ fn is_held_back(deployment: &Deployment) -> bool {
 fn paused(deployment: &Deployment) -> SmolStr {
     let name = &deployment.metadata.name;
     format_smolstr!("the Deployment is paused: kubectl rollout resume deployment/{name}")
+}
+
+/// Where admission lets the Deployment have fewer replicas than are asked for. Of other fields of ours that it changes
+/// nobody can tell whether the web server does not serve as well with them.
+fn fewer_than_wanted(web: &MyWebserver, deployment: &Deployment) -> Option<SmolStr> {
+    let (has, wanted) = (deployment.spec.replicas, web.spec.replicas);
+    (has < wanted).then(|| {
+        format_smolstr!(
+            "{wanted} replicas are wanted, but an admission webhook or policy changes the Deployment's replicas to {has}"
+        )
+    })
+}
+
+fn mutated(mutations: &[String]) -> Option<Said> {
+    let fields = mutations.join("; ");
+    (!mutations.is_empty()).then(|| {
+        let message =
+            format_smolstr!("an admission webhook or policy changes what the operator writes: {fields}");
+        said("True", CHANGED_BY_ADMISSION, message)
+    })
 }
 
 /// What is wrong with a child itself, if anything.
@@ -361,13 +392,16 @@ fn progressing(deployment: Option<&Deployment>) -> Said {
     }
 }
 
-fn stalled(deployment: &Child<Deployment>, service: &Child<Service>) -> Option<Said> {
+fn stalled(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Service>) -> Option<Said> {
     if let Some(said) = dead_end(deployment).or_else(|| dead_end(service)) {
         return Some(said);
     }
     let Child::Kept(deployment) = deployment else { return None };
     if is_held_back(deployment) {
         return Some(said("True", "DeploymentPaused", paused(deployment)));
+    }
+    if let Some(fewer) = fewer_than_wanted(web, deployment) {
+        return Some(said("True", CHANGED_BY_ADMISSION, fewer));
     }
     deadline_exceeded(deployment)
         .map(|condition| said("True", "ProgressDeadlineExceeded", condition.message.clone()))
@@ -416,6 +450,13 @@ impl Status {
     #[must_use]
     pub fn stalled(&self) -> Option<&Condition> {
         self.condition("Stalled").filter(|stalled| stalled.status == "True")
+    }
+
+    /// What admission changes, if anything: the message of `Mutated`.
+    #[must_use]
+    pub fn mutated(&self) -> Option<&str> {
+        let mutated = self.conditions.iter().find(|condition| condition.r#type == "Mutated");
+        mutated.map(|condition| &*condition.message)
     }
 
     /// For the log: `AllReplicasReady: 2 of 2 replicas are available`.

@@ -1,0 +1,161 @@
+//! What admission makes of our writes. A mutating webhook or policy may change a field that we own, as one that has all images
+//! come from a mirror: the answer to our write has another value than the write.
+//!
+//! Such a field is not written again before its owner asks for something new, or this process restarts. Nothing tells who
+//! changed it: in `managedFields` the field is ours, as the API server notes the manager before it calls admission.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::resource::{Resource, Uid};
+
+/// Most characters of a value that are told. It may be a list.
+const VALUE_LENGTH_MAX: usize = 200;
+
+/// What the answers to our last writes have otherwise than the writes, by the owner's uid.
+#[derive(Default)]
+pub(super) struct Mutations {
+    known: Mutex<HashMap<Uid, Known>>,
+}
+
+struct Known {
+    /// The owner's, when we wrote.
+    generation: i64,
+    fields: Vec<Mutation>,
+}
+
+/// A field that has another value than we want.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Mutation {
+    /// A JSON pointer.
+    pub(super) path: String,
+    /// `null`: we want it absent.
+    wanted: Value,
+    /// `null`: it is absent.
+    is: Value,
+}
+
+impl Mutation {
+    /// What differs in a live child, as the operations say that would change it.
+    pub(super) fn all<K: Serialize>(live: &K, operations: &[Value]) -> Vec<Mutation> {
+        if operations.is_empty() {
+            return Vec::new();
+        }
+        let live = serde_json::to_value(live).unwrap_or_default();
+        let mutation = |operation: &Value| {
+            let path = operation["path"].as_str()?.to_owned();
+            let is = live.pointer(&path).cloned().unwrap_or_default();
+            Some(Mutation { path, wanted: operation["value"].clone(), is })
+        };
+        operations.iter().filter_map(mutation).collect()
+    }
+
+    /// By its labels and owner we find a child: without them it would be made again and again.
+    pub(super) fn is_of_identity(&self) -> bool {
+        self.path.starts_with("/metadata/")
+    }
+}
+
+impl fmt::Display for Mutation {
+    /// `/spec/replicas: 3 became 1`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |value: &Value| match value {
+            Value::Null => "nothing".to_owned(),
+            value => {
+                let text = value.to_string();
+                match text.char_indices().nth(VALUE_LENGTH_MAX) {
+                    Some((end, _)) => format!("{}…", &text[..end]),
+                    None => text,
+                }
+            }
+        };
+        write!(f, "{}: {} became {}", self.path, text(&self.wanted), text(&self.is))
+    }
+}
+
+impl Mutations {
+    /// Those of the differences that are not known to be made by admission. What no longer differs is forgotten.
+    pub(super) fn unknown<O: Resource>(&self, owner: &O, differences: Vec<Mutation>) -> Vec<Mutation> {
+        let metadata = owner.metadata();
+        let mut all = self.lock();
+        let Some(known) = all.get_mut(&metadata.uid) else { return differences };
+        if known.generation != metadata.generation {
+            return differences;
+        }
+        known.fields.retain(|field| differences.contains(field));
+        let unknown = differences.into_iter().filter(|field| !known.fields.contains(field)).collect();
+        if known.fields.is_empty() {
+            all.remove(&metadata.uid);
+        }
+        unknown
+    }
+
+    /// The answer to a write differs so from what was written.
+    pub(super) fn learn<O: Resource>(&self, owner: &O, fields: Vec<Mutation>) {
+        let metadata = owner.metadata();
+        if fields.is_empty() {
+            self.forget(&metadata.uid);
+        } else {
+            let generation = metadata.generation;
+            self.lock().insert(metadata.uid.clone(), Known { generation, fields });
+        }
+    }
+
+    /// The owner is gone.
+    pub(super) fn forget(&self, owner: &Uid) {
+        self.lock().remove(owner);
+    }
+
+    /// What to tell people.
+    pub(super) fn of<O: Resource>(&self, owner: &O) -> Vec<String> {
+        let known = self.lock();
+        let metadata = owner.metadata();
+        let known = known.get(&metadata.uid).filter(|known| known.generation == metadata.generation);
+        known.into_iter().flat_map(|known| &known.fields).map(ToString::to_string).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Uid, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::resource::{ObjectMeta, kinds::Service};
+
+    #[test]
+    fn a_mutation_is_known_for_one_generation_and_while_the_field_has_that_value() {
+        let owner = |generation| {
+            let metadata = ObjectMeta { uid: "u1".into(), generation, ..ObjectMeta::default() };
+            Service { metadata, ..Service::default() }
+        };
+        let differs = |is: i32| {
+            let operations = [json!({"op": "replace", "path": "/spec/replicas", "value": 3})];
+            Mutation::all(&json!({"spec": {"replicas": is}}), &operations)
+        };
+        let mutations = Mutations::default();
+        assert_eq!(mutations.unknown(&owner(1), differs(1)), differs(1));
+        mutations.learn(&owner(1), differs(1));
+        assert_eq!(mutations.unknown(&owner(1), differs(1)), []);
+        assert_eq!(mutations.of(&owner(1)), ["/spec/replicas: 3 became 1"]);
+        // A new spec is written.
+        assert_eq!(mutations.unknown(&owner(2), differs(1)), differs(1));
+        assert_eq!(mutations.of(&owner(2)), Vec::<String>::new());
+        // Somebody else's value is drift.
+        assert_eq!(mutations.unknown(&owner(1), differs(2)), differs(2));
+        assert_eq!(mutations.of(&owner(1)), Vec::<String>::new());
+        // It has come to be as we want.
+        mutations.learn(&owner(1), differs(1));
+        assert_eq!(mutations.unknown(&owner(1), vec![]), []);
+        assert_eq!(mutations.unknown(&owner(1), differs(1)), differs(1));
+    }
+}
