@@ -106,9 +106,9 @@ impl<K: Resource + Serialize> Owned<K> {
         Owned { cluster: cluster.clone(), watch: watch.clone(), fights, mutations }
     }
 
-    /// Whether the watch shows an object of this name, whoever owns it.
-    pub fn is_there(&self, key: &Key) -> bool {
-        self.watch.get(key).is_some()
+    /// An object as the watch shows it, whoever owns it.
+    pub fn get(&self, key: &Key) -> Option<Arc<K>> {
+        self.watch.get(key)
     }
 
     /// What admission has changed in our last write to the owner's child: `Deployment mws-web at /spec/replicas: 3 became 1`.

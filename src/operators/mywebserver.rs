@@ -1,8 +1,8 @@
 //! A `MyWebserver` becomes a Deployment and a Service, and stays so.
 //!
 //! ```yaml
-//! apiVersion: k8sobjects.gsa.com/v2       # becomes   Deployment mws-web: 2 × nginx, listening on a port named http
-//! kind: MyWebserver                       #           Service    mws-web: port 80 → http
+//! apiVersion: k8sobjects.gsa.com/v2       # becomes   Deployment mws-web: 2 × nginx, listening on port 80
+//! kind: MyWebserver                       #           Service    mws-web: port 80, leads there
 //! metadata: {name: web}                   #           status:    Ready, Available, Progressing, Stalled, Mutated
 //! spec: {image: nginx, port: 80, replicas: 2}
 //! ```
@@ -43,8 +43,14 @@ pub const OPERATOR: &str = "mywebserver-operator";
 const MADE_BY_US: &str = "app.kubernetes.io/managed-by=mywebserver-operator";
 /// The container in which the web server runs. Others in the Pod are somebody else's.
 const CONTAINER: &str = "web";
-/// The name of the port on which it listens.
-const PORT: &str = "http";
+/// The name of the port on which it listens, and which the Service targets. The first container that has a port of a
+/// targeted name gets the requests, so nobody else must use it: `http` would do for many a sidecar. By name and not by
+/// number, because each Pod then has its own: while a new port is rolled out, the old Pods still listen on the old one.
+const CONTAINER_PORT: &str = "mywebserver";
+/// What an older release called it.
+const CONTAINER_PORT_BEFORE: &str = "http";
+/// The name of the Service's port.
+const SERVICE_PORT: &str = "http";
 /// How soon to look again where we wait for what no watch of ours may show: somebody else's object that has the name of
 /// a child of ours. Under a minute, as promised.
 const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
@@ -194,12 +200,12 @@ pub fn desired(web: &MyWebserver) -> Children {
         owner_references: smallvec![OwnerReference::controlled_by(web)],
         ..ObjectMeta::default()
     };
-    let port_by_name = || Port::Name(PORT.into());
+    let port_by_name = || Port::Name(CONTAINER_PORT.into());
     let container = Container {
         name: CONTAINER.into(),
         image: web.spec.image.clone(),
         ports: smallvec![ContainerPort {
-            name: PORT.into(),
+            name: CONTAINER_PORT.into(),
             container_port: web.spec.port,
             protocol: "TCP".into(),
             ..ContainerPort::default()
@@ -234,7 +240,7 @@ pub fn desired(web: &MyWebserver) -> Children {
         status: DeploymentStatus::default(),
     };
     let port = ServicePort {
-        name: PORT.into(),
+        name: SERVICE_PORT.into(),
         port: web.spec.port,
         target_port: port_by_name(),
         protocol: "TCP".into(),
@@ -257,11 +263,14 @@ impl Operator for MyWebservers {
     type Kind = MyWebserver;
 
     async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, Error> {
-        let children = desired(&web);
+        let mut children = desired(&web);
+        if self.may_have_pods_of_before(&children) {
+            children.service.spec.ports[0].target_port = Port::Number(web.spec.port);
+        }
         // A child can be gone because its owner is, and we have not heard of that yet: the garbage collector would take
         // each new one, as fast as we can make it.
-        let is_missing = !self.deployments.is_there(&children.deployment.key())
-            || !self.services.is_there(&children.service.key());
+        let is_missing = self.deployments.get(&children.deployment.key()).is_none()
+            || self.services.get(&children.service.key()).is_none();
         let intent = web.intent();
         if is_missing && intent == Intent::Known && !is_wanted(&self.cluster, &*web).await? {
             return Ok(Next::OnChange);
@@ -355,6 +364,24 @@ impl Operator for MyWebservers {
 }
 
 impl MyWebservers {
+    /// Whether the Service leads to Pods some of which may not have a port of the name that is wanted, because an older
+    /// release made them: until they are replaced, all of them can be found by number alone.
+    fn may_have_pods_of_before(&self, children: &Children) -> bool {
+        let service = self.services.get(&children.service.key());
+        let deployment = self.deployments.get(&children.deployment.key());
+        let (Some(service), Some(deployment)) = (service, deployment) else { return false };
+        let before =
+            [Port::Name(CONTAINER_PORT_BEFORE.into()), Port::Number(children.service.spec.ports[0].port)];
+        let targets_before = service.spec.ports.iter().any(|port| before.contains(&port.target_port));
+        let is_template_new = deployment.spec.template.spec.containers.iter().any(|container| {
+            container.name == CONTAINER && container.ports.iter().any(|port| port.name == CONTAINER_PORT)
+        });
+        let (rollout, generation) = (&deployment.status, deployment.metadata.generation);
+        let is_rolled_out =
+            rollout.observed_generation >= generation && rollout.updated_replicas == rollout.replicas;
+        targets_before && rollout.replicas > 0 && !(is_template_new && is_rolled_out)
+    }
+
     fn unreported(&self) -> MutexGuard<'_, HashSet<Uid>> {
         self.unreported.lock().unwrap_or_else(PoisonError::into_inner)
     }

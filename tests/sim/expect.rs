@@ -125,8 +125,9 @@ fn wrong_about(
     let mut labels = identity.clone();
     labels["app.kubernetes.io/component"] = "webserver".into();
     labels["app.kubernetes.io/managed-by"] = "mywebserver-operator".into();
-    let container_ports = json!([{"name": "http", "containerPort": port, "protocol": "TCP"}]);
-    let service_ports = json!([{"name": "http", "port": port, "protocol": "TCP", "targetPort": "http"}]);
+    let container_ports = json!([{"name": "mywebserver", "containerPort": port, "protocol": "TCP"}]);
+    let service_ports =
+        json!([{"name": "http", "port": port, "protocol": "TCP", "targetPort": "mywebserver"}]);
     let deployment_should: &[_] = &[
         ("/metadata/labels", &labels),
         ("/spec/replicas", &json!(replicas)),

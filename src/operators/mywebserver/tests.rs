@@ -78,8 +78,8 @@ fn children_are_named_owned_labelled_and_selected_by_instance() {
                         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
                         "containers": [{
                             "name": "web", "image": "nginx",
-                            "ports": [{"name": "http", "containerPort": 80, "protocol": "TCP"}],
-                            "readinessProbe": {"tcpSocket": {"port": "http"}},
+                            "ports": [{"name": "mywebserver", "containerPort": 80, "protocol": "TCP"}],
+                            "readinessProbe": {"tcpSocket": {"port": "mywebserver"}},
                             "securityContext": {"allowPrivilegeEscalation": false},
                         }],
                     },
@@ -94,7 +94,7 @@ fn children_are_named_owned_labelled_and_selected_by_instance() {
         json!({
             "type": "ClusterIP",
             "selector": {"app.kubernetes.io/name": "mywebserver", "app.kubernetes.io/instance": "web"},
-            "ports": [{"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}],
+            "ports": [{"name": "http", "port": 80, "targetPort": "mywebserver", "protocol": "TCP"}],
         })
     );
 }
