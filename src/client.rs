@@ -440,6 +440,16 @@ impl Client {
         self.transport.call(&request, LISTS_BYTES_MAX).await.map_err(|cause| request.about(cause))
     }
 
+    /// Whether no request waits for its answer. Streams do not count.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.transport.is_idle()
+    }
+
+    /// Waits until no request waits for its answer.
+    pub(crate) async fn idle(&self) {
+        self.transport.idle().await;
+    }
+
     /// Sends any request, and hands out the answer as it comes.
     pub async fn stream(&self, request: Request) -> Result<(Head, Body), Error> {
         match self.transport.open(&request).await {

@@ -34,6 +34,7 @@ use reqwest::{
 use tokio::{
     net::lookup_host,
     sync::Semaphore,
+    sync::watch,
     time::{Instant, sleep, timeout},
 };
 use tracing::{debug, warn};
@@ -121,6 +122,8 @@ pub(super) struct Transport {
     credentials: Credentials,
     connections: Mutex<Checked>,
     warned: Mutex<HashSet<String>>,
+    /// How many calls wait for their answers.
+    calls: watch::Sender<usize>,
     /// Whether the last answer came over HTTP/2.
     speaks_http2: AtomicBool,
     /// One permit for each byte of a list that may be read.
@@ -186,6 +189,7 @@ impl Transport {
             credentials: Credentials::new(login),
             connections: Mutex::new(Checked { connections, at: Some(Instant::now()) }),
             warned: Mutex::new(HashSet::new()),
+            calls: watch::Sender::new(0),
             speaks_http2: AtomicBool::new(false),
             lists: Semaphore::new(LISTS_BYTES_MAX),
         })
@@ -194,6 +198,17 @@ impl Transport {
     /// How a dead connection shows, as far as is known: before the first answer nobody asks it.
     pub(super) fn liveness(&self) -> Liveness {
         if self.speaks_http2.load(Ordering::Relaxed) { Liveness::Asked } else { Liveness::Unasked }
+    }
+
+    /// Whether no call waits for its answer.
+    pub(super) fn is_idle(&self) -> bool {
+        *self.calls.borrow() == 0
+    }
+
+    /// Waits until no call waits for its answer.
+    pub(super) async fn idle(&self) {
+        // An error says that there is no sender, and we have it.
+        let _ = self.calls.subscribe().wait_for(|calls| *calls == 0).await;
     }
 
     pub(super) fn config(&self) -> &Config {
@@ -228,6 +243,7 @@ impl Transport {
         bytes_max: usize,
         deadline: Duration,
     ) -> Result<Answer, Cause> {
+        let _waiting = Waiting::new(&self.calls);
         let mut renewed = false;
         loop {
             let credential = self.credentials.current().await.map_err(Cause::Other)?;
@@ -418,6 +434,22 @@ impl Transport {
         }
         let texts = headers.get_all(WARNING).iter().filter_map(|value| value.to_str().ok()).map(warning_text);
         texts.filter(|text| warned.insert(text.clone())).collect()
+    }
+}
+
+/// A call that waits for its answer, or was given up when this is dropped.
+struct Waiting<'a>(&'a watch::Sender<usize>);
+
+impl Waiting<'_> {
+    fn new(calls: &watch::Sender<usize>) -> Waiting<'_> {
+        calls.send_modify(|calls| *calls += 1);
+        Waiting(calls)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|calls| *calls -= 1);
     }
 }
 

@@ -6,30 +6,46 @@
 //! ```
 //!
 //! The same again becomes a series: one object whose count is written at the 2nd, 4th, 8th … time. Events are for
-//! people and never hold up the work: what cannot be written at once is dropped.
+//! people and never hold up the work: they wait, at most [`WAITING_MAX`] of them, and are written one after another
+//! while no other request is on its way.
 //! See <https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/>.
 
 use std::{
     collections::HashMap,
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::SystemTime,
 };
 
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{
     sync::mpsc,
-    time::{Duration, Instant},
+    task::yield_now,
+    time::{Duration, Instant, sleep, timeout},
 };
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::{
+    backoff::Backoff,
     client::{Client, Error, Request},
     resource::{Key, Resource, Uid},
 };
 
-/// Events that may wait to be written. An operator that does more than this at once has more important things to do.
-const WAITING_MAX: usize = 256;
+/// Events that may wait to be written: one for each of ten thousand objects that are created at once. They take 2 MB, and
+/// 12 MB where each has a note of the greatest length.
+const WAITING_MAX: usize = 10_000;
+/// How long one Event lets other requests go first. An operator that is always busy still writes one a second.
+const GIVE_WAY_MAX: Duration = Duration::from_secs(1);
+/// So many waiting Events no longer let other requests go first, so that none is dropped however long a burst lasts.
+const GIVE_WAY_WAITING_MAX: usize = WAITING_MAX / 2;
+/// Attempts at one Event while the API server does not answer, and the pauses between them: about two minutes, as in
+/// client-go.
+const TRIES_MAX: u32 = 12;
+const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), cap: Duration::from_secs(15) };
 /// How long the same event counts as a repetition: client-go's six minutes.
 const SERIES_IDLE: Duration = Duration::from_secs(360);
 /// Series that are remembered at a time. Beyond it, the idle ones are forgotten, then all.
@@ -49,16 +65,20 @@ pub enum EventType {
 /// Records events in the background. Cheap to clone.
 #[derive(Clone)]
 pub struct Events {
+    client: Client,
     sender: mpsc::Sender<Event>,
+    dropped: Arc<AtomicUsize>,
 }
 
 struct Event {
+    at: SystemTime,
     event_type: EventType,
     reason: &'static str,
-    regarding: Arc<Value>,
+    api_version: fn() -> String,
+    kind: &'static str,
     key: Key,
     uid: Uid,
-    note: String,
+    note: Box<str>,
 }
 
 impl Events {
@@ -70,30 +90,43 @@ impl Events {
         controller: &'static str,
         instance: String,
     ) -> (Events, impl Future<Output = ()> + Send) {
-        let (sender, mut receiver) = mpsc::channel::<Event>(WAITING_MAX);
-        let mut writer =
-            Writer { client, controller, instance, series: HashMap::new(), random: fastrand::Rng::new() };
-        let task = async move {
-            while let Some(event) = receiver.recv().await {
-                if let Err(error) = writer.write(&event).await {
-                    debug!(key = %event.key, event.reason, %error, "event not written");
-                }
-            }
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        let random = fastrand::Rng::new();
+        let writer = Writer {
+            client: client.clone(),
+            controller,
+            instance,
+            waiting: receiver,
+            series: HashMap::new(),
+            random,
         };
-        (Events { sender }, task)
+        (Events { client, sender, dropped: Arc::default() }, writer.run())
     }
 
     /// Says what happened to an object.
     pub fn record<K: Resource>(&self, object: &K, event_type: EventType, reason: &'static str, note: String) {
         let metadata = object.metadata();
-        let regarding = Arc::new(json!({
-            "apiVersion": K::api_version(), "kind": K::KIND,
-            "namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid,
-        }));
-        let event =
-            Event { event_type, reason, regarding, key: metadata.key(), uid: metadata.uid.clone(), note };
-        // Full: dropped, as said above.
-        let _ = self.sender.try_send(event);
+        let event = Event {
+            at: self.client.now(),
+            event_type,
+            reason,
+            api_version: K::api_version,
+            kind: K::KIND,
+            key: metadata.key(),
+            uid: metadata.uid.clone(),
+            note: cut(&note).into(),
+        };
+        if self.sender.try_send(event).is_err() {
+            let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+            // In a log line for each, the reason for the flood would be hard to find.
+            if dropped.is_power_of_two() {
+                warn!(
+                    dropped,
+                    waiting_max = WAITING_MAX,
+                    "too many Events wait to be written; more are dropped"
+                );
+            }
+        }
     }
 }
 
@@ -101,22 +134,59 @@ struct Writer {
     client: Client,
     controller: &'static str,
     instance: String,
-    series: HashMap<(Uid, EventType, &'static str, u64), Series>,
+    waiting: mpsc::Receiver<Event>,
+    series: HashMap<(Uid, u64), Series>,
     random: fastrand::Rng,
 }
 
+/// An Event that was written, and may be repeated.
 struct Series {
-    path: String,
+    /// What its name ends with.
+    suffix: u64,
     count: u32,
     last: Instant,
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if !self.waiting.is_empty() {
+            warn!(events = self.waiting.len(), "stopped before all Events were written");
+        }
+    }
+}
+
 impl Writer {
+    async fn run(mut self) {
+        while let Some(event) = self.waiting.recv().await {
+            if self.waiting.len() < GIVE_WAY_WAITING_MAX {
+                let _ = timeout(GIVE_WAY_MAX, self.others_go_first()).await;
+            }
+            if let Err(error) = self.write(&event).await {
+                debug!(key = %event.key, event.reason, %error, "event not written");
+            }
+        }
+    }
+
+    /// Waits until no request is on its way, nor sent as soon as another is answered.
+    async fn others_go_first(&self) {
+        while !self.client.is_idle() {
+            self.client.idle().await;
+            yield_now().await;
+        }
+    }
+
     async fn write(&mut self, event: &Event) -> Result<(), Error> {
         // With the note, or one that says something else would pass for a repetition, and be lost.
-        let note = BuildHasherDefault::<DefaultHasher>::default().hash_one(&event.note);
-        let id = (event.uid.clone(), event.event_type, event.reason, note);
-        let now = humantime::format_rfc3339_micros(self.client.now()).to_string();
+        let words = BuildHasherDefault::<DefaultHasher>::default().hash_one((
+            event.event_type,
+            event.reason,
+            &event.note,
+        ));
+        let id = (event.uid.clone(), words);
+        let namespace = event.key.namespace.as_deref().unwrap_or("default");
+        let collection = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+        let name = |suffix: u64| format!("{}.{suffix:016x}", event.key.name);
+        let at = humantime::format_rfc3339_micros(event.at).to_string();
         let mut count = 1;
         if let Some(series) = self.series.get_mut(&id).filter(|series| series.last.elapsed() < SERIES_IDLE) {
             series.count += 1;
@@ -125,14 +195,14 @@ impl Writer {
                 return Ok(());
             }
             count = series.count;
-            let patch = json!({"series": {"count": count, "lastObservedTime": now}});
+            let patch = json!({"series": {"count": count, "lastObservedTime": at}});
+            let path = format!("{collection}/{}", name(series.suffix));
             let body = patch.to_string().into_bytes();
-            let patch =
-                Request::get(&*series.path).sends(Method::PATCH, "application/merge-patch+json", body);
-            match self.client.send(patch).await {
+            let patch = Request::get(path).sends(Method::PATCH, "application/merge-patch+json", body);
+            match self.send(patch).await {
                 // The API server keeps an Event for an hour after its last write. Like client-go, create it again.
                 Err(error) if error.is_not_found() => {}
-                answer => return answer.map(drop),
+                result => return result,
             }
         }
         if self.series.len() >= SERIES_MAX {
@@ -141,26 +211,43 @@ impl Writer {
         if self.series.len() >= SERIES_MAX {
             self.series.clear();
         }
-        let namespace = event.key.namespace.as_deref().unwrap_or("default");
-        let name = format!("{}.{:016x}", event.key.name, self.random.u64(..));
-        let collection = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+        let suffix = self.random.u64(..);
         let mut body = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
-            "metadata": {"name": name, "namespace": namespace},
-            "eventTime": now, "type": format!("{:?}", event.event_type),
-            "reason": event.reason, "action": "Reconcile", "note": cut(&event.note),
+            "metadata": {"name": name(suffix), "namespace": namespace},
+            "eventTime": at, "type": format!("{:?}", event.event_type),
+            "reason": event.reason, "action": "Reconcile", "note": event.note,
             "reportingController": self.controller, "reportingInstance": self.instance,
-            "regarding": *event.regarding,
+            "regarding": {
+                "apiVersion": (event.api_version)(), "kind": event.kind,
+                "namespace": event.key.namespace, "name": event.key.name, "uid": event.uid,
+            },
         });
         if count > 1 {
-            body["series"] = json!({"count": count, "lastObservedTime": now});
+            body["series"] = json!({"count": count, "lastObservedTime": at});
         }
-        let post =
-            Request::get(&*collection).sends(Method::POST, "application/json", body.to_string().into_bytes());
-        self.client.send(post).await?;
-        let series = Series { path: format!("{collection}/{name}"), count, last: Instant::now() };
-        self.series.insert(id, series);
+        let body = body.to_string().into_bytes();
+        let post = Request::get(collection).sends(Method::POST, "application/json", body);
+        match self.send(post).await {
+            // An attempt that got no answer had been carried out.
+            Err(error) if error.is_already_exists() => {}
+            result => result?,
+        }
+        self.series.insert(id, Series { suffix, count, last: Instant::now() });
         Ok(())
+    }
+
+    /// Sends a request, again and again where no answer comes.
+    async fn send(&mut self, request: Request) -> Result<(), Error> {
+        let mut tries = 1;
+        loop {
+            match self.client.send(request.clone()).await {
+                Err(error) if (error.is_connection() || error.is_interrupted()) && tries < TRIES_MAX => {}
+                answer => return answer.map(drop),
+            }
+            sleep(BACKOFF.pause(tries, Duration::ZERO, &mut self.random)).await;
+            tries += 1;
+        }
     }
 }
 

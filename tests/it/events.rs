@@ -1,9 +1,17 @@
 //! What `kubectl describe` shows of what was done.
 
+use std::time::Duration;
+
+use listwatch::{
+    apiserver::{ApiServer, Fault, Options},
+    client::{Client, Config, Request},
+    cluster::{EventType, Events},
+    resource::{Key, kinds::Service},
+};
 use serde_json::{Value, json};
 
 use crate::{
-    hands::eventually,
+    hands::{Hands, eventually},
     world::{World, on_each},
 };
 
@@ -74,4 +82,104 @@ async fn a_taken_name_is_a_warning() {
         assert_eq!(told(world, "NameConflict", "Service mws-web", 1).await["type"], "Warning");
     })
     .await;
+}
+
+/// A recorder of Events about a Service, the task that writes them, and everything around them.
+struct Recorder {
+    server: ApiServer,
+    hands: Hands,
+    client: Client,
+    service: Service,
+    events: Events,
+}
+
+impl Recorder {
+    async fn start() -> (Recorder, impl Future<Output = ()>) {
+        let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
+        let client = || {
+            let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
+            Client::new(config).unwrap()
+        };
+        let hands = Hands::new(client());
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {"ports": [{"port": 1}]}});
+        hands.create("services", &service).await;
+        let client = client();
+        let service = client.get(&Key::namespaced("default", "web")).await.unwrap();
+        let (events, write) = Events::new(client.clone(), "example.com/test", "test".to_owned());
+        (Recorder { server, hands, client, service, events }, write)
+    }
+
+    fn record(&self, note: impl ToString) {
+        self.events.record(&self.service, EventType::Normal, "Tested", note.to_string());
+    }
+
+    async fn until_written(&self, count: usize) {
+        eventually("the Events to be written", async || {
+            let events = self.hands.get("events").await;
+            (events["items"].as_array()?.len() == count).then_some(())
+        })
+        .await;
+    }
+}
+
+/// 256 could wait, and what came beyond it was lost.
+#[tokio::test]
+async fn a_burst_loses_no_event() {
+    const EVENTS: usize = 300;
+    let (recorder, write) = Recorder::start().await;
+    for number in 0..EVENTS {
+        recorder.record(number);
+    }
+    tokio::select! {
+        () = write => {}
+        () = recorder.until_written(EVENTS) => {}
+    }
+}
+
+#[tokio::test]
+async fn an_event_lets_other_requests_go_first_but_not_for_ever() {
+    async fn check(request_takes: Duration, expected: &[&str]) {
+        let (recorder, write) = Recorder::start().await;
+        let begun = recorder.server.requests().len();
+        recorder.server.fault(Fault::Delay(request_takes).on("GET", "/configmaps").times(1));
+        let request = recorder.client.send(Request::get("/api/v1/namespaces/default/configmaps"));
+        let record = async {
+            // The request is on its way by now.
+            recorder.record("note");
+            recorder.until_written(1).await;
+        };
+        tokio::select! {
+            biased;
+            _ = async { drop(request.await); std::future::pending::<()>().await } => {}
+            () = record => {}
+            () = write => {}
+        }
+        let mut log = recorder.server.requests().split_off(begun);
+        log.retain(|request| request.path.ends_with("/configmaps") || request.method == "POST");
+        let methods: Vec<_> = log.iter().map(|request| request.method.as_str()).collect();
+        assert_eq!(methods, expected);
+    }
+    check(Duration::from_millis(300), &["GET", "POST"]).await;
+    check(Duration::from_secs(600), &["POST"]).await;
+}
+
+/// Whether it was written is not known then. An Event of the same name is refused, and so it was.
+#[tokio::test]
+async fn an_event_that_gets_no_answer_is_sent_again_and_written_once() {
+    let (recorder, write) = Recorder::start().await;
+    recorder.server.fault(Fault::LoseAnswer.on("POST", "/events").times(1));
+    recorder.record("note");
+    recorder.record("note");
+    let series = async {
+        eventually("both to be one Event", async || {
+            let events = recorder.hands.get("events").await;
+            let events = events["items"].as_array()?;
+            (events.len() == 1 && events[0]["series"]["count"] == 2).then_some(())
+        })
+        .await;
+    };
+    tokio::select! {
+        () = write => {}
+        () = series => {}
+    }
 }
