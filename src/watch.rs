@@ -684,7 +684,9 @@ impl End {
         let problem = if error.is_forbidden() {
             format!("{error}; grant the verbs list and watch on the resource {plural} of API group {group}")
         } else if error.is_missing_kind() {
-            format!("{error}; install the CustomResourceDefinition {plural}.{group}")
+            format!(
+                "{error}; install the CustomResourceDefinition {plural}.{group}: listwatch crd | kubectl apply -f -"
+            )
         } else {
             error.to_string()
         };
