@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::Args;
-use tempfile::TempDir;
+use tempfile::{Builder, TempDir};
 use tracing::Level;
 
 use super::{Failure, log::Log, manifests};
@@ -124,7 +124,7 @@ async fn run(
             (path, None)
         }
         None => {
-            let dir = private_dir(|dir| fs::write(dir.join(KUBECONFIG), server.kubeconfig()))?;
+            let dir = private_dir(|dir| write_private(&dir.join(KUBECONFIG), &server.kubeconfig()))?;
             (dir.path().join(KUBECONFIG), Some(dir))
         }
     };
@@ -164,7 +164,8 @@ pub(super) async fn start(options: Options) -> Result<ApiServer, Failure> {
 
 /// A directory for credentials: only its owner can read it, and it goes with us.
 pub(super) fn private_dir(write: impl FnOnce(&Path) -> io::Result<()>) -> Result<TempDir, Failure> {
-    let dir = TempDir::with_prefix("listwatch-").and_then(|dir| {
+    let only_owner = Permissions::from_mode(0o700);
+    let dir = Builder::new().prefix("listwatch-").permissions(only_owner).tempdir().and_then(|dir| {
         write(dir.path())?;
         Ok(dir)
     });
@@ -173,6 +174,11 @@ pub(super) fn private_dir(write: impl FnOnce(&Path) -> io::Result<()>) -> Result
         let parent = parent.display();
         Failure::Runtime(format!("write credentials below {parent}: {error}; TMPDIR names another place"))
     })
+}
+
+/// A new file that only its owner can read.
+pub(super) fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    File::options().write(true).create_new(true).mode(0o600).open(path)?.write_all(text.as_bytes())
 }
 
 /// Only its owner can read it. What somebody else wrote is not ours to overwrite: it may be the way into a real cluster.

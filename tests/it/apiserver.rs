@@ -77,6 +77,21 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
+/// Nobody else can read the administrator's token, nor list the directory that it is in.
+pub fn is_private(kubeconfig: &Path) {
+    assert_eq!((mode(kubeconfig), mode(kubeconfig.parent().unwrap())), (0o600, 0o700));
+}
+
+#[test]
+fn the_default_kubeconfig_is_its_owners_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(listwatch().arg("apiserver").env("TMPDIR", dir.path()));
+    let (_, kubeconfig) = server.said.split_once("export KUBECONFIG='").unwrap();
+    is_private(Path::new(kubeconfig.split('\'').next().unwrap()));
+    assert_eq!(server.terminate(), Some(0));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "it goes with the server");
+}
+
 #[tokio::test]
 async fn it_holds_what_the_manifests_say_and_goes_wrong_as_it_is_told() {
     let dir = tempfile::tempdir().unwrap();
