@@ -4,6 +4,7 @@
 
 #[cfg(feature = "apiserver")]
 mod apiserver;
+mod completion;
 mod crd;
 #[cfg(feature = "apiserver")]
 mod demo;
@@ -48,7 +49,8 @@ macro_rules! examples {
     () => {
         "  listwatch crd | kubectl apply -f -    install the custom resources\n  \
            listwatch run mywebserver             run the operator, here or in a Pod\n  \
-           listwatch run -n web -n shop          only in two namespaces"
+           listwatch run -n web -n shop          only in two namespaces\n  \
+           source <(listwatch completion bash)   complete commands and flags by the Tab key"
     };
 }
 
@@ -89,6 +91,9 @@ enum Command {
     Demo(demo::Demo),
     #[cfg(feature = "apiserver")]
     Apiserver(apiserver::Apiserver),
+    Completion(completion::Completion),
+    /// Print the version
+    Version,
 }
 
 /// Why a command could not do what it should, and whether it is worth trying again.
@@ -144,6 +149,8 @@ pub fn main() -> ExitCode {
         Command::Demo(demo) => demo::main(demo),
         #[cfg(feature = "apiserver")]
         Command::Apiserver(apiserver) => apiserver::main(apiserver),
+        Command::Completion(completion) => completion::main(&completion, Cli::command()),
+        Command::Version => version(),
     };
     let (message, code) = match result {
         Ok(()) | Err(Failure::Unheard) => return ExitCode::SUCCESS,
@@ -153,6 +160,10 @@ pub fn main() -> ExitCode {
     };
     complain(format_args!("{message}{}", variables::named_by(&message)));
     code
+}
+
+fn version() -> Result<(), Failure> {
+    Ok(writeln!(io::stdout(), "listwatch {}", env!("CARGO_PKG_VERSION"))?)
 }
 
 /// `eprintln!` would panic where nothing can be written, and another exit code be all that is left of the error.
@@ -223,6 +234,15 @@ struct Connection {
     /// How long one request may take, except for watches: 30s, 1m
     #[arg(long, value_name = "TIME", env = "LISTWATCH_REQUEST_TIMEOUT", default_value = "30s", value_parser = parse_time)]
     request_timeout: Duration,
+}
+
+/// A switch that may have a value, on the command line or in the environment.
+fn parse_switch(text: &str) -> Result<bool, &'static str> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" => Ok(false),
+        _ => Err("is neither true nor false, nor yes, no, on, off, 1 or 0"),
+    }
 }
 
 fn parse_time(text: &str) -> Result<Duration, String> {

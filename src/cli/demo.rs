@@ -22,6 +22,7 @@ use super::{
     Failure,
     apiserver::{self, say},
     log::Log,
+    parse_switch,
 };
 use crate::{
     apiserver::{ApiServer, Options as ServerOptions},
@@ -68,7 +69,7 @@ pub(super) struct Demo {
     /// End after the tour
     #[arg(long, value_name = "BOOL", env = "LISTWATCH_EXIT")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
-    #[arg(action = ArgAction::Set)]
+    #[arg(action = ArgAction::Set, value_parser = parse_switch)]
     exit: bool,
     /// Port of the API server on 127.0.0.1; 0 for any
     #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0, value_parser = apiserver::parse_port)]
@@ -115,7 +116,7 @@ async fn run(exit: bool, port: u16, stop: Stop) -> Result<(), Failure> {
 
 /// A kubeconfig for people, and a service-account directory for the operator.
 fn write_credentials(server: &ApiServer, dir: &Path) -> io::Result<()> {
-    fs::write(dir.join(apiserver::KUBECONFIG), server.kubeconfig())?;
+    apiserver::write_private(&dir.join(apiserver::KUBECONFIG), &server.kubeconfig())?;
     let account = dir.join(ACCOUNT);
     server.write_service_account(&account)?;
     fs::write(account.join("token"), server.new_token(OPERATOR))

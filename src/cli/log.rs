@@ -1,6 +1,10 @@
 //! Where log lines go, and which.
 
-use std::io::{self, IsTerminal};
+use std::{
+    env,
+    ffi::OsString,
+    io::{self, IsTerminal},
+};
 
 use clap::{Args, ValueEnum};
 use tracing::{Level, level_filters::LevelFilter};
@@ -58,10 +62,15 @@ impl Log {
         let for_them = if io::stderr().is_terminal() { Format::Text } else { Format::Json };
         let layer = match self.log_format.unwrap_or(for_them) {
             Format::Text => {
-                fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).boxed()
+                fmt::layer().with_writer(io::stderr).with_ansi(is_colored(env::var_os("NO_COLOR"))).boxed()
             }
             Format::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
         };
         registry().with(layer.with_filter(filter)).init();
     }
+}
+
+/// On a terminal, unless somebody wants it plain: <https://no-color.org>.
+fn is_colored(no_color: Option<OsString>) -> bool {
+    io::stderr().is_terminal() && no_color.is_none_or(|value| value.is_empty())
 }

@@ -11,9 +11,15 @@ use clap::{ArgAction, Args, ValueEnum};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tracing::{Level, info, warn};
 
-use super::{Connection, Failure, log::Log};
+use super::{Connection, Failure, log::Log, parse_switch};
 use crate::{
-    admin, client::Client, cluster::Cluster, controller, operators::mywebserver, shutdown::Stop, watch::Lists,
+    admin,
+    client::{Client, Request},
+    cluster::Cluster,
+    controller,
+    operators::mywebserver,
+    shutdown::Stop,
+    watch::Lists,
 };
 
 /// How long, when all else has stopped, to go on writing Events. With what the controllers may take, less than the 30 s
@@ -40,6 +46,17 @@ pub(super) struct Run {
         value_delimiter = ','
     )]
     namespaces: Vec<String>,
+    /// In all namespaces, whatever $WATCH_NAMESPACE says
+    #[arg(
+        short = 'A',
+        long,
+        value_name = "BOOL",
+        env = "LISTWATCH_ALL_NAMESPACES",
+        conflicts_with = "namespaces"
+    )]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    #[arg(action = ArgAction::Set, value_parser = parse_switch)]
+    all_namespaces: bool,
     /// Objects of one kind that are worked on at a time
     #[arg(long, value_name = "N", env = "LISTWATCH_MAX_CONCURRENT_RECONCILES", default_value_t = controller::WORKERS)]
     #[arg(value_parser = parse_workers)]
@@ -47,7 +64,7 @@ pub(super) struct Run {
     /// Learn what exists from the watch itself: for very large sets, on Kubernetes 1.32 and later
     #[arg(long, value_name = "BOOL", env = "LISTWATCH_STREAMING_LISTS")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
-    #[arg(action = ArgAction::Set)]
+    #[arg(action = ArgAction::Set, value_parser = parse_switch)]
     streaming_lists: bool,
     /// Where /livez and /readyz answer, [IP]:PORT; 0 for nowhere
     #[arg(
@@ -98,7 +115,8 @@ fn parse_workers(text: &str) -> Result<usize, String> {
 pub(super) fn main(run: Run) -> Result<(), Failure> {
     // First, because what a kubeconfig is warned about belongs into the log.
     run.log.start(Level::INFO);
-    let namespaces = namespaces(run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
+    let watch_namespace = env::var("WATCH_NAMESPACE").ok().filter(|_| !run.all_namespaces);
+    let namespaces = namespaces(run.namespaces, watch_namespace)?;
     let client = run.connection.client()?;
     let lists = if run.streaming_lists { Lists::Streaming } else { Lists::Paged };
     let work = Work {
@@ -182,7 +200,11 @@ impl Work {
             }
         };
         // Beside the work: an API server that does not answer must hold up neither the probes nor the stopping.
-        let beside = async { tokio::join!(self.greet(), answer_probes).1 };
+        let introduce = async {
+            self.greet().await;
+            self.look_for_namespaces().await;
+        };
+        let beside = async { tokio::join!(introduce, answer_probes).1 };
         tokio::select! {
             _ = controllers.join_all() => {}
             never = beside => match never {},
@@ -201,6 +223,20 @@ impl Work {
             Ok(kubernetes) => info!(listwatch, server, kubernetes, user, namespaces, "started"),
             Err(error) => {
                 warn!(listwatch, server, user, namespaces, %error, "started, but the API server cannot be used yet")
+            }
+        }
+    }
+
+    /// Warns of namespaces that do not exist: a list of one is empty, and a watch silent, as of one where nothing is.
+    async fn look_for_namespaces(&self) {
+        for name in &self.namespaces {
+            match self.client.send(Request::get(format!("/api/v1/namespaces/{name}"))).await {
+                Err(error) if error.is_not_found() => {
+                    warn!(namespace = name, "there is no such namespace; waiting for it");
+                }
+                // An operator that is limited to a namespace may as a rule not read it.
+                Err(error) if error.is_forbidden() => return,
+                Ok(_) | Err(_) => {}
             }
         }
     }

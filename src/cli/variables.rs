@@ -5,8 +5,12 @@ use std::env;
 use clap::{Arg, Command, builder::Resettable};
 
 /// Flags that exclude each other. What is typed wins over what the environment says of the other one.
-const RIVALS: [(&str, &str); 2] =
-    [("--kubeconfig", "LISTWATCH_SERVICE_ACCOUNT_DIR"), ("--service-account-dir", "LISTWATCH_KUBECONFIG")];
+const RIVALS: [(&str, &str); 4] = [
+    ("--kubeconfig", "LISTWATCH_SERVICE_ACCOUNT_DIR"),
+    ("--service-account-dir", "LISTWATCH_KUBECONFIG"),
+    ("--namespace", "LISTWATCH_ALL_NAMESPACES"),
+    ("--all-namespaces", "LISTWATCH_NAMESPACE"),
+];
 
 /// What Kubernetes sets, in every Pod of the namespace, for a Service called `listwatch`: `tcp://10.0.0.1:80`. It is also
 /// the twin of `--port`.
@@ -28,7 +32,11 @@ fn adapt_one(arg: Arg) -> Arg {
 }
 
 fn is_typed(flag: &str) -> bool {
-    let is_short = |arg: &str| flag == "--namespace" && arg.starts_with("-n");
+    let is_short = |arg: &str| match flag {
+        "--namespace" => arg.starts_with("-n"),
+        "--all-namespaces" => arg.starts_with("-A"),
+        _ => false,
+    };
     let is_long = |arg: &str| arg == flag || arg.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='));
     env::args().any(|arg| is_long(&arg) || is_short(&arg))
 }

@@ -11,9 +11,9 @@ use listwatch::{apiserver::Fault, operators::mywebserver::MyWebserver, resource:
 use serde_json::json;
 
 use crate::{
-    apiserver::{Running, client},
+    apiserver::{Running, client, is_private},
     hands::eventually,
-    operator::listwatch,
+    operator::{Operator, listwatch},
     world::{Kind, Server, on},
 };
 
@@ -37,7 +37,13 @@ fn a_wrong_flag_exits_with_2_and_one_line_with_the_remedy() {
         ("run --request-timeout soon", "'soon' for '--request-timeout <TIME>': is no time", "such as 30s"),
         ("run --request-timeout 30", "'30' for '--request-timeout <TIME>': is no time", "such as 30s"),
         ("run --log-level loud", "--log-level", "error, warn, info, debug, trace"),
-        ("run --streaming-lists=yes", "--streaming-lists", "[possible values: true, false]"),
+        (
+            "run --streaming-lists=maybe",
+            "--streaming-lists",
+            "is neither true nor false, nor yes, no, on, off, 1 or 0",
+        ),
+        ("run -A -n web", "--all-namespaces", "cannot be used with"),
+        ("completion tcsh", "tcsh", "bash, zsh, fish"),
         ("apiserver --port abc", "--port", "is not a number from 0 to 65535"),
         ("apiserver --port 70000", "--port", "is not a number from 0 to 65535"),
         ("demo --port=-1", "--port", "is not a number from 0 to 65535"),
@@ -234,7 +240,9 @@ async fn after_the_tour_the_clock_of_the_demo_starts_anew_with_whatever_happens_
     };
     let story = told("Ctrl-C ends it").await;
     let (_, kubeconfig) = story.split_once("export KUBECONFIG='").unwrap();
-    let user = client(Path::new(kubeconfig.split('\'').next().unwrap()));
+    let kubeconfig = Path::new(kubeconfig.split('\'').next().unwrap());
+    is_private(kubeconfig);
+    let user = client(kubeconfig);
     let mut after = String::new();
     for replicas in [5, 6] {
         user.set_scale::<MyWebserver>(&Key::namespaced("default", "hello"), replicas).await.unwrap();
@@ -273,15 +281,86 @@ fn an_empty_variable_is_an_unset_one() {
     assert!(refused(command).contains("/nonexistent"));
 }
 
-/// As flags of Go programs are: `=false` undoes what the environment says.
+/// As flags of Go programs are: `=false` undoes what the environment says. `LISTWATCH_STREAMING_LISTS=1` was refused.
 #[test]
 fn a_switch_may_have_a_value() {
-    for args in ["--streaming-lists=true", "--streaming-lists=false", "--streaming-lists mywebserver"] {
+    for args in
+        ["--streaming-lists=true", "--streaming-lists=no", "--streaming-lists mywebserver", "-A", "-A=off"]
+    {
+        for value in ["1", "0", "yes", "no", "True", "false", "on", "off"] {
+            let mut command = listwatch();
+            command.args(["run", "--kubeconfig", "/nonexistent"]).args(args.split(' '));
+            command.env("LISTWATCH_STREAMING_LISTS", value).env("LISTWATCH_ALL_NAMESPACES", value);
+            let said = refused(command);
+            assert!(said.contains("read kubeconfig /nonexistent"), "{args} {value}: {said}");
+        }
+    }
+}
+
+/// What is typed wins over the environment's other flag.
+#[test]
+fn all_namespaces_and_one_exclude_each_other_only_where_both_are_typed() {
+    for args in ["-A", "--all-namespaces", "-nweb", "--namespace web"] {
         let mut command = listwatch();
         command.args(["run", "--kubeconfig", "/nonexistent"]).args(args.split(' '));
+        command.env("LISTWATCH_NAMESPACE", "shop").env("LISTWATCH_ALL_NAMESPACES", "1");
         let said = refused(command);
         assert!(said.contains("read kubeconfig /nonexistent"), "{args}: {said}");
     }
+}
+
+#[test]
+fn version_is_a_command_as_well_as_a_flag() {
+    let print = |arg: &str| String::from_utf8(listwatch().arg(arg).output().unwrap().stdout).unwrap();
+    assert_eq!(print("version"), format!("listwatch {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(print("version"), print("--version"));
+}
+
+#[test]
+fn a_shell_completes_commands_and_flags() {
+    for shell in ["bash", "zsh", "fish"] {
+        let Output { status, stdout, .. } = listwatch().args(["completion", shell]).output().unwrap();
+        let script = String::from_utf8(stdout).unwrap();
+        assert!(status.success() && script.contains("max-concurrent-reconciles"), "{shell}: {script}");
+    }
+    for (words, completed) in [("'' c", "crd"), ("run --max", "--max-concurrent-reconciles")] {
+        let script = format!(
+            "source <(listwatch completion bash); COMP_WORDS=(listwatch {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _listwatch listwatch \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"; echo \"${{COMPREPLY[@]}}\""
+        );
+        let path = Path::new(env!("CARGO_BIN_EXE_listwatch")).parent().unwrap();
+        let path = format!("{}:/usr/bin:/bin", path.display());
+        let output =
+            Command::new("bash").env_clear().env("PATH", path).args(["-c", &script]).output().unwrap();
+        let (said, errors) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert!(said.split_whitespace().any(|word| word == completed), "{words}: {said}{errors}");
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_that_does_not_exist_is_named_to_who_may_know() {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        let missing = format!("{}-typo", world.namespace);
+        let names = format!("{},{missing}", world.namespace);
+        // The operator's account may not read namespaces: that is no trouble.
+        world.spawn_operator(&[]);
+        let refused = ["\"answered\"", &format!("\"/api/v1/namespaces/{}\",\"code\":403", world.namespace)];
+        world.operator().until_logged(&refused).await;
+        world.operator().until_ready().await;
+        assert!(!world.operator().log().contains("WARN"), "{}", world.operator().log());
+        let admin = tempfile::tempdir().unwrap();
+        for (name, text) in
+            [("token", world.admin_token()), ("ca.crt", &world.ca_pem()), ("namespace", "default")]
+        {
+            fs::write(admin.path().join(name), text).unwrap();
+        }
+        let operator = Operator::start(&world.url(), admin.path(), &["--namespace", &names]);
+        operator.until_logged(&["WARN", "there is no such namespace", &missing]).await;
+        operator.until_ready().await;
+        assert_eq!(operator.log().matches("there is no such namespace").count(), 1);
+    })
+    .await;
 }
 
 #[test]

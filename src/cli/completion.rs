@@ -1,0 +1,38 @@
+//! `listwatch completion`: a script by which a shell completes commands and flags.
+
+use std::io::{self, Write};
+
+use clap::{Args, Command, ValueEnum};
+use clap_complete::{Shell, generate};
+
+use super::Failure;
+
+/// Print a script that completes commands and flags in a shell
+#[derive(Debug, Args)]
+#[command(after_help = "Now, in this shell, or in the file that it reads at its start:\n\n  \
+    bash   source <(listwatch completion bash)            in ~/.bashrc\n  \
+    zsh    source <(listwatch completion zsh)             in ~/.zshrc, after compinit\n  \
+    fish   listwatch completion fish | source             in ~/.config/fish/config.fish")]
+pub(super) struct Completion {
+    /// Which shell
+    shell: Kind,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+pub(super) fn main(completion: &Completion, mut command: Command) -> Result<(), Failure> {
+    let shell = match completion.shell {
+        Kind::Bash => Shell::Bash,
+        Kind::Zsh => Shell::Zsh,
+        Kind::Fish => Shell::Fish,
+    };
+    // In memory first, as the generator panics where it cannot write.
+    let mut script = Vec::new();
+    generate(shell, &mut command, "listwatch", &mut script);
+    Ok(io::stdout().write_all(&script)?)
+}
