@@ -21,7 +21,11 @@ fn web(replicas: i32) -> MyWebserver {
 
 /// A Deployment of generation 2, with this status.
 fn deployment(status: Value) -> Child<Deployment> {
-    let mut deployment = desired(&web(2)).deployment;
+    deployment_of(&web(2), status)
+}
+
+fn deployment_of(web: &MyWebserver, status: Value) -> Child<Deployment> {
+    let mut deployment = desired(web).deployment;
     deployment.metadata.generation = 2;
     deployment.status = serde_json::from_value(status).expect("a Deployment's status");
     Child::Kept(Arc::new(deployment))
@@ -144,19 +148,20 @@ fn the_status_of_an_older_generation_is_not_believed() {
 
 #[test]
 fn ready_means_all_replicas_are_of_the_new_template_and_available() {
-    let rollout = |replicas, updated, available| {
-        deployment(json!({
+    let ready = |wanted, replicas, updated, available| {
+        let status = json!({
             "observedGeneration": 2, "replicas": replicas, "updatedReplicas": updated,
             "readyReplicas": available, "availableReplicas": available,
-        }))
+        });
+        said(&web(wanted), &deployment_of(&web(wanted), status), &service()).swap_remove(0)
     };
-    assert_eq!(said(&web(2), &rollout(2, 2, 2), &service())[0], "Ready=True AllReplicasReady");
+    assert_eq!(ready(2, 2, 2, 2), "Ready=True AllReplicasReady");
     for (replicas, updated, available) in [(3, 2, 2), (2, 1, 2), (2, 2, 1), (1, 1, 1), (0, 0, 0)] {
-        let said = said(&web(2), &rollout(replicas, updated, available), &service());
-        assert_eq!(said[0], "Ready=False RolloutInProgress", "{replicas} {updated} {available}");
+        let is_not = ready(2, replicas, updated, available);
+        assert_eq!(is_not, "Ready=False RolloutInProgress", "{replicas} {updated} {available}");
     }
-    assert_eq!(said(&web(0), &rollout(0, 0, 0), &service())[0], "Ready=True ScaledToZero");
-    assert_eq!(said(&web(0), &rollout(1, 0, 1), &service())[0], "Ready=False RolloutInProgress");
+    assert_eq!(ready(0, 0, 0, 0), "Ready=True ScaledToZero");
+    assert_eq!(ready(0, 1, 0, 1), "Ready=False RolloutInProgress");
 }
 
 #[test]
