@@ -76,6 +76,10 @@ pub struct Page<'a> {
     pub limit: u32,
 }
 
+/// What counts in [`Client::list_turn`] for a request that is not for a large page: a list that comes as a stream, line by
+/// line, or a check.
+pub(crate) const LIST_TURN_BYTES: usize = PAGE_BYTES_MAX;
+
 /// The right to read a list. See [`Client::list_turn`].
 pub(crate) type ListTurn<'a> = SemaphorePermit<'a>;
 
@@ -479,11 +483,6 @@ impl Page<'_> {
             _ => PAGE_BYTES_MAX,
         }
     }
-}
-
-impl WatchFrom<'_> {
-    /// For how many bytes a list that comes as a stream counts. It is read line by line.
-    pub(crate) const LIST_BYTES: usize = PAGE_BYTES_MAX;
 }
 
 impl fmt::Debug for Client {

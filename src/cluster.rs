@@ -13,7 +13,7 @@ mod events;
 
 use std::{
     any::{Any, TypeId},
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError, Weak},
     time::SystemTime,
 };
@@ -36,11 +36,15 @@ pub use events::{EventType, Events};
 pub struct Cluster {
     client: Client,
     lists: Lists,
-    streams: Arc<Mutex<HashMap<(TypeId, Scope), OpenStream>>>,
+    streams: Arc<Mutex<OpenStreams>>,
 }
+
+/// By kind and namespace, which is empty for all namespaces.
+type OpenStreams = HashMap<(TypeId, String), Vec<OpenStream>>;
 
 /// A stream that may still run, whatever its kind.
 struct OpenStream {
+    labels: String,
     stream: Weak<dyn Any + Send + Sync>,
     health: Arc<Health>,
 }
@@ -61,12 +65,13 @@ impl<K> Drop for Stream<K> {
 
 /// A share in running watches, one for each scope. The last share dropped ends the watch.
 pub struct Watch<K> {
-    streams: Vec<Arc<Stream<K>>>,
+    /// By namespace, which is empty for all namespaces.
+    streams: Arc<BTreeMap<String, Vec<Arc<Stream<K>>>>>,
 }
 
 impl<K> Clone for Watch<K> {
     fn clone(&self) -> Watch<K> {
-        Watch { streams: self.streams.clone() }
+        Watch { streams: Arc::clone(&self.streams) }
     }
 }
 
@@ -79,20 +84,27 @@ impl Cluster {
 
     /// Watches a kind in all of the scopes. Same kind and scope: same stream, same Store, whoever asks.
     pub fn watch<K: Resource>(&self, scopes: impl IntoIterator<Item = Scope>) -> Watch<K> {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        streams.retain(|_, open| open.stream.strong_count() > 0);
-        let share = |scope: Scope| {
-            let known = streams.get(&(TypeId::of::<K>(), scope.clone()));
-            if let Some(stream) = known.and_then(|open| open.stream.upgrade()?.downcast::<Stream<K>>().ok()) {
-                return stream;
-            }
-            let stream = Arc::new(Stream::open(self.client.clone(), scope.clone(), self.lists));
-            let erased: Arc<dyn Any + Send + Sync> = stream.clone();
-            let open = OpenStream { stream: Arc::downgrade(&erased), health: stream.health.clone() };
-            streams.insert((TypeId::of::<K>(), scope), open);
-            stream
-        };
-        Watch { streams: scopes.into_iter().map(share).collect() }
+        let mut open = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|_, streams| {
+            streams.retain(|open| open.stream.strong_count() > 0);
+            !streams.is_empty()
+        });
+        let mut streams = BTreeMap::<String, Vec<_>>::new();
+        for scope in scopes {
+            let namespace = scope.namespace.clone().unwrap_or_default();
+            let open = open.entry((TypeId::of::<K>(), namespace.clone())).or_default();
+            let known = open.iter().find(|open| open.labels == scope.labels);
+            let known = known.and_then(|open| open.stream.upgrade()?.downcast::<Stream<K>>().ok());
+            let stream = known.unwrap_or_else(|| {
+                let stream = Arc::new(Stream::open(self.client.clone(), scope.clone(), self.lists));
+                let erased: Arc<dyn Any + Send + Sync> = stream.clone();
+                let health = Arc::clone(&stream.health);
+                open.push(OpenStream { labels: scope.labels, stream: Arc::downgrade(&erased), health });
+                stream
+            });
+            streams.entry(namespace).or_default().push(stream);
+        }
+        Watch { streams: Arc::new(streams) }
     }
 
     /// How each open watch is doing.
@@ -101,6 +113,7 @@ impl Cluster {
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams
             .values()
+            .flatten()
             .filter(|open| open.stream.strong_count() > 0)
             .map(|open| open.health.clone())
             .collect()
@@ -168,27 +181,33 @@ impl Cluster {
     }
 
     fn forget<K: Resource>(&self, gone: &ObjectMeta) {
-        self.streams_of::<K>().iter().for_each(|stream| stream.store.removed(gone));
+        self.streams_of::<K>(&gone.key()).iter().for_each(|stream| stream.store.removed(gone));
     }
 
     fn remember<K: Resource>(&self, object: K) -> Arc<K> {
         let object = Arc::new(object);
-        for stream in self.streams_of::<K>() {
-            let is_held = stream.store.find(&object.key()).is_some();
-            if stream.scope.covers(&object.key())
-                && (is_held || selects(&stream.scope, &object.metadata().labels))
-            {
+        let key = object.key();
+        for stream in self.streams_of::<K>(&key) {
+            if stream.store.find(&key).is_some() || selects(&stream.scope, &object.metadata().labels) {
                 stream.store.wrote(&object);
             }
         }
         object
     }
 
-    fn streams_of<K: Resource>(&self) -> Vec<Arc<Stream<K>>> {
+    /// The open streams in whose scope this key can be.
+    fn streams_of<K: Resource>(&self, key: &Key) -> Vec<Arc<Stream<K>>> {
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_this_kind = streams.iter().filter(|((kind, _), _)| *kind == TypeId::of::<K>());
-        of_this_kind.filter_map(|(_, open)| open.stream.upgrade()?.downcast().ok()).collect()
+        let in_namespace =
+            |namespace: &str| streams.get(&(TypeId::of::<K>(), namespace.to_owned())).into_iter().flatten();
+        let open = namespaces_of(key).flat_map(in_namespace);
+        open.filter_map(|open| open.stream.upgrade()?.downcast().ok()).collect()
     }
+}
+
+/// The namespaces of the scopes in which a key can be: all, and its own.
+fn namespaces_of(key: &Key) -> impl Iterator<Item = &str> {
+    std::iter::once("").chain(key.namespace.as_deref())
 }
 
 /// Whether an equality selector (`app=web,tier=front`) selects these labels. Of other selectors we do not know.
@@ -240,32 +259,39 @@ impl<K: Resource> Watch<K> {
     /// All keys, in order within a scope.
     #[must_use]
     pub fn keys(&self) -> Vec<Key> {
-        self.streams.iter().flat_map(|stream| stream.store.keys()).collect()
+        self.streams.values().flatten().flat_map(|stream| stream.store.keys()).collect()
     }
 
     /// Whether everything is known that exists where this key is.
     #[must_use]
     pub fn is_synced_for(&self, key: &Key) -> bool {
-        self.streams.iter().filter(|stream| stream.scope.covers(key)).all(|stream| stream.store.is_synced())
+        self.streams_of(key).all(|stream| stream.store.is_synced())
     }
 
     /// Whether everything is known that exists.
     pub(crate) fn is_synced(&self) -> bool {
-        self.streams.iter().all(|stream| stream.store.is_synced())
+        self.streams.values().flatten().all(|stream| stream.store.is_synced())
     }
 
     /// Whether a label selector hides some of what exists.
     pub(crate) fn is_filtered(&self) -> bool {
-        self.streams.iter().any(|stream| !stream.scope.labels.is_empty())
+        self.streams.values().flatten().any(|stream| !stream.scope.labels.is_empty())
     }
 
     pub(crate) fn find(&self, key: &Key) -> Option<Found<K>> {
-        self.streams.iter().find_map(|stream| stream.store.find(key))
+        self.streams_of(key).find_map(|stream| stream.store.find(key))
     }
 
-    pub(crate) fn listen(&self, listener: impl Fn(&Change<K>) + Clone + Send + Sync + 'static) {
-        for stream in &self.streams {
-            stream.store.listen(listener.clone());
+    /// The streams in whose scope this key can be.
+    fn streams_of(&self, key: &Key) -> impl Iterator<Item = &Arc<Stream<K>>> {
+        namespaces_of(key).filter_map(|namespace| self.streams.get(namespace)).flatten()
+    }
+
+    /// Calls `listener` at every change, with the scope in which it happened.
+    pub(crate) fn listen(&self, listener: impl Fn(&Scope, &Change<K>) + Clone + Send + Sync + 'static) {
+        for stream in self.streams.values().flatten() {
+            let (listener, scope) = (listener.clone(), stream.scope.clone());
+            stream.store.listen(move |change| listener(&scope, change));
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::{
     client::Error,
     cluster::{Cluster, Watch},
     queue::{Outcome, Queue, Urgency},
-    resource::{Key, Meta, Resource, list::Broken},
+    resource::{Key, Meta, Resource, Scope, list::Broken},
     store::{Change, Found, Sighting},
 };
 
@@ -123,9 +123,9 @@ impl<O: Operator> Controller<O> {
         // Weak, here and below: what listens must not keep alive what it listens to.
         let (listener, listening_operator) = (Arc::downgrade(&desk), Arc::downgrade(&operator));
         let synced = Arc::new(Once::new());
-        objects.listen(move |change| {
+        objects.listen(move |scope, change| {
             let Some(desk) = listener.upgrade() else { return };
-            desk.object_changed(change);
+            desk.object_changed(scope, change);
             if matches!(change, Change::Synced)
                 && desk.objects.is_synced()
                 && let Some(operator) = listening_operator.upgrade()
@@ -154,13 +154,13 @@ impl<O: Operator> Controller<O> {
         wakes: impl Fn(&K) -> I + Send + Sync + 'static,
     ) -> Self {
         let (listener, wakes) = (Arc::downgrade(&self.desk), Arc::new(wakes));
-        watch.listen(move |change| {
+        watch.listen(move |scope, change| {
             let Some(desk) = listener.upgrade() else { return };
             let seen = match change {
                 Change::Applied { before, after } => [before.as_ref(), Some(after)],
                 Change::Deleted { last, .. } => [Some(last), None],
                 Change::Synced => {
-                    desk.release();
+                    desk.release(scope);
                     [None, None]
                 }
             };
@@ -336,7 +336,7 @@ async fn is_gone<K: Resource>(cluster: &Cluster, last: &K) -> Result<bool, Error
 }
 
 impl<K: Resource> Desk<K> {
-    fn object_changed(&self, change: &Change<K>) {
+    fn object_changed(&self, scope: &Scope, change: &Change<K>) {
         match change {
             Change::Applied { before, after } => {
                 let urgency = match before {
@@ -356,12 +356,22 @@ impl<K: Resource> Desk<K> {
                 }
                 self.queue.add(&key, Urgency::Intent);
             }
-            Change::Synced => self.release(),
+            Change::Synced => self.release(scope),
         }
     }
 
-    fn release(&self) {
-        for key in std::mem::take(&mut *locked(&self.held)) {
+    /// A watch of this scope has synced: what was held there may be ready. Elsewhere nothing has changed; with thousands of
+    /// scopes, asking everywhere at each sync would take minutes.
+    fn release(&self, scope: &Scope) {
+        let released: Vec<Key> = match &scope.namespace {
+            None => std::mem::take(&mut *locked(&self.held)).into_iter().collect(),
+            Some(namespace) => {
+                let after = format!("{namespace}\0");
+                let inside = Key::namespaced(namespace, "")..Key::namespaced(&after, "");
+                locked(&self.held).extract_if(inside, |_| true).collect()
+            }
+        };
+        for key in released {
             self.queue.add(&key, Urgency::Backlog);
         }
     }

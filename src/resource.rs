@@ -121,14 +121,6 @@ pub struct Scope {
     pub labels: String,
 }
 
-impl Scope {
-    /// Whether an object with this key can be in the scope, its labels left aside.
-    #[must_use]
-    pub fn covers(&self, key: &Key) -> bool {
-        self.namespace.is_none() || self.namespace.as_deref() == key.namespace.as_deref()
-    }
-}
-
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.namespace {

@@ -34,7 +34,7 @@ use tracing::{debug, trace};
 
 use crate::{
     backoff::Backoff,
-    client::{Body, Client, Error, ListTurn, Liveness, Page, WatchFrom, WatchMode},
+    client::{Body, Client, Error, LIST_TURN_BYTES, ListTurn, Liveness, Page, WatchFrom, WatchMode},
     resource::{Meta, ObjectMeta, Resource, Scope, Status, compare_versions, list::List},
     store::Store,
 };
@@ -182,12 +182,13 @@ pub enum Pause {
 }
 
 impl Request<'_> {
-    /// For how many bytes a list counts ([`Client::list_turn`]). `None`: the request is not for a list.
-    fn list_bytes(&self) -> Option<usize> {
+    /// What counts for it in [`Client::list_turn`]. `None`: nothing, it is for no list.
+    fn turn_bytes(&self) -> Option<usize> {
         match self {
             Request::List(page) => Some(page.bytes_max()),
-            Request::Watch(from) if from.mode == WatchMode::InitialEvents => Some(WatchFrom::LIST_BYTES),
-            Request::Watch(_) | Request::Check => None,
+            Request::Watch(from) if from.mode == WatchMode::InitialEvents => Some(LIST_TURN_BYTES),
+            Request::Check => Some(LIST_TURN_BYTES),
+            Request::Watch(_) => None,
         }
     }
 }
@@ -519,7 +520,7 @@ pub async fn watch<K: Resource>(
             Liveness::Unasked => random.u32(TIMEOUT_SECS_UNASKED),
         };
         let request = machine.request(timeout_secs);
-        let turn = match request.list_bytes() {
+        let turn = match request.turn_bytes() {
             Some(bytes) => {
                 health.after_others();
                 Some(client.list_turn(bytes).await)
@@ -543,6 +544,7 @@ pub async fn watch<K: Resource>(
                 }
             }
             Request::Check => {
+                let _turn = turn;
                 // Of any labels: to find one with ours, the server might have to look at all.
                 let scope = Scope { labels: String::new(), ..scope.clone() };
                 let one = Page { version: None, continue_token: "", limit: 1 };

@@ -26,6 +26,9 @@ use crate::{
 /// after which Kubernetes kills a Pod.
 const LAST_EVENTS_LIMIT: Duration = Duration::from_secs(2);
 
+/// More namespaces than this are warned about: three watches for each of them take four connections.
+const NAMESPACES_MANY: usize = 100;
+
 /// Run operators, in a Pod or from a kubeconfig
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -215,6 +218,13 @@ impl Work {
 
     /// Says once what we connect to, as whom, and what we watch.
     async fn greet(&self) {
+        if self.namespaces.len() > NAMESPACES_MANY {
+            let count = self.namespaces.len();
+            warn!(
+                count,
+                "three watches for each namespace; three for all namespaces cost less, and need a ClusterRole"
+            );
+        }
         let namespaces =
             if self.namespaces.is_empty() { "all".to_owned() } else { self.namespaces.join(",") };
         let (server, user) = (self.client.server(), self.client.user());

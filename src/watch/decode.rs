@@ -25,8 +25,9 @@ use crate::resource::{Resource, Status, list::Decoded};
 /// for one (`<` becomes `\u003c`), such an object is a line of up to 9 MiB.
 pub const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// What is kept of the buffer after a long line, in bytes, so that one large object does not cost memory for ever.
-const BUFFER_BYTES_KEPT: usize = 64 * 1024;
+/// What is kept of the buffer while there is no line in it, in bytes: a watch is mostly idle, and a process may have
+/// thousands of them. A Deployment has 5 kB.
+const BUFFER_BYTES_KEPT: usize = 8 * 1024;
 
 /// Cuts a stream of bytes into lines.
 #[derive(Debug, Default)]
@@ -48,9 +49,6 @@ impl Lines {
         self.buffer.drain(..self.start);
         self.searched -= self.start;
         self.start = 0;
-        if self.buffer.is_empty() && self.buffer.capacity() > BUFFER_BYTES_KEPT {
-            self.buffer = Vec::new();
-        }
         self.buffer.extend_from_slice(chunk);
     }
 
@@ -60,6 +58,9 @@ impl Lines {
         loop {
             let Some(length) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
                 self.searched = self.buffer.len();
+                if self.start == self.searched && self.buffer.capacity() > BUFFER_BYTES_KEPT {
+                    *self = Lines::default();
+                }
                 return if self.searched - self.start > LINE_BYTES_MAX { Err(TooLong) } else { Ok(None) };
             };
             let (start, end) = (self.start, self.searched + length);
@@ -326,7 +327,7 @@ mod tests {
         lines.push(&vec![b'x'; 1024 * 1024]);
         lines.push(b"\n");
         assert!(lines.next_line().expect("short enough").is_some());
-        lines.push(b"{}\n");
+        assert_eq!(lines.next_line(), Ok(None));
         assert!(lines.buffer.capacity() <= BUFFER_BYTES_KEPT);
     }
 

@@ -3,7 +3,10 @@
 use std::{
     io, mem,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -12,6 +15,7 @@ use http_body_util::{BodyExt, Full};
 use listwatch::{
     apiserver::{ApiServer, Fault, Options, Planned},
     client::{Client, Config, InProcess, InProcessAnswer},
+    cluster::Cluster,
     resource::{Scope, kinds::Service},
     store::Store,
     watch::{self, Health, Lists},
@@ -25,9 +29,20 @@ const CROWD: usize = 50;
 struct Door {
     server: ApiServer,
     arrivals: Mutex<Vec<Instant>>,
+    /// How long each request for a list waits for its answer.
+    list_time: Duration,
+    /// How many of them wait.
+    listing: AtomicUsize,
+    /// And how many did so at most.
+    most_listing: AtomicUsize,
 }
 
 impl Door {
+    fn to(server: ApiServer, list_time: Duration) -> Arc<Door> {
+        let (arrivals, listing, most_listing) = Default::default();
+        Arc::new(Door { server, arrivals, list_time, listing, most_listing })
+    }
+
     /// Since the last time.
     fn arrivals(&self) -> Vec<Instant> {
         mem::take(&mut *self.arrivals.lock().unwrap())
@@ -42,6 +57,13 @@ impl InProcess for Door {
         Box::pin(async {
             if request.uri().path().ends_with("/services") {
                 self.arrivals.lock().unwrap().push(Instant::now());
+                let query = request.uri().query().unwrap_or_default();
+                if !query.contains("watch=1") || query.contains("sendInitialEvents") {
+                    let now = self.listing.fetch_add(1, Ordering::Relaxed) + 1;
+                    self.most_listing.fetch_max(now, Ordering::Relaxed);
+                    tokio::time::sleep(self.list_time).await;
+                    self.listing.fetch_sub(1, Ordering::Relaxed);
+                }
             }
             let answer = self.server.answer(request.map(Full::new)).await;
             let answer = answer.map_err(|_| io::Error::from(io::ErrorKind::ConnectionReset))?;
@@ -65,7 +87,7 @@ async fn a_crowd_that_is_refused_together_does_not_come_back_together() {
     let options = Options { controllers: false, ..Options::default() };
     let server = ApiServer::in_process(&options, SystemTime::UNIX_EPOCH);
     let token = server.token().to_owned();
-    let door = Arc::new(Door { server, arrivals: Mutex::default() });
+    let door = Door::to(server, Duration::ZERO);
     let mut crowd = JoinSet::new();
     for _ in 0..CROWD {
         let client = Client::new(Config::in_process(Arc::clone(&door) as _, &token).unwrap()).unwrap();
@@ -93,6 +115,33 @@ async fn a_crowd_that_is_refused_together_does_not_come_back_together() {
     assert!(rounds[2][0] - rounds[1][0] >= Duration::from_millis(2600));
     spread(rounds[1], Duration::from_millis(100));
     spread(rounds[2], Duration::from_millis(100));
+}
+
+/// All lists of a process are asked for on one connection, which takes a hundred requests at a time, and each has a deadline
+/// of 30 s: hundreds of namespaces at once missed it. Here, too, those that wait for their turn are not stuck.
+#[tokio::test(start_paused = true)]
+async fn of_hundreds_of_lists_four_are_asked_for_at_a_time() {
+    const LIST_TIME: Duration = Duration::from_secs(25);
+    for lists in [Lists::Paged, Lists::Streaming] {
+        let options = Options { controllers: false, ..Options::default() };
+        let server = ApiServer::in_process(&options, SystemTime::UNIX_EPOCH);
+        let token = server.token().to_owned();
+        let door = Door::to(server, LIST_TIME);
+        let client = Client::new(Config::in_process(Arc::clone(&door) as _, &token).unwrap()).unwrap();
+        let cluster = Cluster::new(client, lists);
+        let scope = |number| Scope { namespace: Some(format!("n-{number}")), ..Scope::default() };
+        let _services = cluster.watch::<Service>((0..4 * CROWD).map(scope));
+        for round in 0.. {
+            let health = cluster.health();
+            assert!(!health.iter().any(|watch| watch.is_stuck()), "{lists:?}, round {round}");
+            if health.iter().all(|watch| watch.is_synced()) {
+                break;
+            }
+            assert!(round <= CROWD + 1, "{lists:?}");
+            tokio::time::sleep(LIST_TIME).await;
+        }
+        assert_eq!(door.most_listing.load(Ordering::Relaxed), 4, "{lists:?}");
+    }
 }
 
 /// No time of this length sees more than a third of them.
