@@ -94,7 +94,7 @@ struct Controllers {
     later: BTreeSet<(Instant, Place)>,
     /// The one time in `later` at which a place is looked at.
     due: BTreeMap<Place, Instant>,
-    /// When the kubelet first saw a Pod, by uid.
+    /// When the kubelet first saw a Pod that it is to look at again, by uid.
     started: HashMap<String, Instant>,
     pod_start: Duration,
     heartbeat: Duration,

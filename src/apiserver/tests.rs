@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    time::sleep,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
@@ -555,6 +556,80 @@ async fn a_pod_can_be_made_to_crash_and_to_stay_unready() {
             assert_eq!(table["rows"][0]["cells"][2], "CrashLoopBackOff");
         }
     }
+}
+
+/// As kubelet 1.36 and containerd have been seen to say it.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_cannot_run_says_so_in_the_words_and_the_rhythm_of_the_kubelet() {
+    let world = World::start().await;
+    let path = "/api/v1/namespaces/default/pods";
+    let missing = "rpc error: code = NotFound desc = failed to pull and unpack image \"docker.io/library/does-not-exist:latest\": \
+        failed to resolve reference \"docker.io/library/does-not-exist:latest\": docker.io/library/does-not-exist:latest: not found";
+    let unparsed = |image: &str, why: &str| {
+        format!(
+            "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format{why}"
+        )
+    };
+    let must_be_lower = ": repository name (library/NGINX) must be lowercase";
+    for (name, image, simulate, reason, message) in [
+        ("colon", "nginx:", "", "InvalidImageName", unparsed("nginx:", "")),
+        ("upper", "NGINX", "", "InvalidImageName", unparsed("NGINX", must_be_lower)),
+        ("missing", "does-not-exist", "", "ErrImagePull", missing.to_owned()),
+        (
+            "crash",
+            "nginx",
+            "crash",
+            "CrashLoopBackOff",
+            "back-off 10s restarting failed container=web pod=crash_default".to_owned(),
+        ),
+    ] {
+        let pod = json!({"metadata": {"name": name, "annotations": {"listwatch/simulate": simulate}},
+            "spec": {"containers": [{"name": "web", "image": image}]}});
+        assert_eq!(world.post(path, pod).await.0, 201);
+        let pod = world
+            .until(&format!("{path}/{name}"), |_, pod| pod["status"]["containerStatuses"].is_array())
+            .await;
+        let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+        assert_eq!(waiting, &json!({"reason": reason, "message": message}));
+    }
+    let state = |reason: &'static str, message: &'static str| {
+        move |_: u16, pod: &Value| {
+            let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+            waiting["reason"] == reason
+                && waiting["message"].as_str().is_some_and(|text| text.starts_with(message))
+        }
+    };
+    let missing = format!("{path}/missing");
+    let backs_off =
+        state("ImagePullBackOff", "Back-off pulling image \"does-not-exist\": ErrImagePull: rpc error: ");
+    sleep(Duration::from_secs(6)).await;
+    world.until(&missing, backs_off).await;
+    sleep(Duration::from_secs(10)).await;
+    world.until(&missing, state("ErrImagePull", "rpc error: ")).await;
+    let crash = format!("{path}/crash");
+    let is_running = |_: u16, pod: &Value| {
+        let status = &pod["status"]["containerStatuses"][0];
+        status["state"]["running"].is_object() && status["ready"] == false && status["restartCount"] == 2
+    };
+    world.until(&crash, is_running).await;
+    sleep(Duration::from_secs(5)).await;
+    world.until(&missing, backs_off).await;
+    world.until(&crash, state("CrashLoopBackOff", "back-off 20s restarting")).await;
+    // Hours later each is tried every five minutes, and not more often.
+    sleep(Duration::from_secs(7200)).await;
+    let version = |pod: &Value| pod["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+    let before = version(&world.get(&crash).await.1);
+    sleep(Duration::from_secs(3600)).await;
+    let mut watch = world
+        .watch(&format!(
+            "{path}?watch=1&resourceVersion={before}&fieldSelector=metadata.name=crash&timeoutSeconds=1"
+        ))
+        .await;
+    let mut changes = 0;
+    while watch.line().await.is_some() {
+        changes += 1;
+    }
+    assert!((20..=26).contains(&changes), "{changes} changes in an hour");
 }
 
 #[tokio::test]

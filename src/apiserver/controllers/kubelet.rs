@@ -1,7 +1,8 @@
 //! The simulated kubelet, and the scheduler for its one node: Pods run as soon as they are made.
 //!
 //! So that a rollout that gets stuck can be seen, a Pod can be made to fail: an image whose name contains `does-not-exist`
-//! cannot be pulled; and the annotation `listwatch/simulate` says `crash` or `unready`.
+//! cannot be pulled, one whose name cannot be parsed (`nginx:`) is not even tried; and the annotation `listwatch/simulate`
+//! says `crash` or `unready`. What is tried again is tried in the rhythm of the kubelet, with its words.
 
 use std::time::Duration;
 
@@ -91,20 +92,25 @@ pub(super) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
         tell(storage, pod, "default-scheduler", "Scheduled", &message);
         return;
     }
-    if pod["status"]["phase"] != "Pending" || pod["status"]["containerStatuses"].is_array() {
+    let is_new = !pod["status"]["containerStatuses"].is_array();
+    if !is_new && !controllers.started.contains_key(uid(pod)) {
         return;
     }
-    let started = *controllers.started.entry(uid(pod).to_owned()).or_insert_with(Instant::now);
-    let left = controllers.pod_start.saturating_sub(started.elapsed());
+    let seen = *controllers.started.entry(uid(pod).to_owned()).or_insert_with(Instant::now);
+    let left = controllers.pod_start.saturating_sub(seen.elapsed());
     if !left.is_zero() {
         controllers.look_again(place, left);
         return;
     }
-    controllers.started.remove(uid(pod));
-    start(storage, place);
-    for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
+    let cycle = Cycle::after(seen.elapsed() - controllers.pod_start);
+    if start(storage, place, &cycle) {
+        controllers.look_again(place, cycle.left);
+    } else {
+        controllers.started.remove(uid(pod));
+    }
+    for container in pod["spec"]["containers"].as_array().into_iter().flatten().filter(|_| is_new) {
         let image = container["image"].as_str().unwrap_or_default();
-        if image.contains(MISSING_IMAGE) {
+        if image_problem(image).is_none() && image.contains(MISSING_IMAGE) {
             let message = format!("Failed to pull image {image:?}: {}", not_found(image));
             warn(storage, pod, "kubelet", "Failed", &message);
             warn(storage, pod, "kubelet", "Failed", "Error: ErrImagePull");
@@ -112,18 +118,108 @@ pub(super) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
     }
 }
 
-/// What the registry says of an image that it does not have.
-fn not_found(image: &str) -> String {
-    format!("failed to pull image {image:?}: {image}: not found")
+/// How far a container has come that fails again and again: it is tried for a while, then waits, each time longer.
+struct Cycle {
+    /// Of the tries before this one.
+    failures: u32,
+    is_waiting: bool,
+    /// How long it waits between this try and the next one.
+    pause: Duration,
+    /// Until this changes.
+    left: Duration,
 }
 
-fn start(storage: &mut Storage, place: &Place) {
+impl Cycle {
+    /// How long a container that crashes runs, and a failed pull is told as such.
+    const TRY: Duration = Duration::from_secs(5);
+    /// The first pause between two tries, and the longest, as of the kubelet.
+    const PAUSE: Duration = Duration::from_secs(10);
+    const PAUSE_MAX: Duration = Duration::from_secs(300);
+
+    fn after(mut elapsed: Duration) -> Cycle {
+        let (mut failures, mut pause) = (0, Cycle::PAUSE);
+        loop {
+            for (is_waiting, lasts) in [(false, Cycle::TRY), (true, pause)] {
+                if elapsed < lasts {
+                    return Cycle { failures, is_waiting, pause, left: lasts - elapsed };
+                }
+                elapsed -= lasts;
+            }
+            failures += 1;
+            pause = (pause * 2).min(Cycle::PAUSE_MAX);
+        }
+    }
+}
+
+/// What the registry says of an image that it does not have, in containerd's words.
+fn not_found(image: &str) -> String {
+    let full = if image.contains(':') { image.to_owned() } else { format!("{image}:latest") };
+    let full = if image.contains('/') { full } else { format!("docker.io/library/{full}") };
+    format!(
+        "rpc error: code = NotFound desc = failed to pull and unpack image {full:?}: failed to resolve reference {full:?}: \
+         {full}: not found"
+    )
+}
+
+/// Why the name of an image cannot be parsed, as in `ParseNormalizedNamed` of github.com/distribution/reference.
+fn image_problem(image: &str) -> Option<String> {
+    let path = match image.split_once('/') {
+        Some((host, path)) if host == "localhost" || host.contains(['.', ':']) || !is_lower(host) => path,
+        Some(_) | None => image,
+    };
+    let (named, digest) = path.split_once('@').map_or((path, None), |(named, digest)| (named, Some(digest)));
+    let (name, tag) = named.split_once(':').map_or((named, None), |(name, tag)| (name, Some(tag)));
+    if !is_lower(name) {
+        let library = if image.contains('/') { "" } else { "library/" };
+        return Some(format!(
+            "invalid reference format: repository name ({library}{name}) must be lowercase"
+        ));
+    }
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_component = |text: &str| {
+        let is_inner = |c: char| is_word(c) || matches!(c, '.' | '-');
+        let is_outer = |c: char| c.is_ascii_alphanumeric();
+        text.starts_with(is_outer)
+            && text.ends_with(is_outer)
+            && text.chars().all(is_inner)
+            && !text.contains("..")
+    };
+    let is_tag = |tag: &str| {
+        (1..=128).contains(&tag.len())
+            && tag.starts_with(is_word)
+            && tag.chars().all(|c| is_word(c) || matches!(c, '.' | '-'))
+    };
+    let is_digest = |digest: &str| {
+        let hex = digest.split_once(':').map_or("", |(_, hex)| hex);
+        hex.len() >= 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let is_valid =
+        name.split('/').all(is_component) && tag.is_none_or(is_tag) && digest.is_none_or(is_digest);
+    (!is_valid).then(|| "invalid reference format".to_owned())
+}
+
+fn is_lower(text: &str) -> bool {
+    !text.contains(|c: char| c.is_ascii_uppercase())
+}
+
+/// Sets the states of the containers. Returns whether one of them is to be looked at again.
+fn start(storage: &mut Storage, place: &Place, cycle: &Cycle) -> bool {
     let now = storage.clock.time();
+    let mut fails = false;
     change(storage, place, Part::Status, |pod| {
         let simulate = pod["metadata"]["annotations"][SIMULATE].as_str().unwrap_or_default();
         let mut statuses = Vec::new();
-        for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
-            statuses.push(container_status(container, simulate, &now));
+        for (index, container) in pod["spec"]["containers"].as_array().into_iter().flatten().enumerate() {
+            let image = container["image"].as_str().unwrap_or_default();
+            fails |= image_problem(image).is_none() && (image.contains(MISSING_IMAGE) || simulate == "crash");
+            let mut status = container_status(container, simulate, cycle, place, &now);
+            let known = &pod["status"]["containerStatuses"][index];
+            let is_same = |pointer| status.pointer(pointer) == known.pointer(pointer);
+            if is_same("/restartCount") && is_same("/state/waiting/reason") {
+                // With its times.
+                status = known.clone();
+            }
+            statuses.push(status);
         }
         let all_ready = statuses.iter().all(|status| status["ready"] == true);
         let (ready, why) = if all_ready { ("True", None) } else { ("False", Some("ContainersNotReady")) };
@@ -132,32 +228,59 @@ fn start(storage: &mut Storage, place: &Place) {
         pod["status"]["phase"] = if has_run { "Running" } else { "Pending" }.into();
         pod["status"]["containerStatuses"] = statuses.into();
         pod["status"]["hostIP"] = "127.0.0.1".into();
-        let address = format!("10.244.{}.{}", fastrand::u8(..), fastrand::u8(1..));
-        pod["status"]["podIPs"] = json!([{"ip": address}]);
-        pod["status"]["podIP"] = address.into();
+        if pod["status"]["podIP"].is_null() {
+            let address = format!("10.244.{}.{}", fastrand::u8(..), fastrand::u8(1..));
+            pod["status"]["podIPs"] = json!([{"ip": address}]);
+            pod["status"]["podIP"] = address.into();
+        }
         set_pod_condition(pod, "Initialized", "True", None, &now);
         set_pod_condition(pod, "Ready", ready, why, &now);
         set_pod_condition(pod, "ContainersReady", ready, why, &now);
     });
+    fails
 }
 
-fn container_status(container: &Value, simulate: &str, now: &str) -> Value {
-    let (name, image) = (&container["name"], container["image"].as_str().unwrap_or_default());
+fn container_status(container: &Value, simulate: &str, cycle: &Cycle, place: &Place, now: &str) -> Value {
+    let name = container["name"].as_str().unwrap_or_default();
+    let image = container["image"].as_str().unwrap_or_default();
     let waits = |reason: &str, message: String| json!({"waiting": {"reason": reason, "message": message}});
+    let runs = || json!({"running": {"startedAt": now}});
     let (mut restarts, mut last_state) = (0, json!({}));
-    let state = if image.contains(MISSING_IMAGE) {
-        waits("ErrImagePull", not_found(image))
+    let state = if let Some(problem) = image_problem(image) {
+        let message = format!(
+            "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: {problem}"
+        );
+        waits("InvalidImageName", message)
+    } else if image.contains(MISSING_IMAGE) {
+        match cycle.is_waiting {
+            false => waits("ErrImagePull", not_found(image)),
+            true => waits(
+                "ImagePullBackOff",
+                format!("Back-off pulling image {image:?}: ErrImagePull: {}", not_found(image)),
+            ),
+        }
     } else if simulate == "crash" {
-        restarts = 1;
+        // The first time it crashes at once.
+        restarts = cycle.failures + 1;
         last_state =
             json!({"terminated": {"exitCode": 1, "reason": "Error", "startedAt": now, "finishedAt": now}});
-        let name = name.as_str().unwrap_or_default();
-        waits("CrashLoopBackOff", format!("back-off 10s restarting failed container={name}"))
+        if cycle.is_waiting || cycle.failures == 0 {
+            let (namespace, pod) = (place.namespace().unwrap_or_default(), place.name());
+            let pause = format!("{}m{}s", cycle.pause.as_secs() / 60, cycle.pause.as_secs() % 60);
+            let pause = pause.trim_start_matches("0m");
+            waits(
+                "CrashLoopBackOff",
+                format!("back-off {pause} restarting failed container={name} pod={pod}_{namespace}"),
+            )
+        } else {
+            runs()
+        }
     } else {
-        json!({"running": {"startedAt": now}})
+        runs()
     };
-    let runs = state.get("running").is_some();
-    json!({"name": name, "image": image, "imageID": "", "ready": runs && simulate != "unready", "started": runs,
+    let is_running = state.get("running").is_some();
+    let is_ready = is_running && !matches!(simulate, "crash" | "unready");
+    json!({"name": name, "image": image, "imageID": "", "ready": is_ready, "started": is_running,
         "restartCount": restarts, "lastState": last_state, "state": state})
 }
 
