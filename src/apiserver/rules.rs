@@ -161,6 +161,8 @@ impl Rules {
             return self.check_here(value, old, path, budget, told);
         };
         match step.as_str() {
+            // Nothing in it has changed.
+            "[]" if old == Some(value) => {}
             "[]" => {
                 // Items of a list have no identity across versions here, so transition rules see no old item.
                 for (index, item) in value.as_array().into_iter().flatten().enumerate() {
@@ -200,7 +202,9 @@ impl Rules {
                 context.add_variable_as_val(name, value);
             }
         }
-        for rule in self.rules.iter().filter(|rule| old.is_some() || !rule.needs_old) {
+        // What was wrong before may stay so: a rule that does not look at it is for changes.
+        let is_due = |rule: &&Rule| if rule.needs_old { old.is_some() } else { old != Some(value) };
+        for rule in self.rules.iter().filter(is_due) {
             if let Some(cause) = rule.check(&context, value, path, budget) {
                 told.tell(cause)?;
             }

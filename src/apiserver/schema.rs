@@ -102,7 +102,7 @@ impl Schema {
     }
 
     fn tell(&self, object: &Value, before: Option<&Value>, told: &mut Told<'_>) -> ControlFlow<()> {
-        self.errors.tell(&self.validator, object, told)?;
+        self.errors.tell(&self.validator, object, before, told)?;
         let mut ends = |_: &Path<'_>, _: &Value| ControlFlow::Break(());
         // What was wrong already may stay so.
         if find_twice(before.unwrap_or(&Value::Null), &self.source, &Path::Root, &mut ends).is_continue() {

@@ -100,13 +100,23 @@ impl Errors {
         errors
     }
 
-    /// Tells what `validator` finds, as far as that is not too much.
-    pub(super) fn tell(&self, validator: &Validator, object: &Value, told: &mut Told<'_>) -> ControlFlow<()> {
+    /// Tells what `validator` finds, as far as that is not too much. What was wrong `before` may stay so.
+    pub(super) fn tell(
+        &self,
+        validator: &Validator,
+        object: &Value,
+        before: Option<&Value>,
+        told: &mut Told<'_>,
+    ) -> ControlFlow<()> {
         if validator.is_valid(object) {
             return ControlFlow::Continue(());
         }
         if self.bytes_max(object) <= ERRORS_BYTES_MAX {
-            return validator.iter_errors(object).try_for_each(|error| told.tell(as_cause(&error)));
+            let is_new = |error: &ValidationError<'_>| {
+                !before.is_some_and(|before| is_unchanged(error.instance_path().as_str(), object, before))
+            };
+            let errors = validator.iter_errors(object).filter(is_new);
+            return errors.map(|error| as_cause(&error)).try_for_each(|cause| told.tell(cause));
         }
         if self.has_alternatives {
             let text = "in body is too large for what is wrong with it to be told";
@@ -146,6 +156,21 @@ impl Errors {
     fn bytes_max(&self, object: &Value) -> usize {
         self.number.saturating_mul(text_bytes(object, ERROR_BYTES + self.bytes))
     }
+}
+
+/// Whether the value at a JSON pointer, or one around it, is as it was before. The items of a list that has changed count as
+/// new. See apiextensions-apiserver, pkg/apiserver/validation/ratcheting.go.
+fn is_unchanged(pointer: &str, object: &Value, before: &Value) -> bool {
+    let (mut is, mut was) = (object, before);
+    for step in pointer.split('/').skip(1) {
+        let name = step.replace("~1", "/").replace("~0", "~");
+        let (Some(inner), Some(inner_before)) = (is.get(&name), was.get(&name)) else { return false };
+        (is, was) = (inner, inner_before);
+        if is == was {
+            return true;
+        }
+    }
+    false
 }
 
 fn longest_text(value: &Value) -> usize {

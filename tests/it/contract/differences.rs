@@ -54,6 +54,12 @@ pub const DIFFERENCES: &[Difference] = &[
         reason: "Go's library has its own words for what is wrong with a regular expression",
     },
     Difference {
+        story: "crds",
+        request: "A value that is stored may stay, while another field changes",
+        at: "warning",
+        reason: "it also runs the rules for values that have not changed, and warns of what they refuse",
+    },
+    Difference {
         story: "pods",
         request: "Privileges that cannot be gained",
         at: "message",
