@@ -109,11 +109,21 @@ impl Resource for Unreadable {
     }
 }
 
+/// What an image reference looks like: `[HOST[:PORT]/]REPOSITORY[:TAG][@DIGEST]`. A little wider than the grammar of
+/// <https://pkg.go.dev/github.com/distribution/reference>, with which the kubelet parses it: so nothing that runs is refused.
+const IMAGE_PATTERN: &str = concat!(
+    r"^([^/@\s]+/)?",
+    r"[a-z0-9]([a-z0-9._/-]*[a-z0-9])?",
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?",
+    r"(@[A-Za-z0-9+._-]+:[0-9a-fA-F]+)?$",
+);
+
 /// The web server that is wanted.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 pub struct MyWebserverSpec {
-    /// Container image of the web server, as for `docker pull`. A new image is rolled out Pod by Pod.
-    #[schemars(with = "String", length(min = 1, max = 4096), regex(pattern = r"^\S+$"))]
+    /// Container image of the web server, as for `docker pull`: `[HOST[:PORT]/]REPOSITORY[:TAG][@DIGEST]`, the repository in
+    /// lower case. A new image is rolled out Pod by Pod.
+    #[schemars(with = "String", length(min = 1, max = 4096), regex(pattern = IMAGE_PATTERN))]
     pub image: SmolStr,
     /// TCP port on which the web server listens, and the Service too. 1 to 65535, default 80.
     #[serde(default = "MyWebserverSpec::default_port")]

@@ -565,6 +565,9 @@ async fn the_schema_refuses_what_could_not_be_served() {
             ("web", with("image", json!("")), "spec.image"),
             ("web", with("image", json!("a b")), "spec.image"),
             ("web", with("image", json!(7)), "spec.image"),
+            // The kubelet cannot parse these.
+            ("web", with("image", json!("nginx:")), "spec.image"),
+            ("web", with("image", json!("NGINX")), "spec.image"),
             ("web", with("port", json!(0)), "spec.port"),
             ("web", with("port", json!(65536)), "spec.port"),
             ("web", with("port", json!("eighty")), "spec.port"),
@@ -581,6 +584,35 @@ async fn the_schema_refuses_what_could_not_be_served() {
         world.create_web(longest, good).await;
         world.wrote(&NEW.replace("/web/", &format!("/{longest}/"))).await;
         world.get(&format!("services/mws-{longest}")).await;
+    })
+    .await;
+}
+
+/// An older CRD took images that no kubelet can parse.
+#[tokio::test]
+async fn an_image_that_an_older_crd_took_is_served_on_and_can_stay() {
+    on(&[Kind::EmbeddedBare, Kind::RealBare], async |world| {
+        let mut older = manifests::crd();
+        for version in older["spec"]["versions"].as_array_mut().unwrap() {
+            let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"];
+            spec["properties"]["image"]["pattern"] = json!(r"^\S+$");
+        }
+        with_crd(world, &older).await;
+        world.create_web("web", json!({"image": "nginx:"})).await;
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/mywebservers.k8sobjects.gsa.com";
+        let patch = json!({"spec": {"versions": manifests::crd()["spec"]["versions"]}});
+        world.send(http::Method::PATCH, path, "application/merge-patch+json", &patch).await.unwrap();
+        let webs = world.path("mywebservers") + "?dryRun=All";
+        eventually("the new schema to be in force", async || {
+            world.try_create(&webs, &web("other", json!({"image": "nginx:"}))).await.err()
+        })
+        .await;
+        world.start_operator(&[]).await;
+        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+        let deployment = world.get("deployments/mws-web").await;
+        assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], "nginx:");
+        world.patch("mywebservers/web", json!({"spec": {"replicas": 2}})).await;
+        world.wrote("PATCH deployments/mws-web 200\nPATCH mywebservers/web/status 200").await;
     })
     .await;
 }

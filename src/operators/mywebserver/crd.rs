@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 
-use super::{MyWebserver, MyWebserverSpec, Status};
+use super::{IMAGE_PATTERN, MyWebserver, MyWebserverSpec, Status};
 use crate::{operators::crd, resource::Resource};
 
 /// Longest name of a MyWebserver: its Service is called `mws-<name>`, and a Service's name has at most 63 characters.
@@ -16,8 +16,9 @@ const NAME_LENGTH_MAX: usize = 59;
 #[schemars(description = "The web server that is wanted.")]
 #[allow(dead_code, reason = "only its schema is used: we read every object as v2")]
 struct SpecV1 {
-    /// Container image of the web server, as for `docker pull`. A new image is rolled out Pod by Pod.
-    #[schemars(with = "String", length(min = 1, max = 4096), regex(pattern = r"^\S+$"))]
+    /// Container image of the web server, as for `docker pull`: `[HOST[:PORT]/]REPOSITORY[:TAG][@DIGEST]`, the repository in
+    /// lower case. A new image is rolled out Pod by Pod.
+    #[schemars(with = "String", length(min = 1, max = 4096), regex(pattern = IMAGE_PATTERN))]
     image: SmolStr,
     /// TCP port on which the web server listens, and the Service too. 1 to 65535, default 80.
     #[serde(default = "MyWebserverSpec::default_port")]

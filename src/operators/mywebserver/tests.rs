@@ -431,6 +431,57 @@ fn an_unreadable_object_keeps_what_was_reported_of_its_replicas() {
     );
 }
 
+/// `nginx:` and `NGINX` were taken, and no Pod ever ran.
+#[test]
+fn an_image_is_refused_only_where_the_kubelet_could_not_parse_it() {
+    let pattern = regex::Regex::new(IMAGE_PATTERN).expect("a regex");
+    let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
+    for image in [
+        "nginx",
+        "nginx:1.27-alpine",
+        "nginx:V1",
+        "nginx:_1",
+        &format!("nginx:{}", "t".repeat(128)),
+        "library/nginx",
+        "a.b_c__d---e/f/g0",
+        "docker.io/library/nginx:latest",
+        "localhost/web",
+        "localhost:5000/web:1",
+        "registry.example:5000/team/web",
+        "Registry.Example/web",
+        "10.0.0.1:5000/web",
+        "[2001:db8::1]:5000/team/web:1",
+        &format!("nginx@{digest}"),
+        &format!("registry.example:5000/web:1@{digest}"),
+    ] {
+        assert!(pattern.is_match(image), "{image}");
+    }
+    for image in [
+        "",
+        " ",
+        "a b",
+        "nginx ",
+        "nginx:",
+        "nginx@",
+        "nginx/",
+        "/nginx",
+        "NGINX",
+        "library/NGINX",
+        "docker.io/NGINX:1",
+        "nginx:-1",
+        "nginx:1:2",
+        ":1",
+        "-nginx",
+        "nginx-",
+        "https://docker.io/nginx",
+        "nginx@sha256",
+        "nginx@sha256:xyz",
+        &format!("@{digest}"),
+    ] {
+        assert!(!pattern.is_match(image), "{image}");
+    }
+}
+
 #[test]
 fn defaults_are_those_of_the_schema() {
     let web: MyWebserver = serde_json::from_value(json!({
