@@ -5,9 +5,12 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use listwatch::{
     apiserver::{ApiServer, Fault, Options, Planned, RequestRecord},
     client::{Client, Config, Error},
-    cluster::Cluster,
+    cluster::{Cluster, Watch},
     controller::{Controller, Next, Operator},
-    resource::{Key, Scope, kinds::Service},
+    resource::{
+        Key, Resource, Scope,
+        kinds::{Deployment, Service},
+    },
     watch::Lists,
 };
 use serde_json::json;
@@ -114,6 +117,76 @@ async fn who_waits_out_a_backoff_stops_at_once() {
     let asked = tokio::time::Instant::now();
     running.await.unwrap();
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+}
+
+/// Records whether the children of an object are known when it is looked at.
+struct Careful {
+    deployments: Watch<Deployment>,
+    knows_children: watch::Sender<Vec<bool>>,
+}
+
+impl Operator for Careful {
+    type Kind = Service;
+
+    async fn applied(&self, object: Arc<Service>) -> Result<Next, Error> {
+        let knows = self.deployments.is_synced_for(&object.key());
+        self.knows_children.send_modify(|all| all.push(knows));
+        Ok(Next::OnChange)
+    }
+}
+
+/// Otherwise a start would make each child once more.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_done_about_an_object_before_the_first_list_of_what_it_owns() {
+    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
+    let client =
+        Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap()).unwrap();
+    let service = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 1}]}});
+    Hands::new(client.clone()).create("services", &service).await;
+    server.fault("internal-error,path=/deployments,times=3".parse::<Planned>().unwrap());
+    let cluster = Cluster::new(client, Lists::Paged);
+    let services = cluster.watch::<Service>([Scope::default()]);
+    let deployments = cluster.watch::<Deployment>([Scope::default()]);
+    let (knows_children, mut seen) = watch::channel(Vec::new());
+    let operator = Careful { deployments: deployments.clone(), knows_children };
+    let controller = Controller::new(&cluster, &services, operator).owns(&deployments);
+    let running = tokio::spawn(controller.run(std::future::pending()));
+    seen.wait_for(|all| !all.is_empty()).await.unwrap();
+    assert_eq!(*seen.borrow(), [true]);
+    running.abort();
+}
+
+/// What was decided on an old version is not done to what somebody else has made of it since.
+#[tokio::test]
+async fn every_write_to_an_object_that_has_changed_since_is_refused() {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        let verbs = ["get", "patch", "delete"];
+        let rule = json!({"apiGroups": ["apps"], "resources": ["deployments", "deployments/status"], "verbs": verbs});
+        world.may_be_forbidden.set(true);
+        world.allow_only(&json!([rule])).await;
+        let template = json!({
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "web", "image": "nginx"}]},
+        });
+        let spec = json!({"replicas": 0, "selector": {"matchLabels": {"app": "web"}}, "template": template});
+        world.create("deployments", &json!({"metadata": {"name": "web"}, "spec": spec})).await;
+        let cluster = Cluster::new(world.operators_client(&world.url()), world.lists);
+        let key = Key::namespaced(&world.namespace, "web");
+        let old = eventually("the right to read it", async || cluster.get_live::<Deployment>(&key).await.ok()).await;
+        world.patch("deployments/web", json!({"metadata": {"labels": {"theirs": "now"}}})).await;
+
+        let replicas = json!({"op": "replace", "path": "/spec/replicas", "value": 7});
+        let refused = [
+            cluster.patch(&*old, vec![replicas]).await.err(),
+            cluster.patch_status(&*old, json!({"observedGeneration": 7})).await.err(),
+            cluster.delete(&*old).await.err(),
+        ];
+        for error in refused {
+            assert!(error.as_ref().is_some_and(Error::is_conflict), "{error:?}");
+        }
+        assert_eq!(world.get("deployments/web").await["metadata"]["labels"]["theirs"], "now");
+    })
+    .await;
 }
 
 /// A server ends a watch that is not read. Here it would have to keep 10 MB for whoever waits for the one worker.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use listwatch::{
-    apiserver::{ApiServer, Fault, Options},
+    apiserver::{ApiServer, Fault, Options, RequestRecord},
     client::{Client, Config},
     cluster::Cluster,
     resource::{Key, Scope, kinds::Service},
@@ -104,6 +104,29 @@ async fn an_object_that_only_a_get_has_shown_is_missed_when_it_is_gone() {
     server.end_faults();
     server.fault(Fault::Restart);
     eventually("it to be missed", async || services.get(&key).is_none().then_some(())).await;
+}
+
+/// A stream may end just before the end of a line. It looks like an event, but the server will send it again, or what came
+/// of it.
+#[tokio::test]
+async fn a_last_line_without_its_end_is_no_event() {
+    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
+    let client =
+        Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap()).unwrap();
+    let hands = Hands::new(client.clone());
+    let service = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 1}]}});
+    let service = hands.create("services", &service).await;
+    let body = json!({"type": "DELETED", "object": service}).to_string();
+    let fault = Fault::Answer { status: 200, body, retry_after_secs: None };
+    server.fault(fault.on("GET", "/services?watch=1").times(1));
+    let cluster = Cluster::new(client, Lists::Paged);
+    let services = cluster.watch::<Service>([Scope::default()]);
+    let key = Key::namespaced("default", "web");
+    eventually("the first list", async || services.is_synced_for(&key).then_some(())).await;
+    let is_watch = |record: &&RequestRecord| record.query.contains("watch=1");
+    let watches = || server.requests().iter().filter(is_watch).count();
+    eventually("the second watch", async || (watches() == 2).then_some(())).await;
+    assert!(services.get(&key).is_some());
 }
 
 /// PINGs keep a connection with open watches alive. The connection pool forgot one after 90 s without a request, so that

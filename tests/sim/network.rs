@@ -355,6 +355,9 @@ impl Network {
         if !request.body().is_empty() {
             let _ = write!(what, " {}", String::from_utf8_lossy(request.body()));
         }
+        if is_write && method != Method::POST && !is_versioned(request.body()) {
+            self.violation(format!("{what} has no resourceVersion"));
+        }
         self.state().requests.push(Instant::now());
         let (mishap, there, back) = self.draw(is_stream);
         sleep(there).await;
@@ -619,6 +622,18 @@ fn trespass(method: &Method, path: &str, before: Option<&Value>) -> Option<Strin
         }
         _ => Some("is nothing that it should do".to_owned()),
     }
+}
+
+/// Whether a patch or a delete is for one version of its object only.
+fn is_versioned(body: &[u8]) -> bool {
+    let Ok(body) = serde_json::from_slice::<Value>(body) else { return false };
+    let is_version = |value: &Value| value.as_str().is_some_and(|version| !version.is_empty());
+    let in_operation = |operation: &Value| {
+        operation["path"] == "/metadata/resourceVersion" && is_version(&operation["value"])
+    };
+    body.as_array().is_some_and(|operations| operations.iter().any(in_operation))
+        || is_version(&body["metadata"]["resourceVersion"])
+        || is_version(&body["preconditions"]["resourceVersion"])
 }
 
 /// Whether an object has the version that it had before.
