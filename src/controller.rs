@@ -301,16 +301,9 @@ async fn reconcile<O: Operator>(
     operator: &O,
     key: &Key,
 ) -> Result<Next, Error> {
-    if let Some((last, sighting)) = desk.gone(key) {
-        // Where a selector filters, DELETED only says that the object left the selection.
-        let is_certain = sighting == Sighting::Event && !desk.objects.is_filtered();
-        if is_certain || is_gone(cluster, &*last).await? {
-            debug!(kind = O::Kind::KIND, %key, "deleted");
-            operator.deleted(Arc::clone(&last)).await?;
-        }
-        desk.forget(key, &last);
-    }
-    match desk.objects.find(key) {
+    // Where this fails, an object that has the name now is looked at all the same, so that it says what is wrong.
+    let deleted = reconcile_gone(desk, cluster, operator, key).await;
+    let next = match desk.objects.find(key) {
         // It goes as soon as its children and finalizers are done: whatever we made now, it would have to wait for.
         Some(found) if found.metadata().is_terminating() => Ok(Next::OnChange),
         Some(Found::Readable(object)) => {
@@ -322,7 +315,25 @@ async fn reconcile<O: Operator>(
             operator.unreadable(broken).await.map(|()| Next::OnChange)
         }
         None => Ok(Next::OnChange),
+    };
+    next.and_then(|next| deleted.map(|()| next))
+}
+
+async fn reconcile_gone<O: Operator>(
+    desk: &Desk<O::Kind>,
+    cluster: &Cluster,
+    operator: &O,
+    key: &Key,
+) -> Result<(), Error> {
+    let Some((last, sighting)) = desk.gone(key) else { return Ok(()) };
+    // Where a selector filters, DELETED only says that the object left the selection.
+    let is_certain = sighting == Sighting::Event && !desk.objects.is_filtered();
+    if is_certain || is_gone(cluster, &*last).await? {
+        debug!(kind = O::Kind::KIND, %key, "deleted");
+        operator.deleted(Arc::clone(&last)).await?;
     }
+    desk.forget(key, &last);
+    Ok(())
 }
 
 /// A list that did not have an object is not proof: it may have been another server's, or another selector's. Nor is a

@@ -340,8 +340,8 @@ impl Operator for MyWebservers {
         info!(key = %last.key(), "deleted");
         self.unreported().remove(&last.metadata.uid);
         let children = desired(&last);
-        self.deployments.delete(&*last, &children.deployment.key()).await?;
-        self.services.delete(&*last, &children.service.key()).await
+        let deleted = self.deployments.delete(&*last, &children.deployment.key()).await;
+        self.services.delete(&*last, &children.service.key()).await.and(deleted)
     }
 
     fn synced(&self, webs: &Watch<MyWebserver>) {

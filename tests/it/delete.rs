@@ -5,6 +5,8 @@ use serde_json::json;
 
 use crate::{
     hands::eventually,
+    manifests,
+    refused::with_crd,
     world::{Kind, Server, World, on},
 };
 
@@ -145,6 +147,34 @@ async fn children_of_a_predecessor_are_replaced() {
         ];
         written.sort();
         assert_eq!(written, expected);
+    })
+    .await;
+}
+
+/// What a predecessor left could not be deleted, and the new object was not even looked at.
+#[tokio::test]
+async fn a_predecessors_child_that_cannot_be_deleted_is_a_condition_of_the_successor() {
+    on(&[Kind::EmbeddedBare, Kind::RealBare], async |world| {
+        world.may_be_forbidden.set(true);
+        with_crd(world, &manifests::crd()).await;
+        with_web(world).await;
+        let mut rules = manifests::cluster_role()["rules"].take();
+        for rule in rules.as_array_mut().unwrap() {
+            if rule["resources"] == json!(["deployments"]) {
+                rule["verbs"].as_array_mut().unwrap().retain(|verb| verb != "delete");
+            }
+        }
+        world.allow_only(&rules).await;
+        world.delete("mywebservers/web").await;
+        let web = world.create_web("web", json!({"image": "nginx:2"})).await;
+        let said = world.until_condition("web", "Stalled", "True", "Forbidden").await;
+        assert!(said["message"].as_str().unwrap().contains("cannot delete resource"), "{said}");
+        assert_eq!(world.get("mywebservers/web").await["status"]["observedGeneration"], 1);
+        // The other one is not kept waiting.
+        let uid = &web["metadata"]["uid"];
+        world.until("services/mws-web", |child| child["metadata"]["ownerReferences"][0]["uid"] == *uid).await;
+        world.allow().await;
+        has_children(world, uid).await;
     })
     .await;
 }
