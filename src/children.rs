@@ -12,16 +12,12 @@
 //! it is, and told.
 
 mod admission;
+mod truces;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tracing::info;
 
 use crate::{
@@ -30,19 +26,14 @@ use crate::{
     resource::{Key, Meta, Resource, StatusCause, diff},
 };
 use admission::{Mutation, Mutations};
-
-/// The same correction so many times without a pause is a fight: another controller changes or deletes what we want. It
-/// is given up until the pause is over, so that the two of them do not write without end.
-const FIGHT_ROUNDS: u32 = 5;
-/// How long after the last correction the next one is tried.
-const FIGHT_PAUSE: Duration = Duration::from_secs(120);
+use truces::Truces;
 
 /// The objects of one kind that ours own.
 pub struct Owned<K> {
     cluster: Cluster,
     watch: Watch<K>,
     /// Which of them somebody else keeps changing.
-    fights: Fights,
+    truces: Truces,
     /// Which of them admission changes as we write them.
     mutations: Mutations,
 }
@@ -102,8 +93,8 @@ impl<K> Child<K> {
 impl<K: Resource + Serialize> Owned<K> {
     /// The children that a watch shows.
     pub fn new(cluster: &Cluster, watch: &Watch<K>) -> Owned<K> {
-        let (fights, mutations) = (Fights::default(), Mutations::default());
-        Owned { cluster: cluster.clone(), watch: watch.clone(), fights, mutations }
+        let (truces, mutations) = (Truces::default(), Mutations::default());
+        Owned { cluster: cluster.clone(), watch: watch.clone(), truces, mutations }
     }
 
     /// An object as the watch shows it, whoever owns it.
@@ -134,7 +125,7 @@ impl<K: Resource + Serialize> Owned<K> {
     async fn make<O: Resource>(&self, owner: &O, desired: &K, intent: Intent) -> (Child<K>, Option<Change>) {
         let child = format!("{} {}", K::KIND, desired.metadata().name);
         let correction = correction(owner, &child);
-        if intent == Intent::Known && self.fights.is_on(&correction) {
+        if intent == Intent::Known && self.truces.is_on(&correction) {
             let error = Error::new("keep", child, "somebody else keeps deleting it; backing off");
             return Child::failed(error, None);
         }
@@ -142,7 +133,7 @@ impl<K: Resource + Serialize> Owned<K> {
             Ok(created) => {
                 let change = if intent == Intent::Known {
                     info!(key = %owner.key(), child, "made anew");
-                    self.fights.corrected(correction);
+                    self.truces.corrected(correction);
                     Change::Restored(child)
                 } else {
                     Change::Created(child)
@@ -192,9 +183,15 @@ impl<K: Resource + Serialize> Owned<K> {
         }
         let mut change = describe(&*live, differences.iter().map(|difference| &*difference.path));
         let correction = correction(owner, &change);
-        if intent == Intent::Known && self.fights.is_on(&correction) {
-            let error = Error::new("keep", change, "somebody else keeps changing it back; backing off");
-            return Child::failed(error, Some(live));
+        if intent == Intent::Known && self.truces.is_on(&correction) {
+            let is_scaled = differences.iter().any(|difference| difference.path == "/spec/replicas");
+            let cause = match is_scaled {
+                true => {
+                    format!("somebody else keeps changing it back; backing off. {}", let_target::<O, K>())
+                }
+                false => "somebody else keeps changing it back; backing off".to_owned(),
+            };
+            return Child::failed(Error::new("keep", change, cause), Some(live));
         }
         let reset = reset_template(&operations, desired);
         let mut patched = self.cluster.patch(&*live, operations).await;
@@ -221,7 +218,7 @@ impl<K: Resource + Serialize> Owned<K> {
             Intent::New => (Child::Kept(patched), Some(Change::Updated(change))),
             Intent::Known => {
                 info!(key = %owner.key(), change, "drift corrected");
-                self.fights.corrected(correction);
+                self.truces.corrected(correction);
                 (Child::Kept(patched), Some(Change::Restored(change)))
             }
         }
@@ -266,6 +263,12 @@ impl<K: Resource + Serialize> Owned<K> {
         }
         self.cluster.delete(&*child).await
     }
+}
+
+/// Who it may be that scales a child, and what to do about it.
+fn let_target<O: Resource, K: Resource>() -> String {
+    let (owner, child) = (O::KIND, K::KIND);
+    format!("If a HorizontalPodAutoscaler targets the {child}, have it target the {owner}")
 }
 
 /// What the API server lets nobody change: the selector of a workload, `matchLabels` and `matchExpressions`.
@@ -319,50 +322,4 @@ fn not_ours<O: Resource, K: Resource>(live: &K) -> String {
 fn correction<O: Resource>(owner: &O, change: &str) -> String {
     let metadata = owner.metadata();
     format!("{} at generation {}: {change}", metadata.uid, metadata.generation)
-}
-
-/// How often the same correction was made lately.
-#[derive(Default)]
-struct Fights {
-    rounds: Mutex<HashMap<String, (u32, Instant)>>,
-}
-
-impl Fights {
-    /// Whether the correction was made so often that somebody must be undoing it.
-    fn is_on(&self, correction: &str) -> bool {
-        self.rounds().get(correction).is_some_and(|(count, _)| *count >= FIGHT_ROUNDS)
-    }
-
-    fn corrected(&self, correction: String) {
-        let mut rounds = self.rounds();
-        let (count, last) = rounds.entry(correction).or_insert((0, Instant::now()));
-        *count += 1;
-        *last = Instant::now();
-    }
-
-    /// Those of which the last correction is not long ago.
-    fn rounds(&self) -> MutexGuard<'_, HashMap<String, (u32, Instant)>> {
-        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        rounds.retain(|_, (_, last)| last.elapsed() < FIGHT_PAUSE);
-        rounds
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_fight_is_the_same_correction_again_and_again_until_a_pause() {
-        let fights = Fights::default();
-        let correction = "default/web: Service mws-web at /spec/ports";
-        for _ in 0..FIGHT_ROUNDS {
-            assert!(!fights.is_on(correction));
-            fights.corrected(correction.to_owned());
-        }
-        assert!(fights.is_on(correction));
-        assert!(!fights.is_on("default/web: Service mws-web at /spec/type"));
-        tokio::time::advance(FIGHT_PAUSE).await;
-        assert!(!fights.is_on(correction));
-    }
 }

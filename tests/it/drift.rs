@@ -156,6 +156,9 @@ async fn somebody_who_keeps_changing_it_back_is_told_of_and_backed_off_from() {
         world
             .until("mywebservers/web", |web| web.to_string().contains("somebody else keeps changing it back"))
             .await;
+        let said = world.until_condition("web", "Ready", "False", "ReconcileFailed").await;
+        let advice = "If a HorizontalPodAutoscaler targets the Deployment, have it target the MyWebserver";
+        assert!(said["message"].as_str().unwrap().contains(advice), "{said}");
         // Said, and not fought on.
         world.wrote("PATCH mywebservers/web/status 200").await;
         assert_eq!(world.get(DEPLOYMENT).await["spec"]["replicas"], 9);

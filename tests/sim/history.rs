@@ -34,9 +34,12 @@ const PAUSE_MS: u64 = 20_000;
 const AWAY_MAX: Duration = Duration::from_secs(60);
 /// How soon an operator is gone that was asked to stop, whatever it has in hand. Kubernetes kills it after 30 s.
 const STOPPED_WITHIN: Duration = Duration::from_secs(26);
-/// How soon after the last fault everything is as it should be. The longest backoff is a minute, a fight is left alone
-/// for two, and a request that nobody answers is given up after half a minute.
+/// How soon after the last fault everything is as it should be. The longest backoff is a minute, and a request that
+/// nobody answers is given up after half a minute.
 const SETTLED_WITHIN: Duration = Duration::from_secs(300);
+/// The longest truce after a fight, beside that: each is twice as long as the one before, so none is longer than two
+/// minutes and all the time of the fight, and that is no longer than the history.
+const TRUCE: Duration = Duration::from_millis(120_000 + STEPS.end as u64 * PAUSE_MS);
 /// How often a user tries again what went wrong, at most, and how long they wait for an answer.
 const USER_RETRIES_MAX: u32 = 3;
 const USER_WAITS: Duration = Duration::from_secs(30);
@@ -265,6 +268,9 @@ impl History {
         sleep(AWAY_MAX).await;
         let busiest_minute = network.busiest_minute(began);
         sleep(SETTLED_WITHIN).await;
+        if network.has_fought() {
+            sleep(TRUCE).await;
+        }
         let cluster: Cluster = lock(&current).clone().expect("an operator that is back");
         let mut problems = expect::problems(&network, &cluster, Stuck::MayBeUnknown).await;
         if busiest_minute > REQUESTS_PER_MINUTE_MAX {

@@ -70,6 +70,8 @@ struct State {
     meddler: Meddler,
     /// Admission has changed a write since this was last asked.
     has_admission_changed: bool,
+    /// A controller has changed back what the operator wrote.
+    has_fought: bool,
     /// The API server that lists and watches come from is behind the one that writes go to.
     lags: bool,
     clock: ClockIs,
@@ -156,6 +158,7 @@ impl Network {
                 kill: None,
                 meddler: Meddler::Nobody,
                 has_admission_changed: false,
+                has_fought: false,
                 lags: false,
                 clock: ClockIs::Right,
                 transcript: Vec::new(),
@@ -193,6 +196,11 @@ impl Network {
     /// Whether admission has changed a write since this was last asked.
     pub fn has_admission_changed(&self) -> bool {
         std::mem::take(&mut self.state().has_admission_changed)
+    }
+
+    /// Whether a controller has changed back what the operator wrote.
+    pub fn has_fought(&self) -> bool {
+        self.state().has_fought
     }
 
     pub fn set_lags(&self, lags: bool) {
@@ -483,6 +491,7 @@ impl Network {
         if !is_meddled || method != Method::PATCH {
             return;
         }
+        self.state().has_fought = true;
         let (network, path) = (Arc::clone(self), path.to_owned());
         self.spawn(async move {
             sleep(network.way()).await;
