@@ -1,7 +1,7 @@
 //! Keeps the objects that ours own as they are wanted.
 //!
 //! ```text
-//!   there is none              POST
+//!   there is none              POST; a GET before, unless the owner is new
 //!   it is ours and differs     PATCH: what differs, in one JSON patch, if it still has the version that was compared
 //!   it was a predecessor's     DELETE, and POST when it has gone
 //!   it is somebody else's      nothing
@@ -14,7 +14,10 @@
 mod admission;
 mod truces;
 
-use std::sync::Arc;
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -23,7 +26,7 @@ use tracing::info;
 use crate::{
     client::Error,
     cluster::{Cluster, Watch},
-    resource::{Key, Meta, Resource, StatusCause, diff},
+    resource::{Key, Meta, Resource, StatusCause, Uid, diff},
 };
 use admission::{Mutation, Mutations};
 use truces::Truces;
@@ -34,6 +37,8 @@ pub struct Owned<K> {
     watch: Watch<K>,
     /// Which of them somebody else keeps changing.
     truces: Truces,
+    /// Owners whose child could not be made: when it is, nobody has deleted it before.
+    unmade: Mutex<HashSet<Uid>>,
     /// Which of them admission changes as we write them.
     mutations: Mutations,
 }
@@ -41,6 +46,8 @@ pub struct Owned<K> {
 /// Why a child differs from what is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
+    /// Nothing was reported of the owner yet, so that its children do not exist, as a rule.
+    First,
     /// The owner asks for something new.
     New,
     /// All that the owner asks for was carried out before, so somebody else changed or deleted the child.
@@ -93,8 +100,13 @@ impl<K> Child<K> {
 impl<K: Resource + Serialize> Owned<K> {
     /// The children that a watch shows.
     pub fn new(cluster: &Cluster, watch: &Watch<K>) -> Owned<K> {
-        let (truces, mutations) = (Truces::default(), Mutations::default());
-        Owned { cluster: cluster.clone(), watch: watch.clone(), truces, mutations }
+        Owned {
+            cluster: cluster.clone(),
+            watch: watch.clone(),
+            truces: Truces::default(),
+            unmade: Mutex::default(),
+            mutations: Mutations::default(),
+        }
     }
 
     /// An object as the watch shows it, whoever owns it.
@@ -108,50 +120,76 @@ impl<K: Resource + Serialize> Owned<K> {
         fields.map(|field| format!("{} {name} at {field}", K::KIND)).collect()
     }
 
-    /// Makes one child what it should be, with one write at most; none where it is.
+    /// Makes one child what it should be, with one write at most; none where it is. `None`: the owner is gone, as the API
+    /// server says, and its watch will say so too.
     pub async fn keep<O: Resource>(
         &self,
         owner: &O,
         desired: &K,
         intent: Intent,
-    ) -> (Child<K>, Option<Change>) {
-        let key = desired.key();
-        match self.watch.get(&key) {
+    ) -> Option<(Child<K>, Option<Change>)> {
+        match self.watch.get(&desired.key()) {
             Some(live) => self.mend(owner, desired, live, intent).await,
             None => self.make(owner, desired, intent).await,
         }
     }
 
-    async fn make<O: Resource>(&self, owner: &O, desired: &K, intent: Intent) -> (Child<K>, Option<Change>) {
+    async fn make<O: Resource>(
+        &self,
+        owner: &O,
+        desired: &K,
+        intent: Intent,
+    ) -> Option<(Child<K>, Option<Change>)> {
+        if intent == Intent::First {
+            let made = self.create(owner, desired, intent).await;
+            if !matches!(&made.0, Child::Failed { error, .. } if error.is_already_exists()) {
+                return Some(made);
+            }
+        }
+        // What our watch does not show may be there: somebody else's, or ours without our label. The API server is asked,
+        // because a create counts against a ResourceQuota even where it fails. Or the owner is gone, and the garbage
+        // collector would take each new child, as fast as we can make it.
+        let key = desired.key();
+        match tokio::join!(self.cluster.get_live::<K>(&key), is_wanted(&self.cluster, owner)) {
+            (_, Ok(false)) => None,
+            (Ok(live), Ok(true)) => self.mend(owner, desired, live, intent).await,
+            (Err(error), Ok(true)) if error.is_not_found() => Some(self.create(owner, desired, intent).await),
+            (_, Err(error)) | (Err(error), _) => Some(Child::failed(error, None)),
+        }
+    }
+
+    async fn create<O: Resource>(
+        &self,
+        owner: &O,
+        desired: &K,
+        intent: Intent,
+    ) -> (Child<K>, Option<Change>) {
         let child = format!("{} {}", K::KIND, desired.metadata().name);
         let correction = correction(owner, &child);
         if intent == Intent::Known && self.truces.is_on(&correction) {
             let error = Error::new("keep", child, "somebody else keeps deleting it; backing off");
             return Child::failed(error, None);
         }
-        let error = match self.cluster.create(desired).await {
-            Ok(created) => {
-                let change = if intent == Intent::Known {
-                    info!(key = %owner.key(), child, "made anew");
-                    self.truces.corrected(correction);
-                    Change::Restored(child)
-                } else {
-                    Change::Created(child)
-                };
-                return match self.compare(owner, desired, &created) {
-                    Ok(_) => (Child::Kept(created), Some(change)),
-                    Err(error) => (Child::Failed { error, live: Some(created) }, Some(change)),
-                };
+        let created = match self.cluster.create(desired).await {
+            Ok(created) => created,
+            Err(error) => {
+                if is_refusal(&error) {
+                    self.unmade().insert(owner.metadata().uid.clone());
+                }
+                return Child::failed(error, None);
             }
-            Err(error) => error,
         };
-        if !error.is_already_exists() {
-            return Child::failed(error, None);
-        }
-        // Somebody else's, or ours without our label, which our watch does not show.
-        match self.cluster.get_live::<K>(&desired.key()).await {
-            Ok(live) => self.mend(owner, desired, live, intent).await,
-            Err(error) => Child::failed(error, None),
+        let is_first = self.unmade().remove(&owner.metadata().uid);
+        let change = if intent == Intent::Known && !is_first {
+            info!(key = %owner.key(), child, "made anew");
+            self.truces.corrected(correction);
+            Change::Restored(child)
+        } else {
+            Change::Created(child)
+        };
+        match self.compare(owner, desired, &created) {
+            Ok(_) => (Child::Kept(created), Some(change)),
+            Err(error) => (Child::Failed { error, live: Some(created) }, Some(change)),
         }
     }
 
@@ -161,15 +199,35 @@ impl<K: Resource + Serialize> Owned<K> {
         desired: &K,
         live: Arc<K>,
         intent: Intent,
-    ) -> (Child<K>, Option<Change>) {
+    ) -> Option<(Child<K>, Option<Change>)> {
         match live.metadata().controller() {
-            Some(by) if by.uid == owner.metadata().uid => {}
-            // A predecessor's, of our name: it goes as its owner has gone.
-            Some(by) if by.is_a::<O>() && by.name == owner.metadata().name => {
-                return self.replace(live).await;
+            Some(by) if by.uid == owner.metadata().uid => {
+                Some(self.correct(owner, desired, live, intent).await)
             }
-            Some(_) | None => return (Child::NotOurs(not_ours::<O, K>(&live)), None),
+            // A predecessor's, of our name: it goes as its owner has gone. Unless our owner is the one that has gone, and a
+            // restored backup has brought the other one back.
+            Some(by) if by.is_a::<O>() && by.name == owner.metadata().name => {
+                self.unmade().insert(owner.metadata().uid.clone());
+                match is_wanted(&self.cluster, owner).await {
+                    Ok(true) => Some(self.replace(live).await),
+                    Ok(false) => None,
+                    Err(error) => Some(Child::failed(error, None)),
+                }
+            }
+            Some(_) | None => {
+                self.unmade().insert(owner.metadata().uid.clone());
+                Some((Child::NotOurs(not_ours::<O, K>(&live)), None))
+            }
         }
+    }
+
+    async fn correct<O: Resource>(
+        &self,
+        owner: &O,
+        desired: &K,
+        live: Arc<K>,
+        intent: Intent,
+    ) -> (Child<K>, Option<Change>) {
         if live.metadata().is_terminating() {
             return (Child::Awaited(live), None);
         }
@@ -215,13 +273,17 @@ impl<K: Resource + Serialize> Owned<K> {
             change = describe(&*patched, differences.iter().map(|difference| &*difference.path));
         }
         match intent {
-            Intent::New => (Child::Kept(patched), Some(Change::Updated(change))),
+            Intent::First | Intent::New => (Child::Kept(patched), Some(Change::Updated(change))),
             Intent::Known => {
                 info!(key = %owner.key(), change, "drift corrected");
                 self.truces.corrected(correction);
                 (Child::Kept(patched), Some(Change::Restored(change)))
             }
         }
+    }
+
+    fn unmade(&self) -> MutexGuard<'_, HashSet<Uid>> {
+        self.unmade.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What cannot be made so is deleted first.
@@ -256,6 +318,7 @@ impl<K: Resource + Serialize> Owned<K> {
     /// A conflict means that the child has changed since, perhaps was orphaned: it is looked at again when the watch shows it.
     pub async fn delete<O: Resource>(&self, owner: &O, key: &Key) -> Result<(), Error> {
         self.mutations.forget(&owner.metadata().uid);
+        self.unmade().remove(&owner.metadata().uid);
         let Some(child) = self.watch.get(key) else { return Ok(()) };
         let is_owned = child.metadata().controller().is_some_and(|by| by.uid == owner.metadata().uid);
         if !is_owned || child.metadata().is_terminating() {
@@ -263,6 +326,11 @@ impl<K: Resource + Serialize> Owned<K> {
         }
         self.cluster.delete(&*child).await
     }
+}
+
+/// Whether the API server will not have a child, rather than being busy.
+fn is_refusal(error: &Error) -> bool {
+    error.is_denied() || matches!(error.code(), Some(400 | 403 | 405 | 422 | 500))
 }
 
 /// Who it may be that scales a child, and what to do about it.
@@ -300,7 +368,7 @@ fn reset_template<K: Serialize>(operations: &[Value], desired: &K) -> Vec<Value>
 }
 
 /// Asks the API server whether this very object still exists and is not being deleted.
-pub async fn is_wanted<O: Resource>(cluster: &Cluster, owner: &O) -> Result<bool, Error> {
+async fn is_wanted<O: Resource>(cluster: &Cluster, owner: &O) -> Result<bool, Error> {
     match cluster.get_live::<Meta<O>>(&owner.key()).await {
         Ok(live) => Ok(live.metadata.uid == owner.metadata().uid && !live.metadata.is_terminating()),
         Err(error) if error.is_not_found() => Ok(false),

@@ -29,7 +29,7 @@ use smol_str::{SmolStr, format_smolstr};
 use tracing::{info, warn};
 
 use crate::{
-    children::{Change, Child, Intent, Owned, is_wanted},
+    children::{Change, Child, Intent, Owned},
     client::{Client, Error},
     cluster::{Cluster, EventType, Events, Watch},
     controller::{Controller, Next, Operator},
@@ -84,7 +84,11 @@ impl Resource for MyWebserver {
 impl MyWebserver {
     /// Whether its spec is new, or was carried out before.
     fn intent(&self) -> Intent {
-        if self.status.observed_generation == self.metadata.generation { Intent::Known } else { Intent::New }
+        match self.status.observed_generation {
+            ..0 => Intent::First,
+            observed if observed == self.metadata.generation => Intent::Known,
+            _ => Intent::New,
+        }
     }
 }
 
@@ -277,19 +281,13 @@ impl Operator for MyWebservers {
         if self.may_have_pods_of_before(&children) {
             children.service.spec.ports[0].target_port = Port::Number(web.spec.port);
         }
-        // A child can be gone because its owner is, and we have not heard of that yet: the garbage collector would take
-        // each new one, as fast as we can make it.
-        let is_missing = self.deployments.get(&children.deployment.key()).is_none()
-            || self.services.get(&children.service.key()).is_none();
         let intent = web.intent();
-        if is_missing && intent == Intent::Known && !is_wanted(&self.cluster, &*web).await? {
-            return Ok(Next::OnChange);
-        }
         // Both at once, the Service first: the API server takes longer for it.
-        let ((service, also), (deployment, change)) = tokio::join!(
+        let kept = tokio::join!(
             self.services.keep(&*web, &children.service, intent),
             self.deployments.keep(&*web, &children.deployment, intent),
         );
+        let (Some((service, also)), Some((deployment, change))) = kept else { return Ok(Next::OnChange) };
         let was_created =
             matches!((&change, &also), (Some(Change::Created(_)), _) | (_, Some(Change::Created(_))));
         self.record(&web, change.into_iter().chain(also));

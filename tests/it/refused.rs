@@ -198,9 +198,15 @@ async fn is_refused(world: &World, reason: &str, text: &str) {
     assert_eq!((count("POST services"), count("PATCH")), (1, 1), "{written:?}");
 }
 
+/// It is made, and not restored, because it was not there before.
 async fn is_let_pass(world: &World) {
     world.until("deployments/mws-web", |_| true).await;
     world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+    let created = |events: &Value| events.to_string().contains("created Deployment mws-web");
+    let events = world.until("events", created).await;
+    assert!(!events.to_string().contains("restored Deployment mws-web"), "{events}");
+    let log = world.operator().log();
+    assert!(!log.lines().any(|line| line.contains("made anew") && line.contains("mws-web")), "{log}");
 }
 
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";

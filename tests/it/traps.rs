@@ -67,7 +67,8 @@ impl Lag<'_> {
     /// Makes news for one watch, by which its connection is known.
     async fn news(&self, resource: &str) {
         let large = json!({"metadata": {"annotations": {"note": "x".repeat(NEWS_BYTES)}}});
-        self.world.patch(&format!("{resource}/mws-barrier"), large).await;
+        let name = if resource == "mywebservers" { "barrier" } else { "mws-barrier" };
+        self.world.patch(&format!("{resource}/{name}"), large).await;
     }
 
     /// All of it is heard of now.
@@ -172,6 +173,47 @@ async fn while_the_watches_of_children_lag_no_child_is_made_twice() {
         assert_eq!(count("POST"), 2, "{wrote:#?}");
         assert_eq!(count("PATCH deployments/mws-web 200"), 3, "{wrote:#?}");
         assert_eq!(count("PATCH services/mws-web 200"), 3, "{wrote:#?}");
+    })
+    .await;
+}
+
+/// A backup brought back a Deployment and its owner, of which the operator had not heard yet: by the owner that it knew, the
+/// Deployment was a predecessor's, and was deleted although it was well.
+#[tokio::test]
+async fn a_child_of_an_owner_that_is_not_heard_of_yet_is_not_deleted() {
+    on(&WITH_LAG, async |world| {
+        let lag = with_lag(world).await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        let mut child = world.get("deployments/mws-web").await;
+        lag.begins("mywebservers").await;
+        world.delete("mywebservers/web").await;
+        for child in ["deployments/mws-web", "services/mws-web"] {
+            world.delete(child).await;
+            world.until_gone(child).await;
+        }
+        let web = world.create_web("web", json!({"image": "nginx"})).await;
+        world.transcript();
+        let asked = |record: &&Record| {
+            record.method == "GET" && record.path.trim_end_matches('?').ends_with("/mywebservers/web")
+        };
+        let before = world.records().iter().filter(asked).count();
+        let metadata = &mut child["metadata"];
+        *metadata = json!({
+            "name": "mws-web", "labels": metadata["labels"], "ownerReferences": metadata["ownerReferences"],
+        });
+        metadata["ownerReferences"][0]["uid"] = web["metadata"]["uid"].clone();
+        let child = world.create("deployments", &child).await;
+        eventually("the operator to ask who the owner is", async || {
+            (world.records().iter().filter(asked).count() > before).then_some(())
+        })
+        .await;
+        lag.ends();
+        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+        world.settle().await;
+        assert_eq!(world.get("deployments/mws-web").await["metadata"]["uid"], child["metadata"]["uid"]);
+        let wrote = world.transcript();
+        assert!(!wrote.iter().any(|line| line.starts_with("DELETE")), "{wrote:?}");
     })
     .await;
 }
