@@ -55,6 +55,12 @@ const SERVICE_PORT: &str = "http";
 /// a child of ours. Under a minute, as promised.
 const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
 
+/// Most replicas that the CRD lets in: an Endpoints object, which proxies and Ingress controllers still read, holds 1,000
+/// addresses, and the others would get no traffic. See
+/// <https://kubernetes.io/docs/concepts/services-networking/service/#over-capacity-endpoints>. Objects that an older CRD
+/// has let in keep what they ask for.
+const REPLICAS_MAX: i32 = 1000;
+
 /// Objects that the log names at the start, of those that are not ready.
 const EXAMPLES_MAX: usize = 10;
 
@@ -133,9 +139,9 @@ pub struct MyWebserverSpec {
     #[serde(default = "MyWebserverSpec::default_port")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: i32,
-    /// How many copies run, default 1. 0 stops the web server and keeps its address.
+    /// How many copies run, default 1, 1000 at most. 0 stops the web server and keeps its address.
     #[serde(default = "MyWebserverSpec::default_replicas")]
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = REPLICAS_MAX))]
     pub replicas: i32,
 }
 

@@ -495,6 +495,53 @@ pub fn older_crd() -> Value {
     crd
 }
 
+#[tokio::test]
+async fn more_than_1000_replicas_are_refused_and_an_older_object_keeps_what_it_has() {
+    on(&[Kind::EmbeddedBare, Kind::RealBare], async |world| {
+        let mut older = manifests::crd();
+        for version in older["spec"]["versions"].as_array_mut().unwrap() {
+            let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"];
+            assert_eq!(
+                spec["properties"]["replicas"].as_object_mut().unwrap().remove("maximum"),
+                Some(json!(1000))
+            );
+        }
+        with_crd(world, &older).await;
+        world.create_web("old", json!({"image": "nginx", "replicas": 100_000})).await;
+        let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/mywebservers.k8sobjects.gsa.com";
+        let newer = json!({"spec": manifests::crd()["spec"]});
+        world.send(http::Method::PATCH, crd, "application/merge-patch+json", &newer).await.unwrap();
+        let webs = world.path("mywebservers");
+        // The new schema holds some moments after it was taken.
+        let error = eventually("the maximum to hold", async || {
+            let web = web("new", json!({"image": "nginx", "replicas": 1001}));
+            world.try_create(&format!("{webs}?dryRun=All"), &web).await.err()
+        })
+        .await;
+        assert!(error.to_string().contains("1000"), "{error}");
+        world.create_web("new", json!({"image": "nginx", "replicas": 1000})).await;
+        let scale = json!({"spec": {"replicas": 1001}});
+        for path in
+            [webs.replace("/v2/", "/v1/") + "/new", format!("{webs}/new"), format!("{webs}/new/scale")]
+        {
+            let refused =
+                world.send(http::Method::PATCH, &path, "application/merge-patch+json", &scale).await;
+            assert_eq!(refused.unwrap_err().code(), Some(422), "{path}");
+        }
+
+        world.start_operator(&[]).await;
+        world.until_condition("old", "Ready", "False", "RolloutInProgress").await;
+        world.patch("mywebservers/old", json!({"spec": {"image": "nginx:2"}})).await;
+        let old = world.until("mywebservers/old", |old| old["status"]["observedGeneration"] == 2).await;
+        let said = condition(&old, "Ready").unwrap()["message"].as_str().unwrap();
+        assert!(said.contains("of 100000 replicas"), "{said}");
+        let deployment = world.get("deployments/mws-old").await;
+        assert_eq!(deployment["spec"]["replicas"], 100_000);
+        assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], "nginx:2");
+    })
+    .await;
+}
+
 /// A world with the older CRD, and permissions.
 pub async fn with_older_crd(world: &World) {
     with_crd(world, &older_crd()).await;

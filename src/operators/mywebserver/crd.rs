@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 
-use super::{IMAGE_PATTERN, MyWebserver, MyWebserverSpec, Status};
+use super::{IMAGE_PATTERN, MyWebserver, MyWebserverSpec, REPLICAS_MAX, Status};
 use crate::{operators::crd, resource::Resource};
 
 /// Longest name of a MyWebserver: its Service is called `mws-<name>`, and a Service's name has at most 63 characters.
@@ -24,8 +24,8 @@ struct SpecV1 {
     #[serde(default = "MyWebserverSpec::default_port")]
     #[schemars(range(min = 1, max = 65535))]
     port: i32,
-    /// How many copies run, if v2 or kubectl scale has said so; 1 otherwise.
-    #[schemars(with = "i32", range(min = 0))]
+    /// How many copies run, if v2 or kubectl scale has said so; 1 otherwise, 1000 at most.
+    #[schemars(with = "i32", range(min = 0, max = REPLICAS_MAX))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replicas: Option<i32>,
 }
