@@ -24,8 +24,8 @@ use tokio::task::JoinHandle;
 use tracing::info;
 
 use crate::{
-    client::{Client, DeleteOptions, Error, Part, Patch},
-    resource::{Key, Labels, ObjectMeta, Resource, Scope},
+    client::{Client, DeleteOptions, Error, Page, Part, Patch},
+    resource::{Key, Labels, ObjectMeta, Resource, Scope, list::Decoded},
     store::{Change, Found, Store},
     watch::{self, Health, Lists},
 };
@@ -129,6 +129,19 @@ impl Cluster {
     /// watch is behind, nobody else would tell that it is gone.
     pub async fn get_live<K: Resource>(&self, key: &Key) -> Result<Arc<K>, Error> {
         self.client.get(key).await.map(|object| self.remember(object))
+    }
+
+    /// Asks the API server for objects of a selection, `limit` at most. They go into no Store.
+    pub async fn list_live<K: Resource>(&self, scope: &Scope, limit: u32) -> Result<Vec<K>, Error> {
+        // Any state is new enough, so the API server answers from its cache. `resourceVersion=0` would say so too, but then
+        // no server honours the limit.
+        let page = Page { version: Some("1"), limit, ..Page::default() };
+        let list = self.client.list_page::<K>(scope, &page).await?;
+        let readable = list.items.into_iter().filter_map(|item| match item {
+            Decoded::Readable(object) => Some(object),
+            Decoded::Broken(_) => None,
+        });
+        Ok(readable.collect())
     }
 
     /// Creates an object. Fails where one of that name exists, whoever made it ([`Error::is_already_exists`]).

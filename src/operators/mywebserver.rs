@@ -12,6 +12,7 @@
 //! no collector runs, [`MyWebservers::deleted`] does.
 
 pub mod crd;
+pub mod pods;
 pub mod status;
 #[cfg(test)]
 mod tests;
@@ -35,7 +36,8 @@ use crate::{
     controller::{Controller, Next, Operator},
     resource::{Condition, Labels, ObjectMeta, OwnerReference, Resource, Scope, Uid, kinds::*, list::Broken},
 };
-use status::{Refusal, Status};
+use pods::{Looks, Trouble};
+use status::{Also, Refusal, Status};
 
 /// Who says so, in labels and Events.
 pub const OPERATOR: &str = "mywebserver-operator";
@@ -161,6 +163,7 @@ pub struct MyWebservers {
     deployments: Owned<Deployment>,
     services: Owned<Service>,
     events: Events,
+    looks: Looks,
     /// New objects whose children were created, and whose status comes with the next look.
     unreported: Mutex<HashSet<Uid>>,
 }
@@ -182,6 +185,7 @@ pub fn controller(cluster: &Cluster, namespaces: &[String], events: Events) -> C
         deployments: Owned::new(cluster, &deployments),
         services: Owned::new(cluster, &services),
         events,
+        looks: Looks::default(),
         unreported: Mutex::default(),
     };
     Controller::new(cluster, &webs, operator).owns(&deployments).owns(&services)
@@ -316,7 +320,8 @@ impl Operator for MyWebservers {
             }
             children => children,
         };
-        let reported = self.report(&web, &children, &deployment, &service).await;
+        let (trouble, next) = self.look_at_pods(&web, &deployment).await;
+        let reported = self.report(&web, &children, &deployment, &service, trouble.as_ref()).await;
         match (deployment, service) {
             // Also where the status could not be written: this came first, and is what must be mended first.
             (Child::Failed { error, .. }, _) | (_, Child::Failed { error, .. }) => {
@@ -334,7 +339,7 @@ impl Operator for MyWebservers {
             }
             // As a rule its end is an event. But it may have lost our label, and no watch of ours would show it.
             (Child::Awaited(_), _) | (_, Child::Awaited(_)) => reported.map(|_| Next::After(UNSEEN_RECHECK)),
-            (Child::Kept(_), Child::Kept(_)) => reported.map(|_| Next::OnChange),
+            (Child::Kept(_), Child::Kept(_)) => reported.map(|_| next),
         }
     }
 
@@ -343,6 +348,7 @@ impl Operator for MyWebservers {
     async fn deleted(&self, last: Arc<MyWebserver>) -> Result<(), Error> {
         info!(key = %last.key(), "deleted");
         self.unreported().remove(&last.metadata.uid);
+        self.looks.forget(&last.metadata.uid);
         let children = desired(&last);
         let deleted = self.deployments.delete(&*last, &children.deployment.key()).await;
         self.services.delete(&*last, &children.service.key()).await.and(deleted)
@@ -405,6 +411,24 @@ impl MyWebservers {
         humantime::format_rfc3339_seconds(self.cluster.now()).to_string()
     }
 
+    /// Why Pods do not run, where they are waited for, and when to look again.
+    async fn look_at_pods(
+        &self,
+        web: &MyWebserver,
+        deployment: &Child<Deployment>,
+    ) -> (Option<Trouble>, Next) {
+        match deployment {
+            Child::Kept(deployment) if status::waits_for_pods(deployment) => {
+                let (trouble, pause) = self.looks.look(&self.cluster, web, deployment).await;
+                (trouble, Next::After(pause))
+            }
+            Child::Kept(_) | Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } => {
+                self.looks.forget(&web.metadata.uid);
+                (None, Next::OnChange)
+            }
+        }
+    }
+
     /// Writes the status, if there is news.
     async fn report(
         &self,
@@ -412,11 +436,19 @@ impl MyWebservers {
         children: &Children,
         deployment: &Child<Deployment>,
         service: &Child<Service>,
+        trouble: Option<&Trouble>,
     ) -> Result<News, Error> {
         let mut mutations = self.deployments.mutations(web, &children.deployment.metadata.name);
         mutations.extend(self.services.mutations(web, &children.service.metadata.name));
         let selector = &children.service.spec.selector;
-        let status = status::of(web, selector, deployment, service, &mutations, &self.now());
+        let status = status::of(
+            web,
+            selector,
+            deployment,
+            service,
+            &Also { mutations: &mutations, trouble },
+            &self.now(),
+        );
         if status == web.status {
             return Ok(News::None);
         }

@@ -92,6 +92,13 @@ async fn the_cluster_role_allows_exactly_what_is_used() {
         world.create_web("web", json!({"image": "nginx"})).await;
         world.until_condition("web", "Stalled", "True", "NameConflict").await;
         world.delete("services/mws-web").await;
+        // Not ready for a while, so that its Pods are asked for.
+        let generation = world.get("deployments/mws-web").await["metadata"]["generation"].clone();
+        let status = json!({"observedGeneration": generation, "replicas": 1, "updatedReplicas": 1});
+        world.patch("deployments/mws-web/status", json!({ "status": status })).await;
+        let is_look = |record: &crate::world::Record| record.path.contains("/pods?");
+        eventually("the Pods to be asked for", async || world.records().iter().any(is_look).then_some(()))
+            .await;
         // A change for each of the writes: an update, a drift, a lost label.
         world.patch("mywebservers/web", json!({"spec": {"replicas": 2, "port": 81}})).await;
         world.settle().await;

@@ -102,8 +102,8 @@ fn wrong_about(
         (_, true, _) => ("False", "NameConflict", true),
         (_, _, 0) => ("True", "ScaledToZero", false),
         _ if spec["image"] != "does-not-exist" => ("True", "AllReplicasReady", false),
-        _ if may_go_on && !is_stalled => ("False", "RolloutInProgress", false),
-        _ => ("False", "ProgressDeadlineExceeded", true),
+        _ if may_go_on && !is_stalled => ("False", "ImagePullBackOff", false),
+        _ => ("False", "ImagePullBackOff", true),
     };
     let mut problems = differences(web, &[("/status/observedGeneration", &web["metadata"]["generation"])]);
     let stalled = if should_stall { json!("True") } else { Value::Null };

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
-use super::{MyWebserver, Unreadable};
+use super::{MyWebserver, Unreadable, pods::Trouble};
 use crate::{
     children::Child,
     client::Error,
@@ -153,25 +153,34 @@ fn said(status: &'static str, reason: impl Into<SmolStr>, message: impl Into<Smo
     Said { status, reason: reason.into(), message: message.into() }
 }
 
-/// The status of `web`, given what selects its Pods, what came of its children and what admission changed in them. `now` is
-/// RFC 3339 in whole seconds.
+/// What is known beside the children themselves.
+#[derive(Clone, Copy, Default)]
+pub struct Also<'a> {
+    /// What admission changed in the children.
+    pub mutations: &'a [String],
+    /// Why Pods do not run.
+    pub trouble: Option<&'a Trouble>,
+}
+
+/// The status of `web`, given what selects its Pods, what came of its children and what else is known. `now` is RFC 3339 in
+/// whole seconds.
 #[must_use]
 pub fn of(
     web: &MyWebserver,
     selector: &Labels,
     deployment: &Child<Deployment>,
     service: &Child<Service>,
-    mutations: &[String],
+    also: &Also<'_>,
     now: &str,
 ) -> Status {
     let nothing = DeploymentStatus::default();
     let rollout = deployment.live().map_or(&nothing, |deployment| &deployment.status);
     let conditions = [
-        ("Ready", Some(ready(web, deployment, service))),
+        ("Ready", Some(ready(web, deployment, service, also.trouble))),
         ("Available", Some(available(deployment.live()))),
         ("Progressing", Some(progressing(deployment.live()))),
-        ("Stalled", stalled(web, deployment, service)),
-        ("Mutated", mutated(mutations)),
+        ("Stalled", stalled(web, deployment, service, also.trouble)),
+        ("Mutated", mutated(also.mutations)),
     ];
     let conditions = conditions
         .into_iter()
@@ -240,7 +249,12 @@ fn cut(message: SmolStr) -> SmolStr {
     }
 }
 
-fn ready(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Service>) -> Said {
+fn ready(
+    web: &MyWebserver,
+    deployment: &Child<Deployment>,
+    service: &Child<Service>,
+    pods: Option<&Trouble>,
+) -> Said {
     if let Some(said) = trouble("Deployment", deployment).or_else(|| trouble("Service", service)) {
         return said;
     }
@@ -250,10 +264,7 @@ fn ready(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Serv
     // As we wrote it, or as admission made it.
     let (wanted, rollout) = (deployment.spec.replicas, &deployment.status);
     let up_to_date = rollout.updated_replicas.min(rollout.available_replicas).min(wanted);
-    let is_complete = is_observed(deployment)
-        && rollout.updated_replicas == wanted
-        && rollout.replicas == wanted
-        && rollout.available_replicas == wanted;
+    let is_complete = is_complete(deployment);
     if let Some(fewer) = fewer_than_wanted(web, deployment).filter(|_| is_complete) {
         return said("False", CHANGED_BY_ADMISSION, fewer);
     }
@@ -276,6 +287,13 @@ fn ready(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Serv
     if old > 0 {
         message += &format!("; {old} old replicas remain");
     }
+    if let Some(pods) = pods.filter(|_| !is_held_back(deployment)) {
+        return said(
+            "False",
+            pods.reason.clone(),
+            format_smolstr!("{message}: {}", pods.message_after(&web.status)),
+        );
+    }
     if deployment.spec.paused {
         message += &format!("; {}", paused(deployment));
     }
@@ -286,6 +304,25 @@ fn ready(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Serv
         None => "RolloutInProgress",
     };
     said("False", reason, message)
+}
+
+/// Whether all Pods that the Deployment wants are of its template and available, and it has none else.
+fn is_complete(deployment: &Deployment) -> bool {
+    let (wanted, rollout) = (deployment.spec.replicas, &deployment.status);
+    is_observed(deployment)
+        && rollout.updated_replicas == wanted
+        && rollout.replicas == wanted
+        && rollout.available_replicas == wanted
+}
+
+/// Whether there are Pods of the latest template, and it is they that are waited for.
+#[must_use]
+pub fn waits_for_pods(deployment: &Deployment) -> bool {
+    is_observed(deployment)
+        && !is_complete(deployment)
+        && !is_held_back(deployment)
+        && cannot_create(deployment).is_none()
+        && deployment.status.updated_replicas > 0
 }
 
 /// Why the Deployment cannot make Pods, or the ReplicaSet for them, be it a quota or an admission policy.
@@ -392,7 +429,12 @@ fn progressing(deployment: Option<&Deployment>) -> Said {
     }
 }
 
-fn stalled(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Service>) -> Option<Said> {
+fn stalled(
+    web: &MyWebserver,
+    deployment: &Child<Deployment>,
+    service: &Child<Service>,
+    pods: Option<&Trouble>,
+) -> Option<Said> {
     if let Some(said) = dead_end(deployment).or_else(|| dead_end(service)) {
         return Some(said);
     }
@@ -402,6 +444,9 @@ fn stalled(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Se
     }
     if let Some(fewer) = fewer_than_wanted(web, deployment) {
         return Some(said("True", CHANGED_BY_ADMISSION, fewer));
+    }
+    if let Some(pods) = pods.filter(|pods| pods.is_final()) {
+        return Some(said("True", pods.reason.clone(), pods.message.as_str()));
     }
     deadline_exceeded(deployment)
         .map(|condition| said("True", "ProgressDeadlineExceeded", condition.message.clone()))

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{status::Status, *};
+use super::{
+    status::{Also, Status},
+    *,
+};
 use crate::resource::{Annotations, Status as Refused, StatusCause, StatusDetails, diff};
 
 const NOW: &str = "2026-11-21T12:00:00Z";
@@ -42,7 +45,7 @@ fn refused(code: u16, reason: &str, message: &str) -> Error {
 
 /// All conditions, one per line: `Ready=False RolloutInProgress`.
 fn said(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Service>) -> Vec<String> {
-    let status = status::of(web, &Labels::default(), deployment, service, &[], NOW);
+    let status = status::of(web, &Labels::default(), deployment, service, &Also::default(), NOW);
     assert_eq!(status.observed_generation, web.metadata.generation);
     status.conditions.iter().map(|said| format!("{}={} {}", said.r#type, said.status, said.reason)).collect()
 }
@@ -232,7 +235,7 @@ fn a_paused_deployment_says_so_and_stalls_while_it_holds_back_a_rollout() {
         said(&web(2), &held, &service()),
         ["Ready=False DeploymentPaused", unavailable, unknown, "Stalled=True DeploymentPaused"]
     );
-    let status = status::of(&web(2), &Labels::default(), &held, &service(), &[], NOW);
+    let status = status::of(&web(2), &Labels::default(), &held, &service(), &Also::default(), NOW);
     let remedy = "the Deployment is paused: kubectl rollout resume deployment/mws-web";
     assert!(status.conditions[0].message.ends_with(remedy), "{}", status.conditions[0].message);
     assert_eq!(status.conditions[3].message, remedy);
@@ -300,7 +303,7 @@ fn whatever_a_deployment_says_our_conditions_are_valid() {
             conditions[0]["status"] = json!("True");
             conditions[2]["status"] = json!("True");
             let child = deployment(json!({"observedGeneration": 2, "conditions": conditions}));
-            let status = status::of(&web(2), &Labels::default(), &child, &service(), &[], NOW);
+            let status = status::of(&web(2), &Labels::default(), &child, &service(), &Also::default(), NOW);
             for condition in &status.conditions {
                 let reason = &*condition.reason;
                 assert!(pattern.is_match(reason) && (1..=1024).contains(&reason.len()), "{reason:?}");
@@ -375,7 +378,7 @@ fn a_refused_update_leaves_what_serves_in_the_status() {
     let Child::Kept(live) = deployment(serving) else { panic!("not kept") };
     let error = refused(403, "Forbidden", "admission webhook \"no\" denied the request");
     let refused = Child::Failed { error, live: Some(live) };
-    let status = status::of(&web(2), &Labels::default(), &refused, &service(), &[], NOW);
+    let status = status::of(&web(2), &Labels::default(), &refused, &service(), &Also::default(), NOW);
     assert_eq!((status.replicas, status.ready_replicas, status.available_replicas), (2, 2, 2));
     assert_eq!(
         said(&web(2), &refused, &service())[..2],
@@ -406,10 +409,12 @@ fn a_condition_keeps_its_time_until_its_status_changes() {
         "conditions": [{"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}],
     });
     let mut web = web(2);
-    web.status = status::of(&web, &Labels::default(), &deployment(json!({})), &service(), &[], EARLIER);
-    let later = status::of(&web, &Labels::default(), &deployment(json!({})), &service(), &[], NOW);
+    web.status =
+        status::of(&web, &Labels::default(), &deployment(json!({})), &service(), &Also::default(), EARLIER);
+    let later =
+        status::of(&web, &Labels::default(), &deployment(json!({})), &service(), &Also::default(), NOW);
     assert_eq!(later, web.status, "nothing has changed, so nothing is written");
-    let later = status::of(&web, &Labels::default(), &deployment(ready), &service(), &[], NOW);
+    let later = status::of(&web, &Labels::default(), &deployment(ready), &service(), &Also::default(), NOW);
     let times: Vec<_> = later.conditions.iter().map(|said| said.last_transition_time.as_str()).collect();
     assert_eq!(times, [NOW, EARLIER, EARLIER]);
 }
