@@ -12,7 +12,7 @@ mod rollout;
 pub(super) use kubelet::HEARTBEAT;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -46,7 +46,7 @@ pub(super) fn bootstrap(storage: &mut Storage, ca_pem: &str) {
 /// Runs until aborted.
 pub(super) async fn run(server: Arc<Server>, ca_pem: String) {
     let mut controllers = Controllers {
-        dirty: BTreeSet::new(),
+        dirty: Dirty::default(),
         later: BTreeSet::new(),
         due: BTreeMap::new(),
         started: HashMap::new(),
@@ -58,7 +58,7 @@ pub(super) async fn run(server: Arc<Server>, ca_pem: String) {
     controllers.look_again(&kubelet::node(), server.heartbeat);
     loop {
         controllers.mark_changes(&mut server.storage());
-        while let Some(place) = controllers.dirty.pop_first() {
+        while let Some(place) = controllers.dirty.next() {
             {
                 let mut storage = server.storage();
                 controllers.look_at(&mut storage, &place);
@@ -90,7 +90,7 @@ async fn sleep_until(wake: Option<Instant>) {
 
 /// What is still to be looked at.
 struct Controllers {
-    dirty: BTreeSet<Place>,
+    dirty: Dirty,
     later: BTreeSet<(Instant, Place)>,
     /// The one time in `later` at which a place is looked at.
     due: BTreeMap<Place, Instant>,
@@ -99,6 +99,31 @@ struct Controllers {
     pod_start: Duration,
     heartbeat: Duration,
     ca_pem: String,
+}
+
+/// Places to look at, each once, first come first served: an object with much to do has its next turn after all others.
+#[derive(Default)]
+struct Dirty {
+    queue: VecDeque<Place>,
+    known: HashSet<Place>,
+}
+
+impl Dirty {
+    fn insert(&mut self, place: Place) {
+        if self.known.insert(place.clone()) {
+            self.queue.push_back(place);
+        }
+    }
+
+    fn extend(&mut self, places: impl IntoIterator<Item = Place>) {
+        places.into_iter().for_each(|place| self.insert(place));
+    }
+
+    fn next(&mut self) -> Option<Place> {
+        let place = self.queue.pop_front()?;
+        self.known.remove(&place);
+        Some(place)
+    }
 }
 
 impl Controllers {

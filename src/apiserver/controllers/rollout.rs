@@ -15,18 +15,19 @@ use super::{
         storage::{Place, Storage},
         write::{LETTERS, Part, is_terminating, random_letters},
     },
-    Controllers, change, delete, make, owners, tell, uid,
+    Controllers, change, delete, make, owners, tell, uid, warn,
 };
 
 const REVISION: &str = "deployment.kubernetes.io/revision";
 const HASH: &str = "pod-template-hash";
+const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// Pods that one look at a ReplicaSet makes or deletes; requests are answered before the next one. `BurstReplicas` of
-/// kube-controller-manager.
-const PODS_AT_ONCE: usize = 500;
+/// Pods that one look at a ReplicaSet makes or deletes, before all other objects have their turn.
+const PODS_AT_ONCE: usize = 10;
 
-/// Most Pods that there are for ReplicaSets. All of them are in memory, some kilobytes each with their Events, and `replicas`
-/// may be two thousand millions.
+/// Most Pods of one ReplicaSet, and of all together. They are in memory, with their Events some 60 kB each, and `replicas` may
+/// be two thousand millions.
+const PODS_OF_SET_MAX: usize = 1000;
 const PODS_MAX: usize = 10_000;
 
 /// When a ReplicaSet for which there was no room is looked at again.
@@ -469,6 +470,14 @@ fn write_status(
         if is_paused(deployment) {
             return;
         }
+        match sets.iter().find_map(|(_, set)| condition(set, REPLICA_FAILURE)) {
+            Some(failure) => {
+                let text = |field: &str| failure[field].as_str().unwrap_or_default();
+                let (reason, message) = (text("reason"), text("message"));
+                set_condition(deployment, REPLICA_FAILURE, "True", reason, message, &clock.time());
+            }
+            None => remove_condition(deployment, REPLICA_FAILURE),
+        }
         match (progress_deadline(deployment), new_set) {
             (None, _) => remove_condition(deployment, "Progressing"),
             (Some(deadline), Some(new_set)) => {
@@ -536,8 +545,12 @@ fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
 }
 
 fn remove_condition(object: &mut Value, kind: &str) {
-    if let Some(conditions) = object["status"]["conditions"].as_array_mut() {
-        conditions.retain(|condition| condition["type"] != kind);
+    let Some(status) = object["status"].as_object_mut() else { return };
+    let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) else { return };
+    conditions.retain(|condition| condition["type"] != kind);
+    // Go leaves out a list of none.
+    if conditions.is_empty() {
+        status.remove("conditions");
     }
 }
 
@@ -574,16 +587,20 @@ pub(super) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, 
     }
     let mut living = controlled(storage, set, "pods");
     living.retain(|(_, pod)| !is_terminating(pod));
+    let mut failure = None;
     if !is_terminating(set) {
         let wanted = usize::try_from(count(set, "/spec/replicas")).unwrap_or(0);
         let room = PODS_MAX.saturating_sub(storage.collection("pods").map_or(0, |pods| pods.objects.len()));
         let missing = wanted.saturating_sub(living.len());
-        if missing > room {
-            tracing::warn!(%place, wanted, pods_max = PODS_MAX, "there is no room for all Pods of a ReplicaSet");
+        let room_here = room.min(PODS_OF_SET_MAX.saturating_sub(living.len()));
+        if wanted > PODS_OF_SET_MAX {
+            failure = Some(format!("at most {PODS_OF_SET_MAX} Pods of a ReplicaSet run here"));
+        } else if missing > room {
+            failure = Some(format!("at most {PODS_MAX} Pods of ReplicaSets run here"));
             controllers.look_again(place, ROOM_PAUSE);
         }
         // What is made marks the set for another look.
-        for _ in 0..missing.min(room).min(PODS_AT_ONCE) {
+        for _ in 0..missing.min(room_here).min(PODS_AT_ONCE) {
             make_pod(storage, place, set);
         }
         // Pods that are not ready go first.
@@ -613,7 +630,17 @@ pub(super) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, 
     }
     let (ready, available) = (ready.len(), ready.len() - waiting.len());
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    if let Some(why) = failure.as_ref().filter(|_| condition(set, REPLICA_FAILURE).is_none()) {
+        warn(storage, set, "replicaset-controller", "FailedCreate", &format!("Error creating: {why}"));
+    }
     change(storage, place, Part::Status, |set| {
+        match &failure {
+            Some(why) if condition(set, REPLICA_FAILURE).is_none() => {
+                super::set_condition(set, REPLICA_FAILURE, "True", "FailedCreate", why, &clock.time());
+            }
+            Some(_) => {}
+            None => remove_condition(set, REPLICA_FAILURE),
+        }
         let generation = set["metadata"]["generation"].clone();
         let status = &mut set["status"];
         status["replicas"] = living.len().into();

@@ -242,3 +242,29 @@ async fn a_deployment_that_is_complete_stays_so_while_it_is_scaled() {
         }
     }
 }
+
+/// One Deployment of 100,000 replicas made 10,000 Pods, 500 at a time, before others had their turn.
+#[tokio::test]
+async fn a_deployment_of_too_many_replicas_holds_up_no_other_and_says_how_many_it_gets() {
+    let world = World::start().await;
+    let mut large = with(deployment("nginx"), "/spec", "replicas", json!(100_000));
+    large["metadata"]["name"] = "large".into();
+    for pointer in ["/spec/selector/matchLabels", "/spec/template/metadata/labels"] {
+        *large.pointer_mut(pointer).expect("labels") = json!({"app": "large"});
+    }
+    world.post(DEPLOYMENTS, large).await;
+    let large = format!("{DEPLOYMENTS}/large");
+    world.until(&large, |_, large| large["status"]["replicas"].as_u64().is_some_and(|count| count > 0)).await;
+    world.post(DEPLOYMENTS, deployment("nginx")).await;
+    world.until(WEB, is_complete).await;
+    let pods = world.get(PODS).await.1["items"].as_array().map_or(0, Vec::len);
+    assert!(pods < 500, "{pods} Pods were made before three others were");
+    let failure = "ReplicaFailure True FailedCreate".to_owned();
+    let large = world.until(&large, |_, large| conditions(large).contains(&failure)).await;
+    assert!(large.to_string().contains("at most 1000 Pods of a ReplicaSet run here"), "{large}");
+    // With fewer, nothing fails any more.
+    world.merge(&format!("{DEPLOYMENTS}/large"), json!({"spec": {"replicas": 5}})).await;
+    let is_small =
+        |_: u16, large: &Value| large["status"]["replicas"] == 5 && !conditions(large).contains(&failure);
+    world.until(&format!("{DEPLOYMENTS}/large"), is_small).await;
+}
