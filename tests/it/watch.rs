@@ -9,10 +9,11 @@ use listwatch::{
     resource::{Key, Scope, kinds::Service},
     watch::Lists,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     hands::{Hands, eventually},
+    manifests,
     proxy::Proxy,
     world::{Kind, Server, on},
 };
@@ -149,4 +150,39 @@ async fn watches_and_calls_have_one_connection_each_also_after_hours() {
     }
     let watches = server.requests().iter().filter(|record| record.query.contains("watch=1")).count();
     assert!(watches >= 4 * 12, "each is opened anew every 5 to 10 minutes, and here {watches} were");
+}
+
+/// The history of a built-in kind begins with the server's first version, that of a custom kind with its CRD, and all of it
+/// begins anew when the server is started again. Version 0 is no version: it asks for the state, whatever it is.
+#[tokio::test]
+async fn a_fresh_server_tells_a_watch_all_since_its_history_began_and_answers_410_before_that() {
+    on(&[Kind::EmbeddedBare, Kind::RealPaged], async |world| {
+        let first = async |path: &str, version: &str| {
+            let path = format!("{path}?watch=1&resourceVersion={version}&timeoutSeconds=1");
+            let text = world.raw(&path).await.unwrap();
+            let line = text.lines().next().unwrap_or("null");
+            let event: Value = serde_json::from_str(line).unwrap();
+            (event["type"].clone(), event["object"]["code"].clone())
+        };
+        let (namespaces, webs) = ("/api/v1/namespaces", "/apis/k8sobjects.gsa.com/v2/mywebservers");
+        let (added, expired) = ((json!("ADDED"), json!(null)), (json!("ERROR"), json!(410)));
+        world.install(&manifests::crd()).await;
+        assert_eq!(first(namespaces, "1").await, added, "{}", world.name);
+        assert_eq!(first(webs, "1").await, expired, "{}", world.name);
+
+        match &world.server {
+            Server::Embedded(server) => server.fault(Fault::Restart),
+            Server::Shared(_) | Server::Own(_) => {
+                world.plane().kill_apiserver();
+                world.plane().start_apiserver().await;
+            }
+        }
+        // Our own connection is gone with the old server.
+        eventually("an answer", async || world.raw(webs).await.ok()).await;
+        assert_eq!(first(namespaces, "1").await, expired, "{}", world.name);
+        assert_eq!(first(webs, "1").await, expired, "{}", world.name);
+        assert_eq!(first(namespaces, "0").await, added, "{}", world.name);
+        assert_eq!(first(webs, "0").await, (json!(null), json!(null)), "{}", world.name);
+    })
+    .await;
 }
