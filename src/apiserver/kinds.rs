@@ -227,10 +227,8 @@ impl Kind {
     /// Make an object what it is to Go. A custom resource has rules of its own about nulls, but for its metadata.
     pub(super) fn normalize(&self, object: &mut Value) {
         match &self.rules {
-            Rules::BuiltIn(_) => types::normalize(object, self.schema()),
-            Rules::Custom(_) => {
-                types::normalize(&mut object["metadata"], types::definition(types::OBJECT_META))
-            }
+            Rules::BuiltIn(_) => types::normalize(object, self.definition()),
+            Rules::Custom(_) => types::normalize(&mut object["metadata"], types::OBJECT_META),
         }
     }
 

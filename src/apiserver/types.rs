@@ -6,8 +6,13 @@
 //!
 //! They are in `schemas.json`, one definition per line, taken from the OpenAPI document of a real server by the test
 //! `tests/it/schemas.rs`. The real server decodes into Go structs, and complains in their words: so do we.
+//! It also writes what a Go struct holds: a number that is 0 is left out, unless the field is a pointer. OpenAPI does not
+//! have that; `pointers.txt` has the fields, from `types.go` of k8s.io/api and k8s.io/apimachinery 0.36.
 
-use std::sync::LazyLock;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::LazyLock,
+};
 
 use base64::{DecodeError, Engine, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value};
@@ -18,6 +23,12 @@ pub(super) const OBJECT_META: &str = "ObjectMeta";
 static DEFINITIONS: LazyLock<Map<String, Value>> = LazyLock::new(|| {
     let json = include_str!("schemas.json");
     serde_json::from_str(json).expect("a test writes it")
+});
+
+/// Of each definition, the fields with a scalar that are written even if it is the zero of its type.
+static POINTERS: LazyLock<HashMap<&str, HashSet<&str>>> = LazyLock::new(|| {
+    let lines = include_str!("pointers.txt").lines().filter_map(|line| line.split_once(": "));
+    lines.map(|(definition, fields)| (definition, fields.split(' ').collect())).collect()
 });
 
 /// Where a `$ref` points into.
@@ -226,24 +237,39 @@ fn inconvertible(value: &Value, schema: &Value) -> String {
     }
 }
 
-/// A value as Go writes it that has read it: a field that is null, an empty list or an empty map is not there, and a null in
-/// a list or a map is the zero of its type.
-pub(super) fn normalize(value: &mut Value, schema: &Value) {
-    let schema = resolved(schema);
+/// A value of a definition as Go writes it that has read it: a field that is null, an empty list, an empty map or a zero is
+/// not there, and a null in a list or a map is the zero of its type.
+pub(super) fn normalize(value: &mut Value, name: &str) {
+    let schema = definition(name);
+    match referred(schema) {
+        Some(other) => normalize(value, other),
+        None => normalize_fields(value, name, schema),
+    }
+}
+
+fn normalize_value(value: &mut Value, schema: &Value) {
+    match referred(schema) {
+        Some(name) => normalize(value, name),
+        None => normalize_fields(value, "", schema),
+    }
+}
+
+fn normalize_fields(value: &mut Value, name: &str, schema: &Value) {
     match value {
         Value::Object(map) => {
-            for (name, value) in map.iter_mut() {
-                if let Some(field) = schema["properties"].get(name) {
-                    normalize(value, field);
+            for (field, value) in map.iter_mut() {
+                if let Some(schema) = schema["properties"].get(field) {
+                    normalize_value(value, schema);
                 } else {
                     normalize_item(value, &schema["additionalProperties"]);
                 }
             }
             let required = schema["required"].as_array();
-            let is_required = |name: &str| required.is_some_and(|all| all.iter().any(|one| one == name));
-            map.retain(|name, value| match schema["properties"].get(name) {
+            let is_required = |field: &str| required.is_some_and(|all| all.iter().any(|one| one == field));
+            let is_pointer = |field: &str| POINTERS.get(name).is_some_and(|all| all.contains(field));
+            map.retain(|field, value| match schema["properties"].get(field) {
                 Some(_) if value.is_null() => false,
-                Some(field) => is_required(name) || !is_empty(value, resolved(field)),
+                Some(schema) => is_required(field) || is_pointer(field) || !is_empty(value, resolved(schema)),
                 None => true,
             });
         }
@@ -256,15 +282,18 @@ fn normalize_item(value: &mut Value, schema: &Value) {
     if value.is_null() {
         *value = zero(schema);
     }
-    normalize(value, schema);
+    normalize_value(value, schema);
 }
 
-/// What `omitempty` leaves out, which all lists and maps have but those that are required.
+/// What `omitempty` leaves out, which all fields have but those that are required.
 fn is_empty(value: &Value, schema: &Value) -> bool {
     match value {
         Value::Array(items) => items.is_empty() && schema["type"] == "array",
         Value::Object(map) => map.is_empty() && schema.get("additionalProperties").is_some(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+        Value::Bool(is) => !is && schema["type"] == "boolean",
+        Value::Number(number) => number.as_f64() == Some(0.0) && schema["type"] == "integer",
+        Value::String(text) => text.is_empty() && schema["type"] == "string",
+        Value::Null => false,
     }
 }
 
@@ -424,7 +453,7 @@ mod tests {
                 "securityContext": {"supplementalGroups": [null]}, "nobodyKnows": null,
             },
         });
-        normalize(&mut pod, definition("Pod"));
+        normalize(&mut pod, "Pod");
         let wanted = json!({
             "metadata": {"labels": {"a": ""}, "finalizers": [""]},
             "spec": {
@@ -437,8 +466,25 @@ mod tests {
         assert_eq!(pod, wanted);
         // What is required is there even if it is empty.
         let mut pod = json!({"spec": {"containers": []}});
-        normalize(&mut pod, definition("Pod"));
+        normalize(&mut pod, "Pod");
         assert_eq!(pod, json!({"spec": {"containers": []}}));
+    }
+
+    #[test]
+    fn a_zero_is_left_out_unless_the_field_is_a_pointer() {
+        let mut spec = json!({"hostIPC": false, "hostname": "", "hostUsers": false, "priority": 0,
+            "containers": [{"name": "", "tty": false, "image": "i"}]});
+        normalize(&mut spec, "PodSpec");
+        let wanted = json!({"hostUsers": false, "priority": 0, "containers": [{"name": "", "image": "i"}]});
+        assert_eq!(spec, wanted);
+        for (definition, fields) in &*POINTERS {
+            for field in fields {
+                assert!(
+                    !super::definition(definition)["properties"][field].is_null(),
+                    "{definition}.{field}"
+                );
+            }
+        }
     }
 
     #[test]
