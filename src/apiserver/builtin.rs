@@ -5,6 +5,7 @@
 use serde_json::{Value, json};
 
 use super::{
+    addresses,
     clock::Clock,
     pods,
     refusal::Cause,
@@ -407,15 +408,8 @@ fn service_defaults(object: &mut Value) {
     set_default(spec, "/sessionAffinity", "None".into());
     if spec["type"] != "ExternalName" {
         set_default(spec, "/internalTrafficPolicy", "Cluster".into());
-        // Whoever makes the endpoints decides: so say both.
-        let (families, policy) = match spec["clusterIP"] == "None" && entries(&spec["selector"]) == 0 {
-            true => (json!(["IPv4", "IPv6"]), "RequireDualStack"),
-            false => (json!(["IPv4"]), "SingleStack"),
-        };
-        set_default(spec, "/ipFamilies", families);
-        set_default(spec, "/ipFamilyPolicy", policy.into());
     }
-    if spec["type"] == "NodePort" || spec["type"] == "LoadBalancer" {
+    if addresses::is_reachable(spec) {
         set_default(spec, "/externalTrafficPolicy", "Cluster".into());
     }
     if spec["type"] == "LoadBalancer" {
@@ -423,6 +417,10 @@ fn service_defaults(object: &mut Value) {
     }
     if spec["sessionAffinity"] == "ClientIP" {
         set_default(spec, "/sessionAffinityConfig/clientIP/timeoutSeconds", 10_800.into());
+    } else if spec["sessionAffinity"] == "None"
+        && let Some(spec) = spec.as_object_mut()
+    {
+        spec.remove("sessionAffinityConfig");
     }
     for port in items(spec, "ports") {
         set_default(port, "/protocol", "TCP".into());

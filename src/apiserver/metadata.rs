@@ -186,7 +186,15 @@ pub(super) fn warnings(kind: &Kind, object: &Value) -> Vec<String> {
         .filter(|name| kind.is_custom() && !name.contains('/') && !STANDARD_FINALIZERS.contains(name));
     let text =
         "prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers";
-    plain.map(|name| format!("metadata.finalizers: {name:?}: {text}")).collect()
+    let mut all: Vec<String> = plain.map(|name| format!("metadata.finalizers: {name:?}: {text}")).collect();
+    let spec = &object["spec"];
+    let has_addresses = kind.built_in() == "Service" && !spec["externalIPs"].is_null();
+    if has_addresses && spec["clusterIP"] != "None" && spec["type"] != "ExternalName" {
+        all.push(
+            "spec.externalIPs is deprecated and may no longer be implemented in some clusters".to_owned(),
+        );
+    }
+    all
 }
 
 fn annotations_errors(annotations: &Value) -> Vec<Cause> {

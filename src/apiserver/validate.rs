@@ -7,10 +7,12 @@
 //! The rules, their order and their words are those of pkg/apis/*/validation, as far as the author of an operator meets
 //! them. Pods are in `pods.rs`.
 
+use std::net::IpAddr;
+
 use serde_json::{Value, json};
 
 use super::{
-    addresses::{self, NODE_PORTS},
+    addresses,
     builtin::event_as_core,
     metadata::{
         causes, label_errors, label_value_errors, labels_errors, qualified_name_errors, subdomain_errors,
@@ -162,16 +164,33 @@ pub(super) fn secret(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     all
 }
 
+/// `validateService`, after what addresses.rs has found out.
 pub(super) fn service(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     let spec = &object["spec"];
+    let old = before.map_or(&Value::Null, |before| &before["spec"]);
     let mut all = Vec::new();
-    let is_external = spec["type"] == "ExternalName";
-    let types = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
-    not_one_of(&mut all, "spec.type".to_owned(), &spec["type"], &types);
-    if each(&spec["ports"]).next().is_none() && spec["clusterIP"] != "None" && !is_external {
+    let is_alias = spec["type"] == "ExternalName";
+    if !is_alias && !old["clusterIP"].is_null() && old["clusterIP"] != spec["clusterIP"] {
+        let addresses = json!([spec["clusterIP"]]);
+        all.push(Cause::invalid("spec.clusterIPs[0]", &addresses, "may not change once set"));
+    }
+    let is_balanced = addresses::is_balanced(spec);
+    let class = &spec["loadBalancerClass"];
+    if is_balanced && addresses::is_balanced(old) && old["loadBalancerClass"] != *class {
+        all.push(Cause::invalid("spec.loadBalancerClass", class, "may not change once set"));
+    }
+    if each(&spec["ports"]).next().is_none() && spec["clusterIP"] != "None" && !is_alias {
         all.push(Cause::required("spec.ports", ""));
     }
-    if is_external {
+    if spec["clusterIP"] == "None" && addresses::needs_node_ports(spec) {
+        let text = format!("may not be set to 'None' for {} services", text(&spec["type"]));
+        all.push(Cause::invalid("spec.clusterIPs[0]", &spec["clusterIP"], &text));
+    }
+    if is_alias {
+        let there =
+            ["clusterIPs", "ipFamilies", "ipFamilyPolicy"].into_iter().filter(|field| !spec[field].is_null());
+        let why = "may not be set for ExternalName services";
+        all.extend(there.map(|field| Cause::forbidden(format!("spec.{field}"), why)));
         match text(&spec["externalName"]).trim_end_matches('.') {
             "" => all.push(Cause::required("spec.externalName", "")),
             name => all.extend(causes("spec.externalName", name, subdomain_errors(name))),
@@ -180,83 +199,95 @@ pub(super) fn service(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     service_ports(&mut all, spec);
     all.extend(labels_errors("spec.selector", &spec["selector"]));
     not_one_of(&mut all, "spec.sessionAffinity".to_owned(), &spec["sessionAffinity"], &["ClientIP", "None"]);
-    service_choices(&mut all, spec);
-    if !addresses::is_balanced(spec) {
-        not_balanced(&mut all, object);
-    }
-    let address = text(&spec["clusterIP"]);
-    if !matches!(address, "" | "None") && address.parse::<std::net::IpAddr>().is_err() {
-        all.push(Cause::invalid("spec.clusterIPs[0]", &address.into(), NO_ADDRESS));
-    }
-    if let Some(before) = before
-        && !before["spec"]["clusterIP"].is_null()
-        && before["spec"]["clusterIP"] != spec["clusterIP"]
-        && !is_external
-    {
-        let addresses = json!([spec["clusterIP"]]);
-        all.push(Cause::invalid("spec.clusterIPs[0]", &addresses, "may not change once set"));
-    }
-    all
-}
-
-/// What can be chosen only together with something else, or from a few.
-fn service_choices(all: &mut Vec<Cause>, spec: &Value) {
-    for (field, supported) in [
-        ("externalTrafficPolicy", ["Cluster", "Local"].as_slice()),
-        ("internalTrafficPolicy", &["Cluster", "Local"]),
-        ("ipFamilyPolicy", &["PreferDualStack", "RequireDualStack", "SingleStack"]),
-    ] {
-        if !spec[field].is_null() && (field != "externalTrafficPolicy" || addresses::needs_node_ports(spec)) {
-            not_one_of(all, format!("spec.{field}"), &spec[field], supported);
-        }
-    }
-    for (index, family) in each(&spec["ipFamilies"]).enumerate() {
-        let field = format!("spec.ipFamilies[{index}]");
-        match text(family) {
-            "IPv4" => {}
-            // Who makes the endpoints of a Service without a selector may have others.
-            "IPv6" if spec["clusterIP"] == "None" => {}
-            "IPv6" => all.push(Cause::invalid(field, family, "not configured on this cluster")),
-            _ => not_one_of(all, field, family, &["IPv4", "IPv6"]),
-        }
-    }
-    if spec["ipFamilyPolicy"] == "RequireDualStack" && spec["clusterIP"] != "None" {
-        let text = "this cluster is not configured for dual-stack services";
-        all.push(Cause::invalid("spec.ipFamilyPolicy", &spec["ipFamilyPolicy"], text));
-    }
-    if !spec["externalTrafficPolicy"].is_null() && !addresses::is_reachable(spec) {
-        let text = "may only be set for externally-accessible services";
-        all.push(Cause::invalid("spec.externalTrafficPolicy", &spec["externalTrafficPolicy"], text));
-    }
-    if spec["clusterIP"] == "None" && addresses::needs_node_ports(spec) {
-        let text = format!("may not be set to 'None' for {} services", text(&spec["type"]));
-        all.push(Cause::invalid("spec.clusterIPs[0]", &spec["clusterIP"], &text));
-    }
-    for (index, address) in each(&spec["externalIPs"]).enumerate() {
-        if text(address).parse::<std::net::IpAddr>().is_err() {
-            all.push(Cause::invalid(format!("spec.externalIPs[{index}]"), address, NO_ADDRESS));
-        }
-    }
     let seconds = &spec["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"];
     if seconds.as_i64().is_some_and(|seconds| !(1..=86_400).contains(&seconds)) {
         let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
         all.push(Cause::invalid(field, seconds, "must be greater than 0 and less than 86400"));
     }
+    all.extend(addresses::address_errors(spec));
+    for (index, address) in each(&spec["externalIPs"]).enumerate() {
+        if text(address).parse::<IpAddr>().is_err() {
+            all.push(Cause::invalid(format!("spec.externalIPs[{index}]"), address, NO_ADDRESS));
+        }
+    }
+    let types = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+    not_one_of(&mut all, "spec.type".to_owned(), &spec["type"], &types);
+    node_ports(&mut all, spec);
+    source_ranges(&mut all, object);
+    let text = "may only be used when `type` is 'LoadBalancer'";
+    if !is_balanced && !spec["allocateLoadBalancerNodePorts"].is_null() {
+        all.push(Cause::forbidden("spec.allocateLoadBalancerNodePorts", text));
+    }
+    match class.as_str() {
+        Some(class) if is_balanced => {
+            all.extend(causes("spec.loadBalancerClass", class, qualified_name_errors(class)));
+        }
+        Some(_) => all.push(Cause::forbidden("spec.loadBalancerClass", text)),
+        None => {}
+    }
+    traffic(&mut all, spec, old);
+    all
 }
 
-/// What only a load balancer may have.
-fn not_balanced(all: &mut Vec<Cause>, service: &Value) {
-    const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
-    let (spec, text) = (&service["spec"], "may only be used when `type` is 'LoadBalancer'");
-    if each(&spec["loadBalancerSourceRanges"]).next().is_some() {
-        // With a capital, as the real server spells it.
-        all.push(Cause::forbidden("spec.LoadBalancerSourceRanges", text));
-    } else if !service["metadata"]["annotations"][RANGES].is_null() {
-        all.push(Cause::forbidden(format!("metadata.annotations[{RANGES}]"), text));
+/// Which traffic goes where.
+fn traffic(all: &mut Vec<Cause>, spec: &Value, old: &Value) {
+    let policy = &spec["externalTrafficPolicy"];
+    if addresses::is_reachable(spec) {
+        not_one_of(all, "spec.externalTrafficPolicy".to_owned(), policy, &["Cluster", "Local"]);
+    } else if !policy.is_null() {
+        let text = "may only be set for externally-accessible services";
+        all.push(Cause::invalid("spec.externalTrafficPolicy", policy, text));
     }
-    for field in ["allocateLoadBalancerNodePorts", "loadBalancerClass"] {
+    let (field, port) = ("spec.healthCheckNodePort", &spec["healthCheckNodePort"]);
+    if !port.is_null() && !addresses::needs_health_check(spec) {
+        let text = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        all.push(Cause::invalid(field, port, text));
+    } else if addresses::needs_health_check(spec)
+        && addresses::needs_health_check(old)
+        && *port != old["healthCheckNodePort"]
+    {
+        all.push(Cause::forbidden(field, IMMUTABLE));
+    }
+    for (field, supported) in [
+        ("internalTrafficPolicy", ["Cluster", "Local"].as_slice()),
+        ("trafficDistribution", &["PreferClose", "PreferSameZone", "PreferSameNode"]),
+    ] {
         if !spec[field].is_null() {
-            all.push(Cause::forbidden(format!("spec.{field}"), text));
+            not_one_of(all, format!("spec.{field}"), &spec[field], supported);
+        }
+    }
+}
+
+/// Who may ask a load balancer.
+fn source_ranges(all: &mut Vec<Cause>, service: &Value) {
+    let spec = &service["spec"];
+    let annotation = "service.beta.kubernetes.io/load-balancer-source-ranges";
+    let (field, ranges): (_, Vec<&str>) = match service["metadata"]["annotations"][annotation].as_str() {
+        _ if each(&spec["loadBalancerSourceRanges"]).next().is_some() => (
+            "spec.LoadBalancerSourceRanges".to_owned(),
+            each(&spec["loadBalancerSourceRanges"]).map(text).collect(),
+        ),
+        Some(ranges) => (
+            format!("metadata.annotations[{annotation}]"),
+            ranges.split(',').filter(|_| !ranges.trim().is_empty()).collect(),
+        ),
+        None => return,
+    };
+    if !addresses::is_balanced(spec) {
+        all.push(Cause::forbidden(&field, "may only be used when `type` is 'LoadBalancer'"));
+    }
+    for (index, range) in ranges.into_iter().map(str::trim).enumerate() {
+        let parts =
+            range.split_once('/').map(|(address, bits)| (address.parse::<IpAddr>(), bits.parse::<u8>()));
+        let is_range = match parts {
+            Some((Ok(IpAddr::V4(_)), Ok(bits))) => bits <= 32,
+            Some((Ok(IpAddr::V6(_)), Ok(bits))) => bits <= 128,
+            Some(_) | None => false,
+        };
+        if !is_range {
+            let field = if field.starts_with("spec") { format!("{field}[{index}]") } else { field.clone() };
+            let text = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+            all.push(Cause::invalid(field, &range.into(), text));
         }
     }
 }
@@ -286,27 +317,38 @@ fn service_ports(all: &mut Vec<Cause>, spec: &Value) {
             None if !is_port(target) => all.push(Cause::invalid(field, target, PORT_RANGE)),
             None => {}
         }
-        if earlier().any(|other| other["port"] == port["port"] && other["protocol"] == port["protocol"]) {
-            all.push(Cause::duplicate(
-                at.clone(),
-                &json!({"Protocol": port["protocol"], "Port": port["port"]}),
-            ));
+        if let Some(name) = port["appProtocol"].as_str() {
+            all.extend(causes(&format!("{at}.appProtocol"), name, qualified_name_errors(name)));
         }
-        let node_port = port["nodePort"].as_i64().filter(|port| *port != 0);
-        match node_port.map(u16::try_from) {
-            Some(_) if !addresses::needs_node_ports(spec) => {
-                let text =
-                    format!("may not be used when `type` is '{}'", spec["type"].as_str().unwrap_or_default());
-                all.push(Cause::forbidden(format!("{at}.nodePort"), &text));
-            }
-            Some(number) if !number.is_ok_and(|number| NODE_PORTS.contains(&number)) => {
-                let (first, last) = (NODE_PORTS.start(), NODE_PORTS.end());
-                let text = format!(
-                    "provided port is not in the valid range. The range of valid ports is {first}-{last}"
-                );
-                all.push(Cause::invalid(format!("{at}.nodePort"), &port["nodePort"], &text));
-            }
-            Some(_) | None => {}
+    }
+}
+
+/// The ports on the nodes, and what may be there only once.
+fn node_ports(all: &mut Vec<Cause>, spec: &Value) {
+    let ports = || each(&spec["ports"]).enumerate();
+    let there = || ports().filter(|(_, port)| port["nodePort"].as_i64().is_some_and(|number| number != 0));
+    let is_twin = |one: &Value, other: &Value, field: &str| {
+        one[field] == other[field] && one["protocol"] == other["protocol"]
+    };
+    if spec["type"] == "ClusterIP" {
+        for (index, _) in there() {
+            let text = "may not be used when `type` is 'ClusterIP'";
+            all.push(Cause::forbidden(format!("spec.ports[{index}].nodePort"), text));
+        }
+    }
+    for (index, port) in there() {
+        let (field, number) = (format!("spec.ports[{index}].nodePort"), &port["nodePort"]);
+        if there()
+            .take_while(|(earlier, _)| *earlier < index)
+            .any(|(_, other)| is_twin(port, other, "nodePort"))
+        {
+            all.push(Cause::duplicate(field, number));
+        }
+    }
+    for (index, port) in ports() {
+        if ports().take(index).any(|(_, other)| is_twin(port, other, "port")) {
+            let twin = json!({"Protocol": port["protocol"], "Port": port["port"]});
+            all.push(Cause::duplicate(format!("spec.ports[{index}]"), &twin));
         }
     }
 }

@@ -106,7 +106,6 @@ pub(super) fn create(
     }
     let mut causes = metadata::errors(kind, &object);
     kind.validate(&object, None, &mut causes);
-    refuse_choices(storage, kind, None, &object, options, &mut causes);
     if !causes.is_empty() {
         return Err(Refusal::invalid(kind, &name, causes));
     }
@@ -162,7 +161,6 @@ pub(super) fn update(
     let mut causes = metadata::errors(kind, &after);
     causes.extend(new_finalizers(&before, &after));
     kind.validate(&after, Some(&before_view), &mut causes);
-    refuse_choices(storage, kind, Some(&before_view), &after, options, &mut causes);
     if !causes.is_empty() {
         return Err(Refusal::invalid(kind, name, causes));
     }
@@ -528,10 +526,8 @@ fn restore_metadata(after: &mut Value, before: &Value) {
 
 /// What a main update cannot change, or keeps if it is not named.
 fn restore_spec(kind: &Kind, after: &mut Value, before: &Value) {
-    match kind.built_in() {
-        "Namespace" => restore_in(after, before, "spec", &["finalizers"]),
-        "Service" => addresses::keep(&mut after["spec"], &before["spec"]),
-        _ => {}
+    if kind.built_in() == "Namespace" {
+        restore_in(after, before, "spec", &["finalizers"]);
     }
 }
 
@@ -588,23 +584,13 @@ fn finish(
         super::builtin::event_as_core(object);
     }
     if kind.built_in() == "Service" {
-        addresses::give(storage, object, options.dry_run)?;
+        let causes = addresses::settle(storage, before, object, options.dry_run)?;
+        if !causes.is_empty() {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            return Err(Refusal::invalid(kind, name, causes));
+        }
     }
     Ok(())
-}
-
-/// What a Service chooses is looked at when nothing else is wrong with it.
-fn refuse_choices(
-    storage: &Storage,
-    kind: &Kind,
-    before: Option<&Value>,
-    object: &Value,
-    options: &Options,
-    causes: &mut Vec<Cause>,
-) {
-    if causes.is_empty() && kind.built_in() == "Service" {
-        causes.extend(addresses::refused(storage, before, object, options.dry_run));
-    }
 }
 
 fn to_storage(kind: &Kind, object: &mut Value) {
