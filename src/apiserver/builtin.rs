@@ -523,9 +523,16 @@ fn pod_spec_defaults(spec: &mut Value) {
     set_default(spec, "/schedulerName", "default-scheduler".into());
     set_default(spec, "/securityContext", json!({}));
     set_default(spec, "/terminationGracePeriodSeconds", 30.into());
-    // Its old name is still shown.
+    // Its old name is still shown, and read where the new one is missing.
+    if let Some(account) = spec.get("serviceAccount").cloned() {
+        set_default(spec, "/serviceAccountName", account);
+    }
+    // A feature that is off.
+    if let Some(spec) = spec.as_object_mut() {
+        spec.remove("schedulingGroup");
+    }
     if let Some(account) = spec.get("serviceAccountName").cloned() {
-        set_default(spec, "/serviceAccount", account);
+        spec["serviceAccount"] = account;
     }
     for volume in items(spec, "volumes") {
         volume_defaults(volume);
@@ -546,6 +553,9 @@ fn volume_defaults(volume: &mut Value) {
             // 0644
             set_default(&mut volume[source], "/defaultMode", 420.into());
         }
+    }
+    if volume["hostPath"].is_object() {
+        set_default(&mut volume["hostPath"], "/type", "".into());
     }
 }
 

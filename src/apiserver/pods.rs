@@ -4,7 +4,9 @@
 //! Pod "web" is invalid: spec.containers[0].volumeMounts[0].name: Not found: "data"
 //! ```
 //!
-//! Of affinities, topology, the rarer volumes and most of security contexts the types are checked and nothing else.
+//! Of affinities, topology, claims of resources and the rarer volumes the types are checked and nothing else.
+
+mod security;
 
 use serde_json::Value;
 
@@ -89,6 +91,13 @@ pub(super) fn pod_spec(all: &mut Vec<Cause>, spec: &Value, at: &str) {
         for (index, one) in each(&spec[list]).enumerate() {
             container(all, one, spec, &format!("{at}[{index}]"));
             let mut earlier = each(&spec[list]).take(index);
+            if list == "initContainers" && one["restartPolicy"] != "Always" {
+                for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
+                    let text = "may not be set for init containers without restartPolicy=Always";
+                    let at = format!("{at}[{index}].{field}");
+                    all.extend((!one[field].is_null()).then(|| Cause::forbidden(at, text)));
+                }
+            }
             let other = each(&spec["containers"])
                 .find(|other| list == "initContainers" && other["name"] == one["name"]);
             if other.is_some() || earlier.any(|other| !one["name"].is_null() && other["name"] == one["name"])
@@ -126,6 +135,13 @@ pub(super) fn pod_spec(all: &mut Vec<Cause>, spec: &Value, at: &str) {
         }
     }
     all.extend(labels_errors(&format!("{at}.nodeSelector"), &spec["nodeSelector"]));
+    security::pod(all, spec, at);
+    security::system(all, spec, at);
+    for (index, option) in each(&spec["dnsConfig"]["options"]).enumerate() {
+        if text(&option["name"]).is_empty() {
+            all.push(Cause::required(format!("{at}.dnsConfig.options[{index}]"), "must not be empty"));
+        }
+    }
     volumes(all, &spec["volumes"], &format!("{at}.volumes"));
     tolerations(all, &spec["tolerations"], &format!("{at}.tolerations"));
     for (index, alias) in each(&spec["hostAliases"]).enumerate() {
@@ -199,22 +215,70 @@ fn container(all: &mut Vec<Cause>, one: &Value, spec: &Value, at: &str) {
     for hook in ["postStart", "preStop"] {
         handler(all, &one["lifecycle"][hook], &format!("{at}.lifecycle.{hook}"));
     }
-    privileges(all, &one["securityContext"], &format!("{at}.securityContext"));
+    let grace = &one["readinessProbe"]["terminationGracePeriodSeconds"];
+    if !grace.is_null() {
+        let field = format!("{at}.readinessProbe.terminationGracePeriodSeconds");
+        all.push(Cause::invalid(field, grace, "must not be set for readinessProbes"));
+    }
+    security::container(all, &one["securityContext"], spec, &format!("{at}.securityContext"));
+    devices(all, one, spec, &format!("{at}.volumeDevices"));
+    restarts(all, one, at);
 }
 
-/// A container that has all privileges cannot be kept from gaining some.
-fn privileges(all: &mut Vec<Cause>, context: &Value, at: &str) {
-    if context["allowPrivilegeEscalation"] != false {
-        return;
+/// Volumes that a container has as block devices.
+fn devices(all: &mut Vec<Cause>, one: &Value, spec: &Value, at: &str) {
+    for (index, device) in each(&one["volumeDevices"]).enumerate() {
+        let (at, name) = (format!("{at}[{index}]"), &device["name"]);
+        let is_claim =
+            |volume: &Value| !volume["persistentVolumeClaim"].is_null() || !volume["ephemeral"].is_null();
+        match each(&spec["volumes"]).find(|volume| volume["name"] == *name) {
+            None => all.push(Cause::not_found(format!("{at}.name"), name)),
+            Some(volume) if !is_claim(volume) => {
+                let text =
+                    "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
+                all.push(Cause::invalid(format!("{at}.name"), name, text));
+            }
+            Some(_) => {}
+        }
+        let mut earlier = each(&one["volumeDevices"]).take(index);
+        let mut mounts = each(&one["volumeMounts"]);
+        let path = &device["devicePath"];
+        if text(path).is_empty() {
+            all.push(Cause::required(format!("{at}.devicePath"), ""));
+        } else if earlier.any(|other| other["devicePath"] == *path) {
+            all.push(Cause::invalid(format!("{at}.devicePath"), path, "must be unique"));
+        }
+        if mounts.any(|mount| mount["name"] == *name) {
+            all.push(Cause::invalid(format!("{at}.name"), name, "must not already exist in volumeMounts"));
+        }
     }
-    let is_admin = || each(&context["capabilities"]["add"]).any(|added| added == "CAP_SYS_ADMIN");
-    for (is_set, with) in [
-        (context["privileged"] == true, "`privileged` to true"),
-        (is_admin(), "`capabilities.Add` CAP_SYS_ADMIN"),
-    ] {
-        if is_set {
-            let text = format!("cannot set `allowPrivilegeEscalation` to false and {with}");
-            all.push(Cause::invalid(at, context, &text));
+}
+
+/// What restarts a container: a change of its resources, and how it ended.
+fn restarts(all: &mut Vec<Cause>, one: &Value, at: &str) {
+    for (index, policy) in each(&one["resizePolicy"]).enumerate() {
+        let (field, resource) = (format!("{at}.resizePolicy"), &policy["resourceName"]);
+        if each(&one["resizePolicy"]).take(index).any(|other| other["resourceName"] == *resource) {
+            all.push(Cause::duplicate(format!("{field}[{index}]"), resource));
+        }
+        not_one_of(all, field.clone(), resource, &["cpu", "memory"]);
+        not_one_of(all, field, &policy["restartPolicy"], &["NotRequired", "RestartContainer"]);
+    }
+    let policy = &one["restartPolicy"];
+    if !policy.is_null() {
+        not_one_of(all, format!("{at}.restartPolicy"), policy, &["Always", "Never", "OnFailure"]);
+    } else if each(&one["restartPolicyRules"]).next().is_some() {
+        let text = "must specify restartPolicy when restart rules are used";
+        all.push(Cause::required(format!("{at}.restartPolicy"), text));
+    }
+    for (index, rule) in each(&one["restartPolicyRules"]).enumerate() {
+        let at = format!("{at}.restartPolicyRules[{index}]");
+        not_one_of(all, format!("{at}.action"), &rule["action"], &["Restart", "RestartAllContainers"]);
+        if rule["exitCodes"].is_null() {
+            all.push(Cause::required(format!("{at}.exitCodes"), "must be specified"));
+        } else {
+            let operator = &rule["exitCodes"]["operator"];
+            not_one_of(all, format!("{at}.exitCodes.operator"), operator, &["In", "NotIn"]);
         }
     }
 }

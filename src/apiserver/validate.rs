@@ -413,6 +413,10 @@ fn workload(object: &Value) -> Vec<Cause> {
     }
     all.extend(labels_errors(&format!("{at}.labels"), labels));
     pod_spec(&mut all, &template["spec"], &format!("{at}.spec"));
+    if each(&template["spec"]["ephemeralContainers"]).next().is_some() {
+        let text = "ephemeral containers not allowed in pod template";
+        all.push(Cause::forbidden(format!("{at}.spec.ephemeralContainers"), text));
+    }
     let restarts = &template["spec"]["restartPolicy"];
     if !restarts.is_null() {
         not_one_of(&mut all, format!("{at}.spec.restartPolicy"), restarts, &["Always"]);
