@@ -21,6 +21,7 @@ mod conflict;
 mod create;
 mod delete;
 mod drift;
+mod drift_fuzz;
 mod events;
 mod refused;
 mod restart;

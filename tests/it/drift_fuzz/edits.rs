@@ -1,0 +1,692 @@
+//! Draws edits of an object from the OpenAPI document of an API server. Nothing in this file does I/O.
+//!
+//! ```text
+//! kubectl patch deployment mws-web --type=json -p '[{"op":"replace","path":"/spec/replicas","value":7}]'
+//! ```
+//!
+//! An edit is one to three [`Change`]s, each of which sets or removes one field, sent as one of four kinds of patch.
+//! Values come from enums and types, and from the tables below, which hold texts and numbers that a server accepts in
+//! such a field. Not every drawn edit is valid: the server decides.
+
+use std::collections::HashMap;
+
+use fastrand::Rng;
+use serde_json::{Map, Value, json};
+
+/// Definitions of an OpenAPI document, by the last part of their names: `PodSpec`.
+pub struct Schemas(HashMap<String, Value>);
+
+impl Schemas {
+    /// Those of `/openapi/v3/api/v1` and the like.
+    pub fn of(documents: &[Value]) -> Schemas {
+        let definitions = documents.iter().flat_map(|document| document["components"]["schemas"].as_object());
+        Schemas(definitions.flatten().map(|(name, schema)| (last(name).to_owned(), schema.clone())).collect())
+    }
+
+    /// The name and the content of a definition that a schema refers to; otherwise the schema itself.
+    fn resolve<'a>(&'a self, schema: &'a Value) -> (&'a str, &'a Value) {
+        let mut found = ("", schema);
+        loop {
+            let schema = found.1;
+            let reference = schema["$ref"].as_str().or_else(|| schema["allOf"][0]["$ref"].as_str());
+            let Some(name) = reference.map(last) else { return found };
+            found = (name, &self.0[name]);
+        }
+    }
+
+    /// Whether a field of this schema holds a struct.
+    fn is_struct(&self, schema: &Value) -> bool {
+        self.resolve(schema).1["properties"].is_object()
+    }
+}
+
+fn last(name: &str) -> &str {
+    name.rsplit(['.', '/']).next().unwrap()
+}
+
+/// One field that is set, or removed.
+#[derive(Clone, Debug)]
+struct Change {
+    /// The parts of a JSON pointer; `-` appends to a list.
+    path: Vec<String>,
+    value: Option<Value>,
+}
+
+impl Change {
+    fn apply(&self, object: &mut Value) {
+        let (field, path) = self.path.split_last().unwrap();
+        let parent = path.iter().fold(object, |value, part| match value {
+            Value::Array(items) => &mut items[part.parse::<usize>().unwrap()],
+            value => &mut value[part.as_str()],
+        });
+        match (parent, &self.value) {
+            (Value::Object(fields), Some(value)) => drop(fields.insert(field.clone(), value.clone())),
+            (Value::Object(fields), None) => drop(fields.remove(field)),
+            (Value::Array(items), Some(value)) if field == "-" => items.push(value.clone()),
+            (Value::Array(items), Some(value)) => items[field.parse::<usize>().unwrap()] = value.clone(),
+            (Value::Array(items), None) => drop(items.remove(field.parse().unwrap())),
+            (parent, _) => panic!("{parent} has no {field}"),
+        }
+    }
+
+    fn operation(&self) -> Value {
+        let parts = self.path.iter().map(|part| format!("/{}", part.replace('~', "~0").replace('/', "~1")));
+        let path: String = parts.collect();
+        let is_item = self.path.last().unwrap().parse::<usize>().is_ok();
+        match &self.value {
+            Some(value) if is_item => json!({"op": "replace", "path": path, "value": value}),
+            Some(value) => json!({"op": "add", "path": path, "value": value}),
+            None => json!({"op": "remove", "path": path}),
+        }
+    }
+}
+
+/// How an edit is sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum How {
+    Json,
+    Merge,
+    Strategic,
+    Apply,
+}
+
+/// What somebody does to a child of ours.
+#[derive(Clone, Debug)]
+pub struct Edit {
+    how: How,
+    pub body: Value,
+}
+
+impl Edit {
+    /// Whether the body is an object rather than a patch of one.
+    pub fn is_apply(&self) -> bool {
+        self.how == How::Apply
+    }
+
+    pub fn content_type(&self) -> &'static str {
+        match self.how {
+            How::Json => "application/json-patch+json",
+            How::Merge => "application/merge-patch+json",
+            How::Strategic => "application/strategic-merge-patch+json",
+            How::Apply => "application/apply-patch+yaml",
+        }
+    }
+
+    pub fn query(&self) -> &'static str {
+        if self.how == How::Apply { "fieldManager=somebody&force=true" } else { "fieldManager=somebody" }
+    }
+
+    /// As somebody types it. `child` is `deployment/mws-web`.
+    pub fn command(&self, child: &str) -> String {
+        let body = self.body.to_string().replace('\'', r"'\''");
+        match self.how {
+            How::Json => format!("kubectl patch {child} --type=json -p '{body}'"),
+            How::Merge => format!("kubectl patch {child} --type=merge -p '{body}'"),
+            How::Strategic => format!("kubectl patch {child} --type=strategic -p '{body}'"),
+            How::Apply => {
+                format!(
+                    "echo '{body}' | kubectl apply --server-side --force-conflicts --field-manager=somebody -f -"
+                )
+            }
+        }
+    }
+}
+
+/// Where a walk along a schema is.
+struct Place<'s, 'l> {
+    path: Vec<String>,
+    /// The definition that has the field, and the field's name; of a map, the key.
+    holder: &'s str,
+    field: String,
+    schema: &'s Value,
+    current: Option<&'l Value>,
+    is_required: bool,
+}
+
+impl<'s> Place<'s, '_> {
+    /// One step down: to a field, an entry of a map, or an item of a list.
+    fn down(&mut self, schemas: &'s Schemas, part: String) {
+        let (holder, schema) = schemas.resolve(self.schema);
+        self.path.push(part.clone());
+        self.is_required = false;
+        if schema["type"] == "array" {
+            let items = self.current.and_then(Value::as_array);
+            self.current = part.parse::<usize>().ok().and_then(|index| items?.get(index));
+            self.schema = &schema["items"];
+            return;
+        }
+        self.current = self.current.and_then(|current| current.get(&part));
+        if let Some(field) = schema["properties"].get(&part) {
+            self.is_required = schema["required"].as_array().is_some_and(|all| all.contains(&json!(part)));
+            (self.holder, self.schema) = (holder, field);
+        } else {
+            (self.holder, self.schema) = ("map", &schema["additionalProperties"]);
+        }
+        self.field = part;
+    }
+}
+
+/// Draws edits.
+pub struct Draw<'s> {
+    pub schemas: &'s Schemas,
+    pub random: Rng,
+    /// Other objects in the namespace, as ownerReferences.
+    pub owners: Vec<Value>,
+}
+
+impl<'s> Draw<'s> {
+    /// An edit of a child of this kind, as it is now. `wanted` has the fields that we own.
+    pub fn edit(&mut self, kind: &str, live: &Value, wanted: &Value) -> Edit {
+        let root = &self.schemas.0[kind];
+        let mut target = live.clone();
+        let mut changes = Vec::new();
+        for _ in 0..self.random.usize(1..=3) {
+            for change in self.change(root, &target, wanted) {
+                change.apply(&mut target);
+                changes.push(change);
+            }
+        }
+        let strategic = |edits: &Draw| {
+            let patch = edits.strategic_patch(root, live, &target);
+            Edit { how: How::Strategic, body: patch.unwrap_or_else(|| json!({})) }
+        };
+        match self.random.u8(0..4) {
+            0 => Edit { how: How::Json, body: changes.iter().map(Change::operation).collect() },
+            1 => Edit { how: How::Merge, body: merge_patch(live, &target).unwrap_or_else(|| json!({})) },
+            2 => strategic(self),
+            _ => {
+                let mut body = Value::Null;
+                for change in changes.iter().filter(|change| change.value.is_some()) {
+                    self.configure(&mut body, root, &target, &change.path);
+                }
+                // Nobody can remove by an apply what another manager owns.
+                if body.is_null() {
+                    return strategic(self);
+                }
+                body["kind"] = kind.into();
+                body["metadata"]["name"] = live["metadata"]["name"].clone();
+                Edit { how: How::Apply, body }
+            }
+        }
+    }
+
+    /// One change, with those that it needs. Every other one is of what we own.
+    fn change(&mut self, root: &'s Value, live: &Value, wanted: &Value) -> Vec<Change> {
+        let schemas = self.schemas;
+        let mut place = Place {
+            path: Vec::new(),
+            holder: "",
+            field: String::new(),
+            schema: root,
+            current: Some(live),
+            is_required: true,
+        };
+        if self.random.bool() {
+            for part in self.path_in(wanted, live) {
+                place.down(schemas, part);
+            }
+        } else {
+            self.walk(&mut place);
+        }
+        let Place { path, holder, field, schema, current, is_required } = place;
+        if current.is_some() && !is_required && self.random.u8(0..10) < 3 {
+            return vec![Change { path, value: None }];
+        }
+        let mut changes = Vec::new();
+        if UNIONS.contains(&holder) && schemas.is_struct(schema) {
+            let parent = &path[..path.len() - 1];
+            let siblings = parent.iter().try_fold(live, |value, part| match value {
+                Value::Array(items) => items.get(part.parse::<usize>().ok()?),
+                value => value.get(part),
+            });
+            for (other, value) in siblings.and_then(Value::as_object).into_iter().flatten() {
+                if *other != field && value.is_object() {
+                    changes
+                        .push(Change { path: [parent, std::slice::from_ref(other)].concat(), value: None });
+                }
+            }
+        }
+        let mut value = self.value(holder, &field, schema, 0);
+        for _ in 0..3 {
+            if current == Some(&value) {
+                value = self.value(holder, &field, schema, 0);
+            }
+        }
+        if let Some((other, value)) = needed(&field, &value) {
+            changes
+                .push(Change { path: vec!["spec".to_owned(), other.to_owned()], value: Some(value.into()) });
+        }
+        changes.push(Change { path, value: Some(value) });
+        changes
+    }
+
+    /// The way to something in `wanted`, as far as it is there in `live`.
+    fn path_in(&mut self, wanted: &Value, live: &Value) -> Vec<String> {
+        let (mut path, mut wanted, mut live) = (Vec::new(), wanted, live);
+        loop {
+            if path.len() > 1 && self.random.u8(0..8) == 0 {
+                return path;
+            }
+            match (wanted, live) {
+                (Value::Object(fields), Value::Object(_)) => {
+                    let is_fixed = |name: &str| match path.len() {
+                        0 => !["metadata", "spec"].contains(&name),
+                        1 => ["name", "namespace"].contains(&name),
+                        _ => false,
+                    };
+                    let fields: Vec<_> = fields.iter().filter(|(name, _)| !is_fixed(name)).collect();
+                    let Some((name, value)) = self.random.choice(fields) else { return path };
+                    path.push(name.clone());
+                    let Some(now) = live.get(name) else { return path };
+                    (wanted, live) = (value, now);
+                }
+                // A reference is replaced as a whole: one with another uid is that of a predecessor, whose children go.
+                (Value::Array(items), Value::Array(now)) if path.last().unwrap() != "ownerReferences" => {
+                    let Some(item) = self.random.choice(items) else { return path };
+                    let same = |other: &Value| other["name"] == item["name"] && other["uid"] == item["uid"];
+                    let Some(index) = now.iter().position(same) else { return path };
+                    path.push(index.to_string());
+                    (wanted, live) = (item, &now[index]);
+                }
+                _ => return path,
+            }
+        }
+    }
+
+    /// Goes down at random.
+    fn walk(&mut self, place: &mut Place<'s, '_>) {
+        while let Some(current) = place.current {
+            let (name, schema) = self.schemas.resolve(place.schema);
+            let depth = place.path.len();
+            if depth > 1 && self.random.u8(0..10) == 0 || WHOLE.contains(&name) {
+                return;
+            }
+            let part = match current {
+                Value::Object(fields) if schema["properties"].is_object() => {
+                    let all = schema["properties"].as_object().unwrap();
+                    let is_open = |field: &&String| match (depth, name) {
+                        (0, _) => ["metadata", "spec"].contains(&field.as_str()),
+                        (_, "ObjectMeta") => METADATA.contains(&field.as_str()),
+                        _ => true,
+                    };
+                    let there = fields.keys().filter(|field| all.contains_key(*field)).filter(is_open);
+                    let all = all.keys().filter(is_open);
+                    let some: Vec<_> = if self.random.bool() { there.collect() } else { all.collect() };
+                    // Most fields are down there.
+                    let deep = ["template", "spec", "containers"]
+                        .into_iter()
+                        .find(|deep| fields.contains_key(*deep));
+                    match (deep, self.random.choice(some)) {
+                        (Some(deep), _) if self.random.bool() => deep.to_owned(),
+                        (_, Some(field)) => field.clone(),
+                        (_, None) => return,
+                    }
+                }
+                Value::Object(fields) => match self.random.choice(fields.keys()) {
+                    Some(known) if self.random.bool() => known.clone(),
+                    _ => self.key(&place.field).to_owned(),
+                },
+                Value::Array(items) => match self.random.usize(0..4) {
+                    0 => "-".to_owned(),
+                    _ if items.is_empty() => "-".to_owned(),
+                    _ => self.random.usize(0..items.len()).to_string(),
+                },
+                _ => return,
+            };
+            place.down(self.schemas, part);
+        }
+    }
+
+    /// A value for a field that `holder` has.
+    fn value(&mut self, holder: &str, field: &str, schema: &'s Value, depth: u8) -> Value {
+        let (name, schema) = self.schemas.resolve(schema);
+        let examples = match name {
+            "OwnerReference" => self.owners.clone(),
+            "Quantity" => vec![json!("1"), json!("100m"), json!("64Mi"), json!("2Gi"), json!("0")],
+            "IntOrString" if field.starts_with("max") => {
+                vec![json!(0), json!(1), json!("25%"), json!("100%")]
+            }
+            "IntOrString" => vec![json!(80), json!(8080), json!("http"), json!("web"), json!("metrics")],
+            "Time" => vec![json!("2026-01-02T03:04:05Z")],
+            name => {
+                let of = EXAMPLES.iter().filter(|(definition, _)| *definition == name);
+                of.map(|(_, json)| serde_json::from_str(json).unwrap()).collect()
+            }
+        };
+        if !examples.is_empty()
+            && (depth == u8::MAX || self.random.u8(0..10) > 0 || schema["properties"].is_null())
+        {
+            return self.random.choice(examples).unwrap();
+        }
+        if let Some(values) = schema["enum"].as_array() {
+            return self.random.choice(values).unwrap().clone();
+        }
+        match schema["type"].as_str().unwrap_or_default() {
+            "boolean" => self.random.bool().into(),
+            "integer" => self.number(field).into(),
+            "string" => self.text(holder, field).into(),
+            "array" => {
+                let mut items = Vec::new();
+                for _ in 0..self.random.usize(0..=20).div_ceil(10) {
+                    let item = self.value(holder, field, &schema["items"], depth);
+                    if !items.contains(&item) {
+                        items.push(item);
+                    }
+                }
+                items.into()
+            }
+            "object" if schema["properties"].is_object() => self.object(name, schema, depth),
+            "object" => {
+                let mut entries = Map::new();
+                for _ in 0..self.random.usize(0..=20).div_ceil(10) {
+                    let key = self.key(field);
+                    let value = self.value("map", key, &schema["additionalProperties"], depth + 1);
+                    entries.insert(key.to_owned(), value);
+                }
+                entries.into()
+            }
+            other => panic!("{holder}.{field} is a {other}: {schema}"),
+        }
+    }
+
+    fn object(&mut self, name: &str, schema: &'s Value, depth: u8) -> Value {
+        let properties = schema["properties"].as_object().unwrap();
+        let is_union = UNIONS.contains(&name);
+        let alternatives = properties.iter().filter(|(_, schema)| is_union && self.schemas.is_struct(schema));
+        let alternatives: Vec<_> = alternatives.map(|(field, _)| field).collect();
+        let chosen = self.random.choice(&alternatives);
+        let required = schema["required"].as_array();
+        let mut object = Map::new();
+        for (field, schema) in properties {
+            let is_in = if alternatives.contains(&field) {
+                chosen == Some(&field)
+            } else if name == "ObjectMeta" && !METADATA.contains(&field.as_str()) {
+                false
+            } else {
+                let is_required = required.is_some_and(|all| all.contains(&json!(field)));
+                is_required || field == "image" || depth < 4 && self.random.u8(0..100) < 20 >> depth
+            };
+            if is_in {
+                object.insert(field.clone(), self.value(name, field, schema, depth + 1));
+            }
+        }
+        object.into()
+    }
+
+    fn number(&mut self, field: &str) -> i64 {
+        let some: &[i64] = match field {
+            "containerPort" | "port" => &[80, 81, 443, 8080, 9090],
+            "hostPort" => &[0, 80, 8080],
+            "nodePort" | "healthCheckNodePort" => return self.random.i64(31_000..32_000),
+            "replicas" => &[0, 1, 2, 7],
+            "weight" | "maxSkew" | "minDomains" | "successThreshold" => &[1, 2, 50],
+            "defaultMode" | "mode" => &[0, 256, 420, 511],
+            field if field.starts_with("runAs") || field.ends_with("Group") => &[0, 1000, 65_534],
+            field if field.ends_with("Seconds") => &[0, 1, 5, 30, 3600],
+            _ => &[0, 1, 2, 10],
+        };
+        let odd = [-1, 65_536, i64::from(i32::MAX)];
+        if self.random.u8(0..20) == 0 {
+            *self.random.choice(&odd).unwrap()
+        } else {
+            *self.random.choice(some).unwrap()
+        }
+    }
+
+    fn text(&mut self, holder: &str, field: &str) -> &'static str {
+        let holder_and_field = format!("{holder}.{field}");
+        let known = |name: &str| TEXTS.iter().find(|(known, _)| *known == name).map(|(_, texts)| *texts);
+        let texts = known(&holder_and_field).or_else(|| known(field)).unwrap_or(&["a", "b"]);
+        self.random.choice(texts).unwrap()
+    }
+
+    /// The key of an entry of a map.
+    fn key(&mut self, map: &str) -> &'static str {
+        let keys: &[&str] = match map {
+            "annotations" | "userAnnotations" => &[
+                "note",
+                "kubectl.kubernetes.io/restartedAt",
+                "service.beta.kubernetes.io/load-balancer-source-ranges",
+            ],
+            "limits" | "requests" | "overhead" => &["cpu", "memory", "example.com/gpu"],
+            _ => &["team", "track", "app.kubernetes.io/instance", "app.kubernetes.io/version"],
+        };
+        self.random.choice(keys).unwrap()
+    }
+
+    /// Puts the field at `path` into the configuration of an apply, with as much around it as names it.
+    fn configure(&self, body: &mut Value, schema: &Value, target: &Value, path: &[String]) {
+        let (_, definition) = self.schemas.resolve(schema);
+        let is_atomic = |schema: &Value| {
+            schema["x-kubernetes-map-type"] == "atomic" || schema["x-kubernetes-list-type"] == "atomic"
+        };
+        let [part, path @ ..] = path else { return body.clone_from(target) };
+        if is_atomic(schema) || is_atomic(definition) {
+            return body.clone_from(target);
+        }
+        match target {
+            Value::Object(fields) => {
+                let Some(value) = fields.get(part) else { return };
+                let schema =
+                    definition["properties"].get(part).unwrap_or(&definition["additionalProperties"]);
+                self.configure(&mut body[part], schema, value, path);
+            }
+            Value::Array(items) => {
+                let index = part.parse().unwrap_or(items.len().saturating_sub(1));
+                let Some(item) = items.get(index) else { return };
+                let mut fresh = Value::Null;
+                for key in definition["x-kubernetes-list-map-keys"].as_array().into_iter().flatten() {
+                    let key = key.as_str().unwrap();
+                    if let Some(value) = item.get(key) {
+                        fresh[key] = value.clone();
+                    }
+                }
+                self.configure(&mut fresh, &definition["items"], item, path);
+                match body {
+                    Value::Array(others) => others.push(fresh),
+                    _ => *body = json!([fresh]),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// None where nothing differs.
+    fn strategic_patch(&self, schema: &Value, live: &Value, target: &Value) -> Option<Value> {
+        let (_, definition) = self.schemas.resolve(schema);
+        let strategy = |schema: &Value, word: &str| {
+            schema["x-kubernetes-patch-strategy"].as_str().is_some_and(|words| words.contains(word))
+        };
+        match (live, target) {
+            _ if live == target => None,
+            (Value::Object(before), Value::Object(after)) => {
+                let gone = before.keys().filter(|field| !after.contains_key(*field));
+                let mut patch: Map<_, _> = gone.map(|field| (field.clone(), Value::Null)).collect();
+                for (field, value) in after {
+                    let schema =
+                        definition["properties"].get(field).unwrap_or(&definition["additionalProperties"]);
+                    let Some(was) = before.get(field) else {
+                        patch.insert(field.clone(), value.clone());
+                        continue;
+                    };
+                    patch
+                        .extend(self.strategic_patch(schema, was, value).map(|patch| (field.clone(), patch)));
+                    if let (Value::Array(was), Value::Array(is), true) =
+                        (was, value, strategy(schema, "merge"))
+                    {
+                        let gone: Vec<_> =
+                            was.iter().filter(|item| item.is_string() && !is.contains(item)).collect();
+                        if !gone.is_empty() {
+                            patch.insert(format!("$deleteFromPrimitiveList/{field}"), json!(gone));
+                        }
+                    }
+                }
+                if strategy(schema, "retainKeys") {
+                    patch.insert("$retainKeys".to_owned(), after.keys().cloned().collect());
+                }
+                Some(patch.into())
+            }
+            (Value::Array(before), Value::Array(after)) if strategy(schema, "merge") => {
+                let Some(key) = schema["x-kubernetes-patch-merge-key"].as_str() else {
+                    return Some(after.iter().filter(|item| !before.contains(item)).cloned().collect());
+                };
+                let mut items = Vec::new();
+                for item in before.iter().filter(|item| after.iter().all(|other| other[key] != item[key])) {
+                    items.push(json!({"$patch": "delete", key: item[key]}));
+                }
+                for item in after {
+                    let was = before.iter().find(|other| other[key] == item[key]);
+                    let patch = was.map_or(Some(item.clone()), |was| {
+                        self.strategic_patch(&definition["items"], was, item)
+                    });
+                    let Some(mut patch) = patch else { continue };
+                    patch[key] = item[key].clone();
+                    items.push(patch);
+                }
+                Some(items.into())
+            }
+            _ => Some(target.clone()),
+        }
+    }
+}
+
+/// What the spec of a Service must have where a field has this value.
+fn needed(field: &str, value: &Value) -> Option<(&'static str, &'static str)> {
+    match field {
+        "type" if value == "ExternalName" => Some(("externalName", "example.com")),
+        "externalTrafficPolicy" | "nodePort" => Some(("type", "NodePort")),
+        "allocateLoadBalancerNodePorts"
+        | "healthCheckNodePort"
+        | "loadBalancerClass"
+        | "loadBalancerSourceRanges" => Some(("type", "LoadBalancer")),
+        _ => None,
+    }
+}
+
+/// RFC 7386. None where nothing differs.
+fn merge_patch(live: &Value, target: &Value) -> Option<Value> {
+    match (live, target) {
+        _ if live == target => None,
+        (Value::Object(before), Value::Object(after)) => {
+            let gone = before.keys().filter(|field| !after.contains_key(*field));
+            let mut patch: Map<_, _> = gone.map(|field| (field.clone(), Value::Null)).collect();
+            for (field, value) in after {
+                let change = before.get(field).map_or(Some(value.clone()), |was| merge_patch(was, value));
+                patch.extend(change.map(|change| (field.clone(), change)));
+            }
+            Some(patch.into())
+        }
+        _ => Some(target.clone()),
+    }
+}
+
+/// Of an object's metadata, what an edit may change.
+const METADATA: [&str; 4] = ["annotations", "finalizers", "labels", "ownerReferences"];
+
+/// Objects with exactly one of their fields that are objects.
+const UNIONS: [&str; 6] =
+    ["EnvFromSource", "EnvVarSource", "LifecycleHandler", "Probe", "Volume", "VolumeProjection"];
+
+/// Objects whose fields depend on each other, so that an edit replaces them whole.
+const WHOLE: [&str; 5] = ["AppArmorProfile", "DeploymentStrategy", "EnvVar", "OwnerReference", "Toleration"];
+
+/// Definitions, and JSON that is valid for each.
+const EXAMPLES: &[(&str, &str)] = &[
+    ("AppArmorProfile", r#"{"type": "Unconfined"}"#),
+    ("AppArmorProfile", r#"{"type": "Localhost", "localhostProfile": "a"}"#),
+    ("Capabilities", r#"{"add": ["SYS_ADMIN"]}"#),
+    ("Capabilities", r#"{"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}"#),
+    ("ContainerResizePolicy", r#"{"resourceName": "cpu", "restartPolicy": "NotRequired"}"#),
+    ("ContainerResizePolicy", r#"{"resourceName": "memory", "restartPolicy": "RestartContainer"}"#),
+    ("DeploymentStrategy", r#"{"type": "Recreate"}"#),
+    (
+        "DeploymentStrategy",
+        r#"{"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}"#,
+    ),
+    (
+        "DeploymentStrategy",
+        r#"{"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "50%", "maxUnavailable": "10%"}}"#,
+    ),
+    ("EnvVar", r#"{"name": "A", "value": "b"}"#),
+    ("EnvVar", r#"{"name": "PATH"}"#),
+    ("EnvVar", r#"{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}"#),
+    (
+        "EnvVar",
+        r#"{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b", "optional": true}}}"#,
+    ),
+    ("LabelSelectorRequirement", r#"{"key": "team", "operator": "In", "values": ["a", "b"]}"#),
+    ("LabelSelectorRequirement", r#"{"key": "team", "operator": "Exists"}"#),
+    ("NodeSelectorRequirement", r#"{"key": "disk", "operator": "In", "values": ["ssd"]}"#),
+    ("NodeSelectorRequirement", r#"{"key": "disk", "operator": "DoesNotExist"}"#),
+    ("NodeSelectorRequirement", r#"{"key": "cores", "operator": "Gt", "values": ["3"]}"#),
+    ("SeccompProfile", r#"{"type": "Unconfined"}"#),
+    ("SeccompProfile", r#"{"type": "RuntimeDefault"}"#),
+    ("SeccompProfile", r#"{"type": "Localhost", "localhostProfile": "a.json"}"#),
+    ("SecurityContext", r#"{"privileged": true}"#),
+    ("SecurityContext", r#"{"capabilities": {"add": ["SYS_ADMIN"]}}"#),
+    ("SecurityContext", r#"{"runAsNonRoot": true, "runAsUser": 1000, "readOnlyRootFilesystem": true}"#),
+    ("SessionAffinityConfig", r#"{"clientIP": {"timeoutSeconds": 60}}"#),
+    ("Toleration", r#"{"operator": "Exists"}"#),
+    ("Toleration", r#"{"key": "gpu", "operator": "Equal", "value": "a", "effect": "NoSchedule"}"#),
+    (
+        "Toleration",
+        r#"{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}"#,
+    ),
+    (
+        "TopologySpreadConstraint",
+        r#"{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}"#,
+    ),
+    (
+        "TopologySpreadConstraint",
+        r#"{"maxSkew": 2, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"team": "a"}}}"#,
+    ),
+];
+
+/// Fields that are texts, and what a server accepts in them. Elsewhere a name will do.
+const TEXTS: &[(&str, &[&str])] = &[
+    ("accessModes", &["ReadWriteOnce", "ReadOnlyMany"]),
+    ("appProtocol", &["http", "kubernetes.io/h2c", "example.com/mine"]),
+    ("clusterIP", &["", "None"]),
+    ("clusterIPs", &["None"]),
+    ("conditionType", &["example.com/ready"]),
+    ("Container.name", &["web", "proxy", "log"]),
+    ("Container.restartPolicy", &["Always", "OnFailure"]),
+    ("ContainerPort.name", &["http", "web", "metrics"]),
+    ("devicePath", &["/dev/xvda"]),
+    ("externalIPs", &["192.0.2.1", "192.0.2.2"]),
+    ("externalName", &["example.com", "a.example.com"]),
+    ("fieldPath", &["metadata.name", "metadata.namespace", "metadata.labels['team']"]),
+    ("finalizers", &["example.com/hold", "example.com/other"]),
+    ("host", &["example.com", "10.0.0.1", "127.0.0.1"]),
+    ("hostIP", &["10.0.0.1", "127.0.0.1"]),
+    ("hostnames", &["a.example.com", "b"]),
+    ("HostAlias.ip", &["10.0.0.1", "10.0.0.2"]),
+    (
+        "image",
+        &[
+            "nginx:1.27",
+            "registry.example.com/evil@sha256:0000000000000000000000000000000000000000000000000000000000000000",
+            "httpd",
+        ],
+    ),
+    ("ipFamilies", &["IPv4", "IPv6"]),
+    ("key", &["team", "example.com/zone"]),
+    ("level", &["s0:c1,c2"]),
+    ("loadBalancerClass", &["example.com/lb"]),
+    ("loadBalancerIP", &["192.0.2.1"]),
+    ("loadBalancerSourceRanges", &["10.0.0.0/8", "192.0.2.0/24"]),
+    ("medium", &["", "Memory"]),
+    ("mountPath", &["/data", "/tmp", "/var/run/secrets"]),
+    ("nameservers", &["1.1.1.1", "10.0.0.1"]),
+    ("PodOS.name", &["linux", "windows"]),
+    ("resource", &["limits.cpu", "requests.memory"]),
+    ("Service.type", &["ClusterIP"]),
+    ("service.beta.kubernetes.io/load-balancer-source-ranges", &["10.0.0.0/8"]),
+    ("Sysctl.name", &["net.ipv4.ip_local_port_range", "kernel.shm_rmid_forced"]),
+    ("terminationMessagePath", &["/dev/termination-log", "/tmp/end"]),
+    ("topologyKey", &["kubernetes.io/hostname", "topology.kubernetes.io/zone"]),
+    ("trafficDistribution", &["PreferClose", "PreferSameZone"]),
+    ("Volume.name", &["data", "tmp"]),
+    ("VolumeDevice.name", &["data", "tmp"]),
+    ("VolumeMount.name", &["data", "tmp"]),
+];
