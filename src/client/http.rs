@@ -117,6 +117,8 @@ const AGENT: &str = concat!("listwatch/", env!("CARGO_PKG_VERSION"));
 /// Sends requests to one API server.
 pub(super) struct Transport {
     config: Config,
+    /// The URL to which paths are appended.
+    base: Url,
     /// For errors.
     at: Where,
     credentials: Credentials,
@@ -179,12 +181,20 @@ impl Transport {
             Some(pem) => pem.field.clone(),
             None => "what this machine trusts".to_owned(),
         };
+        let mut base = config.server.clone();
+        if let Some(name) = &config.tls.server_name {
+            // reqwest verifies the URL's host, and sends it as SNI; [`ServerAddress`] leads the name to the server. An IP
+            // address it would not lead there, as reqwest resolves none; the kubeconfig's reader refuses such a name.
+            base.set_host(Some(name))
+                .map_err(|_| Cause::Other(format!("tls-server-name {name}: not a host name")))?;
+        }
         let way = config.proxy.as_ref().map(through).unwrap_or_default();
         let at = Where { address: format!("{address}{way} ({})", config.origin), trust };
         let certificates = Certificates::read(&config.tls).map_err(Cause::Other)?;
         let connections = Arc::new(Connections::new(&config, certificates).map_err(Cause::Other)?);
         Ok(Transport {
             config,
+            base,
             at,
             credentials: Credentials::new(login),
             connections: Mutex::new(Checked { connections, at: Some(Instant::now()) }),
@@ -317,11 +327,11 @@ impl Transport {
         credential: &Credential,
     ) -> Result<Response, Cause> {
         if !lane.is_open() {
-            let probe = self.build(lane, &Request::get("/version"), credential)?;
+            let probe = self.build(lane, &Request::get("/version"), credential);
             lane.open(probe, &self.at).await.inspect_err(|_| self.doubt_certificates())?;
         }
         let started = Instant::now();
-        let sent = lane.send(self.build(lane, request, credential)?, &self.at).await;
+        let sent = lane.send(self.build(lane, request, credential), &self.at).await;
         let response = sent.inspect_err(|cause| {
             debug!(method = %request.method, path = request.target(), %cause, "no answer");
             self.doubt_certificates();
@@ -366,15 +376,10 @@ impl Transport {
         lock(&self.connections).at = None;
     }
 
-    fn build(
-        &self,
-        lane: &Lane,
-        request: &Request,
-        credential: &Credential,
-    ) -> Result<reqwest::RequestBuilder, Cause> {
+    fn build(&self, lane: &Lane, request: &Request, credential: &Credential) -> reqwest::RequestBuilder {
         let mut builder = lane
             .http
-            .request(request.method.clone(), self.url(request)?)
+            .request(request.method.clone(), self.url(request))
             .headers(self.config.impersonate.clone())
             .header(USER_AGENT, AGENT)
             .header(ACCEPT, request.accept.as_ref());
@@ -384,19 +389,20 @@ impl Transport {
         if !request.body.is_empty() {
             builder = builder.header(CONTENT_TYPE, request.content_type.as_ref()).body(request.body.clone());
         }
-        Ok(builder)
+        builder
     }
 
-    fn url(&self, request: &Request) -> Result<Url, Cause> {
-        let mut url = self.config.server.clone();
-        if let Some(name) = &self.config.tls.server_name {
-            // reqwest verifies the URL's host, and sends it as SNI; [`ServerAddress`] leads the name to the server. An IP
-            // address it would not lead there, as reqwest resolves none; the kubeconfig's reader refuses such a name.
-            url.set_host(Some(name))
-                .map_err(|_| Cause::Other(format!("tls-server-name {name}: not a host name")))?;
-        }
-        let text = format!("{}{}", url.as_str().trim_end_matches('/'), request.target());
-        Url::parse(&text).map_err(|error| Cause::Other(format!("{}: {error}", request.path)))
+    /// Sets the path in the parsed URL of the server: to parse the host too costs three times as much.
+    fn url(&self, request: &Request) -> Url {
+        let mut url = self.base.clone();
+        let target = request.target();
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (&*target, None),
+        };
+        url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
+        url.set_query(query);
+        url
     }
 
     /// The connections to use; new ones where a certificate has changed.

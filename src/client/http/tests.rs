@@ -230,17 +230,22 @@ async fn a_delete_that_a_proxy_answers_has_not_deleted() {
 
 #[tokio::test]
 async fn a_path_before_every_other_and_a_query_are_kept() {
-    let (client, script, _server) = client(&[FINE, FINE]).await;
+    let (client, script, _server) = client(&[FINE; 4]).await;
     let config = Config::new(&format!("{}/k8s/clusters/c/", client.server()), b"", "").expect("a config");
     let query = vec![("labelSelector", "a in (b,c)".to_owned())];
     let request = Request { query, ..Request::get("/api/v1/pods?limit=1") };
     let under = Client::new(config).expect("a client");
     under.send(request).await.expect("an answer");
+    under.send(Request::get("/api/a%2Fb%3F")).await.expect("an answer");
+    // Appended, so that it cannot name another host.
+    client.send(Request::get("//elsewhere/api")).await.expect("an answer");
     assert_eq!(
         script.asked(),
         [
             "GET /k8s/clusters/c/version",
-            "GET /k8s/clusters/c/api/v1/pods?limit=1&labelSelector=a+in+%28b%2Cc%29"
+            "GET /k8s/clusters/c/api/v1/pods?limit=1&labelSelector=a+in+%28b%2Cc%29",
+            "GET /k8s/clusters/c/api/a%2Fb%3F",
+            "GET //elsewhere/api",
         ]
     );
 }
