@@ -38,6 +38,10 @@ impl Resource for Deployment {
     fn metadata(&self) -> &ObjectMeta {
         &self.metadata
     }
+
+    fn is_like(&self, desired: &Self) -> bool {
+        self.spec == desired.spec && self.metadata.is_like(&desired.metadata)
+    }
 }
 
 /// What a Deployment asks for.
@@ -260,6 +264,10 @@ impl Resource for Service {
 
     fn metadata(&self) -> &ObjectMeta {
         &self.metadata
+    }
+
+    fn is_like(&self, desired: &Self) -> bool {
+        self.spec == desired.spec && self.metadata.is_like(&desired.metadata)
     }
 }
 
