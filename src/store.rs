@@ -481,7 +481,18 @@ mod tests {
         let store = Store::default();
         store.wrote(&Arc::new(object("a", "105")));
         assert_eq!(what(&store), None);
-        assert!(!store.is_synced());
+        assert!(store.is_empty() && store.keys().is_empty() && !store.is_synced());
+        list(&store, "106", &[("a", "105")]);
+        assert!(!store.is_empty() && store.is_synced());
+        assert_eq!((store.len(), store.keys()), (1, vec![Key::cluster("web")]));
+    }
+
+    #[test]
+    fn a_bookmark_tells_that_what_we_wrote_before_it_is_gone() {
+        let (store, _) = listed("100", &[]);
+        store.bookmark(&"110".into());
+        store.wrote(&Arc::new(object("a", "105")));
+        assert_eq!(what(&store), None);
     }
 
     #[test]
@@ -493,5 +504,7 @@ mod tests {
         assert!(found.readable().is_none());
         store.applied(Decoded::Readable(object("a", "102")));
         assert_eq!(what(&store).as_deref(), Some("a@102"));
+        let found = store.find(&Key::cluster("web")).expect("it is there");
+        assert!(found.readable().is_some());
     }
 }

@@ -162,6 +162,8 @@ fn a_watch_that_ends_at_once_but_after_a_line_is_resumed_at_once() {
         bench.line("ADDED", &object("a", "1", "101"));
         assert_eq!(bench.machine.end(how, BLINK), Pause::None, "{how:?}");
     }
+    let mut bench = Bench::following();
+    assert_eq!(bench.machine.end(How::Clean, VERY_SHORT), Pause::None, "a second is not at once");
 }
 
 /// Behind such a proxy no watch lasted the minute that proves health, so one failure waited as long as the sixth in a row.
@@ -386,6 +388,31 @@ fn a_refusal_that_may_pass_keeps_the_version_and_any_other_lists_again() {
 }
 
 #[test]
+fn a_list_that_is_refused_for_a_while_stays_not_older() {
+    let mut bench = Bench::following();
+    bench.machine.end(How::Expired, MINUTE);
+    bench.request();
+    assert!(is_backoff(bench.machine.end(How::Refused { code: 503, retry_after: None }, BLINK)));
+    assert_eq!(bench.request(), "list version=100 continue= limit=100");
+}
+
+#[test]
+fn how_a_request_was_refused_says_what_comes_next() {
+    let too_new = r#"{"code":504,"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
+    for (status, expected) in [
+        (r#"{"code":410,"reason":"Expired"}"#, How::Expired),
+        (too_new, How::TooNew),
+        (r#"{"code":422}"#, How::Unsupported),
+        (r#"{"code":403}"#, How::Refused { code: 403, retry_after: None }),
+    ] {
+        let error = Error::refused("list", "services", serde_json::from_str(status).expect("a status"));
+        assert_eq!(End::refused::<Service>(&error).how, expected, "{status}");
+    }
+    let error = Error::new("list", "services", "no answer");
+    assert_eq!(End::refused::<Service>(&error).how, How::Unreachable);
+}
+
+#[test]
 fn retry_after_is_the_least_pause() {
     let asked = Duration::from_secs(7);
     let mut bench = Bench::following();
@@ -471,7 +498,7 @@ fn only_an_open_watch_proves_health() {
     for failures in 1..4 {
         let how = How::Refused { code: 504, retry_after: None };
         assert_eq!(bench.machine.end(how, 2 * MINUTE), Pause::Backoff { failures, at_least: Duration::ZERO });
-        bench.request();
+        bench.after_a_check();
     }
 }
 
@@ -563,6 +590,10 @@ fn a_streaming_list_after_expiry_is_not_older_than_what_is_known() {
     let mut bench = Bench::new(Lists::Streaming);
     bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
     bench.machine.end(How::Expired, MINUTE);
+    assert_eq!(bench.request(), "watch 60 InitialEvents");
+    // Not older than what is known, whatever it has told so far.
+    bench.line("ADDED", &object("a", "1", "12"));
+    bench.machine.end(How::Cut, BLINK);
     assert_eq!(bench.request(), "watch 60 InitialEvents");
 }
 
