@@ -2,7 +2,12 @@
 //!
 //! `deployments/mws-web` is an object of the test's namespace; [`Hands::raw`] takes whole paths.
 
-use std::time::{Duration, Instant};
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    fmt::Display,
+    time::{Duration, Instant},
+};
 
 use http::Method;
 use listwatch::client::{Client, Error, Request};
@@ -17,7 +22,7 @@ pub struct Hands {
     pub namespace: String,
 }
 
-/// Asks until there is an answer. Panics when it does not come in time.
+/// Asks until there is an answer. Panics when it does not come in time, and says what came instead.
 pub async fn eventually<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
     within(PATIENCE, what, ask).await
 }
@@ -25,13 +30,55 @@ pub async fn eventually<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
 /// The same with a time of its own.
 pub async fn within<T>(limit: Duration, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
     let begun = Instant::now();
-    loop {
-        if let Some(answer) = ask().await {
-            return answer;
+    let asking = async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            if begun.elapsed() >= limit {
+                let seen: Vec<_> = SEEN.with(|seen| seen.borrow().iter().cloned().collect());
+                let seen = if seen.is_empty() { "nothing".to_owned() } else { seen.join("\n  ") };
+                panic!("waited {limit:?} for {what}; last seen:\n  {seen}");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        assert!(begun.elapsed() < limit, "waited for {what}, but not after {limit:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    SEEN.scope(RefCell::default(), asking).await
+}
+
+tokio::task_local! {
+    /// What was asked for last, and what the answers were: for a wait that is in vain.
+    static SEEN: RefCell<VecDeque<String>>;
+}
+
+/// Different answers that a wait in vain shows.
+const SEEN_MAX: usize = 4;
+/// Bytes that it shows of each.
+const SEEN_BYTES_MAX: usize = 1500;
+
+/// Notes an answer, in case that it is not the one waited for.
+pub fn saw(what: &str, answer: impl Display) {
+    // Whoever does not wait need not know.
+    let _ = SEEN.try_with(|seen| {
+        let mut text = format!("{what}: {answer}");
+        text.truncate(text.floor_char_boundary(SEEN_BYTES_MAX));
+        let mut seen = seen.borrow_mut();
+        let label = format!("{what}: ");
+        seen.retain(|other| !other.starts_with(&label));
+        seen.push_back(text);
+        if seen.len() > SEEN_MAX {
+            seen.pop_front();
+        }
+    });
+}
+
+/// An object without what nobody reads.
+fn shown(text: &str) -> String {
+    let Ok(mut object) = serde_json::from_str::<Value>(text) else { return text.to_owned() };
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
     }
+    object.to_string()
 }
 
 impl Hands {
@@ -62,14 +109,20 @@ impl Hands {
         body: &Value,
     ) -> Result<Value, Error> {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        let answer = self.client.send(Request::get(path).sends(method, content_type, body)).await?;
+        let what = format!("{method} {path}");
+        let answer = self.client.send(Request::get(path).sends(method, content_type, body)).await;
+        let answer = answer.inspect_err(|error| saw(&what, error))?;
+        saw(&what, answer.status);
         Ok(serde_json::from_slice(&answer.body).unwrap())
     }
 
     /// The text of an answer.
     pub async fn raw(&self, path: &str) -> Result<String, Error> {
-        let answer = self.client.send(Request::get(path)).await?;
-        Ok(String::from_utf8_lossy(&answer.body).into_owned())
+        let what = format!("GET {path}");
+        let answer = self.client.send(Request::get(path)).await.inspect_err(|error| saw(&what, error))?;
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        saw(&what, shown(&text));
+        Ok(text)
     }
 
     /// An object, if it is there.
@@ -171,4 +224,21 @@ pub fn web(name: &str, spec: Value) -> Value {
 
 pub fn condition<'a>(web: &'a Value, name: &str) -> Option<&'a Value> {
     web["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It said what was waited for, and nothing of what was there.
+    #[tokio::test]
+    #[should_panic(expected = "waited 0ns for a pod; last seen:\n  GET /pods: 404 NotFound")]
+    async fn a_wait_in_vain_says_what_was_seen_last() {
+        within(Duration::ZERO, "a pod", async || {
+            saw("GET /pods", "500");
+            saw("GET /pods", "404 NotFound");
+            None::<()>
+        })
+        .await;
+    }
 }

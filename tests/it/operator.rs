@@ -2,6 +2,7 @@
 
 use std::{
     cell::RefCell,
+    env,
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
@@ -14,7 +15,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::hands::eventually;
+use crate::hands::{eventually, saw};
 
 /// A running `listwatch`. Dropped: killed; its log is shown if the test has failed.
 pub struct Operator {
@@ -43,7 +44,7 @@ impl Operator {
             .args(args)
             .env("KUBERNETES_SERVICE_HOST", host)
             .env("KUBERNETES_SERVICE_PORT", port)
-            .env("RUST_BACKTRACE", "1")
+            .envs(env::var_os("RUST_BACKTRACE").map(|value| ("RUST_BACKTRACE", value)))
             .stdout(Stdio::null())
             .stderr(File::create(&log).unwrap())
             .spawn()
@@ -65,7 +66,9 @@ impl Operator {
     pub async fn until_logged(&self, texts: &[&str]) {
         eventually(&format!("a log line with {texts:?}"), async || {
             let has_all = |line: &str| texts.iter().all(|text| line.contains(text));
-            self.log().lines().any(has_all).then_some(())
+            let log = self.log();
+            saw("the end of the log", log.lines().rev().take(2).collect::<Vec<_>>().join(" / "));
+            log.lines().any(has_all).then_some(())
         })
         .await;
     }
@@ -84,6 +87,7 @@ impl Operator {
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
+        saw(path, &answer);
         answer
     }
 

@@ -2,10 +2,11 @@
 //! operator has no more connections, files, threads or memory than when it had just warmed up. What it holds inside is
 //! counted in `tests/sim/soak.rs`.
 
-use std::{fs, path::Path, rc::Rc};
+use std::{fs, path::Path, rc::Rc, time::Duration};
 
 use listwatch::apiserver::{ApiServer, Fault};
 use serde_json::json;
+use tokio::time::timeout;
 
 use crate::{
     hands::{eventually, within},
@@ -32,6 +33,15 @@ const ENDS_MIN: usize = 200;
 /// watch left 128 bytes behind.
 const MEMORY_NOISE_KIB: u64 = 64;
 
+/// Longest that a soak may take: five times what it takes on two busy CPUs.
+const SOAK_LIMIT: Duration = Duration::from_secs(600);
+
+/// Runs to the end, or says that it does not come.
+async fn in_time(what: &str, soak: impl Future<Output = ()>) {
+    let ended = timeout(SOAK_LIMIT, soak).await;
+    assert!(ended.is_ok(), "{what} stalled: not done after {SOAK_LIMIT:?}; see the operator's log below");
+}
+
 #[derive(Debug, PartialEq, Eq)]
 struct Held {
     open_files: usize,
@@ -47,10 +57,13 @@ async fn after_hours_of_watching_nothing_has_grown() {
             go_round(world, round).await;
         }
         let before = held(world);
-        for round in WARM_UP_ROUNDS..WARM_UP_ROUNDS + ROUNDS {
-            go_round(world, round).await;
-        }
-        until_held(world, &before).await;
+        in_time("the soak", async {
+            for round in WARM_UP_ROUNDS..WARM_UP_ROUNDS + ROUNDS {
+                go_round(world, round).await;
+            }
+            until_held(world, &before).await;
+        })
+        .await;
     })
     .await;
 }
@@ -121,9 +134,12 @@ async fn hundreds_of_ends_of_watches_later_the_process_is_as_large_as_before() {
         until_expired().await;
     }
     let before = worlds.each_ref().map(|world| (held(world), own_memory_kib(world), ended(world)));
-    for _ in 0..EXPIRIES {
-        until_expired().await;
-    }
+    in_time("the soak", async {
+        for _ in 0..EXPIRIES {
+            until_expired().await;
+        }
+    })
+    .await;
     for (world, (before, memory_kib, ends)) in worlds.iter().zip(before) {
         until_held(world, &before).await;
         let now_kib = own_memory_kib(world);

@@ -1,6 +1,6 @@
 //! What must be true when the faults have stopped, said without the operator's own code.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use listwatch::{
     cluster::{Cluster, Watch},
@@ -114,7 +114,8 @@ fn wrong_about(
     ] {
         let condition = condition(web, kind);
         if condition[field] != should {
-            problems.push(format!("{}: {kind} is {condition}, its {field} should be {should}", name(web)));
+            let is = ["status", "reason", "message"].map(|field| condition[field].to_string()).join(" ");
+            problems.push(format!("{}: {kind} is {is}, its {field} should be {should}", name(web)));
         }
     }
     if !is_readable {
@@ -137,9 +138,11 @@ fn wrong_about(
     ];
     let service_should: &[_] =
         &[("/metadata/labels", &labels), ("/spec/ports", &service_ports), ("/spec/selector", &identity)];
-    for (child, should) in [(deployment, deployment_should), (service, service_should)] {
+    for (kind, child, should) in
+        [("Deployment", deployment, deployment_should), ("Service", service, service_should)]
+    {
         match child {
-            None => problems.push(format!("{} lacks a child, which should have {should:?}", name(web))),
+            None => problems.push(format!("{} lacks its {kind}", name(web))),
             Some(child) if is_ours(child) => problems.extend(differences(child, should)),
             Some(_) => {}
         }
@@ -190,5 +193,13 @@ fn differs<K: Resource>(watch: &Watch<K>, objects: &[Value]) -> Option<String> {
     };
     let known: BTreeMap<Key, String> =
         watch.keys().into_iter().map(|key| (key.clone(), version(&key))).collect();
-    (known != there).then(|| format!("the Store of {} has {known:?}, the server {there:?}", K::PLURAL))
+    let keys: BTreeSet<&Key> = known.keys().chain(there.keys()).collect();
+    let version = |of: &BTreeMap<Key, String>, key: &Key| {
+        of.get(key).map_or("nothing".to_owned(), |version| format!("version {version}"))
+    };
+    let differ = keys.into_iter().filter(|key| known.get(key) != there.get(key));
+    let told: Vec<_> = differ
+        .map(|key| format!("{key} is {} and on the server {}", version(&known, key), version(&there, key)))
+        .collect();
+    (!told.is_empty()).then(|| format!("in the Store of {}: {}", K::PLURAL, told.join(", ")))
 }

@@ -21,18 +21,25 @@ use std::{
     ops::Range,
     panic,
     path::Path,
+    process,
     sync::{
         LazyLock, Mutex,
         atomic::{AtomicU64, Ordering},
+        mpsc::{self, RecvTimeoutError, Sender},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
 
 /// As many as take some seconds.
 const SEEDS: Range<u64> = 0..100;
+/// Longest that one seed may take, in real time: they take a second, and machines may be busy.
+const SEED_LIMIT: Duration = Duration::from_secs(300);
+/// Problems of one seed that are shown, and bytes of each.
+const PROBLEMS_MAX: usize = 10;
+const PROBLEM_BYTES_MAX: usize = 300;
 /// Failing seeds after which the rest is not tried.
 const FAILURES_MAX: usize = 5;
 
@@ -50,6 +57,61 @@ fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+fn replay(seed: u64) -> String {
+    format!("LISTWATCH_SEED={seed} cargo test --test sim whatever_goes_wrong -- --nocapture")
+}
+
+/// A line for each promise that was broken, however often, and how to see it again.
+fn report(seed: u64, problems: &[String]) -> String {
+    let mut lines: Vec<(&str, usize)> = Vec::new();
+    for problem in problems {
+        match lines.iter_mut().find(|(line, _)| line == problem) {
+            Some((_, times)) => *times += 1,
+            None => lines.push((problem, 1)),
+        }
+    }
+    let mut report = format!("seed {seed}:\n");
+    for (line, times) in lines.iter().take(PROBLEMS_MAX) {
+        let shown = &line[..line.floor_char_boundary(PROBLEM_BYTES_MAX)];
+        let cut = if shown.len() < line.len() { "…" } else { "" };
+        let again = if *times > 1 { format!(" ({times} times)") } else { String::new() };
+        report += &format!("  {shown}{cut}{again}\n");
+    }
+    if lines.len() > PROBLEMS_MAX {
+        report += &format!("  and {} more\n", lines.len() - PROBLEMS_MAX);
+    }
+    report + "  " + &replay(seed)
+}
+
+/// Ends the process where something takes too long in real time, and says what: on a clock that jumps, no timeout would.
+struct Watchdog(Option<Sender<()>>);
+
+impl Watchdog {
+    fn new(limit: Duration, what: String) -> Watchdog {
+        let (sender, receiver) = mpsc::channel::<()>();
+        thread::spawn(move || {
+            if receiver.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                say(&format!("stalled: not done after {limit:?}: {what}"));
+                process::exit(101);
+            }
+        });
+        Watchdog(Some(sender))
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.0 = None;
+    }
+}
+
+#[test]
+fn a_report_has_one_line_for_each_problem_and_the_command() {
+    let problems = ["a", "b", "a"].map(str::to_owned);
+    let report = report(7, &problems);
+    assert_eq!(report, format!("seed 7:\n  a (2 times)\n  b\n  {}", replay(7)));
+}
+
 fn seeds() -> Range<u64> {
     let number = |text: &str| text.trim().parse().unwrap_or_else(|_| panic!("{text:?} is not a seed"));
     match env::var("LISTWATCH_SEEDS") {
@@ -64,9 +126,10 @@ fn seeds() -> Range<u64> {
 #[test]
 fn whatever_goes_wrong_everything_is_right_soon_after() {
     if let Ok(seed) = env::var("LISTWATCH_SEED") {
-        let outcome = history::run(seed.parse().expect("LISTWATCH_SEED is a number"));
+        let seed = seed.parse().expect("LISTWATCH_SEED is a number");
+        let outcome = history::run(seed);
         say(&outcome.transcript.join("\n"));
-        assert_eq!(outcome.problems, Vec::<String>::new());
+        assert!(outcome.problems.is_empty(), "{}", report(seed, &outcome.problems));
         return;
     }
     let seeds = seeds();
@@ -80,6 +143,7 @@ fn whatever_goes_wrong_everything_is_right_soon_after() {
             if seed >= seeds.end {
                 return;
             }
+            let _watchdog = Watchdog::new(SEED_LIMIT, format!("seed {seed}; {}", replay(seed)));
             let problems = match panic::catch_unwind(|| history::run(seed)) {
                 Ok(outcome) => {
                     let mut busiest = busiest.lock().unwrap();
@@ -89,10 +153,7 @@ fn whatever_goes_wrong_everything_is_right_soon_after() {
                 Err(_) => vec!["it panicked, see above".to_owned()],
             };
             if !problems.is_empty() {
-                say(&format!(
-                    "seed {seed}: {}\n  LISTWATCH_SEED={seed} cargo test --test sim -- --nocapture",
-                    problems.join("\n  ")
-                ));
+                say(&report(seed, &problems));
                 failures.lock().unwrap().push(seed);
             }
         }

@@ -626,8 +626,10 @@ fn trespass(method: &Method, path: &str, before: Option<&Value>) -> Option<Strin
             let before = before?;
             let owner = super::expect::controller(before).filter(|owner| owner["kind"] == "MyWebserver");
             let name = owner.and_then(|owner| owner["name"].as_str()).map(|name| format!("mws-{name}"));
-            (before["metadata"]["name"].as_str() != name.as_deref())
-                .then(|| format!("changed what is not ours: {}", before["metadata"]))
+            (before["metadata"]["name"].as_str() != name.as_deref()).then(|| match owner {
+                Some(owner) => format!("changed what belongs to MyWebserver {}", owner["name"]),
+                None => "changed what belongs to no MyWebserver".to_owned(),
+            })
         }
         _ => Some("is nothing that it should do".to_owned()),
     }

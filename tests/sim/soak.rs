@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio::{runtime::Runtime, task::JoinSet, time::sleep};
 
 use crate::{
+    Watchdog,
     history::{self, keep},
     network::Network,
 };
@@ -24,6 +25,9 @@ const HOURS: u32 = 8;
 /// hundreds, would be far more.
 const COUNT_NOISE: i64 = 8;
 const BYTES_NOISE: i64 = 4096;
+
+/// Longest that it may take, in real time. It takes some seconds.
+const SOAK_LIMIT: Duration = Duration::from_secs(300);
 
 /// What grows where something leaks.
 #[derive(Debug, PartialEq)]
@@ -53,6 +57,7 @@ async fn hours(network: &Network, count: u32) {
 }
 
 fn soak(lists: Lists) {
+    let _watchdog = Watchdog::new(SOAK_LIMIT, format!("the soak, {lists:?} lists"));
     fastrand::seed(1);
     let runtime = history::runtime();
     let (network, mut tasks) = runtime.block_on(async {
