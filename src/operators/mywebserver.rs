@@ -302,12 +302,12 @@ impl Operator for MyWebservers {
             matches!((&change, &also), (Some(Change::Created(_)), _) | (_, Some(Change::Created(_))));
         self.record(&web, change.into_iter().chain(also));
 
-        // The first status can wait for the next look, and other new objects need not wait for it. Once: when the children
-        // are gone again by then, the status must say so.
-        let is_second_look = self.unreported().remove(&web.metadata.uid);
+        // The first status can wait for the next look, and other new objects need not wait for it. Once: an object whose status
+        // cannot be written must back off, although its children are created again and again.
         let is_kept = matches!((&deployment, &service), (Child::Kept(_), Child::Kept(_)));
-        if was_created && is_kept && !is_second_look && web.status.observed_generation < 0 {
-            self.unreported().insert(web.metadata.uid.clone());
+        if web.status.observed_generation >= 0 {
+            self.unreported().remove(&web.metadata.uid);
+        } else if was_created && is_kept && self.unreported().insert(web.metadata.uid.clone()) {
             return Ok(Next::After(Duration::ZERO));
         }
 
