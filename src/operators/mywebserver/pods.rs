@@ -66,7 +66,6 @@ struct PodCondition {
     status: SmolStr,
     reason: SmolStr,
     message: String,
-    last_transition_time: SmolStr,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -163,19 +162,16 @@ fn shape(message: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| !word.is_empty() && !word.contains(|c: char| c.is_ascii_digit()))
 }
 
-/// What is wrong with the Pods of the template that was rolled out last, if they say so.
+/// The worst that keeps a Pod from running, if any Pod says so.
+///
+/// Pods of an older template count too: no time tells which template is wanted, as a Deployment that is changed back uses the
+/// ReplicaSet of before, and the Deployment controller removes old Pods that do not run first.
 #[must_use]
 pub fn trouble(pods: &[Pod], waited: Duration, now: SystemTime) -> Option<Trouble> {
     let living = pods.iter().filter(|pod| {
         !pod.metadata.is_terminating() && !matches!(&*pod.status.phase, "Failed" | "Succeeded")
     });
-    let living: Vec<_> = living.collect();
-    // The ReplicaSet of the latest Pod. Those of an older template say nothing about this one.
-    let latest =
-        living.iter().max_by_key(|pod| pod.scheduled().map(|scheduled| &scheduled.last_transition_time))?;
-    let template = latest.metadata.labels.get("pod-template-hash");
-    let of_template = living.iter().filter(|pod| pod.metadata.labels.get("pod-template-hash") == template);
-    of_template.filter_map(|pod| pod.trouble(waited, now)).min()
+    living.filter_map(|pod| pod.trouble(waited, now)).min()
 }
 
 impl Pod {
@@ -345,15 +341,14 @@ mod tests {
 
     use super::*;
 
-    /// A Pod of a template with one container `web`, scheduled at this second.
-    fn pod(template: &str, second: u32, container: Value) -> Pod {
-        let mut container = container;
+    /// A Pod with one container `web`.
+    fn pod(mut container: Value) -> Pod {
         container["name"] = json!("web");
         let pod = json!({
-            "metadata": {"name": "p", "resourceVersion": "1", "labels": {"pod-template-hash": template}},
+            "metadata": {"name": "p", "resourceVersion": "1"},
             "status": {
                 "phase": "Pending", "containerStatuses": [container],
-                "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": format!("2026-11-22T06:37:{second:02}Z")}],
+                "conditions": [{"type": "PodScheduled", "status": "True"}],
             },
         });
         serde_json::from_value(pod).expect("a Pod")
@@ -376,7 +371,7 @@ mod tests {
         let back_off = format!("Back-off pulling image \"x\": ErrImagePull: {not_found}");
         let pull = "ImagePullBackOff: container web: failed to pull and unpack image \"docker.io/library/x:latest\": not found";
         for container in [waiting("ErrImagePull", not_found), waiting("ImagePullBackOff", &back_off)] {
-            assert_eq!(told(&[pod("a", 1, container)], 5).as_deref(), Some(pull));
+            assert_eq!(told(&[pod(container)], 5).as_deref(), Some(pull));
         }
         let last = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
         let crash = "CrashLoopBackOff: container web: exited with code 1 (Error)";
@@ -388,44 +383,46 @@ mod tests {
         ] {
             container["restartCount"] = json!(3);
             container["lastState"] = last.clone();
-            assert_eq!(told(&[pod("a", 1, container)], 5).as_deref(), Some(crash));
+            assert_eq!(told(&[pod(container)], 5).as_deref(), Some(crash));
         }
     }
 
     #[test]
     fn each_reason_is_told_with_its_message_and_the_worst_first() {
         let unparsed = "Failed to apply default image tag \"nginx:\": couldn't parse image name \"nginx:\": invalid reference format";
-        let invalid = pod("a", 1, waiting("InvalidImageName", unparsed));
-        let secret = pod("a", 1, waiting("CreateContainerConfigError", "secret \"x\" not found"));
+        let invalid = pod(waiting("InvalidImageName", unparsed));
+        let secret = pod(waiting("CreateContainerConfigError", "secret \"x\" not found"));
         assert_eq!(
             told(&[secret], 5).as_deref(),
             Some("CreateContainerConfigError: container web: secret \"x\" not found")
         );
-        let pulling = || pod("a", 1, waiting("ErrImagePull", "no"));
+        let pulling = || pod(waiting("ErrImagePull", "no"));
         assert_eq!(
             told(&[pulling(), invalid], 5),
             Some(format!("InvalidImageName: container web: {unparsed}"))
         );
-        let mut huge = pod("a", 1, json!({}));
+        let mut huge = pod(json!({}));
         huge.status.conditions[0].status = "False".into();
         huge.status.conditions[0].reason = "Unschedulable".into();
         huge.status.conditions[0].message = "0/1 nodes are available: 1 Insufficient cpu.".into();
         let unschedulable = "Unschedulable: no node for a Pod: 0/1 nodes are available: 1 Insufficient cpu.";
         assert_eq!(told(&[huge], 5).as_deref(), Some(unschedulable));
         for starting in ["", "ContainerCreating", "PodInitializing"] {
-            assert_eq!(told(&[pod("a", 1, waiting(starting, ""))], 500), None);
+            assert_eq!(told(&[pod(waiting(starting, ""))], 500), None);
         }
-        let unready = || pod("a", 1, json!({"state": {"running": {"startedAt": "2026-11-22T06:38:00Z"}}}));
+        let unready = || pod(json!({"state": {"running": {"startedAt": "2026-11-22T06:38:00Z"}}}));
         assert_eq!(told(&[unready()], 5), None, "it may be starting");
         assert!(told(&[unready()], 30).is_some_and(|told| told.starts_with("ContainersNotReady: ")));
         assert_eq!(told(&[], 5), None);
     }
 
+    /// A Deployment that was changed back: its ReplicaSet of before is older than the one whose Pods run.
     #[test]
-    fn pods_of_an_older_template_say_nothing_about_this_one() {
-        let (old, new) =
-            (pod("a", 1, waiting("InvalidImageName", "no")), pod("b", 2, waiting("ContainerCreating", "")));
-        assert_eq!(told(&[old, new], 5), None);
+    fn pods_that_run_hide_no_others() {
+        let running =
+            pod(json!({"ready": true, "state": {"running": {"startedAt": "2026-11-22T06:39:00Z"}}}));
+        let waits = pod(waiting("InvalidImageName", "no"));
+        assert_eq!(told(&[waits, running], 5).as_deref(), Some("InvalidImageName: container web: no"));
     }
 
     #[test]
