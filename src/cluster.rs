@@ -131,17 +131,27 @@ impl Cluster {
         self.client.get(key).await.map(|object| self.remember(object))
     }
 
-    /// Asks the API server for objects of a selection, `limit` at most. They go into no Store.
-    pub async fn list_live<K: Resource>(&self, scope: &Scope, limit: u32) -> Result<Vec<K>, Error> {
-        // Any state is new enough, so the API server answers from its cache. `resourceVersion=0` would say so too, but then
-        // no server honours the limit.
-        let page = Page { version: Some("1"), limit, ..Page::default() };
-        let list = self.client.list_page::<K>(scope, &page).await?;
-        let readable = list.items.into_iter().filter_map(|item| match item {
-            Decoded::Readable(object) => Some(object),
-            Decoded::Broken(_) => None,
-        });
-        Ok(readable.collect())
+    /// Asks the API server for objects of a selection, `limit` at most, or fewer where so many are too large for one answer.
+    /// They go into no Store. Waits for a turn among the lists that are read, which bounds their memory.
+    pub async fn list_live<K: Resource>(&self, scope: &Scope, mut limit: u32) -> Result<Vec<K>, Error> {
+        loop {
+            // Any state is new enough, so the API server answers from its cache. `resourceVersion=0` would say so too, but
+            // then no server honours the limit.
+            let page = Page { version: Some("1"), limit, ..Page::default() };
+            let _turn = self.client.list_turn(page.bytes_max()).await;
+            let list = match self.client.list_page::<K>(scope, &page).await {
+                Err(error) if error.is_too_large() && limit > 1 => {
+                    limit /= 2;
+                    continue;
+                }
+                list => list?,
+            };
+            let readable = list.items.into_iter().filter_map(|item| match item {
+                Decoded::Readable(object) => Some(object),
+                Decoded::Broken(_) => None,
+            });
+            return Ok(readable.collect());
+        }
     }
 
     /// Creates an object. Fails where one of that name exists, whoever made it ([`Error::is_already_exists`]).
