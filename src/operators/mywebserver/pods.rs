@@ -4,41 +4,46 @@
 //! GET /api/v1/namespaces/default/pods?labelSelector=…&limit=100&resourceVersion=1&resourceVersionMatch=NotOlderThan
 //! ```
 //!
-//! A Deployment counts its Pods and does not say what is wrong with them. Watching the Pods would cost memory and a stream for
-//! what is rarely asked: so they are asked for, and only those of an object that has not been ready for a while. What flaps
-//! from look to look (a pull that fails and backs off in turn, the length of a back-off) is told in one way.
+//! A Deployment counts its Pods and does not say what is wrong with them. A watch of the Pods would cost memory and a stream
+//! for what is rarely needed: so they are listed, and only those of an object that has not been ready for a while. A state
+//! that alternates (a pull fails, then backs off; the back-off grows) is reported with one constant message, so that the
+//! status is not rewritten.
 
 use std::{
     collections::HashMap,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
     time::{Duration, SystemTime},
 };
 
 use serde::Deserialize;
 use smol_str::SmolStr;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
 use super::{MyWebserver, Status};
 use crate::{
     cluster::Cluster,
-    resource::{ObjectMeta, Resource, Scope, Uid, kinds::Deployment},
+    resource::{
+        ObjectMeta, Resource, Scope, Uid,
+        kinds::{Deployment, DeploymentCondition as PodCondition},
+    },
 };
 
 /// Before the first look. Most rollouts are done by then, and cost no request.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
-/// Each pause is as long as it has been so, up to this.
+/// Each pause is as long as the object has not been ready, up to this.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Most Pods that are looked at: about a megabyte of JSON.
+/// Longest wait for a list of Pods and for its turn among the other lists: half of what a reconcile may take, so that the status
+/// is written, with or without a reason of the Pods.
+const LOOK_LIMIT: Duration = Duration::from_secs(60);
+/// Most Pods of a Deployment that are looked at: about a megabyte of JSON. As lists come in the order of names, and so by
+/// ReplicaSet, with fewer it would be more often only the old ones.
 const PODS_MAX: u32 = 100;
-/// A container that runs for so long, and is not ready, is told of; before, it may be starting.
+/// Until a container has run for so long, it may be starting.
 const START_TIME: Duration = Duration::from_secs(30);
 /// After this time the kubelet forgets that a container has crashed.
 const CRASH_MEMORY: Duration = Duration::from_secs(600);
-/// Longest text that is told of a container.
+/// Most characters of a message.
 const TEXT_LENGTH_MAX: usize = 1000;
 
 /// `v1` Pod, as far as it says why it does not run.
@@ -61,18 +66,11 @@ struct PodStatus {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct PodCondition {
-    r#type: SmolStr,
-    status: SmolStr,
-    reason: SmolStr,
-    message: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
 struct ContainerStatus {
     name: SmolStr,
     ready: bool,
+    /// Whether it has no startup probe, or one that has succeeded.
+    started: bool,
     restart_count: i32,
     state: ContainerState,
     last_state: ContainerState,
@@ -81,30 +79,20 @@ struct ContainerStatus {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ContainerState {
-    waiting: Option<Waiting>,
-    running: Option<Running>,
-    terminated: Option<Terminated>,
+    waiting: Option<Details>,
+    running: Option<Details>,
+    terminated: Option<Details>,
 }
 
+/// What is known of a state. Each has some of these fields.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Waiting {
+#[serde(rename_all = "camelCase", default)]
+struct Details {
     reason: SmolStr,
     message: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Running {
-    started_at: SmolStr,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Terminated {
+    /// `null` where the kubelet has lost the container.
+    started_at: Option<SmolStr>,
     exit_code: i32,
-    reason: SmolStr,
-    message: String,
 }
 
 impl Resource for Pod {
@@ -121,7 +109,7 @@ impl Resource for Pod {
 /// Why a Pod does not run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Trouble {
-    /// Of several, the lowest is told.
+    /// Of several, the lowest is reported.
     rank: u8,
     /// For programs.
     pub reason: SmolStr,
@@ -148,11 +136,14 @@ impl Trouble {
         self.reason == "InvalidImageName"
     }
 
-    /// Its message, or the one that was told before, where they only differ in what always does: times, ports, names of Pods.
-    pub fn message_after(&self, before: &Status) -> SmolStr {
-        let known = before.condition("Ready").filter(|ready| ready.reason == self.reason);
-        let known = known.and_then(|ready| ready.message.split_once(": ")).map(|(_, message)| message);
-        known.filter(|known| shape(known).eq(shape(&self.message))).unwrap_or(&self.message).into()
+    /// With the message of the status, where the two differ only in words with digits: times, ports, names of Pods.
+    fn with_known_message(self, status: &Status) -> Trouble {
+        let ready = status.condition("Ready").filter(|ready| ready.reason == self.reason);
+        let reported = ready.and_then(|ready| ready.message.split_once(": ")).map(|(_, message)| message);
+        match reported.filter(|reported| shape(reported).eq(shape(&self.message))) {
+            Some(reported) => Trouble { message: reported.to_owned(), ..self },
+            None => self,
+        }
     }
 }
 
@@ -167,98 +158,98 @@ fn shape(message: &str) -> impl Iterator<Item = &str> {
 /// Pods of an older template count too: no time tells which template is wanted, as a Deployment that is changed back uses the
 /// ReplicaSet of before, and the Deployment controller removes old Pods that do not run first.
 #[must_use]
-pub fn trouble(pods: &[Pod], waited: Duration, now: SystemTime) -> Option<Trouble> {
+pub fn trouble(pods: &[Pod], now: SystemTime) -> Option<Trouble> {
     let living = pods.iter().filter(|pod| {
         !pod.metadata.is_terminating() && !matches!(&*pod.status.phase, "Failed" | "Succeeded")
     });
-    living.filter_map(|pod| pod.trouble(waited, now)).min()
+    living.filter_map(|pod| pod.trouble(now)).min()
 }
 
 impl Pod {
-    fn scheduled(&self) -> Option<&PodCondition> {
-        self.status.conditions.iter().find(|condition| condition.r#type == "PodScheduled")
-    }
-
-    fn trouble(&self, waited: Duration, now: SystemTime) -> Option<Trouble> {
-        if let Some(scheduled) = self.scheduled().filter(|scheduled| scheduled.status == "False") {
-            return Some(Trouble::new(
-                &scheduled.reason,
-                format!("no node for a Pod: {}", scheduled.message),
-            ));
+    fn trouble(&self, now: SystemTime) -> Option<Trouble> {
+        let PodStatus { conditions, init_container_statuses, container_statuses, .. } = &self.status;
+        let scheduled = conditions.iter().find(|condition| condition.r#type == "PodScheduled");
+        if let Some(PodCondition { reason, message, .. }) =
+            scheduled.filter(|scheduled| scheduled.status == "False")
+        {
+            return Some(Trouble::new(reason, format!("no node for a Pod: {message}")));
         }
-        let containers = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);
-        containers.filter_map(|container| container.trouble(waited, now)).min()
+        // An ordinary init container is not ready before it has ended, and its status does not tell it from a sidecar.
+        let init = init_container_statuses.iter().filter_map(|container| container.failure(now));
+        let main = container_statuses.iter();
+        let main = main.filter_map(|container| container.failure(now).or_else(|| container.unready(now)));
+        init.chain(main).min()
     }
 }
 
 impl ContainerStatus {
-    fn trouble(&self, waited: Duration, now: SystemTime) -> Option<Trouble> {
-        let name = &self.name;
-        let says = |reason: &str, text: &str| Some(Trouble::new(reason, format!("container {name}: {text}")));
-        if let Some(Waiting { reason, message }) = &self.state.waiting {
+    fn trouble(&self, reason: &str, text: &str) -> Trouble {
+        Trouble::new(reason, format!("container {}: {text}", self.name))
+    }
+
+    /// Why it does not run, or has ended shortly before it was started again.
+    fn failure(&self, now: SystemTime) -> Option<Trouble> {
+        let last = self.last_state.terminated.as_ref();
+        if let Some(Details { reason, message, .. }) = &self.state.waiting {
             return match &**reason {
                 "" | "ContainerCreating" | "PodInitializing" => None,
                 "ErrImagePull" | "ImagePullBackOff" | "RegistryUnavailable" | "SignatureValidationFailed" => {
-                    says("ImagePullBackOff", pull_error(message))
+                    Some(self.trouble("ImagePullBackOff", pull_error(message)))
                 }
-                "CrashLoopBackOff" | "RunContainerError" => match self.last_state.terminated.as_ref() {
-                    Some(last) => says("CrashLoopBackOff", &exit(last)),
-                    None => says("CrashLoopBackOff", message),
-                },
-                other => says(other, message),
+                "CrashLoopBackOff" | "RunContainerError" => {
+                    Some(self.trouble("CrashLoopBackOff", &last.map_or(message.clone(), exit)))
+                }
+                other => Some(self.trouble(other, message)),
             };
         }
-        if let Some(last) = &self.state.terminated {
-            // An init container that is done, or one that is started again in a moment.
-            return if last.exit_code == 0 && self.ready {
-                None
-            } else {
-                says("CrashLoopBackOff", &exit(last))
-            };
-        }
-        let running = self.state.running.as_ref().filter(|_| !self.ready)?;
-        let is_recent = match humantime::parse_rfc3339(&running.started_at) {
-            Ok(started) => now.duration_since(started).is_ok_and(|runs| runs < CRASH_MEMORY),
-            Err(_) => false,
+        let ended = match &self.state.terminated {
+            // An init container that is done.
+            Some(ended) => Some(ended).filter(|ended| ended.exit_code != 0 || !self.ready),
+            None => last.filter(|_| !self.ready && self.restart_count > 0 && self.runs(now) < CRASH_MEMORY),
         };
-        match &self.last_state.terminated {
-            Some(last) if is_recent && self.restart_count > 0 => says("CrashLoopBackOff", &exit(last)),
-            Some(_) | None if waited >= START_TIME => {
-                says("ContainersNotReady", "runs, but its readiness probe fails: does it listen on the port?")
-            }
-            Some(_) | None => None,
-        }
+        ended.map(|ended| self.trouble("CrashLoopBackOff", &exit(ended)))
+    }
+
+    fn unready(&self, now: SystemTime) -> Option<Trouble> {
+        let is_late = self.started && !self.ready && self.runs(now) >= START_TIME;
+        let text = "runs, but its readiness probe fails: does it listen on the port?";
+        is_late.then(|| self.trouble("ContainersNotReady", text))
+    }
+
+    /// For how long.
+    fn runs(&self, now: SystemTime) -> Duration {
+        let age = self.state.running.as_ref().and_then(|running| age(running.started_at.as_deref()?, now));
+        age.unwrap_or_default()
     }
 }
 
-/// `exited with code 1 (Error)`, and what the container left to be said.
-fn exit(terminated: &Terminated) -> String {
-    let Terminated { exit_code, reason, message } = terminated;
-    match message.trim() {
-        "" => format!("exited with code {exit_code} ({reason})"),
-        message => format!("exited with code {exit_code} ({reason}): {message}"),
-    }
+/// How long ago a time was. `None`: it is no time, or in the future.
+fn age(time: &str, now: SystemTime) -> Option<Duration> {
+    now.duration_since(humantime::parse_rfc3339(time).ok()?).ok()
 }
 
-/// What went wrong with a pull. While the kubelet backs off, it says so before.
+/// `exited with code 1 (Error)`, and its termination message.
+fn exit(ended: &Details) -> String {
+    let Details { exit_code, reason, message, .. } = ended;
+    let colon = if message.trim().is_empty() { "" } else { ": " };
+    format!("exited with code {exit_code} ({reason}){colon}{}", message.trim())
+}
+
+/// The error of a pull, without what the kubelet and gRPC put before it.
 fn pull_error(message: &str) -> &str {
-    let message =
-        match message.strip_prefix("Back-off pulling image ").and_then(|rest| rest.split_once("\": ")) {
-            Some((_image, error)) => error.split_once(": ").map_or(error, |(_reason, error)| error),
-            None => message,
-        };
-    match message.strip_prefix("rpc error: code = ").and_then(|rest| rest.split_once(" desc = ")) {
-        Some((_code, error)) => error,
-        None => message,
-    }
+    let backs_off = message.strip_prefix("Back-off pulling image ").and_then(|rest| rest.split_once("\": "));
+    let error =
+        backs_off.and_then(|(_image, rest)| rest.split_once(": ")).map_or(message, |(_reason, error)| error);
+    let grpc = error.strip_prefix("rpc error: code = ").and_then(|rest| rest.split_once(" desc = "));
+    grpc.map_or(error, |(_code, error)| error)
 }
 
-/// Objects that wait for their Pods, and what was found.
+/// The objects that wait for their Pods.
 #[derive(Default)]
 pub struct Looks {
     all: Mutex<HashMap<Uid, Look>>,
-    /// That we may not list Pods was logged.
-    is_refusal_told: AtomicBool,
+    /// The log has said that the permission is missing.
+    warned: OnceLock<()>,
 }
 
 #[derive(Clone)]
@@ -271,7 +262,7 @@ struct Look {
 }
 
 impl Looks {
-    /// Asks why Pods do not run, if it is time to. Returns what is known, and when to look again.
+    /// Lists the Pods, if it is time to. Returns why they do not run, as far as is known, and when to look again.
     pub async fn look(
         &self,
         cluster: &Cluster,
@@ -279,27 +270,29 @@ impl Looks {
         deployment: &Deployment,
     ) -> (Option<Trouble>, Duration) {
         let mut look = self.known(cluster, web, deployment);
-        let now = Instant::now();
-        if look.next > now {
-            return (look.found, look.next - now);
+        let left = look.next.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            return (look.found, left);
         }
         let scope = Scope {
             namespace: web.metadata.namespace.as_ref().map(ToString::to_string),
             labels: deployment.spec.selector.match_labels.as_selector().to_owned(),
         };
-        let waited = look.since.elapsed();
-        match cluster.list_live::<Pod>(&scope, PODS_MAX).await {
-            Ok(pods) => look.found = trouble(&pods, waited, cluster.now()),
-            Err(error) if error.is_forbidden() => {
-                look.found = None;
-                if !self.is_refusal_told.swap(true, Ordering::Relaxed) {
-                    warn!(%error, "cannot say why Pods do not run: grant the verb list on the resource pods");
-                }
+        let pause = look.since.elapsed().clamp(FIRST_PAUSE, PAUSE_MAX);
+        match timeout(LOOK_LIMIT, cluster.list_live::<Pod>(&scope, PODS_MAX)).await {
+            Ok(Ok(pods)) => {
+                let found = trouble(&pods, cluster.now());
+                look.found = found.map(|trouble| trouble.with_known_message(&web.status));
             }
-            Err(error) => debug!(key = %web.key(), %error, "cannot say why Pods do not run"),
+            Ok(Err(error)) if error.is_forbidden() => {
+                look.found = None;
+                let remedy = "cannot say why Pods do not run: grant the verb list on the resource pods";
+                self.warned.get_or_init(|| warn!(%error, "{remedy}"));
+            }
+            Ok(Err(error)) => debug!(key = %web.key(), %error, "cannot say why Pods do not run"),
+            Err(_) => debug!(key = %web.key(), limit = ?LOOK_LIMIT, "the list of Pods takes too long"),
         }
-        let pause = waited.clamp(FIRST_PAUSE, PAUSE_MAX);
-        look.next = now + pause;
+        look.next = Instant::now() + pause;
         self.lock().insert(web.metadata.uid.clone(), look.clone());
         (look.found, pause)
     }
@@ -309,7 +302,8 @@ impl Looks {
         self.lock().remove(web);
     }
 
-    /// How long it has been so. After a restart the status tells, so that what it says of Pods is not lost.
+    /// What was found, and since when the object has waited. After a restart its condition says since when, so that a reason
+    /// of the Pods in there is not lost.
     fn known(&self, cluster: &Cluster, web: &MyWebserver, deployment: &Deployment) -> Look {
         let mut all = self.lock();
         let generation = deployment.metadata.generation;
@@ -317,15 +311,13 @@ impl Looks {
         if let Some(look) = known.filter(|look| look.generation == generation) {
             return look.clone();
         }
-        let was_ready = || web.status.condition("Ready").filter(|ready| ready.status == "False");
-        let is_reported = known.is_none() && web.status.observed_generation == web.metadata.generation;
-        let since = is_reported.then(was_ready).flatten().and_then(|ready| {
-            let since = humantime::parse_rfc3339(&ready.last_transition_time).ok()?;
-            cluster.now().duration_since(since).ok()
-        });
-        let (now, age) = (Instant::now(), since.unwrap_or_default());
-        let since = now.checked_sub(age).unwrap_or(now);
-        let look = Look { generation, since, next: now + FIRST_PAUSE.saturating_sub(age), found: None };
+        let is_restart = known.is_none() && web.status.observed_generation == web.metadata.generation;
+        let ready = web.status.condition("Ready").filter(|ready| is_restart && ready.status == "False");
+        let waited =
+            ready.and_then(|ready| age(&ready.last_transition_time, cluster.now())).unwrap_or_default();
+        let now = Instant::now();
+        let since = now.checked_sub(waited).unwrap_or(now);
+        let look = Look { generation, since, next: now + FIRST_PAUSE.saturating_sub(waited), found: None };
         all.insert(web.metadata.uid.clone(), look.clone());
         look
     }
@@ -358,20 +350,20 @@ mod tests {
         json!({"state": {"waiting": {"reason": reason, "message": message}}})
     }
 
-    fn told(pods: &[Pod], waited_secs: u64) -> Option<String> {
+    fn told(pods: &[Pod]) -> Option<String> {
         let now = humantime::parse_rfc3339("2026-11-22T06:40:00Z").expect("a time");
-        let trouble = trouble(pods, Duration::from_secs(waited_secs), now)?;
+        let trouble = trouble(pods, now)?;
         Some(format!("{}: {}", trouble.reason, trouble.message))
     }
 
     /// As kubelet 1.36 and containerd have been seen to say it.
     #[test]
-    fn what_flaps_is_told_in_one_way() {
+    fn states_that_alternate_are_reported_with_one_message() {
         let not_found = "rpc error: code = NotFound desc = failed to pull and unpack image \"docker.io/library/x:latest\": not found";
         let back_off = format!("Back-off pulling image \"x\": ErrImagePull: {not_found}");
         let pull = "ImagePullBackOff: container web: failed to pull and unpack image \"docker.io/library/x:latest\": not found";
         for container in [waiting("ErrImagePull", not_found), waiting("ImagePullBackOff", &back_off)] {
-            assert_eq!(told(&[pod(container)], 5).as_deref(), Some(pull));
+            assert_eq!(told(&[pod(container)]).as_deref(), Some(pull));
         }
         let last = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
         let crash = "CrashLoopBackOff: container web: exited with code 1 (Error)";
@@ -383,37 +375,59 @@ mod tests {
         ] {
             container["restartCount"] = json!(3);
             container["lastState"] = last.clone();
-            assert_eq!(told(&[pod(container)], 5).as_deref(), Some(crash));
+            assert_eq!(told(&[pod(container)]).as_deref(), Some(crash));
         }
     }
 
     #[test]
-    fn each_reason_is_told_with_its_message_and_the_worst_first() {
+    fn each_reason_is_reported_with_its_message_and_the_worst_first() {
         let unparsed = "Failed to apply default image tag \"nginx:\": couldn't parse image name \"nginx:\": invalid reference format";
         let invalid = pod(waiting("InvalidImageName", unparsed));
         let secret = pod(waiting("CreateContainerConfigError", "secret \"x\" not found"));
         assert_eq!(
-            told(&[secret], 5).as_deref(),
+            told(&[secret]).as_deref(),
             Some("CreateContainerConfigError: container web: secret \"x\" not found")
         );
         let pulling = || pod(waiting("ErrImagePull", "no"));
-        assert_eq!(
-            told(&[pulling(), invalid], 5),
-            Some(format!("InvalidImageName: container web: {unparsed}"))
-        );
+        assert_eq!(told(&[pulling(), invalid]), Some(format!("InvalidImageName: container web: {unparsed}")));
         let mut huge = pod(json!({}));
         huge.status.conditions[0].status = "False".into();
         huge.status.conditions[0].reason = "Unschedulable".into();
         huge.status.conditions[0].message = "0/1 nodes are available: 1 Insufficient cpu.".into();
         let unschedulable = "Unschedulable: no node for a Pod: 0/1 nodes are available: 1 Insufficient cpu.";
-        assert_eq!(told(&[huge], 5).as_deref(), Some(unschedulable));
+        assert_eq!(told(&[huge]).as_deref(), Some(unschedulable));
         for starting in ["", "ContainerCreating", "PodInitializing"] {
-            assert_eq!(told(&[pod(waiting(starting, ""))], 500), None);
+            assert_eq!(told(&[pod(waiting(starting, ""))]), None);
         }
-        let unready = || pod(json!({"state": {"running": {"startedAt": "2026-11-22T06:38:00Z"}}}));
-        assert_eq!(told(&[unready()], 5), None, "it may be starting");
-        assert!(told(&[unready()], 30).is_some_and(|told| told.starts_with("ContainersNotReady: ")));
-        assert_eq!(told(&[], 5), None);
+        let runs = |since: &str, is_started: bool| {
+            let running = json!({"startedAt": format!("2026-11-22T06:{since}Z")});
+            told(&[pod(json!({"started": is_started, "state": {"running": running}}))])
+        };
+        assert_eq!(runs("39:31", true), None, "it may be starting");
+        assert_eq!(runs("38:00", false), None, "its startup probe has not succeeded");
+        assert!(runs("39:30", true).is_some_and(|told| told.starts_with("ContainersNotReady: ")));
+        assert_eq!(told(&[]), None);
+    }
+
+    /// It is not `ready` before it has ended.
+    #[test]
+    fn an_init_container_is_reported_where_it_fails_and_not_while_it_runs() {
+        let mut pod = pod(waiting("PodInitializing", ""));
+        for (state, expected) in [
+            (json!({"running": {"startedAt": "2026-11-22T06:00:00Z"}}), None),
+            (
+                json!({"terminated": {"exitCode": 2, "reason": "Error", "startedAt": null}}),
+                Some("CrashLoopBackOff: container init: exited with code 2 (Error)"),
+            ),
+            (
+                json!({"waiting": {"reason": "ErrImagePull", "message": "no"}}),
+                Some("ImagePullBackOff: container init: no"),
+            ),
+        ] {
+            let init = json!({"name": "init", "started": true, "state": state});
+            pod.status.init_container_statuses = vec![serde_json::from_value(init).expect("a status")];
+            assert_eq!(told(std::slice::from_ref(&pod)).as_deref(), expected);
+        }
     }
 
     /// A Deployment that was changed back: its ReplicaSet of before is older than the one whose Pods run.
@@ -422,12 +436,17 @@ mod tests {
         let running =
             pod(json!({"ready": true, "state": {"running": {"startedAt": "2026-11-22T06:39:00Z"}}}));
         let waits = pod(waiting("InvalidImageName", "no"));
-        assert_eq!(told(&[waits, running], 5).as_deref(), Some("InvalidImageName: container web: no"));
+        assert_eq!(told(&[waits, running]).as_deref(), Some("InvalidImageName: container web: no"));
     }
 
     #[test]
     fn numbers_that_change_are_no_news() {
-        let same = |one: &str, other: &str| shape(one).eq(shape(other));
+        let same = |one: &str, other: &str| {
+            let message = format!("0 of 1 replicas are updated and available: {one}");
+            let ready = json!({"type": "Ready", "reason": "ImagePullBackOff", "message": message});
+            let status = serde_json::from_value(json!({"conditions": [ready]})).expect("a status");
+            Trouble::new("ImagePullBackOff", other.to_owned()).with_known_message(&status).message == one
+        };
         assert!(same(
             "dial tcp 10.0.0.1:53: 10.1.2.3:4711: timeout",
             "dial tcp 10.0.0.1:53: 10.1.2.3:4712: timeout"

@@ -288,11 +288,7 @@ fn ready(
         message += &format!("; {old} old replicas remain");
     }
     if let Some(pods) = pods.filter(|_| !is_held_back(deployment)) {
-        return said(
-            "False",
-            pods.reason.clone(),
-            format_smolstr!("{message}: {}", pods.message_after(&web.status)),
-        );
+        return said("False", pods.reason.clone(), format_smolstr!("{message}: {}", pods.message));
     }
     if deployment.spec.paused {
         message += &format!("; {}", paused(deployment));

@@ -208,6 +208,26 @@ fn pods_that_cannot_be_made_are_told_of_in_the_deployments_words() {
     assert_eq!(said(&web(2), &starved, &service())[0], "Ready=False FailedCreate");
 }
 
+#[test]
+fn a_reason_of_pods_is_that_of_ready_and_stalls_only_where_no_retry_helps() {
+    let rollout = deployment(json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2}));
+    for (reason, stalls) in [("InvalidImageName", true), ("CrashLoopBackOff", false)] {
+        let waiting = json!({"name": "web", "state": {"waiting": {"reason": reason, "message": "no"}}});
+        let pod = json!({
+            "metadata": {"name": "p", "resourceVersion": "1"}, "status": {"containerStatuses": [waiting]},
+        });
+        let pod = serde_json::from_value(pod).expect("a Pod");
+        let trouble = pods::trouble(&[pod], std::time::SystemTime::now());
+        let also = Also { trouble: trouble.as_ref(), ..Also::default() };
+        let status = status::of(&web(2), &Labels::default(), &rollout, &service(), &also, NOW);
+        let ready = status.condition("Ready").expect("Ready");
+        assert_eq!((&*ready.status, &*ready.reason), ("False", reason));
+        assert_eq!(ready.message, "0 of 2 replicas are updated and available: container web: no");
+        let stalled = status.stalled().map(|stalled| (&*stalled.reason, &*stalled.message));
+        assert_eq!(stalled, stalls.then_some((reason, "container web: no")));
+    }
+}
+
 /// The Deployment of [`deployment`], paused.
 fn paused(status: Value) -> Child<Deployment> {
     let Child::Kept(deployment) = deployment(status) else { panic!("not kept") };
