@@ -2,10 +2,7 @@
 
 use serde_json::json;
 
-use crate::{
-    hands::condition,
-    world::{Kind, on, on_each},
-};
+use crate::world::{Kind, on, on_each};
 
 const NEW: &str = "POST deployments 201
                    POST services 201
@@ -76,31 +73,6 @@ async fn the_first_status_comes_although_the_children_are_deleted() {
         let before = written.iter().take_while(|line| !line.contains("/status "));
         let created = before.filter(|line| *line == "POST deployments 201").count();
         assert!((1..=2).contains(&created), "{written:?}");
-    })
-    .await;
-}
-
-/// It ended as `RolloutInProgress`, whatever the kubelet said.
-#[tokio::test]
-async fn an_image_that_cannot_be_pulled_is_told_in_the_kubelets_words_with_few_requests() {
-    on(&[Kind::EmbeddedWithControllers], async |world| {
-        world.spawn_operator(&[]);
-        world.create_web("web", json!({"image": "does-not-exist", "replicas": 2})).await;
-        let said = world.until_condition("web", "Ready", "False", "ImagePullBackOff").await;
-        let message = said["message"].as_str().unwrap();
-        let start =
-            "0 of 2 replicas are updated and available: container web: failed to pull and unpack image";
-        assert!(message.starts_with(start) && message.ends_with("not found"), "{message}");
-        assert!(condition(&world.get("mywebservers/web").await, "Stalled").is_none(), "it is tried again");
-        world.patch("mywebservers/web", json!({"spec": {"image": "nginx"}})).await;
-        world.until_condition("web", "Ready", "True", "AllReplicasReady").await;
-        let looks = || world.records().iter().filter(|record| record.path.contains("/pods?")).count();
-        assert!((1..=2).contains(&looks()), "{} requests for Pods", looks());
-        // One that is ready costs none.
-        world.create_web("other", json!({"image": "nginx"})).await;
-        let before = looks();
-        world.until_condition("other", "Ready", "True", "AllReplicasReady").await;
-        assert_eq!(looks(), before);
     })
     .await;
 }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::Method;
 use http_body_util::{BodyExt, Full};
 use listwatch::{
     apiserver::{ApiServer, Fault, Options, Planned},
@@ -25,11 +26,13 @@ use tokio::{task::JoinSet, time::Instant};
 /// How many watches at a time.
 const CROWD: usize = 50;
 
-/// The way to a server without a network, where it is noted when somebody asks.
-struct Door {
-    server: ApiServer,
+/// The way to a server without a network, where the requests that read one resource are noted.
+pub struct Door {
+    pub server: ApiServer,
+    /// `/services`
+    resource: &'static str,
     arrivals: Mutex<Vec<Instant>>,
-    /// How long each request for a list waits for its answer.
+    /// How long each request for a list of the resource waits for its answer.
     list_time: Duration,
     /// How many of them wait.
     listing: AtomicUsize,
@@ -38,13 +41,23 @@ struct Door {
 }
 
 impl Door {
-    fn to(server: ApiServer, list_time: Duration) -> Arc<Door> {
+    pub fn to(server: ApiServer, resource: &'static str, list_time: Duration) -> Arc<Door> {
         let (arrivals, listing, most_listing) = Default::default();
-        Arc::new(Door { server, arrivals, list_time, listing, most_listing })
+        Arc::new(Door { server, resource, arrivals, list_time, listing, most_listing })
+    }
+
+    /// A client with this token.
+    pub fn client(self: &Arc<Door>, token: &str) -> Client {
+        Client::new(Config::in_process(Arc::clone(self) as _, token).unwrap()).unwrap()
+    }
+
+    /// How many lists waited for their answers at most.
+    pub fn most_listing(&self) -> usize {
+        self.most_listing.load(Ordering::Relaxed)
     }
 
     /// Since the last time.
-    fn arrivals(&self) -> Vec<Instant> {
+    pub fn arrivals(&self) -> Vec<Instant> {
         mem::take(&mut *self.arrivals.lock().unwrap())
     }
 }
@@ -55,7 +68,7 @@ impl InProcess for Door {
         request: http::Request<Bytes>,
     ) -> Pin<Box<dyn Future<Output = io::Result<InProcessAnswer>> + Send + '_>> {
         Box::pin(async {
-            if request.uri().path().ends_with("/services") {
+            if request.method() == Method::GET && request.uri().path().ends_with(self.resource) {
                 self.arrivals.lock().unwrap().push(Instant::now());
                 let query = request.uri().query().unwrap_or_default();
                 if !query.contains("watch=1") || query.contains("sendInitialEvents") {
@@ -87,10 +100,10 @@ async fn a_crowd_that_is_refused_together_does_not_come_back_together() {
     let options = Options { controllers: false, ..Options::default() };
     let server = ApiServer::in_process(&options, SystemTime::UNIX_EPOCH);
     let token = server.token().to_owned();
-    let door = Door::to(server, Duration::ZERO);
+    let door = Door::to(server, "/services", Duration::ZERO);
     let mut crowd = JoinSet::new();
     for _ in 0..CROWD {
-        let client = Client::new(Config::in_process(Arc::clone(&door) as _, &token).unwrap()).unwrap();
+        let client = door.client(&token);
         crowd.spawn(async move {
             let (store, health) = (Store::<Service>::default(), Health::new("services".to_owned()));
             watch::watch(client, Scope::default(), Lists::Paged, &store, &health).await;
@@ -126,8 +139,8 @@ async fn of_hundreds_of_lists_four_are_asked_for_at_a_time() {
         let options = Options { controllers: false, ..Options::default() };
         let server = ApiServer::in_process(&options, SystemTime::UNIX_EPOCH);
         let token = server.token().to_owned();
-        let door = Door::to(server, LIST_TIME);
-        let client = Client::new(Config::in_process(Arc::clone(&door) as _, &token).unwrap()).unwrap();
+        let door = Door::to(server, "/services", LIST_TIME);
+        let client = door.client(&token);
         let cluster = Cluster::new(client, lists);
         let scope = |number| Scope { namespace: Some(format!("n-{number}")), ..Scope::default() };
         let _services = cluster.watch::<Service>((0..4 * CROWD).map(scope));
@@ -140,7 +153,7 @@ async fn of_hundreds_of_lists_four_are_asked_for_at_a_time() {
             assert!(round <= CROWD + 1, "{lists:?}");
             tokio::time::sleep(LIST_TIME).await;
         }
-        assert_eq!(door.most_listing.load(Ordering::Relaxed), 4, "{lists:?}");
+        assert_eq!(door.most_listing(), 4, "{lists:?}");
     }
 }
 

@@ -23,6 +23,7 @@ mod delete;
 mod drift;
 mod drift_fuzz;
 mod events;
+mod pods;
 mod refused;
 mod restart;
 mod update;
