@@ -288,6 +288,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_switch_has_the_values_of_go_and_of_yaml() {
+        let words = [
+            (Ok(true), ["true", "True", "yes", "on", "1"]),
+            (Ok(false), ["false", "FALSE", "no", "off", "0"]),
+        ];
+        for (expected, words) in words {
+            words.iter().for_each(|word| assert_eq!(parse_switch(word), expected, "{word}"));
+        }
+        assert!(["", "2", "t", "maybe"].iter().all(|word| parse_switch(word).is_err()));
+    }
+
+    #[test]
     fn a_build_for_production_says_what_it_has_not() {
         let wrong = Cli::command().try_get_matches_from(["listwatch", "demo", "--exit"]).err();
         let remedy = wrong.map(|error| remedy(&one_line(&error.to_string())));

@@ -50,13 +50,7 @@ pub(super) struct Run {
     )]
     namespaces: Vec<String>,
     /// In all namespaces, whatever $WATCH_NAMESPACE says
-    #[arg(
-        short = 'A',
-        long,
-        value_name = "BOOL",
-        env = "LISTWATCH_ALL_NAMESPACES",
-        conflicts_with = "namespaces"
-    )]
+    #[arg(short = 'A', long, value_name = "BOOL", env = "LISTWATCH_ALL_NAMESPACES")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     #[arg(action = ArgAction::Set, value_parser = parse_switch)]
     all_namespaces: bool,
@@ -118,8 +112,7 @@ fn parse_workers(text: &str) -> Result<usize, String> {
 pub(super) fn main(run: Run) -> Result<(), Failure> {
     // First, because what a kubeconfig is warned about belongs into the log.
     run.log.start(Level::INFO);
-    let watch_namespace = env::var("WATCH_NAMESPACE").ok().filter(|_| !run.all_namespaces);
-    let namespaces = namespaces(run.namespaces, watch_namespace)?;
+    let namespaces = namespaces(run.all_namespaces, run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
     let client = run.connection.client()?;
     let lists = if run.streaming_lists { Lists::Streaming } else { Lists::Paged };
     let work = Work {
@@ -140,7 +133,15 @@ fn chosen(named: &[Kind]) -> Vec<Kind> {
 }
 
 /// The flag, or its environment, or `WATCH_NAMESPACE`, in which an empty name is none: operators read it so everywhere.
-fn namespaces(flag: Vec<String>, watch_namespace: Option<String>) -> Result<Vec<String>, Failure> {
+/// None at all: all namespaces.
+fn namespaces(all: bool, flag: Vec<String>, watch_namespace: Option<String>) -> Result<Vec<String>, Failure> {
+    if all && flag.is_empty() {
+        return Ok(Vec::new());
+    }
+    if all {
+        let cause = "--all-namespaces cannot be used with --namespace: leave one of them out";
+        return Err(Failure::Usage(cause.to_owned()));
+    }
     let (mut names, source) = if flag.is_empty() {
         let names = watch_namespace.iter().flat_map(|names| names.split(','));
         (names.filter(|name| !name.trim().is_empty()).map(str::to_owned).collect(), "WATCH_NAMESPACE")
@@ -299,10 +300,13 @@ mod tests {
 
     #[test]
     fn namespaces_come_from_the_flag_then_the_environment_and_empty_means_all() {
-        let names = |flag: &[&str], env: Option<&str>| {
+        let of = |all: bool, flag: &[&str], env: Option<&str>| {
             let flag = flag.iter().map(ToString::to_string).collect();
-            namespaces(flag, env.map(str::to_owned)).map_err(|_| ())
+            namespaces(all, flag, env.map(str::to_owned)).map_err(|_| ())
         };
+        assert_eq!(of(true, &[], Some("a")), Ok(vec![]));
+        assert_eq!(of(true, &["a"], None), Err(()));
+        let names = |flag: &[&str], env: Option<&str>| of(false, flag, env);
         assert_eq!(names(&["b", "a", "b"], Some("c")), Ok(vec!["a".to_owned(), "b".to_owned()]));
         assert_eq!(names(&[], Some("c, d")), Ok(vec!["c".to_owned(), "d".to_owned()]));
         assert_eq!(names(&[], Some("")), Ok(vec![]));

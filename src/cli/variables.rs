@@ -4,6 +4,8 @@ use std::env;
 
 use clap::{Arg, Command, builder::Resettable};
 
+use super::parse_switch;
+
 /// Flags that exclude each other. What is typed wins over what the environment says of the other one.
 const RIVALS: [(&str, &str); 4] = [
     ("--kubeconfig", "LISTWATCH_SERVICE_ACCOUNT_DIR"),
@@ -27,7 +29,8 @@ fn adapt_one(arg: Arg) -> Arg {
     let Some(name) = arg.get_env() else { return arg };
     let is_empty = env::var_os(name).is_some_and(|value| value.is_empty());
     let is_link = name == SERVICE_LINK && env::var(name).is_ok_and(|value| value.contains("://"));
-    let is_beaten = RIVALS.iter().any(|(flag, variable)| name == *variable && is_typed(flag));
+    let is_beaten =
+        RIVALS.iter().any(|(flag, variable)| name == *variable && is_typed(flag) && !is_off(flag));
     if is_empty || is_link || is_beaten { arg.env(Resettable::Reset) } else { arg }
 }
 
@@ -39,6 +42,15 @@ fn is_typed(flag: &str) -> bool {
     };
     let is_long = |arg: &str| arg == flag || arg.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='));
     env::args().any(|arg| is_long(&arg) || is_short(&arg))
+}
+
+/// `--all-namespaces=false` names no namespaces, so it does not win over a variable that does.
+fn is_off(flag: &str) -> bool {
+    let value = |arg: &str| {
+        let (name, value) = arg.split_once('=')?;
+        ["--all-namespaces", "-A"].contains(&name).then(|| parse_switch(value))
+    };
+    flag == "--all-namespaces" && env::args().any(|arg| value(&arg) == Some(Ok(false)))
 }
 
 /// Where an error about a flag comes from, if it was not typed: ` (LISTWATCH_LOG_LEVEL)`.
