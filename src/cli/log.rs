@@ -59,10 +59,12 @@ impl Log {
             (1, _) => ours(Level::DEBUG, Level::WARN),
             (_, _) => ours(Level::TRACE, Level::DEBUG),
         };
-        let for_them = if io::stderr().is_terminal() { Format::Text } else { Format::Json };
+        let is_terminal = io::stderr().is_terminal();
+        let for_them = if is_terminal { Format::Text } else { Format::Json };
         let layer = match self.log_format.unwrap_or(for_them) {
             Format::Text => {
-                fmt::layer().with_writer(io::stderr).with_ansi(is_colored(env::var_os("NO_COLOR"))).boxed()
+                let is_colored = is_colored(is_terminal, env::var_os("NO_COLOR"));
+                fmt::layer().with_writer(io::stderr).with_ansi(is_colored).boxed()
             }
             Format::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
         };
@@ -71,6 +73,25 @@ impl Log {
 }
 
 /// On a terminal, unless somebody wants it plain: <https://no-color.org>.
-fn is_colored(no_color: Option<OsString>) -> bool {
-    io::stderr().is_terminal() && no_color.is_none_or(|value| value.is_empty())
+fn is_colored(is_terminal: bool, no_color: Option<OsString>) -> bool {
+    is_terminal && no_color.is_none_or(|value| value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_has_colors_on_a_terminal_unless_no_color_has_a_value() {
+        for (is_terminal, no_color, expected) in [
+            (true, None, true),
+            (true, Some(""), true),
+            (true, Some("1"), false),
+            (false, None, false),
+            (false, Some(""), false),
+        ] {
+            let is_colored = is_colored(is_terminal, no_color.map(OsString::from));
+            assert_eq!(is_colored, expected, "{is_terminal} {no_color:?}");
+        }
+    }
 }
