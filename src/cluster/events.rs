@@ -42,8 +42,8 @@ const WAITING_MAX: usize = 10_000;
 const GIVE_WAY_MAX: Duration = Duration::from_secs(1);
 /// So many waiting Events no longer let other requests go first, so that none is dropped however long a burst lasts.
 const GIVE_WAY_WAITING_MAX: usize = WAITING_MAX / 2;
-/// Attempts at one Event while the API server does not answer, and the pauses between them: about two minutes, as in
-/// client-go.
+/// Attempts at one Event while the API server does not answer or cannot write, and the pauses between them: about two
+/// minutes, as in client-go, or longer where the API server asks for it.
 const TRIES_MAX: u32 = 12;
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), cap: Duration::from_secs(15) };
 /// How long the same event counts as a repetition: client-go's six minutes.
@@ -98,12 +98,13 @@ impl Events {
             instance,
             waiting: receiver,
             series: HashMap::new(),
+            lost: 0,
             random,
         };
         (Events { client, sender, dropped: Arc::default() }, writer.run())
     }
 
-    /// Says what happened to an object.
+    /// Records an Event about an object, to be written in the background.
     pub fn record<K: Resource>(&self, object: &K, event_type: EventType, reason: &'static str, note: String) {
         let metadata = object.metadata();
         let event = Event {
@@ -136,6 +137,8 @@ struct Writer {
     instance: String,
     waiting: mpsc::Receiver<Event>,
     series: HashMap<(Uid, u64), Series>,
+    /// Events that could not be written.
+    lost: usize,
     random: fastrand::Rng,
 }
 
@@ -162,8 +165,20 @@ impl Writer {
                 let _ = timeout(GIVE_WAY_MAX, self.others_go_first()).await;
             }
             if let Err(error) = self.write(&event).await {
-                debug!(key = %event.key, event.reason, %error, "event not written");
+                self.lose(&event, &error);
             }
+        }
+    }
+
+    /// Logs that an Event is lost, at warn for the 1st, 2nd, 4th, 8th …
+    fn lose(&mut self, event: &Event, error: &Error) {
+        // Nothing can be written about the objects of a namespace that is being deleted, or is gone.
+        let is_end_of_namespace = error.is_namespace_terminating() || error.is_not_found();
+        self.lost += usize::from(!is_end_of_namespace);
+        if is_end_of_namespace || !self.lost.is_power_of_two() {
+            debug!(key = %event.key, event.reason, %error, "event not written");
+        } else {
+            warn!(lost = self.lost, key = %event.key, event.reason, %error, "event not written");
         }
     }
 
@@ -237,18 +252,26 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends a request, again and again where no answer comes.
+    /// Sends a request, again and again while the API server does not answer, or refuses what it may take later.
     async fn send(&mut self, request: Request) -> Result<(), Error> {
         let mut tries = 1;
         loop {
-            match self.client.send(request.clone()).await {
-                Err(error) if (error.is_connection() || error.is_interrupted()) && tries < TRIES_MAX => {}
+            let asked = match self.client.send(request.clone()).await {
+                Err(error) if may_pass(&error) && tries < TRIES_MAX => {
+                    error.retry_after().unwrap_or_default()
+                }
                 answer => return answer.map(drop),
-            }
-            sleep(BACKOFF.pause(tries, Duration::ZERO, &mut self.random)).await;
+            };
+            sleep(BACKOFF.pause(tries, asked, &mut self.random)).await;
             tries += 1;
         }
     }
+}
+
+/// Whether the same request may succeed later. An etcd that elects a leader makes it a 500.
+fn may_pass(error: &Error) -> bool {
+    let is_busy = error.code().is_some_and(|code| code == 429 || code >= 500) && !error.is_denied();
+    error.is_connection() || error.is_interrupted() || is_busy
 }
 
 /// As much of a note as the API server takes.

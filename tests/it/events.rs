@@ -1,6 +1,6 @@
 //! What `kubectl describe` shows of what was done.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use listwatch::{
     apiserver::{ApiServer, Fault, Options},
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use crate::{
     hands::{Hands, eventually},
-    world::{World, on_each},
+    manifests,
+    world::{Kind, World, on, on_each},
 };
 
 /// Waits for an Event on the web with this reason and note, and so many repetitions of it.
@@ -163,23 +164,71 @@ async fn an_event_lets_other_requests_go_first_but_not_for_ever() {
     check(Duration::from_secs(600), &["POST"]).await;
 }
 
-/// Whether it was written is not known then. An Event of the same name is refused, and so it was.
+/// It was dropped where the API server answered that it cannot write now. Where no answer comes, it may have been written:
+/// then an Event of the same name is refused.
 #[tokio::test]
-async fn an_event_that_gets_no_answer_is_sent_again_and_written_once() {
-    let (recorder, write) = Recorder::start().await;
-    recorder.server.fault(Fault::LoseAnswer.on("POST", "/events").times(1));
-    recorder.record("note");
-    recorder.record("note");
-    let series = async {
-        eventually("both to be one Event", async || {
-            let events = recorder.hands.get("events").await;
-            let events = events["items"].as_array()?;
-            (events.len() == 1 && events[0]["series"]["count"] == 2).then_some(())
-        })
-        .await;
+async fn an_event_that_the_api_server_cannot_take_now_is_sent_again_and_written_once() {
+    const ASKED: Duration = Duration::from_secs(6);
+    let no = |status, retry_after_secs| Fault::Answer { status, body: "{}".to_owned(), retry_after_secs };
+    let check = async |fault: Fault, at_least: Duration| {
+        let (recorder, write) = Recorder::start().await;
+        let (what, begun) = (format!("{fault:?}"), Instant::now());
+        recorder.server.fault(fault.on("POST", "/events").times(1));
+        recorder.record("note");
+        recorder.record("note");
+        let series = async {
+            eventually(&format!("both to be one Event after {what}"), async || {
+                let events = recorder.hands.get("events").await;
+                let events = events["items"].as_array()?;
+                (events.len() == 1 && events[0]["series"]["count"] == 2).then_some(())
+            })
+            .await;
+        };
+        tokio::select! {
+            () = write => {}
+            () = series => {}
+        }
+        assert!(begun.elapsed() >= at_least, "{what}");
     };
+    tokio::join!(
+        check(Fault::LoseAnswer, Duration::ZERO),
+        check(no(500, None), Duration::ZERO),
+        check(no(503, None), Duration::ZERO),
+        // Longer than the client itself waits.
+        check(no(429, Some(ASKED.as_secs())), ASKED),
+    );
+}
+
+#[tokio::test]
+async fn an_event_that_a_webhook_denies_is_not_sent_again() {
+    let (recorder, write) = Recorder::start().await;
+    let begun = recorder.server.requests().len();
+    let (webhook, message) = ("freeze.example.com".to_owned(), "no".to_owned());
+    recorder.server.fault(Fault::Deny { webhook, message, code: 500 }.on("POST", "/events").times(1));
+    recorder.record("denied");
+    recorder.record("taken");
     tokio::select! {
         () = write => {}
-        () = series => {}
+        () = recorder.until_written(1) => {}
     }
+    let mut log = recorder.server.requests().split_off(begun);
+    log.retain(|request| request.method == "POST");
+    assert_eq!(log.iter().map(|request| request.status).collect::<Vec<_>>(), [500, 201]);
+}
+
+/// It was logged at debug.
+#[tokio::test]
+async fn events_that_may_not_be_written_are_a_warning() {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        world.may_be_forbidden.set(true);
+        let mut rules = manifests::cluster_role()["rules"].take();
+        rules.as_array_mut().unwrap().retain(|rule| rule["resources"] != json!(["events"]));
+        world.allow_only(&rules).await;
+        world.start_operator(&[]).await;
+        world
+            .operator()
+            .until_logged(&["WARN", "event not written", "\"lost\":1", "cannot create resource"])
+            .await;
+    })
+    .await;
 }
