@@ -45,11 +45,11 @@ pub use error::Error;
 #[cfg(feature = "apiserver")]
 pub use in_process::{Answer as InProcessAnswer, InProcess};
 
-use crate::resource::{Accept, Key, ObjectMeta, Resource, Scope, Uid, list::List};
+use crate::resource::{Accept, Key, Meta, ObjectMeta, Resource, Scope, Uid, list::List};
 use error::{Cause, not_json};
 use http::{
-    Chunks, LISTS_BYTES_MAX, OBJECT_BYTES_MAX, PAGE_BYTES_MAX, PAGE_OF_ONE_BYTES_MAX, Transport,
-    VERSION_BYTES_MAX,
+    CHECK_BYTES_MAX, Chunks, LISTS_BYTES_MAX, OBJECT_BYTES_MAX, PAGE_BYTES_MAX, PAGE_OF_ONE_BYTES_MAX,
+    Transport, VERSION_BYTES_MAX,
 };
 
 /// Everything, in JSON.
@@ -76,12 +76,20 @@ pub struct Page<'a> {
     pub limit: u32,
 }
 
-/// What counts in [`Client::list_turn`] for a request that is not for a large page: a list that comes as a stream, line by
-/// line, or a check.
-pub(crate) const LIST_TURN_BYTES: usize = PAGE_BYTES_MAX;
+/// What counts in [`Client::turn`] for a list that comes as a stream, line by line.
+pub(crate) const LIST_STREAM_BYTES: usize = PAGE_BYTES_MAX;
 
-/// The right to read a list. See [`Client::list_turn`].
-pub(crate) type ListTurn<'a> = SemaphorePermit<'a>;
+/// A request that waits for others of its kind. See [`Client::turn`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InTurn {
+    /// A list of at most so many bytes.
+    List { bytes_max: usize },
+    /// [`Client::latest_version`].
+    Check,
+}
+
+/// The right to send such a request, until dropped.
+pub(crate) type Turn<'a> = SemaphorePermit<'a>;
 
 /// Where a watch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,6 +297,24 @@ impl Client {
 
     /// Reads one page of a list. Repeats nothing but a 401.
     pub async fn list_page<K: Resource>(&self, scope: &Scope, page: &Page<'_>) -> Result<List<K>, Error> {
+        self.list_within(scope, page, page.bytes_max()).await
+    }
+
+    /// Asks how far the server has come, by a list of one object of a kind, metadata only. Fails where that object has
+    /// more metadata than is read ([`Error::is_too_large`]).
+    pub(crate) async fn latest_version<K: Resource>(&self, scope: &Scope) -> Result<SmolStr, Error> {
+        // Of any labels: to find one with ours, the server might have to look at all.
+        let scope = Scope { labels: String::new(), ..scope.clone() };
+        let one = Page { limit: 1, ..Page::default() };
+        Ok(self.list_within::<Meta<K>>(&scope, &one, CHECK_BYTES_MAX).await?.version)
+    }
+
+    async fn list_within<K: Resource>(
+        &self,
+        scope: &Scope,
+        page: &Page<'_>,
+        bytes_max: usize,
+    ) -> Result<List<K>, Error> {
         let wrong = |cause: Cause| cause.about("list", several::<K>(scope));
         let path = collection::<K>(scope.namespace.as_deref()).map_err(wrong)?;
         let mut request = Request::get(path).accept(match K::ACCEPT {
@@ -308,18 +334,24 @@ impl Client {
         }
         // Whoever lists to watch knows better when to come back.
         let deadline = self.transport.config().request_timeout;
-        let answer = self.transport.call_once(&request, page.bytes_max(), deadline).await;
+        let answer = self.transport.call_once(&request, bytes_max, deadline).await;
         let Answer { headers, body, .. } = answer.map_err(wrong)?;
         List::from_json(&body)
             .map_err(|error| wrong(not_json(&request.path, &headers, &body, "a list", &error)))
     }
 
-    /// Waits until a list of at most so many bytes may be read beside those that are being read, first come, first
-    /// served. This bounds their memory, and the requests of a process that watches thousands of namespaces.
-    pub(crate) async fn list_turn(&self, bytes_max: usize) -> ListTurn<'_> {
-        let permits =
-            u32::try_from(bytes_max.min(LISTS_BYTES_MAX)).expect("32 MiB are fewer than 2^32 bytes");
-        self.transport.lists.acquire_many(permits).await.expect("the semaphore is never closed")
+    /// Waits until such a request may be sent beside those that are being answered, first come, first served. This bounds
+    /// their memory, and the requests of a process that watches thousands of namespaces. Lists that take long hold up no
+    /// check, so that a watch that was cut is resumed.
+    pub(crate) async fn turn(&self, request: InTurn) -> Turn<'_> {
+        let turn = match request {
+            InTurn::List { bytes_max } => {
+                let bytes = u32::try_from(bytes_max.min(LISTS_BYTES_MAX));
+                self.transport.lists.acquire_many(bytes.expect("32 MiB are fewer than 2^32 bytes")).await
+            }
+            InTurn::Check => self.transport.checks.acquire().await,
+        };
+        turn.expect("the semaphores are never closed")
     }
 
     /// Opens a watch: `Ok` with the answer 200, and before any event. There is no deadline from there on.

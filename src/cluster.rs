@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use tracing::info;
 
 use crate::{
-    client::{Client, DeleteOptions, Error, Page, Part, Patch},
+    client::{Client, DeleteOptions, Error, InTurn, Page, Part, Patch},
     resource::{Key, Labels, ObjectMeta, Resource, Scope, list::Decoded},
     store::{Change, Found, Store},
     watch::{self, Health, Lists},
@@ -138,7 +138,7 @@ impl Cluster {
             // Any state is new enough, so the API server answers from its cache. `resourceVersion=0` would say so too, but
             // then no server honours the limit.
             let page = Page { version: Some("1"), limit, ..Page::default() };
-            let _turn = self.client.list_turn(page.bytes_max()).await;
+            let _turn = self.client.turn(InTurn::List { bytes_max: page.bytes_max() }).await;
             let list = match self.client.list_page::<K>(scope, &page).await {
                 Err(error) if error.is_too_large() && limit > 1 => {
                     limit /= 2;

@@ -34,8 +34,8 @@ use tracing::{debug, trace};
 
 use crate::{
     backoff::Backoff,
-    client::{Body, Client, Error, LIST_TURN_BYTES, ListTurn, Liveness, Page, WatchFrom, WatchMode},
-    resource::{Meta, ObjectMeta, Resource, Scope, Status, compare_versions, list::List},
+    client::{Body, Client, Error, InTurn, LIST_STREAM_BYTES, Liveness, Page, Turn, WatchFrom, WatchMode},
+    resource::{ObjectMeta, Resource, Scope, Status, compare_versions, list::List},
     store::Store,
 };
 use decode::{Lines, WatchEvent};
@@ -182,12 +182,14 @@ pub enum Pause {
 }
 
 impl Request<'_> {
-    /// What counts for it in [`Client::list_turn`]. `None`: nothing, it is for no list.
-    fn turn_bytes(&self) -> Option<usize> {
+    /// What it waits for, if anything: see [`Client::turn`].
+    fn in_turn(&self) -> Option<InTurn> {
         match self {
-            Request::List(page) => Some(page.bytes_max()),
-            Request::Watch(from) if from.mode == WatchMode::InitialEvents => Some(LIST_TURN_BYTES),
-            Request::Check => Some(LIST_TURN_BYTES),
+            Request::List(page) => Some(InTurn::List { bytes_max: page.bytes_max() }),
+            Request::Watch(from) if from.mode == WatchMode::InitialEvents => {
+                Some(InTurn::List { bytes_max: LIST_STREAM_BYTES })
+            }
+            Request::Check => Some(InTurn::Check),
             Request::Watch(_) => None,
         }
     }
@@ -376,7 +378,12 @@ impl Machine {
                 self.state = State::start(Lists::Paged, *at);
                 false
             }
-            // Nothing was said against what we ask for: ask again.
+            // One object has more metadata than a check reads. No failure: a list tells the same.
+            (State::Checking, How::TooLarge) => {
+                self.list(Freshness::NotOlder);
+                false
+            }
+            // The answer says nothing about the version that we ask for: ask again.
             (State::Following | State::Checking, _) if how.may_pass() => {
                 self.state = State::Checking;
                 true
@@ -520,10 +527,10 @@ pub async fn watch<K: Resource>(
             Liveness::Unasked => random.u32(TIMEOUT_SECS_UNASKED),
         };
         let request = machine.request(timeout_secs);
-        let turn = match request.turn_bytes() {
-            Some(bytes) => {
+        let turn = match request.in_turn() {
+            Some(in_turn) => {
                 health.after_others();
-                Some(client.list_turn(bytes).await)
+                Some(client.turn(in_turn).await)
             }
             None => None,
         };
@@ -545,12 +552,9 @@ pub async fn watch<K: Resource>(
             }
             Request::Check => {
                 let _turn = turn;
-                // Of any labels: to find one with ours, the server might have to look at all.
-                let scope = Scope { labels: String::new(), ..scope.clone() };
-                let one = Page { version: None, continue_token: "", limit: 1 };
-                match client.list_page::<Meta<K>>(&scope, &one).await {
-                    Ok(page) => {
-                        machine.checked(&page.version);
+                match client.latest_version::<K>(&scope).await {
+                    Ok(version) => {
+                        machine.checked(&version);
                         continue;
                     }
                     Err(error) => End::refused::<K>(&error),
@@ -582,7 +586,7 @@ pub async fn watch<K: Resource>(
 /// Reads a watch to its end. Gives `turn` back when the list with which the watch begins is complete.
 async fn follow<K: Resource>(
     mut body: Body,
-    mut turn: Option<ListTurn<'_>>,
+    mut turn: Option<Turn<'_>>,
     machine: &mut Machine,
     timeout_secs: u32,
     store: &Store<K>,

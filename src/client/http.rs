@@ -94,6 +94,13 @@ pub(super) const PAGE_OF_ONE_BYTES_MAX: usize = OBJECT_BYTES_MAX + 64 * 1024;
 /// with 1,000 objects peaks at 11 MB, 0.5 MB for each page included, which leaves 20 MB for objects and lines of watches.
 pub(super) const LISTS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
+/// Largest answer that is read to [`Client::latest_version`](super::Client::latest_version): the metadata of one object,
+/// as a rule 1 to 5 kB. Where it has more, the watch asks for a list instead.
+pub(super) const CHECK_BYTES_MAX: usize = 64 * 1024;
+
+/// Such requests at a time: 4 MiB, and a part of the hundred requests that a connection takes.
+const CHECKS_MAX: usize = 64;
+
 /// Largest refusal that is read. A 422 can quote an object, which etcd limits to 1.5 MiB.
 const REFUSAL_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -130,6 +137,8 @@ pub(super) struct Transport {
     speaks_http2: AtomicBool,
     /// One permit for each byte of a list that may be read.
     pub(super) lists: Semaphore,
+    /// One permit for each check.
+    pub(super) checks: Semaphore,
 }
 
 /// The connections, and when their certificates were last compared with the files. `None`: they are to be.
@@ -202,6 +211,7 @@ impl Transport {
             calls: watch::Sender::new(0),
             speaks_http2: AtomicBool::new(false),
             lists: Semaphore::new(LISTS_BYTES_MAX),
+            checks: Semaphore::new(CHECKS_MAX),
         })
     }
 

@@ -32,18 +32,32 @@ pub struct Door {
     /// `/services`
     resource: &'static str,
     arrivals: Mutex<Vec<Instant>>,
-    /// How long each request for a list of the resource waits for its answer.
+    /// How long each list and each check of the resource waits for its answer.
     list_time: Duration,
-    /// How many of them wait.
-    listing: AtomicUsize,
-    /// And how many did so at most.
-    most_listing: AtomicUsize,
+    lists: Waiting,
+    checks: Waiting,
+}
+
+/// How many requests wait for their answers.
+#[derive(Default)]
+struct Waiting {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Waiting {
+    async fn wait(&self, time: Duration) {
+        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(now, Ordering::Relaxed);
+        tokio::time::sleep(time).await;
+        self.now.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Door {
     pub fn to(server: ApiServer, resource: &'static str, list_time: Duration) -> Arc<Door> {
-        let (arrivals, listing, most_listing) = Default::default();
-        Arc::new(Door { server, resource, arrivals, list_time, listing, most_listing })
+        let (arrivals, lists, checks) = Default::default();
+        Arc::new(Door { server, resource, arrivals, list_time, lists, checks })
     }
 
     /// A client with this token.
@@ -53,7 +67,7 @@ impl Door {
 
     /// How many lists waited for their answers at most.
     pub fn most_listing(&self) -> usize {
-        self.most_listing.load(Ordering::Relaxed)
+        self.lists.most.load(Ordering::Relaxed)
     }
 
     /// Since the last time.
@@ -71,11 +85,10 @@ impl InProcess for Door {
             if request.method() == Method::GET && request.uri().path().ends_with(self.resource) {
                 self.arrivals.lock().unwrap().push(Instant::now());
                 let query = request.uri().query().unwrap_or_default();
-                if !query.contains("watch=1") || query.contains("sendInitialEvents") {
-                    let now = self.listing.fetch_add(1, Ordering::Relaxed) + 1;
-                    self.most_listing.fetch_max(now, Ordering::Relaxed);
-                    tokio::time::sleep(self.list_time).await;
-                    self.listing.fetch_sub(1, Ordering::Relaxed);
+                if query == "limit=1" {
+                    self.checks.wait(self.list_time).await;
+                } else if !query.contains("watch=1") || query.contains("sendInitialEvents") {
+                    self.lists.wait(self.list_time).await;
                 }
             }
             let answer = self.server.answer(request.map(Full::new)).await;
@@ -131,9 +144,10 @@ async fn a_crowd_that_is_refused_together_does_not_come_back_together() {
 }
 
 /// All lists of a process are asked for on one connection, which takes a hundred requests at a time, and each has a deadline
-/// of 30 s: hundreds of namespaces at once missed it. Here, too, those that wait for their turn are not stuck.
+/// of 30 s: hundreds of namespaces at once missed it. So it is for the checks after all watches were cut at once. Here, too,
+/// those that wait for their turn are not stuck.
 #[tokio::test(start_paused = true)]
-async fn of_hundreds_of_lists_four_are_asked_for_at_a_time() {
+async fn of_hundreds_of_lists_four_are_asked_for_at_a_time_and_of_checks_sixty_four() {
     const LIST_TIME: Duration = Duration::from_secs(25);
     for lists in [Lists::Paged, Lists::Streaming] {
         let options = Options { controllers: false, ..Options::default() };
@@ -153,8 +167,37 @@ async fn of_hundreds_of_lists_four_are_asked_for_at_a_time() {
             assert!(round <= CROWD + 1, "{lists:?}");
             tokio::time::sleep(LIST_TIME).await;
         }
+        door.server.fault(Fault::CutWatches);
+        for _ in 0..4 {
+            tokio::time::sleep(LIST_TIME).await;
+            assert!(!cluster.health().iter().any(|watch| watch.is_stuck()), "{lists:?}");
+        }
         assert_eq!(door.most_listing(), 4, "{lists:?}");
+        assert_eq!(door.checks.most.load(Ordering::Relaxed), 64, "{lists:?}");
     }
+}
+
+/// A check waited behind all of them, and the changes of its namespace with it.
+#[tokio::test(start_paused = true)]
+async fn hundreds_of_lists_that_hang_hold_up_no_watch_that_was_cut() {
+    let options = Options { controllers: false, ..Options::default() };
+    let server = ApiServer::in_process(&options, SystemTime::UNIX_EPOCH);
+    let token = server.token().to_owned();
+    let door = Door::to(server, "/services", Duration::ZERO);
+    let client = door.client(&token);
+    let cluster = Cluster::new(client, Lists::Paged);
+    let scope = |namespace: String| Scope { namespace: Some(namespace), ..Scope::default() };
+    let _web = cluster.watch::<Service>([scope("web".to_owned())]);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    door.server.fault(Fault::Delay(Duration::from_secs(25)).on("GET", "/services?limit=100"));
+    let _others = cluster.watch::<Service>((0..4 * CROWD).map(|number| scope(format!("n-{number}"))));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    door.server.fault(Fault::CutWatches.on("", "/namespaces/web/services"));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let mut log = door.server.requests();
+    log.retain(|request| request.path.contains("/web/"));
+    let is_watch: Vec<_> = log.iter().map(|request| request.query.contains("watch=1")).collect();
+    assert_eq!(is_watch, [false, true, false, true], "a list, a watch, a check, the watch again");
 }
 
 /// No time of this length sees more than a third of them.
