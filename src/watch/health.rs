@@ -167,6 +167,8 @@ impl Outage {
 
 #[cfg(test)]
 mod tests {
+    use std::{io, sync::Arc};
+
     use super::*;
 
     #[test]
@@ -178,5 +180,48 @@ mod tests {
         let said: Vec<_> = reminded.iter().map(|now| outage.lasted(*now).to_string()).collect();
         assert_eq!(said[..5], ["5m", "15m", "35m", "1h 15m", "2h 15m"]);
         assert_eq!(said.len(), 26);
+    }
+
+    /// What is logged, in text.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("no panic").write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_is_logged_at_its_start_at_each_new_problem_now_and_then_and_at_its_end() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+        let _guard = tracing::subscriber::set_default(subscriber.finish());
+        let health = Health::new("pods".to_owned());
+        for (problem, minutes) in [("cut", 1), ("cut", 1), ("403", 3), ("403", 1)] {
+            health.ill(problem.to_owned());
+            tokio::time::advance(Duration::from_secs(60 * minutes)).await;
+        }
+        health.ill("403".to_owned());
+        health.well();
+        health.well();
+        let log = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("UTF-8");
+        let lines: Vec<_> = log.lines().filter_map(|line| line.split_once("health: ")).collect();
+        let lines: Vec<_> = lines.into_iter().map(|(_, line)| line).collect();
+        assert_eq!(
+            lines,
+            [
+                "cannot watch; trying again watch=\"pods\" problem=\"cut\"",
+                "cannot watch; trying again watch=\"pods\" problem=\"403\"",
+                "still failing watch=\"pods\" problem=\"403\" lasted=5m",
+                "watching again watch=\"pods\" lasted=6m",
+            ],
+            "{log}"
+        );
     }
 }

@@ -96,7 +96,9 @@ impl<'a> Story<'a> {
     }
 
     async fn call(&mut self, method: Method, path: &str, content_type: &str, body: &Value) -> Value {
-        self.send(method, path, content_type, &body.to_string()).await.1
+        let (status, answer, _) = self.send(method, path, content_type, &body.to_string()).await;
+        assert!((200..300).contains(&status), "{path} was answered with {status}: {answer}");
+        answer
     }
 
     /// Sends a request, and tells its answer.

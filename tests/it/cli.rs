@@ -381,6 +381,23 @@ async fn a_namespace_that_does_not_exist_is_named_to_who_may_know() {
 }
 
 #[test]
+#[tokio::test]
+async fn more_than_a_hundred_namespaces_are_warned_about() {
+    on(&[Kind::Embedded], async |world| {
+        world.may_be_forbidden.set(true);
+        for (others, warns) in [(99, false), (100, true)] {
+            let names: Vec<_> = (0..others).map(|number| format!("other-{number}")).collect();
+            world.spawn_operator(&["--namespace", &names.join(",")]);
+            world.operator().until_logged(&["\"started\""]).await;
+            let warning = "three watches for each namespace";
+            let is_warned =
+                world.operator().log().lines().any(|line| line.contains("WARN") && line.contains(warning));
+            assert_eq!(is_warned, warns, "{}", others + 1);
+        }
+    })
+    .await;
+}
+
 fn a_level_is_no_count() {
     let mut command = listwatch();
     command.arg("run").env("LISTWATCH_VERBOSE", "debug");

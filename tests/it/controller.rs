@@ -1,6 +1,11 @@
 //! What holds for every operator: one that panics or hangs over one object still serves the others.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    marker::PhantomData,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use listwatch::{
     apiserver::{ApiServer, Fault, Options, Planned, RequestRecord},
@@ -14,29 +19,38 @@ use listwatch::{
     watch::Lists,
 };
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
 
 use crate::{
+    crowd::Door,
     hands::{Hands, eventually},
     world::{Kind, on},
 };
 
 /// Does what an object's name says, and counts how often.
-struct Clumsy {
+struct Clumsy<K> {
     calls: watch::Sender<HashMap<String, u32>>,
+    kind: PhantomData<fn() -> K>,
 }
 
-impl Clumsy {
+impl<K> Clumsy<K> {
+    fn new(calls: watch::Sender<HashMap<String, u32>>) -> Clumsy<K> {
+        Clumsy { calls, kind: PhantomData }
+    }
+
     fn count(&self, call: String) {
         self.calls.send_modify(|calls| *calls.entry(call).or_default() += 1);
     }
 }
 
-impl Operator for Clumsy {
-    type Kind = Service;
+impl<K: Resource> Operator for Clumsy<K> {
+    type Kind = K;
 
-    async fn applied(&self, object: Arc<Service>) -> Result<Next, Error> {
-        let name = object.metadata.name.to_string();
+    async fn applied(&self, object: Arc<K>) -> Result<Next, Error> {
+        let name = object.metadata().name.to_string();
         self.count(name.clone());
         match &*name {
             "panics" => panic!("as asked"),
@@ -47,8 +61,8 @@ impl Operator for Clumsy {
         }
     }
 
-    async fn deleted(&self, last: Arc<Service>) -> Result<(), Error> {
-        self.count(format!("deleted {}", last.metadata.name));
+    async fn deleted(&self, last: Arc<K>) -> Result<(), Error> {
+        self.count(format!("deleted {}", last.metadata().name));
         Ok(())
     }
 }
@@ -68,7 +82,7 @@ async fn an_object_over_which_the_operator_panics_hangs_or_fails_holds_up_no_oth
     let cluster = Cluster::new(client(), Lists::Paged);
     let services =
         cluster.watch::<Service>([Scope { namespace: Some("default".into()), ..Scope::default() }]);
-    let operator = Clumsy { calls };
+    let operator = Clumsy::new(calls);
     // Two workers, of which one hangs.
     let controller = Controller::new(&cluster, &services, operator).workers(2);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -88,7 +102,7 @@ async fn an_object_over_which_the_operator_panics_hangs_or_fails_holds_up_no_oth
 
     // What hangs is given up in time for Kubernetes, which waits 30 s.
     stop.send(()).unwrap();
-    let asked = tokio::time::Instant::now();
+    let asked = Instant::now();
     running.await.unwrap();
     assert!(asked.elapsed() <= Duration::from_secs(26), "{:?}", asked.elapsed());
 }
@@ -104,7 +118,7 @@ async fn who_waits_out_a_backoff_stops_at_once() {
     let cluster = Cluster::new(client, Lists::Paged);
     let services = cluster.watch::<Service>([Scope::default()]);
     let (calls, mut seen) = watch::channel(HashMap::new());
-    let controller = Controller::new(&cluster, &services, Clumsy { calls });
+    let controller = Controller::new(&cluster, &services, Clumsy::new(calls));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(controller.run(async { drop(stopped.await) }));
     seen.wait_for(|calls| calls.get("fails").is_some_and(|count| *count > 8)).await.unwrap();
@@ -114,9 +128,88 @@ async fn who_waits_out_a_backoff_stops_at_once() {
     eventually("six refusals", async || (refused(server.requests()) >= 6).then_some(())).await;
 
     stop.send(()).unwrap();
-    let asked = tokio::time::Instant::now();
+    let asked = Instant::now();
     running.await.unwrap();
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+}
+
+/// One that keeps failing waits for up to a minute.
+#[tokio::test(start_paused = true)]
+async fn a_new_generation_cuts_short_the_pause_after_a_failure_and_no_other_change_does() {
+    let options = Options { controllers: false, ..Options::default() };
+    let server = ApiServer::in_process(&options, SystemTime::UNIX_EPOCH);
+    let token = server.token().to_owned();
+    // A clock that jumps would not wait for a socket.
+    let client = Door::to(server, "/deployments", Duration::ZERO).client(&token);
+    let hands = Hands::new(client.clone());
+    let template = json!({
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "web", "image": "nginx"}]},
+    });
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "template": template});
+    hands.create("deployments", &json!({"metadata": {"name": "fails"}, "spec": spec})).await;
+    let cluster = Cluster::new(client, Lists::Paged);
+    let deployments = cluster.watch::<Deployment>([Scope::default()]);
+    let (calls, mut seen) = watch::channel(HashMap::new());
+    let running =
+        tokio::spawn(Controller::new(&cluster, &deployments, Clumsy::new(calls)).run(std::future::pending()));
+    let count = |calls: &HashMap<String, u32>| calls.get("fails").copied().unwrap_or_default();
+    seen.wait_for(|calls| count(calls) > 8).await.unwrap();
+
+    let before = count(&seen.borrow());
+    hands.patch("deployments/fails", json!({"metadata": {"labels": {"theirs": "now"}}})).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(count(&seen.borrow()), before);
+    let changed = Instant::now();
+    hands.patch("deployments/fails", json!({"spec": {"replicas": 2}})).await;
+    seen.wait_for(|calls| count(calls) > before).await.unwrap();
+    assert!(changed.elapsed() < Duration::from_secs(1), "{:?}", changed.elapsed());
+    running.abort();
+}
+
+/// Writes down for which object it is called, and works on it until it is let go on.
+struct Slow {
+    called: watch::Sender<Vec<String>>,
+    may_go_on: Arc<Semaphore>,
+}
+
+impl Operator for Slow {
+    type Kind = Service;
+
+    async fn applied(&self, object: Arc<Service>) -> Result<Next, Error> {
+        self.called.send_modify(|called| called.push(object.metadata.name.to_string()));
+        self.may_go_on.acquire().await.unwrap().forget();
+        Ok(Next::OnChange)
+    }
+}
+
+#[tokio::test]
+async fn what_was_there_at_the_start_comes_after_changes_and_those_after_new_objects() {
+    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
+    let client =
+        Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap()).unwrap();
+    let hands = Hands::new(client.clone());
+    let service = |name: &str| json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 1}]}});
+    for name in ["a", "b", "c"] {
+        hands.create("services", &service(name)).await;
+    }
+    let cluster = Cluster::new(client, Lists::Paged);
+    let services = cluster.watch::<Service>([Scope::default()]);
+    let (called, mut seen) = watch::channel(Vec::new());
+    let may_go_on = Arc::new(Semaphore::new(0));
+    let operator = Slow { called, may_go_on: Arc::clone(&may_go_on) };
+    let controller = Controller::new(&cluster, &services, operator).workers(1);
+    let running = tokio::spawn(controller.run(std::future::pending()));
+    seen.wait_for(|called| *called == ["a"]).await.unwrap();
+
+    hands.patch("services/c", json!({"metadata": {"labels": {"theirs": "now"}}})).await;
+    hands.create("services", &service("z")).await;
+    let z = Key::namespaced("default", "z");
+    eventually("both to be heard of", async || services.get(&z).map(drop)).await;
+    may_go_on.add_permits(4);
+    seen.wait_for(|called| called.len() == 4).await.unwrap();
+    assert_eq!(*seen.borrow(), ["a", "z", "c", "b"]);
+    running.abort();
 }
 
 /// Records whether the children of an object are known when it is looked at.
@@ -201,7 +294,7 @@ async fn while_the_operator_hangs_over_an_object_its_watch_is_read_on() {
         let scope = Scope { namespace: Some(world.namespace.clone()), ..Scope::default() };
         let services = cluster.watch::<Service>([scope]);
         let (calls, mut seen) = watch::channel(HashMap::new());
-        let controller = Controller::new(&cluster, &services, Clumsy { calls }).workers(1);
+        let controller = Controller::new(&cluster, &services, Clumsy::new(calls)).workers(1);
         let running = tokio::spawn(controller.run(std::future::pending()));
         let service = |name: &str| json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 1}]}});
         world.create("services", &service("hangs")).await;

@@ -448,7 +448,8 @@ async fn without_the_crd_readyz_says_what_to_install_and_comes_good() {
         }
         world.make_namespace().await;
         world.spawn_operator(&[]);
-        let remedy = "install the CustomResourceDefinition mywebservers.k8sobjects.gsa.com";
+        let remedy = "install the CustomResourceDefinition mywebservers.k8sobjects.gsa.com: \
+                      listwatch crd | kubectl apply -f -";
         world.operator().until_unready(&["watch mywebservers", remedy]).await;
         world.operator().until_logged(&[remedy, "WARN"]).await;
         world.install(&manifests::crd()).await;
@@ -474,7 +475,8 @@ async fn a_crd_that_is_deleted_under_the_operator_makes_it_unready_until_it_is_b
         world.send(http::Method::DELETE, crd, "application/json", &Value::Null).await.unwrap();
         let in_namespace = format!("watch mywebservers in namespace {}:", world.namespace);
         let said = format!("[-] {in_namespace} ");
-        let remedy = "install the CustomResourceDefinition mywebservers.k8sobjects.gsa.com";
+        let remedy = "install the CustomResourceDefinition mywebservers.k8sobjects.gsa.com: \
+                      listwatch crd | kubectl apply -f -";
         world.operator().until_unready(&[&said, remedy, "[+] watch services", "\nnot ready\n"]).await;
         eventually("the CRD to be gone", async || world.raw(crd).await.err()).await;
         world.install(&manifests::crd()).await;

@@ -74,10 +74,10 @@ async fn a_deletion_that_no_watch_told_is_found_by_the_next_list() {
         world.until_gone("services/mws-web").await;
         world.wrote("DELETE deployments/mws-web 200\nDELETE services/mws-web 200").await;
         let asked = world.records();
-        let live = |record: &&crate::world::Record| {
+        let is_live = |record: &&crate::world::Record| {
             record.method == "GET" && record.path.contains("mywebservers/web")
         };
-        assert_eq!(asked.iter().find(live).map(|record| record.status), Some(404));
+        assert_eq!(asked.iter().find(is_live).map(|record| record.status), Some(404), "of {asked:#?}");
     })
     .await;
 }

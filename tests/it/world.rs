@@ -29,7 +29,7 @@ use tempfile::TempDir;
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::{
-    hands::{Hands, eventually},
+    hands::{Hands, eventually, saw},
     manifests,
     operator::Operator,
     plane::{self, Http, Plane},
@@ -431,7 +431,13 @@ impl World {
     }
 
     async fn until_barrier_patched(&self, what: &str, before: usize) {
-        let patched = async || (self.barrier_patches(what) > before).then_some(());
+        let patched = async || {
+            let patches = self.barrier_patches(what);
+            let records = self.records.borrow();
+            let last: Vec<_> = records.all.iter().rev().take(8).map(|record| self.told(record)).collect();
+            saw("the operator's last requests, the newest first", last.join(", "));
+            (patches > before).then_some(())
+        };
         eventually(&format!("the operator to patch {what}"), patched).await;
     }
 

@@ -525,7 +525,7 @@ fn the_readme_lists_exactly_the_fields_that_are_ours() {
     let children = desired(&web(2));
     let deployment = owned(&children.deployment, "Deployment");
     let service = owned(&children.service, "Service");
-    let list = format!("Deployment\n{deployment}Service\n{service}");
+    let list = format!("```\nDeployment\n{deployment}Service\n{service}```\n");
     let readme = include_str!("../../../README.md");
     assert!(readme.contains(&list), "README.md does not have this list:\n{list}");
 }
