@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use clap::{Args, Command, ValueEnum};
+use clap::{Args, Command};
 use clap_complete::{Shell, generate};
 
 use super::Failure;
@@ -15,24 +15,12 @@ use super::Failure;
     fish   listwatch completion fish | source             in ~/.config/fish/config.fish")]
 pub(super) struct Completion {
     /// Which shell
-    shell: Kind,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Kind {
-    Bash,
-    Zsh,
-    Fish,
+    shell: Shell,
 }
 
 pub(super) fn main(completion: &Completion, mut command: Command) -> Result<(), Failure> {
-    let shell = match completion.shell {
-        Kind::Bash => Shell::Bash,
-        Kind::Zsh => Shell::Zsh,
-        Kind::Fish => Shell::Fish,
-    };
     // In memory first, as the generator panics where it cannot write.
     let mut script = Vec::new();
-    generate(shell, &mut command, "listwatch", &mut script);
+    generate(completion.shell, &mut command, "listwatch", &mut script);
     Ok(io::stdout().write_all(&script)?)
 }

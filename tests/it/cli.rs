@@ -43,7 +43,7 @@ fn a_wrong_flag_exits_with_2_and_one_line_with_the_remedy() {
             "is neither true nor false, nor yes, no, on, off, 1 or 0",
         ),
         ("run -A -n web", "--all-namespaces", "cannot be used with"),
-        ("completion tcsh", "tcsh", "bash, zsh, fish"),
+        ("completion tcsh", "tcsh", "bash, elvish, fish, powershell, zsh"),
         ("apiserver --port abc", "--port", "is not a number from 0 to 65535"),
         ("apiserver --port 70000", "--port", "is not a number from 0 to 65535"),
         ("demo --port=-1", "--port", "is not a number from 0 to 65535"),
