@@ -13,6 +13,7 @@ mod hands;
 mod operator;
 mod plane;
 mod proxy;
+mod tls;
 mod webhook;
 mod world;
 

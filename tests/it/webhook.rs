@@ -9,22 +9,15 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
     task::JoinSet,
 };
-use tokio_rustls::{
-    TlsAcceptor,
-    rustls::{
-        ServerConfig,
-        crypto::ring,
-        pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
-    },
-    server::TlsStream,
-};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+use crate::tls;
 
 /// Ends when dropped.
 pub struct Webhook {
@@ -37,21 +30,13 @@ pub struct Webhook {
 impl Webhook {
     /// Denies each request with this explanation.
     pub async fn start(message: &'static str) -> Webhook {
-        let CertifiedKey { cert, signing_key } =
-            generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));
-        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![cert.der().clone()], key)
-            .unwrap();
+        let (certificate, tls) = tls::self_signed();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}/", listener.local_addr().unwrap());
-        let client_config = json!({"url": url, "caBundle": STANDARD.encode(cert.pem())});
+        let client_config = json!({"url": url, "caBundle": STANDARD.encode(certificate)});
         let code = Arc::new(AtomicU16::new(403));
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(listener, TlsAcceptor::from(Arc::new(config)), message, Arc::clone(&code)));
+        tasks.spawn(serve(listener, tls, message, Arc::clone(&code)));
         Webhook { client_config, code, _tasks: tasks }
     }
 

@@ -11,7 +11,6 @@ use std::{
     },
 };
 
-use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::{
@@ -19,19 +18,12 @@ use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
 };
-use tokio_rustls::{
-    TlsAcceptor,
-    rustls::{
-        ServerConfig,
-        crypto::ring,
-        pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
-    },
-    server::TlsStream,
-};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::{
     hands::eventually,
     operator::Operator,
+    tls,
     world::{Kind, on},
 };
 
@@ -135,23 +127,16 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor, script: Arc<Script>) {
 
 /// An operator that meets this survives it, having said all of these.
 async fn check(wrong: Wrong, says: &[&str]) {
-    let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![cert.der().clone()], key)
-        .unwrap();
+    let (certificate, tls) = tls::self_signed();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let has_gone_wrong = AtomicBool::new(false);
     let script = Arc::new(Script { wrong, has_gone_wrong, requests: Mutex::default() });
     let mut server = JoinSet::new();
-    server.spawn(serve(listener, TlsAcceptor::from(Arc::new(config)), Arc::clone(&script)));
+    server.spawn(serve(listener, tls, Arc::clone(&script)));
 
     let dir = TempDir::new().unwrap();
-    for (name, text) in [("token", "secret"), ("ca.crt", &*cert.pem()), ("namespace", "ns")] {
+    for (name, text) in [("token", "secret"), ("ca.crt", &*certificate), ("namespace", "ns")] {
         std::fs::write(dir.path().join(name), text).unwrap();
     }
     let operator = Operator::start(&url, dir.path(), &["--namespace", "ns"]);
@@ -225,7 +210,7 @@ async fn a_line_without_end_is_given_up() {
 async fn a_certificate_of_somebody_else_is_named_and_the_right_one_is_noticed() {
     on(&[Kind::Embedded], async |world| {
         let ours = std::fs::read(world.dir.path().join("ca.crt")).unwrap();
-        let theirs = generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap().cert.pem();
+        let theirs = tls::self_signed().0;
         std::fs::write(world.dir.path().join("ca.crt"), theirs).unwrap();
         world.spawn_operator(&[]);
         let said =
@@ -255,7 +240,7 @@ async fn a_token_that_nobody_knows_is_named_and_the_right_one_is_noticed() {
 async fn an_api_server_that_is_not_there_yet_is_waited_for() {
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let dir = TempDir::new().unwrap();
-    let ca = generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap().cert.pem();
+    let ca = tls::self_signed().0;
     for (name, text) in [("token", "secret"), ("ca.crt", &*ca), ("namespace", "ns")] {
         std::fs::write(dir.path().join(name), text).unwrap();
     }
