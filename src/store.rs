@@ -438,8 +438,8 @@ mod tests {
         assert_eq!(heard(&log), ["+a@105", "-a@105 Inferred"]);
     }
 
-    /// After a restored backup the list overwrites; what comes after it is told from what is older again. It was not until the
-    /// next list, so the answer to a write that came late undid what others had written since.
+    /// The list after a restored backup overwrites newer versions. Once it is complete, the newer version wins again. That was
+    /// so only after the next list, so a late answer to a write undid what others had written since.
     #[test]
     fn once_a_list_that_went_back_is_complete_the_newer_version_wins_again() {
         let (store, _) = listed("100", &[("a", "90")]);

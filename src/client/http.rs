@@ -707,10 +707,10 @@ fn reqwest_client(
     })
 }
 
-/// rustls needs to be told once per process who does its arithmetic.
+/// Chooses ring as the cryptography of rustls, which is done once per process.
 fn install_crypto() {
     static ONCE: Once = Once::new();
-    // An error says that somebody has told it already, which is as good.
+    // An error says that another crate has chosen before, which is as good.
     ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
 }
 
