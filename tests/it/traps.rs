@@ -1,7 +1,7 @@
 //! Traps of watching that only show in a whole operator: what it asks for when a watch goes wrong, and what it writes.
 //! The ones that a pure machine can fall into are in `src/watch/tests.rs`; docs/reliability.md has them all.
 
-use std::rc::Rc;
+use std::{fs, rc::Rc};
 
 use http::Method;
 use listwatch::{
@@ -416,6 +416,12 @@ async fn objects_too_large_for_one_page_are_listed_one_by_one() {
         world.start_operator(&[]).await;
         world.create_web("web", json!({"image": "nginx"})).await;
         world.wrote("POST deployments 201\nPOST services 201\nPATCH mywebservers/web/status 200").await;
+        let status = fs::read_to_string(format!("/proc/{}/status", world.operator().id())).unwrap();
+        let peak_kib = status.split_once("VmHWM:").unwrap().1.split_whitespace().next().unwrap();
+        let peak_kib: u32 = peak_kib.parse().unwrap();
+        eprintln!("{}: peak {peak_kib} KiB", world.name);
+        // As in manifests/operator/deployment.yaml.
+        assert!(peak_kib < 64 * 1024, "{peak_kib} KiB");
     })
     .await;
 }
