@@ -263,7 +263,10 @@ fn ready(
     };
     // As we wrote it, or as admission made it.
     let (wanted, rollout) = (deployment.spec.replicas, &deployment.status);
-    let up_to_date = rollout.updated_replicas.min(rollout.available_replicas).min(wanted);
+    // Of the template before, or too many. The Deployment controller removes first those that are not available, so the ones
+    // that remain are taken to be available.
+    let old = rollout.replicas.saturating_sub(rollout.updated_replicas.min(wanted));
+    let up_to_date = rollout.available_replicas.saturating_sub(old).min(wanted).max(0);
     let is_complete = is_complete(deployment);
     if let Some(fewer) = fewer_than_wanted(web, deployment).filter(|_| is_complete) {
         return said("False", CHANGED_BY_ADMISSION, fewer);
@@ -282,8 +285,6 @@ fn ready(
         return said("False", failure.reason.clone(), failure.message.clone());
     }
     let mut message = format!("{up_to_date} of {wanted} replicas are updated and available");
-    // Of the template before, or too many.
-    let old = rollout.replicas.saturating_sub(rollout.updated_replicas.min(wanted));
     if old > 0 {
         message += &format!("; {old} old replicas remain");
     }

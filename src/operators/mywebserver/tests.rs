@@ -208,6 +208,17 @@ fn pods_that_cannot_be_made_are_told_of_in_the_deployments_words() {
     assert_eq!(said(&web(2), &starved, &service())[0], "Ready=False FailedCreate");
 }
 
+/// It said `1 of 2`.
+#[test]
+fn old_replicas_that_serve_are_not_counted_as_updated_ones() {
+    let rollout =
+        json!({"observedGeneration": 2, "replicas": 3, "updatedReplicas": 1, "availableReplicas": 2});
+    let status =
+        status::of(&web(2), &Labels::default(), &deployment(rollout), &service(), &Also::default(), NOW);
+    let message = "0 of 2 replicas are updated and available; 2 old replicas remain";
+    assert_eq!(status.conditions[0].message, message);
+}
+
 #[test]
 fn a_reason_of_pods_is_that_of_ready_and_stalls_only_where_no_retry_helps() {
     let rollout = deployment(json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2}));
