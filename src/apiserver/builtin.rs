@@ -575,6 +575,9 @@ fn container_defaults(container: &mut Value) {
         if variable["valueFrom"]["fieldRef"].is_object() {
             set_default(variable, "/valueFrom/fieldRef/apiVersion", "v1".into());
         }
+        if variable["valueFrom"]["resourceFieldRef"].is_object() {
+            set_default(variable, "/valueFrom/resourceFieldRef/divisor", "0".into());
+        }
     }
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
         let probe = match container.get_mut(probe) {
@@ -589,13 +592,31 @@ fn container_defaults(container: &mut Value) {
         ] {
             set_default(probe, field, value.into());
         }
-        if probe.get("httpGet").is_some() {
-            set_default(probe, "/httpGet/scheme", "HTTP".into());
-            set_default(probe, "/httpGet/path", "/".into());
-        }
+        request_defaults(probe);
         if probe.get("grpc").is_some() {
             set_default(probe, "/grpc/service", "".into());
         }
+    }
+    lifecycle_defaults(container);
+}
+
+/// The request of a probe or a hook.
+fn request_defaults(handler: &mut Value) {
+    if handler["httpGet"].is_object() {
+        set_default(handler, "/httpGet/scheme", "HTTP".into());
+        set_default(handler, "/httpGet/path", "/".into());
+    }
+}
+
+fn lifecycle_defaults(container: &mut Value) {
+    let Some(container) = container.as_object_mut() else { return };
+    let Some(Value::Object(lifecycle)) = container.get_mut("lifecycle") else { return };
+    for hook in ["postStart", "preStop"] {
+        lifecycle.get_mut(hook).map(request_defaults);
+    }
+    // The feature gate ContainerStopSignals is off by default: `dropContainerStopSignals`.
+    if lifecycle.remove("stopSignal").is_some() && lifecycle.is_empty() {
+        container.remove("lifecycle");
     }
 }
 

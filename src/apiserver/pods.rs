@@ -8,7 +8,7 @@
 
 mod security;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     metadata::{
@@ -135,6 +135,8 @@ pub(super) fn pod_spec(all: &mut Vec<Cause>, spec: &Value, at: &str) {
         }
     }
     all.extend(labels_errors(&format!("{at}.nodeSelector"), &spec["nodeSelector"]));
+    resources(all, &json!({"limits": spec["overhead"]}), &format!("{at}.overhead"));
+    hostname_override(all, spec, at);
     security::pod(all, spec, at);
     security::system(all, spec, at);
     for (index, option) in each(&spec["dnsConfig"]["options"]).enumerate() {
@@ -153,6 +155,19 @@ pub(super) fn pod_spec(all: &mut Vec<Cause>, spec: &Value, at: &str) {
     if !node.is_empty() {
         all.extend(causes(&format!("{at}.nodeName"), node, subdomain_errors(node)));
     }
+}
+
+fn hostname_override(all: &mut Vec<Cause>, spec: &Value, at: &str) {
+    let Some(name) = spec["hostnameOverride"].as_str() else { return };
+    let at = format!("{at}.hostnameOverride");
+    for field in ["setHostnameAsFQDN", "hostNetwork"] {
+        let text = format!("may not be specified when {field} is true");
+        all.extend((spec[field] == true).then(|| Cause::forbidden(&*at, &text)));
+    }
+    if name.len() > 64 {
+        all.push(Cause::too_long(&*at, "may not be more than 64 bytes"));
+    }
+    all.extend(causes(&at, name, subdomain_errors(name)));
 }
 
 /// The names of a list: each must be there, be one part of a DNS name, and be another than those before.
@@ -213,7 +228,15 @@ fn container(all: &mut Vec<Cause>, one: &Value, spec: &Value, at: &str) {
         self::probe(all, &one[probe], probe, &format!("{at}.{probe}"));
     }
     for hook in ["postStart", "preStop"] {
-        handler(all, &one["lifecycle"][hook], &format!("{at}.lifecycle.{hook}"));
+        let (hook, at) = (&one["lifecycle"][hook], format!("{at}.lifecycle.{hook}"));
+        handler(all, hook, &at);
+        let (secs, grace) = (&hook["sleep"]["seconds"], &spec["terminationGracePeriodSeconds"]);
+        if let Some(grace) = grace.as_i64()
+            && secs.as_i64().is_some_and(|secs| !(0..=grace).contains(&secs))
+        {
+            let text = format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+            all.push(Cause::invalid(format!("{at}.sleep"), secs, &text));
+        }
     }
     let grace = &one["readinessProbe"]["terminationGracePeriodSeconds"];
     if !grace.is_null() {
@@ -364,8 +387,12 @@ fn resources(all: &mut Vec<Cause>, resources: &Value, at: &str) {
                     all.push(Cause::invalid(&*field, &name.as_str().into(), text));
                 }
             }
-            if types::quantity(amount).is_some_and(|amount| amount < 0.0) {
-                all.push(Cause::invalid(field, amount, NOT_NEGATIVE));
+            let number = types::quantity(amount).unwrap_or_default();
+            if number < 0.0 {
+                all.push(Cause::invalid(&*field, amount, NOT_NEGATIVE));
+            }
+            if !is_known && (number * 1000.0).round() % 1000.0 != 0.0 {
+                all.push(Cause::invalid(field, amount, "must be an integer"));
             }
         }
     }
@@ -376,9 +403,14 @@ fn resources(all: &mut Vec<Cause>, resources: &Value, at: &str) {
             all.push(Cause::required(format!("{at}.limits"), text));
         }
         let amounts = (types::quantity(request), types::quantity(limit));
-        if !limit.is_null() && matches!(amounts, (Some(request), Some(limit)) if request > limit) {
+        let (is_over, most) = match amounts {
+            (Some(request), Some(limit)) if name.contains('/') => (request != limit, "equal to"),
+            (Some(request), Some(limit)) => (request > limit, "less than or equal to"),
+            (None, _) | (_, None) => (false, ""),
+        };
+        if is_over {
             let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let text = format!("must be less than or equal to {name} limit of {}", shown(limit));
+            let text = format!("must be {most} {name} limit of {}", shown(limit));
             all.push(Cause::invalid(format!("{at}.requests"), &shown(request).into(), &text));
         }
     }
@@ -389,6 +421,11 @@ fn probe(all: &mut Vec<Cause>, probe: &Value, name: &str, at: &str) {
     let counts =
         ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"];
     not_negative(all, probe, at, &counts);
+    let grace = &probe["terminationGracePeriodSeconds"];
+    if grace.as_i64().is_some_and(|secs| secs <= 0) {
+        let field = format!("{at}.terminationGracePeriodSeconds");
+        all.push(Cause::invalid(field, grace, "must be greater than 0"));
+    }
     let successes = &probe["successThreshold"];
     if name != "readinessProbe" && successes.as_i64().is_some_and(|successes| successes > 1) {
         all.push(Cause::invalid(format!("{at}.successThreshold"), successes, "must be 1"));
@@ -411,7 +448,7 @@ fn handler(all: &mut Vec<Cause>, handler: &Value, at: &str) {
     if !handler["exec"].is_null() && each(&handler["exec"]["command"]).next().is_none() {
         all.push(Cause::required(format!("{at}.exec.command"), ""));
     }
-    for kind in ["httpGet", "tcpSocket"] {
+    for kind in ["httpGet", "tcpSocket", "grpc"] {
         let (port, field) = (&handler[kind]["port"], format!("{at}.{kind}.port"));
         match port {
             _ if handler[kind].is_null() => {}

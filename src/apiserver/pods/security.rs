@@ -9,7 +9,7 @@ const PROFILES: [(&str, &str); 2] = [("seccompProfile", "seccomp"), ("appArmorPr
 
 /// The security context of a Pod: `validatePodSpecSecurityContext`.
 pub(super) fn pod(all: &mut Vec<Cause>, spec: &Value, at: &str) {
-    let (context, at) = (&spec["securityContext"], format!("{at}.securityContext"));
+    let (context, root, at) = (&spec["securityContext"], at, format!("{at}.securityContext"));
     for field in ["fsGroup", "runAsUser", "runAsGroup"] {
         id(all, &context[field], format!("{at}.{field}"));
     }
@@ -20,6 +20,7 @@ pub(super) fn pod(all: &mut Vec<Cause>, spec: &Value, at: &str) {
         let text = "ShareProcessNamespace and HostPID cannot both be enabled";
         all.push(Cause::invalid(format!("{at}.shareProcessNamespace"), &true.into(), text));
     }
+    host_users(all, spec, root);
     for (index, sysctl) in each(&context["sysctls"]).enumerate() {
         let (field, name) = (format!("{at}.sysctls[{index}].name"), &sysctl["name"]);
         match text(name) {
@@ -43,6 +44,24 @@ pub(super) fn pod(all: &mut Vec<Cause>, spec: &Value, at: &str) {
     ] {
         if !context[field].is_null() {
             not_one_of(all, format!("{at}.{field}"), &context[field], supported);
+        }
+    }
+}
+
+/// What a Pod with user IDs of its own cannot share with its node: `validateHostUsers`, which names two of the fields as Go does.
+fn host_users(all: &mut Vec<Cause>, spec: &Value, at: &str) {
+    if spec["hostUsers"] != false {
+        return;
+    }
+    let text = "when `hostUsers` is false";
+    for (field, name) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+        all.extend((spec[field] == true).then(|| Cause::forbidden(format!("{at}.{name}"), text)));
+    }
+    for list in ["initContainers", "containers"] {
+        for (index, one) in each(&spec[list]).enumerate() {
+            let has_devices = each(&one["volumeDevices"]).next().is_some();
+            let field = format!("{at}.{list}[{index}].volumeDevices");
+            all.extend(has_devices.then(|| Cause::forbidden(field, text)));
         }
     }
 }
