@@ -5,10 +5,9 @@
 //! ```
 //!
 //! An edit is one to three [`Change`]s, each of which sets or removes one field, sent as one of four kinds of patch.
-//! Values come from enums and types, and from the tables below, which hold texts and numbers that a server accepts in
-//! such a field. Not every drawn edit is valid: the server decides.
+//! Values come from enums and types, and from [`VALUES`]. Not every drawn edit is valid: the server decides.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::LazyLock};
 
 use fastrand::Rng;
 use serde_json::{Map, Value, json};
@@ -54,19 +53,7 @@ struct Change {
 
 impl Change {
     fn apply(&self, object: &mut Value) {
-        let (field, path) = self.path.split_last().unwrap();
-        let parent = path.iter().fold(object, |value, part| match value {
-            Value::Array(items) => &mut items[part.parse::<usize>().unwrap()],
-            value => &mut value[part.as_str()],
-        });
-        match (parent, &self.value) {
-            (Value::Object(fields), Some(value)) => drop(fields.insert(field.clone(), value.clone())),
-            (Value::Object(fields), None) => drop(fields.remove(field)),
-            (Value::Array(items), Some(value)) if field == "-" => items.push(value.clone()),
-            (Value::Array(items), Some(value)) => items[field.parse::<usize>().unwrap()] = value.clone(),
-            (Value::Array(items), None) => drop(items.remove(field.parse().unwrap())),
-            (parent, _) => panic!("{parent} has no {field}"),
-        }
+        json_patch::patch(object, &[serde_json::from_value(self.operation()).unwrap()]).unwrap();
     }
 
     fn operation(&self) -> Value {
@@ -83,7 +70,7 @@ impl Change {
 
 /// How an edit is sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum How {
+pub enum How {
     Json,
     Merge,
     Strategic,
@@ -93,16 +80,11 @@ enum How {
 /// What somebody does to a child of ours.
 #[derive(Clone, Debug)]
 pub struct Edit {
-    how: How,
+    pub how: How,
     pub body: Value,
 }
 
 impl Edit {
-    /// Whether the body is an object rather than a patch of one.
-    pub fn is_apply(&self) -> bool {
-        self.how == How::Apply
-    }
-
     pub fn content_type(&self) -> &'static str {
         match self.how {
             How::Json => "application/json-patch+json",
@@ -116,19 +98,15 @@ impl Edit {
         if self.how == How::Apply { "fieldManager=somebody&force=true" } else { "fieldManager=somebody" }
     }
 
-    /// As somebody types it. `child` is `deployment/mws-web`.
+    /// As somebody types it. `child` is `deployments/mws-web`.
     pub fn command(&self, child: &str) -> String {
         let body = self.body.to_string().replace('\'', r"'\''");
-        match self.how {
-            How::Json => format!("kubectl patch {child} --type=json -p '{body}'"),
-            How::Merge => format!("kubectl patch {child} --type=merge -p '{body}'"),
-            How::Strategic => format!("kubectl patch {child} --type=strategic -p '{body}'"),
-            How::Apply => {
-                format!(
-                    "echo '{body}' | kubectl apply --server-side --force-conflicts --field-manager=somebody -f -"
-                )
-            }
+        if self.how == How::Apply {
+            return format!(
+                "echo '{body}' | kubectl apply --server-side --force-conflicts --field-manager=somebody -f -"
+            );
         }
+        format!("kubectl patch {child} --type={} -p '{body}'", format!("{:?}", self.how).to_lowercase())
     }
 }
 
@@ -175,8 +153,8 @@ pub struct Draw<'s> {
 }
 
 impl<'s> Draw<'s> {
-    /// An edit of a child of this kind, as it is now. `wanted` has the fields that we own.
-    pub fn edit(&mut self, kind: &str, live: &Value, wanted: &Value) -> Edit {
+    /// An edit of a child of this kind and version, as it is now. `wanted` has the fields that we own.
+    pub fn edit(&mut self, [kind, api_version, _]: [&str; 3], live: &Value, wanted: &Value) -> Edit {
         let root = &self.schemas.0[kind];
         let mut target = live.clone();
         let mut changes = Vec::new();
@@ -186,28 +164,32 @@ impl<'s> Draw<'s> {
                 changes.push(change);
             }
         }
-        let strategic = |edits: &Draw| {
-            let patch = edits.strategic_patch(root, live, &target);
-            Edit { how: How::Strategic, body: patch.unwrap_or_else(|| json!({})) }
-        };
-        match self.random.u8(0..4) {
-            0 => Edit { how: How::Json, body: changes.iter().map(Change::operation).collect() },
-            1 => Edit { how: How::Merge, body: merge_patch(live, &target).unwrap_or_else(|| json!({})) },
-            2 => strategic(self),
-            _ => {
-                let mut body = Value::Null;
-                for change in changes.iter().filter(|change| change.value.is_some()) {
-                    self.configure(&mut body, root, &target, &change.path);
-                }
-                // Nobody can remove by an apply what another manager owns.
-                if body.is_null() {
-                    return strategic(self);
-                }
-                body["kind"] = kind.into();
-                body["metadata"]["name"] = live["metadata"]["name"].clone();
-                Edit { how: How::Apply, body }
-            }
+        let mut applied = Value::Null;
+        for change in changes.iter().filter(|change| change.value.is_some()) {
+            self.configure(&mut applied, root, &target, &change.path);
         }
+        // Nobody can remove by an apply what another manager owns.
+        let is_applicable = !applied.is_null();
+        let how = match self.random.u8(0..4) {
+            0 => How::Json,
+            1 => How::Merge,
+            2 => How::Strategic,
+            _ if is_applicable => How::Apply,
+            _ => How::Strategic,
+        };
+        let body = match how {
+            How::Json => changes.iter().map(Change::operation).collect(),
+            // One that knows no schema, and so merges no lists.
+            How::Merge => self.patch(&Value::Null, live, &target),
+            How::Strategic => self.patch(root, live, &target),
+            How::Apply => {
+                applied["apiVersion"] = api_version.into();
+                applied["kind"] = kind.into();
+                applied["metadata"]["name"] = live["metadata"]["name"].clone();
+                applied
+            }
+        };
+        Edit { how, body }
     }
 
     /// One change, with those that it needs. Every other one is of what we own.
@@ -269,6 +251,15 @@ impl<'s> Draw<'s> {
             }
             match (wanted, live) {
                 (Value::Object(fields), Value::Object(_)) => {
+                    // A key beside ours.
+                    if let Some(map @ ("labels" | "matchLabels" | "selector")) =
+                        path.last().map(String::as_str)
+                        && fields.values().all(Value::is_string)
+                        && self.random.u8(0..4) == 0
+                    {
+                        path.push(self.key(map));
+                        return path;
+                    }
                     let is_fixed = |name: &str| match path.len() {
                         0 => !["metadata", "spec"].contains(&name),
                         1 => ["name", "namespace"].contains(&name),
@@ -324,7 +315,7 @@ impl<'s> Draw<'s> {
                 }
                 Value::Object(fields) => match self.random.choice(fields.keys()) {
                     Some(known) if self.random.bool() => known.clone(),
-                    _ => self.key(&place.field).to_owned(),
+                    _ => self.key(&place.field),
                 },
                 Value::Array(items) => match self.random.usize(0..4) {
                     0 => "-".to_owned(),
@@ -340,31 +331,26 @@ impl<'s> Draw<'s> {
     /// A value for a field that `holder` has.
     fn value(&mut self, holder: &str, field: &str, schema: &'s Value, depth: u8) -> Value {
         let (name, schema) = self.schemas.resolve(schema);
+        let kind = schema["type"].as_str().unwrap_or_default();
         let examples = match name {
-            "OwnerReference" => self.owners.clone(),
-            "Quantity" => vec![json!("1"), json!("100m"), json!("64Mi"), json!("2Gi"), json!("0")],
-            "IntOrString" if field.starts_with("max") => {
-                vec![json!(0), json!(1), json!("25%"), json!("100%")]
-            }
-            "IntOrString" => vec![json!(80), json!(8080), json!("http"), json!("web"), json!("metrics")],
-            "Time" => vec![json!("2026-01-02T03:04:05Z")],
-            name => {
-                let of = EXAMPLES.iter().filter(|(definition, _)| *definition == name);
-                of.map(|(_, json)| serde_json::from_str(json).unwrap()).collect()
-            }
+            "OwnerReference" if !self.owners.is_empty() => Some(&self.owners),
+            name => VALUES.of(&format!("{holder}.{field}")).or_else(|| VALUES.of(name)),
         };
-        if !examples.is_empty()
-            && (depth == u8::MAX || self.random.u8(0..10) > 0 || schema["properties"].is_null())
+        if let Some(examples) = examples
+            && (self.random.u8(0..10) > 0 || schema["properties"].is_null())
         {
-            return self.random.choice(examples).unwrap();
+            return self.random.choice(examples).unwrap().clone();
         }
         if let Some(values) = schema["enum"].as_array() {
             return self.random.choice(values).unwrap().clone();
         }
-        match schema["type"].as_str().unwrap_or_default() {
+        match kind {
             "boolean" => self.random.bool().into(),
-            "integer" => self.number(field).into(),
-            "string" => self.text(holder, field).into(),
+            "integer" if field.ends_with("odePort") => self.random.i32(31_000..32_000).into(),
+            "integer" if self.random.u8(0..20) == 0 => self.random.choice([-1, 65_536, i32::MAX]).into(),
+            "integer" | "string" => {
+                self.random.choice(VALUES.of(field).or_else(|| VALUES.of(kind)).unwrap()).unwrap().clone()
+            }
             "array" => {
                 let mut items = Vec::new();
                 for _ in 0..self.random.usize(0..=20).div_ceil(10) {
@@ -380,8 +366,8 @@ impl<'s> Draw<'s> {
                 let mut entries = Map::new();
                 for _ in 0..self.random.usize(0..=20).div_ceil(10) {
                     let key = self.key(field);
-                    let value = self.value("map", key, &schema["additionalProperties"], depth + 1);
-                    entries.insert(key.to_owned(), value);
+                    let value = self.value("map", &key, &schema["additionalProperties"], depth + 1);
+                    entries.insert(key, value);
                 }
                 entries.into()
             }
@@ -413,45 +399,10 @@ impl<'s> Draw<'s> {
         object.into()
     }
 
-    fn number(&mut self, field: &str) -> i64 {
-        let some: &[i64] = match field {
-            "containerPort" | "port" => &[80, 81, 443, 8080, 9090],
-            "hostPort" => &[0, 80, 8080],
-            "nodePort" | "healthCheckNodePort" => return self.random.i64(31_000..32_000),
-            "replicas" => &[0, 1, 2, 7],
-            "weight" | "maxSkew" | "minDomains" | "successThreshold" => &[1, 2, 50],
-            "defaultMode" | "mode" => &[0, 256, 420, 511],
-            field if field.starts_with("runAs") || field.ends_with("Group") => &[0, 1000, 65_534],
-            field if field.ends_with("Seconds") => &[0, 1, 5, 30, 3600],
-            _ => &[0, 1, 2, 10],
-        };
-        let odd = [-1, 65_536, i64::from(i32::MAX)];
-        if self.random.u8(0..20) == 0 {
-            *self.random.choice(&odd).unwrap()
-        } else {
-            *self.random.choice(some).unwrap()
-        }
-    }
-
-    fn text(&mut self, holder: &str, field: &str) -> &'static str {
-        let holder_and_field = format!("{holder}.{field}");
-        let known = |name: &str| TEXTS.iter().find(|(known, _)| *known == name).map(|(_, texts)| *texts);
-        let texts = known(&holder_and_field).or_else(|| known(field)).unwrap_or(&["a", "b"]);
-        self.random.choice(texts).unwrap()
-    }
-
     /// The key of an entry of a map.
-    fn key(&mut self, map: &str) -> &'static str {
-        let keys: &[&str] = match map {
-            "annotations" | "userAnnotations" => &[
-                "note",
-                "kubectl.kubernetes.io/restartedAt",
-                "service.beta.kubernetes.io/load-balancer-source-ranges",
-            ],
-            "limits" | "requests" | "overhead" => &["cpu", "memory", "example.com/gpu"],
-            _ => &["team", "track", "app.kubernetes.io/instance", "app.kubernetes.io/version"],
-        };
-        self.random.choice(keys).unwrap()
+    fn key(&mut self, map: &str) -> String {
+        let keys = VALUES.of(map).or_else(|| VALUES.of("map")).unwrap();
+        self.random.choice(keys).unwrap().as_str().unwrap().to_owned()
     }
 
     /// Puts the field at `path` into the configuration of an apply, with as much around it as names it.
@@ -491,8 +442,13 @@ impl<'s> Draw<'s> {
         }
     }
 
+    /// A patch, strategic as far as the schema says how to merge.
+    fn patch(&self, schema: &Value, live: &Value, target: &Value) -> Value {
+        self.difference(schema, live, target).unwrap_or_else(|| json!({}))
+    }
+
     /// None where nothing differs.
-    fn strategic_patch(&self, schema: &Value, live: &Value, target: &Value) -> Option<Value> {
+    fn difference(&self, schema: &Value, live: &Value, target: &Value) -> Option<Value> {
         let (_, definition) = self.schemas.resolve(schema);
         let strategy = |schema: &Value, word: &str| {
             schema["x-kubernetes-patch-strategy"].as_str().is_some_and(|words| words.contains(word))
@@ -509,8 +465,7 @@ impl<'s> Draw<'s> {
                         patch.insert(field.clone(), value.clone());
                         continue;
                     };
-                    patch
-                        .extend(self.strategic_patch(schema, was, value).map(|patch| (field.clone(), patch)));
+                    patch.extend(self.difference(schema, was, value).map(|patch| (field.clone(), patch)));
                     if let (Value::Array(was), Value::Array(is), true) =
                         (was, value, strategy(schema, "merge"))
                     {
@@ -536,9 +491,8 @@ impl<'s> Draw<'s> {
                 }
                 for item in after {
                     let was = before.iter().find(|other| other[key] == item[key]);
-                    let patch = was.map_or(Some(item.clone()), |was| {
-                        self.strategic_patch(&definition["items"], was, item)
-                    });
+                    let patch = was
+                        .map_or(Some(item.clone()), |was| self.difference(&definition["items"], was, item));
                     let Some(mut patch) = patch else { continue };
                     patch[key] = item[key].clone();
                     items.push(patch);
@@ -563,23 +517,6 @@ fn needed(field: &str, value: &Value) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// RFC 7386. None where nothing differs.
-fn merge_patch(live: &Value, target: &Value) -> Option<Value> {
-    match (live, target) {
-        _ if live == target => None,
-        (Value::Object(before), Value::Object(after)) => {
-            let gone = before.keys().filter(|field| !after.contains_key(*field));
-            let mut patch: Map<_, _> = gone.map(|field| (field.clone(), Value::Null)).collect();
-            for (field, value) in after {
-                let change = before.get(field).map_or(Some(value.clone()), |was| merge_patch(was, value));
-                patch.extend(change.map(|change| (field.clone(), change)));
-            }
-            Some(patch.into())
-        }
-        _ => Some(target.clone()),
-    }
-}
-
 /// Of an object's metadata, what an edit may change.
 const METADATA: [&str; 4] = ["annotations", "finalizers", "labels", "ownerReferences"];
 
@@ -590,103 +527,18 @@ const UNIONS: [&str; 6] =
 /// Objects whose fields depend on each other, so that an edit replaces them whole.
 const WHOLE: [&str; 5] = ["AppArmorProfile", "DeploymentStrategy", "EnvVar", "OwnerReference", "Toleration"];
 
-/// Definitions, and JSON that is valid for each.
-const EXAMPLES: &[(&str, &str)] = &[
-    ("AppArmorProfile", r#"{"type": "Unconfined"}"#),
-    ("AppArmorProfile", r#"{"type": "Localhost", "localhostProfile": "a"}"#),
-    ("Capabilities", r#"{"add": ["SYS_ADMIN"]}"#),
-    ("Capabilities", r#"{"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}"#),
-    ("ContainerResizePolicy", r#"{"resourceName": "cpu", "restartPolicy": "NotRequired"}"#),
-    ("ContainerResizePolicy", r#"{"resourceName": "memory", "restartPolicy": "RestartContainer"}"#),
-    ("DeploymentStrategy", r#"{"type": "Recreate"}"#),
-    (
-        "DeploymentStrategy",
-        r#"{"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}"#,
-    ),
-    (
-        "DeploymentStrategy",
-        r#"{"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "50%", "maxUnavailable": "10%"}}"#,
-    ),
-    ("EnvVar", r#"{"name": "A", "value": "b"}"#),
-    ("EnvVar", r#"{"name": "PATH"}"#),
-    ("EnvVar", r#"{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}"#),
-    (
-        "EnvVar",
-        r#"{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b", "optional": true}}}"#,
-    ),
-    ("LabelSelectorRequirement", r#"{"key": "team", "operator": "In", "values": ["a", "b"]}"#),
-    ("LabelSelectorRequirement", r#"{"key": "team", "operator": "Exists"}"#),
-    ("NodeSelectorRequirement", r#"{"key": "disk", "operator": "In", "values": ["ssd"]}"#),
-    ("NodeSelectorRequirement", r#"{"key": "disk", "operator": "DoesNotExist"}"#),
-    ("NodeSelectorRequirement", r#"{"key": "cores", "operator": "Gt", "values": ["3"]}"#),
-    ("SeccompProfile", r#"{"type": "Unconfined"}"#),
-    ("SeccompProfile", r#"{"type": "RuntimeDefault"}"#),
-    ("SeccompProfile", r#"{"type": "Localhost", "localhostProfile": "a.json"}"#),
-    ("SecurityContext", r#"{"privileged": true}"#),
-    ("SecurityContext", r#"{"capabilities": {"add": ["SYS_ADMIN"]}}"#),
-    ("SecurityContext", r#"{"runAsNonRoot": true, "runAsUser": 1000, "readOnlyRootFilesystem": true}"#),
-    ("SessionAffinityConfig", r#"{"clientIP": {"timeoutSeconds": 60}}"#),
-    ("Toleration", r#"{"operator": "Exists"}"#),
-    ("Toleration", r#"{"key": "gpu", "operator": "Equal", "value": "a", "effect": "NoSchedule"}"#),
-    (
-        "Toleration",
-        r#"{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}"#,
-    ),
-    (
-        "TopologySpreadConstraint",
-        r#"{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}"#,
-    ),
-    (
-        "TopologySpreadConstraint",
-        r#"{"maxSkew": 2, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"team": "a"}}}"#,
-    ),
-];
+/// What a server accepts, by the name of a definition, by `Definition.field`, by a field's name or end (`*Seconds`), or by
+/// a type; and, by a map's name, or else `map`, the keys of its entries. Among these are names that are fields elsewhere, of
+/// which some are treated specially there: a Service once selected nothing with `uid` in its selector.
+struct Values(HashMap<String, Vec<Value>>);
 
-/// Fields that are texts, and what a server accepts in them. Elsewhere a name will do.
-const TEXTS: &[(&str, &[&str])] = &[
-    ("accessModes", &["ReadWriteOnce", "ReadOnlyMany"]),
-    ("appProtocol", &["http", "kubernetes.io/h2c", "example.com/mine"]),
-    ("clusterIP", &["", "None"]),
-    ("clusterIPs", &["None"]),
-    ("conditionType", &["example.com/ready"]),
-    ("Container.name", &["web", "proxy", "log"]),
-    ("Container.restartPolicy", &["Always", "OnFailure"]),
-    ("ContainerPort.name", &["http", "web", "metrics"]),
-    ("devicePath", &["/dev/xvda"]),
-    ("externalIPs", &["192.0.2.1", "192.0.2.2"]),
-    ("externalName", &["example.com", "a.example.com"]),
-    ("fieldPath", &["metadata.name", "metadata.namespace", "metadata.labels['team']"]),
-    ("finalizers", &["example.com/hold", "example.com/other"]),
-    ("host", &["example.com", "10.0.0.1", "127.0.0.1"]),
-    ("hostIP", &["10.0.0.1", "127.0.0.1"]),
-    ("hostnames", &["a.example.com", "b"]),
-    ("HostAlias.ip", &["10.0.0.1", "10.0.0.2"]),
-    (
-        "image",
-        &[
-            "nginx:1.27",
-            "registry.example.com/evil@sha256:0000000000000000000000000000000000000000000000000000000000000000",
-            "httpd",
-        ],
-    ),
-    ("ipFamilies", &["IPv4", "IPv6"]),
-    ("key", &["team", "example.com/zone"]),
-    ("level", &["s0:c1,c2"]),
-    ("loadBalancerClass", &["example.com/lb"]),
-    ("loadBalancerIP", &["192.0.2.1"]),
-    ("loadBalancerSourceRanges", &["10.0.0.0/8", "192.0.2.0/24"]),
-    ("medium", &["", "Memory"]),
-    ("mountPath", &["/data", "/tmp", "/var/run/secrets"]),
-    ("nameservers", &["1.1.1.1", "10.0.0.1"]),
-    ("PodOS.name", &["linux", "windows"]),
-    ("resource", &["limits.cpu", "requests.memory"]),
-    ("Service.type", &["ClusterIP"]),
-    ("service.beta.kubernetes.io/load-balancer-source-ranges", &["10.0.0.0/8"]),
-    ("Sysctl.name", &["net.ipv4.ip_local_port_range", "kernel.shm_rmid_forced"]),
-    ("terminationMessagePath", &["/dev/termination-log", "/tmp/end"]),
-    ("topologyKey", &["kubernetes.io/hostname", "topology.kubernetes.io/zone"]),
-    ("trafficDistribution", &["PreferClose", "PreferSameZone"]),
-    ("Volume.name", &["data", "tmp"]),
-    ("VolumeDevice.name", &["data", "tmp"]),
-    ("VolumeMount.name", &["data", "tmp"]),
-];
+static VALUES: LazyLock<Values> =
+    LazyLock::new(|| Values(serde_json::from_str(include_str!("values.json")).unwrap()));
+
+impl Values {
+    fn of(&self, name: &str) -> Option<&Vec<Value>> {
+        let is_end = |known: &str| known.strip_prefix('*').is_some_and(|end| name.ends_with(end));
+        let by_end = || self.0.iter().find_map(|(known, values)| is_end(known).then_some(values));
+        self.0.get(name).or_else(by_end)
+    }
+}
