@@ -52,6 +52,7 @@ use crate::{
     plane::{PATIENCE, Plane},
     world::has_real,
 };
+pub use differences::FIELDS;
 use differences::{DIFFERENCES, Difference};
 
 macro_rules! stories {

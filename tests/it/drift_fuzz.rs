@@ -12,6 +12,7 @@
 
 mod edits;
 mod promises;
+mod servers;
 
 use std::{
     collections::HashMap,

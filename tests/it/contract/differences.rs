@@ -314,6 +314,18 @@ pub const DIFFERENCES: &[Difference] = &[
     },
 ];
 
+/// Parts of the paths of fields of Deployments and Services, of which our server is known to accept or make something else
+/// than the real one, and why.
+pub const FIELDS: &[(&str, &str)] = &[
+    (".resources.claims", "claims are typed and not checked"),
+    (".resourceClaims", "claims are typed and not checked"),
+    ("template.spec.resources", "the resources of a whole Pod are typed and not checked"),
+    (".topologySpreadConstraints", "typed and not checked"),
+    (".volumes", "the rarer volumes are typed, have no defaults, and are not checked"),
+    ("metadata.ownerReferences", "a strategic patch with one owner twice keeps both"),
+    ("spec.internalTrafficPolicy", "the real server keeps what it does not show of an ExternalName"),
+];
+
 impl Difference {
     /// Takes what differs out of both answers, and says whether it did.
     pub fn remove(&self, expected: &mut Answer, actual: &mut Answer) -> bool {
