@@ -97,6 +97,7 @@ impl Events {
             controller,
             instance,
             waiting: receiver,
+            in_hand: 0,
             series: HashMap::new(),
             lost: 0,
             random,
@@ -136,6 +137,8 @@ struct Writer {
     controller: &'static str,
     instance: String,
     waiting: mpsc::Receiver<Event>,
+    /// Events that are being written: one at most.
+    in_hand: usize,
     series: HashMap<(Uid, u64), Series>,
     /// Events that could not be written.
     lost: usize,
@@ -152,8 +155,9 @@ struct Series {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        if !self.waiting.is_empty() {
-            warn!(events = self.waiting.len(), "stopped before all Events were written");
+        let events = self.waiting.len() + self.in_hand;
+        if events > 0 {
+            warn!(events, "stopped before all Events were written");
         }
     }
 }
@@ -161,12 +165,14 @@ impl Drop for Writer {
 impl Writer {
     async fn run(mut self) {
         while let Some(event) = self.waiting.recv().await {
+            self.in_hand = 1;
             if self.waiting.len() < GIVE_WAY_WAITING_MAX {
                 let _ = timeout(GIVE_WAY_MAX, self.others_go_first()).await;
             }
             if let Err(error) = self.write(&event).await {
                 self.lose(&event, &error);
             }
+            self.in_hand = 0;
         }
     }
 

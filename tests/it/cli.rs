@@ -175,15 +175,18 @@ async fn asked_twice_it_stops_at_once() {
 /// Longer than the test: what is delayed by it does not happen.
 const NEVER: Duration = Duration::from_secs(600);
 
+/// An Event that was being sent was not counted among the lost ones.
 #[tokio::test]
-async fn events_that_cannot_be_written_do_not_hold_up_the_stopping() {
+async fn an_event_that_cannot_be_written_does_not_hold_up_the_stopping_and_is_said_to_be_lost() {
     on(&[Kind::Embedded], async |world| {
-        world.start_operator(&[]).await;
+        world.spawn_operator(&[]);
         delay(world, "POST", "/events", NEVER);
         world.create_web("web", json!({"image": "nginx"})).await;
-        world.settle().await;
+        world.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
         world.operator().signal("TERM");
         assert_eq!(world.operator().ended().await.code(), Some(0));
+        let lost = ["WARN", "stopped before all Events were written", "\"events\":1"];
+        world.operator().until_logged(&lost).await;
     })
     .await;
 }
