@@ -236,7 +236,8 @@ impl<K: Resource + Serialize> Owned<K> {
         if differences.is_empty() {
             return (Child::Kept(live), None);
         }
-        if differences.iter().any(|difference| difference.path.starts_with(IMMUTABLE)) {
+        let is_immutable = |path: &str| K::IMMUTABLE.is_some_and(|fields| path.starts_with(fields));
+        if differences.iter().any(|difference| is_immutable(&difference.path)) {
             return self.replace(live).await;
         }
         let mut change = describe(&*live, differences.iter().map(|difference| &*difference.path));
@@ -338,9 +339,6 @@ fn let_target<O: Resource, K: Resource>() -> String {
     let (owner, child) = (O::KIND, K::KIND);
     format!("If a HorizontalPodAutoscaler targets the {child}, have it target the {owner}")
 }
-
-/// What the API server lets nobody change: the selector of a workload, `matchLabels` and `matchExpressions`.
-const IMMUTABLE: &str = "/spec/selector/match";
 
 fn path(operation: &Value) -> &str {
     operation["path"].as_str().unwrap_or_default()

@@ -36,6 +36,8 @@ pub trait Resource: DeserializeOwned + Send + Sync + 'static {
     const PLURAL: &'static str;
     /// The name in `kind:`.
     const KIND: &'static str;
+    /// Where the paths of fields begin that the API server lets nobody change: to change one is to delete and create.
+    const IMMUTABLE: Option<&'static str> = None;
     /// Media type to ask for. [`Meta`] asks for metadata alone.
     const ACCEPT: Accept = Accept::Whole;
 

@@ -90,7 +90,7 @@ fn set_wanted_items(
     }
 }
 
-/// Of `metadata`, what the API server fills in, and finalizers, which are their authors'.
+/// The fields of `/metadata` that the API server fills in, and finalizers, which belong to their authors.
 pub(crate) const NOT_OURS: [&str; 5] =
     ["uid", "resourceVersion", "generation", "deletionTimestamp", "finalizers"];
 
@@ -101,7 +101,8 @@ fn remove_unwanted(
     operations: &mut Vec<Value>,
 ) {
     for (field, value) in live {
-        if desired.contains_key(field) || NOT_OURS.contains(&&**field) {
+        let is_not_ours = path == "/metadata" && NOT_OURS.contains(&&**field);
+        if desired.contains_key(field) || is_not_ours {
             continue;
         }
         let length = push(path, field);
@@ -155,10 +156,11 @@ mod tests {
     #[test]
     fn what_is_not_wanted_is_removed_field_by_field() {
         check(
-            json!({"selector": {"app": "web", "track": "x"}, "annotations": {"a/b": true}}),
+            // `generation` is the server's in metadata alone.
+            json!({"selector": {"app": "web", "generation": "x"}, "annotations": {"a/b": true}}),
             json!({"selector": {"app": "web"}}),
             json!([
-                {"op": "remove", "path": "/selector/track"},
+                {"op": "remove", "path": "/selector/generation"},
                 {"op": "remove", "path": "/annotations/a~1b"},
             ]),
         );

@@ -34,6 +34,7 @@ impl Resource for Deployment {
     const VERSION: &'static str = "v1";
     const PLURAL: &'static str = "deployments";
     const KIND: &'static str = "Deployment";
+    const IMMUTABLE: Option<&'static str> = Some("/spec/selector/");
 
     fn metadata(&self) -> &ObjectMeta {
         &self.metadata

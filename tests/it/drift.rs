@@ -57,6 +57,9 @@ async fn a_changed_field_of_ours_is_restored_with_one_write() {
             operations.as_array_mut().unwrap().retain(|operation| !operation.is_null());
             drifts(SERVICE, operations)
         };
+        let of_selector = |keys: &[&str]| {
+            keys.iter().map(|key| add(&format!("/spec/selector/{key}"), json!("x"))).collect()
+        };
         let annotations = |key: &str| add("/metadata/annotations", json!({key: "10.0.0.0/8"}));
         let drifts = [
             drift(DEPLOYMENT, replace("/spec/replicas", json!(7))),
@@ -107,6 +110,12 @@ async fn a_changed_field_of_ours_is_restored_with_one_write() {
             balanced(add("/spec/externalTrafficPolicy", json!("Local"))),
             drift(SERVICE, replace("/spec/selector/app.kubernetes.io~1instance", json!("other"))),
             drift(SERVICE, add("/spec/selector/track", json!("x"))),
+            // Names that mean something elsewhere: the server's fields of metadata, and a Deployment's selector.
+            drifts(
+                SERVICE,
+                of_selector(&["uid", "resourceVersion", "generation", "deletionTimestamp", "finalizers"]),
+            ),
+            drifts(SERVICE, of_selector(&["matchLabels", "matchExpressions"])),
             drift(SERVICE, remove("/spec/selector")),
             drift(SERVICE, remove("/metadata/labels/app.kubernetes.io~1component")),
             // It is gone for the watch, and found by asking for it.
