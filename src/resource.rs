@@ -207,7 +207,7 @@ impl ObjectMeta {
     }
 }
 
-/// The annotations that we look at; all others are somebody else's.
+/// The annotations that we look at, of a Service alone; all others are somebody else's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Annotations {
     /// Once the only form of a Service's `spec.loadBalancerSourceRanges`, and as invalid with another type.

@@ -13,13 +13,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::IgnoredAny};
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use super::{Labels, ObjectMeta, Resource};
+use super::{Annotations, Labels, ObjectMeta, Resource};
 
 /// `apps/v1` Deployment: keeps that many Pods of that template running.
 /// See <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/deployment-v1/>.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Deployment {
     /// Name, labels, owners, versions.
+    #[serde(deserialize_with = "without_annotations")]
     pub metadata: ObjectMeta,
     /// What is asked for.
     #[serde(default)]
@@ -43,6 +44,12 @@ impl Resource for Deployment {
     fn is_like(&self, desired: &Self) -> bool {
         self.spec == desired.spec && self.metadata.is_like(&desired.metadata)
     }
+}
+
+/// The only annotations that we look at are a Service's.
+fn without_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let metadata = ObjectMeta::deserialize(deserializer)?;
+    Ok(ObjectMeta { annotations: Annotations::default(), ..metadata })
 }
 
 /// What a Deployment asks for.

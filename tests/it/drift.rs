@@ -311,6 +311,7 @@ async fn fields_of_others_are_left_alone() {
         world.settle().await;
         world.transcript();
         let metadata = json!({"annotations": {"note": "mine"}, "labels": {"team": "a"}});
+        world.patch(DEPLOYMENT, json!({"metadata": {"annotations": {"service.beta.kubernetes.io/load-balancer-source-ranges": "10.0.0.0/8"}}})).await;
         world.patch(DEPLOYMENT, json!({"metadata": metadata, "spec": {"progressDeadlineSeconds": 77, "minReadySeconds": 3}})).await;
         world.patch(SERVICE, json!({"metadata": metadata, "spec": {"sessionAffinity": "ClientIP"}})).await;
         let sidecar = json!({"name": "sidecar", "image": "envoy", "ports": [{"containerPort": 15001, "protocol": "TCP"}]});
