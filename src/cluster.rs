@@ -14,7 +14,7 @@ mod events;
 use std::{
     any::{Any, TypeId},
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::SystemTime,
 };
 
@@ -25,6 +25,7 @@ use tracing::info;
 
 use crate::{
     client::{Client, DeleteOptions, Error, InTurn, Page, Part, Patch},
+    locked,
     resource::{Key, Labels, ObjectMeta, Resource, Scope, list::Decoded},
     store::{Change, Found, Store},
     watch::{self, Health, Lists},
@@ -84,7 +85,7 @@ impl Cluster {
 
     /// Watches a kind in all of the scopes. Same kind and scope: same stream, same Store, whoever asks.
     pub fn watch<K: Resource>(&self, scopes: impl IntoIterator<Item = Scope>) -> Watch<K> {
-        let mut open = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = locked(&self.streams);
         open.retain(|_, streams| {
             streams.retain(|open| open.stream.strong_count() > 0);
             !streams.is_empty()
@@ -110,7 +111,7 @@ impl Cluster {
     /// How each open watch is doing.
     #[must_use]
     pub fn health(&self) -> Vec<Arc<Health>> {
-        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let streams = locked(&self.streams);
         streams
             .values()
             .flatten()
@@ -220,7 +221,7 @@ impl Cluster {
 
     /// The open streams in whose scope this key can be.
     fn streams_of<K: Resource>(&self, key: &Key) -> Vec<Arc<Stream<K>>> {
-        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let streams = locked(&self.streams);
         let in_namespace =
             |namespace: &str| streams.get(&(TypeId::of::<K>(), namespace.to_owned())).into_iter().flatten();
         let open = namespaces_of(key).flat_map(in_namespace);

@@ -12,7 +12,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, Once, PoisonError},
+    sync::{Arc, Mutex, Once},
     time::Duration,
 };
 
@@ -25,6 +25,7 @@ use tracing::{debug, error, info, warn};
 use crate::{
     client::Error,
     cluster::{Cluster, Watch},
+    locked,
     queue::{Outcome, Queue, Urgency},
     resource::{Key, Meta, Resource, Scope, list::Broken},
     store::{Change, Found, Sighting},
@@ -398,8 +399,4 @@ impl<K: Resource> Desk<K> {
             gone.remove(key);
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -17,13 +17,13 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     time::Duration,
 };
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{backoff::Backoff, resource::Key};
+use crate::{backoff::Backoff, locked, resource::Key};
 
 /// Between attempts at one key. The first is short, for conflicts that the next event resolves; the cap is what people
 /// wait at most after they have removed the cause.
@@ -116,7 +116,7 @@ impl Queue {
 
     /// The key needs work.
     pub fn add(&self, key: &Key, urgency: Urgency) {
-        let is_ready = self.lock().add(key, urgency);
+        let is_ready = locked(&self.inner).add(key, urgency);
         if is_ready {
             self.wake.notify_one();
         }
@@ -128,7 +128,7 @@ impl Queue {
     pub async fn take(&self) -> Key {
         loop {
             let next_due = {
-                let mut inner = self.lock();
+                let mut inner = locked(&self.inner);
                 if let Some(key) = inner.take(Instant::now()) {
                     return key;
                 }
@@ -147,13 +147,9 @@ impl Queue {
 
     /// The work on a key that was taken has ended. Returns the pause, where it failed.
     pub fn done(&self, key: &Key, outcome: Outcome) -> Option<Duration> {
-        let pause = self.lock().done(key, outcome, Instant::now());
+        let pause = locked(&self.inner).done(key, outcome, Instant::now());
         self.wake.notify_one();
         pause
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

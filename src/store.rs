@@ -13,14 +13,17 @@
 use std::{
     cmp::Ordering,
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use smol_str::SmolStr;
 
-use crate::resource::{
-    Key, ObjectMeta, Resource, compare_versions,
-    list::{Broken, Decoded},
+use crate::{
+    locked,
+    resource::{
+        Key, ObjectMeta, Resource, compare_versions,
+        list::{Broken, Decoded},
+    },
 };
 
 /// The objects of one kind and scope.
@@ -139,17 +142,17 @@ impl<K: Resource> Default for Store<K> {
 impl<K: Resource> Store<K> {
     /// What is known of an object. `None`: it does not exist, or the first list is not complete yet.
     pub fn find(&self, key: &Key) -> Option<Found<K>> {
-        self.lock().objects.get(key).map(|entry| entry.found.clone())
+        locked(&self.inner).objects.get(key).map(|entry| entry.found.clone())
     }
 
     /// All keys, in order.
     pub fn keys(&self) -> Vec<Key> {
-        self.lock().objects.keys().cloned().collect()
+        locked(&self.inner).objects.keys().cloned().collect()
     }
 
     /// How many objects.
     pub fn len(&self) -> usize {
-        self.lock().objects.len()
+        locked(&self.inner).objects.len()
     }
 
     /// Whether there is none.
@@ -159,20 +162,20 @@ impl<K: Resource> Store<K> {
 
     /// Whether the first list was complete.
     pub fn is_synced(&self) -> bool {
-        self.lock().synced
+        locked(&self.inner).synced
     }
 
     /// Calls `listener` at every change from now on, for as long as the Store lives. It is called by whoever makes the
     /// change, so it must be quick.
     pub fn listen(&self, listener: impl Fn(&Change<K>) + Send + Sync + 'static) {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(listener));
+        locked(&self.listeners).push(Arc::new(listener));
     }
 
     /// ADDED or MODIFIED.
     pub fn applied(&self, object: Decoded<K>) {
         let found = Found::from(object);
         let changes = {
-            let mut inner = self.lock();
+            let mut inner = locked(&self.inner);
             inner.version = found.metadata().resource_version.clone();
             let round = inner.round;
             inner.put(found, round)
@@ -184,7 +187,7 @@ impl<K: Resource> Store<K> {
     pub fn deleted(&self, object: Decoded<K>) {
         let last = Found::from(object);
         let change = {
-            let mut inner = self.lock();
+            let mut inner = locked(&self.inner);
             inner.version = last.metadata().resource_version.clone();
             inner.remove(last)
         };
@@ -193,12 +196,12 @@ impl<K: Resource> Store<K> {
 
     /// BOOKMARK: nothing happened up to this version.
     pub fn bookmark(&self, version: &SmolStr) {
-        self.lock().version = version.clone();
+        locked(&self.inner).version = version.clone();
     }
 
     /// A list begins, or begins anew. What an unfinished one has brought is kept.
     pub fn list_begins(&self) {
-        let mut inner = self.lock();
+        let mut inner = locked(&self.inner);
         inner.round = inner.round.wrapping_add(1);
         inner.went_back = false;
     }
@@ -206,7 +209,7 @@ impl<K: Resource> Store<K> {
     /// Some of the listed objects. They are in the Store at once; no second copy of the list exists.
     pub fn listed(&self, version: &str, items: impl IntoIterator<Item = Decoded<K>>) {
         let changes = {
-            let mut inner = self.lock();
+            let mut inner = locked(&self.inner);
             inner.went_back |= compare_versions(version, &inner.version) == Some(Ordering::Less);
             let round = inner.round;
             items.into_iter().flat_map(|item| inner.put(item.into(), round)).collect::<Vec<_>>()
@@ -217,7 +220,7 @@ impl<K: Resource> Store<K> {
     /// The list is complete, as of `version`: what it did not have is gone.
     pub fn list_ends(&self, version: &SmolStr) {
         let changes = {
-            let mut inner = self.lock();
+            let mut inner = locked(&self.inner);
             let mut changes = inner.sweep(version);
             inner.version = version.clone();
             inner.went_back = false;
@@ -233,7 +236,7 @@ impl<K: Resource> Store<K> {
     pub fn wrote(&self, object: &Arc<K>) {
         let metadata = object.metadata();
         let changes = {
-            let mut inner = self.lock();
+            let mut inner = locked(&self.inner);
             // An object that we do not have may have been deleted since: believed only while the stream is behind it.
             let is_ahead =
                 compare_versions(&metadata.resource_version, &inner.version) == Some(Ordering::Greater);
@@ -251,7 +254,7 @@ impl<K: Resource> Store<K> {
     /// We have deleted this object, and nothing holds it up.
     pub fn removed(&self, gone: &ObjectMeta) {
         let change = {
-            let mut inner = self.lock();
+            let mut inner = locked(&self.inner);
             let is_it =
                 inner.objects.get(&gone.key()).is_some_and(|entry| entry.found.metadata().uid == gone.uid);
             let entry = if is_it { inner.objects.remove(&gone.key()) } else { None };
@@ -261,16 +264,12 @@ impl<K: Resource> Store<K> {
     }
 
     fn tell(&self, changes: impl IntoIterator<Item = Change<K>>) {
-        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let listeners = locked(&self.listeners).clone();
         for change in changes {
             for listener in &listeners {
                 listener(&change);
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner<K>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

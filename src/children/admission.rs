@@ -1,24 +1,23 @@
-//! What admission makes of our writes. A mutating webhook or policy may change a field that we own, as one that has all images
-//! come from a mirror: the answer to our write has another value than the write.
+//! The fields that admission changes in our writes. A mutating webhook or policy may change a field that we own, for example to
+//! have all images come from a mirror: then the answer to our write has another value than the write.
 //!
-//! Such a field is not written again before its owner asks for something new, or this process restarts. Nothing tells who
-//! changed it: in `managedFields` the field is ours, as the API server notes the manager before it calls admission.
+//! Such a field is not written again before its owner asks for something new, or this process restarts. Nobody can tell which
+//! webhook it was: `managedFields` names us, because the API server notes the manager before it calls admission.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, fmt, sync::Mutex};
 
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::resource::{Resource, Uid};
+use crate::{
+    locked,
+    resource::{Resource, Uid},
+};
 
-/// Most characters of a value that are told. It may be a list.
+/// Most characters of a value in a message. A value may be a list.
 const VALUE_LENGTH_MAX: usize = 200;
 
-/// What the answers to our last writes have otherwise than the writes, by the owner's uid.
+/// The fields in which the answers to our last writes differ from the writes, by the owner's uid.
 #[derive(Default)]
 pub(super) struct Mutations {
     known: Mutex<HashMap<Uid, Known>>,
@@ -83,7 +82,7 @@ impl Mutations {
     /// Those of the differences that are not known to be made by admission. What no longer differs is forgotten.
     pub(super) fn unknown<O: Resource>(&self, owner: &O, differences: Vec<Mutation>) -> Vec<Mutation> {
         let metadata = owner.metadata();
-        let mut all = self.lock();
+        let mut all = locked(&self.known);
         let Some(known) = all.get_mut(&metadata.uid) else { return differences };
         if known.generation != metadata.generation {
             return differences;
@@ -103,25 +102,21 @@ impl Mutations {
             self.forget(&metadata.uid);
         } else {
             let generation = metadata.generation;
-            self.lock().insert(metadata.uid.clone(), Known { generation, fields });
+            locked(&self.known).insert(metadata.uid.clone(), Known { generation, fields });
         }
     }
 
     /// The owner is gone.
     pub(super) fn forget(&self, owner: &Uid) {
-        self.lock().remove(owner);
+        locked(&self.known).remove(owner);
     }
 
     /// What to tell people.
     pub(super) fn of<O: Resource>(&self, owner: &O) -> Vec<String> {
-        let known = self.lock();
+        let known = locked(&self.known);
         let metadata = owner.metadata();
         let known = known.get(&metadata.uid).filter(|known| known.generation == metadata.generation);
         known.into_iter().flat_map(|known| &known.fields).map(ToString::to_string).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Uid, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

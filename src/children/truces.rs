@@ -3,11 +3,13 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
 use tokio::time::Instant;
+
+use crate::locked;
 
 /// So many times the same correction, each soon after the one before, is a fight.
 const ROUNDS: u32 = 5;
@@ -58,7 +60,7 @@ impl Truces {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Fight>> {
-        let mut fights = self.fights.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fights = locked(&self.fights);
         fights.retain(|_, fight| !fight.is_over());
         fights
     }

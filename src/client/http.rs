@@ -17,7 +17,7 @@ use std::{
     collections::HashSet,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, Once, PoisonError,
+        Arc, Mutex, Once,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -46,6 +46,7 @@ use super::{
     config::{Config, Tls},
     error::{Cause, Where, broken, refusal},
 };
+use crate::locked;
 
 /// What a stream may be sent before we read it. An unread watch then takes this from its connection's window, no more.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
@@ -383,7 +384,7 @@ impl Transport {
 
     /// A connection can have broken because somebody has changed the certificates.
     fn doubt_certificates(&self) {
-        lock(&self.connections).at = None;
+        locked(&self.connections).at = None;
     }
 
     fn build(&self, lane: &Lane, request: &Request, credential: &Credential) -> reqwest::RequestBuilder {
@@ -417,7 +418,7 @@ impl Transport {
 
     /// The connections to use; new ones where a certificate has changed.
     fn connections(&self, credential: &Credential) -> Arc<Connections> {
-        let mut checked = lock(&self.connections);
+        let mut checked = locked(&self.connections);
         let old = &checked.connections;
         let issued = credential.identity.as_deref();
         let same_identity = issued.is_none() || issued == old.certificates.identity.as_deref();
@@ -444,7 +445,7 @@ impl Transport {
 
     /// What the server warns of for the first time.
     fn new_warnings(&self, headers: &HeaderMap) -> Vec<String> {
-        let mut warned = lock(&self.warned);
+        let mut warned = locked(&self.warned);
         if warned.len() > WARNINGS_MAX {
             warned.clear();
         }
@@ -494,7 +495,7 @@ impl Connections {
 
     /// A lane with room for one more stream. Lanes that have become empty go, but for the first.
     fn streams_lane(&self, config: &Config) -> Result<Arc<Lane>, String> {
-        let mut lanes = lock(&self.streams);
+        let mut lanes = locked(&self.streams);
         if let Some(lane) = lanes.iter().find(|lane| lane.streams() < STREAMS_MAX) {
             let lane = Arc::clone(lane);
             let mut first = true;
@@ -566,15 +567,15 @@ impl Lane {
     }
 
     fn is_open(&self) -> bool {
-        lock(&self.worked).is_some_and(|when| when.elapsed() < IDLE_MAX)
+        locked(&self.worked).is_some_and(|when| when.elapsed() < IDLE_MAX)
     }
 
     fn works(&self) {
-        *lock(&self.worked) = Some(Instant::now());
+        *locked(&self.worked) = Some(Instant::now());
     }
 
     fn broke(&self) {
-        *lock(&self.worked) = None;
+        *locked(&self.worked) = None;
     }
 
     fn failed(&self, error: &reqwest::Error, at: &Where) -> Cause {
@@ -754,9 +755,4 @@ fn warning_text(value: &str) -> String {
         (Some(start), Some(end)) if start < end => value[start + 1..end].replace("\\\"", "\""),
         (Some(_) | None, Some(_) | None) => value.to_owned(),
     }
-}
-
-/// No code panics while it holds one of our locks, and what they guard is whole at all times.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,13 +1,12 @@
 //! How a watch is doing, for `/livez`, `/readyz` and the log.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use humantime::FormattedDuration;
 use tokio::time::Instant;
 use tracing::{info, warn};
+
+use crate::locked;
 
 /// How late a watch may be before it counts as stuck: a machine under load is slow, not dead.
 const GRACE: Duration = Duration::from_secs(30);
@@ -51,7 +50,7 @@ pub(crate) struct Ended<'a>(&'a Health);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        self.0.lock().has_ended = true;
+        locked(&self.0.state).has_ended = true;
     }
 }
 
@@ -78,17 +77,17 @@ impl Health {
 
     /// The watch will do something within this time.
     pub(super) fn within(&self, time: Duration) {
-        self.lock().due = Some(Instant::now() + time);
+        locked(&self.state).due = Some(Instant::now() + time);
     }
 
     /// The watch will list after others have, however long they take.
     pub(super) fn after_others(&self) {
-        self.lock().due = None;
+        locked(&self.state).due = None;
     }
 
     /// Data has come, or could have.
     pub(super) fn well(&self) {
-        if let Some(outage) = self.lock().outage.take() {
+        if let Some(outage) = locked(&self.state).outage.take() {
             info!(watch = self.what, lasted = %outage.lasted(Instant::now()), "watching again");
         }
     }
@@ -96,7 +95,7 @@ impl Health {
     /// Nothing comes. Logged once for each problem, not for each attempt, and now and then while it lasts.
     pub(super) fn ill(&self, problem: String) {
         let now = Instant::now();
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         let outage = state.outage.get_or_insert_with(|| Outage::new(now));
         if outage.reminds(now) {
             warn!(watch = self.what, problem, lasted = %outage.lasted(now), "still failing");
@@ -108,19 +107,19 @@ impl Health {
 
     /// All that exists is known.
     pub(crate) fn synced(&self) {
-        self.lock().is_synced = true;
+        locked(&self.state).is_synced = true;
     }
 
     /// Whether all that exists is known.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        self.lock().is_synced
+        locked(&self.state).is_synced
     }
 
     /// Why nothing comes, if so.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        self.lock().outage.as_ref().map(|outage| outage.problem.clone())
+        locked(&self.state).outage.as_ref().map(|outage| outage.problem.clone())
     }
 
     pub(crate) fn ended_when_dropped(&self) -> Ended<'_> {
@@ -130,12 +129,8 @@ impl Health {
     /// The watch did not do what it should have done by now, not even give up; or it has ended.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
-        let state = self.lock();
+        let state = locked(&self.state);
         state.has_ended || state.due.is_some_and(|due| Instant::now() > due + GRACE)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

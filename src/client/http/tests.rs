@@ -34,7 +34,7 @@ impl Script {
     fn asked(&self) -> Vec<String> {
         let line =
             |head: &String| head.lines().next().unwrap_or_default().trim_end_matches(" HTTP/1.1").into();
-        lock(&self.asked).iter().map(line).collect()
+        locked(&self.asked).iter().map(line).collect()
     }
 
     /// What the requests so far had in a header.
@@ -42,7 +42,7 @@ impl Script {
     fn header(&self, name: &str) -> Vec<String> {
         let value =
             |head: &String| head.lines().find_map(|line| line.strip_prefix(name).map(ToOwned::to_owned));
-        lock(&self.asked).iter().filter_map(value).collect()
+        locked(&self.asked).iter().filter_map(value).collect()
     }
 
     async fn serve(self: Arc<Script>, mut peer: impl AsyncRead + AsyncWrite + Unpin) {
@@ -59,8 +59,8 @@ impl Script {
             let answer = if head.starts_with("GET /version ") {
                 FINE
             } else {
-                lock(&self.asked).push(head);
-                lock(&self.answers).pop_front().unwrap_or(HANG_UP)
+                locked(&self.asked).push(head);
+                locked(&self.answers).pop_front().unwrap_or(HANG_UP)
             };
             let sent = peer.write_all(answer.as_bytes()).await;
             if sent.is_err() || !answer.contains("Length: ") {
@@ -290,7 +290,7 @@ async fn the_ninety_first_stream_gets_another_connection_and_gives_it_back() {
     assert!(!Arc::ptr_eq(&other, &first[0]));
     drop((first, other));
     let _one = lane();
-    assert_eq!(lock(&connections.streams).len(), 1);
+    assert_eq!(locked(&connections.streams).len(), 1);
 }
 
 #[test]

@@ -11,7 +11,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Mutex, OnceLock},
     time::{Duration, SystemTime},
 };
 
@@ -23,6 +23,7 @@ use tracing::{debug, warn};
 use super::{MyWebserver, Status};
 use crate::{
     cluster::Cluster,
+    locked,
     resource::{
         ObjectMeta, Resource, Scope, Uid,
         kinds::{Deployment, DeploymentCondition as PodCondition},
@@ -293,19 +294,19 @@ impl Looks {
             Err(_) => debug!(key = %web.key(), limit = ?LOOK_LIMIT, "the list of Pods takes too long"),
         }
         look.next = Instant::now() + pause;
-        self.lock().insert(web.metadata.uid.clone(), look.clone());
+        locked(&self.all).insert(web.metadata.uid.clone(), look.clone());
         (look.found, pause)
     }
 
     /// It waits for no Pods, or is gone.
     pub fn forget(&self, web: &Uid) {
-        self.lock().remove(web);
+        locked(&self.all).remove(web);
     }
 
     /// What was found, and since when the object has waited. After a restart its condition says since when, so that a reason
     /// of the Pods in there is not lost.
     fn known(&self, cluster: &Cluster, web: &MyWebserver, deployment: &Deployment) -> Look {
-        let mut all = self.lock();
+        let mut all = locked(&self.all);
         let generation = deployment.metadata.generation;
         let known = all.get(&web.metadata.uid);
         if let Some(look) = known.filter(|look| look.generation == generation) {
@@ -320,10 +321,6 @@ impl Looks {
         let look = Look { generation, since, next: now + FIRST_PAUSE.saturating_sub(waited), found: None };
         all.insert(web.metadata.uid.clone(), look.clone());
         look
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Uid, Look>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
