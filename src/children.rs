@@ -109,11 +109,6 @@ impl<K: Resource + Serialize> Owned<K> {
         }
     }
 
-    /// An object as the watch shows it, whoever owns it.
-    pub fn get(&self, key: &Key) -> Option<Arc<K>> {
-        self.watch.get(key)
-    }
-
     /// What admission has changed in our last write to the owner's child: `Deployment mws-web at /spec/replicas: 3 became 1`.
     pub fn mutations<O: Resource>(&self, owner: &O, name: &str) -> Vec<String> {
         let fields = self.mutations.of(owner).into_iter();

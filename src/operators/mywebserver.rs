@@ -19,7 +19,7 @@ mod tests;
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -34,6 +34,7 @@ use crate::{
     client::{Client, Error},
     cluster::{Cluster, EventType, Events, Watch},
     controller::{Controller, Next, Operator},
+    locked,
     resource::{Condition, Labels, ObjectMeta, OwnerReference, Resource, Scope, Uid, kinds::*, list::Broken},
 };
 use pods::{Looks, Trouble};
@@ -49,8 +50,6 @@ const CONTAINER: &str = "web";
 /// targeted name gets the requests, so nobody else must use it: `http` would do for many a sidecar. By name and not by
 /// number, because each Pod then has its own: while a new port is rolled out, the old Pods still listen on the old one.
 const CONTAINER_PORT: &str = "mywebserver";
-/// What an older release called it.
-const CONTAINER_PORT_BEFORE: &str = "http";
 /// The name of the Service's port.
 const SERVICE_PORT: &str = "http";
 /// How soon to look again where we wait for what no watch of ours may show: somebody else's object that has the name of
@@ -287,10 +286,7 @@ impl Operator for MyWebservers {
     type Kind = MyWebserver;
 
     async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, Error> {
-        let mut children = desired(&web);
-        if self.may_have_pods_of_before(&children) {
-            children.service.spec.ports[0].target_port = Port::Number(web.spec.port);
-        }
+        let children = desired(&web);
         let intent = web.intent();
         // Both at once, the Service first: the API server takes longer for it.
         let kept = tokio::join!(
@@ -306,8 +302,8 @@ impl Operator for MyWebservers {
         // cannot be written must back off, although its children are created again and again.
         let is_kept = matches!((&deployment, &service), (Child::Kept(_), Child::Kept(_)));
         if web.status.observed_generation >= 0 {
-            self.unreported().remove(&web.metadata.uid);
-        } else if was_created && is_kept && self.unreported().insert(web.metadata.uid.clone()) {
+            locked(&self.unreported).remove(&web.metadata.uid);
+        } else if was_created && is_kept && locked(&self.unreported).insert(web.metadata.uid.clone()) {
             return Ok(Next::After(Duration::ZERO));
         }
 
@@ -347,7 +343,7 @@ impl Operator for MyWebservers {
     /// owner, and stays.
     async fn deleted(&self, last: Arc<MyWebserver>) -> Result<(), Error> {
         info!(key = %last.key(), "deleted");
-        self.unreported().remove(&last.metadata.uid);
+        locked(&self.unreported).remove(&last.metadata.uid);
         self.looks.forget(&last.metadata.uid);
         let children = desired(&last);
         let deleted = self.deployments.delete(&*last, &children.deployment.key()).await;
@@ -373,7 +369,7 @@ impl Operator for MyWebservers {
     }
 
     async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), Error> {
-        self.unreported().remove(&broken.metadata.uid);
+        locked(&self.unreported).remove(&broken.metadata.uid);
         let web = self.cluster.get_live::<Unreadable>(&broken.metadata.key()).await?;
         let status = status::of_unreadable(&web, &broken.error, &self.now());
         if status != web.status {
@@ -384,28 +380,6 @@ impl Operator for MyWebservers {
 }
 
 impl MyWebservers {
-    /// Whether the Service leads to Pods some of which may not have a port of the name that is wanted, because an older
-    /// release made them: until they are replaced, all of them can be found by number alone.
-    fn may_have_pods_of_before(&self, children: &Children) -> bool {
-        let service = self.services.get(&children.service.key());
-        let deployment = self.deployments.get(&children.deployment.key());
-        let (Some(service), Some(deployment)) = (service, deployment) else { return false };
-        let before =
-            [Port::Name(CONTAINER_PORT_BEFORE.into()), Port::Number(children.service.spec.ports[0].port)];
-        let targets_before = service.spec.ports.iter().any(|port| before.contains(&port.target_port));
-        let is_template_new = deployment.spec.template.spec.containers.iter().any(|container| {
-            container.name == CONTAINER && container.ports.iter().any(|port| port.name == CONTAINER_PORT)
-        });
-        let (rollout, generation) = (&deployment.status, deployment.metadata.generation);
-        let is_rolled_out =
-            rollout.observed_generation >= generation && rollout.updated_replicas == rollout.replicas;
-        targets_before && rollout.replicas > 0 && !(is_template_new && is_rolled_out)
-    }
-
-    fn unreported(&self) -> MutexGuard<'_, HashSet<Uid>> {
-        self.unreported.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// RFC 3339 in whole seconds, as conditions have it.
     fn now(&self) -> String {
         humantime::format_rfc3339_seconds(self.cluster.now()).to_string()

@@ -41,51 +41,6 @@ async fn a_change_costs_one_write_for_each_child_that_it_concerns_and_one_for_th
     .await;
 }
 
-/// An older release called the container's port `http`. At no time may the Service target a name that Pods which serve do
-/// not have.
-#[tokio::test]
-async fn children_of_an_older_release_move_over_with_the_service_always_leading_somewhere() {
-    on_each(async |world| {
-        with_web(world).await;
-        world.stop_operator().await;
-        let container = "/spec/template/spec/containers/0";
-        let before = json!([
-            {"op": "replace", "path": format!("{container}/ports/0/name"), "value": "http"},
-            {"op": "replace", "path": format!("{container}/readinessProbe/tcpSocket/port"), "value": "http"},
-        ]);
-        world.edit("deployments/mws-web", before).await;
-        roll_out(world, 2, 2).await;
-        let target = json!([{"op": "replace", "path": "/spec/ports/0/targetPort", "value": "http"}]);
-        world.edit("services/mws-web", target).await;
-
-        let target = async || world.get("services/mws-web").await["spec"]["ports"][0]["targetPort"].clone();
-        world.start_operator(&[]).await;
-        world.until_looked_at("web").await;
-        world.wrote("").await;
-        let deployment = world.get("deployments/mws-web").await;
-        let ports = &deployment["spec"]["template"]["spec"]["containers"][0]["ports"];
-        assert_eq!((&ports[0]["name"], target().await), (&json!("mywebserver"), json!(80)));
-        // One Pod of each release.
-        roll_out(world, 2, 1).await;
-        world.wrote("PATCH mywebservers/web/status 200").await;
-        assert_eq!(target().await, 80);
-        roll_out(world, 2, 2).await;
-        world.wrote("PATCH services/mws-web 200\nPATCH mywebservers/web/status 200").await;
-        assert_eq!(target().await, "mywebserver");
-    })
-    .await;
-}
-
-/// What the Deployment controller would report.
-async fn roll_out(world: &World, replicas: u32, updated: u32) {
-    let generation = world.get("deployments/mws-web").await["metadata"]["generation"].clone();
-    let status = json!({
-        "observedGeneration": generation, "replicas": replicas, "updatedReplicas": updated,
-        "readyReplicas": replicas, "availableReplicas": replicas,
-    });
-    world.patch("deployments/mws-web/status", json!({"status": status})).await;
-}
-
 #[tokio::test]
 async fn labels_and_annotations_of_a_web_are_its_own_affair() {
     on_each(async |world| {
