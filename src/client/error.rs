@@ -143,7 +143,7 @@ impl Error {
         self.has(|status| {
             let message = &status.message;
             (message.starts_with("admission webhook \"") && message.contains("\" denied the request"))
-                || (message.contains("olicy '") && message.contains("' denied request: "))
+                || (message.contains("olicy ") && message.contains(" denied request: "))
         })
     }
 
@@ -207,10 +207,13 @@ impl Error {
         self.has(|status| status.has_cause("NamespaceTerminating"))
     }
 
-    /// The namespace's ResourceQuota is used up. There is no reason word for that, only the message.
+    /// A ResourceQuota of the namespace is used up, or was not counted yet. There is no reason word for that, only the messages
+    /// of k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go.
     #[must_use]
     pub fn is_quota_exceeded(&self) -> bool {
-        self.is_forbidden() && self.has(|status| status.message.contains("exceeded quota"))
+        let messages = ["exceeded quota", "insufficient quota", "failed quota", "status unknown for quota"];
+        self.is_forbidden()
+            && self.has(|status| messages.iter().any(|message| status.message.contains(message)))
     }
 
     /// The server was never reached, so nothing happened there.
@@ -619,8 +622,15 @@ mod tests {
         assert!(status(504, r#""details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}"#).is_too_new());
         let terminating = status(403, r#""details":{"causes":[{"reason":"NamespaceTerminating"}]}"#);
         assert!(terminating.is_namespace_terminating() && terminating.is_forbidden());
-        let quota = r#"{"message":"pods \"x\" is forbidden: exceeded quota: q, requested: pods=1"}"#;
-        assert!(refused(403, &[], quota).is_quota_exceeded());
+        for message in [
+            "exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1",
+            "failed quota: q: must specify limits.cpu for: c",
+            "status unknown for quota: q, resources: pods",
+            "insufficient quota to consume: pods",
+        ] {
+            let quota = format!(r#"{{"message":"pods \"x\" is forbidden: {message}"}}"#);
+            assert!(refused(403, &[], &quota).is_quota_exceeded(), "{message}");
+        }
         assert!(refused(422, &[], "").is_invalid() && refused(401, &[], "").is_unauthorized());
         let ours = Error::new("read", "kubeconfig x", "gone");
         assert_eq!(

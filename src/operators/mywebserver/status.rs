@@ -78,6 +78,8 @@ pub enum Refusal {
     NamespaceTerminating,
     /// It is not valid.
     InvalidSpec,
+    /// The API server says that it failed: its range of Service addresses is full, say.
+    InternalError,
     /// Anything else that trying again does not help.
     Other,
 }
@@ -100,12 +102,13 @@ impl Refusal {
             return Some(Refusal::QuotaExceeded);
         }
         let says = |text| error.status().is_some_and(|status| status.message.contains(text));
-        let is_denied = says("denied");
+        let is_internal = error.status().is_some_and(|status| status.reason == "InternalError");
         match error.code() {
             None if error.is_connection() || error.is_interrupted() => None,
             Some(500) if says("failed calling webhook") => Some(Refusal::AdmissionUnavailable),
+            // Of an overloaded server, of etcd and of proxies, a 500 has no reason.
+            Some(500) if is_internal => Some(Refusal::InternalError),
             Some(401 | 404 | 408 | 409 | 429 | 500..) => None,
-            Some(403 | 422 | 400) if is_denied => Some(Refusal::AdmissionDenied),
             Some(403) => Some(Refusal::Forbidden),
             Some(422) => Some(Refusal::InvalidSpec),
             None | Some(_) => Some(Refusal::Other),
@@ -122,6 +125,7 @@ impl Refusal {
             Refusal::AdmissionUnavailable => "AdmissionUnavailable",
             Refusal::NamespaceTerminating => "NamespaceTerminating",
             Refusal::InvalidSpec => "InvalidSpec",
+            Refusal::InternalError => "InternalError",
             Refusal::Other => "ReconcileFailed",
         }
     }
@@ -134,6 +138,7 @@ impl Refusal {
             | Refusal::AdmissionDeniedForNow
             | Refusal::AdmissionUnavailable
             | Refusal::NamespaceTerminating
+            | Refusal::InternalError
             | Refusal::Other => false,
         }
     }
@@ -211,8 +216,8 @@ pub fn of_unreadable(web: &Unreadable, error: &str, now: &str) -> Status {
     status
 }
 
-/// Says it, and since when it is so. Reasons and messages that others wrote are made to fit our schema: one that does not
-/// would have the API server refuse the whole status.
+/// The condition to write. Its time stays while its status does. Reasons and messages of the Deployment and the kubelet are
+/// made to fit our schema, because the API server would refuse the whole status otherwise.
 fn condition(before: &Status, generation: i64, name: &str, said: Said, now: &str) -> Condition {
     let before = before.conditions.iter().find(|condition| condition.r#type == name);
     let since = before

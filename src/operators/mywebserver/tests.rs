@@ -384,7 +384,35 @@ fn a_refusal_is_told_of_and_stalls_where_waiting_does_not_help() {
             "AdmissionDenied",
             true,
         ),
-        (refused(422, "Invalid", "spec.replicas: Invalid value"), "InvalidSpec", true),
+        (
+            refused(
+                403,
+                "Forbidden",
+                "deployments.apps \"mws-web\" is forbidden: policy \"p\" denied request: no",
+            ),
+            "AdmissionDenied",
+            true,
+        ),
+        // The name of the MyWebserver is no verdict.
+        (refused(403, "Forbidden", "User \"x\" cannot patch deployments \"mws-denied\""), "Forbidden", true),
+        (
+            refused(
+                422,
+                "Invalid",
+                "Deployment.apps \"mws-denied\" is invalid: spec.replicas: Invalid value",
+            ),
+            "InvalidSpec",
+            true,
+        ),
+        (
+            refused(
+                500,
+                "InternalError",
+                "Internal error occurred: failed to allocate a serviceIP: range is full",
+            ),
+            "InternalError",
+            false,
+        ),
         (
             refused(500, "InternalError", "failed calling webhook \"w\": timed out"),
             "AdmissionUnavailable",
