@@ -426,11 +426,11 @@ impl MyWebservers {
         if status == web.status {
             return Ok(News::None);
         }
+        self.cluster.patch_status(web, &status).await?;
         let is_ready = status.is_ready();
         if is_ready != web.status.is_ready() {
             info!(key = %web.key(), generation = web.metadata.generation, ready = is_ready, "{}", status.summary());
         }
-        self.cluster.patch_status(web, &status).await?;
         if let Some(stalled) = status.stalled()
             && web.status.stalled().is_none_or(|before| before.reason != stalled.reason)
         {
