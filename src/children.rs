@@ -349,6 +349,7 @@ fn describe<'a, K: Resource>(live: &K, paths: impl Iterator<Item = &'a str>) -> 
 fn is_about_template(error: &Error) -> bool {
     let is_in_template = |cause: &StatusCause| cause.field.starts_with("spec.template.");
     error.is_invalid()
+        && !error.is_denied()
         && error.status().is_some_and(|status| status.details.causes.iter().any(is_in_template))
 }
 
