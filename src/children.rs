@@ -8,16 +8,13 @@
 //! ```
 //!
 //! An object is ours if its controller ownerReference has our object's uid. Somebody who keeps undoing what we write is
-//! given way to for a while, so that the two of us do not write without end. What admission makes of our writes is left as
-//! it is, and told.
+//! given way to for a while, so that the two of us do not write without end. A field that an admission webhook or policy changes
+//! in our writes stays so, and [`Owned::mutations`] names it.
 
 mod admission;
 mod truces;
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -26,7 +23,7 @@ use tracing::info;
 use crate::{
     client::Error,
     cluster::{Cluster, Watch},
-    resource::{Key, Meta, Resource, StatusCause, Uid, diff},
+    resource::{Key, Meta, Resource, StatusCause, diff},
 };
 use admission::{Mutation, Mutations};
 use truces::Truces;
@@ -37,21 +34,21 @@ pub struct Owned<K> {
     watch: Watch<K>,
     /// Which of them somebody else keeps changing.
     truces: Truces,
-    /// Owners whose child could not be made: when it is, nobody has deleted it before.
-    unmade: Mutex<HashSet<Uid>>,
     /// Which of them admission changes as we write them.
     mutations: Mutations,
 }
 
-/// Why a child differs from what is wanted.
+/// How far the owner's spec has been carried out, as its status says. It tells whether a difference is drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Intent {
-    /// Nothing was reported of the owner yet, so that its children do not exist, as a rule.
-    First,
-    /// The owner asks for something new.
+pub enum Stage {
+    /// The owner has no status yet. As a rule its children do not exist.
     New,
-    /// All that the owner asks for was carried out before, so somebody else changed or deleted the child.
-    Known,
+    /// The owner's spec has changed since its status was written.
+    Changed,
+    /// When the status was written, a child could not be: a child that is missing or differs now need not be drift.
+    Refused,
+    /// The spec was carried out: if a child is missing or differs, somebody else has deleted or changed it.
+    Settled,
 }
 
 /// What came of keeping one child.
@@ -59,8 +56,8 @@ pub enum Intent {
 pub enum Child<K> {
     /// It is what it should be, but for what admission makes of our writes: see [`Owned::mutations`].
     Kept(Arc<K>),
-    /// It is being deleted, and will be made anew.
-    Awaited(Arc<K>),
+    /// It is being deleted, and will be made anew. `None`: it is a predecessor's, not ours.
+    Awaited(Option<Arc<K>>),
     /// Somebody else's object has its name: what to tell people.
     NotOurs(String),
     /// It could not be made so.
@@ -74,7 +71,7 @@ pub enum Child<K> {
 
 /// A write that changed a child, and which: `Deployment mws-web at /spec/replicas`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum Write {
     /// It did not exist.
     Created(String),
     /// Its owner asked for something else.
@@ -87,12 +84,13 @@ impl<K> Child<K> {
     /// Ours, as it is, whether or not it is as it should be.
     pub fn live(&self) -> Option<&K> {
         match self {
-            Child::Kept(live) | Child::Awaited(live) | Child::Failed { live: Some(live), .. } => Some(live),
-            Child::NotOurs(_) | Child::Failed { live: None, .. } => None,
+            Child::Kept(live) => Some(live),
+            Child::Awaited(live) | Child::Failed { live, .. } => live.as_deref(),
+            Child::NotOurs(_) => None,
         }
     }
 
-    fn failed(error: Error, live: Option<Arc<K>>) -> (Child<K>, Option<Change>) {
+    fn failed(error: Error, live: Option<Arc<K>>) -> (Child<K>, Option<Write>) {
         (Child::Failed { error, live }, None)
     }
 }
@@ -104,7 +102,6 @@ impl<K: Resource + Serialize> Owned<K> {
             cluster: cluster.clone(),
             watch: watch.clone(),
             truces: Truces::default(),
-            unmade: Mutex::default(),
             mutations: Mutations::default(),
         }
     }
@@ -115,17 +112,17 @@ impl<K: Resource + Serialize> Owned<K> {
         fields.map(|field| format!("{} {name} at {field}", K::KIND)).collect()
     }
 
-    /// Makes one child what it should be, with one write at most; none where it is. `None`: the owner is gone, as the API
-    /// server says, and its watch will say so too.
+    /// Makes one child what it should be: no write where it is, as a rule one where it is not, two where the first is refused
+    /// and the Pod template is reset. `None`: the API server says that the owner is gone, as the watch will soon.
     pub async fn keep<O: Resource>(
         &self,
         owner: &O,
         desired: &K,
-        intent: Intent,
-    ) -> Option<(Child<K>, Option<Change>)> {
+        stage: Stage,
+    ) -> Option<(Child<K>, Option<Write>)> {
         match self.watch.get(&desired.key()) {
-            Some(live) => self.mend(owner, desired, live, intent).await,
-            None => self.make(owner, desired, intent).await,
+            Some(live) => self.mend(owner, desired, live, stage).await,
+            None => self.make(owner, desired, stage).await,
         }
     }
 
@@ -133,10 +130,10 @@ impl<K: Resource + Serialize> Owned<K> {
         &self,
         owner: &O,
         desired: &K,
-        intent: Intent,
-    ) -> Option<(Child<K>, Option<Change>)> {
-        if intent == Intent::First {
-            let made = self.create(owner, desired, intent).await;
+        stage: Stage,
+    ) -> Option<(Child<K>, Option<Write>)> {
+        if stage == Stage::New {
+            let made = self.create(owner, desired, stage).await;
             if !matches!(&made.0, Child::Failed { error, .. } if error.is_already_exists()) {
                 return Some(made);
             }
@@ -147,44 +144,34 @@ impl<K: Resource + Serialize> Owned<K> {
         let key = desired.key();
         match tokio::join!(self.cluster.get_live::<K>(&key), is_wanted(&self.cluster, owner)) {
             (_, Ok(false)) => None,
-            (Ok(live), Ok(true)) => self.mend(owner, desired, live, intent).await,
-            (Err(error), Ok(true)) if error.is_not_found() => Some(self.create(owner, desired, intent).await),
+            (Ok(live), Ok(true)) => self.mend(owner, desired, live, stage).await,
+            (Err(error), Ok(true)) if error.is_not_found() => Some(self.create(owner, desired, stage).await),
             (_, Err(error)) | (Err(error), _) => Some(Child::failed(error, None)),
         }
     }
 
-    async fn create<O: Resource>(
-        &self,
-        owner: &O,
-        desired: &K,
-        intent: Intent,
-    ) -> (Child<K>, Option<Change>) {
+    async fn create<O: Resource>(&self, owner: &O, desired: &K, stage: Stage) -> (Child<K>, Option<Write>) {
         let child = format!("{} {}", K::KIND, desired.metadata().name);
         let correction = correction(owner, &child);
-        if intent == Intent::Known && self.truces.is_on(&correction) {
+        if self.truces.is_on(&correction) {
             let error = Error::new("keep", child, "somebody else keeps deleting it; backing off");
             return Child::failed(error, None);
         }
         let created = match self.cluster.create(desired).await {
             Ok(created) => created,
-            Err(error) => {
-                if is_refusal(&error) {
-                    self.unmade().insert(owner.metadata().uid.clone());
-                }
-                return Child::failed(error, None);
+            Err(error) => return Child::failed(error, None),
+        };
+        self.count(stage, correction);
+        let write = match stage {
+            Stage::New | Stage::Changed | Stage::Refused => Write::Created(child),
+            Stage::Settled => {
+                info!(key = %owner.key(), child, "made anew");
+                Write::Restored(child)
             }
         };
-        let is_first = self.unmade().remove(&owner.metadata().uid);
-        let change = if intent == Intent::Known && !is_first {
-            info!(key = %owner.key(), child, "made anew");
-            self.truces.corrected(correction);
-            Change::Restored(child)
-        } else {
-            Change::Created(child)
-        };
         match self.compare(owner, desired, &created) {
-            Ok(_) => (Child::Kept(created), Some(change)),
-            Err(error) => (Child::Failed { error, live: Some(created) }, Some(change)),
+            Ok(_) => (Child::Kept(created), Some(write)),
+            Err(error) => (Child::Failed { error, live: Some(created) }, Some(write)),
         }
     }
 
@@ -193,26 +180,22 @@ impl<K: Resource + Serialize> Owned<K> {
         owner: &O,
         desired: &K,
         live: Arc<K>,
-        intent: Intent,
-    ) -> Option<(Child<K>, Option<Change>)> {
+        stage: Stage,
+    ) -> Option<(Child<K>, Option<Write>)> {
         match live.metadata().controller() {
             Some(by) if by.uid == owner.metadata().uid => {
-                Some(self.correct(owner, desired, live, intent).await)
+                Some(self.correct(owner, desired, live, stage).await)
             }
             // A predecessor's, of our name: it goes as its owner has gone. Unless our owner is the one that has gone, and a
             // restored backup has brought the other one back.
             Some(by) if by.is_a::<O>() && by.name == owner.metadata().name => {
-                self.unmade().insert(owner.metadata().uid.clone());
                 match is_wanted(&self.cluster, owner).await {
-                    Ok(true) => Some(self.replace(live).await),
+                    Ok(true) => Some(self.replace(&live, None).await),
                     Ok(false) => None,
                     Err(error) => Some(Child::failed(error, None)),
                 }
             }
-            Some(_) | None => {
-                self.unmade().insert(owner.metadata().uid.clone());
-                Some((Child::NotOurs(not_ours::<O, K>(&live)), None))
-            }
+            Some(_) | None => Some((Child::NotOurs(not_ours::<O, K>(&live)), None)),
         }
     }
 
@@ -221,10 +204,10 @@ impl<K: Resource + Serialize> Owned<K> {
         owner: &O,
         desired: &K,
         live: Arc<K>,
-        intent: Intent,
-    ) -> (Child<K>, Option<Change>) {
+        stage: Stage,
+    ) -> (Child<K>, Option<Write>) {
         if live.metadata().is_terminating() {
-            return (Child::Awaited(live), None);
+            return (Child::Awaited(Some(live)), None);
         }
         let operations = diff::between(&*live, desired);
         let mut differences = self.mutations.unknown(owner, Mutation::all(&*live, &operations));
@@ -233,18 +216,18 @@ impl<K: Resource + Serialize> Owned<K> {
         }
         let is_immutable = |path: &str| K::IMMUTABLE.is_some_and(|fields| path.starts_with(fields));
         if differences.iter().any(|difference| is_immutable(&difference.path)) {
-            return self.replace(live).await;
+            return self.replace(&live, Some(Arc::clone(&live))).await;
         }
         let mut change = describe(&*live, differences.iter().map(|difference| &*difference.path));
         let correction = correction(owner, &change);
-        if intent == Intent::Known && self.truces.is_on(&correction) {
-            let is_scaled = differences.iter().any(|difference| difference.path == "/spec/replicas");
-            let cause = match is_scaled {
-                true => {
-                    format!("somebody else keeps changing it back; backing off. {}", let_target::<O, K>())
-                }
-                false => "somebody else keeps changing it back; backing off".to_owned(),
-            };
+        if self.truces.is_on(&correction) {
+            let mut cause = "somebody else keeps changing it back; backing off".to_owned();
+            if differences.iter().any(|difference| difference.path == "/spec/replicas") {
+                let (owner, child) = (O::KIND, K::KIND);
+                cause += &format!(
+                    ". If a HorizontalPodAutoscaler targets the {child}, have it target the {owner}"
+                );
+            }
             return Child::failed(Error::new("keep", change, cause), Some(live));
         }
         let reset = reset_template(&operations, desired);
@@ -268,32 +251,37 @@ impl<K: Resource + Serialize> Owned<K> {
             }
             change = describe(&*patched, differences.iter().map(|difference| &*difference.path));
         }
-        match intent {
-            Intent::First | Intent::New => (Child::Kept(patched), Some(Change::Updated(change))),
-            Intent::Known => {
+        self.count(stage, correction);
+        let write = match stage {
+            Stage::New | Stage::Changed | Stage::Refused => Write::Updated(change),
+            Stage::Settled => {
                 info!(key = %owner.key(), change, "drift corrected");
-                self.truces.corrected(correction);
-                (Child::Kept(patched), Some(Change::Restored(change)))
+                Write::Restored(change)
             }
+        };
+        (Child::Kept(patched), Some(write))
+    }
+
+    /// Counts a correction as a round of a fight, if somebody else may have made it necessary.
+    fn count(&self, stage: Stage, correction: String) {
+        match stage {
+            Stage::New | Stage::Changed => {}
+            Stage::Refused | Stage::Settled => self.truces.corrected(correction),
         }
     }
 
-    fn unmade(&self) -> MutexGuard<'_, HashSet<Uid>> {
-        self.unmade.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What cannot be made so is deleted first.
-    async fn replace(&self, live: Arc<K>) -> (Child<K>, Option<Change>) {
+    /// Deletes a child that no patch can make what is wanted. `ours`: the child, unless it is a predecessor's.
+    async fn replace(&self, live: &K, ours: Option<Arc<K>>) -> (Child<K>, Option<Write>) {
         if live.metadata().is_terminating() {
-            return (Child::Awaited(live), None);
+            return (Child::Awaited(ours), None);
         }
-        match self.cluster.delete(&*live).await {
-            Ok(()) => (Child::Awaited(live), None),
-            Err(error) => Child::failed(error, None),
+        match self.cluster.delete(live).await {
+            Ok(()) => (Child::Awaited(ours), None),
+            Err(error) => Child::failed(error, ours),
         }
     }
 
-    /// What the answer to a write has otherwise than we want. There was no time for anybody but admission to change it.
+    /// The fields in which the answer to a write differs from the write. Only admission can have changed them in between.
     fn compare<O: Resource>(&self, owner: &O, desired: &K, answer: &K) -> Result<Vec<Mutation>, Error> {
         let mutated = Mutation::all(answer, &diff::between(answer, desired));
         if let Some(Mutation { path, .. }) = mutated.iter().find(|mutation| mutation.is_of_identity()) {
@@ -314,7 +302,6 @@ impl<K: Resource + Serialize> Owned<K> {
     /// A conflict means that the child has changed since, perhaps was orphaned: it is looked at again when the watch shows it.
     pub async fn delete<O: Resource>(&self, owner: &O, key: &Key) -> Result<(), Error> {
         self.mutations.forget(&owner.metadata().uid);
-        self.unmade().remove(&owner.metadata().uid);
         let Some(child) = self.watch.get(key) else { return Ok(()) };
         let is_owned = child.metadata().controller().is_some_and(|by| by.uid == owner.metadata().uid);
         if !is_owned || child.metadata().is_terminating() {
@@ -322,17 +309,6 @@ impl<K: Resource + Serialize> Owned<K> {
         }
         self.cluster.delete(&*child).await
     }
-}
-
-/// Whether the API server will not have a child, rather than being busy.
-fn is_refusal(error: &Error) -> bool {
-    error.is_denied() || matches!(error.code(), Some(400 | 403 | 405 | 422 | 500))
-}
-
-/// Who it may be that scales a child, and what to do about it.
-fn let_target<O: Resource, K: Resource>() -> String {
-    let (owner, child) = (O::KIND, K::KIND);
-    format!("If a HorizontalPodAutoscaler targets the {child}, have it target the {owner}")
 }
 
 fn path(operation: &Value) -> &str {
@@ -344,8 +320,9 @@ fn describe<'a, K: Resource>(live: &K, paths: impl Iterator<Item = &'a str>) -> 
     format!("{} {} at {}", K::KIND, live.metadata().name, paths.collect::<Vec<_>>().join(" "))
 }
 
-/// Whether something in the template for Pods is invalid. Our part of it is valid by itself, so it is somebody else's part
-/// that does not go with ours: `os: windows`, say, where a seccomp profile is not allowed.
+/// Whether the API server finds the template for Pods invalid. Our fields of it are valid by themselves, so a field of somebody
+/// else does not go with ours: `os: windows`, say, where a seccomp profile is not allowed. A webhook that names a field has
+/// another reason, which a reset need not mend.
 fn is_about_template(error: &Error) -> bool {
     let is_in_template = |cause: &StatusCause| cause.field.starts_with("spec.template.");
     error.is_invalid()

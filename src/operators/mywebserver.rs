@@ -30,7 +30,7 @@ use smol_str::{SmolStr, format_smolstr};
 use tracing::{info, warn};
 
 use crate::{
-    children::{Change, Child, Intent, Owned},
+    children::{Child, Owned, Stage, Write},
     client::{Client, Error},
     cluster::{Cluster, EventType, Events, Watch},
     controller::{Controller, Next, Operator},
@@ -38,7 +38,7 @@ use crate::{
     resource::{Condition, Labels, ObjectMeta, OwnerReference, Resource, Scope, Uid, kinds::*, list::Broken},
 };
 use pods::{Looks, Trouble};
-use status::{Also, Refusal, Status};
+use status::{Also, NAME_CONFLICT, Refusal, Status};
 
 /// Who says so, in labels and Events.
 pub const OPERATOR: &str = "mywebserver-operator";
@@ -89,12 +89,12 @@ impl Resource for MyWebserver {
 }
 
 impl MyWebserver {
-    /// Whether its spec is new, or was carried out before.
-    fn intent(&self) -> Intent {
+    fn stage(&self) -> Stage {
         match self.status.observed_generation {
-            ..0 => Intent::First,
-            observed if observed == self.metadata.generation => Intent::Known,
-            _ => Intent::New,
+            ..0 => Stage::New,
+            observed if observed != self.metadata.generation => Stage::Changed,
+            _ if self.status.is_refused() => Stage::Refused,
+            _ => Stage::Settled,
         }
     }
 }
@@ -163,7 +163,7 @@ pub struct MyWebservers {
     services: Owned<Service>,
     events: Events,
     looks: Looks,
-    /// New objects whose children were created, and whose status comes with the next look.
+    /// New objects whose children are there, and whose first status is put off to the next look.
     unreported: Mutex<HashSet<Uid>>,
 }
 
@@ -286,24 +286,21 @@ impl Operator for MyWebservers {
     type Kind = MyWebserver;
 
     async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, Error> {
-        let children = desired(&web);
-        let intent = web.intent();
+        let (children, stage) = (desired(&web), web.stage());
         // Both at once, the Service first: the API server takes longer for it.
         let kept = tokio::join!(
-            self.services.keep(&*web, &children.service, intent),
-            self.deployments.keep(&*web, &children.deployment, intent),
+            self.services.keep(&*web, &children.service, stage),
+            self.deployments.keep(&*web, &children.deployment, stage),
         );
-        let (Some((service, also)), Some((deployment, change))) = kept else { return Ok(Next::OnChange) };
-        let was_created =
-            matches!((&change, &also), (Some(Change::Created(_)), _) | (_, Some(Change::Created(_))));
-        self.record(&web, change.into_iter().chain(also));
+        let (Some((service, also)), Some((deployment, write))) = kept else { return Ok(Next::OnChange) };
+        self.record(&web, write.into_iter().chain(also));
 
         // The first status can wait for the next look, and other new objects need not wait for it. Once: an object whose status
         // cannot be written must back off, although its children are created again and again.
         let is_kept = matches!((&deployment, &service), (Child::Kept(_), Child::Kept(_)));
-        if web.status.observed_generation >= 0 {
+        if stage != Stage::New {
             locked(&self.unreported).remove(&web.metadata.uid);
-        } else if was_created && is_kept && locked(&self.unreported).insert(web.metadata.uid.clone()) {
+        } else if is_kept && locked(&self.unreported).insert(web.metadata.uid.clone()) {
             return Ok(Next::After(Duration::ZERO));
         }
 
@@ -329,7 +326,7 @@ impl Operator for MyWebservers {
             }
             (Child::NotOurs(problem), _) | (_, Child::NotOurs(problem)) => {
                 if reported? == News::Written {
-                    self.events.record(&*web, EventType::Warning, "NameConflict", problem);
+                    self.events.record(&*web, EventType::Warning, NAME_CONFLICT, problem);
                 }
                 Ok(Next::After(UNSEEN_RECHECK))
             }
@@ -443,14 +440,14 @@ impl MyWebservers {
         Ok(News::Written)
     }
 
-    /// One Event for all changes of a sort.
-    fn record(&self, web: &MyWebserver, changes: impl IntoIterator<Item = Change>) {
+    /// One Event for all writes of a sort.
+    fn record(&self, web: &MyWebserver, writes: impl IntoIterator<Item = Write>) {
         let (mut created, mut updated, mut restored) = (Vec::new(), Vec::new(), Vec::new());
-        for change in changes {
-            match change {
-                Change::Created(what) => created.push(what),
-                Change::Updated(what) => updated.push(what),
-                Change::Restored(what) => restored.push(what),
+        for write in writes {
+            match write {
+                Write::Created(what) => created.push(what),
+                Write::Updated(what) => updated.push(what),
+                Write::Restored(what) => restored.push(what),
             }
         }
         if !created.is_empty() {

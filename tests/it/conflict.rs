@@ -185,7 +185,10 @@ async fn a_child_without_our_owner_reference_is_let_go_and_with_it_is_ours_again
         world.create_web("web", json!({"image": "nginx"})).await;
         world.settle().await;
         world.transcript();
-        for child in ["deployments/mws-web", "services/mws-web"] {
+        for (child, restored) in [
+            ("deployments/mws-web", "restored Deployment mws-web"),
+            ("services/mws-web", "restored Service mws-web"),
+        ] {
             let owners = world.get(child).await["metadata"]["ownerReferences"].clone();
             let mut without = world.patch(child, json!({"metadata": {"ownerReferences": null}})).await;
             world.until_condition("web", "Stalled", "True", "NameConflict").await;
@@ -196,6 +199,11 @@ async fn a_child_without_our_owner_reference_is_let_go_and_with_it_is_ours_again
             world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
             world.wrote("PATCH mywebservers/web/status 200").await;
             assert_eq!(world.get(child).await, without);
+
+            world.delete(child).await;
+            world.until("events", |events| events.to_string().contains(restored)).await;
+            world.settle().await;
+            world.transcript();
         }
         world.patch("services/mws-web", json!({"metadata": {"ownerReferences": null}})).await;
         world.until_condition("web", "Stalled", "True", "NameConflict").await;

@@ -1,6 +1,9 @@
 //! What the API server will not have, from us or from our users: it is said where people look, and it passes.
 
-use listwatch::{apiserver::Fault, client::Error};
+use listwatch::{
+    apiserver::{Fault, Planned},
+    client::Error,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -59,14 +62,7 @@ async fn a_single_missing_permission_is_a_condition() {
     on(&[Kind::Embedded, Kind::Real], async |world| {
         world.may_be_forbidden.set(true);
         world.start_operator(&[]).await;
-        // All but the creation of Services.
-        let mut rules = manifests::cluster_role()["rules"].take();
-        for rule in rules.as_array_mut().unwrap() {
-            if rule["resources"] == json!(["services"]) {
-                rule["verbs"] = json!(["get", "list", "watch", "patch", "delete"]);
-            }
-        }
-        world.allow_only(&rules).await;
+        world.allow_all_but("create", "services").await;
         world.create_web("web", json!({"image": "nginx"})).await;
         let said = world.until_condition("web", "Stalled", "True", "Forbidden").await;
         let message = said["message"].as_str().unwrap();
@@ -84,23 +80,82 @@ async fn a_full_quota_is_a_condition_and_is_tried_again() {
     on(&[Kind::Embedded, Kind::Real], async |world| {
         world.may_be_forbidden.set(true);
         world.start_operator(&[]).await;
-        let hard = |deployments: &str| json!({"spec": {"hard": {"count/deployments.apps": deployments}}});
-        if let Server::Embedded(server) = &world.server {
-            server.fault(Fault::Quota("few".to_owned()).on("POST", "/deployments"));
-        } else {
-            let mut quota = hard("1");
-            quota["metadata"] = json!({"name": "few"});
-            world.create("resourcequotas", &quota).await;
-            let is_full = |quota: &Value| quota["status"]["used"]["count/deployments.apps"] == "1";
-            world.until("resourcequotas/few", is_full).await;
-        }
+        fill_quota(world).await;
         is_refused(world, "QuotaExceeded", "exceeded quota: few").await;
-        if let Server::Embedded(server) = &world.server {
-            server.end_faults();
-        } else {
-            world.patch("resourcequotas/few", hard("9")).await;
-        }
+        raise_quota(world).await;
         is_let_pass(world).await;
+    })
+    .await;
+}
+
+/// The operator took the Deployment that was never created for one that somebody had deleted meanwhile.
+#[tokio::test]
+async fn what_a_full_quota_refused_before_a_restart_is_created_and_not_restored() {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        world.may_be_forbidden.set(true);
+        world.start_operator(&[]).await;
+        fill_quota(world).await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.until_condition("web", "Ready", "False", "QuotaExceeded").await;
+        world.stop_operator().await;
+        raise_quota(world).await;
+        world.spawn_operator(&[]);
+        is_let_pass(world).await;
+    })
+    .await;
+}
+
+/// A quota without room for another Deployment.
+async fn fill_quota(world: &World) {
+    if let Server::Embedded(server) = &world.server {
+        server.fault(Fault::Quota("few".to_owned()).on("POST", "/deployments"));
+        return;
+    }
+    let hard = json!({"count/deployments.apps": "1"});
+    world.create("resourcequotas", &json!({"metadata": {"name": "few"}, "spec": {"hard": hard}})).await;
+    let is_full = |quota: &Value| quota["status"]["used"]["count/deployments.apps"] == "1";
+    world.until("resourcequotas/few", is_full).await;
+}
+
+async fn raise_quota(world: &World) {
+    if let Server::Embedded(server) = &world.server {
+        server.end_faults();
+        return;
+    }
+    let more = json!({"spec": {"hard": {"count/deployments.apps": "9"}}});
+    world.patch("resourcequotas/few", more).await;
+}
+
+/// The range of Service addresses is full, say. It was tried again for ever, and the object had no status.
+#[tokio::test]
+async fn an_internal_error_of_the_server_is_a_condition() {
+    on(&[Kind::Embedded], async |world| {
+        let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
+        world.start_operator(&[]).await;
+        server.fault("internal-error,method=POST,path=/deployments".parse::<Planned>().unwrap());
+        is_refused(world, "InternalError", "a fault on demand").await;
+        server.end_faults();
+        is_let_pass(world).await;
+    })
+    .await;
+}
+
+/// The log said so before the status was written.
+#[tokio::test]
+async fn the_log_says_ready_once_the_status_does() {
+    on(&[Kind::Embedded, Kind::Real], async |world| {
+        world.may_be_forbidden.set(true);
+        world.start_operator(&[]).await;
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        world.allow_all_but("patch", "mywebservers/status").await;
+        roll_out(world, 1).await;
+        world.operator().until_logged(&["reconcile failed", "/web\"", "cannot patch resource"]).await;
+        let ready = "AllReplicasReady: 1 of 1 replicas are available";
+        assert!(!world.operator().log().contains(ready));
+        world.allow().await;
+        world.until_condition("web", "Ready", "True", "AllReplicasReady").await;
+        world.operator().until_logged(&[ready]).await;
     })
     .await;
 }
@@ -136,22 +191,9 @@ async fn a_webhook_that_denies_with_any_status_code_is_a_condition() {
     on(&[Kind::Embedded, Kind::Real], async |world| {
         world.may_be_forbidden.set(true);
         world.start_operator(&[]).await;
-        let webhook = Webhook::start("the change freeze lasts until Monday").await;
-        let path = format!("{ADMISSION}/validatingwebhookconfigurations");
+        let webhook = Webhook::start("", "the change freeze lasts until Monday").await;
         if !matches!(world.server, Server::Embedded(_)) {
-            let deployments = json!({
-                "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"], "operations": ["CREATE"],
-            });
-            let configuration = json!({
-                "metadata": {"name": world.namespace},
-                "webhooks": [{
-                    "name": "freeze.example.com", "clientConfig": webhook.client_config, "rules": [deployments],
-                    "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
-                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": world.namespace}},
-                }],
-            });
-            world.try_create(&path, &configuration).await.unwrap();
-            until_in_force(world, |probe| probe.is_err()).await;
+            call(world, &webhook).await;
         }
         for (code, is_stalled) in [(409, true), (404, true), (429, false), (500, false), (503, false)] {
             webhook.deny_with(code);
@@ -174,12 +216,73 @@ async fn a_webhook_that_denies_with_any_status_code_is_a_condition() {
         if let Server::Embedded(server) = &world.server {
             server.end_faults();
         } else {
-            let path = format!("{path}/{}", world.namespace);
-            world.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
+            call_no_more(world).await;
         }
         world.until("deployments/mws-web-409", |_| true).await;
     })
     .await;
+}
+
+/// A webhook that named a field of the Pod template was taken for the API server's own validation: the template was reset to
+/// our fields, and the user's sidecar was gone.
+#[tokio::test]
+async fn an_update_that_a_webhook_denies_waits_and_leaves_the_template_as_it_is() {
+    on_each(async |world| {
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.settle().await;
+        // Of the same image as the probe of `until_in_force`.
+        let sidecar = json!({"name": "sidecar", "image": "probe"});
+        let add = json!([{"op": "add", "path": "/spec/template/spec/containers/-", "value": sidecar}]);
+        world.edit("deployments/mws-web", add).await;
+        let webhook = Webhook::start("\"image\":\"probe\"", "no probes").await;
+        webhook.deny_with(422);
+        if let Server::Embedded(server) = &world.server {
+            let mut status = webhook.status();
+            status["message"] =
+                json!("admission webhook \"freeze.example.com\" denied the request: no probes");
+            let denial = Fault::Answer { status: 422, body: status.to_string(), retry_after_secs: None };
+            server.fault(denial.on("PATCH", "/deployments/mws-web").times(1));
+        } else {
+            call(world, &webhook).await;
+        }
+        world.patch("mywebservers/web", json!({"spec": {"image": "nginx:2"}})).await;
+        world.until("events", |events| events.to_string().contains("AdmissionDenied: ")).await;
+        if !matches!(world.server, Server::Embedded(_)) {
+            call_no_more(world).await;
+        }
+        let containers = |deployment: &Value| deployment["spec"]["template"]["spec"]["containers"].clone();
+        let is_updated = |deployment: &Value| containers(deployment)[0]["image"] == "nginx:2";
+        let deployment = world.until("deployments/mws-web", is_updated).await;
+        assert_eq!(containers(&deployment)[1]["name"], "sidecar");
+        // What was refused and then let pass is no drift.
+        let is_told = |events: &Value| events.to_string().contains("changed Deployment mws-web at");
+        let events = world.until("events", is_told).await;
+        assert!(!events.to_string().contains("restored Deployment mws-web"), "{events}");
+    })
+    .await;
+}
+
+/// Has the server ask the webhook about each Deployment that is written here.
+async fn call(world: &World, webhook: &Webhook) {
+    let deployments = json!({
+        "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"],
+        "operations": ["CREATE", "UPDATE"],
+    });
+    let configuration = json!({
+        "metadata": {"name": world.namespace},
+        "webhooks": [{
+            "name": "freeze.example.com", "clientConfig": webhook.client_config, "rules": [deployments],
+            "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": world.namespace}},
+        }],
+    });
+    world.try_create(WEBHOOKS, &configuration).await.unwrap();
+    until_in_force(world, |probe| probe.is_err()).await;
+}
+
+async fn call_no_more(world: &World) {
+    let path = format!("{WEBHOOKS}/{}", world.namespace);
+    world.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
 }
 
 /// A web whose Deployment is refused: that is said where people look, it is tried again and not too often, and it is no
@@ -194,7 +297,8 @@ async fn is_refused(world: &World, reason: &str, text: &str) {
     world.operator().until_logged(&["reconcile failed again", text]).await;
     let written = world.transcript();
     let count = |start: &str| written.iter().filter(|line| line.starts_with(start)).count();
-    assert!((2..=8).contains(&count("POST deployments 4")), "{written:?}");
+    let tries = count("POST deployments 4") + count("POST deployments 5");
+    assert!((2..=8).contains(&tries), "{written:?}");
     assert_eq!((count("POST services"), count("PATCH")), (1, 1), "{written:?}");
 }
 
@@ -210,6 +314,7 @@ async fn is_let_pass(world: &World) {
 }
 
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
+const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
 /// Has a `mutating` or `validating` policy of the cluster look at each Deployment that is written here, and waits until
 /// the answer to somebody else's write shows it.

@@ -1,4 +1,4 @@
-//! An admission webhook that denies everything, for a real API server: who would call it is the server itself.
+//! An admission webhook that denies objects, for a real API server: who would call it is the server itself.
 
 use std::{
     io,
@@ -23,45 +23,66 @@ use crate::tls;
 pub struct Webhook {
     /// `webhooks[].clientConfig` of a ValidatingWebhookConfiguration.
     pub client_config: Value,
-    code: Arc<AtomicU16>,
+    denial: Denial,
     _tasks: JoinSet<()>,
 }
 
 impl Webhook {
-    /// Denies each request with this explanation.
-    pub async fn start(message: &'static str) -> Webhook {
+    /// Denies each object whose JSON contains `text`, with this explanation.
+    pub async fn start(text: &'static str, message: &'static str) -> Webhook {
         let (certificate, tls) = tls::self_signed();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}/", listener.local_addr().unwrap());
         let client_config = json!({"url": url, "caBundle": STANDARD.encode(certificate)});
-        let code = Arc::new(AtomicU16::new(403));
+        let denial = Denial { text, message, code: Arc::new(AtomicU16::new(403)) };
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(listener, tls, message, Arc::clone(&code)));
-        Webhook { client_config, code, _tasks: tasks }
+        tasks.spawn(serve(listener, tls, denial.clone()));
+        Webhook { client_config, denial, _tasks: tasks }
     }
 
     /// Denies with this HTTP status from now on.
     pub fn deny_with(&self, code: u16) {
-        self.code.store(code, Ordering::Relaxed);
+        self.denial.code.store(code, Ordering::Relaxed);
+    }
+
+    /// The `status` of each denial. The cause is a field of the Pod template.
+    pub fn status(&self) -> Value {
+        self.denial.status()
+    }
+}
+
+/// Which objects are denied, and how.
+#[derive(Clone)]
+struct Denial {
+    text: &'static str,
+    message: &'static str,
+    code: Arc<AtomicU16>,
+}
+
+impl Denial {
+    fn status(&self) -> Value {
+        let (code, message) = (self.code.load(Ordering::Relaxed), self.message);
+        let cause = json!({"message": message, "field": "spec.template.spec.containers"});
+        json!({"code": code, "message": message, "details": {"causes": [cause]}})
     }
 }
 
 /// Runs until dropped.
-async fn serve(listener: TcpListener, tls: TlsAcceptor, message: &'static str, code: Arc<AtomicU16>) {
+async fn serve(listener: TcpListener, tls: TlsAcceptor, denial: Denial) {
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        let (tls, code) = (tls.clone(), Arc::clone(&code));
+        let (tls, denial) = (tls.clone(), denial.clone());
         connections.spawn(async move {
             if let Ok(stream) = tls.accept(stream).await {
-                let _ = answer(stream, message, code.load(Ordering::Relaxed)).await;
+                let _ = answer(stream, &denial).await;
             }
         });
     }
 }
 
 /// Answers one AdmissionReview, and ends the connection.
-async fn answer(stream: TlsStream<TcpStream>, message: &str, code: u16) -> io::Result<()> {
+async fn answer(stream: TlsStream<TcpStream>, denial: &Denial) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut length = 0;
     loop {
@@ -82,8 +103,9 @@ async fn answer(stream: TlsStream<TcpStream>, message: &str, code: u16) -> io::R
     let answer = json!({
         "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
         "response": {
-            "uid": review["request"]["uid"], "allowed": false,
-            "status": {"code": code, "message": message},
+            "uid": review["request"]["uid"],
+            "allowed": !review["request"]["object"].to_string().contains(denial.text),
+            "status": denial.status(),
         },
     });
     let answer = answer.to_string();

@@ -293,6 +293,18 @@ impl World {
         self.delete(&format!("rolebindings/{ACCOUNT}")).await;
     }
 
+    /// Lets the operator do what `manifests/` say, without this verb on this resource.
+    pub async fn allow_all_but(&self, verb: &str, resource: &str) {
+        let mut rules = manifests::cluster_role()["rules"].take();
+        for rule in rules.as_array_mut().unwrap() {
+            if rule["resources"] == json!([resource]) {
+                rule["verbs"].as_array_mut().unwrap().retain(|allowed| allowed != verb);
+            }
+        }
+        rules.as_array_mut().unwrap().retain(|rule| rule["verbs"] != json!([]));
+        self.allow_only(&rules).await;
+    }
+
     /// Puts a new token where the operator finds it, bound to a Secret of that name, and returns it.
     pub async fn new_token(&self) -> Token {
         let secret = format!("token-{}", plane::unique());

@@ -85,6 +85,18 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// All but [`Refusal::Other`], which is also the reason where somebody else keeps undoing what we write.
+    const NAMED: [Refusal; 8] = [
+        Refusal::Forbidden,
+        Refusal::QuotaExceeded,
+        Refusal::AdmissionDenied,
+        Refusal::AdmissionDeniedForNow,
+        Refusal::AdmissionUnavailable,
+        Refusal::NamespaceTerminating,
+        Refusal::InvalidSpec,
+        Refusal::InternalError,
+    ];
+
     /// `None`: not refused. It went wrong, and goes away by trying again.
     #[must_use]
     pub fn of(error: &Error) -> Option<Refusal> {
@@ -146,6 +158,10 @@ impl Refusal {
 
 /// The reason where admission changes what we write.
 const CHANGED_BY_ADMISSION: &str = "ChangedByAdmission";
+/// The reason where somebody else's object has the name of a child.
+pub const NAME_CONFLICT: &str = "NameConflict";
+/// The reason where a child of a deleted MyWebserver of the same name is still there.
+const PREDECESSOR_TERMINATING: &str = "PredecessorTerminating";
 
 /// One condition, before it is known whether it is news.
 struct Said {
@@ -372,12 +388,17 @@ fn mutated(mutations: &[String]) -> Option<Said> {
 fn trouble<K>(kind: &str, child: &Child<K>) -> Option<Said> {
     match child {
         Child::Kept(_) => None,
-        Child::Awaited(_) => Some(said(
+        Child::Awaited(Some(_)) => Some(said(
             "False",
             "RolloutInProgress",
             format_smolstr!("the {kind} is being deleted and will be made anew"),
         )),
-        Child::NotOurs(message) => Some(said("False", "NameConflict", message.as_str())),
+        Child::Awaited(None) => Some(said(
+            "False",
+            PREDECESSOR_TERMINATING,
+            format_smolstr!("the {kind} of a deleted MyWebserver of this name is being deleted"),
+        )),
+        Child::NotOurs(message) => Some(said("False", NAME_CONFLICT, message.as_str())),
         Child::Failed { error, .. } => {
             let refusal = Refusal::of(error).unwrap_or(Refusal::Other);
             Some(said("False", refusal.reason(), format_smolstr!("{error}")))
@@ -458,7 +479,7 @@ fn stalled(
 fn dead_end<K>(child: &Child<K>) -> Option<Said> {
     match child {
         Child::Kept(_) | Child::Awaited(_) => None,
-        Child::NotOurs(message) => Some(said("True", "NameConflict", message.as_str())),
+        Child::NotOurs(message) => Some(said("True", NAME_CONFLICT, message.as_str())),
         Child::Failed { error, .. } => {
             let refusal = Refusal::of(error).filter(|refusal| refusal.is_stalled())?;
             Some(said("True", refusal.reason(), format_smolstr!("{error}")))
@@ -491,6 +512,14 @@ impl Status {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.condition("Ready").is_some_and(|ready| ready.status == "True")
+    }
+
+    /// Whether a child could not be written, or its name was not free.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        let refusals = Refusal::NAMED.into_iter().map(Refusal::reason);
+        let mut reasons = refusals.chain([NAME_CONFLICT, PREDECESSOR_TERMINATING]);
+        self.condition("Ready").is_some_and(|ready| reasons.any(|reason| reason == ready.reason))
     }
 
     /// Why it will not go on without help, if so.
