@@ -50,14 +50,7 @@ impl Kept<'_> {
     /// One line for each promise that is broken.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        let mut wanted = wanted(self.web);
-        // A Service by which an older release leads to Pods has the number until all Pods have the port's new name.
-        let port = &self.web["spec"]["port"];
-        if !self.is_rolled_out()
-            && self.live[1].is_some_and(|one| one["spec"]["ports"][0]["targetPort"] == *port)
-        {
-            wanted[1]["spec"]["ports"][0]["targetPort"] = port.clone();
-        }
+        let wanted = wanted(self.web);
         let mut all_ours = true;
         for (index, [kind, ..]) in CHILDREN.into_iter().enumerate() {
             let (edited, Some(live)) = (&self.edited[index], self.live[index]) else {
@@ -109,14 +102,11 @@ impl Kept<'_> {
         }
     }
 
-    fn is_rolled_out(&self) -> bool {
-        self.live[0].is_some_and(|deployment| {
-            deployment["status"]["observedGeneration"] == deployment["metadata"]["generation"]
-        })
-    }
-
     fn status(&self, all_ours: bool, problems: &mut Vec<String>) {
         let status = &self.web["status"];
+        let is_rolled_out = self.live[0].is_some_and(|deployment| {
+            deployment["status"]["observedGeneration"] == deployment["metadata"]["generation"]
+        });
         if status["observedGeneration"] != self.web["metadata"]["generation"] {
             problems.push(format!("status.observedGeneration is {}", status["observedGeneration"]));
         }
@@ -130,10 +120,7 @@ impl Kept<'_> {
             {
                 problems.push(format!("a child is somebody else's, and {said}"));
             }
-        } else if !stalled.is_null()
-            || !mutated.is_null()
-            || self.is_rolled_out() && ready["status"] != "True"
-        {
+        } else if !stalled.is_null() || !mutated.is_null() || is_rolled_out && ready["status"] != "True" {
             problems.push(format!("all is ours, and {said}"));
         }
     }
