@@ -50,6 +50,13 @@ struct OpenStream {
     health: Arc<Health>,
 }
 
+impl OpenStream {
+    /// Whether somebody still has a share in it.
+    fn is_open(&self) -> bool {
+        self.stream.strong_count() > 0
+    }
+}
+
 /// One running watch and its Store. Ends when dropped.
 struct Stream<K> {
     scope: Scope,
@@ -87,7 +94,7 @@ impl Cluster {
     pub fn watch<K: Resource>(&self, scopes: impl IntoIterator<Item = Scope>) -> Watch<K> {
         let mut open = locked(&self.streams);
         open.retain(|_, streams| {
-            streams.retain(|open| open.stream.strong_count() > 0);
+            streams.retain(OpenStream::is_open);
             !streams.is_empty()
         });
         let mut streams = BTreeMap::<String, Vec<_>>::new();
@@ -112,12 +119,7 @@ impl Cluster {
     #[must_use]
     pub fn health(&self) -> Vec<Arc<Health>> {
         let streams = locked(&self.streams);
-        streams
-            .values()
-            .flatten()
-            .filter(|open| open.stream.strong_count() > 0)
-            .map(|open| open.health.clone())
-            .collect()
+        streams.values().flatten().filter(|open| open.is_open()).map(|open| open.health.clone()).collect()
     }
 
     /// The time of day, for what is written: timestamps.
@@ -316,6 +318,27 @@ impl<K: Resource> Watch<K> {
         for stream in self.streams.values().flatten() {
             let (listener, scope) = (listener.clone(), stream.scope.clone());
             stream.store.listen(move |change| listener(&scope, change));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_equality_selectors_are_known_to_select() {
+        let labels: Labels = serde_json::from_str(r#"{"app":"web","tier":"front"}"#).expect("labels");
+        for (selector, expected) in [
+            ("", true),
+            ("app=web", true),
+            ("app=web,tier=front", true),
+            ("app=web,tier=back", false),
+            ("color=red", false),
+            ("app", false),
+        ] {
+            let scope = Scope { namespace: None, labels: selector.to_owned() };
+            assert_eq!(selects(&scope, &labels), expected, "{selector}");
         }
     }
 }

@@ -302,12 +302,23 @@ mod tests {
 
     #[tokio::test]
     async fn a_token_file_that_is_not_there_is_named() {
-        let login = Login::TokenFile { path: "/nonexistent/token".into(), first: None };
-        let error = Credentials::new(login).current().await.err();
-        assert_eq!(
-            error.as_deref(),
-            Some("token file /nonexistent/token: No such file or directory (os error 2)")
-        );
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("token");
+        let credentials = Credentials::new(Login::TokenFile { path: path.clone(), first: None });
+        let cause = format!("token file {}: No such file or directory (os error 2)", path.display());
+        assert_eq!(credentials.current().await.err(), Some(cause));
+        fs::write(&path, "one").expect("a file");
+        assert_eq!(shown(&credentials.current().await.expect("a token")), "Bearer one");
+    }
+
+    #[test]
+    fn a_file_may_be_large_but_not_endless() {
+        const BYTES_MAX: u64 = 16 << 20;
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        for (bytes, is_read) in [(BYTES_MAX, true), (BYTES_MAX + 1, false)] {
+            file.as_file().set_len(bytes).expect("a longer file");
+            assert_eq!(read(file.path()).is_ok(), is_read, "{bytes}");
+        }
     }
 
     /// Opening a FIFO waits for its writer, and nothing else ran meanwhile.
@@ -326,14 +337,9 @@ mod tests {
         assert_eq!(pem.read(), Err(format!("certificate-authority: {}: not a regular file", fifo.display())));
     }
 
-    /// The plugin was run for every request.
-    #[tokio::test]
-    async fn a_plugin_whose_answer_has_ended_already_is_run_again_only_after_a_401() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let runs = dir.path().join("runs");
-        let script = r#"echo >> "$RUNS"; echo '{"apiVersion":"client.authentication.k8s.io/v1",
-            "status":{"token":"t","expirationTimestamp":"2020-01-01T00:00:00Z"}}'"#;
-        let plugin = Plugin {
+    /// Credentials from a shell script, which finds the path of a file in `$RUNS`.
+    fn plugin(script: &str, runs: &Path) -> Credentials {
+        Credentials::new(Login::Plugin(Box::new(Plugin {
             api_version: "client.authentication.k8s.io/v1".to_owned(),
             command: "/bin/sh".into(),
             args: Hidden(vec!["-c".to_owned(), script.to_owned()]),
@@ -341,8 +347,29 @@ mod tests {
             terminal: Terminal::Never,
             cluster: Hidden(serde_json::Value::Null),
             install_hint: String::new(),
-        };
-        let credentials = Credentials::new(Login::Plugin(Box::new(plugin)));
+        })))
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_fails_is_run_once_for_all_who_wait_and_again_for_the_next() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let runs = dir.path().join("runs");
+        let credentials = plugin(r#"echo >> "$RUNS"; exit 1"#, &runs);
+        for count in 1..=2 {
+            let (one, other) = tokio::join!(credentials.current(), credentials.current());
+            assert!(one.is_err() && other.is_err());
+            assert_eq!(fs::read(&runs).expect("a file").len(), count);
+        }
+    }
+
+    /// The plugin was run for every request.
+    #[tokio::test]
+    async fn a_plugin_whose_answer_has_ended_already_is_run_again_only_after_a_401() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let runs = dir.path().join("runs");
+        let script = r#"echo >> "$RUNS"; echo '{"apiVersion":"client.authentication.k8s.io/v1",
+            "status":{"token":"t","expirationTimestamp":"2020-01-01T00:00:00Z"}}'"#;
+        let credentials = plugin(script, &runs);
         let runs = || fs::read(&runs).expect("a file").len();
 
         let first = credentials.current().await.expect("a token");
@@ -351,6 +378,14 @@ mod tests {
         assert_eq!(runs(), 1);
         credentials.renew(&first).await.expect("a token");
         assert_eq!(runs(), 2);
+
+        // Later, it counts what the plugin said.
+        let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
+        for (until, is_fresh) in [(None, true), (Some(now + hour), true), (Some(now - hour), false)] {
+            let since = Instant::now() - 2 * PLUGIN_AGE_MIN;
+            let held = Held { credential: Credential::default(), since, until };
+            assert_eq!(credentials.is_fresh(&held), is_fresh, "{until:?}");
+        }
     }
 
     #[tokio::test]

@@ -497,6 +497,8 @@ fn causes<'e>(
 mod tests {
     use super::*;
 
+    const WEBHOOK_DENIES: &str = "admission webhook \"a.b\" denied the request: no";
+
     fn refused(code: u16, headers: &[(&str, &str)], body: &str) -> Error {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
@@ -544,6 +546,8 @@ mod tests {
                 "Client sent an HTTP request to an HTTPS server.\n",
                 "get things/x: 400 Bad Request: Client sent an HTTP request to an HTTPS server. Should the server's address be https:// ?",
             ),
+            (400, vec![], "what?", "get things/x: 400 Bad Request: what?"),
+            (502, vec![], &format!("{}late", " ".repeat(4000)), "get things/x: 502 Bad Gateway: late"),
             (500, vec![], "", "get things/x: 500 Internal Server Error"),
             (500, vec![], "null", "get things/x: 500 Internal Server Error: null"),
             (503, vec![], "{\"a\":", "get things/x: 503 Service Unavailable: {\"a\":"),
@@ -594,49 +598,84 @@ mod tests {
         assert_eq!(refused(500, &[], "").retry_after(), None);
     }
 
+    /// Each error, and all the questions to which it answers yes.
     #[test]
     fn errors_answer_questions() {
+        type Question = fn(&Error) -> bool;
+        let questions: [(&str, Question); 15] = [
+            ("denied", Error::is_denied),
+            ("conflict", Error::is_conflict),
+            ("already exists", Error::is_already_exists),
+            ("not found", Error::is_not_found),
+            ("missing kind", Error::is_missing_kind),
+            ("expired", Error::is_expired),
+            ("too new", Error::is_too_new),
+            ("forbidden", Error::is_forbidden),
+            ("unauthorized", Error::is_unauthorized),
+            ("invalid", Error::is_invalid),
+            ("namespace terminating", Error::is_namespace_terminating),
+            ("quota exceeded", Error::is_quota_exceeded),
+            ("connection", Error::is_connection),
+            ("interrupted", Error::is_interrupted),
+            ("unreadable", Error::is_unreadable),
+        ];
+        let answers = |error: &Error| -> Vec<&str> {
+            questions.iter().filter(|(_, question)| question(error)).map(|(name, _)| *name).collect()
+        };
         let status = |code, more: &str| refused(code, &[], &format!(r#"{{"message":"m",{more}}}"#));
-        assert!(status(409, r#""reason":"AlreadyExists""#).is_already_exists());
-        assert!(!status(409, r#""reason":"AlreadyExists""#).is_conflict());
-        assert!(status(409, r#""reason":"Conflict""#).is_conflict());
-        assert!(status(404, r#""details":{"name":"x"}"#).is_not_found());
-        assert!(!status(404, r#""details":{"name":"x"}"#).is_missing_kind());
-        assert!(status(404, r#""details":{}"#).is_missing_kind());
-        assert!(refused(404, &[], "404 page not found").is_missing_kind());
-        // A webhook may choose these codes and words for its own denial.
-        for (code, more) in [
-            (409, r#""reason":"Conflict""#),
-            (409, r#""reason":"AlreadyExists""#),
-            (404, r#""details":{"name":"x"}"#),
-            (404, r#""details":{}"#),
+        let says = |code, message: &str, more: &str| {
+            let message = serde_json::Value::from(message);
+            refused(code, &[], &format!(r#"{{"message":{message}{more}}}"#))
+        };
+        let causes = |reason| format!(r#""details":{{"causes":[{{"reason":"{reason}"}}]}}"#);
+        let ours = || "o".to_owned();
+        for (error, yes) in [
+            (status(409, r#""reason":"AlreadyExists""#), &["already exists"][..]),
+            (status(409, r#""reason":"Conflict""#), &["conflict"]),
+            (status(500, r#""reason":"AlreadyExists""#), &[]),
+            (status(404, r#""details":{"name":"x"}"#), &["not found"]),
+            (status(404, r#""details":{}"#), &["missing kind"]),
+            (refused(404, &[], "404 page not found"), &["missing kind"]),
+            (status(400, r#""details":{"name":"x"}"#), &[]),
+            (status(410, r#""reason":"Expired""#), &["expired"]),
+            (status(504, &causes("ResourceVersionTooLarge")), &["too new"]),
+            (status(403, &causes("NamespaceTerminating")), &["forbidden", "namespace terminating"]),
+            (status(403, r#""reason":"Forbidden""#), &["forbidden"]),
+            (refused(422, &[], ""), &["invalid"]),
+            (refused(401, &[], ""), &["unauthorized"]),
+            // A webhook may choose the codes and words of others for its own denial.
+            (says(409, WEBHOOK_DENIES, r#","reason":"Conflict""#), &["denied"]),
+            (says(409, WEBHOOK_DENIES, r#","reason":"AlreadyExists""#), &["denied"]),
+            (says(404, WEBHOOK_DENIES, r#","details":{"name":"x"}"#), &["denied"]),
+            (says(404, WEBHOOK_DENIES, r#","details":{}"#), &["denied"]),
+            (
+                says(422, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no", ""),
+                &["denied", "invalid"],
+            ),
+            (says(500, "admission webhook \"a.b\" is not there", ""), &[]),
+            (says(500, "it said \"no\" denied the request", ""), &[]),
+            (says(500, "policy 'p' is not there", ""), &[]),
+            (says(500, "'p' denied request: no", ""), &[]),
+            (Cause::Unreachable(ours()).about("get", "x"), &["connection"]),
+            (Cause::Lost(ours()).about("get", "x"), &["interrupted"]),
+            (Cause::Late(ours()).about("get", "x"), &["interrupted"]),
+            (Cause::Unreadable(ours()).about("get", "x"), &["unreadable"]),
+            (Error::new("read", "kubeconfig x", "gone"), &[]),
         ] {
-            let body = format!(r#"{{"message":"admission webhook \"a.b\" denied the request: no",{more}}}"#);
-            let denied = refused(code, &[], &body);
-            assert!(denied.is_denied(), "{denied}");
-            let questions =
-                [Error::is_conflict, Error::is_already_exists, Error::is_not_found, Error::is_missing_kind];
-            assert!(!questions.iter().any(|is| is(&denied)), "{denied}");
+            assert_eq!(answers(&error), yes, "{error:?}");
         }
-        assert!(status(410, r#""reason":"Expired""#).is_expired());
-        assert!(status(504, r#""details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}"#).is_too_new());
-        let terminating = status(403, r#""details":{"causes":[{"reason":"NamespaceTerminating"}]}"#);
-        assert!(terminating.is_namespace_terminating() && terminating.is_forbidden());
         for message in [
             "exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1",
             "failed quota: q: must specify limits.cpu for: c",
             "status unknown for quota: q, resources: pods",
             "insufficient quota to consume: pods",
         ] {
-            let quota = format!(r#"{{"message":"pods \"x\" is forbidden: {message}"}}"#);
-            assert!(refused(403, &[], &quota).is_quota_exceeded(), "{message}");
+            let message = format!("pods \"x\" is forbidden: {message}");
+            assert_eq!(answers(&says(403, &message, "")), ["forbidden", "quota exceeded"]);
+            assert_eq!(answers(&says(500, &message, "")), [""; 0]);
         }
-        assert!(refused(422, &[], "").is_invalid() && refused(401, &[], "").is_unauthorized());
         let ours = Error::new("read", "kubeconfig x", "gone");
-        assert_eq!(
-            (ours.code(), ours.is_connection(), ours.to_string().as_str()),
-            (None, false, "read kubeconfig x: gone")
-        );
+        assert_eq!((ours.code(), format!("{ours:?}").as_str()), (None, "Error(read kubeconfig x: gone)"));
     }
 
     #[test]

@@ -310,9 +310,12 @@ mod tests {
         let mut lines = Lines::default();
         lines.push(&vec![b'x'; LINE_BYTES_MAX]);
         assert_eq!(lines.next_line(), Ok(None));
-        lines.push(b"\n");
-        assert_eq!(lines.next_line().map(|line| line.map(<[u8]>::len)), Ok(Some(LINE_BYTES_MAX)));
+        lines.push(b"\nx\ny");
+        for expected in [Some(LINE_BYTES_MAX), Some(1), None] {
+            assert_eq!(lines.next_line().map(|line| line.map(<[u8]>::len)), Ok(expected));
+        }
 
+        let mut lines = Lines::default();
         lines.push(&vec![b'x'; LINE_BYTES_MAX + 1]);
         assert_eq!(lines.next_line(), Err(TooLong));
         let mut lines = Lines::default();
@@ -329,6 +332,12 @@ mod tests {
         assert!(lines.next_line().expect("short enough").is_some());
         assert_eq!(lines.next_line(), Ok(None));
         assert!(lines.buffer.capacity() <= BUFFER_BYTES_KEPT);
+    }
+
+    #[test]
+    fn an_event_as_the_server_writes_it_is_read_in_one_pass() {
+        let (line, _) = TRANSCRIPT.split_once('\n').expect("lines");
+        assert!(matches!(serde_json::from_str(line), Ok(WatchEvent::<Service>::Added(_))));
     }
 
     #[test]

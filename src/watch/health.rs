@@ -219,4 +219,23 @@ mod tests {
             "{log}"
         );
     }
+
+    /// `/livez` fails for it, and the process is restarted.
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_is_stuck_when_it_is_late_or_has_ended_but_not_while_other_lists_are_read() {
+        let after = async |secs| tokio::time::advance(Duration::from_secs(secs)).await;
+        let health = Health::new("services".to_owned());
+        health.within(Duration::from_secs(100));
+        after(130).await;
+        assert!(!health.is_stuck());
+        after(1).await;
+        assert!(health.is_stuck());
+        health.after_others();
+        after(3600).await;
+        assert!(!health.is_stuck());
+        health.within(Duration::ZERO);
+        assert!(!health.is_stuck());
+        drop(health.ended_when_dropped());
+        assert!(health.is_stuck());
+    }
 }

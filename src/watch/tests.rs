@@ -282,6 +282,21 @@ fn a_page_of_one_object_that_is_too_large_is_backed_off() {
 }
 
 #[test]
+fn lists_and_checks_wait_for_a_turn_and_a_watch_of_changes_does_not() {
+    let is_list = |bench: &mut Bench| match bench.machine.request(300).in_turn() {
+        Some(InTurn::List { bytes_max }) => Some(bytes_max == LIST_STREAM_BYTES),
+        Some(InTurn::Check) => Some(false),
+        None => None,
+    };
+    assert_eq!(is_list(&mut Bench::new(Lists::Paged)), Some(true));
+    assert_eq!(is_list(&mut Bench::new(Lists::Streaming)), Some(true));
+    let mut bench = Bench::following();
+    assert_eq!(is_list(&mut bench), None);
+    bench.machine.end(How::Cut, MINUTE);
+    assert_eq!(is_list(&mut bench), Some(false));
+}
+
+#[test]
 fn what_a_list_no_longer_has_is_deleted_and_a_new_uid_is_another_object() {
     let mut bench = Bench::following();
     for (name, uid) in [("a", "1"), ("b", "2"), ("c", "3")] {

@@ -97,14 +97,56 @@ async fn an_object_over_which_the_operator_panics_hangs_or_fails_holds_up_no_oth
     seen.wait_for(again).await.unwrap();
     assert_eq!(seen.borrow()["fine"], 1);
 
+    // An event is believed, and told once.
     hands.delete("services/fine").await;
     seen.wait_for(|calls| calls.contains_key("deleted fine")).await.unwrap();
+    let live = |record: &RequestRecord| record.method == "GET" && record.path.ends_with("/services/fine");
+    assert!(!server.requests().iter().any(live));
+    let fine = json!({"metadata": {"name": "fine"}, "spec": {"ports": [{"port": 1}]}});
+    hands.create("services", &fine).await;
+    seen.wait_for(|calls| calls["fine"] == 2).await.unwrap();
+    assert_eq!(seen.borrow()["deleted fine"], 1);
 
     // What hangs is given up in time for Kubernetes, which waits 30 s.
     stop.send(()).unwrap();
     let asked = Instant::now();
     running.await.unwrap();
     assert!(asked.elapsed() <= Duration::from_secs(26), "{:?}", asked.elapsed());
+}
+
+/// Where a selector filters, DELETED may only say that the object left the selection. Without an answer nothing is known.
+#[tokio::test(start_paused = true)]
+async fn an_object_that_leaves_the_selection_is_not_taken_for_deleted() {
+    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
+    let client =
+        Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap()).unwrap();
+    let hands = Hands::new(client.clone());
+    let service =
+        json!({"metadata": {"name": "fine", "labels": {"color": "red"}}, "spec": {"ports": [{"port": 1}]}});
+    hands.create("services", &service).await;
+    let cluster = Cluster::new(client, Lists::Paged);
+    let services = cluster.watch::<Service>([Scope { namespace: None, labels: "color=red".to_owned() }]);
+    let (calls, mut seen) = watch::channel(HashMap::new());
+    let controller = Controller::new(&cluster, &services, Clumsy::new(calls));
+    let running = tokio::spawn(controller.run(std::future::pending()));
+    seen.wait_for(|calls| calls.contains_key("fine")).await.unwrap();
+
+    let refused = Fault::Answer { status: 403, body: String::new(), retry_after_secs: None };
+    server.fault(refused.on("GET", "/services/fine").times(1));
+    hands.patch("services/fine", json!({"metadata": {"labels": {"color": "blue"}}})).await;
+    eventually("the operator to ask twice", async || {
+        let mut asked = server.requests();
+        asked.retain(|record| record.method == "GET" && record.path.ends_with("/services/fine"));
+        let answers: Vec<_> = asked.iter().map(|record| record.status).collect();
+        (answers == [403, 200]).then_some(())
+    })
+    .await;
+    hands.patch("services/fine", json!({"metadata": {"labels": {"color": "red"}}})).await;
+    seen.wait_for(|calls| calls["fine"] == 2).await.unwrap();
+    assert!(!seen.borrow().contains_key("deleted fine"));
+    hands.delete("services/fine").await;
+    seen.wait_for(|calls| calls.contains_key("deleted fine")).await.unwrap();
+    running.abort();
 }
 
 /// Both wait when it is asked: the watch before it lists again, and the object before it is tried again.

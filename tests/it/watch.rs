@@ -130,6 +130,27 @@ async fn a_last_line_without_its_end_is_no_event() {
     assert!(services.get(&key).is_some());
 }
 
+#[tokio::test(start_paused = true)]
+async fn watches_of_one_scope_are_one_and_it_ends_with_the_last_of_them() {
+    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
+    let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
+    let client = Client::new(config).unwrap();
+    let cluster = Cluster::new(client.clone(), Lists::Paged);
+    let is_watch = |record: &&RequestRecord| record.query.contains("watch=1");
+    let watches = || server.requests().iter().filter(is_watch).count();
+    let labelled = |labels: &str| Scope { namespace: None, labels: labels.to_owned() };
+    let shares = [(); 2].map(|()| cluster.watch::<Service>([labelled(""), labelled("app=web")]));
+    eventually("the watches", async || (watches() == 2).then_some(())).await;
+    assert_eq!(cluster.health().len(), 2);
+    drop(shares);
+    assert_eq!(cluster.health().len(), 0);
+    for _ in 0..20 {
+        client.version().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+    assert_eq!(watches(), 2);
+}
+
 /// PINGs keep a connection with open watches alive. The connection pool forgot one after 90 s without a request, so that
 /// the next watch was opened on another.
 #[tokio::test(start_paused = true)]

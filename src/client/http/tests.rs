@@ -128,6 +128,35 @@ async fn a_server_that_says_when_is_asked_again_with_any_verb_but_not_for_ever()
     assert_eq!(script.asked().len(), 3 + 1 + REPEATS_MAX as usize);
 }
 
+#[test]
+fn what_is_sent_again_waits_as_asked_and_a_little_more_and_a_get_twice_as_long_each_time() {
+    fastrand::seed(17);
+    let refused = |json: &str, retry_after: u64| Cause::Refused {
+        status: Box::new(serde_json::from_str(json).expect("a status")),
+        retry_after: Some(Duration::from_secs(retry_after)),
+    };
+    let range = |cause: &Cause, repeats| {
+        let pauses = (0..500).map(|_| pause(&Method::GET, cause, repeats).expect("a pause"));
+        pauses.fold((Duration::MAX, Duration::ZERO), |(least, most), one| (least.min(one), most.max(one)))
+    };
+    let is_about = |is: Duration, should: Duration| is.abs_diff(should) < should / 10;
+    for json in [r#"{"code":429}"#, r#"{"code":500}"#, r#"{"code":503}"#] {
+        let (least, most) = range(&refused(json, 4), 0);
+        assert!(least >= Duration::from_secs(4) && is_about(least, Duration::from_secs(4)), "{least:?}");
+        assert!(most <= Duration::from_secs(5) && is_about(most, Duration::from_secs(5)), "{most:?}");
+    }
+    let lost = Cause::Lost("cut".to_owned());
+    for repeats in 0..REPEATS_MAX {
+        let (least, most) = range(&lost, repeats);
+        let doubled = REPEAT_PAUSE * 2_u32.pow(repeats);
+        assert!(is_about(least, doubled / 2) && is_about(most, doubled * 3 / 2), "{least:?} {most:?}");
+    }
+    let too_new = r#"{"code":504,"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
+    for cause in [refused(r#"{"code":409}"#, 1), refused(too_new, 1), Cause::Late("slow".to_owned())] {
+        assert_eq!(pause(&Method::GET, &cause, 0), None, "{cause}");
+    }
+}
+
 /// A minute was waited for, three times over, before the caller heard of it.
 #[tokio::test]
 async fn a_server_that_asks_for_a_long_wait_is_the_callers() {
@@ -181,13 +210,17 @@ async fn what_has_a_deadline_is_not_sent_again_past_it() {
 /// There was one limit for all, four times what the Pod may take.
 #[tokio::test]
 async fn an_answer_larger_than_its_limit_is_not_read() {
-    let (client, _script, _server) = client(&[FINE, FINE]).await;
+    const PIECES: &str =
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n2\r\n}\n\r\n0\r\n\r\n";
+    let (client, _script, _server) = client(&[FINE, FINE, PIECES, PIECES]).await;
     let error = async |max| client.transport.call(&request(Method::GET), max).await.err();
     assert_eq!(
         error(1).await.map(|cause| cause.to_string()),
         Some("/x answered with more than 1 bytes".to_owned())
     );
     assert!(error(2).await.is_none());
+    assert!(error(2).await.is_some());
+    assert!(error(3).await.is_none());
 }
 
 #[tokio::test]
@@ -288,15 +321,35 @@ async fn the_ninety_first_stream_gets_another_connection_and_gives_it_back() {
     assert!(first.iter().all(|lane| Arc::ptr_eq(lane, &first[0])));
     let other = lane();
     assert!(!Arc::ptr_eq(&other, &first[0]));
-    drop((first, other));
+    let lanes = || locked(&connections.streams).len();
+    drop(first);
+    let one = lane();
+    assert_eq!(lanes(), 2, "a stream is open on the other");
+    drop((one, other));
     let _one = lane();
-    assert_eq!(locked(&connections.streams).len(), 1);
+    assert_eq!(lanes(), 1);
 }
 
 #[test]
 fn warnings_are_unquoted() {
     assert_eq!(warning_text(r#"299 - "unknown field \"spec.x\"""#), r#"unknown field "spec.x""#);
-    assert_eq!(warning_text("odd"), "odd");
+    for odd in ["odd", "299 - \""] {
+        assert_eq!(warning_text(odd), odd);
+    }
+}
+
+#[test]
+fn what_runs_on_this_machine_needs_no_proxy() {
+    for (server, expected) in [
+        ("http://localhost:8080", true),
+        ("http://127.0.0.2", true),
+        ("http://[::1]:6443", true),
+        ("http://localhost.example", false),
+        ("http://10.0.0.1", false),
+        ("http://[fd00::1]", false),
+    ] {
+        assert_eq!(is_loopback(&Url::parse(server).expect("a URL")), expected, "{server}");
+    }
 }
 
 /// These need a certificate, which the embedded API server's libraries make.
