@@ -16,7 +16,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Mutex,
     time::Duration,
 };
@@ -42,8 +42,8 @@ pub struct Queue {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Every key that is not at rest.
-    entries: HashMap<Key, Entry>,
+    /// Every key that is not at rest. No hash table: it would keep the size that it had at the start, when all keys wait.
+    entries: BTreeMap<Key, Entry>,
     /// The keys that wait for a worker, in order.
     waiting: BTreeMap<Turn, Key>,
     later: BTreeSet<(Instant, Key)>,
@@ -228,10 +228,6 @@ impl Inner {
             }
             (Outcome::Done, None) => {
                 self.entries.remove(key);
-                if self.entries.is_empty() {
-                    // Its capacity is that of the largest burst so far.
-                    self.entries.shrink_to_fit();
-                }
                 return None;
             }
             (Outcome::Again(after), None) => {
