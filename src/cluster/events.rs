@@ -274,10 +274,14 @@ impl Writer {
     }
 }
 
-/// Whether the same request may succeed later. An etcd that elects a leader makes it a 500.
+/// Whether the same request may succeed soon. An etcd that elects a leader makes it a 500 without a reason; one with a reason
+/// is as a rule a webhook that cannot be called, and what waits for its namespace would hold up all others.
 fn may_pass(error: &Error) -> bool {
-    let is_busy = error.code().is_some_and(|code| code == 429 || code >= 500) && !error.is_denied();
-    error.is_connection() || error.is_interrupted() || is_busy
+    let is_busy = error.status().is_some_and(|status| match status.code {
+        500 => status.reason.is_empty(),
+        code => code == 429 || code > 500,
+    });
+    error.is_connection() || error.is_interrupted() || (is_busy && !error.is_denied())
 }
 
 /// As much of a note as the API server takes.

@@ -200,20 +200,28 @@ async fn an_event_that_the_api_server_cannot_take_now_is_sent_again_and_written_
 }
 
 #[tokio::test]
-async fn an_event_that_a_webhook_denies_is_not_sent_again() {
-    let (recorder, write) = Recorder::start().await;
-    let begun = recorder.server.requests().len();
+async fn an_event_that_a_webhook_denies_or_does_not_answer_is_not_sent_again() {
     let (webhook, message) = ("freeze.example.com".to_owned(), "no".to_owned());
-    recorder.server.fault(Fault::Deny { webhook, message, code: 500 }.on("POST", "/events").times(1));
-    recorder.record("denied");
-    recorder.record("taken");
-    tokio::select! {
-        () = write => {}
-        () = recorder.until_written(1) => {}
+    let message_of_none = r#"Internal error occurred: failed calling webhook "x": connection refused"#;
+    let no_answer =
+        json!({"kind": "Status", "code": 500, "reason": "InternalError", "message": message_of_none});
+    for fault in [
+        Fault::Deny { webhook, message, code: 500 },
+        Fault::Answer { status: 500, body: no_answer.to_string(), retry_after_secs: None },
+    ] {
+        let (recorder, write) = Recorder::start().await;
+        let begun = recorder.server.requests().len();
+        recorder.server.fault(fault.on("POST", "/events").times(1));
+        recorder.record("denied");
+        recorder.record("taken");
+        tokio::select! {
+            () = write => {}
+            () = recorder.until_written(1) => {}
+        }
+        let mut log = recorder.server.requests().split_off(begun);
+        log.retain(|request| request.method == "POST");
+        assert_eq!(log.iter().map(|request| request.status).collect::<Vec<_>>(), [500, 201]);
     }
-    let mut log = recorder.server.requests().split_off(begun);
-    log.retain(|request| request.method == "POST");
-    assert_eq!(log.iter().map(|request| request.status).collect::<Vec<_>>(), [500, 201]);
 }
 
 /// It was logged at debug.
