@@ -398,13 +398,14 @@ fn resources(all: &mut Vec<Cause>, resources: &Value, at: &str) {
     }
     for (name, request) in resources["requests"].as_object().into_iter().flatten() {
         let limit = &resources["limits"][name];
-        if limit.is_null() && name.contains('/') {
+        let may_overcommit = RESOURCES.contains(&&**name);
+        if limit.is_null() && !may_overcommit {
             let text = "Limit must be set for non overcommitable resources";
             all.push(Cause::required(format!("{at}.limits"), text));
         }
         let amounts = (types::quantity(request), types::quantity(limit));
         let (is_over, most) = match amounts {
-            (Some(request), Some(limit)) if name.contains('/') => (request != limit, "equal to"),
+            (Some(request), Some(limit)) if !may_overcommit => (request != limit, "equal to"),
             (Some(request), Some(limit)) => (request > limit, "less than or equal to"),
             (None, _) | (_, None) => (false, ""),
         };
