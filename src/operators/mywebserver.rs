@@ -367,6 +367,7 @@ impl Operator for MyWebservers {
 
     async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), Error> {
         locked(&self.unreported).remove(&broken.metadata.uid);
+        self.looks.forget(&broken.metadata.uid);
         let web = self.cluster.get_live::<Unreadable>(&broken.metadata.key()).await?;
         let status = status::of_unreadable(&web, &broken.error, &self.now());
         if status != web.status {

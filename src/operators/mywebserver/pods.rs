@@ -25,8 +25,8 @@ use crate::{
     cluster::Cluster,
     locked,
     resource::{
-        ObjectMeta, Resource, Scope, Uid,
-        kinds::{Deployment, DeploymentCondition as PodCondition},
+        Condition, ObjectMeta, Resource, Scope, Uid,
+        kinds::{Deployment, DeploymentCondition as PodCondition, PodSpec},
     },
 };
 
@@ -34,9 +34,9 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// Each pause is as long as the object has not been ready, up to this.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Longest wait for a list of Pods and for its turn among the other lists: half of what a reconcile may take, so that the status
-/// is written, with or without a reason of the Pods.
-const LOOK_LIMIT: Duration = Duration::from_secs(60);
+/// Longest wait for a list of Pods and for its turn among the other lists. Then the status is written without a reason of the
+/// Pods, and the worker is free for other objects.
+const LOOK_LIMIT: Duration = Duration::from_secs(10);
 /// Most Pods of a Deployment that are looked at: about a megabyte of JSON. As lists come in the order of names, and so by
 /// ReplicaSet, with fewer it would be more often only the old ones.
 const PODS_MAX: u32 = 100;
@@ -52,6 +52,8 @@ const TEXT_LENGTH_MAX: usize = 1000;
 pub struct Pod {
     /// Name, labels, owners, versions.
     pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: PodSpec,
     #[serde(default)]
     status: PodStatus,
 }
@@ -154,16 +156,19 @@ fn shape(message: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| !word.is_empty() && !word.contains(|c: char| c.is_ascii_digit()))
 }
 
-/// The worst that keeps a Pod from running, if any Pod says so.
+/// The worst that keeps a Pod from running, if any Pod says so: one with the containers of the template, if there are such.
 ///
-/// Pods of an older template count too: no time tells which template is wanted, as a Deployment that is changed back uses the
-/// ReplicaSet of before, and the Deployment controller removes old Pods that do not run first.
+/// With few replicas the Deployment controller keeps the Pods of the template before until new ones are available. All Pods
+/// count where none has the containers as they are wanted, because admission may change them.
 #[must_use]
-pub fn trouble(pods: &[Pod], now: SystemTime) -> Option<Trouble> {
-    let living = pods.iter().filter(|pod| {
-        !pod.metadata.is_terminating() && !matches!(&*pod.status.phase, "Failed" | "Succeeded")
-    });
-    living.filter_map(|pod| pod.trouble(now)).min()
+pub fn trouble(pods: &[Pod], template: &PodSpec, now: SystemTime) -> Option<Trouble> {
+    let is_living =
+        |pod: &&Pod| !pod.metadata.is_terminating() && !matches!(&*pod.status.phase, "Failed" | "Succeeded");
+    let is_wanted = |pod: &Pod| template.containers.iter().all(|one| pod.spec.containers.contains(one));
+    let living: Vec<&Pod> = pods.iter().filter(is_living).collect();
+    let are_some_wanted = living.iter().any(|pod| is_wanted(pod));
+    let counted = living.into_iter().filter(|pod| !are_some_wanted || is_wanted(pod));
+    counted.filter_map(|pod| pod.trouble(now)).min()
 }
 
 impl Pod {
@@ -282,7 +287,7 @@ impl Looks {
         let pause = look.since.elapsed().clamp(FIRST_PAUSE, PAUSE_MAX);
         match timeout(LOOK_LIMIT, cluster.list_live::<Pod>(&scope, PODS_MAX)).await {
             Ok(Ok(pods)) => {
-                let found = trouble(&pods, cluster.now());
+                let found = trouble(&pods, &deployment.spec.template.spec, cluster.now());
                 look.found = found.map(|trouble| trouble.with_known_message(&web.status));
             }
             Ok(Err(error)) if error.is_forbidden() => {
@@ -313,7 +318,9 @@ impl Looks {
             return look.clone();
         }
         let is_restart = known.is_none() && web.status.observed_generation == web.metadata.generation;
-        let ready = web.status.condition("Ready").filter(|ready| is_restart && ready.status == "False");
+        // A change of the spec has this reason, and is no restart.
+        let is_before = |ready: &&Condition| ready.status == "False" && ready.reason != "RolloutInProgress";
+        let ready = web.status.condition("Ready").filter(|ready| is_restart && is_before(ready));
         let waited =
             ready.and_then(|ready| age(&ready.last_transition_time, cluster.now())).unwrap_or_default();
         let now = Instant::now();
@@ -349,7 +356,7 @@ mod tests {
 
     fn told(pods: &[Pod]) -> Option<String> {
         let now = humantime::parse_rfc3339("2026-11-22T06:40:00Z").expect("a time");
-        let trouble = trouble(pods, now)?;
+        let trouble = trouble(pods, &PodSpec::default(), now)?;
         Some(format!("{}: {}", trouble.reason, trouble.message))
     }
 
@@ -404,6 +411,26 @@ mod tests {
         assert_eq!(runs("38:00", false), None, "its startup probe has not succeeded");
         assert!(runs("39:30", true).is_some_and(|told| told.starts_with("ContainersNotReady: ")));
         assert_eq!(told(&[]), None);
+    }
+
+    /// With one replica both Pods stay until the new one is available. The old one's trouble hid that of the new one.
+    #[test]
+    fn of_pods_of_two_templates_those_of_the_wanted_one_are_reported() {
+        let containers = |image: &str| serde_json::from_value(json!([{"name": "web", "image": image}]));
+        let of = |image: &str, status: Value| Pod {
+            spec: PodSpec { containers: containers(image).expect("containers"), ..PodSpec::default() },
+            ..pod(status)
+        };
+        let template = |image: &str| of(image, json!({})).spec;
+        let pods =
+            [of("old", waiting("ErrImagePull", "no such image")), of("new", waiting("CreateError", "no"))];
+        let reason =
+            |image: &str| trouble(&pods, &template(image), SystemTime::now()).expect("trouble").reason;
+        assert_eq!(reason("new"), "CreateError");
+        assert_eq!(reason("old"), "ImagePullBackOff");
+        assert_eq!(reason("what admission changes in each Pod"), "ImagePullBackOff");
+        let [old, _] = pods;
+        assert_eq!(trouble(&[old, of("new", json!({}))], &template("new"), SystemTime::now()), None);
     }
 
     /// It is not `ready` before it has ended.

@@ -270,6 +270,9 @@ fn cut(message: SmolStr) -> SmolStr {
     }
 }
 
+/// The Deployment controller has not seen the Deployment as it is, and its status is about an older one.
+const NOT_OBSERVED: &str = "the Deployment has not been looked at yet";
+
 fn ready(
     web: &MyWebserver,
     deployment: &Child<Deployment>,
@@ -304,6 +307,9 @@ fn ready(
     }
     if let Some(failure) = cannot_create(deployment).filter(|_| !is_held_back(deployment)) {
         return said("False", failure.reason.clone(), failure.message.clone());
+    }
+    if !is_observed(deployment) {
+        return said("False", "RolloutInProgress", NOT_OBSERVED);
     }
     let mut message = format!("{up_to_date} of {wanted} replicas are updated and available");
     if old > 0 {
@@ -346,7 +352,8 @@ pub fn waits_for_pods(deployment: &Deployment) -> bool {
 /// Why the Deployment cannot make Pods, or the ReplicaSet for them, be it a quota or an admission policy.
 fn cannot_create(deployment: &Deployment) -> Option<&DeploymentCondition> {
     deployment.status.conditions.iter().find(|condition| match &*condition.r#type {
-        "ReplicaFailure" => condition.status == "True",
+        "ReplicaFailure" => condition.status == "True" && is_observed(deployment),
+        // With this one, the Deployment controller leaves observedGeneration as it is.
         "Progressing" => condition.reason == "ReplicaSetCreateError",
         _ => false,
     })
@@ -432,7 +439,7 @@ fn progressing(deployment: Option<&Deployment>) -> Said {
         return said("Unknown", "DeploymentPaused", paused(deployment));
     }
     if !is_observed(deployment) && !has_failed {
-        return said("True", "ReplicaSetUpdated", "the Deployment has not been looked at yet");
+        return said("True", "ReplicaSetUpdated", NOT_OBSERVED);
     }
     match reported {
         Some(condition) => {

@@ -144,9 +144,10 @@ fn the_status_of_an_older_generation_is_not_believed() {
         "observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
         "conditions": [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}],
     }));
-    let said = said(&web(2), &old, &service());
-    assert_eq!(said[0], "Ready=False RolloutInProgress");
-    assert_eq!(said.len(), 3, "an old deadline does not stall: {said:?}");
+    let status = status::of(&web(2), &Labels::default(), &old, &service(), &Also::default(), NOW);
+    assert_eq!(status.conditions[0].reason, "RolloutInProgress");
+    assert_eq!(status.conditions[0].message, "the Deployment has not been looked at yet", "not `2 of 2`");
+    assert_eq!(status.conditions.len(), 3, "an old deadline does not stall: {:?}", status.conditions);
 }
 
 #[test]
@@ -228,7 +229,7 @@ fn a_reason_of_pods_is_that_of_ready_and_stalls_only_where_no_retry_helps() {
             "metadata": {"name": "p", "resourceVersion": "1"}, "status": {"containerStatuses": [waiting]},
         });
         let pod = serde_json::from_value(pod).expect("a Pod");
-        let trouble = pods::trouble(&[pod], std::time::SystemTime::now());
+        let trouble = pods::trouble(&[pod], &PodSpec::default(), std::time::SystemTime::now());
         let also = Also { trouble: trouble.as_ref(), ..Also::default() };
         let status = status::of(&web(2), &Labels::default(), &rollout, &service(), &also, NOW);
         let ready = status.condition("Ready").expect("Ready");
