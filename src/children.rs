@@ -253,7 +253,11 @@ impl<K: Resource + Serialize> Owned<K> {
         }
         self.count(stage, correction);
         let write = match stage {
-            Stage::New | Stage::Changed | Stage::Refused => Write::Updated(change),
+            Stage::New | Stage::Changed => Write::Updated(change),
+            Stage::Refused => {
+                info!(key = %owner.key(), change, "changed, while a child was refused");
+                Write::Updated(change)
+            }
             Stage::Settled => {
                 info!(key = %owner.key(), change, "drift corrected");
                 Write::Restored(change)
