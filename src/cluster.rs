@@ -325,6 +325,7 @@ impl<K: Resource> Watch<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{client::Config, resource::kinds::Service};
 
     #[test]
     fn only_equality_selectors_are_known_to_select() {
@@ -340,5 +341,49 @@ mod tests {
             let scope = Scope { namespace: None, labels: selector.to_owned() };
             assert_eq!(selects(&scope, &labels), expected, "{selector}");
         }
+    }
+
+    #[tokio::test]
+    async fn several_scopes_are_synced_when_each_of_them_is() {
+        let config = Config::new("http://127.0.0.1:1", b"", "").expect("a config");
+        let cluster = Cluster::new(Client::new(config).expect("a client"), Lists::Paged);
+        let scope = |namespace: &str| Scope { namespace: Some(namespace.to_owned()), ..Scope::default() };
+        let watch = cluster.watch::<Service>([scope("a"), scope("b")]);
+        let (a, b) = (Key::namespaced("a", "web"), Key::namespaced("b", "web"));
+        let streams = |namespace: &str| &watch.streams[namespace][0].store;
+        assert!(!watch.is_synced());
+        for (namespace, is_synced_for_b, is_synced) in [("a", false, false), ("b", true, true)] {
+            streams(namespace).list_begins();
+            streams(namespace).list_ends(&"1".into());
+            assert!(watch.is_synced_for(&a));
+            assert_eq!(watch.is_synced_for(&b), is_synced_for_b);
+            assert_eq!(watch.is_synced(), is_synced);
+        }
+    }
+
+    /// Whether the server speaks HTTP/2 decides for how long; without a list before it, only the version tells.
+    #[cfg(feature = "apiserver")]
+    #[tokio::test]
+    async fn the_first_streaming_list_may_last_as_long_as_every_other_watch() {
+        use crate::apiserver::{ApiServer, Options};
+        let options = Options { controllers: false, ..Options::default() };
+        let server = ApiServer::start(options).await.expect("a server");
+        let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token());
+        let client = Client::new(config.expect("a config")).expect("a client");
+        let cluster = Cluster::new(client, Lists::Streaming);
+        let watch = cluster.watch::<Service>([Scope::default()]);
+        let (sender, mut synced) = tokio::sync::mpsc::unbounded_channel();
+        watch.listen(move |_, change| {
+            if let Change::Synced = change {
+                sender.send(()).expect("a receiver");
+            }
+        });
+        synced.recv().await.expect("a sender");
+        let requests = server.requests();
+        let list = requests.iter().find(|request| request.query.contains("sendInitialEvents"));
+        let query = &list.expect("a streaming list").query;
+        let secs = query.split('&').find_map(|part| part.strip_prefix("timeoutSeconds="));
+        let secs: u32 = secs.expect("a time").parse().expect("a number");
+        assert!(secs >= 300, "{query}");
     }
 }

@@ -572,9 +572,7 @@ pub async fn watch<K: Resource>(
         debug!(resource = K::PLURAL, %scope, ?end.how, end.problem, ?pause, "request ended");
         if let Pause::Backoff { failures, at_least } = pause {
             let pause = BACKOFF.pause(failures, at_least, &mut random);
-            // A kind that was installed a moment ago is as a rule "(re)initializing" at first: no news yet.
-            let is_passing = failures == 1 && matches!(end.how, How::Refused { code: 429, .. });
-            if !is_passing {
+            if end.is_news(failures) {
                 health.ill(end.problem);
             }
             health.within(pause);
@@ -697,5 +695,11 @@ impl End {
             error.to_string()
         };
         End { how, problem }
+    }
+
+    /// Whether people are to hear of it, the last of so many failures in a row. A kind that was installed a moment ago is as
+    /// a rule "(re)initializing" at first.
+    fn is_news(&self, failures: u32) -> bool {
+        failures > 1 || !matches!(self.how, How::Refused { code: 429, .. })
     }
 }

@@ -429,6 +429,12 @@ mod tests {
         assert_eq!(server(&nothing, &only_absent), Ok("https://10.0.0.1/".into()));
         let no_pod = Env { home: Some(home), ..Env::default() };
         assert_eq!(server(&nothing, &no_pod), Ok("https://config/".into()));
+        // A Service called `kubernetes` of somebody's own, say.
+        let half = Env { service_port: None, ..pod() };
+        assert_eq!(
+            server(&nothing, &Env { home: no_pod.home.clone(), ..half }),
+            Ok("https://config/".into())
+        );
 
         let flag = Options { kubeconfig: Some(absent.clone()), ..Options::default() };
         let cause = format!("read kubeconfig {}: No such file or directory (os error 2)", absent.display());

@@ -64,6 +64,17 @@ pub(super) enum Terminal {
     Always,
 }
 
+impl Terminal {
+    /// Whether the plugin gets our stdin, given whether that is a terminal.
+    fn is_used(self, is_there: bool) -> Result<bool, String> {
+        match (self, is_there) {
+            (Terminal::Never, _) | (Terminal::IfAvailable, false) => Ok(false),
+            (Terminal::IfAvailable | Terminal::Always, true) => Ok(true),
+            (Terminal::Always, false) => Err("it must ask the user, and stdin is no terminal".to_owned()),
+        }
+    }
+}
+
 /// What a plugin issued.
 pub(super) struct Issued {
     pub(super) credential: Credential,
@@ -101,13 +112,7 @@ impl Plugin {
     }
 
     async fn output(&self) -> Result<Vec<u8>, String> {
-        let has_terminal = io::stdin().is_terminal();
-        let interactive = match self.terminal {
-            Terminal::Never => false,
-            Terminal::IfAvailable => has_terminal,
-            Terminal::Always if has_terminal => true,
-            Terminal::Always => return Err("it must ask the user, and stdin is no terminal".to_owned()),
-        };
+        let interactive = self.terminal.is_used(io::stdin().is_terminal())?;
         let mut spec = json!({ "interactive": interactive });
         if !self.cluster.0.is_null() {
             spec["cluster"] = self.cluster.0.clone();
@@ -241,11 +246,24 @@ mod tests {
         let issued = plugin.run().await.expect("a token");
         assert_eq!(issued.credential.authorization.expect("a token"), "Bearer shh");
         assert_eq!(issued.until, parse_time("2026-11-21T09:30:00+01:30"));
+        assert_eq!(issued.until, parse_time("2026-11-21T06:30:00-01:30"));
         let debug = format!("{plugin:?}");
         assert!(
             !debug.contains("shh") && !debug.contains("printf") && !debug.contains("https://h"),
             "{debug}"
         );
+    }
+
+    #[test]
+    fn a_plugin_gets_a_terminal_where_it_may_and_there_is_one() {
+        for (terminal, with, without) in [
+            (Terminal::Never, false, Some(false)),
+            (Terminal::IfAvailable, true, Some(false)),
+            (Terminal::Always, true, None),
+        ] {
+            assert_eq!(terminal.is_used(true), Ok(with), "{terminal:?}");
+            assert_eq!(terminal.is_used(false).ok(), without, "{terminal:?}");
+        }
     }
 
     #[tokio::test]
@@ -279,6 +297,7 @@ mod tests {
                 "/bin/sh: printed another apiVersion than client.authentication.k8s.io/v1beta1, as its user's exec asks",
             ),
             (prints("{}"), "/bin/sh: printed neither a token nor a client certificate"),
+            (prints(r#"{"token":""}"#), "/bin/sh: printed neither a token nor a client certificate"),
             (prints("null"), "/bin/sh: printed neither a token nor a client certificate"),
             (prints(r#"{"token":"a b\u0007"}"#), "/bin/sh: token: cannot stand in an HTTP header"),
             (

@@ -226,12 +226,7 @@ impl Writer {
                 result => return result,
             }
         }
-        if self.series.len() >= SERIES_MAX {
-            self.series.retain(|_, series| series.last.elapsed() < SERIES_IDLE);
-        }
-        if self.series.len() >= SERIES_MAX {
-            self.series.clear();
-        }
+        make_room(&mut self.series);
         let suffix = self.random.u64(..);
         let mut body = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
@@ -274,6 +269,16 @@ impl Writer {
     }
 }
 
+/// Where too many series are remembered, forgets the idle ones, and all where that is not enough.
+fn make_room<K>(series: &mut HashMap<K, Series>) {
+    if series.len() >= SERIES_MAX {
+        series.retain(|_, series| series.last.elapsed() < SERIES_IDLE);
+    }
+    if series.len() >= SERIES_MAX {
+        series.clear();
+    }
+}
+
 /// Whether the same request may succeed soon. An etcd that elects a leader makes it a 500 without a reason; one with a reason
 /// is as a rule a webhook that cannot be called, and what waits for its namespace would hold up all others.
 fn may_pass(error: &Error) -> bool {
@@ -287,4 +292,30 @@ fn may_pass(error: &Error) -> bool {
 /// As much of a note as the API server takes.
 fn cut(note: &str) -> &str {
     &note[..note.floor_char_boundary(NOTE_BYTES_MAX)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_too_many_series_are_forgotten_and_the_idle_ones_first() {
+        let remember = |all: &mut HashMap<usize, Series>, count| {
+            for _ in 0..count {
+                all.insert(all.len(), Series { suffix: 0, count: 1, last: Instant::now() });
+            }
+        };
+        let mut all = HashMap::new();
+        remember(&mut all, SERIES_MAX - 1);
+        tokio::time::advance(SERIES_IDLE).await;
+        make_room(&mut all);
+        assert_eq!(all.len(), SERIES_MAX - 1);
+        remember(&mut all, 1);
+        make_room(&mut all);
+        assert_eq!(all.len(), 1);
+        all.clear();
+        remember(&mut all, SERIES_MAX);
+        make_room(&mut all);
+        assert_eq!(all.len(), 0);
+    }
 }

@@ -2,8 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
 use super::*;
 use crate::{
+    client::Config,
     resource::kinds::Service,
     store::{Change, Found},
 };
@@ -426,6 +429,35 @@ fn how_a_request_was_refused_says_what_comes_next() {
     }
     let error = Error::new("list", "services", "no answer");
     assert_eq!(End::refused::<Service>(&error).how, How::Unreachable);
+}
+
+#[test]
+fn a_first_429_is_no_news() {
+    let is_news = |code: u16, failures| {
+        let error = Error::refused("list", "services", Status { code, ..Status::default() });
+        End::refused::<Service>(&error).is_news(failures)
+    };
+    assert!(!is_news(429, 1));
+    assert!(is_news(429, 2));
+    assert!(is_news(503, 1));
+}
+
+#[tokio::test]
+async fn a_page_of_html_is_no_list() {
+    const HTML: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 13\r\n\r\n<html></html>";
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let mut proxy = tokio::task::JoinSet::new();
+    proxy.spawn(async move {
+        while let Ok((mut peer, _)) = listener.accept().await {
+            let _ = peer.read(&mut [0; 4096]).await;
+            let _ = peer.write_all(HTML).await;
+        }
+    });
+    let config = Config::new(&format!("http://{address}"), b"", "").expect("a config");
+    let client = Client::new(config).expect("a client");
+    let error = client.list_page::<Service>(&Scope::default(), &Page::default()).await.expect_err("HTML");
+    assert_eq!(End::refused::<Service>(&error).how, How::Garbled, "{error}");
 }
 
 #[test]

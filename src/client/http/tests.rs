@@ -9,10 +9,14 @@ use tokio::{
 };
 
 use super::{
-    super::{Body, Client, Config, DeleteOptions, Error},
+    super::{Body, Client, Config, DeleteOptions, Error, Page, Part, Patch},
     *,
 };
-use crate::resource::{Key, kinds::Service};
+use crate::{
+    cluster::Cluster,
+    resource::{Key, Meta, Scope, kinds::Service},
+    watch::Lists,
+};
 
 /// Closes the connection instead of an answer.
 const HANG_UP: &str = "";
@@ -38,7 +42,6 @@ impl Script {
     }
 
     /// What the requests so far had in a header.
-    #[cfg(feature = "apiserver")]
     fn header(&self, name: &str) -> Vec<String> {
         let value =
             |head: &String| head.lines().find_map(|line| line.strip_prefix(name).map(ToOwned::to_owned));
@@ -100,7 +103,95 @@ async fn a_get_is_sent_again_when_the_connection_broke_and_a_write_is_not() {
         let error = client.send(request(method)).await.expect_err("no answer");
         assert!(error.is_interrupted() && !error.is_connection(), "{error}");
         assert_eq!(script.asked().len(), 3 + number);
+        let calls = Arc::clone(&locked(&client.transport.connections).connections.calls);
+        assert!(!calls.is_open(), "the next request makes sure of a connection first");
     }
+}
+
+/// A server that closes each connection: those who wait for one share its failure.
+#[tokio::test]
+async fn of_requests_that_wait_for_a_connection_one_opens_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let accepted = Arc::new(Mutex::new(0));
+    let mut tasks = JoinSet::new();
+    tasks.spawn({
+        let accepted = Arc::clone(&accepted);
+        async move {
+            while let Ok((_closed, _)) = listener.accept().await {
+                *locked(&accepted) += 1;
+            }
+        }
+    });
+    let config = Config::new(&format!("http://{address}"), b"", "").expect("a config");
+    let client = Client::new(config).expect("a client");
+    let post = || client.send(request(Method::POST));
+    let answers = tokio::join!(post(), post(), post());
+    for answer in [answers.0, answers.1, answers.2] {
+        assert!(answer.expect_err("no answer").is_connection());
+    }
+    assert_eq!(*locked(&accepted), 1);
+}
+
+#[tokio::test]
+async fn each_request_asks_for_the_form_and_the_part_that_are_read() {
+    const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+    let (client, script, _server) = client(&[FINE; 8]).await;
+    let scope = Scope { labels: "a=b".to_owned(), ..Scope::default() };
+    let key = Key::namespaced("default", "web");
+    let whole = Page::default();
+    let second = Page { version: Some("7"), continue_token: "next", limit: 5 };
+    let first = Page { continue_token: "", ..second };
+    // None of the answers is what was asked for.
+    for page in [whole, first, second] {
+        drop(client.list_page::<Service>(&scope, &page).await);
+    }
+    drop(client.latest_version::<Service>(&scope).await);
+    drop(client.get::<Service>(&key).await);
+    drop(client.get::<Meta<Service>>(&key).await);
+    let patch = Patch::Json(Vec::new());
+    drop(client.patch::<Meta<Service>>(&key, Part::Object, &patch).await);
+    drop(client.set_scale::<Meta<Service>>(&key, 1).await);
+    let web = "/api/v1/namespaces/default/services/web";
+    assert_eq!(
+        script.asked(),
+        [
+            "GET /api/v1/services?labelSelector=a%3Db",
+            "GET /api/v1/services?labelSelector=a%3Db&limit=5&resourceVersion=7&resourceVersionMatch=NotOlderThan",
+            "GET /api/v1/services?labelSelector=a%3Db&limit=5&continue=next",
+            "GET /api/v1/services?limit=1",
+            &format!("GET {web}"),
+            &format!("GET {web}"),
+            &format!("PATCH {web}"),
+            &format!("PATCH {web}/scale"),
+        ]
+    );
+    let json = "application/json";
+    let list = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    assert_eq!(script.header("accept: "), [json, json, json, list, json, METADATA, METADATA, json]);
+    assert!(client.is_idle());
+    assert_eq!(client.liveness(), Liveness::Unasked, "over HTTP/1.1");
+}
+
+/// A limit of 0 would ask for all of them.
+#[tokio::test]
+async fn an_object_that_is_too_large_alone_is_not_asked_for_again() {
+    let body = " ".repeat(PAGE_OF_ONE_BYTES_MAX + 1);
+    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let (client, script, _server) = client(&[&*answer.leak(), FINE]).await;
+    let cluster = Cluster::new(client, Lists::Paged);
+    let error = cluster.list_live::<Service>(&Scope::default(), 1).await.expect_err("too large");
+    assert!(error.is_too_large(), "{error}");
+    assert_eq!(script.asked().len(), 1);
+}
+
+#[test]
+fn a_page_may_be_larger_where_no_smaller_one_can_be_asked_for() {
+    let bytes_max = |limit| Page { limit, ..Page::default() }.bytes_max();
+    assert_eq!(
+        [0, 1, 2, 100].map(bytes_max),
+        [LISTS_BYTES_MAX, PAGE_OF_ONE_BYTES_MAX, PAGE_BYTES_MAX, PAGE_BYTES_MAX]
+    );
 }
 
 #[tokio::test]
@@ -458,5 +549,21 @@ mod tls {
         assert!(client.send(request(Method::PATCH)).await.expect_err("a stranger").is_connection());
         fs::write(dir.path().join("ca.crt"), right).expect("a file");
         client.send(request(Method::PATCH)).await.expect("an answer");
+    }
+
+    #[tokio::test]
+    async fn certificate_files_are_compared_again_when_that_was_long_ago() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (_script, _server) = server(dir.path(), &[]).await;
+        let client = connect(dir.path());
+        let connections = |age: Duration| {
+            locked(&client.transport.connections).at = Instant::now().checked_sub(age);
+            client.transport.connections(&Credential::default())
+        };
+        let before = connections(Duration::ZERO);
+        let other = generate_simple_self_signed(["other".to_owned()]).expect("a certificate");
+        fs::write(dir.path().join("ca.crt"), other.cert.pem()).expect("a file");
+        assert!(Arc::ptr_eq(&before, &connections(Duration::ZERO)));
+        assert!(!Arc::ptr_eq(&before, &connections(FILE_AGE_MAX)));
     }
 }

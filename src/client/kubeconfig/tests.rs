@@ -74,6 +74,10 @@ fn flags_choose_another_context_cluster_or_user() {
         let config = read_text(text, &options).expect("a config");
         assert_eq!((config.server.as_str(), config.user.as_str()), (server, who));
     }
+    let without_context = text.replace("current-context: a", "");
+    let options = Options { cluster: some("b"), user: some("b"), ..Options::default() };
+    let config = read_text(&without_context, &options).expect("a config");
+    assert_eq!((config.server.as_str(), config.user.as_str()), ("https://b/", "user b"));
 }
 
 #[test]
@@ -178,6 +182,10 @@ fn every_wrong_field_is_named_and_no_value_is_quoted() {
             cluster("{server: 'https://h', tls-server-name: 'a b'}"),
             "clusters[k].cluster.tls-server-name: not a host name",
         ),
+        (
+            cluster("{server: 'https://h', tls-server-name: '*.h'}"),
+            "clusters[k].cluster.tls-server-name: not a host name",
+        ),
         (user("{token: 123456}"), "users[u].user.token: must be text: put it in quotes"),
         (user("{password: [secret]}"), "users[u].user.password: must be text: put it in quotes"),
         (cluster("[]"), "clusters[k].cluster: must have fields, NAME: VALUE"),
@@ -279,6 +287,7 @@ fn an_address_is_checked_and_its_password_not_shown() {
     for (server, error) in [
         ("h:6443", "h:6443: the address must begin with https://, or http:// for kubectl proxy"),
         ("/path", "/path: not a URL: relative URL without a base"),
+        ("https://me@h", "h: the address holds a user or password: put them into the kubeconfig's user"),
         (
             "https://me:secret@h",
             "h: the address holds a user or password: put them into the kubeconfig's user",
