@@ -366,3 +366,66 @@ fn correction<O: Resource>(owner: &O, change: &str) -> String {
     let metadata = owner.metadata();
     format!("{} at generation {}: {change}", metadata.uid, metadata.generation)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_replaces_the_whole_template_and_nothing_beside_it() {
+        let replicas = json!({"op": "replace", "path": "/spec/replicas", "value": 3});
+        let os = json!({"op": "remove", "path": "/spec/template/spec/os"});
+        let desired = json!({"spec": {"replicas": 3, "template": {"spec": {}}}});
+        let template = json!({"op": "replace", "path": "/spec/template", "value": {"spec": {}}});
+        assert_eq!(reset_template(&[replicas.clone(), os], &desired), [replicas, template]);
+    }
+
+    #[cfg(feature = "apiserver")]
+    #[tokio::test]
+    async fn an_owner_is_wanted_while_it_exists_and_is_not_being_deleted() {
+        use crate::{
+            apiserver::{ApiServer, Fault, Options},
+            client::{Client, Config, Request},
+            resource::{ObjectMeta, Scope, Uid, kinds::Service},
+            watch::Lists,
+        };
+        let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await;
+        let server = server.expect("a server");
+        let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token());
+        let client = Client::new(config.expect("a config")).expect("a client");
+        let cluster = Cluster::new(client.clone(), Lists::Paged);
+        let owner = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "finalizers": ["example.com/wait"]},
+            "spec": {"ports": [{"port": 80}]},
+        });
+        let services = "/api/v1/namespaces/default/services";
+        let send = async |method: http::Method, path: &str, body: Vec<u8>| {
+            client.send(Request::get(path).sends(method, "application/json", body)).await.expect("an answer")
+        };
+        let answer = send(http::Method::POST, services, owner.to_string().into_bytes()).await;
+        let owner: Service = serde_json::from_slice(&answer.body).expect("a Service");
+        let wanted = async |owner: &Service| is_wanted(&cluster, owner).await.map_err(|error| error.code());
+        assert_eq!(wanted(&owner).await, Ok(true));
+        let uid = Uid::from("another");
+        let metadata = ObjectMeta { uid, ..owner.metadata.clone() };
+        let predecessor = Service { metadata, ..owner.clone() };
+        assert_eq!(wanted(&predecessor).await, Ok(false));
+        let metadata = ObjectMeta { name: "absent".into(), ..owner.metadata.clone() };
+        assert_eq!(wanted(&Service { metadata, ..owner.clone() }).await, Ok(false));
+
+        // A child that cannot be looked for is not created: that would count against a quota.
+        let fails = || Fault::Answer { status: 500, body: "{}".to_owned(), retry_after_secs: None };
+        server.fault(fails().on("GET", "/services/mws-web"));
+        let metadata = ObjectMeta { name: "mws-web".into(), ..owner.metadata.clone() };
+        let child = Service { metadata, ..owner.clone() };
+        let owned = Owned::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
+        let made = owned.make(&owner, &child, Stage::Settled).await;
+        assert!(matches!(&made, Some((Child::Failed { error, .. }, None)) if error.code() == Some(500)));
+        assert_eq!(server.requests().iter().filter(|request| request.method == "POST").count(), 1);
+
+        send(http::Method::DELETE, &format!("{services}/web"), Vec::new()).await;
+        assert_eq!(wanted(&owner).await, Ok(false));
+        server.fault(fails().on("GET", "/services/web"));
+        assert_eq!(wanted(&owner).await, Err(Some(500)));
+    }
+}

@@ -36,6 +36,7 @@ async fn each_thing_that_is_done_is_told_with_its_own_words_and_repetitions_are_
         let web = world.create_web("web", json!({"image": "nginx"})).await;
         let event = told(world, "Created", "created Deployment mws-web, Service mws-web", 1).await;
         assert_eq!(event["type"], "Normal");
+        assert!(event["series"].is_null(), "{event}");
         assert_eq!(event["regarding"]["uid"], web["metadata"]["uid"]);
         assert_eq!(event["reportingController"], "k8sobjects.gsa.com/mywebserver-operator");
         world.settle().await;
@@ -81,6 +82,13 @@ async fn a_taken_name_is_a_warning() {
         world.create("services", &foreign).await;
         world.create_web("web", json!({"image": "nginx"})).await;
         assert_eq!(told(world, "NameConflict", "Service mws-web", 1).await["type"], "Warning");
+        // Once, however often it is looked at. Events are written in their order.
+        world.patch("mywebservers/web", json!({"metadata": {"annotations": {"touched": "once"}}})).await;
+        world.settle().await;
+        world.delete("services/mws-web").await;
+        world.patch("mywebservers/web", json!({"metadata": {"annotations": {"touched": "twice"}}})).await;
+        told(world, "Created", "created Service mws-web", 1).await;
+        told(world, "NameConflict", "Service mws-web", 1).await;
     })
     .await;
 }

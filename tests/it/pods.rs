@@ -7,7 +7,8 @@ use std::{
 };
 
 use listwatch::{
-    apiserver::{ApiServer, Options},
+    apiserver::{ApiServer, Fault, Options},
+    client::Client,
     cluster::Cluster,
     operators::mywebserver,
     resource::{Scope, kinds::Service},
@@ -134,8 +135,9 @@ async fn without_the_permission_to_list_pods_all_else_goes_on_and_the_log_says_s
 struct Stage {
     door: Arc<Door>,
     hands: Hands,
+    client: Client,
     cluster: Cluster,
-    _operator: JoinSet<()>,
+    operator: JoinSet<()>,
 }
 
 impl Stage {
@@ -148,14 +150,21 @@ impl Stage {
         let [admin, client] = tokens.map(|token| door.client(&token));
         let hands = Hands::new(admin);
         hands.install(&manifests::crd()).await;
-        let (events, write_events) = mywebserver::events(client.clone(), "test".to_owned());
-        let cluster = Cluster::new(client, Lists::Paged);
-        let controller = mywebserver::controller(&cluster, &[], events);
-        let mut operator = JoinSet::new();
-        operator.spawn(async {
+        let cluster = Cluster::new(client.clone(), Lists::Paged);
+        let mut stage = Stage { door, hands, client, cluster, operator: JoinSet::new() };
+        stage.restart();
+        stage
+    }
+
+    /// Starts the operator, instead of the one that runs.
+    fn restart(&mut self) {
+        self.operator = JoinSet::new();
+        let (events, write_events) = mywebserver::events(self.client.clone(), "test".to_owned());
+        self.cluster = Cluster::new(self.client.clone(), Lists::Paged);
+        let controller = mywebserver::controller(&self.cluster, &[], events);
+        self.operator.spawn(async {
             tokio::join!(controller.run(future::pending()), write_events);
         });
-        Stage { door, hands, cluster, _operator: operator }
     }
 
     /// How often the operator has written the status of a MyWebserver.
@@ -227,6 +236,59 @@ async fn after_a_slow_list_of_pods_the_pause_is_as_long_as_after_a_fast_one() {
     for pair in looks.windows(2) {
         assert!(pair[1] - pair[0] >= LIST_TIME + Duration::from_secs(5), "{:?}", pair[1] - pair[0]);
     }
+}
+
+/// A rollout that has just begun is as a rule done in a few seconds.
+#[tokio::test(start_paused = true)]
+async fn each_rollout_has_five_seconds_before_its_pods_are_looked_at() {
+    let stage = Stage::start("/pods", Duration::ZERO).await;
+    web_with_pod(&stage.hands, "web").await;
+    let deployment = "deployments/mws-web";
+    let looks_at_pods = async |observed: u64, available: u64| {
+        let status = json!({
+            "observedGeneration": observed, "availableReplicas": available, "unavailableReplicas": 1 - available,
+        });
+        stage.hands.patch(&format!("{deployment}/status"), json!({"status": status})).await;
+        stage.door.arrivals();
+        let mut looks = Vec::new();
+        for pause in [4, 3] {
+            sleep(Duration::from_secs(pause)).await;
+            looks.push(stage.door.arrivals().len());
+        }
+        sleep(Duration::from_secs(300)).await;
+        looks
+    };
+    assert_eq!(looks_at_pods(1, 0).await, [0, 1]);
+    assert_eq!(looks_at_pods(1, 1).await, [0, 0]);
+    assert_eq!(looks_at_pods(1, 0).await, [0, 1], "it was complete in between");
+    // Somebody changes a field that is theirs.
+    stage.hands.patch(deployment, json!({"spec": {"minReadySeconds": 1}})).await;
+    assert_eq!(looks_at_pods(2, 0).await, [0, 1]);
+}
+
+/// What was known of Pods must not be lost with the process, nor by a list that fails.
+#[tokio::test(start_paused = true)]
+async fn a_reason_of_pods_outlives_a_restart_and_a_list_that_fails() {
+    let mut stage = Stage::start("/pods", Duration::ZERO).await;
+    web_with_pod(&stage.hands, "web").await;
+    report(&stage.hands, "web", waiting("CreateContainerError", "no")).await;
+    sleep(Duration::from_secs(10)).await;
+    let reason = async |stage: &Stage| {
+        let web = stage.hands.get("mywebservers/web").await;
+        condition(&web, "Ready").unwrap()["reason"].clone()
+    };
+    assert_eq!(reason(&stage).await, "CreateContainerError");
+    let writes = stage.status_writes();
+    stage.restart();
+    stage.door.arrivals();
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(stage.door.arrivals().len(), 1);
+    let fails = Fault::Answer { status: 500, body: "{}".to_owned(), retry_after_secs: None };
+    stage.door.server.fault(fails.on("GET", "/pods"));
+    sleep(Duration::from_secs(120)).await;
+    assert!(stage.door.arrivals().len() > 1);
+    assert_eq!(reason(&stage).await, "CreateContainerError");
+    assert_eq!(stage.status_writes(), writes);
 }
 
 /// Each worker read 8 MiB at the same time, and all of them together as much as the memory limit.

@@ -1,5 +1,7 @@
 //! What the API server will not have, from us or from our users: it is said where people look, and it passes.
 
+use std::cell::Cell;
+
 use listwatch::{
     apiserver::{Fault, Planned},
     client::Error,
@@ -134,8 +136,37 @@ async fn an_internal_error_of_the_server_is_a_condition() {
         world.start_operator(&[]).await;
         server.fault("internal-error,method=POST,path=/deployments".parse::<Planned>().unwrap());
         is_refused(world, "InternalError", "a fault on demand").await;
+        let tries = Cell::new(0);
+        eventually("two further tries", async || {
+            let is_try = |line: &&String| line.starts_with("POST deployments 5");
+            tries.set(tries.get() + world.transcript().iter().filter(is_try).count());
+            (tries.get() >= 2).then_some(())
+        })
+        .await;
         server.end_faults();
         is_let_pass(world).await;
+        let events = world.get("events").await["items"].take();
+        let told = events.as_array().unwrap().iter().filter(|event| event["reason"] == "Failed");
+        let series: Vec<_> = told.map(|event| &event["series"]).collect();
+        assert_eq!(series, [&Value::Null], "one Event, however often it is tried");
+    })
+    .await;
+}
+
+/// It goes away by trying again, and says nothing about the object.
+#[tokio::test]
+async fn a_server_that_is_overloaded_is_no_condition() {
+    on(&[Kind::Embedded], async |world| {
+        let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
+        world.start_operator(&[]).await;
+        let unavailable = Fault::Answer { status: 503, body: String::new(), retry_after_secs: None };
+        server.fault(unavailable.on("POST", "/deployments").times(2));
+        world.create_web("web", json!({"image": "nginx"})).await;
+        world.until("deployments/mws-web", |_| true).await;
+        world.settle().await;
+        let written = world.transcript();
+        let statuses = written.iter().filter(|line| line.starts_with("PATCH mywebservers/web/status"));
+        assert_eq!(statuses.count(), 1, "{written:?}");
     })
     .await;
 }
@@ -440,6 +471,8 @@ async fn a_policy_that_changes_our_image_is_told_and_not_fought_and_ready_follow
         world.until_looked_at("web").await;
         world.wrote(one_write).await;
         world.wrote("").await;
+        let log = world.operator().log();
+        assert!(!log.contains("drift corrected"), "nobody else has changed it: {log}");
 
         remove_policy(world, "mutating").await;
         until_in_force(world, |probe| !probe.as_ref().unwrap().to_string().contains("mirror")).await;

@@ -433,6 +433,43 @@ mod tests {
         assert_eq!(trouble(&[old, of("new", json!({}))], &template("new"), SystemTime::now()), None);
     }
 
+    #[test]
+    fn a_container_that_ran_before_has_crashed_unless_it_is_ready_or_runs_for_long() {
+        let last = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
+        let crashed = |is_ready: bool, restarts: i32, since: &str| {
+            let running = json!({"startedAt": format!("2026-11-22T06:{since}Z")});
+            told(&[pod(json!({
+                "ready": is_ready, "restartCount": restarts, "state": {"running": running}, "lastState": last,
+            }))])
+        };
+        assert!(crashed(false, 1, "30:01").is_some_and(|told| told.starts_with("CrashLoopBackOff: ")));
+        assert_eq!(crashed(false, 1, "30:00"), None);
+        assert_eq!(crashed(true, 1, "39:00"), None);
+        assert_eq!(crashed(false, 0, "39:00"), None);
+        let ended = |code: i32, is_ready: bool| {
+            let state = json!({"terminated": {"exitCode": code, "reason": "Completed"}});
+            told(&[pod(json!({"ready": is_ready, "state": state}))])
+        };
+        let expected = "CrashLoopBackOff: container web: exited with code 0 (Completed)";
+        assert_eq!(ended(0, false).as_deref(), Some(expected));
+        assert_eq!(ended(0, true), None, "an init container that is done");
+        assert!(ended(1, true).is_some());
+    }
+
+    #[test]
+    fn a_pod_that_has_ended_or_is_being_deleted_says_nothing() {
+        for phase in ["Failed", "Succeeded"] {
+            let mut ended = pod(waiting("InvalidImageName", "no"));
+            ended.status.phase = phase.into();
+            assert_eq!(told(&[ended]), None, "{phase}");
+        }
+        let mut going = pod(waiting("InvalidImageName", "no"));
+        let time = json!({"name": "p", "resourceVersion": "1", "deletionTimestamp": "2026-11-22T06:39:00Z"});
+        going.metadata = serde_json::from_value(time).expect("metadata");
+        assert!(going.metadata.is_terminating());
+        assert_eq!(told(&[going]), None);
+    }
+
     /// It is not `ready` before it has ended.
     #[test]
     fn an_init_container_is_reported_where_it_fails_and_not_while_it_runs() {

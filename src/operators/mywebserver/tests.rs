@@ -9,6 +9,7 @@ use super::{
     status::{Also, Status},
     *,
 };
+use crate::client::Config;
 use crate::resource::{Annotations, Status as Refused, StatusCause, StatusDetails, diff};
 
 const NOW: &str = "2026-11-21T12:00:00Z";
@@ -142,12 +143,16 @@ fn before_the_deployment_controller_has_looked_nothing_is_ready() {
 fn the_status_of_an_older_generation_is_not_believed() {
     let old = deployment(json!({
         "observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
-        "conditions": [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}],
+        "conditions": [
+            {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"},
+            {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"},
+        ],
     }));
     let status = status::of(&web(2), &Labels::default(), &old, &service(), &Also::default(), NOW);
     assert_eq!(status.conditions[0].reason, "RolloutInProgress");
     assert_eq!(status.conditions[0].message, "the Deployment has not been looked at yet", "not `2 of 2`");
     assert_eq!(status.conditions.len(), 3, "an old deadline does not stall: {:?}", status.conditions);
+    assert_eq!(status.conditions[2].reason, "ReplicaSetUpdated");
 }
 
 #[test]
@@ -451,6 +456,59 @@ fn what_goes_away_by_trying_again_is_no_refusal() {
     for code in [401, 404, 408, 409, 429, 500, 503, 504] {
         assert_eq!(status::Refusal::of(&refused(code, "", "")), None, "{code}");
     }
+}
+
+#[tokio::test]
+async fn a_server_out_of_reach_refuses_nothing_and_an_answer_that_is_none_does() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    drop(listener);
+    let config = Config::new(&format!("http://{address}"), b"", "").expect("a config");
+    let error = Client::new(config).expect("a client").version().await.expect_err("nobody");
+    assert_eq!(status::Refusal::of(&error), None, "{error}");
+    let error = Error::new("keep", "Deployment mws-web", "somebody else keeps changing it back");
+    assert_eq!(status::Refusal::of(&error), Some(status::Refusal::Other));
+}
+
+#[test]
+fn the_stage_is_that_of_the_last_status() {
+    let stage = |observed: i64, reason: &str| {
+        let mut web = web(1);
+        let ready = json!({"type": "Ready", "status": "False", "reason": reason});
+        let status = json!({"observedGeneration": observed, "conditions": [ready]});
+        web.status = serde_json::from_value(status).expect("a status");
+        web.stage()
+    };
+    assert_eq!(stage(-1, "RolloutInProgress"), Stage::New);
+    assert_eq!(stage(2, "RolloutInProgress"), Stage::Changed);
+    assert_eq!(stage(3, "RolloutInProgress"), Stage::Settled);
+    for refused in ["QuotaExceeded", "NameConflict", "PredecessorTerminating"] {
+        assert_eq!(stage(3, refused), Stage::Refused, "{refused}");
+    }
+}
+
+#[test]
+fn pods_are_waited_for_where_there_are_some_of_the_latest_template() {
+    let waits = |status: &Value, is_paused: bool| {
+        let child = if is_paused { paused(status.clone()) } else { deployment(status.clone()) };
+        status::waits_for_pods(child.live().expect("a Deployment"))
+    };
+    let status = |observed: i64, replicas: i32, updated: i32, available: i32| {
+        json!({
+            "observedGeneration": observed, "replicas": replicas, "updatedReplicas": updated,
+            "availableReplicas": available,
+        })
+    };
+    assert!(waits(&status(2, 2, 2, 1), false));
+    assert!(waits(&status(2, 2, 1, 1), false));
+    assert!(waits(&status(2, 2, 2, 1), true), "a pause holds nothing back here");
+    assert!(!waits(&status(1, 2, 2, 1), false), "not of the latest template");
+    assert!(!waits(&status(2, 2, 2, 2), false), "complete");
+    assert!(!waits(&status(2, 2, 1, 1), true), "held back");
+    assert!(!waits(&status(2, 1, 0, 1), false), "none yet");
+    let mut starved = status(2, 2, 1, 1);
+    starved["conditions"] = json!([{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}]);
+    assert!(!waits(&starved, false), "no more can be made");
 }
 
 #[test]
