@@ -96,11 +96,11 @@ pub(super) const PAGE_OF_ONE_BYTES_MAX: usize = OBJECT_BYTES_MAX + 64 * 1024;
 pub(super) const LISTS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Largest answer that is read to [`Client::latest_version`](super::Client::latest_version): the metadata of one object,
-/// as a rule 1 to 5 kB. Where it has more, the watch asks for a list instead.
-pub(super) const CHECK_BYTES_MAX: usize = 64 * 1024;
+/// as a rule 1 to 5 kB, but annotations alone may have 256 KiB. Where it has more, the watch asks for a list instead.
+pub(super) const CHECK_BYTES_MAX: usize = 512 * 1024;
 
-/// Such requests at a time: 4 MiB, and a part of the hundred requests that a connection takes.
-const CHECKS_MAX: usize = 64;
+/// Such requests at a time: 8 MiB, and a part of the hundred requests that a connection takes.
+const CHECKS_MAX: usize = 16;
 
 /// Largest refusal that is read. A 422 can quote an object, which etcd limits to 1.5 MiB.
 const REFUSAL_BYTES_MAX: usize = 4 * 1024 * 1024;
