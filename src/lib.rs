@@ -86,7 +86,7 @@ pub mod cli;
 
 // The other side of the wire.
 #[cfg(feature = "apiserver")]
-pub mod apiserver;
+pub use listwatch_apiserver as apiserver;
 
 /// Locks a mutex. None of our code panics while it holds one, and what each guards is whole at all times.
 pub(crate) fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {

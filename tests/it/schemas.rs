@@ -105,7 +105,7 @@ async fn the_schemas_of_the_built_in_kinds_are_those_of_the_real_server() {
         }
         let lines: Vec<String> =
             taken.iter().map(|(name, schema)| format!("{}: {schema}", json!(name))).collect();
-        expect_file!["../../src/apiserver/schemas.json"]
+        expect_file!["../../apiserver/src/schemas.json"]
             .assert_eq(&format!("{{\n{}\n}}\n", lines.join(",\n")));
     })
     .await;

@@ -2,7 +2,7 @@
 //! embedded one does too. No operator is there.
 //!
 //! The seeds are always the same, unless `LISTWATCH_SEEDS` names others: other seeds may find another difference. It is
-//! mended in src/apiserver, or added to [`FIELDS`] with its reason.
+//! mended in apiserver, or added to [`FIELDS`] with its reason.
 
 use std::sync::{
     Arc,

@@ -294,7 +294,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::apiserver::schema::Schema;
+    use crate::schema::Schema;
 
     fn said(rules: Value, object: &Value) -> Vec<String> {
         let source = json!({"type": "object", "x-kubernetes-validations": rules});

@@ -219,7 +219,8 @@ impl Planned {
     }
 
     /// Whether it is for the whole server, at once.
-    pub(crate) fn is_for_server(&self) -> bool {
+    #[must_use]
+    pub fn is_for_server(&self) -> bool {
         self.fault.meets() == Meets::Server
     }
 

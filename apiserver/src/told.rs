@@ -298,7 +298,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::apiserver::schema::Schema;
+    use crate::schema::Schema;
 
     /// Half a gigabyte was answered to three megabytes, and to 35 kilobytes with a long key in them.
     #[test]

@@ -4,7 +4,7 @@
 use std::num::NonZeroUsize;
 
 use super::*;
-use crate::apiserver::{Planned, fault_names};
+use crate::{Planned, fault_names};
 
 /// Nothing is in here at the start.
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
