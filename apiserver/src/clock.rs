@@ -1,6 +1,6 @@
-//! The time, as objects carry it: `2026-11-21T07:14:34Z`.
+//! Timestamps in objects, and ages: `2026-11-21T07:14:34Z`.
 //!
-//! It runs on tokio's clock, so a test that pauses and advances time sees ages and deadlines move with it.
+//! The clock is based on tokio's, so in a test that pauses and advances time, ages and deadlines move with it.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,59 +10,59 @@ use tokio::time::Instant;
 /// 9999-12-31T23:59:59Z, in seconds since the epoch.
 const LAST_SECS: u64 = 253_402_300_799;
 
-/// Wall-clock time that stands still when tokio's clock does.
+/// Wall-clock time that stops when tokio's clock is paused.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     started: SystemTime,
     at: Instant,
 }
 
 impl Clock {
-    /// It is `started` now.
-    pub(super) fn new(started: SystemTime) -> Clock {
+    /// A clock that shows `started` now.
+    pub(crate) fn new(started: SystemTime) -> Clock {
         Clock { started, at: Instant::now() }
     }
 
-    pub(super) fn now(&self) -> SystemTime {
+    pub(crate) fn now(&self) -> SystemTime {
         self.started + self.at.elapsed()
     }
 
     /// metav1.Time: whole seconds.
-    pub(super) fn time(&self) -> String {
+    pub(crate) fn time(&self) -> String {
         self.time_in(Duration::ZERO)
     }
 
-    /// Later than [`LAST_SECS`] is not said: RFC 3339 has four digits for a year.
-    pub(super) fn time_in(&self, later: Duration) -> String {
+    /// At most [`LAST_SECS`], because RFC 3339 has four digits for a year.
+    pub(crate) fn time_in(&self, later: Duration) -> String {
         let last = SystemTime::UNIX_EPOCH + Duration::from_secs(LAST_SECS);
         let then = self.now().checked_add(later).map_or(last, |then| then.min(last));
         humantime::format_rfc3339_seconds(then).to_string()
     }
 
-    /// metav1.MicroTime: exactly six digits.
-    pub(super) fn micro_time(&self) -> String {
+    /// metav1.MicroTime: exactly six decimal places.
+    pub(crate) fn micro_time(&self) -> String {
         humantime::format_rfc3339_micros(self.now()).to_string()
     }
 
-    /// Seconds since the epoch, for certificates and names.
-    pub(super) fn nanos(&self) -> u128 {
+    /// Nanoseconds since the epoch, for the names of Events.
+    pub(crate) fn nanos(&self) -> u128 {
         self.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos()
     }
 
-    /// How long ago a timestamp was. `None` if it is none.
-    pub(super) fn since(&self, timestamp: &Value) -> Option<Duration> {
+    /// The time since a timestamp. `None` if it cannot be parsed.
+    pub(crate) fn since(&self, timestamp: &Value) -> Option<Duration> {
         let then = humantime::parse_rfc3339_weak(timestamp.as_str()?).ok()?;
         Some(self.now().duration_since(then).unwrap_or_default())
     }
 
     /// The age column: `<unknown>` without a timestamp.
-    pub(super) fn age(&self, timestamp: &Value) -> String {
+    pub(crate) fn age(&self, timestamp: &Value) -> String {
         self.since(timestamp).map_or_else(|| "<unknown>".to_owned(), human_duration)
     }
 }
 
-/// kubectl's own rounding: the older, the coarser. See apimachinery/pkg/util/duration.HumanDuration.
-pub(super) fn human_duration(age: Duration) -> String {
+/// The rounding of kubectl: the older, the coarser. See apimachinery/pkg/util/duration.HumanDuration.
+pub(crate) fn human_duration(age: Duration) -> String {
     let secs = age.as_secs();
     let (mins, hours) = (secs / 60, secs / 3600);
     let two = |big: u64, unit: &str, small: u64, small_unit: &str| match small {
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(shown(2 * 86_400 + 3600), "2d1h");
     }
 
-    /// A Pod that may take thousands of years to stop was the end of the task of the controllers.
+    /// A Pod with a grace period of thousands of years ended the task of the controllers.
     #[tokio::test]
     async fn no_time_is_later_than_the_year_9999() {
         let clock = Clock::new(SystemTime::UNIX_EPOCH);

@@ -1,15 +1,14 @@
-//! What happens in a cluster without being asked: garbage is collected, namespaces are emptied, Deployments are rolled
-//! out, Pods run.
+//! The controllers: garbage collection, namespaces, Deployments and ReplicaSets, and a simulated kubelet.
 //!
-//! One task does it all. It reads the journal of the storage, marks what a change is about (the object, its owners, its
-//! dependents, its namespace) and looks at each of those once more. Like real controllers it only compares what is with
-//! what should be, so a look too many does nothing.
+//! All controllers run in one task. It reads the journal of the storage. For each change, it queues the object, its
+//! owners, its dependents and its namespace, and reconciles each of them. Like those of Kubernetes, these controllers
+//! compare the current state with the desired state, so an extra reconcile does no harm.
 
 mod garbage;
 mod kubelet;
 mod rollout;
 
-pub(super) use kubelet::HEARTBEAT;
+pub(crate) use kubelet::HEARTBEAT;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
@@ -20,33 +19,37 @@ use std::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{
-    Server,
-    delete::Deletion,
+use crate::{
     kinds::Kind,
+    kinds::Part,
+    kinds::conditions::set_condition,
+    state::Server,
     storage::{Change, Place, Storage},
-    write::{self, Part, is_terminating},
+    verbs::{
+        delete::Deletion,
+        write::{self, WriteOptions, is_terminating},
+    },
 };
 
 /// Namespaces that every cluster has.
 const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 
-/// Each namespace has the certificate of the server in here.
+/// The ConfigMap in each namespace with the certificate of the server.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// What a new cluster holds.
-pub(super) fn bootstrap(storage: &mut Storage, ca_pem: &str) {
+/// Creates the objects that every cluster has.
+pub(crate) fn bootstrap(storage: &mut Storage, ca_pem: &str) {
     for name in NAMESPACES {
         make(storage, "", "namespaces", None, json!({"metadata": {"name": name}}));
-        furnish(storage, name, ca_pem);
+        create_defaults(storage, name, ca_pem);
     }
     kubelet::register(storage);
 }
 
-/// Runs until aborted.
-pub(super) async fn run(server: Arc<Server>, ca_pem: String) {
+/// Runs all controllers. Runs until aborted.
+pub(crate) async fn run(server: Arc<Server>, ca_pem: String) {
     let mut controllers = Controllers {
-        dirty: Dirty::default(),
+        queue: Queue::default(),
         later: BTreeSet::new(),
         due: BTreeMap::new(),
         started: HashMap::new(),
@@ -55,21 +58,21 @@ pub(super) async fn run(server: Arc<Server>, ca_pem: String) {
         ca_pem,
     };
     let mut written = server.storage().written();
-    controllers.look_again(&kubelet::node(), server.heartbeat);
+    controllers.requeue(&kubelet::node(), server.heartbeat);
     loop {
         controllers.mark_changes(&mut server.storage());
-        while let Some(place) = controllers.dirty.next() {
+        while let Some(place) = controllers.queue.next() {
             {
                 let mut storage = server.storage();
-                controllers.look_at(&mut storage, &place);
+                controllers.reconcile(&mut storage, &place);
                 controllers.mark_changes(&mut storage);
             }
-            // Requests come first.
+            // Requests go first.
             tokio::task::yield_now().await;
         }
         let wake = controllers.later.first().map(|(at, _)| *at);
         tokio::select! {
-            // One order of events is one history. Time comes first, or many writes would put it off.
+            // `biased` makes the order deterministic. The timer comes first, so that frequent writes do not delay it.
             biased;
             () = sleep_until(wake) => controllers.mark_due(),
             changed = written.changed() => {
@@ -88,30 +91,30 @@ async fn sleep_until(wake: Option<Instant>) {
     }
 }
 
-/// What is still to be looked at.
+/// The queue of the controllers, and their state.
 struct Controllers {
-    dirty: Dirty,
+    queue: Queue,
     later: BTreeSet<(Instant, Place)>,
-    /// The one time in `later` at which a place is looked at.
+    /// The time at which each place in `later` is due.
     due: BTreeMap<Place, Instant>,
-    /// When the kubelet first saw a Pod that it is to look at again, by uid.
+    /// When the kubelet first saw each Pod that is not settled yet, by uid.
     started: HashMap<String, Instant>,
     pod_start: Duration,
     heartbeat: Duration,
     ca_pem: String,
 }
 
-/// Places to look at, each once, first come first served: an object with much to do has its next turn after all others.
+/// A FIFO queue of places to reconcile, without duplicates. An object with much work goes back to the end of the queue.
 #[derive(Default)]
-struct Dirty {
-    queue: VecDeque<Place>,
+struct Queue {
+    order: VecDeque<Place>,
     known: HashSet<Place>,
 }
 
-impl Dirty {
+impl Queue {
     fn insert(&mut self, place: Place) {
         if self.known.insert(place.clone()) {
-            self.queue.push_back(place);
+            self.order.push_back(place);
         }
     }
 
@@ -120,7 +123,7 @@ impl Dirty {
     }
 
     fn next(&mut self) -> Option<Place> {
-        let place = self.queue.pop_front()?;
+        let place = self.order.pop_front()?;
         self.known.remove(&place);
         Some(place)
     }
@@ -138,12 +141,12 @@ impl Controllers {
         while self.later.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, place)) = self.later.pop_first() else { return };
             self.due.remove(&place);
-            self.dirty.insert(place);
+            self.queue.insert(place);
         }
     }
 
-    /// The first of several times is enough: whoever looks then says when to look again.
-    fn look_again(&mut self, place: &Place, after: Duration) {
+    /// Queues a place for later. Only the earliest time counts: the reconcile at that time asks for the next one.
+    fn requeue(&mut self, place: &Place, after: Duration) {
         let at = Instant::now() + after;
         match self.due.get(place) {
             Some(sooner) if *sooner <= at => return,
@@ -154,25 +157,25 @@ impl Controllers {
         self.due.insert(place.clone(), at);
     }
 
-    /// Everything that a change may matter to.
+    /// Queues everything that a change may affect.
     fn mark(&mut self, storage: &Storage, collection: &str, change: &Change) {
         let place = Place { collection: collection.to_owned(), key: change.key.clone() };
         for object in [&change.before, &change.after].into_iter().flatten() {
             for owner in owners(object) {
-                self.dirty.extend(owner_place(storage, &place, owner));
+                self.queue.extend(owner_place(storage, &place, owner));
             }
         }
         let leaves = change.after.as_ref().is_none_or(|after| is_terminating(after));
         if let (true, Some(object)) = (leaves, &change.before) {
-            self.dirty.extend(storage.dependents(uid(object)));
+            self.queue.extend(storage.dependents(uid(object)));
         }
         if let (None, Some(namespace)) = (&change.after, place.namespace()) {
-            self.dirty.insert(Place::new("namespaces", None, namespace));
+            self.queue.insert(Place::new("namespaces", None, namespace));
         }
-        self.dirty.insert(place);
+        self.queue.insert(place);
     }
 
-    fn look_at(&mut self, storage: &mut Storage, place: &Place) {
+    fn reconcile(&mut self, storage: &mut Storage, place: &Place) {
         garbage::collect(storage, place);
         let Some(object) = storage.get(place).cloned() else { return };
         match place.collection.as_str() {
@@ -185,20 +188,14 @@ impl Controllers {
         }
     }
 
-    /// A live namespace has its furniture; one that is to go is emptied first.
+    /// Creates the default objects of a live namespace; empties a terminating one.
     fn namespace(&self, storage: &mut Storage, place: &Place, namespace: &Value) {
         if !is_terminating(namespace) {
-            return furnish(storage, place.name(), &self.ca_pem);
+            return create_defaults(storage, place.name(), &self.ca_pem);
         }
-        let mut content = Vec::new();
-        for collection in storage.kinds.collections().into_keys() {
-            let objects = storage.collection(&collection).map(|collection| collection.objects.keys());
-            let keys = objects
-                .into_iter()
-                .flatten()
-                .map(|key| Place { collection: collection.clone(), key: key.clone() });
-            content.extend(keys.filter(|content| content.namespace() == Some(place.name())));
-        }
+        let collections = storage.kinds.collections().into_keys();
+        let mut content: Vec<Place> = collections.flat_map(|name| storage.places(&name)).collect();
+        content.retain(|content| content.namespace() == Some(place.name()));
         for content in &content {
             delete(storage, content, &Deletion::default());
         }
@@ -217,13 +214,13 @@ impl Controllers {
     }
 }
 
-/// What a namespace that is going says of what is left in it. In the words of kube-controller-manager
+/// The conditions of a terminating namespace that still has content, with the messages of kube-controller-manager
 /// (pkg/controller/namespace/deletion/status_condition_utils.go).
 fn remaining(left: &[(&Place, Arc<Value>)]) -> [(&'static str, &'static str, &'static str, String); 5] {
     let mut resources = BTreeMap::<String, usize>::new();
     let mut held = BTreeMap::<String, usize>::new();
     for (place, object) in left {
-        // `configmaps.`, of no group, and `deployments.apps`.
+        // In the message: `configmaps.` for the core group, but `deployments.apps`.
         let dot = if place.collection.contains('.') { "" } else { "." };
         *resources.entry(format!("{}{dot}", place.collection)).or_default() += 1;
         for finalizer in write::finalizers(object) {
@@ -234,13 +231,12 @@ fn remaining(left: &[(&Place, Arc<Value>)]) -> [(&'static str, &'static str, &'s
         let each = counts.iter().map(|(what, count)| format!("{what} {verb} {count} resource instances"));
         each.collect::<Vec<_>>().join(", ")
     };
-    let finalizers = match held.is_empty() {
-        true => ("False", "ContentHasNoFinalizers", "All content-preserving finalizers finished".to_owned()),
-        false => {
-            let message =
-                format!("Some content in the namespace has finalizers remaining: {}", listed(&held, "in"));
-            ("True", "SomeFinalizersRemain", message)
-        }
+    let (status, reason, message) = if held.is_empty() {
+        ("False", "ContentHasNoFinalizers", "All content-preserving finalizers finished".to_owned())
+    } else {
+        let held = listed(&held, "in");
+        let message = format!("Some content in the namespace has finalizers remaining: {held}");
+        ("True", "SomeFinalizersRemain", message)
     };
     let fine = |kind, reason, message: &str| (kind, "False", reason, message.to_owned());
     [
@@ -265,12 +261,12 @@ fn remaining(left: &[(&Place, Arc<Value>)]) -> [(&'static str, &'static str, &'s
             "SomeResourcesRemain",
             format!("Some resources are remaining: {}", listed(&resources, "has")),
         ),
-        ("NamespaceFinalizersRemaining", finalizers.0, finalizers.1, finalizers.2),
+        ("NamespaceFinalizersRemaining", status, reason, message),
     ]
 }
 
-/// What every namespace has: an account for its Pods, and the certificate of the server.
-fn furnish(storage: &mut Storage, namespace: &str, ca_pem: &str) {
+/// Creates the default objects of a namespace: a ServiceAccount for its Pods, and the certificate of the server.
+fn create_defaults(storage: &mut Storage, namespace: &str, ca_pem: &str) {
     let account = Place::new("serviceaccounts", Some(namespace), "default");
     if storage.get(&account).is_none() {
         make(storage, "", "serviceaccounts", Some(namespace), json!({"metadata": {"name": "default"}}));
@@ -290,7 +286,15 @@ fn owners(object: &Value) -> impl Iterator<Item = &Value> {
     object["metadata"]["ownerReferences"].as_array().into_iter().flatten()
 }
 
-/// Where an owner would be: in the namespace of its dependent, or in none. `None` for a kind that nobody serves.
+/// Removes an owner from the ownerReferences of an object.
+fn release(storage: &mut Storage, dependent: &Place, owner: &Value) {
+    change(storage, dependent, Part::Main, |object| {
+        let kept = owners(object).filter(|one| one["uid"] != uid(owner)).cloned().collect();
+        object["metadata"]["ownerReferences"] = kept;
+    });
+}
+
+/// The place of an owner: in the namespace of its dependent, or cluster-scoped. `None` if its kind is not served.
 fn owner_place(storage: &Storage, dependent: &Place, owner: &Value) -> Option<Place> {
     let text = |field: &str| owner[field].as_str().unwrap_or_default();
     let kind = storage.kinds.by_kind(text("apiVersion"), text("kind"))?;
@@ -298,7 +302,7 @@ fn owner_place(storage: &Storage, dependent: &Place, owner: &Value) -> Option<Pl
     Some(Place::new(kind.stored_in(), namespace, text("name")))
 }
 
-/// Create an object. What is refused (the namespace is going away, the name is taken) is tried again when something changes.
+/// Creates an object. A failure (the namespace is terminating, the name is taken) is retried after the next change.
 fn make(
     storage: &mut Storage,
     group: &str,
@@ -307,10 +311,10 @@ fn make(
     object: Value,
 ) -> Option<Arc<Value>> {
     let kind = storage.kinds.built_in(group, plural);
-    match write::create(storage, &kind, namespace, object, &mut write::Options::default()) {
+    match write::create(storage, &kind, namespace, object, &mut WriteOptions::default()) {
         Ok(object) => Some(object),
-        Err(refusal) => {
-            tracing::debug!(kind = kind.kind, why = refusal.message(), "a controller could not create");
+        Err(error) => {
+            tracing::debug!(kind = kind.kind, why = error.message(), "a controller could not create");
             None
         }
     }
@@ -320,57 +324,30 @@ fn kind_at(storage: &Storage, place: &Place) -> Option<Arc<Kind>> {
     storage.kinds.of_collection(&place.collection).cloned()
 }
 
-/// Change an object, if the change makes a difference.
+/// Updates an object. Without a difference, nothing is written.
 fn change(storage: &mut Storage, place: &Place, part: Part, edit: impl FnOnce(&mut Value)) {
     let (Some(kind), Some(object)) = (kind_at(storage, place), storage.get(place)) else { return };
     let mut object = kind.view(object).into_owned();
     edit(&mut object);
-    if let Err(refusal) = write::update(storage, &kind, place, object, part, &mut write::Options::default()) {
-        tracing::debug!(%place, why = refusal.message(), "a controller could not update");
+    if let Err(error) = write::update(storage, &kind, place, object, part, &mut WriteOptions::default()) {
+        tracing::debug!(%place, why = error.message(), "a controller could not update");
     }
 }
 
 fn delete(storage: &mut Storage, place: &Place, deletion: &Deletion) {
     let Some(kind) = kind_at(storage, place) else { return };
-    if let Err(refusal) = super::delete::delete(storage, &kind, place, deletion) {
-        tracing::debug!(%place, why = refusal.message(), "a controller could not delete");
+    if let Err(error) = crate::verbs::delete::delete(storage, &kind, place, deletion) {
+        tracing::debug!(%place, why = error.message(), "a controller could not delete");
     }
 }
 
-/// Set a condition; its transition time moves only with its status.
-pub(super) fn set_condition(
-    object: &mut Value,
-    kind: &str,
-    status: &str,
-    reason: &str,
-    message: &str,
-    now: &str,
-) {
-    let conditions = &mut object["status"]["conditions"];
-    if !conditions.is_array() {
-        *conditions = json!([]);
-    }
-    let Some(conditions) = conditions.as_array_mut() else { return };
-    let mut new = json!({"type": kind, "status": status, "reason": reason, "message": message,
-        "lastTransitionTime": now});
-    match conditions.iter_mut().find(|condition| condition["type"] == kind) {
-        Some(old) => {
-            if old["status"] == status {
-                new["lastTransitionTime"] = old["lastTransitionTime"].clone();
-            }
-            *old = new;
-        }
-        None => conditions.push(new),
-    }
-}
-
-/// Tell what was done, as an Event on the object.
-fn tell(storage: &mut Storage, about: &Value, component: &str, reason: &str, message: &str) {
+/// Records a normal Event on the object.
+fn record(storage: &mut Storage, about: &Value, component: &str, reason: &str, message: &str) {
     write_event(storage, about, component, "Normal", reason, message);
 }
 
-/// The same of something that went wrong.
-fn warn(storage: &mut Storage, about: &Value, component: &str, reason: &str, message: &str) {
+/// Records a warning Event on the object.
+fn record_warning(storage: &mut Storage, about: &Value, component: &str, reason: &str, message: &str) {
     write_event(storage, about, component, "Warning", reason, message);
 }
 

@@ -1,4 +1,4 @@
-//! What kubectl asks before it does anything: which resources are there, and what do they look like.
+//! Discovery: the groups, versions and resources of the server, and their OpenAPI schemas.
 //!
 //! ```text
 //! GET /apis   Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList
@@ -7,20 +7,20 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{
+use crate::{
     kinds::{Kind, Kinds, group_version},
-    types,
+    schema::openapi,
 };
 
-/// The version that this server answers as. It must be semantic, or `kubectl version` fails.
-pub(super) fn version() -> Value {
+/// The version in `/version`. It must be a semantic version, or `kubectl version` fails.
+pub(crate) fn version() -> Value {
     json!({"major": "1", "minor": "36", "emulationMajor": "1", "emulationMinor": "36",
         "minCompatibilityMajor": "1", "minCompatibilityMinor": "35", "gitVersion": "v1.36.0-listwatch",
         "gitCommit": "", "gitTreeState": "", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none (Rust)",
         "compiler": "rustc", "platform": "linux/amd64"})
 }
 
-/// What can be done with a resource.
+/// The verbs of a resource.
 fn verbs(kind: &Kind) -> &'static [&'static str] {
     match kind.built_in() {
         "" => &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"],
@@ -33,8 +33,8 @@ fn subresource_verbs(name: &str) -> &'static [&'static str] {
     if name == "finalize" { &["update"] } else { &["get", "patch", "update"] }
 }
 
-/// `/api` or `/apis` in one answer, with all resources: what kubectl since 1.27 asks for.
-pub(super) fn aggregated(kinds: &Kinds, core: bool) -> Value {
+/// `/api` or `/apis` with all resources in one answer: aggregated discovery, which kubectl uses since 1.27.
+pub(crate) fn aggregated(kinds: &Kinds, core: bool) -> Value {
     let mut items = Vec::new();
     for group in kinds.groups().iter().filter(|group| group.is_empty() == core) {
         let mut versions = Vec::new();
@@ -80,20 +80,20 @@ fn add_names(resource: &mut Value, kind: &Kind) {
     }
 }
 
-/// `/api` in the old form.
-pub(super) fn api_versions() -> Value {
+/// `/api` without aggregation.
+pub(crate) fn api_versions() -> Value {
     json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
 }
 
-/// `/apis` in the old form.
-pub(super) fn groups(kinds: &Kinds) -> Value {
+/// `/apis` without aggregation.
+pub(crate) fn groups(kinds: &Kinds) -> Value {
     let groups = kinds.groups().iter().filter(|group| !group.is_empty());
     let groups: Vec<Value> = groups.filter_map(|name| group_parts(kinds, name)).collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
 /// `/apis/GROUP`.
-pub(super) fn group(kinds: &Kinds, name: &str) -> Option<Value> {
+pub(crate) fn group(kinds: &Kinds, name: &str) -> Option<Value> {
     let mut group = group_parts(kinds, name)?;
     group["kind"] = "APIGroup".into();
     group["apiVersion"] = "v1".into();
@@ -111,7 +111,7 @@ fn group_parts(kinds: &Kinds, name: &str) -> Option<Value> {
 }
 
 /// `/api/v1`, `/apis/GROUP/VERSION`.
-pub(super) fn resources(kinds: &Kinds, group: &str, version: &str) -> Option<Value> {
+pub(crate) fn resources(kinds: &Kinds, group: &str, version: &str) -> Option<Value> {
     let mut resources = Vec::new();
     for kind in kinds.in_group(group).filter(|kind| kind.version == version) {
         let mut resource = json!({"name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
@@ -137,15 +137,15 @@ pub(super) fn resources(kinds: &Kinds, group: &str, version: &str) -> Option<Val
         resources.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
     }
     let mut list = json!({"kind": "APIResourceList", "groupVersion": group_version(group, version), "resources": resources});
-    // The core group is older than this field.
+    // The core group, which is older than this field, omits it.
     if !group.is_empty() {
         list["apiVersion"] = "v1".into();
     }
     Some(list)
 }
 
-/// `/openapi/v3`: where the documents are.
-pub(super) fn openapi_index(kinds: &Kinds, revision: u64) -> Value {
+/// `/openapi/v3`: the index of the documents.
+pub(crate) fn openapi_index(kinds: &Kinds, revision: u64) -> Value {
     let mut paths = Map::new();
     for group in kinds.groups() {
         for version in kinds.versions(group) {
@@ -158,8 +158,8 @@ pub(super) fn openapi_index(kinds: &Kinds, revision: u64) -> Value {
     json!({"paths": paths})
 }
 
-/// `/openapi/v3/apis/GROUP/VERSION`, for `kubectl explain`, and so that kubectl finds that the server validates fields.
-pub(super) fn openapi(kinds: &Kinds, group: &str, version: &str) -> Option<Value> {
+/// `/openapi/v3/apis/GROUP/VERSION`, for `kubectl explain`. kubectl also checks here that the server validates fields.
+pub(crate) fn openapi(kinds: &Kinds, group: &str, version: &str) -> Option<Value> {
     let (mut paths, mut schemas) = (Map::new(), Map::new());
     for kind in kinds.in_group(group).filter(|kind| kind.version == version) {
         let gvk = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
@@ -198,8 +198,8 @@ pub(super) fn openapi(kinds: &Kinds, group: &str, version: &str) -> Option<Value
     if paths.is_empty() {
         return None;
     }
-    // What the kinds above refer to.
-    schemas.extend(types::definitions().clone());
+    // The definitions that these schemas refer to.
+    schemas.extend(openapi::definitions().clone());
     Some(json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.36.0"}, "paths": paths,
         "components": {"schemas": schemas}}))
 }

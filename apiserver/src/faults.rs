@@ -1,4 +1,4 @@
-//! Faults on demand: what a test asks the server to do wrong, and what real ones do now and then.
+//! Faults on demand: makes the server fail in a chosen way, as API servers sometimes do, for tests of clients.
 //!
 //! ```text
 //! $ listwatch apiserver --fault too-many-requests,path=/deployments,times=3
@@ -6,12 +6,11 @@
 //! server.fault(Fault::CutWatches.on("GET", "/pods"));
 //! ```
 //!
-//! A [`Fault`] says what goes wrong; a [`Planned`] also says for whom, and how often. One text stands for it in the flag
-//! and in the body of the request; [`names`] lists what can be written. What each fault does is beside what it is done
-//! to: to a request in `serve.rs`, to a stream in `watch.rs`.
+//! A [`Fault`] is the kind of failure. A [`Planned`] adds the requests that it applies to, and how often. The flag and
+//! the request body use the same syntax; [`names`] describes it. Each fault is implemented at the place of its effect:
+//! for requests in `http/server.rs`, for watches in `verbs/watch.rs`.
 
 use std::{
-    ffi::OsStr,
     fmt,
     num::NonZeroUsize,
     ops::RangeInclusive,
@@ -20,55 +19,54 @@ use std::{
     time::Duration,
 };
 
-use clap::{
-    Command,
-    builder::{PossibleValuesParser, TypedValueParser},
-    error::{ContextKind, ContextValue},
-};
 use http::Method;
-use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::{
-    kinds::resource_name,
-    lock,
-    refusal::Refusal,
-    request::{Path, Request},
+use crate::{
+    authorization::{self, Rule},
+    request::{Request, ResourcePath},
+    status::{StatusError, details, qualified},
+    storage::lock,
 };
 
-/// Faults are listed, planned and ended here, by an administrator.
-pub(super) const PATH: &str = "/listwatch/faults";
+/// The path at which administrators list, plan and end faults.
+pub(crate) const PATH: &str = "/listwatch/faults";
 
-/// Most faults that wait for somebody at a time; then the oldest is forgotten. Nobody keeps an eye on more.
+/// Most planned faults at a time. One more drops the oldest.
 const FAULTS_MAX: usize = 100;
 
-/// Largest number that can be written. Who wants more wants no end, and leaves it out.
+/// Largest number in a fault. Leave the number out for no limit.
 const NUMBER_MAX: u64 = 1_000_000_000;
 
-/// Something that goes wrong. See [`ApiServer::fault`](super::ApiServer::fault).
+/// Shortest interval of bookmarks.
+const BOOKMARKS_EVERY_MIN: Duration = Duration::from_millis(10);
+
+/// A failure. See [`ApiServer::fault`](super::ApiServer::fault).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Watches end cleanly, as they do after their `timeoutSeconds`.
     EndWatches,
     /// Watches are cut in the middle of a line, as by a crash or a proxy.
     CutWatches,
-    /// Watches end with an ERROR event, 410 `Expired`, as where the version was too old.
+    /// Watches end with an ERROR event, 410 `Expired`, as after a too old version.
     ExpireWatches,
-    /// The same with the reason `Gone`, as servers before 1.18 said.
+    /// The same with the reason `Gone`, as from servers before 1.18.
     GoneWatches,
     /// Watches send nothing more and do not end: a half-open connection.
     StallWatches,
-    /// Watches end cleanly as soon as there is an event for them, which they do not send: the client was too slow.
+    /// Watches end cleanly at the next event and do not send it, as for a client that is too slow.
     DropSlowWatches,
-    /// Watches have no bookmarks.
+    /// Watches send no bookmarks.
     NoBookmarks,
-    /// Who asks for a streaming list is refused with 422, as by servers before 1.32.
+    /// Watches that allow bookmarks send one in this interval, instead of one a minute.
+    BookmarksEvery(Duration),
+    /// Streaming lists are refused with 422, as by servers before 1.32.
     NoStreamingLists,
-    /// `sendInitialEvents` is not understood and means nothing, as to servers before 1.27.
+    /// `sendInitialEvents` is ignored, as by servers before 1.27.
     IgnoreStreamingLists,
-    /// Watch streams are sent in pieces of at most this many bytes.
+    /// Watch streams are sent in chunks of at most this many bytes.
     ChunkBytes(usize),
-    /// Requests are answered with this instead, whatever they ask.
+    /// Requests get this answer, whatever they ask for.
     Answer {
         /// The HTTP status.
         status: u16,
@@ -77,11 +75,13 @@ pub enum Fault {
         /// The header `Retry-After`.
         retry_after_secs: Option<u64>,
     },
-    /// Requests are answered only after a while.
+    /// Requests that these rules do not allow are forbidden (403), in the words of RBAC.
+    Forbidden(Vec<Rule>),
+    /// Requests are answered after a delay.
     Delay(Duration),
-    /// Requests are neither read to their end nor answered.
+    /// Requests get no answer, and their bodies are not read.
     Silence,
-    /// Requests take effect, then the stream or connection breaks before the answer.
+    /// Requests take effect, then the stream or connection breaks before the answer is sent.
     LoseAnswer,
     /// Writes are refused by an admission webhook.
     Deny {
@@ -92,96 +92,131 @@ pub enum Fault {
         /// The HTTP status, which a webhook may choose.
         code: u16,
     },
-    /// Creates are refused as a ResourceQuota of this name is used up.
+    /// Creates are refused because the ResourceQuota of this name is used up.
     Quota(String),
-    /// The history is forgotten: the next resume, and the next page of a list, is answered with 410.
+    /// The history is dropped: the next resume, and the next page of a list, get a 410.
     ExpireHistory,
-    /// All connections are closed and the history is forgotten; what is stored stays.
+    /// All connections are closed and the history is dropped. The objects stay.
     Restart,
-    /// What is stored is remembered for `Restore`. It harms nobody.
+    /// The objects are saved for `Restore`. Clients notice nothing.
     Backup,
-    /// As `Restart`, and everything is as it was at the last `Backup`, or at the start, the versions too.
+    /// As `Restart`, but objects and versions return to the last `Backup`, or to the start of the server.
     Restore,
 }
 
-/// What a fault meets.
+/// The requests or watches that a fault can apply to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meets {
-    /// Watches, at once or after some lines; then it is over for them.
+enum Scope {
+    /// Watches: the fault ends them, at once or after some lines.
     Ends(Ending),
-    /// Watches, from now on.
+    /// Watches, as long as the fault is planned.
     Watches,
-    Requests,
-    /// Requests that are no reads.
-    Writes,
-    Creates,
-    /// The server, at once.
+    /// Requests with these methods.
+    Requests(&'static [&'static str]),
+    /// The whole server, at once.
     Server,
 }
 
-impl Meets {
-    fn methods(self) -> &'static [&'static str] {
+impl Scope {
+    /// The keys that all faults with this scope have.
+    fn keys(self) -> &'static [&'static str] {
         match self {
-            Meets::Ends(_) | Meets::Watches | Meets::Requests | Meets::Server => {
-                &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+            Scope::Ends(_) => &["path", "times", "lines"],
+            Scope::Watches => &["path", "times"],
+            Scope::Requests(_) => &["path", "times", "method", "user"],
+            Scope::Server => &[],
+        }
+    }
+
+    /// The heading of these faults in the help text.
+    fn heading(self) -> &'static str {
+        match self {
+            Scope::Ends(_) => {
+                "End all open watches; with lines=N, each new watch after N lines. Also path=PART, times=N:"
             }
-            Meets::Writes => &["POST", "PUT", "PATCH", "DELETE"],
-            Meets::Creates => &["POST"],
+            Scope::Watches => "Watches. Also path=PART (of path and query), times=N:",
+            Scope::Requests(_) => "Requests. Also path=PART, times=N, method=GET, user=NAME:",
+            Scope::Server => "The whole server, at once:",
         }
     }
 }
 
+const METHODS: &[&str] = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+
 impl Fault {
-    fn meets(&self) -> Meets {
+    fn scope(&self) -> Scope {
         match self {
-            Fault::EndWatches => Meets::Ends(Ending::Clean),
-            Fault::CutWatches => Meets::Ends(Ending::MidLine),
-            Fault::ExpireWatches => Meets::Ends(Ending::Expired),
-            Fault::GoneWatches => Meets::Ends(Ending::Gone),
+            Fault::EndWatches => Scope::Ends(Ending::Clean),
+            Fault::CutWatches => Scope::Ends(Ending::MidLine),
+            Fault::ExpireWatches => Scope::Ends(Ending::Expired),
+            Fault::GoneWatches => Scope::Ends(Ending::Gone),
             Fault::StallWatches
             | Fault::DropSlowWatches
             | Fault::NoBookmarks
+            | Fault::BookmarksEvery(_)
             | Fault::NoStreamingLists
             | Fault::IgnoreStreamingLists
-            | Fault::ChunkBytes(_) => Meets::Watches,
-            Fault::Answer { .. } | Fault::Delay(_) | Fault::Silence | Fault::LoseAnswer => Meets::Requests,
-            Fault::Deny { .. } => Meets::Writes,
-            Fault::Quota(_) => Meets::Creates,
-            Fault::ExpireHistory | Fault::Restart | Fault::Backup | Fault::Restore => Meets::Server,
+            | Fault::ChunkBytes(_) => Scope::Watches,
+            Fault::Answer { .. }
+            | Fault::Forbidden(_)
+            | Fault::Delay(_)
+            | Fault::Silence
+            | Fault::LoseAnswer => Scope::Requests(METHODS),
+            Fault::Deny { .. } => Scope::Requests(&["POST", "PUT", "PATCH", "DELETE"]),
+            Fault::Quota(_) => Scope::Requests(&["POST"]),
+            Fault::ExpireHistory | Fault::Restart | Fault::Backup | Fault::Restore => Scope::Server,
         }
     }
 
-    /// Only for requests of this method (empty: of any) with this in their path and query.
+    /// The error of a request that the rules of the fault do not allow.
+    pub(crate) fn forbids(&self, request: &Request, user: Option<&str>) -> Option<StatusError> {
+        match self {
+            Fault::Forbidden(rules) => authorization::check(request, user, Some(rules)).err(),
+            _ => None,
+        }
+    }
+
+    fn methods(&self) -> &'static [&'static str] {
+        match self.scope() {
+            Scope::Requests(methods) => methods,
+            Scope::Ends(_) | Scope::Watches | Scope::Server => METHODS,
+        }
+    }
+
+    /// Limits the fault to requests with this method (empty: any) whose path and query contain this text.
     #[must_use]
     pub fn on(self, method: &str, path: &str) -> Planned {
         Planned::from(self).on(method, path)
     }
 
-    /// Only so often.
+    /// Limits how many requests or watches the fault applies to.
     #[must_use]
     pub fn times(self, times: u64) -> Planned {
         Planned::from(self).times(times)
     }
 }
 
-/// A fault, and whom it is to meet.
+/// A fault, and the requests that it applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
-    pub(super) fault: Fault,
+    pub(crate) fault: Fault,
     method: String,
     path: String,
-    /// `None`: until faults are ended.
+    /// Empty: any user.
+    user: String,
+    /// How often it still applies. `None`: until faults are ended.
     times: Option<u64>,
-    /// Not the watches that are open now but those that open, each after that many lines.
+    /// Applies to watches that open later; each ends after this many lines.
     after_lines: Option<u64>,
-    /// As it was written, to be listed.
+    /// As the user wrote it, for the list of faults.
     text: String,
 }
 
 impl From<Fault> for Planned {
     fn from(fault: Fault) -> Planned {
         let text = format!("{fault:?}");
-        Planned { fault, method: String::new(), path: String::new(), times: None, after_lines: None, text }
+        let (method, path, user) = (String::new(), String::new(), String::new());
+        Planned { fault, method, path, user, times: None, after_lines: None, text }
     }
 }
 
@@ -200,7 +235,7 @@ impl Planned {
         self
     }
 
-    /// Not the watches that are open now but those that are opened from now on, each after that many lines. Only for
+    /// Applies to watches that open from now on, and ends each after this many lines. Open watches go on. Only for
     /// faults that end watches.
     #[must_use]
     pub fn after_lines(mut self, lines: u64) -> Planned {
@@ -208,32 +243,42 @@ impl Planned {
         self
     }
 
-    /// Whether it is only for what is there now.
+    /// Whether the fault takes effect at once and is not kept.
     #[must_use]
     pub fn is_momentary(&self) -> bool {
-        match self.fault.meets() {
-            Meets::Ends(_) => self.after_lines.is_none(),
-            Meets::Server => true,
-            Meets::Watches | Meets::Requests | Meets::Writes | Meets::Creates => false,
+        match self.fault.scope() {
+            Scope::Ends(_) => self.after_lines.is_none(),
+            Scope::Watches | Scope::Requests(_) => false,
+            Scope::Server => true,
         }
     }
 
-    /// Whether it is for the whole server, at once.
+    /// Whether the fault applies to the whole server, at once.
     #[must_use]
     pub fn is_for_server(&self) -> bool {
-        self.fault.meets() == Meets::Server
+        self.fault.scope() == Scope::Server
     }
 
-    /// Whether this is for a request; then it is used up by one.
+    /// Whether the fault applies to this user's requests, and whether its rules forbid this one.
+    fn is_for(&self, request: &Request, user: Option<&str>) -> bool {
+        let is_allowed =
+            matches!(self.fault, Fault::Forbidden(_)) && self.fault.forbids(request, user).is_none();
+        matches!(self.fault.scope(), Scope::Requests(_))
+            && (self.user.is_empty() || user == Some(&self.user))
+            && !is_allowed
+    }
+
+    /// Whether the fault applies to a request. If so, counts the request.
     fn take(&mut self, method: &Method, target: &str) -> bool {
-        let is_for_it = self.fault.meets().methods().contains(&method.as_str())
-            && self.times != Some(0)
-            && (self.method.is_empty() || self.method == method.as_str())
+        let method = method.as_str();
+        let applies = self.times != Some(0)
+            && self.fault.methods().contains(&method)
+            && (self.method.is_empty() || self.method == method)
             && target.contains(&self.path);
-        if is_for_it && let Some(times) = &mut self.times {
+        if applies && let Some(times) = &mut self.times {
             *times -= 1;
         }
-        is_for_it
+        applies
     }
 }
 
@@ -247,64 +292,73 @@ impl fmt::Display for Planned {
     }
 }
 
-/// A fault by name: what can be said of it beside for whom, what it is, how it is made.
-struct Named {
-    name: &'static str,
-    keys: &'static str,
-    help: &'static str,
-    make: fn(&mut Keys) -> Result<Fault, String>,
-}
+type Make = fn(&Values) -> Result<Fault, String>;
 
-macro_rules! named {
-    ($($name:literal $keys:literal $help:literal $make:expr;)*) => {
-        [$(Named { name: $name, keys: $keys, help: $help, make: $make }),*]
-    };
-}
-
+/// The faults by name: their keys with defaults, their help text and their constructor.
 #[rustfmt::skip]
-const NAMED: [Named; 25] = named! {
-    "end-watches" "" "watches end cleanly" |_| Ok(Fault::EndWatches);
-    "cut-watches" "" "watches are cut in the middle of a line" |_| Ok(Fault::CutWatches);
-    "expire-watches" "" "watches end with an ERROR event, 410 Expired" |_| Ok(Fault::ExpireWatches);
-    "gone-watches" "" "the same with the reason Gone, as before 1.18" |_| Ok(Fault::GoneWatches);
-    "stall-watches" "" "watches send nothing more and do not end" |_| Ok(Fault::StallWatches);
-    "drop-slow-watches" "" "new watches end instead of sending their next event" |_| Ok(Fault::DropSlowWatches);
-    "no-bookmarks" "" "new watches have no bookmarks" |_| Ok(Fault::NoBookmarks);
-    "no-streaming-lists" "" "sendInitialEvents is refused with 422, as before 1.32" |_| Ok(Fault::NoStreamingLists);
-    "ignore-streaming-lists" "" "sendInitialEvents means nothing, as before 1.27" |_| Ok(Fault::IgnoreStreamingLists);
-    "chunks" "bytes=1" "new watches send at most so many bytes at a time" |keys| Ok(Fault::ChunkBytes(keys.number("bytes", 1..=1_000_000)?.unwrap_or(1)));
-    "slow" "time=1s" "requests are answered after so long" |keys| Ok(Fault::Delay(keys.time("time", "1s")?));
-    "silence" "" "requests are neither read to their end nor answered" |_| Ok(Fault::Silence);
-    "lose-answer" "" "requests take effect, and the answer is lost" |_| Ok(Fault::LoseAnswer);
-    "too-many-requests" "retry-after=1" "429 in plain text, as of a server with too much to do" too_many_requests;
-    "unavailable" "retry-after=1" "503, as of a server that shuts down" unavailable;
-    "internal-error" "" "500" |_| Ok(refused(internal_error()));
-    "html" "status=502" "a page of HTML, as of a proxy" html;
-    "expired" "" "410 Expired as HTTP status" |_| Ok(refused(Refusal::expired("The resourceVersion for the provided list is too old.")));
-    "gone" "" "410 Gone as HTTP status, as before 1.18" |_| Ok(refused(gone("too old resource version".to_owned())));
-    "deny" "webhook=deny.example.com,message=no,code=403" "writes are denied by an admission webhook" deny;
-    "quota" "name=full" "creates exceed a quota" |keys| Ok(Fault::Quota(keys.text("name", "full")));
-    "expire-history" "" "what happened before now is forgotten: 410 for who resumes" |_| Ok(Fault::ExpireHistory);
-    "restart" "" "connections are closed and the history is forgotten" |_| Ok(Fault::Restart);
-    "backup" "" "what is stored is remembered for restore" |_| Ok(Fault::Backup);
-    "restore" "" "a restart with what was stored, and the versions, at the last backup or the start" |_| Ok(Fault::Restore);
-};
+const NAMED: [(&str, &str, &str, Make); 28] = [
+    ("end-watches", "", "watches end cleanly", |_| Ok(Fault::EndWatches)),
+    ("cut-watches", "", "watches are cut in the middle of a line", |_| Ok(Fault::CutWatches)),
+    ("expire-watches", "", "watches end with an ERROR event, 410 Expired", |_| Ok(Fault::ExpireWatches)),
+    ("gone-watches", "", "watches end with an ERROR event, 410 Gone, as before 1.18", |_| Ok(Fault::GoneWatches)),
+    ("stall-watches", "", "watches send nothing more and do not end", |_| Ok(Fault::StallWatches)),
+    ("drop-slow-watches", "", "new watches end instead of sending their next event", |_| Ok(Fault::DropSlowWatches)),
+    ("no-bookmarks", "", "new watches send no bookmarks", |_| Ok(Fault::NoBookmarks)),
+    ("bookmarks", "every=1s", "new watches send bookmarks in this interval, instead of every minute", bookmarks),
+    ("no-streaming-lists", "", "sendInitialEvents is refused with 422, as before 1.32", |_| Ok(Fault::NoStreamingLists)),
+    ("ignore-streaming-lists", "", "sendInitialEvents is ignored, as before 1.27", |_| Ok(Fault::IgnoreStreamingLists)),
+    ("chunks", "bytes=1", "new watches are sent in chunks of at most this many bytes", |keys| Ok(Fault::ChunkBytes(keys.number("bytes", 1..=1_000_000)?))),
+    ("slow", "time=1s", "requests are answered after a delay", |keys| Ok(Fault::Delay(keys.time("time")?))),
+    ("silence", "", "requests get no answer, and their bodies are not read", |_| Ok(Fault::Silence)),
+    ("lose-answer", "", "requests take effect, but the connection breaks before the answer", |_| Ok(Fault::LoseAnswer)),
+    ("unauthorized", "", "401, as for an expired token", |_| Ok(refused(StatusError::unauthorized()))),
+    ("forbidden", "rules=[]", "403, unless these rules of a Role allow the request", forbidden),
+    ("too-many-requests", "retry-after=1", "429 in plain text, as from an overloaded server", too_many_requests),
+    ("unavailable", "retry-after=1", "503, as from a server that shuts down", unavailable),
+    ("internal-error", "", "500 InternalError", |_| Ok(refused(StatusError::new(500, "InternalError", "Internal error occurred: a fault on demand", None)))),
+    ("html", "status=502", "an HTML page, as from a proxy", html),
+    ("expired", "", "410 Expired as the HTTP status", |_| Ok(refused(StatusError::expired("The resourceVersion for the provided list is too old.")))),
+    ("gone", "", "410 Gone as the HTTP status, as before 1.18", |_| Ok(refused(gone("too old resource version".to_owned())))),
+    ("deny", "webhook=deny.example.com,message=no,code=403", "writes are denied by an admission webhook", deny),
+    ("quota", "name=full", "creates exceed a quota", |keys| Ok(Fault::Quota(keys.text("name")))),
+    ("expire-history", "", "the history is dropped: the next resume gets a 410", |_| Ok(Fault::ExpireHistory)),
+    ("restart", "", "all connections are closed and the history is dropped", |_| Ok(Fault::Restart)),
+    ("backup", "", "all objects are saved for restore", |_| Ok(Fault::Backup)),
+    ("restore", "", "a restart with the objects and versions of the last backup, or of the start", |_| Ok(Fault::Restore)),
+];
 
-fn too_many_requests(keys: &mut Keys) -> Result<Fault, String> {
-    let body = "Too many requests, please try again later.\n".to_owned();
-    Ok(Fault::Answer { status: 429, body, retry_after_secs: Some(keys.retry_after()?) })
-}
-
-fn unavailable(keys: &mut Keys) -> Result<Fault, String> {
-    let mut fault = refused(Refusal::status(503, "ServiceUnavailable", "apiserver is shutting down", None));
-    if let Fault::Answer { retry_after_secs, .. } = &mut fault {
-        *retry_after_secs = Some(keys.retry_after()?);
+fn bookmarks(keys: &Values) -> Result<Fault, String> {
+    let every = keys.time("every")?;
+    if every < BOOKMARKS_EVERY_MIN {
+        return Err(format!("every={}: must be {BOOKMARKS_EVERY_MIN:?} or more", keys.text("every")));
     }
-    Ok(fault)
+    Ok(Fault::BookmarksEvery(every))
 }
 
-fn html(keys: &mut Keys) -> Result<Fault, String> {
-    let status = keys.number("status", 200..=599)?.unwrap_or(502);
+fn forbidden(keys: &Values) -> Result<Fault, String> {
+    let text = keys.text("rules");
+    let rules = yaml_serde::from_str(&text).map_err(|error| {
+        let example = r#"[{apiGroups: [""], resources: [pods], verbs: [get, list]}]"#;
+        format!("rules={text}: {error}; write the rules of a Role, such as {example}")
+    });
+    Ok(Fault::Forbidden(rules?))
+}
+
+fn too_many_requests(keys: &Values) -> Result<Fault, String> {
+    let body = "Too many requests, please try again later.\n".to_owned();
+    let retry_after_secs = Some(keys.number("retry-after", 0..=NUMBER_MAX)?);
+    Ok(Fault::Answer { status: 429, body, retry_after_secs })
+}
+
+fn unavailable(keys: &Values) -> Result<Fault, String> {
+    let error = StatusError::new(503, "ServiceUnavailable", "apiserver is shutting down", None);
+    let body = format!("{}\n", error.into_status());
+    let retry_after_secs = Some(keys.number("retry-after", 0..=NUMBER_MAX)?);
+    Ok(Fault::Answer { status: 503, body, retry_after_secs })
+}
+
+fn html(keys: &Values) -> Result<Fault, String> {
+    let status = keys.number("status", 200..=599)?;
     let title = http::StatusCode::from_u16(status).map(|status| status.to_string()).unwrap_or_default();
     let body = format!(
         "<html>\r\n<head><title>{title}</title></head>\r\n<body>\r\n<center><h1>{title}</h1></center>\r\n\
@@ -313,53 +367,40 @@ fn html(keys: &mut Keys) -> Result<Fault, String> {
     Ok(Fault::Answer { status, body, retry_after_secs: None })
 }
 
-fn deny(keys: &mut Keys) -> Result<Fault, String> {
-    let webhook = keys.text("webhook", "deny.example.com");
-    let code = keys.number("code", 400..=599)?.unwrap_or(403);
-    Ok(Fault::Deny { webhook, message: keys.text("message", "no"), code })
+fn deny(keys: &Values) -> Result<Fault, String> {
+    let code = keys.number("code", 400..=599)?;
+    Ok(Fault::Deny { webhook: keys.text("webhook"), message: keys.text("message"), code })
 }
 
-fn refused(refusal: Refusal) -> Fault {
-    let (status, retry_after_secs) = (refusal.code, refusal.retry_after_secs());
-    Fault::Answer { status, body: format!("{}\n", refusal.into_status()), retry_after_secs }
+fn refused(error: StatusError) -> Fault {
+    Fault::Answer { status: error.code, body: format!("{}\n", error.into_status()), retry_after_secs: None }
 }
 
-fn internal_error() -> Refusal {
-    Refusal::status(500, "InternalError", "Internal error occurred: a fault on demand", None)
-}
-
-/// An object that an admission webhook does not let pass, in the words of controller-runtime's `Denied`. The API server
-/// puts its own before the message: apiserver/pkg/admission/plugin/webhook/errors.
-pub(super) fn denied(webhook: &str, message: &str, code: u16) -> Refusal {
+/// The error of an admission webhook that denies an object, in the words of controller-runtime's `Denied`. The API
+/// server adds a prefix to the message: apiserver/pkg/admission/plugin/webhook/errors.
+pub(crate) fn denied(webhook: &str, message: &str, code: u16) -> StatusError {
     let message = format!("admission webhook {webhook:?} denied the request: {message}");
     let reason = if code == 403 { "Forbidden" } else { "" };
-    Refusal::status(code, reason, message, None)
+    StatusError::new(code, reason, message, None)
 }
 
-/// An object for which a quota has no room.
-pub(super) fn exceeds_quota(request: &Request, quota: &str) -> Refusal {
-    let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
-    let name = body["metadata"]["name"].as_str().unwrap_or_default();
-    let (plural, group) = match Path::parse(&request.path) {
-        Some(path) => (path.plural, path.group),
-        None => (String::new(), String::new()),
-    };
-    let resource = resource_name(&plural, &group);
+/// The error for an object that exceeds a quota.
+pub(crate) fn exceeds_quota(request: &Request, quota: &str) -> StatusError {
+    let name = request.name_in_body();
+    let path = ResourcePath::parse(&request.path);
+    let (plural, group) = path.map(|path| (path.plural, path.group)).unwrap_or_default();
+    let resource = qualified(&plural, &group);
     let counted = if group.is_empty() { plural.clone() } else { format!("count/{resource}") };
     let message = format!(
         "{resource} {name:?} is forbidden: exceeded quota: {quota}, requested: {counted}=1, used: {counted}=1, \
          limited: {counted}=1"
     );
-    let mut details = json!({"name": name, "kind": plural});
-    if !group.is_empty() {
-        details["group"] = group.into();
-    }
-    Refusal::status(403, "Forbidden", message, Some(details))
+    StatusError::not_allowed(message, details(&name, &group, &plural))
 }
 
-/// As [`Refusal::expired`], in the words of servers before 1.18.
-pub(super) fn gone(message: String) -> Refusal {
-    Refusal::status(410, "Gone", message, None)
+/// As [`StatusError::expired`], in the words of servers before 1.18.
+pub(crate) fn gone(message: String) -> StatusError {
+    StatusError::new(410, "Gone", message, None)
 }
 
 impl FromStr for Planned {
@@ -370,62 +411,64 @@ impl FromStr for Planned {
         let text = text.trim();
         let (name, rest) = text.split_once(',').unwrap_or((text, ""));
         let name = name.trim_end();
-        let Some(named) = NAMED.iter().find(|named| named.name == name) else {
-            let all: Vec<&str> = NAMED.iter().map(|named| named.name).collect();
+        let Some((_, defaults, _, make)) = NAMED.iter().find(|(known, ..)| *known == name) else {
             return Err(match similar(name) {
                 Some(similar) => format!("{name:?} is no fault; a similar one is {similar}"),
-                None => format!("{name:?} is no fault; there are {}", all.join(", ")),
+                None => {
+                    format!("{name:?} is no fault; there are {}", NAMED.map(|(name, ..)| name).join(", "))
+                }
             });
         };
-        let mut keys = Keys::parse(rest)?;
-        let fault = (named.make)(&mut keys)?;
-        let common: &[&str] = match fault.meets() {
-            Meets::Ends(_) => &["path", "times", "lines"],
-            Meets::Watches => &["path", "times"],
-            Meets::Requests | Meets::Writes | Meets::Creates => &["path", "times", "method"],
-            Meets::Server => &[],
-        };
-        let (path, method) = (keys.text("path", ""), keys.text("method", "").to_uppercase());
-        let (times, after_lines) =
-            (keys.number("times", 1..=NUMBER_MAX)?, keys.number("lines", 0..=NUMBER_MAX)?);
-        keys.check(name, named.keys, common)?;
-        if let Some(key) = common.iter().find(|key| keys.get(key) == Some("")) {
-            return Err(format!("{key}= says nothing: give a value, or leave it out"));
+        let (given, defaults) = (Values::parse(rest)?, Values::parse(defaults)?);
+        let values = Values([&given.0[..], &defaults.0].concat());
+        let fault = make(&values)?;
+        let number = |key, min| values.get(key).map(|_| values.number(key, min..=NUMBER_MAX)).transpose();
+        let (times, after_lines) = (number("times", 1)?, number("lines", 0)?);
+        let common = fault.scope().keys();
+        let known: Vec<&str> = defaults.0.iter().map(|(key, _)| *key).chain(common.iter().copied()).collect();
+        if let Some((unknown, _)) = given.0.iter().find(|(key, _)| !known.contains(key)) {
+            return Err(match known[..] {
+                [] => format!("{name} takes no {unknown:?}: it takes nothing"),
+                _ => format!("{name} takes no {unknown:?}, but {}", known.join(", ")),
+            });
         }
-        let methods = fault.meets().methods();
+        if let Some(key) = common.iter().find(|key| given.get(key) == Some("")) {
+            return Err(format!("{key}= has no value: give one, or leave {key}= out"));
+        }
+        let (path, user) = (values.text("path"), values.text("user"));
+        let method = values.text("method").to_uppercase();
+        let methods = fault.methods();
         if !method.is_empty() && !methods.contains(&method.as_str()) {
-            return Err(format!("method={method}: {name} meets {}", methods.join(", ")));
+            return Err(format!("method={method}: {name} applies to {}", methods.join(", ")));
         }
-        Ok(Planned { fault, method, path, times, after_lines, text: text.to_owned() })
+        Ok(Planned { fault, method, path, user, times, after_lines, text: text.to_owned() })
     }
 }
 
-/// The name that is most like this, as clap finds it for a misspelt flag.
-fn similar(name: &str) -> Option<String> {
-    let names = PossibleValuesParser::new(NAMED.iter().map(|named| named.name));
-    let error = names.parse_ref(&Command::default(), None, OsStr::new(name)).err()?;
-    match error.get(ContextKind::SuggestedValue) {
-        Some(ContextValue::String(similar)) => Some(similar.clone()),
-        Some(_) | None => None,
-    }
+/// Least similarity of a misspelt name to a suggestion: Jaro, from 0 to 1. clap has the same limit for flags.
+const SIMILAR_MIN: f64 = 0.7;
+
+/// The most similar name.
+fn similar(name: &str) -> Option<&'static str> {
+    let measured = NAMED.iter().map(|(known, ..)| (strsim::jaro(name, known), *known));
+    let (similarity, most) = measured.max_by(|one, other| one.0.total_cmp(&other.0))?;
+    (similarity > SIMILAR_MIN).then_some(most)
 }
 
-/// `key=value,key=value`, and which of them were asked for. What follows a comma and has no `=` belongs to the value
-/// before it, so that messages may have commas.
-struct Keys {
-    given: Vec<(String, String)>,
-}
+/// `key=value,key=value`. A part without `=` belongs to the value before it, so messages can contain commas.
+struct Values<'a>(Vec<(&'a str, String)>);
 
-impl Keys {
-    fn parse(text: &str) -> Result<Keys, String> {
-        let mut given: Vec<(String, String)> = Vec::new();
+impl Values<'_> {
+    fn parse(text: &str) -> Result<Values<'_>, String> {
+        let mut values: Vec<(&str, String)> = Vec::new();
         for part in text.split(',').filter(|_| !text.is_empty()) {
-            match (part.split_once('=').map(|(key, value)| (key.trim(), value.trim())), given.last_mut()) {
+            match (part.split_once('='), values.last_mut()) {
                 (Some((key, value)), _) => {
-                    if given.iter().any(|(before, _)| before == key) {
+                    let key = key.trim();
+                    if values.iter().any(|(before, _)| *before == key) {
                         return Err(format!("{key} is given twice"));
                     }
-                    given.push((key.to_owned(), value.to_owned()));
+                    values.push((key, value.trim().to_owned()));
                 }
                 (None, Some((_, value))) => {
                     value.push(',');
@@ -434,89 +477,56 @@ impl Keys {
                 (None, None) => return Err(format!("{part:?} should be KEY=VALUE")),
             }
         }
-        Ok(Keys { given })
+        Ok(Values(values))
     }
 
     fn get(&self, key: &str) -> Option<&str> {
-        self.given.iter().find(|(given, _)| given == key).map(|(_, value)| value.as_str())
+        self.0.iter().find(|(known, _)| *known == key).map(|(_, value)| value.as_str())
     }
 
-    fn text(&self, key: &str, default: &str) -> String {
-        self.get(key).unwrap_or(default).to_owned()
+    fn text(&self, key: &str) -> String {
+        self.get(key).unwrap_or_default().to_owned()
     }
 
-    fn number<T>(&self, key: &str, range: RangeInclusive<T>) -> Result<Option<T>, String>
+    fn number<T>(&self, key: &str, range: RangeInclusive<T>) -> Result<T, String>
     where
         T: FromStr + PartialOrd + fmt::Display,
     {
-        let Some(text) = self.get(key) else { return Ok(None) };
-        match text.parse() {
-            Ok(number) if range.contains(&number) => Ok(Some(number)),
-            Ok(_) | Err(_) => {
-                Err(format!("{key}={text}: must be a number from {} to {}", range.start(), range.end()))
-            }
-        }
-    }
-
-    fn retry_after(&self) -> Result<u64, String> {
-        Ok(self.number("retry-after", 0..=NUMBER_MAX)?.unwrap_or(1))
-    }
-
-    fn time(&self, key: &str, default: &str) -> Result<Duration, String> {
-        let text = self.get(key).unwrap_or(default);
-        humantime::parse_duration(text)
-            .map_err(|_| format!("{key}={text}: is no time: write a number and a unit, such as 500ms or 2s"))
-    }
-
-    /// Refuse what nobody asked for.
-    fn check(&self, name: &str, own: &str, common: &[&str]) -> Result<(), String> {
-        let own = own.split(',').filter_map(|key| key.split_once('=')).map(|(key, _)| key);
-        let known: Vec<&str> = own.chain(common.iter().copied()).collect();
-        let Some((unknown, _)) = self.given.iter().find(|(key, _)| !known.contains(&key.as_str())) else {
-            return Ok(());
-        };
-        Err(match known[..] {
-            [] => format!("{name} takes no {unknown:?}: it takes nothing"),
-            _ => format!("{name} takes no {unknown:?}, but {}", known.join(", ")),
+        let text = self.text(key);
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| {
+            format!("{key}={text}: must be a number from {} to {}", range.start(), range.end())
         })
+    }
+
+    fn time(&self, key: &str) -> Result<Duration, String> {
+        let text = self.text(key);
+        humantime::parse_duration(&text)
+            .map_err(|_| format!("{key}={text}: is no time: write a number and a unit, such as 500ms or 2s"))
     }
 }
 
-/// How a fault is written; and every name and what it does, under headings that say for whom. For people.
+/// Help for users: the syntax, and the name and effect of each fault, by scope.
 #[must_use]
 pub fn names() -> String {
     let mut text =
-        "A fault is NAME,KEY=VALUE,… Every KEY=VALUE may be left out; the values shown are the defaults.\n\n"
-            .to_owned();
+        "A fault is NAME,KEY=VALUE,… Each KEY=VALUE is optional; the defaults are shown.\n".to_owned();
     let mut before = "";
-    for Named { name, keys, help, make } in &NAMED {
-        let fault =
-            make(&mut Keys { given: Vec::new() }).expect("a fault by its defaults: a test makes them all");
-        let heading = heading(fault.meets());
+    for (name, defaults, help, make) in &NAMED {
+        let fault = Values::parse(defaults).and_then(|defaults| make(&defaults));
+        let heading = fault.expect("valid defaults: a test parses them all").scope().heading();
         if heading != before {
-            let gap = if before.is_empty() { "" } else { "\n" };
-            text.push_str(&format!("{gap}{heading}\n"));
+            text.push_str(&format!("\n{heading}\n"));
             before = heading;
         }
-        let name = if keys.is_empty() { (*name).to_owned() } else { format!("{name},{keys}") };
-        text.push_str(&format!("  {name:<31}  {help}\n"));
+        let comma = if defaults.is_empty() { "" } else { "," };
+        text.push_str(&format!("  {:<31}  {help}\n", format!("{name}{comma}{defaults}")));
     }
     text
 }
 
-fn heading(meets: Meets) -> &'static str {
-    match meets {
-        Meets::Ends(_) => {
-            "Ends of open watches; with lines=N not of these but of each to come, after N lines. Also path=PART, times=N:"
-        }
-        Meets::Watches => "Watches. Also path=PART (of path and query), times=N:",
-        Meets::Requests | Meets::Writes | Meets::Creates => "Requests. Also path=PART, times=N, method=GET:",
-        Meets::Server => "The whole server, at once:",
-    }
-}
-
-/// The body of a request to plan some: one in each line, or with `;` between. A line that starts with `#` is a comment.
-pub(super) fn parse_lines(body: &[u8]) -> Result<Vec<Planned>, String> {
+/// Parses the body of a request: one fault per line, or several separated by `;`. Lines with `#` in front are comments.
+pub(crate) fn parse_lines(body: &[u8]) -> Result<Vec<Planned>, String> {
     let text = std::str::from_utf8(body).map_err(|_| "the body is no text".to_owned())?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with('#'));
     let mut planned = Vec::new();
@@ -526,57 +536,57 @@ pub(super) fn parse_lines(body: &[u8]) -> Result<Vec<Planned>, String> {
         }
     }
     if planned.is_empty() {
-        return Err("the body names no fault; POST help for what there is".to_owned());
+        return Err("the body names no fault; POST help for a list".to_owned());
     }
     Ok(planned)
 }
 
-/// How a watch ends that is made to.
+/// How a fault ends a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(crate) enum Ending {
     Clean,
     MidLine,
     Expired,
     Gone,
 }
 
-/// What a server thinks of `sendInitialEvents`.
+/// How a server handles `sendInitialEvents`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StreamingLists {
+pub(crate) enum StreamingLists {
     Served,
     Refused,
     Ignored,
 }
 
-/// What is to go wrong with one watch.
+/// The faults of one watch.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(crate) struct Course {
     target: String,
-    /// That were there before the watch. The last word counts.
+    /// The faults that were planned when the watch opened. The latest has precedence.
     faults: Vec<Planned>,
-    now: Mutex<Now>,
+    effect: Mutex<Option<Effect>>,
     changed: Notify,
 }
 
-/// What goes wrong with an open watch at the moment.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Now {
-    pub(super) is_stalled: bool,
-    pub(super) ending: Option<Ending>,
+/// The effect of a fault on an open watch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Effect {
+    Stall,
+    End(Ending),
 }
 
 impl Course {
-    pub(super) fn now(&self) -> Now {
-        *lock(&self.now)
+    pub(crate) fn effect(&self) -> Option<Effect> {
+        *lock(&self.effect)
     }
 
-    /// Waits until [`Course::now`] may be another.
-    pub(super) async fn changed(&self) {
+    /// Waits until [`Course::effect`] may have changed.
+    pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    fn change(&self, now: Now) {
-        *lock(&self.now) = now;
+    fn change(&self, effect: Option<Effect>) {
+        *lock(&self.effect) = effect;
         self.changed.notify_one();
     }
 
@@ -584,30 +594,38 @@ impl Course {
         self.faults.iter().any(|planned| planned.fault == *fault)
     }
 
-    /// After how many lines it ends, and how.
-    pub(super) fn ends_after(&self) -> Option<(u64, Ending)> {
-        self.faults.iter().rev().find_map(|planned| match planned.fault.meets() {
-            Meets::Ends(ending) => Some((planned.after_lines?, ending)),
-            Meets::Watches | Meets::Requests | Meets::Writes | Meets::Creates | Meets::Server => None,
+    /// The number of lines after which the watch ends, and how it ends.
+    pub(crate) fn ends_after(&self) -> Option<(u64, Ending)> {
+        self.faults.iter().rev().find_map(|planned| match planned.fault.scope() {
+            Scope::Ends(ending) => Some((planned.after_lines?, ending)),
+            Scope::Watches | Scope::Requests(_) | Scope::Server => None,
         })
     }
 
-    pub(super) fn is_dropped_if_slow(&self) -> bool {
+    pub(crate) fn is_dropped_if_slow(&self) -> bool {
         self.has(&Fault::DropSlowWatches)
     }
 
-    pub(super) fn has_bookmarks(&self) -> bool {
+    pub(crate) fn has_bookmarks(&self) -> bool {
         !self.has(&Fault::NoBookmarks)
     }
 
-    pub(super) fn streaming_lists(&self) -> StreamingLists {
+    /// The interval of bookmarks, if a fault sets it.
+    pub(crate) fn bookmarks_every(&self) -> Option<Duration> {
+        self.faults.iter().rev().find_map(|planned| match planned.fault {
+            Fault::BookmarksEvery(every) => Some(every),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn streaming_lists(&self) -> StreamingLists {
         if self.has(&Fault::NoStreamingLists) {
             return StreamingLists::Refused;
         }
         if self.has(&Fault::IgnoreStreamingLists) { StreamingLists::Ignored } else { StreamingLists::Served }
     }
 
-    pub(super) fn chunk_bytes(&self) -> Option<NonZeroUsize> {
+    pub(crate) fn chunk_bytes(&self) -> Option<NonZeroUsize> {
         self.faults.iter().rev().find_map(|planned| match planned.fault {
             Fault::ChunkBytes(bytes) => NonZeroUsize::new(bytes),
             _ => None,
@@ -617,7 +635,7 @@ impl Course {
 
 /// The faults of a server.
 #[derive(Debug, Default)]
-pub(super) struct Faults(Mutex<State>);
+pub(crate) struct Faults(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -626,34 +644,22 @@ struct State {
 }
 
 impl Faults {
-    /// Plan a fault for watches or requests. Open watches meet it at once.
-    pub(super) fn plan(&self, mut planned: Planned) {
+    /// Plans a fault for watches or requests. It applies to open watches at once.
+    pub(crate) fn plan(&self, mut planned: Planned) {
         let mut state = lock(&self.0);
-        let now = match planned.fault.meets() {
-            Meets::Ends(ending) if planned.after_lines.is_none() => {
-                Some(Now { ending: Some(ending), ..Now::default() })
-            }
-            Meets::Watches if planned.fault == Fault::StallWatches => {
-                Some(Now { is_stalled: true, ..Now::default() })
-            }
-            Meets::Ends(_)
-            | Meets::Watches
-            | Meets::Requests
-            | Meets::Writes
-            | Meets::Creates
-            | Meets::Server => None,
+        let effect = match planned.fault.scope() {
+            Scope::Ends(ending) if planned.after_lines.is_none() => Some(Effect::End(ending)),
+            Scope::Watches if planned.fault == Fault::StallWatches => Some(Effect::Stall),
+            Scope::Ends(_) | Scope::Watches | Scope::Requests(_) | Scope::Server => None,
         };
-        if let Some(now) = now {
+        if effect.is_some() {
             for course in state.open.iter().filter_map(Weak::upgrade) {
                 if planned.take(&Method::GET, &course.target) {
-                    course.change(now);
+                    course.change(effect);
                 }
             }
-            if now.ending.is_some() {
-                return;
-            }
         }
-        if planned.times == Some(0) {
+        if planned.is_momentary() || planned.times == Some(0) {
             return;
         }
         if state.planned.len() == FAULTS_MAX {
@@ -662,17 +668,17 @@ impl Faults {
         state.planned.push(planned);
     }
 
-    /// From now on nothing goes wrong; what is stalled goes on.
-    pub(super) fn end(&self) {
+    /// Ends all faults. Stalled watches go on.
+    pub(crate) fn end(&self) {
         let mut state = lock(&self.0);
         state.planned.clear();
         for course in state.open.iter().filter_map(Weak::upgrade) {
-            course.change(Now::default());
+            course.change(None);
         }
     }
 
-    /// One line for each that is planned.
-    pub(super) fn list(&self) -> String {
+    /// The planned faults, one per line.
+    pub(crate) fn list(&self) -> String {
         let planned = &lock(&self.0).planned;
         if planned.is_empty() {
             return "none planned\n".to_owned();
@@ -680,39 +686,38 @@ impl Faults {
         planned.iter().map(|planned| format!("{planned}\n")).collect()
     }
 
-    /// What is to go wrong with a watch that is opened now.
-    pub(super) fn of_watch(&self, target: &str) -> Arc<Course> {
+    /// The faults of a watch that opens now.
+    pub(crate) fn of_watch(&self, target: &str) -> Arc<Course> {
         let mut state = lock(&self.0);
         let mut faults = Vec::new();
         for planned in &mut state.planned {
-            let is_for_watches = matches!(planned.fault.meets(), Meets::Ends(_) | Meets::Watches);
+            let is_for_watches = matches!(planned.fault.scope(), Scope::Ends(_) | Scope::Watches);
             if is_for_watches && planned.take(&Method::GET, target) {
                 faults.push(planned.clone());
             }
         }
         state.planned.retain(|planned| planned.times != Some(0));
         let is_stalled = faults.iter().any(|planned| planned.fault == Fault::StallWatches);
-        let now = Mutex::new(Now { is_stalled, ending: None });
-        let course = Arc::new(Course { target: target.to_owned(), faults, now, changed: Notify::new() });
+        let effect = Mutex::new(is_stalled.then_some(Effect::Stall));
+        let course = Arc::new(Course { target: target.to_owned(), faults, effect, changed: Notify::new() });
         state.open.retain(|open| open.strong_count() > 0);
         state.open.push(Arc::downgrade(&course));
         course
     }
 
-    /// What is to go wrong with a request: the first fault that is for it.
-    pub(super) fn of_request(&self, method: &Method, target: &str) -> Option<Fault> {
+    /// The fault of a request: the first planned one that applies.
+    pub(crate) fn of_request(&self, request: &Request, user: Option<&str>) -> Option<Fault> {
         let mut state = lock(&self.0);
         let found = state.planned.iter_mut().find_map(|planned| {
-            let is_for_requests =
-                matches!(planned.fault.meets(), Meets::Requests | Meets::Writes | Meets::Creates);
-            (is_for_requests && planned.take(method, target)).then(|| planned.fault.clone())
+            let applies = planned.is_for(request, user) && planned.take(&request.method, &request.target);
+            applies.then(|| planned.fault.clone())
         });
         state.planned.retain(|planned| planned.times != Some(0));
         found
     }
 }
 
-/// A stream or connection that breaks on demand.
+/// The error of a stream or connection that a fault breaks.
 #[derive(Debug)]
 pub struct Cut;
 

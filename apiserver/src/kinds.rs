@@ -1,57 +1,84 @@
-//! The kinds of objects that are served: one table entry for each built-in kind, one for each version of a CRD.
+//! The table of served kinds: one entry for each built-in kind, and one for each served version of a CRD.
 //!
-//! A kind is found by its place in a path, `/apis/GROUP/VERSION/…/PLURAL`. Everything above this file treats a
-//! Deployment and a custom resource alike: they differ in their [`Rules`] and nowhere else.
+//! A kind is found by its path, `/apis/GROUP/VERSION/…/PLURAL`. Built-in kinds and custom resources have the same type,
+//! [`Kind`], and differ in their [`Source`].
+
+pub(crate) mod built_in;
+pub(crate) mod defaults;
+pub(crate) mod printer_columns;
+pub(crate) mod events;
+pub(crate) mod metadata;
+pub(crate) mod conditions;
+pub(crate) mod status_errors;
+pub(crate) mod validation;
+pub(crate) mod pods;
+pub(crate) mod cluster_ip;
+pub(crate) mod crd;
+pub(crate) mod custom_resources;
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 
-use super::{
-    builtin::{BUILT_IN, BuiltIn},
+use crate::{
     clock::Clock,
-    custom::Custom,
-    refusal::{Cause, Refusal},
-    schema::Nulls,
-    types::{self, Words},
+    kinds::{
+        built_in::{BUILT_IN, BuiltIn},
+        custom_resources::Custom,
+    },
+    schema::{Nulls, decode, encode, openapi},
+    status::{Cause, StatusError, qualified},
 };
 
 /// One kind in one version.
 #[derive(Debug)]
-pub(super) struct Kind {
-    pub(super) group: String,
-    pub(super) version: String,
-    pub(super) plural: String,
-    pub(super) singular: String,
-    pub(super) kind: String,
-    pub(super) list_kind: String,
-    pub(super) short_names: Vec<String>,
-    pub(super) categories: Vec<String>,
-    pub(super) namespaced: bool,
-    pub(super) has_status: bool,
-    pub(super) scale: Option<ScalePaths>,
-    /// What a field selector can name beside name and namespace: `spec.nodeName`.
-    pub(super) fields: Vec<String>,
-    pub(super) rules: Rules,
+pub(crate) struct Kind {
+    pub(crate) group: String,
+    pub(crate) version: String,
+    pub(crate) plural: String,
+    pub(crate) singular: String,
+    pub(crate) kind: String,
+    pub(crate) list_kind: String,
+    pub(crate) short_names: Vec<String>,
+    pub(crate) categories: Vec<String>,
+    pub(crate) namespaced: bool,
+    pub(crate) has_status: bool,
+    pub(crate) scale: Option<ScalePaths>,
+    /// The fields that field selectors support, besides name and namespace: `spec.nodeName`.
+    pub(crate) fields: Vec<String>,
+    pub(crate) source: Source,
 }
 
-/// Where the scale subresource finds its numbers, as JSON pointers.
+/// The fields of the scale subresource, as JSON pointers.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct ScalePaths {
-    pub(super) spec: String,
-    pub(super) status: String,
-    pub(super) selector: Option<String>,
+pub(crate) struct ScalePaths {
+    pub(crate) spec: String,
+    pub(crate) status: String,
+    pub(crate) selector: Option<String>,
 }
 
-/// What makes one kind unlike another.
+/// The definition of a kind: a built-in entry, or a CRD.
 #[derive(Debug)]
-pub(super) enum Rules {
+pub(crate) enum Source {
     BuiltIn(&'static BuiltIn),
     Custom(Box<Custom>),
 }
 
+/// The part of an object that an update changes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Part {
+    /// Everything, except the status if the kind has a status subresource.
+    Main,
+    /// The status alone.
+    Status,
+    /// `spec.finalizers` of a Namespace.
+    Finalize,
+    /// `spec.nodeName` of a Pod, which the scheduler sets.
+    Binding,
+}
+
 impl Kind {
-    pub(super) fn of_entry(entry: &'static BuiltIn) -> Kind {
+    pub(crate) fn of_entry(entry: &'static BuiltIn) -> Kind {
         let owned = |list: &[&str]| list.iter().map(|&one| one.to_owned()).collect();
         let scale = entry.scale.then(|| ScalePaths {
             spec: "/spec/replicas".to_owned(),
@@ -71,114 +98,128 @@ impl Kind {
             has_status: entry.status,
             scale,
             fields: owned(entry.fields),
-            rules: Rules::BuiltIn(entry),
+            source: Source::BuiltIn(entry),
         }
     }
 
-    /// `deployments.apps`, or `configmaps` in the core group: how messages name a resource.
-    pub(super) fn resource(&self) -> String {
-        resource_name(&self.plural, &self.group)
+    /// The name of the resource in messages: `deployments.apps`, or `configmaps` in the core group.
+    pub(crate) fn resource(&self) -> String {
+        qualified(&self.plural, &self.group)
     }
 
-    /// The collection that holds the objects. Events are one collection with two views.
-    pub(super) fn stored_in(&self) -> String {
+    /// The collection that stores the objects. The Events of both groups are in one collection.
+    pub(crate) fn stored_in(&self) -> String {
         if self.group == "events.k8s.io" { "events".to_owned() } else { self.resource() }
     }
 
     /// `apps/v1`, or `v1` in the core group.
-    pub(super) fn api_version(&self) -> String {
+    pub(crate) fn api_version(&self) -> String {
         group_version(&self.group, &self.version)
     }
 
-    pub(super) fn is_custom(&self) -> bool {
-        matches!(self.rules, Rules::Custom(_))
+    pub(crate) fn is_custom(&self) -> bool {
+        matches!(self.source, Source::Custom(_))
     }
 
-    /// The name of a built-in kind. A custom one has none: it may be called as one that is, and has nothing else of it.
-    pub(super) fn built_in(&self) -> &str {
+    /// The name of a built-in kind. Empty for a custom resource, which may have the same name as a built-in kind.
+    pub(crate) fn built_in(&self) -> &str {
         if self.is_custom() { "" } else { &self.kind }
     }
 
-    /// What who uses it is told, if it is on its way out.
-    pub(super) fn deprecation(&self) -> Option<&str> {
-        match &self.rules {
-            Rules::BuiltIn(_) => None,
-            Rules::Custom(custom) => custom.deprecation.as_deref(),
+    /// The `deprecationWarning`, sent as a Warning header.
+    pub(crate) fn deprecation(&self) -> Option<&str> {
+        match &self.source {
+            Source::BuiltIn(_) => None,
+            Source::Custom(custom) => custom.deprecation.as_deref(),
         }
     }
 
     /// Whether `metadata.generation` counts the changes of the spec.
-    pub(super) fn has_generation(&self) -> bool {
-        match &self.rules {
-            Rules::BuiltIn(entry) => entry.generation,
-            Rules::Custom(_) => true,
+    pub(crate) fn has_generation(&self) -> bool {
+        match &self.source {
+            Source::BuiltIn(entry) => entry.generation,
+            Source::Custom(_) => true,
         }
     }
 
-    /// Whether its name is one part of a DNS name.
-    pub(super) fn has_label_name(&self) -> bool {
-        matches!(&self.rules, Rules::BuiltIn(entry) if matches!(entry.kind, "Namespace" | "Service"))
+    /// Whether the names of objects must be DNS labels.
+    pub(crate) fn has_label_name(&self) -> bool {
+        matches!(&self.source, Source::BuiltIn(entry) if matches!(entry.kind, "Namespace" | "Service"))
     }
 
-    /// Whether a finalizer must have a domain.
-    pub(super) fn has_qualified_finalizers(&self) -> bool {
-        matches!(&self.rules, Rules::BuiltIn(entry) if !matches!(entry.kind, "Lease" | "CustomResourceDefinition"))
+    /// Whether finalizers must be qualified with a domain.
+    pub(crate) fn has_qualified_finalizers(&self) -> bool {
+        matches!(&self.source, Source::BuiltIn(entry) if !matches!(entry.kind, "Lease" | "CustomResourceDefinition"))
     }
 
-    /// Whether a PUT must say which version it replaces.
-    pub(super) fn needs_version(&self) -> bool {
-        match &self.rules {
-            Rules::BuiltIn(entry) => {
+    /// Whether a PUT must contain a resourceVersion.
+    pub(crate) fn needs_version(&self) -> bool {
+        match &self.source {
+            Source::BuiltIn(entry) => {
                 matches!(entry.kind, "Lease" | "CustomResourceDefinition" | "ServiceAccount")
             }
-            Rules::Custom(_) => true,
+            Source::Custom(_) => true,
         }
     }
 
-    /// Whether a PUT of an object that is not there makes it.
-    pub(super) fn creates_on_put(&self) -> bool {
-        matches!(&self.rules, Rules::BuiltIn(entry) if matches!(entry.kind, "Lease" | "Event"))
+    /// Whether a PUT creates a missing object.
+    pub(crate) fn creates_on_put(&self) -> bool {
+        matches!(&self.source, Source::BuiltIn(entry) if matches!(entry.kind, "Lease" | "Event"))
     }
 
     /// Whether a delete answers with the object instead of a Status.
-    pub(super) fn delete_answers_object(&self) -> bool {
-        matches!(&self.rules, Rules::BuiltIn(entry) if matches!(entry.kind, "Pod" | "Service" | "ServiceAccount"))
+    pub(crate) fn delete_answers_object(&self) -> bool {
+        matches!(&self.source, Source::BuiltIn(entry) if matches!(entry.kind, "Pod" | "Service" | "ServiceAccount"))
     }
 
-    /// What is wrong with an object, given what it was before. Added to what is known to be wrong.
-    pub(super) fn validate(&self, object: &Value, before: Option<&Value>, causes: &mut Vec<Cause>) {
-        match &self.rules {
-            Rules::BuiltIn(entry) => causes.extend((entry.validate)(object, before)),
-            Rules::Custom(custom) => {
+    /// Validates an object against its old version, and adds the errors to `causes`.
+    pub(crate) fn validate(&self, object: &Value, before: Option<&Value>, causes: &mut Vec<Cause>) {
+        match &self.source {
+            Source::BuiltIn(entry) => causes.extend((entry.validate)(object, before)),
+            Source::Custom(custom) => {
                 causes.extend(self.scale.as_ref().and_then(|paths| replicas_error(object, &paths.spec)));
                 custom.schema.validate(object, before, causes);
             }
         }
     }
 
-    /// Fill in what the author left out.
-    pub(super) fn set_defaults(&self, object: &mut Value, nulls: Nulls) -> Result<(), Refusal> {
-        match &self.rules {
-            Rules::BuiltIn(entry) => (entry.defaults)(object),
-            Rules::Custom(custom) if custom.schema.set_defaults(object, nulls).is_break() => {
-                let text = format!("the defaults of a {} would make it larger than is taken here", self.kind);
-                return Err(Refusal::too_large_because(text));
-            }
-            Rules::Custom(_) => {}
+    /// Sets the defaults of missing fields.
+    pub(crate) fn set_defaults(&self, object: &mut Value, nulls: Nulls) {
+        match &self.source {
+            Source::BuiltIn(entry) => (entry.defaults)(object),
+            Source::Custom(custom) => custom.schema.set_defaults(object, nulls),
         }
-        Ok(())
+    }
+
+    /// Checks that field selectors support a field.
+    pub(crate) fn check_field(&self, path: &str) -> Result<(), StatusError> {
+        let known = path == "metadata.name"
+            || (path == "metadata.namespace" && (self.namespaced || !self.is_custom()))
+            || self.fields.iter().any(|field| field == path);
+        if known {
+            return Ok(());
+        }
+        let message = match self.source {
+            Source::BuiltIn(_) if self.fields.is_empty() => {
+                format!(
+                    "{path:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+                )
+            }
+            Source::BuiltIn(_) | Source::Custom(_) => format!("field label not supported: {path}"),
+        };
+        Err(StatusError::bad_request(message))
     }
 
     /// The cells of a table row.
-    pub(super) fn cells(&self, object: &Value, clock: &Clock) -> Vec<Value> {
-        match &self.rules {
-            Rules::BuiltIn(entry) => (entry.cells)(object, clock),
-            Rules::Custom(custom) => custom.cells(object, clock),
+    pub(crate) fn cells(&self, object: &Value, clock: &Clock) -> Vec<Value> {
+        match &self.source {
+            Source::BuiltIn(entry) => (entry.columns.cells)(object, clock),
+            Source::Custom(custom) => custom.cells(object, clock),
         }
     }
 
-    /// An object as this version shows it. What is stored can be in another version of the same kind.
-    pub(super) fn view<'a>(&self, stored: &'a Value) -> Cow<'a, Value> {
+    /// Converts a stored object, which can have another version, to this version.
+    pub(crate) fn view<'a>(&self, stored: &'a Value) -> Cow<'a, Value> {
         let mut view = Cow::Borrowed(stored);
         if stored["apiVersion"] != self.api_version() {
             self.convert(view.to_mut());
@@ -186,59 +227,63 @@ impl Kind {
         view
     }
 
-    /// Conversion strategy `None` of a CRD: the apiVersion changes, and what this version does not know is dropped.
-    pub(super) fn convert(&self, object: &mut Value) {
+    /// Converts an object to this version. A CRD has conversion strategy `None`: the apiVersion changes, fields outside
+    /// this version's schema are pruned, and defaults are set.
+    pub(crate) fn convert(&self, object: &mut Value) {
         if object["apiVersion"] == self.api_version() {
             return;
         }
         object["apiVersion"] = self.api_version().into();
-        match &self.rules {
-            Rules::BuiltIn(entry) => (entry.convert)(object),
-            Rules::Custom(custom) => {
+        match &self.source {
+            Source::BuiltIn(entry) => (entry.convert)(object),
+            Source::Custom(custom) => {
                 custom.schema.prune(object);
-                // Whoever shows it has no one to refuse.
-                let _ = custom.schema.set_defaults(object, Nulls::Dropped);
+                custom.schema.set_defaults(object, Nulls::Dropped);
             }
         }
     }
 
-    /// What is known about the fields: what a CRD says, or the definition of a built-in kind. It can have `$ref`s, see
-    /// [`types::resolved`].
-    pub(super) fn schema(&self) -> &Value {
-        match &self.rules {
-            Rules::BuiltIn(_) => types::definition(self.definition()),
-            Rules::Custom(custom) => custom.schema.source(),
+    /// The schema in the CRD, or the OpenAPI definition of a built-in kind. The latter can contain `$ref`s: see
+    /// [`openapi::resolved`].
+    pub(crate) fn schema(&self) -> &Value {
+        match &self.source {
+            Source::BuiltIn(_) => openapi::definition(self.definition()),
+            Source::Custom(custom) => custom.schema.source(),
         }
     }
 
-    /// What OpenAPI calls a built-in kind. Two are called Event.
+    /// The name of the OpenAPI definition. The two groups with Events have different definitions.
     fn definition(&self) -> &str {
         if self.group == "events.k8s.io" { "events.v1.Event" } else { &self.kind }
     }
 
-    /// Whether all values are of the types that the fields have. Of a custom resource the metadata alone is decoded.
-    pub(super) fn check_types(&self, object: &Value, words: Words) -> Result<(), String> {
-        match &self.rules {
-            Rules::BuiltIn(_) => types::check_types(object, self.definition(), words),
-            Rules::Custom(_) => types::check_types(&object["metadata"], types::OBJECT_META, words),
+    /// Checks that the values have the types of their fields. In a custom resource, checks only the metadata: the
+    /// schema of the CRD covers the rest.
+    pub(crate) fn check_types(&self, object: &Value) -> Result<(), String> {
+        match &self.source {
+            Source::BuiltIn(_) => decode::check_types(object, self.definition()),
+            Source::Custom(_) => decode::check_types(&object["metadata"], openapi::OBJECT_META),
         }
     }
 
-    /// Make an object what it is to Go. A custom resource has rules of its own about nulls, but for its metadata.
-    pub(super) fn normalize(&self, object: &mut Value) {
-        match &self.rules {
-            Rules::BuiltIn(_) => types::normalize(object, self.definition()),
-            Rules::Custom(_) => types::normalize(&mut object["metadata"], types::OBJECT_META),
+    /// Omits empty fields, as Go's encoder does. In a custom resource, only in the metadata: its schema determines how
+    /// other nulls are handled.
+    pub(crate) fn normalize(&self, object: &mut Value) {
+        match &self.source {
+            Source::BuiltIn(_) => encode::normalize(object, self.definition()),
+            Source::Custom(_) => encode::normalize(&mut object["metadata"], openapi::OBJECT_META),
         }
     }
 
-    pub(super) fn undecodable(&self, why: &str) -> Refusal {
+    pub(crate) fn undecodable(&self, why: &str) -> StatusError {
         let (kind, version) = (&self.kind, &self.version);
-        Refusal::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
+        StatusError::bad_request(format!(
+            "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
+        ))
     }
 
-    /// The subresources, by name.
-    pub(super) fn subresources(&self) -> Vec<&'static str> {
+    /// The names of the subresources.
+    pub(crate) fn subresources(&self) -> Vec<&'static str> {
         let mut names = Vec::new();
         if self.has_status {
             names.push("status");
@@ -253,7 +298,7 @@ impl Kind {
     }
 }
 
-/// What is wrong with the replicas that a Scale of a custom resource would have.
+/// Validates the field of a custom resource that its Scale shows as `spec.replicas`.
 fn replicas_error(object: &Value, pointer: &str) -> Option<Cause> {
     let field = pointer.replace('/', ".");
     let wrong = |path: &str, value: &Value, wanted: &str| {
@@ -292,27 +337,22 @@ fn go_type(value: &Value) -> &'static str {
     }
 }
 
-/// `deployments.apps`, `configmaps`.
-pub(super) fn resource_name(plural: &str, group: &str) -> String {
-    if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }
-}
-
 /// `apps/v1`, `v1`.
-pub(super) fn group_version(group: &str, version: &str) -> String {
+pub(crate) fn group_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
-/// All kinds that are served now.
+/// All served kinds.
 #[derive(Clone, Debug)]
-pub(super) struct Kinds {
-    /// In the order in which discovery lists the groups.
+pub(crate) struct Kinds {
+    /// In the order of discovery.
     groups: Vec<String>,
     /// By group, version and plural.
     by_path: BTreeMap<(String, String, String), Arc<Kind>>,
 }
 
 impl Kinds {
-    pub(super) fn new() -> Kinds {
+    pub(crate) fn new() -> Kinds {
         let mut kinds = Kinds { groups: Vec::new(), by_path: BTreeMap::new() };
         for entry in BUILT_IN {
             kinds.insert(Kind::of_entry(entry));
@@ -328,30 +368,30 @@ impl Kinds {
         self.by_path.insert(path, Arc::new(kind));
     }
 
-    pub(super) fn get(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
+    pub(crate) fn get(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
         self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
     }
 
-    /// The kind of a built-in entry, known to be there.
-    pub(super) fn built_in(&self, group: &str, plural: &str) -> Arc<Kind> {
+    /// The kind of a built-in entry, which must exist.
+    pub(crate) fn built_in(&self, group: &str, plural: &str) -> Arc<Kind> {
         let kind = self.get(group, "v1", plural);
         Arc::clone(kind.expect("only called with the name of a table entry"))
     }
 
-    /// Some served version of a kind that an ownerReference names.
-    pub(super) fn by_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Kind>> {
+    /// Any served version of the kind that an ownerReference names.
+    pub(crate) fn by_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Kind>> {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
         self.by_path.values().find(|one| one.group == group && one.kind == kind)
     }
 
-    /// Some version of the kind that a collection holds.
-    pub(super) fn of_collection(&self, collection: &str) -> Option<&Arc<Kind>> {
-        // The core group sorts first, so `events` are core events.
+    /// Any version of the kind that a collection holds.
+    pub(crate) fn of_collection(&self, collection: &str) -> Option<&Arc<Kind>> {
+        // The core group sorts first, so the collection `events` has the kind of core Events.
         self.by_path.values().find(|kind| kind.stored_in() == collection)
     }
 
-    /// Replace all versions of a custom resource.
-    pub(super) fn replace_custom(&mut self, group: &str, plural: &str, versions: Vec<Kind>) {
+    /// Replaces all versions of a custom resource.
+    pub(crate) fn replace_custom(&mut self, group: &str, plural: &str, versions: Vec<Kind>) {
         self.by_path.retain(|(a_group, _, a_plural), _| a_group != group || a_plural != plural);
         for kind in versions {
             self.insert(kind);
@@ -360,17 +400,17 @@ impl Kinds {
         self.groups.retain(|group| by_path.keys().any(|(a_group, _, _)| a_group == group));
     }
 
-    pub(super) fn groups(&self) -> &[String] {
+    pub(crate) fn groups(&self) -> &[String] {
         &self.groups
     }
 
-    /// The kinds of a group, by version.
-    pub(super) fn in_group<'a>(&'a self, group: &'a str) -> impl Iterator<Item = &'a Arc<Kind>> {
+    /// The kinds of a group, sorted by version.
+    pub(crate) fn in_group<'a>(&'a self, group: &'a str) -> impl Iterator<Item = &'a Arc<Kind>> {
         self.by_path.values().filter(move |kind| kind.group == group)
     }
 
-    /// One kind per collection: what a namespace can hold, what the garbage collector looks through.
-    pub(super) fn collections(&self) -> BTreeMap<String, Arc<Kind>> {
+    /// All collections, each with one version of its kind.
+    pub(crate) fn collections(&self) -> BTreeMap<String, Arc<Kind>> {
         let mut collections = BTreeMap::new();
         for kind in self.by_path.values() {
             collections.entry(kind.stored_in()).or_insert_with(|| Arc::clone(kind));
@@ -379,7 +419,7 @@ impl Kinds {
     }
 
     /// The versions of a group, preferred first: v1 before v1beta1, v2 before v1.
-    pub(super) fn versions(&self, group: &str) -> Vec<String> {
+    pub(crate) fn versions(&self, group: &str) -> Vec<String> {
         let mut versions: Vec<String> = self.in_group(group).map(|kind| kind.version.clone()).collect();
         versions.sort_by_key(|version| std::cmp::Reverse(version_priority(version)));
         versions.dedup();
@@ -387,8 +427,8 @@ impl Kinds {
     }
 }
 
-/// Stable before beta before alpha, then by number: apimachinery/pkg/version/helpers.go.
-pub(super) fn version_priority(version: &str) -> (u8, u64, u64) {
+/// The order of versions: stable, beta, alpha, then by number. See apimachinery/pkg/version/helpers.go.
+pub(crate) fn version_priority(version: &str) -> (u8, u64, u64) {
     let number = |text: &str| text.parse::<u64>().ok();
     let Some(rest) = version.strip_prefix('v') else { return (0, 0, 0) };
     if let Some(major) = number(rest) {

@@ -1,4 +1,4 @@
-//! An API server in this process: what a cluster looks like through its API, without the cluster.
+//! An API server in this process: the Kubernetes API, without a cluster behind it.
 //!
 //! ```text
 //! $ listwatch apiserver &
@@ -7,57 +7,65 @@
 //! {"type":"MODIFIED","object":{"apiVersion":"apps/v1","kind":"Deployment","metadata":{…,"resourceVersion":"43"},…}}
 //! ```
 //!
-//! It exists for `listwatch demo` and `listwatch apiserver`, the examples and the tests, and answers as kube-apiserver
-//! 1.36 would: kubectl can use it. What it cannot do it refuses, with a Status that says so. Nothing is kept when it stops.
+//! The server is for tests of operators and other clients, for `listwatch demo` and for `listwatch apiserver`. It
+//! answers as kube-apiserver 1.36 does, so kubectl works with it. It rejects unsupported requests, and keeps all
+//! objects in memory only.
 //!
-//! It does not: keep Roles (rules are given to a user by [`ApiServer::limit`]), call webhooks, or speak protobuf.
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+//! use listwatch_apiserver::{ApiServer, Fault, Options};
 //!
-//! The way of a request through the footnotes:
+//! let server = ApiServer::start(Options::default()).await?;
+//! println!("{}", server.kubeconfig());
+//! server.fault(Fault::CutWatches);
+//! # Ok(()) }
+//! ```
+//!
+//! Not supported: Roles (use [`ApiServer::limit`] to give rules to a user), webhooks and protobuf.
+//!
+//! The modules, from the connection down. Each module uses only the modules below it:
 //!
 //! ```text
-//! connection ─► answer ─┬─► read, watch ────────────────────────► storage ◄─ controllers
-//!    serve.rs    │      └─► patch ─► write, delete ─► schema, builtin ─┘
-//!                └─► request (path, query, Accept)      refusal, form: what goes back
+//! http/           server (TLS, connections), router (path and method to handler), handlers, options, response
+//! controllers/    garbage collector, namespaces, Deployments and ReplicaSets, a simulated kubelet
+//! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, scale; served_kinds (the
+//!                 kinds of CRDs), table (the output of `kubectl get`)
+//! discovery       /api, /apis, /openapi/v3, /version
+//! state           the state that connections and controllers share
+//! faults          faults on demand: 429, 410, cut watches, …
+//! authorization   the rules of a user, applied to a request
+//! request         path, query, Accept header and body of a request
+//! storage         objects, versions, the history that watches read
+//! apply/          server-side apply: managed_fields, field_set (fieldpath.Set), typed_value (structured-merge-diff)
+//! kinds/          the table of kinds: built_in, its defaults, printer_columns and validation; events, pods, cluster_ip,
+//!                 metadata, conditions, status_errors; crd, custom_resources
+//! selector        label and field selectors
+//! schema/         CRDs: structural schemas, defaults and pruning, cel, field_errors (field.ErrorList); built-in types:
+//!                 openapi (definitions), decode (type errors), encode (omitempty), quantity
+//! names           validation of names and labels
+//! status          metav1.Status: the errors of requests
+//! json, clock     JSON as Go writes it; the timestamps in objects
 //! ```
 
-mod addresses;
-mod answer;
-mod apply;
-mod builtin;
-mod clock;
+mod http;
 mod controllers;
-mod cost;
-mod crd;
-mod custom;
-mod delete;
+mod verbs;
 mod discovery;
-mod encode;
+mod state;
 mod faults;
-mod form;
-mod kinds;
-mod metadata;
-mod owned;
-mod patch;
-mod permissions;
-mod pods;
-mod read;
-mod refusal;
+mod authorization;
 mod request;
-mod rules;
-mod scale;
-mod schema;
-mod selector;
-mod serve;
-mod shape;
 mod storage;
-mod structural;
+mod apply;
+mod kinds;
+mod selector;
+mod schema;
+mod names;
+mod status;
+mod json;
+mod clock;
 #[cfg(test)]
 mod tests;
-mod told;
-mod types;
-mod validate;
-mod watch;
-mod write;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -66,7 +74,7 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
@@ -78,26 +86,32 @@ use bytes::Bytes;
 use hyper::body::Body;
 use tokio::net::TcpListener;
 
-use clock::Clock;
-use faults::Faults;
-pub use faults::{Cut, Fault, Planned, names as fault_names};
-pub use permissions::Rule;
-use refusal::Refusal;
-use serve::{Identity, Tasks};
-use storage::{Backup, Storage};
+pub use crate::{
+    authorization::Rule,
+    faults::{Cut, Fault, Planned, names as fault_names},
+    http::server::LOG_TARGET,
+    state::RequestRecord,
+};
+use crate::{
+    clock::Clock,
+    faults::Faults,
+    http::server::{self, Identity, Tasks},
+    state::{ADMIN, Server},
+    storage::{Storage, lock},
+};
 
-/// What can be chosen about a server.
+/// The options of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Port on 127.0.0.1. 0: any that is free.
+    /// Port on 127.0.0.1; 0 for any free port.
     pub port: u16,
-    /// How many past changes each resource remembers. Who resumes from before them is answered with 410.
+    /// How many past changes each collection keeps. A watch that resumes from an older version gets a 410.
     pub history: usize,
-    /// Whether somebody collects garbage, rolls out Deployments and runs Pods.
+    /// Whether the controllers run: for garbage collection, namespaces, Deployments, ReplicaSets and Pods.
     pub controllers: bool,
-    /// How long the simulated kubelet takes until a Pod is ready.
+    /// How long the simulated kubelet takes to make a Pod ready.
     pub pod_start: Duration,
-    /// How often the simulated kubelet renews its Lease. It is what moves the versions while nothing else happens.
+    /// How often the simulated kubelet renews its Lease. These writes raise the resourceVersion of an idle server.
     pub heartbeat: Duration,
 }
 
@@ -113,29 +127,6 @@ impl Default for Options {
     }
 }
 
-/// One request that was answered, as an audit log has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestRecord {
-    /// `GET`, `POST`, …
-    pub method: String,
-    /// `/api/v1/namespaces`
-    pub path: String,
-    /// What stands behind the `?`, as it was sent.
-    pub query: String,
-    /// The client's `User-Agent`.
-    pub user_agent: String,
-    /// Whose token it was. Empty for one that nobody knows.
-    pub user: String,
-    /// The HTTP status of the answer.
-    pub status: u16,
-}
-
-/// Most records kept; then the oldest go. A test that counts writes makes some thousands.
-const REQUESTS_MAX: usize = 100_000;
-
-/// Whose token [`ApiServer::token`] is.
-const ADMIN: &str = "admin";
-
 /// A running API server. Dropping it stops it.
 pub struct ApiServer {
     server: Arc<Server>,
@@ -145,79 +136,12 @@ pub struct ApiServer {
     token: String,
 }
 
-/// What all connections share. It has no Debug, as it is full of tokens and Secrets.
-struct Server {
-    storage: Mutex<Storage>,
-    /// User by token.
-    tokens: Mutex<HashMap<String, String>>,
-    /// By user. Who is not in here may do everything.
-    rules: Mutex<HashMap<String, Vec<Rule>>>,
-    requests: Mutex<VecDeque<RequestRecord>>,
-    faults: Faults,
-    /// What [`Fault::Restore`] brings back.
-    backup: Mutex<Backup>,
-    restarts: tokio::sync::watch::Sender<u64>,
-    pod_start: Duration,
-    heartbeat: Duration,
-}
-
-/// A lock is held while one request is answered or one controller looks at one object, never across an await. If that
-/// panics, the state is still the best that there is.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Server {
-    fn storage(&self) -> MutexGuard<'_, Storage> {
-        lock(&self.storage)
-    }
-
-    fn user(&self, token: &str) -> Option<String> {
-        lock(&self.tokens).get(token).cloned()
-    }
-
-    /// 401 is a wrong token; who sends none is somebody, and allowed next to nothing, which is 403.
-    fn refuses(&self, request: &request::Request, user: Option<&str>) -> Result<(), Refusal> {
-        if user.is_none() && request.bearer_token().is_some() {
-            return Err(Refusal::unauthorized());
-        }
-        let rules = lock(&self.rules);
-        permissions::check(request, user, user.and_then(|user| rules.get(user)).map(Vec::as_slice))
-    }
-
-    fn record(&self, record: RequestRecord) {
-        let mut requests = lock(&self.requests);
-        if requests.len() == REQUESTS_MAX {
-            requests.pop_front();
-        }
-        requests.push_back(record);
-    }
-
-    fn fault(&self, planned: Planned) {
-        if !planned.is_for_server() {
-            return self.faults.plan(planned);
-        }
-        let mut storage = self.storage();
-        if planned.fault == Fault::Backup {
-            *lock(&self.backup) = storage.backup();
-            return;
-        }
-        if planned.fault == Fault::Restore {
-            storage.restore(&lock(&self.backup));
-        }
-        storage.forget_history();
-        if planned.fault != Fault::ExpireHistory {
-            self.restarts.send_modify(|count| *count += 1);
-        }
-    }
-}
-
 impl ApiServer {
-    /// Bind 127.0.0.1 and serve in tasks of the current runtime.
+    /// Binds 127.0.0.1 and serves in tasks of the current runtime.
     ///
     /// # Errors
     ///
-    /// When the port cannot be bound.
+    /// If the port cannot be bound, or the server certificate cannot be created.
     pub async fn start(options: Options) -> io::Result<ApiServer> {
         let listener = TcpListener::bind(("127.0.0.1", options.port)).await?;
         let port = listener.local_addr()?.port();
@@ -225,13 +149,13 @@ impl ApiServer {
         let mut server = ApiServer::new(&options, Clock::new(SystemTime::now()), identity.ca_pem);
         server.port = port;
         let accept =
-            serve::accept(listener, identity.acceptor, Arc::clone(&server.server), server.tasks.clone());
+            server::accept(listener, identity.acceptor, Arc::clone(&server.server), server.tasks.clone());
         server.tasks.spawn(accept);
         Ok(server)
     }
 
-    /// Nobody listens: who wants an answer calls [`ApiServer::answer`]. For simulations, whose clock is tokio's and
-    /// begins at `now`. Must be called in a runtime.
+    /// Starts a server without a port, for simulations: send requests with [`ApiServer::answer`]. The server's clock
+    /// starts at `now` and advances with tokio's clock. Must be called in a tokio runtime.
     #[must_use]
     pub fn in_process(options: &Options, now: SystemTime) -> ApiServer {
         ApiServer::new(options, Clock::new(now), String::new())
@@ -260,22 +184,22 @@ impl ApiServer {
         ApiServer { server, tasks, port: 0, ca_pem, token }
     }
 
-    /// Answers one request, as on a connection of its own; an error is that this breaks.
+    /// Answers one request, as if it came on its own connection. An error means that the connection breaks.
     ///
     /// # Errors
     ///
-    /// Where a [`Fault`] says so.
+    /// If a [`Fault`] breaks the connection.
     pub async fn answer<B>(
         &self,
-        request: http::Request<B>,
-    ) -> Result<http::Response<impl Body<Data = Bytes, Error = Cut> + use<B>>, Cut>
+        request: ::http::Request<B>,
+    ) -> Result<::http::Response<impl Body<Data = Bytes, Error = Cut> + use<B>>, Cut>
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        serve::serve(Arc::clone(&self.server), request, Arc::default()).await
+        server::serve(Arc::clone(&self.server), request, Arc::default()).await
     }
 
-    /// The time of day in here.
+    /// The time on the server's clock.
     #[must_use]
     pub fn now(&self) -> SystemTime {
         self.server.storage().clock.now()
@@ -299,7 +223,7 @@ impl ApiServer {
         &self.token
     }
 
-    /// A new token that is accepted from now on, random as the administrator's.
+    /// Adds a random token for a user.
     #[must_use]
     pub fn new_token(&self, user: &str) -> String {
         let token = random_token();
@@ -307,41 +231,41 @@ impl ApiServer {
         token
     }
 
-    /// Accept another token, that somebody else made.
+    /// Adds a token that the caller chose.
     pub fn add_token(&self, token: &str, user: &str) {
         lock(&self.server.tokens).insert(token.to_owned(), user.to_owned());
     }
 
-    /// From now on a user may do what these rules say, and no more. Open watches go on, as with the real one.
+    /// Limits a user to these rules. Open watches stay open, as with kube-apiserver.
     pub fn limit(&self, user: &str, rules: Vec<Rule>) {
         lock(&self.server.rules).insert(user.to_owned(), rules);
     }
 
-    /// Accept a token no longer. Open watches go on, as with the real one.
+    /// Revokes a token. Open watches stay open, as with kube-apiserver.
     pub fn revoke_token(&self, token: &str) {
         lock(&self.server.tokens).remove(token);
     }
 
-    /// Write `token`, `ca.crt` and `namespace`, as a Pod finds them in `/var/run/secrets/kubernetes.io/serviceaccount`.
-    /// Only the owner can read them.
+    /// Writes `token`, `ca.crt` and `namespace`, as in the directory `/var/run/secrets/kubernetes.io/serviceaccount` of
+    /// a Pod. Only the owner can read them.
     ///
     /// # Errors
     ///
-    /// When the files cannot be written.
+    /// If the files cannot be written.
     pub fn write_service_account(&self, dir: &Path) -> io::Result<()> {
-        // Who lives in a directory that was there before is not ours to decide.
+        // The mode applies only to a new directory: an existing one keeps its mode.
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         for (name, text) in [("token", self.token()), ("ca.crt", self.ca_pem()), ("namespace", "default")] {
             let path = dir.join(name);
             let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-            // A file that was there before kept its mode.
+            // An existing file has kept its mode.
             file.set_permissions(Permissions::from_mode(0o600))?;
             file.write_all(text.as_bytes())?;
         }
         Ok(())
     }
 
-    /// A kubeconfig, for kubectl and for us.
+    /// A kubeconfig, for kubectl and for listwatch.
     #[must_use]
     pub fn kubeconfig(&self) -> String {
         let (url, ca, token) = (self.url(), BASE64_STANDARD.encode(&self.ca_pem), &self.token);
@@ -361,38 +285,38 @@ impl ApiServer {
         )
     }
 
-    /// The requests answered so far, oldest first. A watch is there as soon as it is open.
+    /// The records of the answered requests, oldest first. A watch is recorded when it opens.
     #[must_use]
     pub fn requests(&self) -> Vec<RequestRecord> {
         lock(&self.server.requests).iter().cloned().collect()
     }
 
-    /// Drop the records of the requests so far.
+    /// Drops the records of the requests so far.
     pub fn forget_requests(&self) {
         *lock(&self.server.requests) = VecDeque::new();
     }
 
-    /// Let something go wrong: now, or when what it is for comes.
+    /// Plans a fault, which takes effect at once, or on the requests that match it.
     pub fn fault(&self, fault: impl Into<Planned>) {
         self.server.fault(fault.into());
     }
 
-    /// From now on nothing goes wrong any more. Stalled watches go on.
+    /// Ends all faults. Stalled watches resume.
     pub fn end_faults(&self) {
         self.server.faults.end();
     }
 
-    /// Close all connections and be gone.
+    /// Closes all connections and stops the server.
     pub async fn stop(self) {
         self.tasks.stop().await;
     }
 }
 
-/// Bytes of randomness in a token: no one guesses 256 bits.
+/// Random bytes in a token: 256 bits cannot be guessed.
 const TOKEN_BYTES: usize = 32;
 
-/// Who has a token may do everything, so it comes from the randomness that keys are made of. That of [`fastrand`] can
-/// be computed from what it made before, and uids are shown to everybody.
+/// A token can give full access, so its bytes come from a cryptographic random generator. [`fastrand`] is not secure:
+/// clients see the uids that it generates, and can compute its next output from them.
 fn random_token() -> String {
     let mut bytes = [0; TOKEN_BYTES];
     let random = rustls::crypto::ring::default_provider().secure_random;
@@ -400,7 +324,7 @@ fn random_token() -> String {
     BASE64_URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// Neither the token nor what is stored: a Debug ends in a log.
+/// Omits tokens and objects, because Debug output ends up in logs.
 impl fmt::Debug for ApiServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ApiServer").field("port", &self.port).finish_non_exhaustive()

@@ -1,16 +1,15 @@
-//! Which objects a list or a watch is about: `labelSelector=app=web,tier in (a,b),!old` and `fieldSelector=metadata.name=w1`.
+//! Label and field selectors: `labelSelector=app=web,tier in (a,b),!old` and `fieldSelector=metadata.name=w1`.
 
 use serde_json::Value;
 
-use super::{
-    kinds::{Kind, Rules},
-    metadata::{label_value_errors, qualified_name_errors},
-    refusal::Refusal,
+use crate::{
+    names::{label_value_errors, qualified_name_errors},
+    status::StatusError,
 };
 
 /// A parsed label selector. All requirements must hold.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Labels(Vec<Requirement>);
+pub(crate) struct Labels(Vec<Requirement>);
 
 #[derive(Clone, Debug)]
 struct Requirement {
@@ -30,13 +29,13 @@ enum Operator {
 }
 
 impl Labels {
-    /// Parse what stands in a URL.
-    pub(super) fn parse(text: &str) -> Result<Labels, Refusal> {
-        Parser { rest: text }.requirements().map_err(Refusal::bad_request)
+    /// Parses the selector in a URL.
+    pub(crate) fn parse(text: &str) -> Result<Labels, StatusError> {
+        Parser { rest: text }.requirements().map_err(StatusError::bad_request)
     }
 
-    /// The selector of a Deployment: `{"matchLabels": {…}, "matchExpressions": […]}`.
-    pub(super) fn from_object(selector: &Value) -> Labels {
+    /// Converts the selector of a Deployment: `{"matchLabels": {…}, "matchExpressions": […]}`.
+    pub(crate) fn from_object(selector: &Value) -> Labels {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let mut requirements = Vec::new();
         for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
@@ -59,11 +58,11 @@ impl Labels {
         Labels(requirements)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn matches(&self, labels: &Value) -> bool {
+    pub(crate) fn matches(&self, labels: &Value) -> bool {
         self.0.iter().all(|requirement| requirement.matches(labels.get(&requirement.key)))
     }
 }
@@ -97,7 +96,7 @@ impl Requirement {
         }
     }
 
-    /// A label that is no number is neither more nor less.
+    /// Compares a label as a number. A label that is no number never matches.
     fn compares(&self, label: Option<&str>, compare: fn(i64, i64) -> bool) -> bool {
         let number = |text: &str| text.parse::<i64>().ok();
         let (label, value) = (label.and_then(number), self.values.first().and_then(|value| number(value)));
@@ -112,185 +111,165 @@ fn invalid(field: &str, value: &str, errors: &[String]) -> Result<(), String> {
     Err(format!("{field}: Invalid value: {value:?}: {}", errors.join("; ")))
 }
 
-/// Words and signs, as apimachinery/pkg/labels/selector.go takes them apart, whose complaints these are.
+/// The parser of label selectors, with the tokens and errors of apimachinery/pkg/labels/selector.go.
 struct Parser<'a> {
     rest: &'a str,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Token<'a> {
-    Word(&'a str),
-    /// One of `= == != ! ( ) < > ,`.
-    Sign(&'a str),
-    End,
+/// The characters that separate words. Most are tokens of their own; `==` and `!=` are one token.
+fn is_separator(c: char) -> bool {
+    " \t\r\n=!()<>,".contains(c)
 }
 
-impl<'a> Token<'a> {
-    fn text(self) -> &'a str {
-        match self {
-            Token::Word(text) | Token::Sign(text) => text,
-            Token::End => "",
-        }
-    }
+fn is_word(token: &str) -> bool {
+    !token.is_empty() && !token.starts_with(is_separator)
+}
 
-    fn begins_requirement(self) -> bool {
-        matches!(self, Token::Word(_) | Token::Sign("!"))
-    }
+fn begins_requirement(token: &str) -> bool {
+    is_word(token) || token == "!"
+}
 
-    fn ends_requirement(self) -> bool {
-        matches!(self, Token::End | Token::Sign(","))
-    }
+fn begins_value(token: &str) -> bool {
+    is_word(token) || matches!(token, "," | ")")
 }
 
 impl<'a> Parser<'a> {
-    fn peek(&self) -> Token<'a> {
+    fn peek(&self) -> &'a str {
         Parser { rest: self.rest }.next()
     }
 
-    fn next(&mut self) -> Token<'a> {
+    /// The next token. Empty at the end.
+    fn next(&mut self) -> &'a str {
         let text = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
-        let is_end = |c: char| " \t\r\n=!()<>,".contains(c);
-        let (token, rest) = text.split_at(match text.find(is_end).unwrap_or(text.len()) {
+        let (token, rest) = text.split_at(match text.find(is_separator).unwrap_or(text.len()) {
             0 if text.starts_with("==") || text.starts_with("!=") => 2,
             0 => text.len().min(1),
             end => end,
         });
         self.rest = rest;
-        match token {
-            "" => Token::End,
-            sign if sign.starts_with(is_end) => Token::Sign(sign),
-            word => Token::Word(word),
-        }
+        token
     }
 
     fn requirements(mut self) -> Result<Labels, String> {
         let mut requirements = Vec::new();
-        while self.peek() != Token::End {
-            if !self.peek().begins_requirement() {
-                let found = self.peek().text();
-                return Err(format!("found '{found}', expected: !, identifier, or 'end of string'"));
+        while !self.peek().is_empty() {
+            let first = self.peek();
+            if !begins_requirement(first) {
+                return Err(format!("found '{first}', expected: !, identifier, or 'end of string'"));
             }
             let requirement = self.requirement();
             requirements.push(requirement.map_err(|why| format!("unable to parse requirement: {why}"))?);
-            match self.next() {
-                Token::End => break,
-                Token::Sign(",") if self.peek().begins_requirement() => {}
-                Token::Sign(",") => {
-                    return Err(format!("found '{}', expected: identifier after ','", self.peek().text()));
-                }
-                other => {
-                    return Err(format!("found '{}', expected: ',' or 'end of string'", other.text()));
-                }
+            match (self.next(), self.peek()) {
+                ("", _) => break,
+                (",", next) if begins_requirement(next) => {}
+                (",", next) => return Err(format!("found '{next}', expected: identifier after ','")),
+                (other, _) => return Err(format!("found '{other}', expected: ',' or 'end of string'")),
             }
         }
         Ok(Labels(requirements))
     }
 
     fn requirement(&mut self) -> Result<Requirement, String> {
-        let mut token = self.next();
-        let is_unwanted = token == Token::Sign("!");
+        let mut key = self.next();
+        let is_unwanted = key == "!";
         if is_unwanted {
-            token = self.next();
+            key = self.next();
         }
-        let Token::Word(key) = token else {
-            return Err(format!("found '{}', expected: identifier", token.text()));
-        };
+        if !is_word(key) {
+            return Err(format!("found '{key}', expected: identifier"));
+        }
         invalid("<nil>", key, &qualified_name_errors(key))?;
         if is_unwanted {
             return Requirement::checked(key, Operator::DoesNotExist, Vec::new());
         }
-        if self.peek().ends_requirement() {
+        if matches!(self.peek(), "" | ",") {
             return Requirement::checked(key, Operator::Exists, Vec::new());
         }
         let operator = match self.next() {
-            Token::Word("in") => return Requirement::checked(key, Operator::In, self.list()?),
-            Token::Word("notin") => return Requirement::checked(key, Operator::NotIn, self.list()?),
-            Token::Sign("=" | "==") => Operator::In,
-            Token::Sign("!=") => Operator::NotIn,
-            Token::Sign(">") => Operator::GreaterThan,
-            Token::Sign("<") => Operator::LessThan,
-            other => {
-                let found = other.text();
-                return Err(format!("found '{found}', expected: in, notin, =, ==, !=, gt, lt"));
-            }
+            "in" => return Requirement::checked(key, Operator::In, self.list()?),
+            "notin" => return Requirement::checked(key, Operator::NotIn, self.list()?),
+            "=" | "==" => Operator::In,
+            "!=" => Operator::NotIn,
+            ">" => Operator::GreaterThan,
+            "<" => Operator::LessThan,
+            other => return Err(format!("found '{other}', expected: in, notin, =, ==, !=, gt, lt")),
         };
-        if self.peek().ends_requirement() {
+        if matches!(self.peek(), "" | ",") {
             return Requirement::checked(key, operator, vec![String::new()]);
         }
         match self.next() {
-            Token::Word(value) => Requirement::checked(key, operator, vec![value.to_owned()]),
-            other => Err(format!("found '{}', expected: identifier", other.text())),
+            value if is_word(value) => Requirement::checked(key, operator, vec![value.to_owned()]),
+            other => Err(format!("found '{other}', expected: identifier")),
         }
     }
 
-    /// `(a,b)`, in which nothing is the empty value: `(,a)`.
+    /// Parses `(a,b)`. A missing value is an empty one: `(,a)`.
     fn list(&mut self) -> Result<Vec<String>, String> {
-        let open = self.next();
-        if open != Token::Sign("(") {
-            return Err(format!("found '{}' expected: '('", open.text()));
+        let (open, first) = (self.next(), self.peek());
+        if open != "(" {
+            return Err(format!("found '{open}' expected: '('"));
         }
-        if !matches!(self.peek(), Token::Word(_) | Token::Sign("," | ")")) {
-            return Err(format!("found '{}', expected: ',', ')' or identifier", self.peek().text()));
+        if !begins_value(first) {
+            return Err(format!("found '{first}', expected: ',', ')' or identifier"));
         }
         let mut values = Vec::new();
         loop {
-            let value = match self.peek() {
-                Token::Word(_) => self.next().text(),
-                Token::Sign(_) | Token::End => "",
-            };
+            let value = if is_word(self.peek()) { self.next() } else { "" };
             values.push(value.to_owned());
-            match self.next() {
-                Token::Sign(",") if matches!(self.peek(), Token::Word(_) | Token::Sign("," | ")")) => {}
-                Token::Sign(",") => {
-                    return Err(format!("found '{}', expected: ',', or identifier", self.peek().text()));
-                }
-                Token::Sign(")") => return Ok(values),
-                other => return Err(format!("found '{}', expected: ',' or ')'", other.text())),
+            match (self.next(), self.peek()) {
+                (",", next) if begins_value(next) => {}
+                (",", next) => return Err(format!("found '{next}', expected: ',', or identifier")),
+                (")", _) => return Ok(values),
+                (other, _) => return Err(format!("found '{other}', expected: ',' or ')'")),
             }
         }
     }
 }
 
-/// `app=web,tier=a`: a map of labels as `kubectl get -o wide` and `status.selector` show it.
-pub(super) fn shown(labels: &Value) -> String {
+/// Formats a map of labels as `app=web,tier=a`, for `kubectl get -o wide` and `status.selector`.
+pub(crate) fn shown(labels: &Value) -> String {
     let pairs = labels.as_object().into_iter().flatten();
     let pairs: Vec<String> =
         pairs.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
     if pairs.is_empty() { "<none>".to_owned() } else { pairs.join(",") }
 }
 
-/// A parsed field selector: path, value, and whether they are to be equal.
+/// A parsed field selector: path, value, and whether the field must be equal or must differ.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fields(Vec<(String, String, bool)>);
+pub(crate) struct Fields(Vec<(String, String, bool)>);
 
 impl Fields {
-    pub(super) fn parse(text: &str, kind: &Kind) -> Result<Fields, Refusal> {
+    /// Parses a field selector. `check` fails for fields that the kind does not support.
+    pub(crate) fn parse(
+        text: &str,
+        check: impl Fn(&str) -> Result<(), StatusError>,
+    ) -> Result<Fields, StatusError> {
         let mut terms = Vec::new();
         for term in split_unescaped(text).into_iter().filter(|term| !term.is_empty()) {
             let Some((path, value)) = term.split_once('=') else {
                 let message = format!("invalid selector: '{text}'; can't understand '{term}'");
-                return Err(Refusal::bad_request(message));
+                return Err(StatusError::bad_request(message));
             };
             let (path, equal) = path.strip_suffix('!').map_or((path, true), |path| (path, false));
             let value = if equal { value.strip_prefix('=').unwrap_or(value) } else { value };
             let value = unescaped(value)
-                .map_err(|why| Refusal::bad_request(format!("invalid field selector: {why}")))?;
-            check_field(path, kind)?;
+                .map_err(|why| StatusError::bad_request(format!("invalid field selector: {why}")))?;
+            check(path)?;
             terms.push((path.to_owned(), value, equal));
         }
         Ok(Fields(terms))
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn matches(&self, object: &Value) -> bool {
+    pub(crate) fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|(path, value, equal)| (field(object, path) == *value) == *equal)
     }
 }
 
-/// At the commas that have no backslash before them.
+/// Splits at commas without a backslash before them.
 fn split_unescaped(text: &str) -> Vec<&str> {
     let mut is_escaped = false;
     text.split(|c| {
@@ -301,7 +280,7 @@ fn split_unescaped(text: &str) -> Vec<&str> {
     .collect()
 }
 
-/// A value without the backslashes before `\`, `,` and `=`.
+/// Removes the backslashes before `\`, `,` and `=`.
 fn unescaped(value: &str) -> Result<String, String> {
     let mut text = String::new();
     let mut chars = value.chars();
@@ -312,7 +291,7 @@ fn unescaped(value: &str) -> Result<String, String> {
                 let other = other.map(String::from).unwrap_or_default();
                 return Err(format!("invalid escape sequence: \\{other}"));
             }
-            // Go prints the number of the letter.
+            // Go prints the code of the character.
             (',' | '=', _) => return Err(format!("unescaped character in value: {}", u32::from(c))),
             (c, _) => text.push(c),
         }
@@ -320,25 +299,9 @@ fn unescaped(value: &str) -> Result<String, String> {
     Ok(text)
 }
 
-fn check_field(path: &str, kind: &Kind) -> Result<(), Refusal> {
-    let known = path == "metadata.name"
-        || (path == "metadata.namespace" && (kind.namespaced || !kind.is_custom()))
-        || kind.fields.iter().any(|field| field == path);
-    if known {
-        return Ok(());
-    }
-    let message = match kind.rules {
-        Rules::BuiltIn(_) if kind.fields.is_empty() => {
-            format!("{path:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
-        }
-        Rules::BuiltIn(_) | Rules::Custom(_) => format!("field label not supported: {path}"),
-    };
-    Err(Refusal::bad_request(message))
-}
-
-/// A field as the text that it is compared with; one that is missing is empty.
+/// The value of a field as text. A missing field is empty.
 fn field(object: &Value, path: &str) -> String {
-    // The two field selectors that are not simply paths.
+    // `source` is the only field selector that is not the path of its field.
     let path = if path == "source" { "source.component" } else { path };
     let value = path.split('.').fold(object, |value, part| &value[part]);
     match value {
@@ -376,24 +339,24 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_that_is_none_is_refused() {
+    fn an_invalid_selector_is_refused() {
         for text in ["app in", "==", "app in (a", "a b c", "a>b", "a>=1", "-app", "app=a/b"] {
             assert!(Labels::parse(text).is_err(), "{text}");
         }
     }
 
-    /// `a====` was taken for a label of the value `==`, which nothing can have: an empty list instead of a refusal.
+    /// `a====` was parsed as the label value `==`, which is invalid: the answer was an empty list instead of an error.
     #[test]
     fn an_operator_is_no_value() {
-        let refusal = |text| Labels::parse(text).expect_err(text).message().to_owned();
+        let error = |text| Labels::parse(text).expect_err(text).message().to_owned();
         let no_identifier =
             |sign| format!("unable to parse requirement: found '{sign}', expected: identifier");
         for (text, sign) in [("a====", "=="), ("a===", "="), ("a= !b", "!"), ("a!=(b)", "(")] {
-            assert_eq!(refusal(text), no_identifier(sign), "{text}");
+            assert_eq!(error(text), no_identifier(sign), "{text}");
         }
         let no_end = |found| format!("found '{found}', expected: ',' or 'end of string'");
         for (text, found) in [("a=b=c", "="), ("a=b c", "c"), ("a==b==", "==")] {
-            assert_eq!(refusal(text), no_end(found), "{text}");
+            assert_eq!(error(text), no_end(found), "{text}");
         }
         assert!(selects("a=,b==", json!({"a": "", "b": ""})));
     }

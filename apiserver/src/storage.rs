@@ -1,29 +1,29 @@
-//! What etcd and the watch cache are to the real one: objects, one counter of versions, and the last changes of
-//! each collection.
+//! The storage, in place of etcd and the watch cache: objects, the revision counter, and the history of changes, whose
+//! oldest are dropped: a watch from an earlier version gets 410.
 //!
-//! One counter for everything, as in etcd: each write takes the next number, and that is the `resourceVersion` of the
-//! object. A deletion takes one too. Nothing here knows about HTTP, and nothing waits.
+//! As in etcd, all collections share one counter. Each write increments it, deletions included. The new revision is the
+//! `resourceVersion` of the written object. Nothing in this file handles HTTP or waits.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use serde_json::Value;
 use tokio::sync::{broadcast, watch};
 
-use super::{clock::Clock, encode, kinds::Kinds};
+use crate::{clock::Clock, json, kinds::Kinds};
 
-/// Where an object is: its collection (`deployments.apps`) and its key there (`default/web`, or `node-1`).
+/// The place of an object: its collection (`deployments.apps`) and its key there (`default/web`, or `node-1`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Place {
-    pub(super) collection: String,
-    pub(super) key: String,
+pub(crate) struct Place {
+    pub(crate) collection: String,
+    pub(crate) key: String,
 }
 
 impl Place {
-    pub(super) fn new(collection: impl Into<String>, namespace: Option<&str>, name: &str) -> Place {
+    pub(crate) fn new(collection: impl Into<String>, namespace: Option<&str>, name: &str) -> Place {
         let key = match namespace {
             Some(namespace) => format!("{namespace}/{name}"),
             None => name.to_owned(),
@@ -31,11 +31,11 @@ impl Place {
         Place { collection: collection.into(), key }
     }
 
-    pub(super) fn namespace(&self) -> Option<&str> {
+    pub(crate) fn namespace(&self) -> Option<&str> {
         self.key.split_once('/').map(|(namespace, _)| namespace)
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.key.rsplit('/').next().unwrap_or_default()
     }
 }
@@ -46,45 +46,46 @@ impl fmt::Display for Place {
     }
 }
 
-/// Most bytes of objects that the changes of one collection keep. With 10,000 changes of objects of a few kB, as
-/// operators have them, the count comes first; with objects of etcd's 1.5 MiB this, before the memory is gone. The text of
-/// what was told to watches comes on top: as much again, or six times as much where all of it is `<`.
-pub(super) const HISTORY_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Most bytes of objects in the history of one collection. Objects of a few kB reach the limit of 10,000 changes first.
+/// This limit bounds the memory for larger objects: etcd accepts up to 1.5 MiB each. The JSON for watches, which is
+/// also kept, takes the same amount again, or six times as much if it consists of `<`.
+pub(crate) const HISTORY_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// What a map has beside its entries: the nodes of a BTreeMap have room for eleven, and are as large with one.
+/// The size of a BTreeMap node, and its usual number of entries. Each node has room for eleven entries.
 const NODE_BYTES: usize = 640;
 const NODE_ENTRIES: usize = 6;
 
-/// One write: what was there, what is there now.
+/// One write: the object before and after it.
 #[derive(Clone)]
-pub(super) struct Change {
-    pub(super) revision: u64,
-    pub(super) key: String,
-    pub(super) before: Option<Arc<Value>>,
-    pub(super) after: Option<Arc<Value>>,
-    /// About as many as `after` has as JSON; what was before was counted in the change that made it.
+pub(crate) struct Change {
+    pub(crate) revision: u64,
+    pub(crate) key: String,
+    pub(crate) before: Option<Arc<Value>>,
+    pub(crate) after: Option<Arc<Value>>,
+    /// The approximate memory of `after`. The memory of `before` was counted in an earlier change.
     bytes: usize,
-    /// `after` as JSON, made for the first watch that tells it: a hundred watches say the same.
+    /// `after` as JSON, encoded when the first watch sends it, and shared by all watches.
     json: Arc<OnceLock<String>>,
 }
 
 impl Change {
-    pub(super) fn json(&self, after: &Value) -> &str {
-        self.json.get_or_init(|| encode::json(after))
+    pub(crate) fn json(&self, after: &Value) -> &str {
+        self.json.get_or_init(|| json::json(after))
     }
 }
 
-/// The objects of one resource, in the order of their keys, and their last changes.
-pub(super) struct Collection {
-    pub(super) objects: BTreeMap<String, Arc<Value>>,
+/// The objects of one resource, sorted by key, and the history of their changes.
+pub(crate) struct Collection {
+    pub(crate) objects: BTreeMap<String, Arc<Value>>,
     changes: VecDeque<Change>,
     /// The bytes of all `changes`.
     bytes: usize,
-    /// The oldest version from which all later changes are still known.
-    pub(super) floor: u64,
-    /// The newest change that is forgotten.
+    /// The oldest version after which all changes are still in the history.
+    pub(crate) floor: u64,
+    /// No change after this version was dropped. An open watch at an earlier version ends.
     forgotten: u64,
-    /// Wakes watches in the order in which they wait, where tokio's `watch` would draw lots: a simulation must replay.
+    /// Wakes watches in the order in which they wait, so that simulations are repeatable. [`watch`] wakes its receivers
+    /// in random order.
     changed: broadcast::Sender<()>,
 }
 
@@ -100,13 +101,13 @@ impl Collection {
         }
     }
 
-    /// The changes after `revision`, oldest first. `None` if some of them are forgotten.
-    pub(super) fn since(&self, revision: u64) -> Option<impl Iterator<Item = &Change>> {
+    /// The changes after `revision`, oldest first. `None` if some of them were dropped.
+    pub(crate) fn since(&self, revision: u64) -> Option<impl Iterator<Item = &Change>> {
         if revision < self.floor { None } else { self.after(revision) }
     }
 
-    /// The same for a watch that was open all the time: in a quiet collection it has missed nothing, whatever the floor.
-    pub(super) fn after(&self, revision: u64) -> Option<impl Iterator<Item = &Change>> {
+    /// Like [`Collection::since`], for an open watch: its version may be below the floor if no later change is dropped.
+    pub(crate) fn after(&self, revision: u64) -> Option<impl Iterator<Item = &Change>> {
         if revision < self.forgotten {
             return None;
         }
@@ -114,8 +115,8 @@ impl Collection {
         Some(self.changes.range(first..))
     }
 
-    /// The objects as they were at `revision`: today's, with the later changes undone.
-    pub(super) fn at(&self, revision: u64) -> Option<BTreeMap<String, Arc<Value>>> {
+    /// The objects at `revision`: the current ones, with later changes undone.
+    pub(crate) fn at(&self, revision: u64) -> Option<BTreeMap<String, Arc<Value>>> {
         let later: Vec<&Change> = self.since(revision)?.collect();
         let mut objects = self.objects.clone();
         for change in later.into_iter().rev() {
@@ -127,11 +128,12 @@ impl Collection {
         Some(objects)
     }
 
-    pub(super) fn subscribe(&self) -> broadcast::Receiver<()> {
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Note a change, and forget the oldest beyond so many, or so many bytes. The newest stays, or nobody would see it.
+    /// Adds a change, and drops the oldest changes beyond the limits. The newest change stays even if it exceeds
+    /// [`HISTORY_BYTES_MAX`], because open watches have not sent it yet.
     fn remember(&mut self, change: Change, count_max: usize) {
         self.bytes += change.bytes;
         self.changes.push_back(change);
@@ -143,7 +145,7 @@ impl Collection {
         self.wake();
     }
 
-    /// Forget all changes: only who is up to date can go on from here.
+    /// Drops all changes. A watch continues only if it has already read all of them.
     fn forget(&mut self, revision: u64) {
         if let Some(newest) = self.changes.back() {
             self.forgotten = newest.revision;
@@ -155,29 +157,29 @@ impl Collection {
     }
 
     fn wake(&self) {
-        // Where nobody watches, nobody is woken.
+        // An error means that there are no watches.
         let _ = self.changed.send(());
     }
 }
 
-/// Everything that is stored, and the kinds that say how. Objects may be Secrets, so nothing that holds them has Debug.
-pub(super) struct Storage {
-    pub(super) kinds: Kinds,
-    pub(super) clock: Clock,
+/// All objects, and their kinds. It has no Debug, because objects may be Secrets.
+pub(crate) struct Storage {
+    pub(crate) kinds: Kinds,
+    pub(crate) clock: Clock,
     revision: u64,
-    /// How many changes each collection remembers.
+    /// How many changes each collection keeps.
     history: usize,
-    /// In order, as are the watches that they wake.
+    /// Sorted, so that watches wake in a repeatable order.
     collections: BTreeMap<String, Collection>,
-    /// By the uid of an owner, what names it in its ownerReferences.
+    /// Dependents by the uid of their owner, from ownerReferences.
     dependents: HashMap<String, BTreeSet<Place>>,
-    /// The changes that the controllers have not seen yet. `None`: nobody controls.
+    /// The changes that the controllers have not read yet. `None` without controllers.
     journal: Option<Vec<(String, Change)>>,
     written: watch::Sender<u64>,
 }
 
 impl Storage {
-    pub(super) fn new(clock: Clock, history: usize, controllers: bool) -> Storage {
+    pub(crate) fn new(clock: Clock, history: usize, controllers: bool) -> Storage {
         let kinds = Kinds::new();
         // etcd starts at 1 as well.
         let revision = 1;
@@ -194,50 +196,57 @@ impl Storage {
         }
     }
 
-    pub(super) fn revision(&self) -> u64 {
+    pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Whoever waits for a version waits here.
-    pub(super) fn written(&self) -> watch::Receiver<u64> {
+    /// A receiver that is notified after each write.
+    pub(crate) fn written(&self) -> watch::Receiver<u64> {
         self.written.subscribe()
     }
 
-    pub(super) fn collection(&self, name: &str) -> Option<&Collection> {
+    pub(crate) fn collection(&self, name: &str) -> Option<&Collection> {
         self.collections.get(name)
     }
 
-    /// Make room for the objects of a new CRD.
-    pub(super) fn add_collection(&mut self, name: &str) {
+    /// The places of all objects in a collection.
+    pub(crate) fn places(&self, collection: &str) -> Vec<Place> {
+        let objects = self.collections.get(collection).map(|collection| collection.objects.keys());
+        let place = |key: &String| Place { collection: collection.to_owned(), key: key.clone() };
+        objects.into_iter().flatten().map(place).collect()
+    }
+
+    /// Adds a collection for a new CRD.
+    pub(crate) fn add_collection(&mut self, name: &str) {
         let revision = self.revision;
         self.collections.entry(name.to_owned()).or_insert_with(|| Collection::new(revision));
     }
 
-    /// Nobody serves this collection any more. Its last changes stay until the open watches have told them.
-    pub(super) fn close_collection(&mut self, name: &str) {
+    /// Wakes the watches of a deleted CRD. The collection stays, so that open watches can still send its last changes.
+    pub(crate) fn close_collection(&mut self, name: &str) {
         if let Some(collection) = self.collections.get(name) {
             collection.wake();
         }
     }
 
-    pub(super) fn get(&self, place: &Place) -> Option<&Arc<Value>> {
+    pub(crate) fn get(&self, place: &Place) -> Option<&Arc<Value>> {
         self.collections.get(&place.collection)?.objects.get(&place.key)
     }
 
-    /// Store an object as the next version, and answer it with that version in it.
-    pub(super) fn put(&mut self, place: &Place, mut object: Value) -> Arc<Value> {
+    /// Stores an object under the next version, and returns the stored object.
+    pub(crate) fn put(&mut self, place: &Place, mut object: Value) -> Arc<Value> {
         object["metadata"]["resourceVersion"] = (self.revision + 1).to_string().into();
         let object = Arc::new(object);
         self.commit(place, Some(Arc::clone(&object)));
         object
     }
 
-    /// Take an object away.
-    pub(super) fn remove(&mut self, place: &Place) {
+    /// Deletes an object.
+    pub(crate) fn remove(&mut self, place: &Place) {
         self.commit(place, None);
     }
 
-    /// The only place where anything changes.
+    /// Every write goes through this function.
     fn commit(&mut self, place: &Place, after: Option<Arc<Value>>) {
         self.revision += 1;
         let revision = self.revision;
@@ -267,33 +276,34 @@ impl Storage {
         self.written.send_replace(revision);
     }
 
-    /// Change objects in place, without a new version: what a changed schema does to what is read.
-    pub(super) fn rewrite(&mut self, collection: &str, change: impl Fn(&mut Value)) {
+    /// Changes stored objects without a new version: kube-apiserver applies a changed CRD to each object that it reads.
+    pub(crate) fn rewrite(&mut self, collection: &str, change: impl Fn(&mut Value)) {
         let Some(collection) = self.collections.get_mut(collection) else { return };
         for object in collection.objects.values_mut() {
             change(Arc::make_mut(object));
         }
     }
 
-    /// What names an owner in its ownerReferences.
-    pub(super) fn dependents(&self, uid: &str) -> Vec<Place> {
+    /// The objects with an ownerReference to this uid.
+    pub(crate) fn dependents(&self, uid: &str) -> Vec<Place> {
         self.dependents.get(uid).into_iter().flatten().cloned().collect()
     }
 
     /// The changes since the last call, for the controllers.
-    pub(super) fn take_journal(&mut self) -> Vec<(String, Change)> {
+    pub(crate) fn take_journal(&mut self) -> Vec<(String, Change)> {
         self.journal.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// As after a restart: what is stored stays, what happened before is forgotten.
-    pub(super) fn forget_history(&mut self) {
+    /// Drops the history and keeps the objects, as a restart does.
+    pub(crate) fn forget_history(&mut self) {
         for collection in self.collections.values_mut() {
             collection.forget(self.revision);
         }
     }
 
-    /// The same for one collection, whose CRD changed: its watch cache is made anew, and its watches end.
-    pub(super) fn forget_history_of(&mut self, collection: &str) {
+    /// Drops the history of one collection and ends its watches: when a CRD changes, kube-apiserver recreates the watch
+    /// cache.
+    pub(crate) fn forget_history_of(&mut self, collection: &str) {
         if let Some(collection) = self.collections.get_mut(collection) {
             collection.forget(self.revision);
             collection.forgotten = self.revision;
@@ -301,15 +311,15 @@ impl Storage {
     }
 }
 
-/// Everything that is stored, at one version.
-pub(super) struct Backup {
+/// All objects at one version.
+pub(crate) struct Backup {
     kinds: Kinds,
     revision: u64,
     objects: Vec<(Place, Arc<Value>)>,
 }
 
 impl Storage {
-    pub(super) fn backup(&self) -> Backup {
+    pub(crate) fn backup(&self) -> Backup {
         let mut objects = Vec::new();
         for (name, collection) in &self.collections {
             for (key, object) in &collection.objects {
@@ -319,15 +329,15 @@ impl Storage {
         Backup { kinds: self.kinds.clone(), revision: self.revision, objects }
     }
 
-    /// As etcd does: the counter of versions goes back too. What happened is to be forgotten then.
-    pub(super) fn restore(&mut self, backup: &Backup) {
+    /// Restores a backup and drops the history. As in etcd, the revision counter goes back too.
+    pub(crate) fn restore(&mut self, backup: &Backup) {
         self.kinds = backup.kinds.clone();
         self.dependents.clear();
         for collection in self.collections.values_mut() {
             collection.objects.clear();
         }
         for (place, object) in &backup.objects {
-            // One commit an object, so that the controllers look at all of them.
+            // One commit per object, so that the controllers see all of them.
             self.revision = backup.revision - 1;
             self.commit(place, Some(Arc::clone(object)));
         }
@@ -340,7 +350,7 @@ impl Storage {
     }
 }
 
-/// About how many bytes a value takes in memory.
+/// The approximate memory of a value, in bytes.
 fn memory(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
@@ -353,19 +363,15 @@ fn memory(value: &Value) -> usize {
     }
 }
 
-/// About how many bytes a value has as JSON.
-pub(super) fn size(value: &Value) -> usize {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
-        Value::String(text) => text.len() + 2,
-        Value::Array(list) => list.iter().map(|one| size(one) + 1).sum::<usize>() + 2,
-        Value::Object(map) => map.iter().map(|(key, value)| key.len() + size(value) + 4).sum::<usize>() + 2,
-    }
-}
-
 fn owners(object: Option<&Value>) -> impl Iterator<Item = &str> {
     let references = object.and_then(|object| object["metadata"]["ownerReferences"].as_array());
     references.into_iter().flatten().filter_map(|reference| reference["uid"].as_str())
+}
+
+/// Locks a mutex, even if a task panicked while it held the lock: no better state is available. A lock is held while
+/// one request is answered or one object is reconciled, never across an await.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -399,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_large_objects_fewer_changes_are_remembered() {
+    async fn fewer_changes_of_large_objects_are_kept() {
         let mut storage = Storage::new(Clock::new(SystemTime::now()), 10_000, false);
         let place = Place::new("configmaps", Some("default"), "a");
         let value = "x".repeat(HISTORY_BYTES_MAX / 4);

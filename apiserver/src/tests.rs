@@ -1,4 +1,4 @@
-//! The server at its edge: requests in, answers out, over TLS.
+//! Tests of the server through its API: requests and answers over TLS.
 
 mod faults;
 mod limits;
@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::{ApiServer, Fault, Options};
+use crate::{ApiServer, Fault, Options};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const WIDGETS: &str = "/apis/demo.example.com/v2/namespaces/default/widgets";
@@ -36,7 +36,7 @@ impl World {
     }
 
     async fn with(options: Options) -> World {
-        // A second call fails, and does not matter.
+        // A second call fails, which is harmless.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let server = ApiServer::start(options).await.expect("a free port");
         let ca = reqwest::Certificate::from_pem(server.ca_pem().as_bytes()).expect("our own CA");
@@ -99,7 +99,7 @@ impl World {
         Lines { answer, buffer: Vec::new() }
     }
 
-    /// Ask until the answer is as wanted.
+    /// Repeats a GET until the answer is as wanted.
     async fn until(&self, path: &str, wanted: impl Fn(u16, &Value) -> bool) -> Value {
         for _ in 0..500 {
             let (status, body) = self.get(path).await;
@@ -133,7 +133,7 @@ impl World {
     }
 }
 
-/// The events of a watch, in short: `ADDED a 12`.
+/// The events of a watch, in a short form: `ADDED a 12`.
 struct Lines {
     answer: reqwest::Response,
     buffer: Vec<u8>,
@@ -180,7 +180,7 @@ fn quiet() -> Options {
 }
 
 #[tokio::test]
-async fn who_has_no_token_is_nobody() {
+async fn a_request_without_a_token_is_anonymous() {
     let world = World::start().await;
     let url = format!("{}{CONFIG_MAPS}", world.server.url());
     let answer = world.http.get(&url).bearer_auth("nope").send().await.expect("an answer");
@@ -208,9 +208,9 @@ async fn who_has_no_token_is_nobody() {
     world.server.stop().await;
 }
 
-/// Every path that began like a health check was healthy, so a probe with a slip in its path never failed.
+/// All paths that began like a health check were healthy, so a probe with a typing error in its path never failed.
 #[tokio::test]
-async fn health_is_at_its_paths_and_nowhere_else() {
+async fn only_the_paths_of_health_checks_answer_ok() {
     let world = World::with(quiet()).await;
     for path in ["/livez", "/readyz", "/healthz", "/livez/ping", "/readyz/ping", "/healthz/ping"] {
         assert_eq!(world.get(path).await, (200, json!("ok")), "{path}");
@@ -221,9 +221,9 @@ async fn health_is_at_its_paths_and_nowhere_else() {
     }
 }
 
-/// Over HTTP/2 the body was dropped at the limit, which the client saw as a broken stream and tried again, for ever.
+/// Over HTTP/2, the server stopped reading at the limit. Clients saw a broken stream and retried for ever.
 #[tokio::test]
-async fn who_sends_too_much_is_told_so() {
+async fn a_too_large_body_gets_a_413() {
     let world = World::with(quiet()).await;
     let text = "x".repeat(5 * 1024 * 1024);
     let (status, body) =
@@ -232,7 +232,7 @@ async fn who_sends_too_much_is_told_so() {
     assert_eq!(body["message"], "Request entity too large: limit is 3145728");
 }
 
-/// A body that ended too early was refused as too large.
+/// An interrupted body was refused as too large.
 #[tokio::test]
 async fn a_body_that_is_cut_is_not_too_large() {
     let world = World::with(quiet()).await;
@@ -244,15 +244,15 @@ async fn a_body_that_is_cut_is_not_too_large() {
     stream.write_all(head.as_bytes()).await.expect("a connection");
     stream.shutdown().await.expect("a connection");
     let mut answer = String::new();
-    // How the connection ends does not matter.
+    // The kind of end does not matter.
     let _ = stream.read_to_string(&mut answer).await;
     let statuses: Vec<u16> = world.server.requests().iter().map(|request| request.status).collect();
     assert_eq!(statuses, [500], "{answer}");
 }
 
-/// Connections on which nothing ever came stayed for ever.
+/// Idle connections without any request were never closed.
 #[tokio::test(start_paused = true)]
-async fn who_connects_and_says_nothing_is_cut_off() {
+async fn a_silent_connection_is_closed() {
     let world = World::with(quiet()).await;
     let started = tokio::time::Instant::now();
     let mut silent = TcpStream::connect(("127.0.0.1", world.server.port)).await.expect("a connection");
@@ -264,9 +264,9 @@ async fn who_connects_and_says_nothing_is_cut_off() {
     assert_eq!(started.elapsed().as_secs(), 90, "no request");
 }
 
-/// Idle connections of HTTP/2 stayed for ever.
+/// Idle HTTP/2 connections were never closed.
 #[tokio::test(start_paused = true)]
-async fn a_client_of_http2_that_asks_for_nothing_is_cut_off_too() {
+async fn an_idle_http2_connection_is_closed() {
     let world = World::with(quiet()).await;
     let mut stream = world.connect_as("h2").await;
     let started = tokio::time::Instant::now();
@@ -274,7 +274,7 @@ async fn a_client_of_http2_that_asks_for_nothing_is_cut_off_too() {
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("a connection");
     while stream.read(&mut [0; 1024]).await.is_ok_and(|read| read > 0) {}
     assert!((90..=180).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
-    // But not who watches.
+    // A connection with an open watch stays.
     let mut watch = world.watch("/api/v1/secrets?watch=1&timeoutSeconds=600").await;
     let started = tokio::time::Instant::now();
     assert_eq!(watch.next().await, "end");
@@ -282,7 +282,7 @@ async fn a_client_of_http2_that_asks_for_nothing_is_cut_off_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_may_rest_between_requests_and_a_watch_for_longer() {
+async fn a_connection_may_be_idle_between_requests_and_longer_in_a_watch() {
     let world = World::with(quiet()).await;
     let mut stream = world.connect().await;
     let head = format!("host: x\r\nauthorization: Bearer {}\r\n\r\n", world.server.token());
@@ -305,15 +305,15 @@ async fn a_connection_may_rest_between_requests_and_a_watch_for_longer() {
     assert_eq!(started.elapsed().as_secs(), 300, "{answer}");
 }
 
-/// Debug was derived, and showed the token and everything that is stored.
+/// The derived Debug showed the token and all objects.
 #[tokio::test]
-async fn debug_keeps_secrets() {
+async fn debug_output_has_no_secrets() {
     let world = World::with(quiet()).await;
     let shown = format!("{:?}", world.server);
     assert_eq!(shown, format!("ApiServer {{ port: {}, .. }}", world.server.port));
 }
 
-/// The token of an administrator was there for every user of the machine to read.
+/// Every user of the machine could read the token of the administrator.
 #[tokio::test]
 async fn a_service_account_is_for_its_owner_only() {
     let world = World::with(quiet()).await;
@@ -334,9 +334,9 @@ async fn a_service_account_is_for_its_owner_only() {
     assert_eq!(std::fs::read_to_string(token).expect("a token"), world.server.token());
 }
 
-/// kubectl said that the page or the resource was not found, as if the Pod or the cluster were broken.
+/// kubectl reported a missing page or resource, as if the Pod or the cluster were broken.
 #[tokio::test]
-async fn what_is_not_served_says_that_it_is_not() {
+async fn unsupported_resources_are_refused_with_a_message() {
     let world = World::with(quiet()).await;
     let refused = |what: &str| format!("{what} is not served by the embedded API server of listwatch");
     for subresource in ["log", "exec", "attach", "portforward"] {
@@ -355,7 +355,7 @@ async fn what_is_not_served_says_that_it_is_not() {
 }
 
 #[tokio::test]
-async fn a_selector_turns_changes_into_coming_and_going() {
+async fn a_watch_with_a_selector_adds_and_deletes_by_labels() {
     let world = World::with(quiet()).await;
     let (_, list) = world.get(CONFIG_MAPS).await;
     let path = format!("{CONFIG_MAPS}?watch=1&labelSelector=app%3Da&resourceVersion={}", version(&list));
@@ -379,7 +379,7 @@ async fn a_selector_turns_changes_into_coming_and_going() {
 }
 
 #[tokio::test]
-async fn the_last_finalizer_takes_the_object_with_it() {
+async fn removing_the_last_finalizer_deletes_the_object() {
     let world = World::with(quiet()).await;
     world.install_widgets().await;
     let widget = json!({"apiVersion": "demo.example.com/v2", "kind": "Widget",
@@ -404,7 +404,7 @@ async fn the_last_finalizer_takes_the_object_with_it() {
 }
 
 #[tokio::test]
-async fn who_resumes_from_before_the_history_is_told_in_the_stream() {
+async fn a_watch_from_before_the_history_gets_an_error_event() {
     let world = World::with(Options { history: 2, ..quiet() }).await;
     for name in ["a", "b", "c", "d"] {
         world.post(CONFIG_MAPS, config_map(name, json!({}))).await;
@@ -422,14 +422,14 @@ async fn who_resumes_from_before_the_history_is_told_in_the_stream() {
     world.server.fault(Fault::ExpireHistory);
     let mut watch = world.watch(&path(floor)).await;
     assert!(watch.next().await.starts_with("ERROR 410"));
-    // Who was there all the time has missed nothing.
+    // A watch that was open all the time goes on.
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
     world.post("/api/v1/namespaces/default/secrets", secret).await;
     assert_eq!(quiet.next().await, "ADDED s");
 }
 
 #[tokio::test]
-async fn pages_show_one_version_of_the_world_or_say_that_they_cannot() {
+async fn pages_show_one_version_or_expire() {
     let world = World::with(quiet()).await;
     for name in ["a", "b", "c"] {
         world.post(CONFIG_MAPS, config_map(name, json!({}))).await;
@@ -468,29 +468,34 @@ async fn bookmarks_come_every_minute_and_before_the_end() {
     assert_eq!(seconds, [60, 120, 123]);
 }
 
-/// After 64 changes of others a watch said nothing until the next one, and then a bookmark which passed over its own.
+/// After 64 unselected changes, a watch was silent until the next change. A bookmark then skipped a selected change.
 #[tokio::test(start_paused = true)]
-async fn a_watch_is_told_its_own_however_much_happens_to_others() {
+async fn unselected_changes_do_not_delay_selected_ones() {
     let world = World::with(quiet()).await;
     let now = world.get(CONFIG_MAPS).await.1["metadata"]["resourceVersion"].as_str().map(str::to_owned);
     let now = now.expect("a version");
     for number in 0..300 {
         world.post(CONFIG_MAPS, config_map(&format!("other-{number}"), json!({}))).await;
     }
-    let (_, own) = world.post(CONFIG_MAPS, config_map("own", json!({"is": "own"}))).await;
+    world.post(CONFIG_MAPS, config_map("own", json!({"is": "own"}))).await;
     let query = format!("watch=1&resourceVersion={now}&allowWatchBookmarks=true&timeoutSeconds=30");
     let mut watch = world.watch(&format!("{CONFIG_MAPS}?labelSelector=is%3Down&{query}")).await;
     assert_eq!(watch.next().await, "ADDED own");
+    // Without a change after the opening, there is no bookmark.
+    let (_, later) = world.post(CONFIG_MAPS, config_map("later", json!({}))).await;
     let bookmark = watch.line().await.expect("a bookmark");
-    assert_eq!((&bookmark["type"], version(&bookmark["object"])), (&json!("BOOKMARK"), version(&own)));
+    assert_eq!((&bookmark["type"], version(&bookmark["object"])), (&json!("BOOKMARK"), version(&later)));
     assert_eq!(watch.next().await, "end");
 
-    // Who has much to read is not told that it has read it.
+    // A bookmark must not come before the last unread change.
     let mut all = world.watch(&format!("{CONFIG_MAPS}?{query}")).await;
+    world.post(CONFIG_MAPS, config_map("last", json!({}))).await;
     for number in 0..300 {
         assert_eq!(all.next().await, format!("ADDED other-{number}"));
     }
-    assert_eq!([all.next().await, all.next().await, all.next().await], ["ADDED own", "BOOKMARK", "end"]);
+    for line in ["ADDED own", "ADDED later", "ADDED last", "BOOKMARK", "end"] {
+        assert_eq!(all.next().await, line);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -558,9 +563,9 @@ async fn a_pod_can_be_made_to_crash_and_to_stay_unready() {
     }
 }
 
-/// As kubelet 1.36 and containerd have been seen to say it.
+/// The messages of kubelet 1.36 and containerd.
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_cannot_run_says_so_in_the_words_and_the_rhythm_of_the_kubelet() {
+async fn a_failing_pod_has_the_messages_and_intervals_of_the_kubelet() {
     let world = World::start().await;
     let path = "/api/v1/namespaces/default/pods";
     let missing = "rpc error: code = NotFound desc = failed to pull and unpack image \"docker.io/library/does-not-exist:latest\": \
@@ -615,7 +620,7 @@ async fn a_pod_that_cannot_run_says_so_in_the_words_and_the_rhythm_of_the_kubele
     sleep(Duration::from_secs(5)).await;
     world.until(&missing, backs_off).await;
     world.until(&crash, state("CrashLoopBackOff", "back-off 20s restarting")).await;
-    // Hours later each is tried every five minutes, and not more often.
+    // Hours later, each container is retried every five minutes.
     sleep(Duration::from_secs(7200)).await;
     let version = |pod: &Value| pod["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
     let before = version(&world.get(&crash).await.1);
@@ -633,7 +638,7 @@ async fn a_pod_that_cannot_run_says_so_in_the_words_and_the_rhythm_of_the_kubele
 }
 
 #[tokio::test]
-async fn a_namespace_takes_its_content_along_and_waits_for_finalizers() {
+async fn a_deleted_namespace_deletes_its_content_and_waits_for_finalizers() {
     let world = World::start().await;
     world.post("/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
     let inside = "/api/v1/namespaces/n/configmaps";
@@ -652,7 +657,7 @@ async fn a_namespace_takes_its_content_along_and_waits_for_finalizers() {
 }
 
 #[tokio::test]
-async fn orphans_live_on_and_dangling_dependents_do_not() {
+async fn orphans_stay_and_dangling_dependents_are_deleted() {
     let world = World::start().await;
     let (_, owner) = world.post(CONFIG_MAPS, config_map("owner", json!({}))).await;
     let child = json!({"metadata": {"name": "child", "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap",
@@ -663,7 +668,7 @@ async fn orphans_live_on_and_dangling_dependents_do_not() {
     let (status, orphan) = world.get(&format!("{CONFIG_MAPS}/child")).await;
     assert_eq!((status, &orphan["metadata"]["ownerReferences"]), (200, &Value::Null));
     world.delete(&format!("{CONFIG_MAPS}/child")).await;
-    // The owner is gone, so what names it now goes at once.
+    // The owner is gone, so its new dependents are deleted at once.
     world.post(CONFIG_MAPS, child).await;
     world.until(&format!("{CONFIG_MAPS}/child"), |status, _| status == 404).await;
 }
@@ -680,8 +685,8 @@ async fn faults_happen_on_demand() {
     world.server.fault(Fault::CutWatches);
     assert_eq!(watch.next().await, "CUT");
     assert!(watch.buffer.starts_with(br#"{"type":"MODIFIED""#), "half a line comes first");
-    let refusal = Fault::Answer { status: 429, body: "no\n".to_owned(), retry_after_secs: Some(1) };
-    world.server.fault(refusal.on("GET", "configmaps").times(1));
+    let error = Fault::Answer { status: 429, body: "no\n".to_owned(), retry_after_secs: Some(1) };
+    world.server.fault(error.on("GET", "configmaps").times(1));
     assert_eq!(world.get(CONFIG_MAPS).await.0, 429);
     assert_eq!(world.get(CONFIG_MAPS).await.0, 200);
     world.server.fault(Fault::StallWatches);
@@ -728,7 +733,7 @@ async fn a_dropped_server_is_gone_with_its_connections() {
 }
 
 #[tokio::test]
-async fn writes_are_checked_and_no_ops_are_none() {
+async fn writes_are_checked_and_no_ops_make_no_version() {
     let world = World::with(quiet()).await;
     let (_, made) = world.post(CONFIG_MAPS, config_map("a", json!({"x": "y"}))).await;
     let item = format!("{CONFIG_MAPS}/a");

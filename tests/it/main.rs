@@ -49,15 +49,7 @@ mod outage;
 
 // How it is installed and started.
 mod apiserver;
-mod bad_input;
 mod cli;
 mod docs;
 mod log;
 mod manifests;
-
-// What the embedded API server must be like.
-mod apply;
-mod contract;
-mod forbidden;
-mod kubectl;
-mod schemas;

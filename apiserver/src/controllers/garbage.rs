@@ -1,37 +1,38 @@
-//! The garbage collector: objects whose owners are gone go too.
+//! The garbage collector: deletes objects whose owners are gone, and does foreground and orphan deletion.
 //!
-//! An owner is known by its uid. See <https://kubernetes.io/docs/concepts/architecture/garbage-collection/>.
+//! Owners are identified by uid. See <https://kubernetes.io/docs/concepts/architecture/garbage-collection/>.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{
-    super::{
+use super::{change, delete, owner_place, owners, release, uid};
+use crate::{
+    kinds::Part,
+    storage::{Place, Storage},
+    verbs::{
         delete::{Deletion, Propagation},
-        storage::{Place, Storage},
-        write::{Part, is_terminating},
+        write::{finalizers, is_terminating},
     },
-    change, delete, owner_place, owners, uid,
 };
 
-/// What became of an owner.
+/// The state of an owner.
 #[derive(Clone, Copy, PartialEq)]
 enum Owner {
-    /// It is there, or we cannot know: nothing is ever deleted on a guess.
+    /// It exists, or its kind is unknown: in doubt, nothing is deleted.
     Solid,
-    /// It is gone, or another one has its name.
+    /// It is gone, or its name belongs to a new object.
     Dangling,
-    /// It is deleted in the foreground, and waits for its dependents.
+    /// It is in foreground deletion, and waits for its dependents.
     Waiting,
 }
 
-/// Look at one object: as an owner that is being deleted, and as a dependent.
-pub(super) fn collect(storage: &mut Storage, place: &Place) {
+/// Processes one object: as an owner that is being deleted, and as a dependent.
+pub(crate) fn collect(storage: &mut Storage, place: &Place) {
     let Some(object) = storage.get(place).cloned() else { return };
     if is_terminating(&object) {
-        if has_finalizer(&object, "orphan") {
+        if finalizers(&object).contains(&"orphan") {
             orphan_dependents(storage, place, &object);
         }
-        if has_finalizer(&object, "foregroundDeletion") {
+        if finalizers(&object).contains(&"foregroundDeletion") {
             delete_dependents(storage, place, &object);
         }
     }
@@ -55,10 +56,10 @@ pub(super) fn collect(storage: &mut Storage, place: &Place) {
         change(storage, place, Part::Main, |object| object["metadata"]["ownerReferences"] = keep.into());
         return;
     }
-    // What an owner in the foreground waits for takes its own dependents along in the same way.
+    // A dependent of an owner in foreground deletion is deleted in the foreground too.
     let dependents = storage.dependents(uid(&object));
     let foreground = states.contains(&Owner::Waiting) && !dependents.is_empty();
-    // In a circle each would wait for the next one, so one lets go. See attemptToDeleteItem of the real collector.
+    // Owners in a circle would wait for each other, so this one stops blocking. See attemptToDeleteItem in Kubernetes.
     if foreground && dependents.iter().any(|one| storage.get(one).is_some_and(|dependent| waits(dependent))) {
         change(storage, place, Part::Main, |object| {
             for owner in object["metadata"]["ownerReferences"].as_array_mut().into_iter().flatten() {
@@ -74,24 +75,16 @@ pub(super) fn collect(storage: &mut Storage, place: &Place) {
 fn state(storage: &Storage, place: &Place, owner: &Value) -> Owner {
     let Some(owner_place) = owner_place(storage, place, owner) else { return Owner::Solid };
     match storage.get(&owner_place) {
-        Some(found) if owner["uid"] == found["metadata"]["uid"] => {
-            if waits(found) {
-                Owner::Waiting
-            } else {
-                Owner::Solid
-            }
-        }
-        Some(_) | None => Owner::Dangling,
+        Some(found) if owner["uid"] != found["metadata"]["uid"] => Owner::Dangling,
+        Some(found) if waits(found) => Owner::Waiting,
+        Some(_) => Owner::Solid,
+        None => Owner::Dangling,
     }
 }
 
-/// Whether an object is deleted in the foreground.
+/// Whether an object is in foreground deletion.
 fn waits(object: &Value) -> bool {
-    is_terminating(object) && has_finalizer(object, "foregroundDeletion")
-}
-
-fn has_finalizer(object: &Value, name: &str) -> bool {
-    object["metadata"]["finalizers"].as_array().into_iter().flatten().any(|one| one == name)
+    is_terminating(object) && finalizers(object).contains(&"foregroundDeletion")
 }
 
 fn drop_finalizer(storage: &mut Storage, place: &Place, name: &str) {
@@ -102,40 +95,26 @@ fn drop_finalizer(storage: &mut Storage, place: &Place, name: &str) {
     });
 }
 
-/// `--cascade=orphan`: the dependents forget their owner, then it may go.
+/// `--cascade=orphan`: removes the owner from its dependents, then its finalizer.
 fn orphan_dependents(storage: &mut Storage, place: &Place, owner: &Value) {
     for dependent in storage.dependents(uid(owner)) {
-        change(storage, &dependent, Part::Main, |object| {
-            let kept: Vec<Value> = owners(object)
-                .filter(|reference| reference["uid"] != owner["metadata"]["uid"])
-                .cloned()
-                .collect();
-            object["metadata"]["ownerReferences"] = json!(kept);
-        });
+        release(storage, &dependent, owner);
     }
     drop_finalizer(storage, place, "orphan");
 }
 
-/// `--cascade=foreground`: the dependents go first. Only those that block are waited for.
+/// `--cascade=foreground`: deletes the dependents first. The owner waits only for those with `blockOwnerDeletion`.
 fn delete_dependents(storage: &mut Storage, place: &Place, owner: &Value) {
     for dependent in storage.dependents(uid(owner)) {
-        collect_dependent(storage, &dependent);
+        if storage.get(&dependent).is_some_and(|object| !is_terminating(object)) {
+            collect(storage, &dependent);
+        }
     }
-    let blocks = |dependent: &Place| {
-        storage.get(dependent).is_some_and(|object| {
-            owners(object).any(|reference| {
-                reference["uid"] == owner["metadata"]["uid"] && reference["blockOwnerDeletion"] == true
-            })
-        })
-    };
-    if !storage.dependents(uid(owner)).iter().any(blocks) {
+    let blocks =
+        |reference: &Value| reference["uid"] == uid(owner) && reference["blockOwnerDeletion"] == true;
+    let is_blocked =
+        |dependent: &Place| storage.get(dependent).is_some_and(|object| owners(object).any(blocks));
+    if !storage.dependents(uid(owner)).iter().any(is_blocked) {
         drop_finalizer(storage, place, "foregroundDeletion");
-    }
-}
-
-fn collect_dependent(storage: &mut Storage, dependent: &Place) {
-    let terminating = storage.get(dependent).is_none_or(|object| is_terminating(object));
-    if !terminating {
-        collect(storage, dependent);
     }
 }

@@ -1,41 +1,40 @@
-//! The simulated kubelet, and the scheduler for its one node: Pods run as soon as they are made.
+//! The simulated kubelet, and the scheduler for its one node: new Pods are scheduled at once and become ready.
 //!
-//! So that a rollout that gets stuck can be seen, a Pod can be made to fail: an image whose name contains `does-not-exist`
-//! cannot be pulled, one whose name cannot be parsed (`nginx:`) is not even tried; and the annotation `listwatch/simulate`
-//! says `crash` or `unready`. What is tried again is tried in the rhythm of the kubelet, with its words.
+//! To show a rollout that gets stuck, a Pod can fail. An image with `does-not-exist` in its name cannot be pulled. An
+//! image name that cannot be parsed (`nginx:`) is not pulled at all. The annotation `listwatch/simulate` can be `crash`
+//! or `unready`. Retries have the intervals and messages of the kubelet.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{
-    super::{
-        delete::Deletion,
-        storage::{Place, Storage},
-        write::{Part, is_terminating},
-    },
-    Controllers, change, delete, make, set_condition, tell, uid, warn,
+use super::{Controllers, change, delete, make, record, record_warning, uid};
+use crate::{
+    kinds::Part,
+    kinds::conditions::set_condition,
+    storage::{Place, Storage},
+    verbs::{delete::Deletion, write::is_terminating},
 };
 
-/// The kubelet renews its Lease this often: `nodeLeaseDurationSeconds` / 4. In a cluster it is what moves the
-/// resourceVersion while nothing else happens, and with it the bookmarks.
-pub(in super::super) const HEARTBEAT: Duration = Duration::from_secs(10);
+/// How often the kubelet renews its Lease: `nodeLeaseDurationSeconds` / 4. In an idle cluster, these writes raise the
+/// resourceVersion, also that of bookmarks.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 const NODE: &str = "node-1";
 
-/// What becomes of a Pod, if it is not to run.
+/// The annotation that makes a Pod fail: `crash` or `unready`.
 const SIMULATE: &str = "listwatch/simulate";
 
-/// Images with this in their name are in no registry.
+/// Images with this in their name do not exist.
 const MISSING_IMAGE: &str = "does-not-exist";
 
-pub(super) fn node() -> Place {
+pub(crate) fn node() -> Place {
     Place::new("nodes", None, NODE)
 }
 
-/// The node and its Lease.
-pub(super) fn register(storage: &mut Storage) {
+/// Creates the node and its Lease.
+pub(crate) fn register(storage: &mut Storage) {
     make(
         storage,
         "",
@@ -54,7 +53,7 @@ pub(super) fn register(storage: &mut Storage) {
         set_condition(node, "Ready", "True", "KubeletReady", "kubelet is posting ready status", &now);
         node["status"]["conditions"][0]["lastHeartbeatTime"] = now.as_str().into();
     });
-    // A node lifecycle controller takes away what admission has put on.
+    // Removes the taint of admission, as the node lifecycle controller does.
     change(storage, &node(), Part::Main, |node| node["spec"] = json!({}));
     let renewed = storage.clock.micro_time();
     let lease = json!({"metadata": {"name": NODE},
@@ -62,21 +61,21 @@ pub(super) fn register(storage: &mut Storage) {
     make(storage, "coordination.k8s.io", "leases", Some("kube-node-lease"), lease);
 }
 
-/// Say that the node is alive.
-pub(super) fn heartbeat(controllers: &mut Controllers, storage: &mut Storage) {
+/// Renews the Lease of the node.
+pub(crate) fn heartbeat(controllers: &mut Controllers, storage: &mut Storage) {
     if controllers.due.contains_key(&node()) {
         return;
     }
     let lease = Place::new("leases.coordination.k8s.io", Some("kube-node-lease"), NODE);
     let now = storage.clock.micro_time();
     change(storage, &lease, Part::Main, |lease| lease["spec"]["renewTime"] = now.into());
-    controllers.look_again(&node(), controllers.heartbeat);
+    controllers.requeue(&node(), controllers.heartbeat);
 }
 
-/// Bring a Pod one step further.
-pub(super) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &Place, pod: &Value) {
+/// Reconciles a Pod: schedules, starts or deletes it.
+pub(crate) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &Place, pod: &Value) {
     if is_terminating(pod) {
-        // Its containers stop at once; a grace period of zero says that they have.
+        // The containers stop at once. A grace period of zero confirms that.
         controllers.started.remove(uid(pod));
         delete(storage, place, &Deletion { grace_secs: Some(0), ..Deletion::default() });
         return;
@@ -89,7 +88,7 @@ pub(super) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
             pod["status"]["startTime"] = now.as_str().into();
         });
         let message = format!("Successfully assigned {} to {NODE}", place.key);
-        tell(storage, pod, "default-scheduler", "Scheduled", &message);
+        record(storage, pod, "default-scheduler", "Scheduled", &message);
         return;
     }
     let is_new = !pod["status"]["containerStatuses"].is_array();
@@ -99,12 +98,12 @@ pub(super) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
     let seen = *controllers.started.entry(uid(pod).to_owned()).or_insert_with(Instant::now);
     let left = controllers.pod_start.saturating_sub(seen.elapsed());
     if !left.is_zero() {
-        controllers.look_again(place, left);
+        controllers.requeue(place, left);
         return;
     }
     let cycle = Cycle::after(seen.elapsed() - controllers.pod_start);
     if start(storage, place, &cycle) {
-        controllers.look_again(place, cycle.left);
+        controllers.requeue(place, cycle.left);
     } else {
         controllers.started.remove(uid(pod));
     }
@@ -112,27 +111,27 @@ pub(super) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
         let image = container["image"].as_str().unwrap_or_default();
         if image_problem(image).is_none() && image.contains(MISSING_IMAGE) {
             let message = format!("Failed to pull image {image:?}: {}", not_found(image));
-            warn(storage, pod, "kubelet", "Failed", &message);
-            warn(storage, pod, "kubelet", "Failed", "Error: ErrImagePull");
+            record_warning(storage, pod, "kubelet", "Failed", &message);
+            record_warning(storage, pod, "kubelet", "Failed", "Error: ErrImagePull");
         }
     }
 }
 
-/// How far a container has come that fails again and again: it is tried for a while, then waits, each time longer.
+/// The state of a container that fails again and again: each try is followed by a longer pause.
 struct Cycle {
-    /// Of the tries before this one.
+    /// Failed tries before this one.
     failures: u32,
     is_waiting: bool,
-    /// How long it waits between this try and the next one.
+    /// The pause between this try and the next one.
     pause: Duration,
-    /// Until this changes.
+    /// The time until the state changes.
     left: Duration,
 }
 
 impl Cycle {
-    /// How long a container that crashes runs, and a failed pull is told as such.
+    /// How long a crashing container runs, and how long `ErrImagePull` is shown.
     const TRY: Duration = Duration::from_secs(5);
-    /// The first pause between two tries, and the longest, as of the kubelet.
+    /// The first and the longest pause between two tries, as in the kubelet.
     const PAUSE: Duration = Duration::from_secs(10);
     const PAUSE_MAX: Duration = Duration::from_secs(300);
 
@@ -151,7 +150,7 @@ impl Cycle {
     }
 }
 
-/// What the registry says of an image that it does not have, in containerd's words.
+/// containerd's message for an image that the registry does not have.
 fn not_found(image: &str) -> String {
     let full = if image.contains(':') { image.to_owned() } else { format!("{image}:latest") };
     let full = if image.contains('/') { full } else { format!("docker.io/library/{full}") };
@@ -202,7 +201,7 @@ fn is_lower(text: &str) -> bool {
     !text.contains(|c: char| c.is_ascii_uppercase())
 }
 
-/// Sets the states of the containers. Returns whether one of them is to be looked at again.
+/// Sets the states of the containers. Returns whether one of them will change again.
 fn start(storage: &mut Storage, place: &Place, cycle: &Cycle) -> bool {
     let now = storage.clock.time();
     let mut fails = false;
@@ -216,14 +215,14 @@ fn start(storage: &mut Storage, place: &Place, cycle: &Cycle) -> bool {
             let known = &pod["status"]["containerStatuses"][index];
             let is_same = |pointer| status.pointer(pointer) == known.pointer(pointer);
             if is_same("/restartCount") && is_same("/state/waiting/reason") {
-                // With its times.
+                // Keeps the times.
                 status = known.clone();
             }
             statuses.push(status);
         }
         let all_ready = statuses.iter().all(|status| status["ready"] == true);
         let (ready, why) = if all_ready { ("True", None) } else { ("False", Some("ContainersNotReady")) };
-        // One that crashed has run.
+        // A crashed container has run.
         let has_run = statuses.iter().any(|status| status["started"] == true || status["restartCount"] != 0);
         pod["status"]["phase"] = if has_run { "Running" } else { "Pending" }.into();
         pod["status"]["containerStatuses"] = statuses.into();
@@ -260,7 +259,7 @@ fn container_status(container: &Value, simulate: &str, cycle: &Cycle, place: &Pl
             ),
         }
     } else if simulate == "crash" {
-        // The first time it crashes at once.
+        // The first crash comes at once.
         restarts = cycle.failures + 1;
         last_state =
             json!({"terminated": {"exitCode": 1, "reason": "Error", "startedAt": now, "finishedAt": now}});

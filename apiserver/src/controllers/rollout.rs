@@ -1,40 +1,50 @@
-//! Deployments and ReplicaSets: a template becomes Pods, a new template replaces them step by step.
+//! Deployments and ReplicaSets: creates Pods from templates, and rolls out new templates step by step.
 //!
-//! The arithmetic, the reasons and the messages are those of kube-controller-manager (pkg/controller/deployment), so that
-//! `kubectl rollout status` and an operator's own status logic meet what they will meet in a cluster.
+//! The calculations, reasons and messages are those of kube-controller-manager (pkg/controller/deployment). So
+//! operators, and `kubectl rollout status`, see the same values as in a cluster.
 
 use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::{
-    super::{
-        clock::Clock,
+use super::{Controllers, change, delete, make, owners, record, record_warning, release, uid};
+use crate::{
+    clock::Clock,
+    kinds::Part,
+    kinds::conditions,
+    selector::Labels,
+    storage::{Place, Storage},
+    verbs::{
         delete::Deletion,
-        selector::Labels,
-        storage::{Place, Storage},
-        write::{LETTERS, Part, is_terminating, random_letters},
+        write::{LETTERS, is_terminating, random_letters},
     },
-    Controllers, change, delete, make, owners, tell, uid, warn,
 };
 
 const REVISION: &str = "deployment.kubernetes.io/revision";
 const HASH: &str = "pod-template-hash";
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// Pods that one look at a ReplicaSet makes or deletes, before all other objects have their turn.
+/// Pods that one reconcile of a ReplicaSet creates or deletes, before it is the turn of other objects.
 const PODS_AT_ONCE: usize = 10;
 
-/// Most Pods of one ReplicaSet, and of all together. They are in memory, with their Events some 60 kB each, and `replicas` may
-/// be two thousand millions.
+/// Most Pods of one ReplicaSet, and of all together. A Pod with its Events takes some 60 kB of memory, and `replicas`
+/// may be two thousand million.
 const PODS_OF_SET_MAX: usize = 1000;
 const PODS_MAX: usize = 10_000;
 
-/// When a ReplicaSet for which there was no room is looked at again.
+/// The pause before a ReplicaSet that exceeded this limit is reconciled again.
 const ROOM_PAUSE: Duration = Duration::from_secs(10);
+
+/// An object and its place.
+type Stored = (Place, Arc<Value>);
 
 fn count(object: &Value, pointer: &str) -> i64 {
     object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0)
+}
+
+/// The sum of a number over ReplicaSets.
+fn sum(sets: &[Stored], pointer: &str) -> i64 {
+    sets.iter().map(|(_, set)| count(set, pointer)).sum()
 }
 
 fn name(object: &Value) -> &str {
@@ -42,23 +52,22 @@ fn name(object: &Value) -> &str {
 }
 
 /// The objects of one collection that an object controls.
-fn controlled(storage: &Storage, owner: &Value, collection: &str) -> Vec<(Place, Arc<Value>)> {
+fn controlled(storage: &Storage, owner: &Value, collection: &str) -> Vec<Stored> {
     let mut found = Vec::new();
     for place in storage.dependents(uid(owner)) {
         if place.collection != collection {
             continue;
         }
         let Some(object) = storage.get(&place).cloned() else { continue };
-        let ours = owners(&object).any(|one| one["uid"] == uid(owner) && one["controller"] == true);
-        if ours {
+        if owners(&object).any(|one| one["uid"] == uid(owner) && one["controller"] == true) {
             found.push((place, object));
         }
     }
     found
 }
 
-/// Takes over what the selector matches and nobody controls: what `--cascade=orphan` left behind has the names that we
-/// would give. And lets go of what it does not match any more: so people take a Pod aside to look at it.
+/// Adopts matching objects without a controller, because orphans of `--cascade=orphan` occupy the names of new objects.
+/// Releases objects that no longer match, because users relabel a Pod to isolate it.
 fn claim(storage: &mut Storage, owner: &Value, collection: &str) {
     let selector = Labels::from_object(&owner["spec"]["selector"]);
     let Some(all) = storage.collection(collection) else { return };
@@ -75,26 +84,22 @@ fn claim(storage: &mut Storage, owner: &Value, collection: &str) {
     strangers.retain(|(_, object)| !selector.matches(&object["metadata"]["labels"]));
     for orphan in orphans {
         change(storage, &orphan, Part::Main, |object| {
-            let mut references: Vec<Value> = owners(object).cloned().collect();
-            references.extend(owner_reference(owner).as_array().into_iter().flatten().cloned());
-            object["metadata"]["ownerReferences"] = references.into();
+            let references = owners(object).cloned().chain([owner_reference(owner)]).collect();
+            object["metadata"]["ownerReferences"] = references;
         });
     }
     for (stranger, _) in strangers {
-        change(storage, &stranger, Part::Main, |object| {
-            let kept: Vec<Value> = owners(object).filter(|one| one["uid"] != uid(owner)).cloned().collect();
-            object["metadata"]["ownerReferences"] = kept.into();
-        });
+        release(storage, &stranger, owner);
     }
 }
 
 fn owner_reference(owner: &Value) -> Value {
-    json!([{"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true}])
+    json!({"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true})
 }
 
-/// One step of a Deployment.
-pub(super) fn deployment(
+/// Reconciles a Deployment.
+pub(crate) fn deployment(
     controllers: &mut Controllers,
     storage: &mut Storage,
     place: &Place,
@@ -104,14 +109,14 @@ pub(super) fn deployment(
         return;
     }
     claim(storage, deployment, "replicasets.apps");
-    tell_paused(storage, place, deployment);
+    set_paused(storage, place, deployment);
     let mut old = controlled(storage, deployment, "replicasets.apps");
     let new = old.iter().position(|(_, set)| same_template(deployment, set)).map(|at| old.remove(at));
-    if let Some((new_place, new_set)) = &new {
-        take_revision(storage, place, new_place, new_set, &old);
+    if let Some(new) = &new {
+        take_revision(storage, place, new, &old);
     }
     match &new {
-        _ if is_paused(deployment) => scale_the_only_one(storage, deployment, new.as_ref(), &old),
+        _ if is_paused(deployment) => scale_paused(storage, deployment, new.as_ref(), &old),
         None => return make_set(storage, place, deployment, &old),
         Some(new) => {
             match deployment["spec"]["strategy"]["type"].as_str() {
@@ -128,14 +133,14 @@ fn is_paused(deployment: &Value) -> bool {
     deployment["spec"]["paused"] == true
 }
 
-/// Within which time a rollout must get on. `None`: no condition `Progressing` is kept (`HasProgressDeadline`).
+/// The time in which a rollout must progress. `None`: there is no condition `Progressing` (`HasProgressDeadline`).
 fn progress_deadline(deployment: &Value) -> Option<Duration> {
     let secs = u64::try_from(count(deployment, "/spec/progressDeadlineSeconds")).unwrap_or(600);
     (secs != u64::from(i32::MAX.unsigned_abs())).then(|| Duration::from_secs(secs))
 }
 
-/// While it is paused, and when it is not any more, a Deployment says so where it tells its progress.
-fn tell_paused(storage: &mut Storage, place: &Place, deployment: &Value) {
+/// Sets the condition `Progressing` when a Deployment is paused or resumed.
+fn set_paused(storage: &mut Storage, place: &Place, deployment: &Value) {
     if progress_deadline(deployment).is_none() {
         return;
     }
@@ -153,13 +158,8 @@ fn tell_paused(storage: &mut Storage, place: &Place, deployment: &Value) {
     });
 }
 
-/// A Deployment that is paused can be scaled as long as only one ReplicaSet has Pods.
-fn scale_the_only_one(
-    storage: &mut Storage,
-    deployment: &Value,
-    new: Option<&(Place, Arc<Value>)>,
-    old: &[(Place, Arc<Value>)],
-) {
+/// Scales a paused Deployment. This works only while at most one ReplicaSet has Pods.
+fn scale_paused(storage: &mut Storage, deployment: &Value, new: Option<&Stored>, old: &[Stored]) {
     let active: Vec<_> = old.iter().chain(new).filter(|(_, set)| count(set, "/spec/replicas") > 0).collect();
     let only = match active[..] {
         [] => new.or_else(|| old.iter().max_by_key(|(_, set)| revision(set))),
@@ -171,7 +171,7 @@ fn scale_the_only_one(
     }
 }
 
-/// The template of a ReplicaSet is that of its Deployment with the hash added.
+/// Compares the template of a ReplicaSet, without the hash label, with that of the Deployment.
 fn same_template(deployment: &Value, set: &Value) -> bool {
     let mut template = set["spec"]["template"].clone();
     if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
@@ -180,9 +180,9 @@ fn same_template(deployment: &Value, set: &Value) -> bool {
     template == deployment["spec"]["template"]
 }
 
-/// A hash of the template, in letters that make no words. (Not the real one's: that hashes Go structs.)
+/// A hash of the template, in letters that form no words. It differs from that of Kubernetes, which hashes Go structs.
 fn template_hash(template: &Value) -> String {
-    // FNV-1a, as there.
+    // FNV-1a, as in Kubernetes.
     let mut hash: u32 = 2_166_136_261;
     for byte in template.to_string().bytes() {
         hash = (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
@@ -195,7 +195,12 @@ fn revision(object: &Value) -> i64 {
     object["metadata"]["annotations"][REVISION].as_str().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[(Place, Arc<Value>)]) {
+/// The revision after those of all ReplicaSets.
+fn next_revision(sets: &[Stored]) -> i64 {
+    sets.iter().map(|(_, set)| revision(set)).max().unwrap_or(0).saturating_add(1)
+}
+
+fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[Stored]) {
     let spec = &deployment["spec"];
     let hash = template_hash(&spec["template"]);
     let set_name = format!("{}-{hash}", name(deployment));
@@ -203,28 +208,27 @@ fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[(P
     template["metadata"]["labels"][HASH] = hash.as_str().into();
     let mut selector = spec["selector"].clone();
     selector["matchLabels"][HASH] = hash.as_str().into();
-    let next = sets.iter().map(|(_, set)| revision(set)).max().unwrap_or(0).saturating_add(1);
-    // The first ReplicaSet gets all replicas at once; a later one starts with what the surge allows.
-    let running: i64 = sets.iter().map(|(_, set)| count(set, "/spec/replicas")).sum();
+    let next = next_revision(sets).to_string();
+    // The first ReplicaSet gets all replicas at once; a later one starts with as many as maxSurge allows.
+    let (wanted, running) = (count(deployment, "/spec/replicas"), sum(sets, "/spec/replicas"));
     let replicas = match spec["strategy"]["type"].as_str() {
         Some("Recreate") if running > 0 => 0,
-        _ => (count(deployment, "/spec/replicas") + surge(deployment) - running)
-            .clamp(0, count(deployment, "/spec/replicas")),
+        _ => (wanted + surge(deployment) - running).clamp(0, wanted),
     };
     let set = json!({
         "metadata": {"name": set_name, "labels": template["metadata"]["labels"],
-            "annotations": sizes(deployment, json!({REVISION: next.to_string()})), "ownerReferences": owner_reference(deployment)},
+            "annotations": sizes(deployment, json!({REVISION: next})), "ownerReferences": [owner_reference(deployment)]},
         "spec": {"replicas": replicas, "selector": selector, "template": template},
     });
     if make(storage, "apps", "replicasets", place.namespace(), set).is_none() {
         return;
     }
     if replicas > 0 {
-        tell_scaled(storage, deployment, &set_name, 0, replicas);
+        record_scaling(storage, deployment, &set_name, 0, replicas);
     }
     let now = storage.clock.time();
     change(storage, place, Part::Status, |deployment| {
-        deployment["metadata"]["annotations"][REVISION] = next.to_string().into();
+        deployment["metadata"]["annotations"][REVISION] = next.into();
         if progress_deadline(deployment).is_some() {
             let message = format!("Created new replica set {set_name:?}");
             set_condition(deployment, "Progressing", "True", "NewReplicaSetCreated", &message, &now);
@@ -232,7 +236,7 @@ fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[(P
     });
 }
 
-/// A ReplicaSet notes how large its Deployment wanted to be when it was last scaled.
+/// Records the size of the Deployment in the annotations of a ReplicaSet when it is scaled.
 fn sizes(deployment: &Value, mut annotations: Value) -> Value {
     let replicas = count(deployment, "/spec/replicas");
     let max = replicas + surge(deployment);
@@ -241,17 +245,9 @@ fn sizes(deployment: &Value, mut annotations: Value) -> Value {
     annotations
 }
 
-/// A template that comes back (`kubectl rollout undo`) takes the newest revision.
-fn take_revision(
-    storage: &mut Storage,
-    place: &Place,
-    new_place: &Place,
-    new_set: &Value,
-    old: &[(Place, Arc<Value>)],
-) {
-    let newest = old.iter().map(|(_, set)| revision(set)).max().unwrap_or(0);
-    let wanted = if revision(new_set) > newest { revision(new_set) } else { newest.saturating_add(1) };
-    let wanted = wanted.to_string();
+/// Gives the ReplicaSet of an old template that is used again (`kubectl rollout undo`) the newest revision.
+fn take_revision(storage: &mut Storage, place: &Place, (new_place, new_set): &Stored, old: &[Stored]) {
+    let wanted = revision(new_set).max(next_revision(old)).to_string();
     if new_set["metadata"]["annotations"][REVISION] != wanted {
         change(storage, new_place, Part::Main, |set| {
             set["metadata"]["annotations"][REVISION] = wanted.as_str().into();
@@ -262,7 +258,7 @@ fn take_revision(
     });
 }
 
-/// `25%` or a number of the replicas.
+/// An absolute number, or a percentage of the replicas such as `25%`.
 fn share(value: &Value, replicas: i64, round_up: bool) -> i64 {
     if let Some(number) = value.as_i64() {
         return number;
@@ -284,7 +280,7 @@ fn max_unavailable(deployment: &Value) -> i64 {
     let replicas = count(deployment, "/spec/replicas");
     let rolling = &deployment["spec"]["strategy"]["rollingUpdate"];
     let unavailable = share(&rolling["maxUnavailable"], replicas, false);
-    // If neither may be, nothing could ever move.
+    // If maxSurge and maxUnavailable were both zero, the rollout could not progress.
     let unavailable = if unavailable == 0 && surge(deployment) == 0 { 1 } else { unavailable };
     unavailable.min(replicas)
 }
@@ -299,22 +295,17 @@ fn scale(storage: &mut Storage, deployment: &Value, place: &Place, set: &Value, 
         let annotations = set["metadata"]["annotations"].take();
         set["metadata"]["annotations"] = sizes(deployment, annotations);
     });
-    tell_scaled(storage, deployment, name(set), before, replicas);
+    record_scaling(storage, deployment, name(set), before, replicas);
 }
 
-fn tell_scaled(storage: &mut Storage, deployment: &Value, set: &str, from: i64, to: i64) {
+fn record_scaling(storage: &mut Storage, deployment: &Value, set: &str, from: i64, to: i64) {
     let direction = if to > from { "up" } else { "down" };
     let message = format!("Scaled {direction} replica set {set} from {from} to {to}");
-    tell(storage, deployment, "deployment-controller", "ScalingReplicaSet", &message);
+    record(storage, deployment, "deployment-controller", "ScalingReplicaSet", &message);
 }
 
-/// All old Pods go before the first new one comes.
-fn recreate(
-    storage: &mut Storage,
-    deployment: &Value,
-    new: &(Place, Arc<Value>),
-    old: &[(Place, Arc<Value>)],
-) {
+/// The strategy Recreate: deletes all old Pods before it creates new ones.
+fn recreate(storage: &mut Storage, deployment: &Value, new: &Stored, old: &[Stored]) {
     for (place, set) in old {
         scale(storage, deployment, place, set, 0);
     }
@@ -324,17 +315,13 @@ fn recreate(
     }
 }
 
-/// New Pods come as far as the surge allows, old ones go as far as enough are available.
-fn roll(storage: &mut Storage, deployment: &Value, new: &(Place, Arc<Value>), old: &[(Place, Arc<Value>)]) {
+/// The strategy RollingUpdate: adds new Pods up to maxSurge, and removes old ones while enough are available.
+fn roll(storage: &mut Storage, deployment: &Value, new: &Stored, old: &[Stored]) {
     let wanted = count(deployment, "/spec/replicas");
     let (has, available) = (count(&new.1, "/spec/replicas"), count(&new.1, "/status/availableReplicas"));
-    let old_total: i64 = old.iter().map(|(_, set)| count(set, "/spec/replicas")).sum();
-    let next = if has > wanted {
-        wanted
-    } else {
-        let room = (wanted + surge(deployment) - has - old_total).max(0);
-        has + room.min(wanted - has)
-    };
+    let old_total = sum(old, "/spec/replicas");
+    let room = (wanted + surge(deployment) - has - old_total).max(0);
+    let next = wanted.min(has + room);
     if next != has {
         scale(storage, deployment, &new.0, &new.1, next);
         return;
@@ -343,105 +330,77 @@ fn roll(storage: &mut Storage, deployment: &Value, new: &(Place, Arc<Value>), ol
         return;
     }
     let available_min = wanted - max_unavailable(deployment);
-    let mut may_go = (old_total + has) - available_min - (has - available).max(0);
-    // Old Pods that do not work anyway go first, then working ones as long as enough are left.
-    for pass in [Pass::Unhealthy, Pass::Healthy] {
-        let old_available: i64 = old.iter().map(|(_, set)| count(set, "/status/availableReplicas")).sum();
-        if pass == Pass::Healthy {
-            may_go = may_go.min(old_available + available - available_min);
-        }
-        for (place, _) in old {
-            let Some(set) = storage.get(place).cloned() else { continue };
-            let replicas = count(&set, "/spec/replicas");
-            let unhealthy = (replicas - count(&set, "/status/availableReplicas")).max(0);
-            let go = match pass {
-                Pass::Unhealthy => unhealthy.min(may_go),
-                Pass::Healthy => replicas.min(may_go),
-            };
-            if go > 0 {
-                scale(storage, deployment, place, &set, replicas - go);
-                may_go -= go;
-            }
+    let may_go = (old_total + has) - available_min - (has - available).max(0);
+    // Removes unhealthy old Pods first, then healthy ones while enough are available.
+    let unhealthy =
+        |set: &Value| (count(set, "/spec/replicas") - count(set, "/status/availableReplicas")).max(0);
+    let may_go = shrink(storage, deployment, old, may_go, unhealthy);
+    let may_go = may_go.min(sum(old, "/status/availableReplicas") + available - available_min);
+    shrink(storage, deployment, old, may_go, |set| count(set, "/spec/replicas"));
+}
+
+/// Removes at most `may_go` Pods of old ReplicaSets, `removable` of each. Returns how many more may go.
+fn shrink(
+    storage: &mut Storage,
+    deployment: &Value,
+    old: &[Stored],
+    mut may_go: i64,
+    removable: impl Fn(&Value) -> i64,
+) -> i64 {
+    for (place, _) in old {
+        let Some(set) = storage.get(place).cloned() else { continue };
+        let go = removable(&set).min(may_go);
+        if go > 0 {
+            scale(storage, deployment, place, &set, count(&set, "/spec/replicas") - go);
+            may_go -= go;
         }
     }
+    may_go
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Pass {
-    Unhealthy,
-    Healthy,
-}
-
-/// Old ReplicaSets are kept for `kubectl rollout undo`, but not all of them, once a rollout is complete.
-fn clean_up(storage: &mut Storage, deployment: &Value, old: &[(Place, Arc<Value>)]) {
-    let wanted = count(deployment, "/spec/replicas");
-    let counts = ["/status/updatedReplicas", "/status/replicas", "/status/availableReplicas"];
-    let is_complete = deployment["status"]["observedGeneration"] == deployment["metadata"]["generation"]
-        && counts.iter().all(|pointer| count(deployment, pointer) == wanted);
-    if !is_complete {
+/// Deletes the oldest ReplicaSets beyond `revisionHistoryLimit` when a rollout is complete.
+fn clean_up(storage: &mut Storage, deployment: &Value, old: &[Stored]) {
+    if !is_complete(deployment) {
         return;
     }
     let limit = usize::try_from(count(deployment, "/spec/revisionHistoryLimit")).unwrap_or(0);
-    let mut by_age: Vec<&(Place, Arc<Value>)> = old.iter().collect();
+    let mut by_age: Vec<&Stored> = old.iter().collect();
     by_age.sort_by_key(|(_, set)| revision(set));
-    let is_idle = |set: &Value| count(set, "/spec/replicas") == 0 && count(set, "/status/replicas") == 0;
     for (place, set) in by_age.into_iter().take(old.len().saturating_sub(limit)) {
-        if is_idle(set) {
+        if count(set, "/spec/replicas") == 0 && count(set, "/status/replicas") == 0 {
             delete(storage, place, &Deletion::default());
         }
     }
 }
 
-/// The Pods of a Deployment, over all its ReplicaSets.
-struct Totals {
-    wanted: i64,
-    /// What the ReplicaSets are to have.
-    sets: i64,
-    replicas: i64,
-    updated: i64,
-    ready: i64,
-    available: i64,
-    terminating: i64,
+/// Whether all Pods are new and available, by the status.
+fn is_complete(deployment: &Value) -> bool {
+    let counts = ["/status/updatedReplicas", "/status/replicas", "/status/availableReplicas"];
+    deployment["status"]["observedGeneration"] == deployment["metadata"]["generation"]
+        && counts.iter().all(|pointer| count(deployment, pointer) == count(deployment, "/spec/replicas"))
 }
 
-impl Totals {
-    fn of(deployment: &Value, sets: &[(Place, Arc<Value>)], new_set: Option<&Value>) -> Totals {
-        let sum = |pointer: &str| sets.iter().map(|(_, set)| count(set, pointer)).sum();
-        Totals {
-            wanted: count(deployment, "/spec/replicas"),
-            sets: sum("/spec/replicas"),
-            replicas: sum("/status/replicas"),
-            updated: new_set.map_or(0, |set| count(set, "/status/replicas")),
-            ready: sum("/status/readyReplicas"),
-            available: sum("/status/availableReplicas"),
-            terminating: sum("/status/terminatingReplicas"),
-        }
+/// Counts the Pods of all ReplicaSets of a Deployment, for its status.
+fn count_pods(status: &mut Value, sets: &[Stored], new_set: Option<&Value>) {
+    let available = sum(sets, "/status/availableReplicas");
+    for (field, number) in [
+        ("replicas", sum(sets, "/status/replicas")),
+        ("updatedReplicas", new_set.map_or(0, |set| count(set, "/status/replicas"))),
+        ("readyReplicas", sum(sets, "/status/readyReplicas")),
+        ("availableReplicas", available),
+        ("unavailableReplicas", (sum(sets, "/spec/replicas") - available).max(0)),
+    ] {
+        set_count(status, field, number);
     }
+    status["terminatingReplicas"] = sum(sets, "/status/terminatingReplicas").into();
+}
 
-    fn write(&self, status: &mut Value) {
-        for (field, number) in [
-            ("replicas", self.replicas),
-            ("updatedReplicas", self.updated),
-            ("readyReplicas", self.ready),
-            ("availableReplicas", self.available),
-            ("unavailableReplicas", (self.sets - self.available).max(0)),
-        ] {
-            set_count(status, field, number);
-        }
-        status["terminatingReplicas"] = self.terminating.into();
-    }
-
-    fn are_complete(&self) -> bool {
-        [self.updated, self.replicas, self.available].iter().all(|&count| count == self.wanted)
-    }
-
-    /// Whether more is new, or less is old, than when the status was written.
-    fn are_ahead_of(&self, status: &Value) -> bool {
-        self.updated > count(status, "/updatedReplicas")
-            || self.replicas - self.updated < count(status, "/replicas") - count(status, "/updatedReplicas")
-            || self.ready > count(status, "/readyReplicas")
-            || self.available > count(status, "/availableReplicas")
-    }
+/// Whether a status has more new Pods or fewer old Pods than the one before it.
+fn is_ahead(status: &Value, before: &Value) -> bool {
+    let is_more = |pointer| count(status, pointer) > count(before, pointer);
+    let old = |status: &Value| count(status, "/replicas") - count(status, "/updatedReplicas");
+    ["/updatedReplicas", "/readyReplicas", "/availableReplicas"].into_iter().any(is_more)
+        || old(status) < old(before)
 }
 
 fn write_status(
@@ -453,18 +412,17 @@ fn write_status(
 ) {
     let sets = controlled(storage, deployment, "replicasets.apps");
     let new_set = sets.iter().find(|(place, _)| Some(place) == new_place.as_ref()).map(|(_, set)| &**set);
-    let totals = Totals::of(deployment, &sets, new_set);
     let clock = storage.clock;
-    let mut course = Course::Settled;
+    let mut left = None;
     change(storage, place, Part::Status, |deployment| {
         let before = deployment["status"].clone();
-        totals.write(&mut deployment["status"]);
+        count_pods(&mut deployment["status"], &sets, new_set);
         deployment["status"]["observedGeneration"] = deployment["metadata"]["generation"].clone();
-        let (is, reason, message) = match totals.available >= totals.wanted - max_unavailable(deployment) {
-            true => ("True", "MinimumReplicasAvailable", "Deployment has minimum availability."),
-            false => {
-                ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
-            }
+        let available_min = count(deployment, "/spec/replicas") - max_unavailable(deployment);
+        let (is, reason, message) = if count(deployment, "/status/availableReplicas") >= available_min {
+            ("True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
+        } else {
+            ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
         };
         set_condition(deployment, "Available", is, reason, message, &clock.time());
         if is_paused(deployment) {
@@ -481,60 +439,55 @@ fn write_status(
         match (progress_deadline(deployment), new_set) {
             (None, _) => remove_condition(deployment, "Progressing"),
             (Some(deadline), Some(new_set)) => {
-                course = tell_progress(deployment, &before, &totals, name(new_set), deadline, &clock);
+                left = set_progress(deployment, &before, name(new_set), deadline, &clock);
             }
             (Some(_), None) => {}
         }
     });
-    match course {
-        Course::Settled => {}
-        Course::UnderWay { left } => controllers.look_again(place, left + Duration::from_secs(1)),
+    if let Some(left) = left {
+        controllers.requeue(place, left + Duration::from_secs(1));
     }
 }
 
-/// Whether a rollout may still miss its deadline.
-enum Course {
-    Settled,
-    UnderWay { left: Duration },
-}
-
-/// The condition `Progressing`, which `kubectl rollout status` reads.
-fn tell_progress(
+/// Sets the condition `Progressing`, which `kubectl rollout status` reads. Returns the time until the deadline, if the
+/// rollout is still running.
+fn set_progress(
     deployment: &mut Value,
     before: &Value,
-    totals: &Totals,
     set_name: &str,
     deadline: Duration,
     clock: &Clock,
-) -> Course {
+) -> Option<Duration> {
     let last = condition(deployment, "Progressing").cloned();
     let reason = last.as_ref().and_then(|last| last["reason"].as_str()).unwrap_or_default();
     let stalled = last.as_ref().and_then(|last| clock.since(&last["lastUpdateTime"])).unwrap_or_default();
-    // Complete stays complete, also while it is scaled.
-    if reason == "NewReplicaSetAvailable" && totals.replicas == totals.updated {
-        return Course::Settled;
+    let status = &deployment["status"];
+    // A complete rollout stays complete, even while the Deployment is scaled.
+    if reason == "NewReplicaSetAvailable" && count(status, "/replicas") == count(status, "/updatedReplicas") {
+        return None;
     }
-    let (status, reason, what, course) = if totals.are_complete() {
-        ("True", "NewReplicaSetAvailable", "has successfully progressed", Course::Settled)
-    } else if totals.are_ahead_of(before) || last.is_none() {
-        ("True", "ReplicaSetUpdated", "is progressing", Course::UnderWay { left: deadline })
+    let (status, reason, what, left) = if is_complete(deployment) {
+        ("True", "NewReplicaSetAvailable", "has successfully progressed", None)
+    } else if is_ahead(status, before) || last.is_none() {
+        ("True", "ReplicaSetUpdated", "is progressing", Some(deadline))
     } else if reason == "NewReplicaSetAvailable" || reason == "ProgressDeadlineExceeded" {
-        // It was complete before, or has failed already: no clock runs.
-        return Course::Settled;
+        // The rollout was complete or has failed, so no deadline applies.
+        return None;
     } else if stalled >= deadline {
-        ("False", "ProgressDeadlineExceeded", "has timed out progressing", Course::Settled)
+        ("False", "ProgressDeadlineExceeded", "has timed out progressing", None)
     } else {
-        return Course::UnderWay { left: deadline - stalled };
+        return Some(deadline - stalled);
     };
     let message = format!("ReplicaSet {set_name:?} {what}.");
     set_condition(deployment, "Progressing", status, reason, &message, &clock.time());
-    course
+    left
 }
 
-/// Go leaves out a count of zero.
-fn set_count(status: &mut Value, field: &str, number: i64) {
+/// Go omits a zero.
+fn set_count(status: &mut Value, field: &str, number: impl Into<Value>) {
+    let number = number.into();
     if number != 0 {
-        status[field] = number.into();
+        status[field] = number;
     } else if let Some(status) = status.as_object_mut() {
         status.remove(field);
     }
@@ -548,31 +501,22 @@ fn remove_condition(object: &mut Value, kind: &str) {
     let Some(status) = object["status"].as_object_mut() else { return };
     let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) else { return };
     conditions.retain(|condition| condition["type"] != kind);
-    // Go leaves out a list of none.
+    // Go omits an empty list.
     if conditions.is_empty() {
         status.remove("conditions");
     }
 }
 
-/// A condition of a Deployment also says when it was last touched.
+/// Sets a condition of a Deployment, with its `lastUpdateTime`.
 fn set_condition(deployment: &mut Value, kind: &str, status: &str, reason: &str, message: &str, now: &str) {
-    let old = condition(deployment, kind).cloned();
-    if let Some(old) = &old
-        && old["status"] == status
-        && old["reason"] == reason
-        && kind == "Available"
-    {
+    // An unchanged condition is left alone, so a complete rollout stays complete until a new one begins.
+    let is_unchanged = |old: &Value| old["reason"] == reason && old["message"] == message;
+    if reason != "ReplicaSetUpdated" && condition(deployment, kind).is_some_and(is_unchanged) {
         return;
     }
-    // Complete stays complete: nothing is touched until a new rollout begins.
-    if old.as_ref().is_some_and(|old| old["reason"] == reason && old["message"] == message)
-        && reason != "ReplicaSetUpdated"
-    {
-        return;
-    }
-    super::set_condition(deployment, kind, status, reason, message, now);
+    conditions::set_condition(deployment, kind, status, reason, message, now);
     let Some(conditions) = deployment["status"]["conditions"].as_array_mut() else { return };
-    // The real one takes the old condition out and appends the new one.
+    // As in Kubernetes, the changed condition moves to the end of the list.
     if let Some(at) = conditions.iter().position(|condition| condition["type"] == kind) {
         let mut condition = conditions.remove(at);
         condition["lastUpdateTime"] = now.into();
@@ -580,15 +524,13 @@ fn set_condition(deployment: &mut Value, kind: &str, status: &str, reason: &str,
     }
 }
 
-/// As many Pods as asked for, and a status that counts them.
-pub(super) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, place: &Place, set: &Value) {
-    if !is_terminating(set) {
-        claim(storage, set, "pods");
-    }
-    let mut living = controlled(storage, set, "pods");
-    living.retain(|(_, pod)| !is_terminating(pod));
+/// Reconciles a ReplicaSet: creates or deletes Pods, and updates the status.
+pub(crate) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, place: &Place, set: &Value) {
     let mut failure = None;
     if !is_terminating(set) {
+        claim(storage, set, "pods");
+        let mut living = controlled(storage, set, "pods");
+        living.retain(|(_, pod)| !is_terminating(pod));
         let wanted = usize::try_from(count(set, "/spec/replicas")).unwrap_or(0);
         let room = PODS_MAX.saturating_sub(storage.collection("pods").map_or(0, |pods| pods.objects.len()));
         let missing = wanted.saturating_sub(living.len());
@@ -597,46 +539,49 @@ pub(super) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, 
             failure = Some(format!("at most {PODS_OF_SET_MAX} Pods of a ReplicaSet run here"));
         } else if missing > room {
             failure = Some(format!("at most {PODS_MAX} Pods of ReplicaSets run here"));
-            controllers.look_again(place, ROOM_PAUSE);
+            controllers.requeue(place, ROOM_PAUSE);
         }
-        // What is made marks the set for another look.
+        // Each new Pod queues the ReplicaSet again.
         for _ in 0..missing.min(room_here).min(PODS_AT_ONCE) {
             make_pod(storage, place, set);
         }
-        // Pods that are not ready go first.
-        let mut surplus: Vec<&(Place, Arc<Value>)> = living.iter().collect();
-        surplus.sort_by_key(|(_, pod)| is_ready(pod));
-        for (pod_place, pod) in
-            surplus.into_iter().take(living.len().saturating_sub(wanted).min(PODS_AT_ONCE))
-        {
+        // Pods that are not ready are deleted first.
+        living.sort_by_key(|(_, pod)| is_ready(pod));
+        let surplus = living.len().saturating_sub(wanted);
+        for (pod_place, pod) in living.iter().take(surplus.min(PODS_AT_ONCE)) {
             delete(storage, pod_place, &Deletion::default());
             let message = format!("Deleted pod: {}", name(pod));
-            tell(storage, set, "replicaset-controller", "SuccessfulDelete", &message);
+            record(storage, set, "replicaset-controller", "SuccessfulDelete", &message);
         }
     }
-    // Counted when this is done: what goes here is heard of again when it is gone.
+    // Counts the Pods last. The end of a terminating Pod queues the ReplicaSet again.
     let pods = controlled(storage, set, "pods").into_iter().map(|(_, pod)| pod);
     let (going, living): (Vec<_>, Vec<_>) = pods.partition(|pod| is_terminating(pod));
     let min_ready = Duration::from_secs(u64::try_from(count(set, "/spec/minReadySeconds")).unwrap_or(0));
     let clock = storage.clock;
-    let ready: Vec<&Arc<Value>> = living.iter().filter(|pod| is_ready(pod)).collect();
-    let left = |pod: &&Arc<Value>| {
-        let since = condition(pod, "Ready").and_then(|ready| clock.since(&ready["lastTransitionTime"]));
-        min_ready.saturating_sub(since.unwrap_or_default())
+    // The time until each ready Pod is available.
+    let left = |pod: &Arc<Value>| {
+        let ready = condition(pod, "Ready").filter(|ready| ready["status"] == "True")?;
+        Some(min_ready.saturating_sub(clock.since(&ready["lastTransitionTime"]).unwrap_or_default()))
     };
-    let waiting: Vec<Duration> = ready.iter().map(left).filter(|left| !left.is_zero()).collect();
-    if let Some(least) = waiting.iter().min() {
-        controllers.look_again(place, *least);
+    let left: Vec<Duration> = living.iter().filter_map(left).collect();
+    let (ready, available) = (left.len(), left.iter().filter(|left| left.is_zero()).count());
+    if let Some(least) = left.into_iter().filter(|left| !left.is_zero()).min() {
+        controllers.requeue(place, least);
     }
-    let (ready, available) = (ready.len(), ready.len() - waiting.len());
-    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     if let Some(why) = failure.as_ref().filter(|_| condition(set, REPLICA_FAILURE).is_none()) {
-        warn(storage, set, "replicaset-controller", "FailedCreate", &format!("Error creating: {why}"));
+        record_warning(
+            storage,
+            set,
+            "replicaset-controller",
+            "FailedCreate",
+            &format!("Error creating: {why}"),
+        );
     }
     change(storage, place, Part::Status, |set| {
         match &failure {
             Some(why) if condition(set, REPLICA_FAILURE).is_none() => {
-                super::set_condition(set, REPLICA_FAILURE, "True", "FailedCreate", why, &clock.time());
+                conditions::set_condition(set, REPLICA_FAILURE, "True", "FailedCreate", why, &clock.time());
             }
             Some(_) => {}
             None => remove_condition(set, REPLICA_FAILURE),
@@ -646,9 +591,9 @@ pub(super) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, 
         status["replicas"] = living.len().into();
         status["observedGeneration"] = generation;
         status["terminatingReplicas"] = going.len().into();
-        set_count(status, "fullyLabeledReplicas", number(living.len()));
-        set_count(status, "readyReplicas", number(ready));
-        set_count(status, "availableReplicas", number(available));
+        set_count(status, "fullyLabeledReplicas", living.len());
+        set_count(status, "readyReplicas", ready);
+        set_count(status, "availableReplicas", available);
     });
 }
 
@@ -660,7 +605,7 @@ fn make_pod(storage: &mut Storage, place: &Place, set: &Value) {
     let template = &set["spec"]["template"];
     let base = format!("{}-", name(set));
     let mut metadata = json!({"name": format!("{base}{}", random_letters()), "generateName": base,
-        "ownerReferences": owner_reference(set)});
+        "ownerReferences": [owner_reference(set)]});
     for field in ["labels", "annotations"] {
         if !template["metadata"][field].is_null() {
             metadata[field] = template["metadata"][field].clone();
@@ -669,6 +614,6 @@ fn make_pod(storage: &mut Storage, place: &Place, set: &Value) {
     let pod = json!({"metadata": metadata, "spec": template["spec"]});
     if let Some(pod) = make(storage, "", "pods", place.namespace(), pod) {
         let message = format!("Created pod: {}", name(&pod));
-        tell(storage, set, "replicaset-controller", "SuccessfulCreate", &message);
+        record(storage, set, "replicaset-controller", "SuccessfulCreate", &message);
     }
 }

@@ -1,12 +1,12 @@
-//! Each fault, as it looks from the other end of the wire. What real servers send was measured on kube-apiserver 1.36,
-//! and for older ones read from their sources.
+//! Each fault, as a client sees it. The expected answers were measured on kube-apiserver 1.36. Those of older
+//! versions are from their source.
 
 use std::num::NonZeroUsize;
 
 use super::*;
 use crate::{Planned, fault_names};
 
-/// Nothing is in here at the start.
+/// No Secrets exist at the start.
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 
 fn planned(text: &str) -> Planned {
@@ -21,7 +21,7 @@ async fn world(faults: &[&str]) -> World {
     world
 }
 
-/// What comes first, from an HTTP/1.1 connection: the head in lower case, and the body so far.
+/// The answer over HTTP/1.1, as far as it comes: the head in lower case, and the body.
 async fn answered(world: &World, line: &str, body: &str) -> (String, String) {
     let mut stream = world.connect().await;
     let token = world.server.token();
@@ -31,7 +31,7 @@ async fn answered(world: &World, line: &str, body: &str) -> (String, String) {
     );
     stream.write_all(request.as_bytes()).await.expect("a connection");
     let mut answer = Vec::new();
-    // A stream that is cut is an error, and is what we want to see.
+    // A cut stream is an error here, and some tests expect it.
     let _ = stream.read_to_end(&mut answer).await;
     let answer = String::from_utf8(answer).expect("text");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
@@ -39,12 +39,13 @@ async fn answered(world: &World, line: &str, body: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_request_can_be_answered_with_an_error_of_the_real_server() {
+async fn a_request_can_get_an_error_of_kube_apiserver() {
     let status = |code: u16, reason: &str, message: &str| {
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message,
             "reason": reason, "code": code})
     };
     for (fault, head, body) in [
+        ("unauthorized", "401 Unauthorized, application/json", status(401, "Unauthorized", "Unauthorized")),
         (
             "too-many-requests,retry-after=7",
             "429 Too Many Requests, text/plain; charset=utf-8, Retry-After: 7",
@@ -75,13 +76,38 @@ async fn a_request_can_be_answered_with_an_error_of_the_real_server() {
         for part in parts {
             assert!(answered.contains(&part.to_lowercase()), "{fault}: no {part} in {answered}");
         }
-        let said = serde_json::from_str(&text).unwrap_or(json!(text));
-        assert_eq!(said, body, "{fault}");
+        let answer = serde_json::from_str(&text).unwrap_or(json!(text));
+        assert_eq!(answer, body, "{fault}");
     }
 }
 
 #[tokio::test]
-async fn a_proxy_can_answer_instead_in_html() {
+async fn a_request_that_no_rule_allows_can_be_forbidden() {
+    let rules = r#"rules=[{apiGroups: [""], resources: [configmaps], verbs: [get, list]}]"#;
+    let world = world(&[&format!("forbidden,user=jane,{rules}"), "forbidden,path=/secrets,user=admin"]).await;
+    world.server.add_token("jane", "jane");
+    let get = async |path: &str, token: &str| {
+        let url = format!("{}{path}", world.server.url());
+        let answer = world.http.get(url).bearer_auth(token).send().await.expect("an answer");
+        let (status, body) = (answer.status().as_u16(), answer.bytes().await.expect("a body"));
+        (status, serde_json::from_slice::<Value>(&body).expect("JSON"))
+    };
+    let admin = world.server.token();
+    assert_eq!(get(CONFIG_MAPS, "jane").await.0, 200);
+    let (status, body) = get(&format!("{CONFIG_MAPS}?watch=1"), "jane").await;
+    let message = "configmaps is forbidden: User \"jane\" cannot watch resource \"configmaps\" in API group \"\" in the namespace \"default\"";
+    assert_eq!((status, &body["message"]), (403, &json!(message)));
+    assert_eq!((&body["reason"], &body["details"]), (&json!("Forbidden"), &json!({"kind": "configmaps"})));
+    let (status, body) = get("/apis/apps/v1/deployments", "jane").await;
+    let message = "deployments.apps is forbidden: User \"jane\" cannot list resource \"deployments\" in API group \"apps\" at the cluster scope";
+    assert_eq!((status, &body["message"]), (403, &json!(message)));
+    assert_eq!(get(CONFIG_MAPS, admin).await.0, 200);
+    assert_eq!(get(SECRETS, admin).await.0, 403);
+    assert_eq!(get("/apis", "jane").await.0, 200, "every user may use discovery");
+}
+
+#[tokio::test]
+async fn a_request_can_get_an_html_page_as_from_a_proxy() {
     let world = world(&["html"]).await;
     let (head, body) = answered(&world, &format!("GET {CONFIG_MAPS}"), "").await;
     assert!(
@@ -92,7 +118,7 @@ async fn a_proxy_can_answer_instead_in_html() {
 }
 
 #[tokio::test]
-async fn a_fault_meets_whom_it_is_for_and_as_often_as_it_says() {
+async fn a_fault_applies_to_matching_requests_as_often_as_planned() {
     let world = world(&["internal-error,path=/configmaps,method=post,times=2"]).await;
     assert_eq!(world.get(CONFIG_MAPS).await.0, 200);
     assert_eq!(world.post(SECRETS, config_map("a", json!({}))).await.0, 201);
@@ -118,7 +144,7 @@ async fn writes_can_be_denied_by_admission_and_by_a_quota() {
     let message = "admission webhook \"no.example.com\" denied the request: not on a Friday, never";
     assert_eq!((status, &body["message"], &body["reason"]), (403, &json!(message), &json!("Forbidden")));
     assert_eq!(body.get("details"), None);
-    assert_eq!(world.get(CONFIG_MAPS).await.0, 200, "who reads is not admitted");
+    assert_eq!(world.get(CONFIG_MAPS).await.0, 200, "admission does not apply to reads");
 }
 
 #[tokio::test]
@@ -147,20 +173,20 @@ async fn answers_can_be_slow_or_not_come() {
     assert_eq!(world.get("/version").await.0, 200, "the others are served");
 }
 
-/// The events of a watch until it ends, one in each line.
-async fn told(world: &World, query: &str) -> Vec<String> {
+/// The events of a watch until its end, one per line.
+async fn events(world: &World, query: &str) -> Vec<String> {
     let mut watch = world.watch(&format!("{SECRETS}?watch=1{query}")).await;
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     loop {
-        told.push(watch.next().await);
-        if told.last().is_some_and(|last| last == "end" || last == "CUT") {
-            return told;
+        events.push(watch.next().await);
+        if events.last().is_some_and(|last| last == "end" || last == "CUT") {
+            return events;
         }
     }
 }
 
 #[tokio::test]
-async fn watches_end_in_every_way_that_there_is() {
+async fn watches_end_in_every_way() {
     let expired = "ERROR 410 \"too old resource version: 17 (18)\"";
     for (fault, end) in [
         ("end-watches", vec!["end"]),
@@ -172,7 +198,7 @@ async fn watches_end_in_every_way_that_there_is() {
         for name in ["a", "b"] {
             world.post(SECRETS, config_map(name, json!({}))).await;
         }
-        // Those that are open, at once.
+        // Open watches end at once.
         let mut watch = world.watch(&format!("{SECRETS}?watch=1")).await;
         assert_eq!([watch.next().await, watch.next().await], ["ADDED a", "ADDED b"]);
         world.server.fault(planned(&format!("{fault},path=/pods")));
@@ -183,18 +209,18 @@ async fn watches_end_in_every_way_that_there_is() {
             assert_eq!(next, end, "{fault}");
         }
         assert_eq!(world.server.server.faults.list(), "none planned\n", "{fault} is over");
-        // Those that come, after some lines.
+        // New watches end after some lines.
         for (lines, before) in [(0, vec![]), (1, vec!["ADDED a"])] {
             world.server.fault(planned(&format!("{fault},lines={lines},times=1")));
-            let told: Vec<_> = told(&world, "").await;
-            assert_eq!(told.len(), before.len() + end.len(), "{fault}: {told:?}");
-            assert_eq!(told[..before.len()], before, "{fault}");
+            let events: Vec<_> = events(&world, "").await;
+            assert_eq!(events.len(), before.len() + end.len(), "{fault}: {events:?}");
+            assert_eq!(events[..before.len()], before, "{fault}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_watch_that_expires_says_so_in_old_words_or_new() {
+async fn an_expired_watch_gets_a_new_or_an_old_status() {
     for (fault, reason) in [("expire-watches", "Expired"), ("gone-watches", "Gone")] {
         let world = world(&[&format!("{fault},lines=0")]).await;
         let mut watch = world.watch(&format!("{SECRETS}?watch=1&resourceVersion=1")).await;
@@ -208,7 +234,7 @@ async fn a_watch_that_expires_says_so_in_old_words_or_new() {
 }
 
 #[tokio::test]
-async fn a_watch_can_be_dropped_as_too_slow_and_loses_nothing_when_it_comes_back() {
+async fn a_watch_dropped_as_too_slow_resumes_without_a_loss() {
     let world = world(&["drop-slow-watches,times=1"]).await;
     let (_, list) = world.get(SECRETS).await;
     let path = format!("{SECRETS}?watch=1&resourceVersion={}", version(&list));
@@ -236,13 +262,29 @@ async fn a_stalled_watch_goes_on_when_faults_end() {
     assert_eq!([open.next().await, later.next().await], ["ADDED a", "ADDED a"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn bookmarks_can_come_every_second_also_without_changes() {
+    let world = world(&["bookmarks,every=1s,path=/configmaps"]).await;
+    let now = version(&world.get(CONFIG_MAPS).await.1);
+    let path =
+        format!("{CONFIG_MAPS}?watch=1&allowWatchBookmarks=true&resourceVersion={now}&timeoutSeconds=5");
+    let mut watch = world.watch(&path).await;
+    let opened = tokio::time::Instant::now();
+    let mut seconds = Vec::new();
+    while watch.next().await == "BOOKMARK" {
+        seconds.push(opened.elapsed().as_secs());
+    }
+    // As always, the last one comes two seconds before the end.
+    assert_eq!(seconds, [1, 2, 3]);
+}
+
 #[tokio::test]
 async fn bookmarks_and_streaming_lists_can_be_those_of_older_servers() {
     const STREAMING: &str =
         "&allowWatchBookmarks=1&timeoutSeconds=1&sendInitialEvents=1&resourceVersionMatch=NotOlderThan";
-    assert_eq!(told(&world(&[]).await, STREAMING).await, ["BOOKMARK initial", "end"]);
-    assert_eq!(told(&world(&["no-bookmarks"]).await, STREAMING).await, ["end"]);
-    assert_eq!(told(&world(&["ignore-streaming-lists"]).await, STREAMING).await, ["end"]);
+    assert_eq!(events(&world(&[]).await, STREAMING).await, ["BOOKMARK initial", "end"]);
+    assert_eq!(events(&world(&["no-bookmarks"]).await, STREAMING).await, ["end"]);
+    assert_eq!(events(&world(&["ignore-streaming-lists"]).await, STREAMING).await, ["end"]);
     let world = world(&["no-streaming-lists"]).await;
     let (status, body) = world.get(&format!("{SECRETS}?watch=1{STREAMING}")).await;
     assert_eq!((status, &body["reason"]), (422, &json!("Invalid")));
@@ -252,7 +294,11 @@ async fn bookmarks_and_streaming_lists_can_be_those_of_older_servers() {
         body["details"]["causes"],
         json!([{"reason": "FieldValueForbidden", "message": text, "field": "sendInitialEvents"}])
     );
-    assert_eq!(told(&world, "&allowWatchBookmarks=1&timeoutSeconds=1").await, ["end"], "nor is there a mark");
+    assert_eq!(
+        events(&world, "&allowWatchBookmarks=1&timeoutSeconds=1").await,
+        ["end"],
+        "no bookmark either"
+    );
 }
 
 #[tokio::test]
@@ -281,19 +327,19 @@ async fn a_restored_backup_brings_back_old_objects_and_old_versions() {
     let mut open = world.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", version(&before))).await;
     world.server.fault(Fault::Restore);
     assert_eq!(open.next().await, "CUT");
-    // The client's own connection may still be about to be closed.
+    // The server may still be closing the connection of the client.
     let (_, after) = answered(&world, &format!("GET {CONFIG_MAPS}"), "").await;
     let after: Value = serde_json::from_str(&after).expect("a list");
     assert_eq!(after, then);
     assert!(version(&after) < version(&before));
-    // Who resumes from the lost future hears nothing until the versions are there again.
+    // A watch from a version after the backup gets no event before the server reaches that version again.
     let mut watch = world.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", version(&before))).await;
     for name in ["one", "two", "three", "four"] {
         world.post(CONFIG_MAPS, config_map(name, json!({}))).await;
     }
     assert_eq!(watch.next().await, "ADDED four");
     assert_eq!(world.get(WIDGETS).await.0, 200);
-    // Without a backup, the start.
+    // Without a backup, a restore returns to the start.
     let world = self::world(&[]).await;
     world.install_widgets().await;
     world.server.fault(Fault::Restore);
@@ -317,11 +363,11 @@ async fn an_administrator_plans_lists_and_ends_faults_by_a_path() {
     assert_eq!(world.get(path).await, (200, json!("none planned\n")));
     assert_eq!(post("# both\n backup ; expire-history").await, (201, "2 done\n".to_owned()));
     for (body, error) in [
-        ("", "the body names no fault; POST help for what there is"),
+        ("", "the body names no fault; POST help for a list"),
         ("restart\nnope", "line 2: \\\"nope\\\" is no fault; there are end-watches,"),
     ] {
-        let (status, said) = post(body).await;
-        assert!(status == 400 && said.contains(error), "{body}: {said}");
+        let (status, answer) = post(body).await;
+        assert!(status == 400 && answer.contains(error), "{body}: {answer}");
     }
     assert_eq!(world.call(Method::PUT, path, "", Value::Null).await.0, 405);
     let other = world.server.new_token("jane");
@@ -335,7 +381,7 @@ async fn an_administrator_plans_lists_and_ends_faults_by_a_path() {
 }
 
 #[test]
-fn a_fault_that_cannot_be_is_refused_with_what_can() {
+fn an_invalid_fault_is_refused_with_the_valid_ones() {
     for (text, error) in [
         ("", "\"\" is no fault; there are end-watches"),
         ("nope", "\"nope\" is no fault; there are end-watches, cut-watches"),
@@ -350,26 +396,28 @@ fn a_fault_that_cannot_be_is_refused_with_what_can() {
             "too-many-requests takes no \"body\", but retry-after, path, times, method",
         ),
         ("expired,times=0", "times=0: must be a number from 1 to 1000000000"),
+        ("bookmarks,every=1ms", "every=1ms: must be 10ms or more"),
+        ("forbidden,rules=[{verb: [get]}]", "rules=[{verb: [get]}]: .[0]: unknown field `verb`"),
         ("chunks,bytes=0", "bytes=0: must be a number from 1 to 1000000"),
-        ("cut-watches, path=", "path= says nothing: give a value, or leave it out"),
+        ("cut-watches, path=", "path= has no value: give one, or leave path= out"),
         ("slow,time=2", "time=2: is no time: write a number and a unit, such as 500ms or 2s"),
         ("slow,time=1s,time=2s", "time is given twice"),
-        ("quota,method=FETCH", "method=FETCH: quota meets POST"),
-        ("deny,method=get", "method=GET: deny meets POST, PUT, PATCH, DELETE"),
-        ("slow,method=FETCH", "method=FETCH: slow meets GET, HEAD, POST, PUT, PATCH, DELETE"),
+        ("quota,method=FETCH", "method=FETCH: quota applies to POST"),
+        ("deny,method=get", "method=GET: deny applies to POST, PUT, PATCH, DELETE"),
+        ("slow,method=FETCH", "method=FETCH: slow applies to GET, HEAD, POST, PUT, PATCH, DELETE"),
         ("html,status=99", "status=99: must be a number from 200 to 599"),
         ("html,status=99999", "status=99999: must be a number from 200 to 599"),
     ] {
-        let said = text.parse::<Planned>().expect_err(text);
-        assert!(said.starts_with(error), "{text}: {said}");
+        let message = text.parse::<Planned>().expect_err(text);
+        assert!(message.starts_with(error), "{text}: {message}");
     }
 }
 
 #[test]
-fn every_name_that_is_shown_can_be_written_as_it_is_shown() {
+fn every_fault_in_the_help_text_can_be_parsed() {
     let names = fault_names();
     let faults: Vec<&str> = names.lines().filter(|line| line.starts_with("  ")).collect();
-    assert_eq!(faults.len(), 25, "{names}");
+    assert_eq!(faults.len(), 28, "{names}");
     for line in faults {
         let text = line.split_whitespace().next().expect("a name");
         assert!(text.parse::<Planned>().is_ok(), "{text}");
@@ -388,9 +436,9 @@ async fn spaces_around_a_key_mean_nothing() {
     assert_eq!(world.get("/api/v1/pods").await.0, 500);
 }
 
-/// The connection that asked was cut with all others, every other time before its answer had left.
+/// The restart cut the requesting connection with all others, every other time before the answer was sent.
 #[tokio::test]
-async fn who_asks_for_a_restart_is_told_that_it_is_done() {
+async fn a_request_for_a_restart_gets_an_answer() {
     let world = World::with(quiet()).await;
     for _ in 0..20 {
         // Over HTTP/2, then over HTTP/1.1.

@@ -1,4 +1,4 @@
-//! What Deployments and ReplicaSets do by themselves.
+//! The controllers of Deployments and ReplicaSets: rollout, adoption, scaling and conditions.
 
 use serde_json::{Value, json};
 use tokio::time::{Duration, sleep};
@@ -32,7 +32,7 @@ async fn a_deployment_rolls_out_gets_stuck_and_is_collected() {
         )
         .await;
     world.until(&item, complete(2)).await;
-    // The old Pods are counted no longer as soon as they are told to go, and go a little later.
+    // Terminating Pods no longer count in the status, and are deleted a little later.
     let only_new = |_: u16, pods: &Value| {
         let pods = pods["items"].as_array().cloned().unwrap_or_default();
         pods.len() == 3 && pods.iter().all(|pod| pod["spec"]["containers"][0]["image"] == "nginx:2")
@@ -54,7 +54,7 @@ async fn a_deployment_rolls_out_gets_stuck_and_is_collected() {
     assert_eq!(pods["items"], json!([]));
 }
 
-/// The ReplicaSet that was left behind has the name that the next one would get, so the next Deployment never had one.
+/// The orphaned ReplicaSet has the name of the next one, so the new Deployment never got a ReplicaSet.
 #[tokio::test]
 async fn an_orphaned_replica_set_is_adopted_with_its_pods() {
     let world = World::start().await;
@@ -86,18 +86,18 @@ async fn a_stuck_rollout_exceeds_its_deadline() {
     let reasons: Vec<&Value> = conditions.iter().map(|condition| &condition["reason"]).collect();
     assert_eq!(reasons, ["MinimumReplicasUnavailable", "ProgressDeadlineExceeded"]);
     let (_, events) = world.get("/api/v1/namespaces/default/events?fieldSelector=reason%3DFailed").await;
-    let said = |event: &Value| format!("{} {}", event["type"], event["message"]);
-    let said: Vec<String> = events["items"].as_array().into_iter().flatten().map(said).collect();
+    let text = |event: &Value| format!("{} {}", event["type"], event["message"]);
+    let messages: Vec<String> = events["items"].as_array().into_iter().flatten().map(text).collect();
     let pull = r#""Warning" "Failed to pull image \"does-not-exist\""#;
-    assert!(said.iter().any(|line| line.starts_with(pull)), "{said:?}");
+    assert!(messages.iter().any(|line| line.starts_with(pull)), "{messages:?}");
 }
 
 fn with(mut deployment: Value, pointer: &str, field: &str, value: Value) -> Value {
-    deployment.pointer_mut(pointer).expect("a place for it")[field] = value;
+    deployment.pointer_mut(pointer).expect("an object")[field] = value;
     deployment
 }
 
-/// Whether all three Pods of `web` are there, of its latest generation.
+/// Whether all three Pods of `web` are available and of its latest generation.
 fn is_complete(_: u16, web: &Value) -> bool {
     let status = &web["status"];
     status["observedGeneration"] == web["metadata"]["generation"]
@@ -106,9 +106,9 @@ fn is_complete(_: u16, web: &Value) -> bool {
 
 fn conditions(web: &Value) -> Vec<String> {
     let all = web["status"]["conditions"].as_array().into_iter().flatten();
-    let said =
+    let text =
         |condition: &Value| format!("{} {} {}", condition["type"], condition["status"], condition["reason"]);
-    all.map(|condition| said(condition).replace('"', "")).collect()
+    all.map(|condition| text(condition).replace('"', "")).collect()
 }
 
 async fn images(world: &World) -> Vec<Value> {
@@ -121,7 +121,7 @@ fn image(image: &str) -> Value {
     json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": image}]}}}})
 }
 
-/// Nobody looked again when the last old Pod had gone.
+/// The controller was not triggered when the last old Pod was deleted.
 #[tokio::test]
 async fn a_deployment_that_recreates_has_no_new_pod_before_the_last_old_one_is_gone() {
     let world = World::start().await;
@@ -147,9 +147,9 @@ async fn a_deployment_that_recreates_has_no_new_pod_before_the_last_old_one_is_g
     assert_eq!(gone, 3);
 }
 
-/// In the words of pkg/controller/deployment/progress.go, sync.go.
+/// The conditions are those of pkg/controller/deployment/progress.go and sync.go.
 #[tokio::test]
-async fn a_deployment_that_is_paused_says_so_can_be_scaled_and_does_not_roll() {
+async fn a_paused_deployment_has_a_condition_can_be_scaled_and_does_not_roll() {
     let world = World::start().await;
     world.post(DEPLOYMENTS, with(deployment("nginx:1"), "/spec", "paused", json!(true))).await;
     let web = world.until(WEB, |_, web| web["status"]["observedGeneration"] == 1).await;
@@ -182,15 +182,15 @@ async fn without_a_progress_deadline_no_progress_is_reported() {
     let web = world.until(WEB, is_complete).await;
     assert_eq!(conditions(&web), ["Available True MinimumReplicasAvailable"]);
     world.merge(WEB, json!({"spec": {"progressDeadlineSeconds": 600}})).await;
-    let is_told =
+    let has_condition =
         |_: u16, web: &Value| conditions(web).contains(&"Progressing True NewReplicaSetAvailable".to_owned());
-    world.until(WEB, is_told).await;
+    world.until(WEB, has_condition).await;
     world.merge(WEB, json!({"spec": {"progressDeadlineSeconds": i32::MAX}})).await;
     world.until(WEB, |_, web| conditions(web) == ["Available True MinimumReplicasAvailable"]).await;
 }
 
 #[tokio::test]
-async fn a_pod_that_is_taken_aside_is_let_go_and_replaced() {
+async fn a_relabelled_pod_is_released_and_replaced() {
     let world = World::start().await;
     world.post(DEPLOYMENTS, deployment("nginx")).await;
     world.until(WEB, is_complete).await;
@@ -206,9 +206,9 @@ async fn a_pod_that_is_taken_aside_is_let_go_and_replaced() {
     world.until(WEB, is_complete).await;
 }
 
-/// The next revision was a panic, and with it the end of all controllers.
+/// The increment of the revision panicked, which ended all controllers.
 #[tokio::test]
-async fn a_revision_that_cannot_be_counted_on_ends_nothing() {
+async fn an_overflowing_revision_does_not_end_the_controllers() {
     let world = World::start().await;
     world.post(DEPLOYMENTS, deployment("nginx:1")).await;
     let web = world.until(WEB, is_complete).await;
@@ -230,12 +230,12 @@ async fn a_deployment_that_is_complete_stays_so_while_it_is_scaled() {
     let world = World::start().await;
     world.post(DEPLOYMENTS, deployment("nginx")).await;
     world.until(WEB, is_complete).await;
-    let mut told = world.watch(&format!("{DEPLOYMENTS}?watch=1&resourceVersion=0")).await;
+    let mut watch = world.watch(&format!("{DEPLOYMENTS}?watch=1&resourceVersion=0")).await;
     world.merge(WEB, json!({"spec": {"replicas": 5}})).await;
     let has_five = |_: u16, web: &Value| web["status"]["availableReplicas"] == 5;
     world.until(WEB, has_five).await;
     loop {
-        let web = told.line().await.expect("news")["object"].take();
+        let web = watch.line().await.expect("news")["object"].take();
         assert!(conditions(&web).contains(&"Progressing True NewReplicaSetAvailable".to_owned()), "{web}");
         if has_five(200, &web) {
             break;
@@ -243,9 +243,9 @@ async fn a_deployment_that_is_complete_stays_so_while_it_is_scaled() {
     }
 }
 
-/// One Deployment of 100,000 replicas made 10,000 Pods, 500 at a time, before others had their turn.
+/// A Deployment of 100,000 replicas created 10,000 Pods, 500 at a time, before other Deployments had their turn.
 #[tokio::test]
-async fn a_deployment_of_too_many_replicas_holds_up_no_other_and_says_how_many_it_gets() {
+async fn a_deployment_of_too_many_replicas_reports_the_limit_and_delays_no_other() {
     let world = World::start().await;
     let mut large = with(deployment("nginx"), "/spec", "replicas", json!(100_000));
     large["metadata"]["name"] = "large".into();
@@ -262,7 +262,7 @@ async fn a_deployment_of_too_many_replicas_holds_up_no_other_and_says_how_many_i
     let failure = "ReplicaFailure True FailedCreate".to_owned();
     let large = world.until(&large, |_, large| conditions(large).contains(&failure)).await;
     assert!(large.to_string().contains("at most 1000 Pods of a ReplicaSet run here"), "{large}");
-    // With fewer, nothing fails any more.
+    // With fewer replicas, the failure disappears.
     world.merge(&format!("{DEPLOYMENTS}/large"), json!({"spec": {"replicas": 5}})).await;
     let is_small =
         |_: u16, large: &Value| large["status"]["replicas"] == 5 && !conditions(large).contains(&failure);

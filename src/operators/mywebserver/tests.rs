@@ -630,8 +630,10 @@ fn the_readme_lists_exactly_the_fields_that_are_ours() {
 
 /// The fields that our type keeps of an object which has every field that an API server knows, a line for each.
 fn owned<K: Resource + Serialize>(desired: &K, kind: &str) -> String {
-    let full =
-        full(&serde_json::from_str(include_str!("../../../apiserver/src/schemas.json")).expect("JSON"), kind);
+    let full = full(
+        &serde_json::from_str(include_str!("../../../apiserver/src/schema/openapi.json")).expect("JSON"),
+        kind,
+    );
     let kept = serde_json::to_value(K::deserialize(&full).expect(kind)).expect("JSON");
     let mut lines = String::new();
     list_owned("", &full, &kept, &serde_json::to_value(desired).expect("JSON"), &mut lines);

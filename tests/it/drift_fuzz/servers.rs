@@ -22,13 +22,24 @@ use super::{
     promises, say, schemas, seeds, send,
 };
 use crate::{
-    contract::FIELDS,
     hands::Hands,
     plane::{self, Plane},
     world::has_real,
 };
 
 const SEEDS: u64 = 200;
+
+/// Parts of the paths of fields of Deployments and Services, of which our server is known to accept or make something else
+/// than the real one, and why.
+const FIELDS: &[(&str, &str)] = &[
+    (".resources.claims", "claims are typed and not checked"),
+    (".resourceClaims", "claims are typed and not checked"),
+    ("template.spec.resources", "the resources of a whole Pod are typed and not checked"),
+    (".topologySpreadConstraints", "typed and not checked"),
+    (".volumes", "the rarer volumes are typed, have no defaults, and are not checked"),
+    ("metadata.ownerReferences", "a strategic patch with one owner twice keeps both"),
+    ("spec.internalTrafficPolicy", "the real server keeps what it does not show of an ExternalName"),
+];
 
 /// Edits that the real server refused, and that it accepted.
 static COMPARED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];

@@ -1,0 +1,479 @@
+//! metadata.managedFields: the owners of each field, and the conflicts of server-side apply.
+//!
+//! ```text
+//! PATCH …/widgets/w?fieldManager=alice   Content-Type: application/apply-patch+yaml
+//! "metadata": {"managedFields": [{"manager": "alice", "operation": "Apply", "apiVersion": "demo.example.com/v1",
+//!   "time": "2026-11-21T07:14:34Z", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:size": {}}}}]}
+//! ```
+//!
+//! An update makes its manager the only owner of the fields that it changes. An apply makes its manager an owner of all
+//! applied fields. Managers that set the same value share the ownership. A different value is a conflict, unless
+//! forced. An apply removes the fields that its manager applied before but not now, unless another manager owns them.
+//!
+//! Field sets are not converted between versions: with conversion `None`, a field has the same path in all versions.
+
+use serde_json::{Value, json};
+
+use crate::{
+    apply::{field_set::Fields, typed_value::Shape},
+    kinds::{Kind, Part, Source},
+    status::StatusError,
+};
+
+/// The field manager of a write: its name, operation and subresource.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Manager {
+    pub(crate) name: String,
+    pub(crate) applies: bool,
+    pub(crate) subresource: &'static str,
+}
+
+/// The manager of writes that no client sends, such as those of controllers.
+impl Default for Manager {
+    fn default() -> Manager {
+        Manager::named("kube-controller-manager")
+    }
+}
+
+impl Manager {
+    pub(crate) fn named(name: &str) -> Manager {
+        Manager { name: name.to_owned(), applies: false, subresource: "" }
+    }
+
+    /// Writes of the status have a managedFields entry of their own.
+    pub(crate) fn writes(&mut self, part: Part) {
+        if part == Part::Status {
+            self.subresource = "status";
+        }
+    }
+
+    /// kube-apiserver sets no time in an entry for a Scale.
+    fn time(&self, now: &str) -> Option<String> {
+        (self.subresource != "scale").then(|| now.to_owned())
+    }
+}
+
+/// Longest name of a manager: apimachinery/pkg/apis/meta/v1/validation/validation.go.
+pub(crate) const MANAGER_BYTES_MAX: usize = 128;
+
+/// Most entries with operation Update. Above this limit, the oldest entries are merged: `DefaultMaxUpdateManagers` in
+/// apimachinery/pkg/util/managedfields/internal/fieldmanager.go.
+const UPDATERS_MAX: usize = 10;
+
+/// An entry of `managedFields`.
+#[derive(Clone, Debug)]
+struct Entry {
+    manager: String,
+    applies: bool,
+    api_version: String,
+    subresource: String,
+    /// `None` until an apply of the manager changes the object, as in kube-apiserver.
+    time: Option<String>,
+    fields: Fields,
+}
+
+impl Entry {
+    fn from_json(value: &Value) -> Option<Entry> {
+        let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
+        let applies = match value["operation"].as_str()? {
+            "Apply" => true,
+            "Update" => false,
+            _ => return None,
+        };
+        Some(Entry {
+            manager: text("manager"),
+            applies,
+            api_version: text("apiVersion"),
+            subresource: text("subresource"),
+            time: value["time"].as_str().map(str::to_owned),
+            fields: Fields::from_json(&value["fieldsV1"])?,
+        })
+    }
+
+    fn to_json(&self) -> Value {
+        let operation = if self.applies { "Apply" } else { "Update" };
+        let mut entry = json!({"manager": self.manager, "operation": operation, "apiVersion": self.api_version,
+            "fieldsType": "FieldsV1", "fieldsV1": self.fields.to_json()});
+        if let Some(time) = &self.time {
+            entry["time"] = time.as_str().into();
+        }
+        if !self.subresource.is_empty() {
+            entry["subresource"] = self.subresource.as_str().into();
+        }
+        entry
+    }
+
+    /// Whether the entry belongs to a manager. For Apply, one entry covers all versions.
+    fn is_of(&self, manager: &Manager, api_version: &str) -> bool {
+        self.manager == manager.name
+            && self.applies == manager.applies
+            && self.subresource == manager.subresource
+            && (self.applies || self.api_version == api_version)
+    }
+
+    /// `"kubectl" with subresource "status" using apps/v1`
+    fn shown(&self, api_version: &str) -> String {
+        let mut shown = format!("{:?}", self.manager);
+        if !self.subresource.is_empty() {
+            shown.push_str(&format!(" with subresource {:?}", self.subresource));
+        }
+        if !self.applies {
+            shown.push_str(&format!(" using {api_version}"));
+        }
+        shown
+    }
+}
+
+/// All entries of `managedFields`.
+#[derive(Clone, Debug, Default)]
+struct Managed(Vec<Entry>);
+
+impl Managed {
+    /// `None` if an entry is invalid.
+    fn from_json(value: &Value) -> Option<Managed> {
+        value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(Entry::from_json)
+            .collect::<Option<Vec<Entry>>>()
+            .map(Managed)
+    }
+
+    /// The entries as JSON, without empty entries, sorted by operation (Apply first), then by time.
+    fn into_json(mut self) -> Value {
+        for entry in &mut self.0 {
+            strip(&mut entry.fields);
+        }
+        self.0.retain(|entry| !entry.fields.is_empty());
+        self.merge_oldest();
+        self.0.sort_by(|a, b| {
+            let key = |entry: &Entry| {
+                let Entry { manager, api_version, subresource, time, .. } = entry.clone();
+                (!entry.applies, time, manager, api_version, subresource)
+            };
+            key(a).cmp(&key(b))
+        });
+        self.0.iter().map(Entry::to_json).collect()
+    }
+
+    fn merge_oldest(&mut self) {
+        loop {
+            let mut updaters: Vec<usize> = (0..self.0.len()).filter(|&at| !self.0[at].applies).collect();
+            if updaters.len() <= UPDATERS_MAX {
+                return;
+            }
+            updaters.sort_by(|&a, &b| {
+                let key = |at: usize| (&self.0[at].time, &self.0[at].manager);
+                key(a).cmp(&key(b))
+            });
+            let newer = self.0[updaters[1]].clone();
+            let oldest = &mut self.0[updaters[0]];
+            oldest.manager = "ancient-changes".to_owned();
+            oldest.subresource = String::new();
+            oldest.time = newer.time;
+            oldest.fields.add(&newer.fields);
+            self.0.remove(updaters[1]);
+        }
+    }
+
+    /// If an object has no managers at its first apply, `before-first-apply` becomes the owner of all its fields.
+    fn claim_all(&mut self, kind: &Kind, before: &Value, now: &str) {
+        let first = Manager { name: "before-first-apply".to_owned(), applies: false, subresource: "" };
+        let mut all = Shape::of(kind).difference(Some(&blank(kind)), Some(before)).changed;
+        if kind.has_status {
+            all.cut("f:status");
+        }
+        strip(&mut all);
+        let entry = self.entry(&first, &kind.api_version());
+        entry.fields = all;
+        entry.time = Some(now.to_owned());
+    }
+
+    /// The conflicts of a change: each changed field that another manager owns, with that manager.
+    fn conflicts(&self, manager: &Manager, changed: &Fields, excused: &Fields) -> Vec<(String, String)> {
+        let mut others: Vec<&Entry> =
+            self.0.iter().filter(|entry| !entry.is_of(manager, &entry.api_version)).collect();
+        others.sort_by_key(|entry| (&entry.manager, !entry.applies, &entry.api_version, &entry.subresource));
+        let mut conflicts: Vec<(String, String)> = Vec::new();
+        for entry in others {
+            let mut held = entry.fields.common(changed);
+            held.subtract(excused);
+            // The conflicts of an apply to a Scale show the version of the Scale for all managers.
+            let version = if manager.subresource == "scale" { "autoscaling/v1" } else { &entry.api_version };
+            conflicts.extend(held.paths().into_iter().map(|path| (entry.shown(version), path)));
+        }
+        conflicts
+    }
+
+    /// Removes fields from the sets of all managers.
+    fn take_away(&mut self, fields: &Fields) {
+        for entry in &mut self.0 {
+            entry.fields.subtract(fields);
+        }
+    }
+
+    /// The entry of a manager, created if it is missing.
+    fn entry(&mut self, manager: &Manager, api_version: &str) -> &mut Entry {
+        let at = self.0.iter().position(|entry| entry.is_of(manager, api_version)).unwrap_or_else(|| {
+            self.0.push(Entry {
+                manager: manager.name.clone(),
+                applies: manager.applies,
+                api_version: api_version.to_owned(),
+                subresource: manager.subresource.to_owned(),
+                time: None,
+                fields: Fields::default(),
+            });
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+}
+
+/// Removes the fields that never have an owner, such as `kind`, `metadata.name` and `metadata.uid`:
+/// internal/stripmeta.go.
+fn strip(fields: &mut Fields) {
+    let mut stripped = Fields::default();
+    for field in ["apiVersion", "kind", "metadata"] {
+        stripped.put(format!("f:{field}"), Fields::leaf());
+    }
+    let mut metadata = Fields::default();
+    for field in [
+        "name",
+        "namespace",
+        "creationTimestamp",
+        "selfLink",
+        "uid",
+        "generation",
+        "managedFields",
+        "resourceVersion",
+    ] {
+        metadata.put(format!("f:{field}"), Fields::leaf());
+    }
+    stripped.put("f:metadata".to_owned(), metadata);
+    fields.subtract(&stripped);
+}
+
+/// The object that a create is compared with: the structs that Go always encodes, and the fields that the server sets.
+/// Their values get no owner.
+fn blank(kind: &Kind) -> Value {
+    let mut blank = json!({"metadata": {}});
+    if let Source::BuiltIn(_) = kind.source {
+        let spec = match kind.kind.as_str() {
+            "Deployment" => {
+                json!({"selector": null, "strategy": {}, "template": {"metadata": {}, "spec": {"containers": null}}})
+            }
+            "ReplicaSet" => {
+                json!({"selector": null, "template": {"metadata": {}, "spec": {"containers": null}}})
+            }
+            "Pod" => json!({"containers": null, "serviceAccountName": "default", "serviceAccount": "default",
+                "preemptionPolicy": "PreemptLowerPriority", "priority": 0}),
+            "Service" => json!({"ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"}),
+            "Namespace" => json!({"finalizers": ["kubernetes"]}),
+            "CustomResourceDefinition" => json!({"names": {}, "versions": null}),
+            "Node" | "Lease" => json!({}),
+            _ => Value::Null,
+        };
+        // A kind without a spec, such as ConfigMap, gets none: an apply would warn about the unknown field.
+        if !spec.is_null() {
+            blank["spec"] = spec;
+        }
+        if kind.kind == "Event" {
+            blank = json!({"metadata": {}, "source": {}, "reportingComponent": "", "reportingInstance": "",
+                "firstTimestamp": null, "lastTimestamp": null, "eventTime": null});
+        }
+    }
+    blank
+}
+
+/// Updates managedFields after a write. `sent` contains the managedFields of the request, or the result of an apply.
+pub(crate) fn track(
+    kind: &Kind,
+    before: Option<&Value>,
+    after: &mut Value,
+    sent: Value,
+    manager: &Manager,
+    now: &str,
+) {
+    if manager.applies {
+        return set(after, sent);
+    }
+    let was = before.map_or(&Value::Null, |before| &before["metadata"]["managedFields"]);
+    let mut managed = base(was, &sent, manager);
+    // An object without managers stays so until its first apply.
+    if managed.0.is_empty() && before.is_some() {
+        return set(after, Value::Null);
+    }
+    let blank = blank(kind);
+    let mut difference = Shape::of(kind).difference(Some(before.unwrap_or(&blank)), Some(after));
+    for fields in [&mut difference.changed, &mut difference.removed] {
+        strip(fields);
+        if kind.has_status && manager.subresource != "status" {
+            fields.cut("f:status");
+        }
+    }
+    managed.take_away(&difference.changed);
+    managed.take_away(&difference.removed);
+    if !difference.changed.is_empty() {
+        let entry = managed.entry(manager, &kind.api_version());
+        entry.fields.add(&difference.changed);
+        entry.time = manager.time(now);
+    }
+    set(after, managed.into_json());
+}
+
+/// The entries before the write, from the request if it has valid ones, else from the object. `[{}]` clears them.
+fn base(was: &Value, sent: &Value, manager: &Manager) -> Managed {
+    if manager.subresource.is_empty() {
+        if *sent == json!([{}]) {
+            return Managed::default();
+        }
+        if let Some(managed) = Managed::from_json(sent).filter(|managed| !managed.0.is_empty()) {
+            return managed;
+        }
+    }
+    Managed::from_json(was).unwrap_or_default()
+}
+
+fn set(object: &mut Value, managed: Value) {
+    let Some(metadata) = object["metadata"].as_object_mut() else { return };
+    match managed.as_array().is_some_and(|entries| !entries.is_empty()) {
+        true => metadata.insert("managedFields".to_owned(), managed),
+        false => metadata.remove("managedFields"),
+    };
+}
+
+/// Whether two objects are equal, apart from the times in their managedFields.
+pub(crate) fn is_same(one: &Value, other: &Value) -> bool {
+    fn same_but(one: &Value, other: &Value, field: &str) -> bool {
+        let fields = |value: &Value| {
+            value.as_object().map_or(0, |map| map.keys().filter(|name| *name != field).count())
+        };
+        let mut each = one.as_object().into_iter().flatten().filter(|(name, _)| *name != field);
+        fields(one) == fields(other) && each.all(|(name, value)| other.get(name) == Some(value))
+    }
+    let entries =
+        |object: &Value| object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+    let (ones, others) = (entries(one), entries(other));
+    same_but(one, other, "metadata")
+        && same_but(&one["metadata"], &other["metadata"], "managedFields")
+        && ones.len() == others.len()
+        && ones.iter().all(|one| others.iter().any(|other| same_but(one, other, "time")))
+}
+
+/// Validates an applied object before the merge.
+pub(crate) fn check(kind: &Kind, applied: &Value) -> Result<(), StatusError> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (api_version, a_kind) = (text(&applied["apiVersion"]), text(&applied["kind"]));
+    let group = if api_version.contains('/') { "" } else { "/" };
+    if api_version != kind.api_version() || a_kind != kind.kind {
+        return Err(StatusError::bad_request(format!(
+            "invalid object type: {group}{api_version}, Kind={a_kind}"
+        )));
+    }
+    if applied["metadata"].get("managedFields").is_some_and(|managed| !managed.is_null()) {
+        return Err(StatusError::bad_request("metadata.managedFields must be nil"));
+    }
+    let Some(why) = Shape::of(kind).unfit(applied) else { return Ok(()) };
+    let (namespace, name) = (text(&applied["metadata"]["namespace"]), text(&applied["metadata"]["name"]));
+    Err(StatusError::internal(format!(
+        "failed to create typed patch object ({namespace}/{name}; {group}{api_version}, Kind={a_kind}): {why}"
+    )))
+}
+
+/// Merges an applied object into the live one. Returns the result with its new managedFields.
+pub(crate) fn apply(
+    kind: &Kind,
+    live: Option<&Value>,
+    applied: &Value,
+    manager: &Manager,
+    force: Force,
+    now: &str,
+) -> Result<Value, StatusError> {
+    let (shape, api_version) = (Shape::of(kind), kind.api_version());
+    let blank = blank(kind);
+    let before = live.unwrap_or(&blank);
+    let mut managed = Managed::from_json(&before["metadata"]["managedFields"]).unwrap_or_default();
+    if managed.0.is_empty() && live.is_some() {
+        managed.claim_all(kind, before, now);
+    }
+    let entry = managed.entry(manager, &api_version);
+    let last = std::mem::replace(&mut entry.fields, shape.fields(applied));
+    entry.api_version = api_version;
+    let mut merged = shape.merge(before, applied);
+    leave_out(shape, &mut merged, &last, &managed);
+
+    let difference = shape.difference(Some(before), Some(&merged));
+    let conflicts = managed.conflicts(manager, &difference.changed, &excused(shape, manager, before));
+    if !conflicts.is_empty() && force == Force::No {
+        return Err(StatusError::apply_conflict(&conflicts));
+    }
+    for entry in &mut managed.0 {
+        if !entry.is_of(manager, &entry.api_version) {
+            entry.fields.subtract(&difference.changed);
+            entry.fields.subtract(&difference.removed);
+        } else if merged != *before {
+            entry.time = manager.time(now);
+        }
+    }
+    if manager.name == KUBECTL && merged["metadata"]["annotations"][LAST_APPLIED].is_string() {
+        merged["metadata"]["annotations"][LAST_APPLIED] = format!("{applied}\n").into();
+    }
+    set(&mut merged, managed.into_json());
+    Ok(merged)
+}
+
+/// The query parameter `force`: whether an apply with conflicts takes the fields from their owners.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Force {
+    Yes,
+    No,
+}
+
+/// The manager of `kubectl apply --server-side`.
+const KUBECTL: &str = "kubectl";
+/// The annotation in which client-side `kubectl apply` stores the applied object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// The fields that kubectl applied client-side and that are unchanged since. They are no conflicts for kubectl's
+/// server-side apply: internal/lastappliedmanager.go.
+fn excused(shape: Shape<'_>, manager: &Manager, before: &Value) -> Fields {
+    let last = before["metadata"]["annotations"][LAST_APPLIED].as_str();
+    let last: Option<Value> = last.and_then(|text| serde_json::from_str(text).ok());
+    let Some(last) =
+        last.filter(|last| manager.name == KUBECTL && last["apiVersion"] == before["apiVersion"])
+    else {
+        return Fields::default();
+    };
+    let mut fields = shape.fields(&last);
+    let since = shape.difference(Some(&last), Some(before));
+    fields.subtract(&since.changed);
+    fields.subtract(&since.removed);
+    fields
+}
+
+/// Removes the fields that the manager applied last time but not this time, unless another manager owns them.
+fn leave_out(shape: Shape<'_>, merged: &mut Value, last: &Fields, managed: &Managed) {
+    if last.is_empty() {
+        return;
+    }
+    let last = shape.with_parents(last);
+    let all = shape.with_parents(&shape.fields(merged));
+    let without = |gone: &Fields| {
+        let mut pruned = merged.clone();
+        shape.remove(&mut pruned, gone);
+        let left = shape.with_parents(&shape.fields(&pruned));
+        let mut gone = all.clone();
+        gone.subtract(&left);
+        (pruned, gone)
+    };
+    // Removing a list or a map removes everything in it. Keep the fields of other managers, ...
+    let (_, mut gone) = without(&last);
+    for entry in &managed.0 {
+        gone.subtract(&shape.with_parents(&entry.fields));
+    }
+    // ... and the fields without an owner.
+    let (_, gone) = without(&gone);
+    let (pruned, _) = without(&gone.common(&last));
+    *merged = pruned;
+}

@@ -1,0 +1,488 @@
+//! Typed values (structured-merge-diff): merges objects by their schema. Lists have keys, are sets, or are atomic.
+//!
+//! ```yaml
+//! ports: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [port, protocol], items: {…}}
+//! ```
+//!
+//! The schema is that of a CRD or of a built-in kind. Server-side apply needs four operations: the fields that a
+//! value sets, the difference of two values, their merge, and the removal of fields. Structured-merge-diff calls them
+//! ToFieldSet, Compare, Merge and RemoveItems.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter,
+};
+
+use serde_json::{Map, Value};
+
+use crate::{
+    apply::field_set::{self, Fields},
+    kinds::Kind,
+    schema::{decode, openapi, places, twins},
+};
+
+/// The part of a schema that matters to a merge.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape<'a> {
+    /// Null if no schema describes the value.
+    schema: &'a Value,
+    /// Whether the value is an object with apiVersion, kind and metadata, even if its schema does not name them.
+    is_object: bool,
+}
+
+/// How a list is merged.
+enum List<'a> {
+    /// As one value, with one owner.
+    Atomic,
+    /// By the items themselves.
+    Set,
+    /// By these fields of the items.
+    Keyed(Vec<&'a str>),
+}
+
+/// How a value takes part in a merge.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    /// As one value: a scalar, or an atomic list or map.
+    Leaf,
+    Map,
+    List,
+}
+
+/// A field of a map.
+pub(crate) enum Child<'a> {
+    /// A property of the schema.
+    Field(Shape<'a>),
+    /// An entry of a map with arbitrary keys: `additionalProperties`.
+    Entry(Shape<'a>),
+    Unknown,
+}
+
+impl<'a> Shape<'a> {
+    const UNTYPED: Shape<'static> = Shape { schema: &Value::Null, is_object: false };
+
+    /// The shape of the objects of a kind.
+    pub(crate) fn of(kind: &'a Kind) -> Shape<'a> {
+        Shape { schema: kind.schema(), is_object: true }
+    }
+
+    fn metadata() -> Shape<'static> {
+        Shape { schema: openapi::definition(openapi::OBJECT_META), is_object: false }
+    }
+
+    fn part(schema: &'a Value) -> Shape<'a> {
+        let is_object = schema["x-kubernetes-embedded-resource"] == true;
+        Shape { schema: openapi::resolved(schema), is_object }
+    }
+
+    pub(crate) fn child(self, name: &str) -> Child<'a> {
+        match (self.is_object, name) {
+            (true, "metadata") => return Child::Field(Shape::metadata()),
+            (true, "apiVersion" | "kind") => return Child::Field(Shape::UNTYPED),
+            (true | false, _) => {}
+        }
+        if let Some(schema) = self.schema["properties"].get(name) {
+            return Child::Field(Shape::part(schema));
+        }
+        match &self.schema["additionalProperties"] {
+            schema @ Value::Object(_) => Child::Entry(Shape::part(schema)),
+            Value::Bool(true) => Child::Entry(Shape::UNTYPED),
+            _ if self.schema.is_null() || self.schema["x-kubernetes-preserve-unknown-fields"] == true => {
+                Child::Entry(Shape::UNTYPED)
+            }
+            _ => Child::Unknown,
+        }
+    }
+
+    /// The shape of a field's value, known or not.
+    pub(crate) fn field(self, name: &str) -> Shape<'a> {
+        match self.child(name) {
+            Child::Field(shape) | Child::Entry(shape) => shape,
+            Child::Unknown => Shape::UNTYPED,
+        }
+    }
+
+    pub(crate) fn item(self) -> Shape<'a> {
+        Shape::part(&self.schema["items"])
+    }
+
+    /// The shape of the value under a path element.
+    fn at(self, element: &str) -> Shape<'a> {
+        match element.strip_prefix("f:") {
+            Some(name) => self.field(name),
+            None => self.item(),
+        }
+    }
+
+    fn is_atomic_map(self) -> bool {
+        self.schema["x-kubernetes-map-type"] == "atomic"
+    }
+
+    fn list(self) -> List<'a> {
+        match self.schema["x-kubernetes-list-type"].as_str() {
+            Some("set") => List::Set,
+            Some("map") => {
+                let keys = self.schema["x-kubernetes-list-map-keys"].as_array();
+                List::Keyed(keys.into_iter().flatten().filter_map(Value::as_str).collect())
+            }
+            Some(_) | None => List::Atomic,
+        }
+    }
+
+    /// Whether a strategic merge patch merges the list instead of replacing it.
+    pub(crate) fn is_merged(self) -> bool {
+        self.schema["x-kubernetes-patch-strategy"].as_str().is_some_and(|how| how.contains("merge"))
+    }
+
+    /// The field of an item by which a strategic merge patch finds it. `None` for lists of scalars.
+    pub(crate) fn merge_key(self) -> Option<&'a str> {
+        self.schema["x-kubernetes-patch-merge-key"].as_str()
+    }
+
+    /// The default of a list key. `openapi.json` has no defaults, and built-in kinds have only one: `protocol: TCP`.
+    fn key_default(self, key: &str) -> Option<Value> {
+        let default = self.item().schema["properties"][key].get("default").cloned();
+        default.or_else(|| (key == "protocol").then(|| "TCP".into()))
+    }
+
+    /// `None` for null, which takes the form of the other value.
+    fn form(self, value: &Value) -> Option<Form> {
+        match value {
+            Value::Null => None,
+            Value::Object(_) if self.is_atomic_map() => Some(Form::Leaf),
+            Value::Object(_) => Some(Form::Map),
+            Value::Array(items) if matches!(self.list(), List::Atomic) => Some(Form::Leaf),
+            Value::Array(_) => Some(Form::List),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => Some(Form::Leaf),
+        }
+    }
+
+    /// The path elements of the items of a list.
+    fn elements(self, items: &[Value]) -> Vec<String> {
+        let List::Keyed(keys) = self.list() else {
+            return items.iter().map(|item| format!("v:{item}")).collect();
+        };
+        let of_item = |item: &Value| {
+            let mut found = Map::new();
+            for key in &keys {
+                let value = item.get(key).filter(|value| !value.is_null()).cloned();
+                if let Some(value) = value.or_else(|| self.key_default(key)) {
+                    found.insert((*key).to_owned(), value);
+                }
+            }
+            format!("k:{}", Value::from(found))
+        };
+        items.iter().map(of_item).collect()
+    }
+
+    /// The fields that a value sets.
+    pub(crate) fn fields(self, value: &Value) -> Fields {
+        let mut fields = Fields::default();
+        match (self.form(value), value) {
+            (Some(Form::Map), Value::Object(map)) => {
+                for (name, value) in map {
+                    let (shape, is_entry) = match self.child(name) {
+                        Child::Field(shape) => (shape, false),
+                        Child::Entry(shape) => (shape, true),
+                        Child::Unknown => (Shape::UNTYPED, true),
+                    };
+                    let mut below = shape.fields(value);
+                    below.is_member |= is_entry || value.as_object().is_some_and(Map::is_empty);
+                    fields.put(format!("f:{name}"), below);
+                }
+            }
+            (Some(Form::List), Value::Array(items)) => {
+                let elements = self.elements(items);
+                let places = places(&elements);
+                for (element, item) in iter::zip(&elements, items) {
+                    // Of items with the same keys, only their path is in the set, and none of their fields.
+                    let mut below =
+                        if places[element].len() > 1 { Fields::leaf() } else { self.item().fields(item) };
+                    below.is_member = true;
+                    fields.put(element.clone(), below);
+                }
+            }
+            _ => fields.is_member = true,
+        }
+        fields
+    }
+
+    /// The fields that a change adds or changes, and the fields that it removes.
+    pub(crate) fn difference(self, old: Option<&Value>, new: Option<&Value>) -> Difference {
+        let mut difference = Difference::default();
+        if old == new {
+            return difference;
+        }
+        let form = match (old.and_then(|old| self.form(old)), new.and_then(|new| self.form(new))) {
+            (Some(old), Some(new)) if old != new => Form::Leaf,
+            (Some(form), _) | (None, Some(form)) => form,
+            (None, None) => Form::Leaf,
+        };
+        difference.changed.is_member = old.is_none();
+        difference.removed.is_member = new.is_none();
+        if form == Form::Leaf || (is_nothing(old) && is_nothing(new)) {
+            difference.changed.is_member = new.is_some();
+            return difference;
+        }
+        if form == Form::Map {
+            for name in
+                names(old).chain(names(new).filter(|name| old.is_none_or(|old| old.get(name).is_none())))
+            {
+                let below = self.field(name);
+                let [old, new] = [old, new].map(|value| value.and_then(|value| value.get(name)));
+                difference.put(format!("f:{name}"), below.difference(old, new));
+            }
+            return difference;
+        }
+        let mut items: BTreeMap<String, [Vec<&Value>; 2]> = BTreeMap::new();
+        for (side, list) in [old, new].into_iter().enumerate() {
+            let list = list.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            for (element, item) in iter::zip(self.elements(list), list) {
+                items.entry(element).or_default()[side].push(item);
+            }
+        }
+        for (element, [old, new]) in items {
+            // Items with the same keys are compared as one value.
+            let below = match (&old[..], &new[..]) {
+                ([] | [_], [] | [_]) => self.item().difference(old.first().copied(), new.first().copied()),
+                (old, new) if old == new => Difference::default(),
+                _ => Difference { changed: Fields::leaf(), removed: Fields::default() },
+            };
+            difference.put(element, below);
+        }
+        difference
+    }
+
+    /// Merges an applied value into the live one.
+    pub(crate) fn merge(self, live: &Value, applied: &Value) -> Value {
+        match (self.form(live), self.form(applied)) {
+            // A null does not remove the content of a map or a list.
+            (Some(Form::Map | Form::List), None) => live.clone(),
+            (Some(Form::Map), Some(Form::Map)) => {
+                let mut merged = live.clone();
+                for (name, applied) in applied.as_object().into_iter().flatten() {
+                    let live = live.get(name).unwrap_or(&Value::Null);
+                    merged[name] = self.field(name).merge(live, applied);
+                }
+                merged
+            }
+            (Some(Form::List), Some(Form::List)) => match (live, applied) {
+                (Value::Array(live), Value::Array(applied)) => self.merge_lists(live, applied).into(),
+                _ => applied.clone(),
+            },
+            _ => applied.clone(),
+        }
+    }
+
+    /// Items in both lists have the order of the applied list. All other items keep their place.
+    fn merge_lists(self, live: &[Value], applied: &[Value]) -> Vec<Value> {
+        let (live_elements, applied_elements) = (self.elements(live), self.elements(applied));
+        let (live_places, applied_places) = (places(&live_elements), places(&applied_elements));
+        let find = |element: &String| live_places.get(element).map(|places| &live[places[0]]);
+        let is_applied = |element: &String| applied_places.contains_key(element);
+        let mut shared = applied_elements.iter().filter(|one| live_places.contains_key(one)).peekable();
+        let (mut merged, mut done): (Vec<Value>, BTreeSet<&String>) = (Vec::new(), BTreeSet::new());
+        let (mut l, mut r) = (0, 0);
+        while l < live.len() || r < applied.len() {
+            if let (Some(here), Some(there)) = (live_elements.get(l), applied_elements.get(r))
+                && here != there
+                && is_applied(here)
+                && shared.peek().is_some_and(|next| *next != here)
+            {
+                l += 1;
+                continue;
+            }
+            let same = live_elements.get(l).is_some() && live_elements.get(l) == applied_elements.get(r);
+            if !same && let Some(here) = live_elements.get(l) {
+                if !is_applied(here) {
+                    merged.push(live[l].clone());
+                    l += 1;
+                    continue;
+                }
+                if done.contains(here) {
+                    l += 1;
+                    continue;
+                }
+            }
+            let Some(there) = applied_elements.get(r) else { break };
+            merged.push(self.item().merge(find(there).unwrap_or(&Value::Null), &applied[r]));
+            done.insert(there);
+            if shared.peek() == Some(&there) {
+                shared.next();
+            }
+            l += usize::from(same);
+            r += 1;
+        }
+        merged
+    }
+
+    /// Removes fields from a value. A value that becomes empty becomes null.
+    pub(crate) fn remove(self, value: &mut Value, gone: &Fields) {
+        if gone.is_empty() || is_nothing(Some(value)) {
+            return;
+        }
+        match (self.form(value), &mut *value) {
+            (Some(Form::Map), Value::Object(map)) => {
+                map.retain(|name, value| match gone.get(&format!("f:{name}")) {
+                    Some(gone) if gone.is_member => false,
+                    Some(gone) => {
+                        self.field(name).remove(value, gone);
+                        true
+                    }
+                    None => true,
+                });
+            }
+            (Some(Form::List), Value::Array(items)) => {
+                let mut elements = self.elements(items).into_iter();
+                items.retain_mut(|item| match elements.next().and_then(|element| gone.get(&element)) {
+                    Some(gone) if gone.is_member => false,
+                    Some(gone) => {
+                        self.item().remove(item, gone);
+                        true
+                    }
+                    None => true,
+                });
+            }
+            _ => {}
+        }
+        if is_nothing(Some(value)) {
+            *value = Value::Null;
+        }
+    }
+
+    /// Adds the parents of all fields: the owner of all fields in a list owns the list.
+    pub(crate) fn with_parents(self, fields: &Fields) -> Fields {
+        let mut fields = fields.clone();
+        self.add_parents(&mut fields);
+        fields
+    }
+
+    fn add_parents(self, fields: &mut Fields) {
+        for (element, below) in fields.children_mut() {
+            let is_field =
+                element.strip_prefix("f:").is_some_and(|name| matches!(self.child(name), Child::Field(_)));
+            below.is_member |= is_field && below.has_children();
+            self.at(element).add_parents(below);
+        }
+    }
+
+    /// The error of a value whose type is not that of the schema.
+    fn mistyped(self, value: &Value) -> Option<String> {
+        let wanted = match (self.schema["type"].as_str()?, value) {
+            (_, Value::Null)
+            | ("object", Value::Object(_))
+            | ("array", Value::Array(_))
+            | ("integer" | "number", Value::Number(_))
+            | ("string", Value::String(_))
+            | ("boolean", Value::Bool(_)) => return None,
+            ("object", _) => "map",
+            ("array", _) => "list",
+            ("integer" | "number", _) => "numeric (int or float)",
+            (wanted, _) => wanted,
+        };
+        Some(format!("expected {wanted}, got {}", decode::json_type(value)))
+    }
+
+    /// The error of a list with an item that is null or has none of the keys.
+    fn keyless(self, items: &[Value]) -> Option<String> {
+        let List::Keyed(keys) = self.list() else {
+            let index = items.iter().position(Value::is_null)?;
+            let why = "without keys has an element that's an explicit null";
+            return Some(format!(": element {index}: associative list {why}"));
+        };
+        // In kube-apiserver's OpenAPI, fields that Go always encodes have defaults: an empty name, a port of zero.
+        let is_go = self.schema["items"].get("$ref").is_some();
+        let has_key = |item: &Value| {
+            is_go || keys.iter().any(|key| !item[key].is_null() || self.key_default(key).is_some())
+        };
+        let index = items.iter().position(|item| !item.is_object() || !has_key(item))?;
+        let why = match &items[index] {
+            Value::Object(_) => {
+                let keys: Vec<String> = keys.iter().map(|key| format!("{key:?}")).collect();
+                format!(
+                    "has an element that omits all key fields [{}] (and doesn't have default values for any key fields)",
+                    keys.join(" ")
+                )
+            }
+            Value::Null => "may not have a null element".to_owned(),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                "may not have non-map elements".to_owned()
+            }
+        };
+        Some(format!(": element {index}: associative list with keys {why}"))
+    }
+
+    /// Why a value cannot be applied, in the words of kube-apiserver: `.spec.bogus: field not declared in schema`.
+    pub(crate) fn unfit(self, value: &Value) -> Option<String> {
+        if let Some(why) = self.mistyped(value) {
+            return Some(format!(": {why}"));
+        }
+        match value {
+            Value::Object(map) if !self.is_atomic_map() => {
+                map.iter().find_map(|(name, value)| match self.child(name) {
+                    Child::Field(shape) | Child::Entry(shape) => {
+                        let inner = shape.unfit(value)?;
+                        Some(format!(".{name}{inner}"))
+                    }
+                    Child::Unknown => Some(format!(".{name}: field not declared in schema")),
+                })
+            }
+            Value::Array(items) if !matches!(self.list(), List::Atomic) => {
+                if let Some(why) = self.keyless(items) {
+                    return Some(why);
+                }
+                let elements = self.elements(items);
+                if let Some(twin) = twins(&elements).next() {
+                    let twin = &elements[twin];
+                    return Some(format!(": duplicate entries for key {}", field_set::shown(twin)));
+                }
+                iter::zip(&elements, items).find_map(|(element, item)| {
+                    Some(format!("{}{}", field_set::shown(element), self.item().unfit(item)?))
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A value in the format of Go's `%v`.
+pub(crate) fn in_go(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::Array(items) => format!("[{}]", items.iter().map(in_go).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => {
+            let fields = map.iter().map(|(name, value)| format!("{name}:{}", in_go(value)));
+            format!("map[{}]", fields.collect::<Vec<_>>().join(" "))
+        }
+    }
+}
+
+/// A change, as two sets of fields.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Difference {
+    /// Fields that were added or have another value.
+    pub(crate) changed: Fields,
+    pub(crate) removed: Fields,
+}
+
+impl Difference {
+    fn put(&mut self, element: String, below: Difference) {
+        self.changed.put(element.clone(), below.changed);
+        self.removed.put(element, below.removed);
+    }
+}
+
+fn names(value: Option<&Value>) -> impl Iterator<Item = &String> {
+    value.and_then(Value::as_object).into_iter().flat_map(Map::keys)
+}
+
+fn is_nothing(value: Option<&Value>) -> bool {
+    match value {
+        None | Some(Value::Null) => true,
+        Some(Value::Object(map)) => map.is_empty(),
+        Some(Value::Array(items)) => items.is_empty(),
+        Some(Value::Bool(_) | Value::Number(_) | Value::String(_)) => false,
+    }
+}

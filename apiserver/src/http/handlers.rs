@@ -1,0 +1,371 @@
+//! The handlers: each takes a request, runs a verb, and turns its result into an [`Answer`].
+
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    apply::managed_fields::Force,
+    faults,
+    http::{
+        options::{delete_options, write_options},
+        response::{Answer, Content},
+    },
+    kinds::{Kind, Part},
+    request::{Accept, Request, ResourcePath},
+    state::{ADMIN, Server},
+    status::{Cause, StatusError, details},
+    storage::{Place, Storage},
+    verbs::{
+        delete::{self, Deleted},
+        patch::{self, Patch},
+        read::{List, Page, Version},
+        scale,
+        table::{Include, Representation},
+        watch::{self, Watch, WatchOptions},
+        write::{self, Applied, WriteOptions},
+    },
+};
+
+/// The part of the object that a path names.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Target {
+    Object(Part),
+    /// The [`scale`] subresource.
+    Scale,
+}
+
+impl Target {
+    /// The part of the object that a write changes.
+    fn part(self) -> Part {
+        match self {
+            Target::Object(part) => part,
+            Target::Scale => Part::Main,
+        }
+    }
+
+    /// The kind of the body, in the request and in the answer.
+    fn sent(self, kind: &Kind) -> &Kind {
+        match self {
+            Target::Object(_) => kind,
+            Target::Scale => &scale::KIND,
+        }
+    }
+}
+
+/// Opens a watch of a collection.
+pub(crate) fn watch(
+    server: &Arc<Server>,
+    request: &Request,
+    kind: &Arc<Kind>,
+    namespace: Option<&str>,
+) -> Result<Answer, StatusError> {
+    let representation = representation(request, &server.storage())?;
+    if representation.accept == Accept::Yaml {
+        let text = "only the following media types are accepted: application/json;stream=watch";
+        return Err(StatusError::not_acceptable(text));
+    }
+    let course = server.faults.of_watch(&request.target);
+    let options = WatchOptions::parse(&request.query, kind, namespace, course)?;
+    let watch = Watch::open(server, kind, options, representation)?;
+    Ok(Answer::new(200, Content::Watch(Box::new(watch))))
+}
+
+/// Reads a collection, for at most `limit`.
+pub(crate) async fn list(
+    server: &Server,
+    request: &Request,
+    kind: &Kind,
+    namespace: Option<&str>,
+    limit: Option<Duration>,
+) -> Result<Answer, StatusError> {
+    let list = List::parse(&request.query, kind, namespace)?;
+    wait_for(server, list.version, limit).await?;
+    let storage = server.storage();
+    let page = list.answer(&storage, kind)?;
+    listed(request, &storage, kind, &page)
+}
+
+/// Reads an object or a subresource, for at most `limit`.
+pub(crate) async fn get(
+    server: &Server,
+    request: &Request,
+    kind: &Kind,
+    place: &Place,
+    target: Target,
+    limit: Option<Duration>,
+) -> Result<Answer, StatusError> {
+    let version = Version::parse(request.query.text("resourceVersion")).map_err(StatusError::internal)?;
+    wait_for(server, version, limit).await?;
+    let storage = server.storage();
+    let object = storage.get(place).ok_or_else(|| StatusError::not_found(kind, place.name()))?;
+    shown(request, &storage, kind, target, 200, object)
+}
+
+/// Waits until the storage reaches a version, for at most [`watch::FUTURE_WAIT`] or the client's shorter `timeout`.
+async fn wait_for(server: &Server, version: Version, limit: Option<Duration>) -> Result<(), StatusError> {
+    let wanted = version.at_least();
+    let mut written = server.storage().written();
+    let reached = async { written.wait_for(|&revision| revision >= wanted).await.is_ok() };
+    let limit = limit.filter(|limit| *limit < watch::FUTURE_WAIT);
+    match tokio::time::timeout(limit.unwrap_or(watch::FUTURE_WAIT), reached).await {
+        Ok(_) => Ok(()),
+        Err(_) if limit.is_some() => Err(StatusError::out_of_time()),
+        Err(_) => Err(StatusError::version_too_large(wanted, server.storage().revision())),
+    }
+}
+
+/// Creates an object.
+pub(crate) fn create(
+    server: &Server,
+    request: &Request,
+    path: &ResourcePath,
+    kind: &Kind,
+) -> Result<Answer, StatusError> {
+    let object = request.object_of(kind)?;
+    let target = Target::Object(Part::Main);
+    let mut options = write_options(request, "CreateOptions", target)?;
+    let mut storage = server.storage();
+    let created = write::create(&mut storage, kind, path.namespace.as_deref(), object, &mut options);
+    written(request, &storage, kind, target, created.map(|created| (201, created)), options)
+}
+
+/// Replaces an object or a subresource.
+pub(crate) fn put(
+    server: &Server,
+    request: &Request,
+    kind: &Kind,
+    place: &Place,
+    target: Target,
+) -> Result<Answer, StatusError> {
+    let mut object = request.object_of(target.sent(kind))?;
+    let mut options = write_options(request, "UpdateOptions", target)?;
+    let storage = &mut server.storage();
+    let creates =
+        storage.get(place).is_none() && kind.creates_on_put() && target == Target::Object(Part::Main);
+    let put = if creates {
+        write::create(storage, kind, place.namespace(), object, &mut options).map(|created| (201, created))
+    } else {
+        if target == Target::Scale {
+            let before = current(storage, kind, place)?;
+            object = scale::put(kind, place, &before, object, &mut options)?;
+        }
+        write::update(storage, kind, place, object, target.part(), &mut options).map(|updated| (200, updated))
+    };
+    written(request, storage, kind, target, put, options)
+}
+
+/// Patches an object or a subresource.
+pub(crate) fn patch(
+    server: &Server,
+    request: &Request,
+    kind: &Kind,
+    place: &Place,
+    target: Target,
+) -> Result<Answer, StatusError> {
+    let mut options = write_options(request, "PatchOptions", target)?;
+    options.is_patch = true;
+    let applies = request.content_type() == patch::APPLY_PATCH;
+    let force = request.query.flag("force");
+    let invalid = |cause| Err(StatusError::invalid_options("PatchOptions", vec![cause]));
+    if applies && request.query.text("fieldManager").is_empty() {
+        return invalid(Cause::required("fieldManager", "is required for apply patch"));
+    }
+    if !applies && force.is_some() {
+        return invalid(Cause::forbidden("force", "may not be specified for non-apply patch"));
+    }
+    if applies {
+        options.manager.applies = true;
+        let mut applied = patch::applied(&request.body)?;
+        let force = if force == Some(true) { Force::Yes } else { Force::No };
+        let storage = &mut server.storage();
+        let is_scale = target == Target::Scale;
+        if is_scale {
+            current(storage, kind, place)?;
+            applied = scale::applied(kind, &applied)?;
+        }
+        // kube-apiserver checks for conflicts first, then fails to convert the merged object to a Scale.
+        let is_unconvertible = is_scale && kind.is_custom();
+        options.dry_run |= is_unconvertible;
+        let mut applied = write::apply(storage, kind, place, applied, target.part(), force, &mut options);
+        if is_unconvertible && applied.is_ok() {
+            applied = Err(scale::unconvertible(place.name()));
+        }
+        let applied =
+            applied.map(|(what, object)| (if what == Applied::Created { 201 } else { 200 }, object));
+        return written(request, storage, kind, target, applied, options);
+    }
+    let patch = Patch::parse(kind, request.content_type(), &request.body)?;
+    let storage = &mut server.storage();
+    let before = current(storage, kind, place)?;
+    let object = patched(kind, place, &before, target, &patch, &mut options)?;
+    let updated = write::update(storage, kind, place, object, target.part(), &mut options);
+    written(request, storage, kind, target, updated.map(|updated| (200, updated)), options)
+}
+
+/// Applies a patch to an object.
+fn patched(
+    kind: &Kind,
+    place: &Place,
+    before: &Value,
+    target: Target,
+    patch: &Patch,
+    options: &mut WriteOptions,
+) -> Result<Value, StatusError> {
+    let sent = target.sent(kind);
+    let was = if target == Target::Scale { &scale::of(kind, before) } else { before };
+    let mut after = was.clone();
+    patch.apply(sent, &mut after)?;
+    patch.decoded(sent, &mut after).map_err(|why| patch.refused(&after, &why))?;
+    write::check_still(sent, place.name(), &after)?;
+    write::check_named(place.name(), &after["metadata"])?;
+    if target == Target::Scale {
+        after = scale::put(kind, place, before, after, options)?;
+    }
+    write::check_fixed(kind, place.name(), &after, before)?;
+    Ok(after)
+}
+
+/// Deletes an object.
+pub(crate) fn delete(
+    server: &Server,
+    request: &Request,
+    kind: &Kind,
+    place: &Place,
+) -> Result<Answer, StatusError> {
+    let deletion = delete_options(request)?;
+    let mut storage = server.storage();
+    match delete::delete(&mut storage, kind, place, &deletion)? {
+        Deleted::Gone(object) if !kind.delete_answers_object() => {
+            Ok(Answer::json(200, success(kind, place.name(), &object)))
+        }
+        Deleted::Gone(object) => shown(request, &storage, kind, Target::Object(Part::Main), 200, &object),
+        Deleted::Terminating(object) => {
+            let status = if deletion.is_old_cascade { 202 } else { 200 };
+            shown(request, &storage, kind, Target::Object(Part::Main), status, &object)
+        }
+    }
+}
+
+/// Deletes the objects of a list, and answers with the list.
+pub(crate) fn delete_collection(
+    server: &Server,
+    request: &Request,
+    kind: &Kind,
+    namespace: Option<&str>,
+) -> Result<Answer, StatusError> {
+    let list = List::parse(&request.query, kind, namespace)?;
+    let deletion = delete_options(request)?;
+    let mut storage = server.storage();
+    let page = list.answer(&storage, kind)?;
+    for object in &page.items {
+        let metadata = &object["metadata"];
+        let name = metadata["name"].as_str().unwrap_or_default();
+        let place = Place::new(kind.stored_in(), metadata["namespace"].as_str(), name);
+        delete::delete(&mut storage, kind, &place, &deletion)?;
+    }
+    listed(request, &storage, kind, &page)
+}
+
+/// The endpoint for faults on demand, for administrators: POST plans faults or shows help, GET lists, DELETE ends them.
+pub(crate) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
+    if user != ADMIN {
+        let method = request.method.as_str().to_lowercase();
+        let message = format!("forbidden: User {user:?} cannot {method} path {:?}", request.path);
+        return Answer::refused(StatusError::not_allowed(message, json!({})));
+    }
+    match request.method {
+        Method::POST if request.body.trim_ascii() == b"help" => Answer::text(200, faults::names()),
+        Method::POST => match faults::parse_lines(&request.body) {
+            Ok(planned) => {
+                let done = planned.iter().filter(|planned| planned.is_momentary()).count();
+                let counts = [(done, "done"), (planned.len() - done, "planned")];
+                let counted = counts.iter().filter(|(count, _)| *count > 0);
+                let counted: Vec<String> = counted.map(|(count, what)| format!("{count} {what}")).collect();
+                planned.into_iter().for_each(|planned| server.fault(planned));
+                Answer::text(201, format!("{}\n", counted.join(", ")))
+            }
+            Err(error) => Answer::refused(StatusError::bad_request(error)),
+        },
+        Method::GET => Answer::text(200, server.faults.list()),
+        Method::DELETE => {
+            server.faults.end();
+            Answer::text(200, "all ended\n")
+        }
+        _ => Answer::refused(StatusError::method_not_allowed()),
+    }
+}
+
+/// The health endpoints. The server is healthy if it can answer; `?verbose` lists the checks.
+pub(crate) fn health(request: &Request) -> Answer {
+    if request.query.get("verbose").is_none() {
+        return Answer::text(200, "ok");
+    }
+    let name = request.path.trim_start_matches('/');
+    Answer::text(200, format!("[+]ping ok\n{name} check passed\n"))
+}
+
+/// The object that a patch starts from, in the version of the request.
+fn current(storage: &Storage, kind: &Kind, place: &Place) -> Result<Value, StatusError> {
+    let object = storage.get(place).ok_or_else(|| StatusError::not_found(kind, place.name()))?;
+    Ok(kind.view(object).into_owned())
+}
+
+fn representation(request: &Request, storage: &Storage) -> Result<Representation, StatusError> {
+    let accept = request.accept()?;
+    Ok(Representation { accept, include: Include::parse(&request.query)?, clock: storage.clock })
+}
+
+fn shown(
+    request: &Request,
+    storage: &Storage,
+    kind: &Kind,
+    target: Target,
+    status: u16,
+    stored: &Value,
+) -> Result<Answer, StatusError> {
+    let representation = representation(request, storage)?;
+    let view = kind.view(stored);
+    let shown = match target {
+        Target::Object(_) => representation.object(kind, view)?.into_owned(),
+        Target::Scale => {
+            representation.object(&scale::KIND, Cow::Owned(scale::of(kind, &view)))?.into_owned()
+        }
+    };
+    Ok(represented(representation, shown, status))
+}
+
+fn represented(representation: Representation, value: Value, status: u16) -> Answer {
+    let is_yaml = representation.accept == Accept::Yaml;
+    Answer::new(status, if is_yaml { Content::Yaml(value) } else { Content::Json(value) })
+}
+
+fn listed(request: &Request, storage: &Storage, kind: &Kind, page: &Page) -> Result<Answer, StatusError> {
+    let representation = representation(request, storage)?;
+    Ok(represented(representation, representation.list(kind, page)?, 200))
+}
+
+/// The answer to a write. An error carries the warnings as well.
+fn written(
+    request: &Request,
+    storage: &Storage,
+    kind: &Kind,
+    target: Target,
+    written: Result<(u16, Arc<Value>), StatusError>,
+    options: WriteOptions,
+) -> Result<Answer, StatusError> {
+    let mut answer = match written {
+        Ok((status, stored)) => shown(request, storage, kind, target, status, &stored)?,
+        Err(error) => Answer::refused(error),
+    };
+    answer.warnings = options.warnings;
+    Ok(answer)
+}
+
+/// The `Status` with which a delete answers when the object is gone.
+fn success(kind: &Kind, name: &str, object: &Value) -> Value {
+    let mut details = details(name, &kind.group, &kind.plural);
+    details["uid"] = object["metadata"]["uid"].clone();
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+}

@@ -1,0 +1,211 @@
+//! The router: maps the path and method of a request to a handler, or to the error of an unknown path.
+
+use std::{sync::Arc, time::Duration};
+
+use http::Method;
+
+use crate::{
+    discovery,
+    http::{
+        handlers::{self, Target},
+        response::{Answer, Content},
+    },
+    kinds::{Kind, Kinds, Part},
+    request::{Accept, Request, ResourcePath},
+    state::Server,
+    status::{StatusError, qualified},
+    storage::{Place, Storage},
+};
+
+/// Subresources of kube-apiserver that this server does not support. kubectl needs some of them for `logs`, `exec`,
+/// `attach`, `port-forward`, `debug`, `drain` and `create token`.
+const NOT_SERVED: [&str; 12] = [
+    "nodes/proxy",
+    "pods/proxy",
+    "services/proxy",
+    "pods/binding",
+    "pods/log",
+    "pods/exec",
+    "pods/attach",
+    "pods/portforward",
+    "pods/ephemeralcontainers",
+    "pods/eviction",
+    "pods/resize",
+    "serviceaccounts/token",
+];
+
+/// Answers one authorized request. An anonymous request can be authorized too, for example for `/healthz`.
+pub(crate) async fn answer(server: &Arc<Server>, request: &Request) -> Answer {
+    let Some(path) = ResourcePath::parse(&request.path) else {
+        return fixed(server, request).unwrap_or_else(Answer::refused);
+    };
+    let mut answer = resource(server, request, &path).await.unwrap_or_else(Answer::refused);
+    if let (Content::Json(status), 400.., Ok(Accept::Yaml)) =
+        (&answer.content, answer.status, request.accept())
+    {
+        answer.content = Content::Yaml(status.clone());
+    }
+    let storage = server.storage();
+    let kind = storage.kinds.get(&path.group, &path.version, &path.plural);
+    answer.warnings.extend(kind.and_then(|kind| kind.deprecation()).map(str::to_owned));
+    answer
+}
+
+/// Answers a request for a path that is not a resource: health, version, discovery.
+fn fixed(server: &Server, request: &Request) -> Result<Answer, StatusError> {
+    let path = request.path.trim_end_matches('/');
+    match request.path.as_str() {
+        "/healthz" | "/livez" | "/readyz" => return Ok(handlers::health(request)),
+        // `ping` is the only health check of this server.
+        "/healthz/ping" | "/livez/ping" | "/readyz/ping" => return Ok(Answer::text(200, "ok")),
+        _ => {}
+    }
+    if request.method != Method::GET {
+        return Err(StatusError::method_not_allowed());
+    }
+    let storage = server.storage();
+    let kinds = &storage.kinds;
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let found = match parts[..] {
+        ["version"] => Some(discovery::version()),
+        ["api" | "apis"] if request.accepts("as=APIGroupDiscoveryList") && request.accepts("v=v2;") => {
+            let value = discovery::aggregated(kinds, path == "/api");
+            let content_type = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+            return Ok(Answer::new(200, Content::Typed(value, content_type)));
+        }
+        ["api"] => Some(discovery::api_versions()),
+        ["apis"] => Some(discovery::groups(kinds)),
+        ["api", version] => discovery::resources(kinds, "", version),
+        ["apis", group] => discovery::group(kinds, group),
+        ["apis", group, version] => discovery::resources(kinds, group, version),
+        ["openapi", "v3"] => Some(discovery::openapi_index(kinds, storage.revision())),
+        ["openapi", "v3", "api", version] => discovery::openapi(kinds, "", version),
+        ["openapi", "v3", "apis", group, version] => discovery::openapi(kinds, group, version),
+        // If v3 does not have a kind, kubectl requests v2, and reports "no matches for kind" only if this request
+        // succeeds. In protobuf, an empty body is a document without paths.
+        ["openapi", "v2"] if request.accepts("proto-openapi.spec.v2") => return Ok(Answer::text(200, "")),
+        _ => None,
+    };
+    found.map(|value| Answer::json(200, value)).ok_or_else(|| match parts[..] {
+        ["api", _] => nowhere(kinds, ""),
+        ["apis", group, _] => nowhere(kinds, group),
+        _ => StatusError::no_such_path(),
+    })
+}
+
+/// Answers a request for a collection, an object or a subresource.
+async fn resource(
+    server: &Arc<Server>,
+    request: &Request,
+    path: &ResourcePath,
+) -> Result<Answer, StatusError> {
+    let kind = find_kind(&server.storage(), path)?;
+    let (query, method) = (&request.query, &request.method);
+    let limit = if query.flag("watch") == Some(true) { None } else { query.timeout()? };
+    if *method == Method::HEAD && !kind.is_custom() {
+        return Err(StatusError::method_not_allowed());
+    }
+    let in_namespace = path.namespace.is_some();
+    if in_namespace && !kind.namespaced || path.name.is_some() && kind.namespaced && !in_namespace {
+        return Err(if kind.is_custom() {
+            StatusError::no_such_path()
+        } else {
+            StatusError::no_such_resource()
+        });
+    }
+    let Some(name) = &path.name else {
+        return collection(server, request, path, &kind, limit).await;
+    };
+    let may_not = match name.as_str() {
+        "." | ".." => Some(format!("be '{name}'")),
+        _ => name.contains('%').then(|| "contain '%'".to_owned()),
+    };
+    if let Some(what) = may_not {
+        return Err(StatusError::bad_request(format!("Name parameter invalid: {name:?}: may not {what}")));
+    }
+    let place = Place::new(kind.stored_in(), path.namespace.as_deref(), name);
+    let target = target(&kind, path, name)?;
+    match *method {
+        Method::GET | Method::HEAD => handlers::get(server, request, &kind, &place, target, limit).await,
+        Method::PUT => handlers::put(server, request, &kind, &place, target),
+        Method::PATCH => handlers::patch(server, request, &kind, &place, target),
+        Method::DELETE if path.subresource.is_none() => handlers::delete(server, request, &kind, &place),
+        Method::POST if kind.is_custom() && path.subresource.is_none() => {
+            // As in kube-apiserver, a POST to the path of a custom resource creates the object.
+            handlers::create(server, request, path, &kind)
+        }
+        Method::DELETE if kind.is_custom() => Err(StatusError::verb_not_supported(&kind, "delete")),
+        Method::POST if kind.is_custom() => Err(StatusError::verb_not_supported(&kind, "create")),
+        _ => Err(StatusError::method_not_allowed()),
+    }
+}
+
+/// The part or subresource of an object that a path addresses.
+fn target(kind: &Kind, path: &ResourcePath, name: &str) -> Result<Target, StatusError> {
+    let Some(subresource) = path.subresource.as_deref() else { return Ok(Target::Object(Part::Main)) };
+    if kind.subresources().contains(&subresource) {
+        return Ok(match subresource {
+            "scale" => Target::Scale,
+            "status" => Target::Object(Part::Status),
+            _ => Target::Object(Part::Finalize),
+        });
+    }
+    let whole = format!("{}/{subresource}", path.plural);
+    Err(if kind.is_custom() {
+        // The error names the object, even if only the subresource is missing.
+        StatusError::not_found(kind, name)
+    } else if NOT_SERVED.iter().any(|one| whole == *one || whole.starts_with(&format!("{one}/"))) {
+        StatusError::not_served(&whole)
+    } else {
+        StatusError::no_such_resource()
+    })
+}
+
+/// Answers a request for a collection.
+async fn collection(
+    server: &Arc<Server>,
+    request: &Request,
+    path: &ResourcePath,
+    kind: &Arc<Kind>,
+    limit: Option<Duration>,
+) -> Result<Answer, StatusError> {
+    let namespace = path.namespace.as_deref();
+    match request.method {
+        Method::GET if request.query.flag("watch") == Some(true) => {
+            handlers::watch(server, request, kind, namespace)
+        }
+        Method::GET | Method::HEAD => handlers::list(server, request, kind, namespace, limit).await,
+        // Without a namespace in its path, a namespaced collection is read-only.
+        _ if kind.namespaced && namespace.is_none() && kind.is_custom() => Err(StatusError::no_such_path()),
+        _ if kind.namespaced && namespace.is_none() => Err(StatusError::method_not_allowed()),
+        Method::POST => handlers::create(server, request, path, kind),
+        Method::DELETE if kind.built_in() == "Namespace" => Err(StatusError::method_not_allowed()),
+        Method::DELETE => handlers::delete_collection(server, request, kind, namespace),
+        Method::PUT | Method::PATCH if kind.is_custom() => {
+            Err(StatusError::bad_request("name must be provided"))
+        }
+        // kube-apiserver maps this method to no verb, so the message has an empty verb.
+        _ if kind.is_custom() => Err(StatusError::verb_not_supported(kind, "")),
+        _ => Err(StatusError::method_not_allowed()),
+    }
+}
+
+fn find_kind(storage: &Storage, path: &ResourcePath) -> Result<Arc<Kind>, StatusError> {
+    if path.old_watch {
+        return Err(StatusError::no_old_watch());
+    }
+    if let Some(kind) = storage.kinds.get(&path.group, &path.version, &path.plural) {
+        return Ok(Arc::clone(kind));
+    }
+    // `kubectl auth can-i` and `kubectl auth whoami` use these groups, which this server does not support.
+    if ["authorization.k8s.io", "authentication.k8s.io"].contains(&path.group.as_str()) {
+        return Err(StatusError::not_served(&qualified(&path.plural, &path.group)));
+    }
+    Err(nowhere(&storage.kinds, &path.group))
+}
+
+/// The 404 error of an unknown resource: a `Status` in a built-in group, plain text in any other group.
+fn nowhere(kinds: &Kinds, group: &str) -> StatusError {
+    let built_in = kinds.in_group(group).any(|kind| !kind.is_custom());
+    if built_in { StatusError::no_such_resource() } else { StatusError::no_such_path() }
+}

@@ -1,0 +1,388 @@
+//! Connections: TLS with our own certificate authority, HTTP/1.1 or HTTP/2 (negotiated by ALPN), and the tasks that
+//! serve the requests.
+
+use std::{
+    fmt::Display,
+    pin::pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use http::{Method, Response, header};
+use http_body_util::BodyExt;
+use hyper::{body::Body, rt::Executor, service::service_fn};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::{ServerConfig, pki_types::PrivateKeyDer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+    time::Instant,
+};
+use tokio_rustls::TlsAcceptor;
+
+use crate::{
+    faults::{self, Cut, Fault},
+    http::{
+        handlers,
+        response::{Answer, AnswerBody},
+        router,
+    },
+    request::{Query, Request},
+    state::{RequestRecord, Server},
+    status::StatusError,
+    storage::lock,
+};
+
+/// The target of the log lines about requests: one for each answer, and one for the end of each watch. Their level is
+/// debug.
+pub const LOG_TARGET: &str = "listwatch_apiserver::requests";
+
+/// Largest body of a request: `MaxRequestBodyBytes` of kube-apiserver.
+const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// How much of a too large body is read and dropped. In HTTP/2, an unread body is a stream error for the client, which
+/// then never sees our 413.
+const BODY_BYTES_DROPPED_MAX: usize = 64 * 1024 * 1024;
+
+/// Longest TLS handshake: the limit of Go's own HTTP transport.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// How long an HTTP/1.1 connection waits for the next request head. hyper includes the idle time between two requests,
+/// so this is the `IdleTimeout` of kube-apiserver.
+const HEAD_MAX: Duration = Duration::from_secs(90);
+
+/// Most open connections; further clients wait. Of 1024 file descriptors, the default, the rest is for other uses.
+const CONNECTIONS_MAX: usize = 1000;
+
+/// How long a connection may be idle: no new request and no open watch. It is the `IdleTimeout` of kube-apiserver, as
+/// for HTTP/1.1. It also closes the connections of clients that do not read their answers.
+const IDLE_MAX: Duration = HEAD_MAX;
+
+/// Streams per HTTP/2 connection, and the window of each: as in the SETTINGS of kube-apiserver 1.36.
+const HTTP2_STREAMS_MAX: u32 = 100;
+const HTTP2_WINDOW_BYTES: u32 = 256 * 1024;
+
+/// The certificate authority of this server, and the server certificate.
+pub(crate) struct Identity {
+    pub(crate) ca_pem: String,
+    pub(crate) acceptor: TlsAcceptor,
+}
+
+impl Identity {
+    /// Generating an elliptic-curve key (P-256) is fast; RSA would take longer than the rest of the start.
+    pub(crate) fn new() -> Result<Identity, String> {
+        let text = |error: &dyn Display| error.to_string();
+        let mut params = CertificateParams::new(Vec::new()).map_err(|error| text(&error))?;
+        params.distinguished_name.push(DnType::CommonName, "listwatch embedded CA");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let ca_key = KeyPair::generate().map_err(|error| text(&error))?;
+        let ca = params.self_signed(&ca_key).map_err(|error| text(&error))?;
+        let issuer = Issuer::new(params, ca_key);
+
+        let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned(), "kubernetes.default.svc".to_owned()];
+        let mut params = CertificateParams::new(names).map_err(|error| text(&error))?;
+        params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate().map_err(|error| text(&error))?;
+        let certificate = params.signed_by(&key, &issuer).map_err(|error| text(&error))?;
+
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| text(&error))?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone(), ca.der().clone()], key)
+            .map_err(|error| text(&error))?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Identity { ca_pem: ca.pem(), acceptor: TlsAcceptor::from(Arc::new(config)) })
+    }
+}
+
+/// All tasks of a server, so that they end with the server. hyper spawns the HTTP/2 streams here as well.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tasks(Arc<Mutex<JoinSet<()>>>);
+
+impl Tasks {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = lock(&self.0);
+        while let Some(ended) = tasks.try_join_next() {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a task of the API server died");
+            }
+        }
+        tasks.spawn(task);
+    }
+
+    pub(crate) fn abort(&self) {
+        lock(&self.0).abort_all();
+    }
+
+    /// Aborts all tasks, and waits until they have ended and their sockets are closed.
+    pub(crate) async fn stop(&self) {
+        let mut tasks = std::mem::take(&mut *lock(&self.0));
+        tasks.shutdown().await;
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
+    fn execute(&self, task: F) {
+        self.spawn(task);
+    }
+}
+
+/// Accepts connections. Runs until aborted.
+pub(crate) async fn accept(listener: TcpListener, acceptor: TlsAcceptor, server: Arc<Server>, tasks: Tasks) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await.expect("nobody closes it");
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let connection = connection(stream, acceptor.clone(), Arc::clone(&server), tasks.clone());
+                tasks.spawn(async move {
+                    connection.await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                // Usually no file descriptor is free. A connection may close meanwhile.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server>, tasks: Tasks) {
+    // Events are small and should be sent at once.
+    let _ = stream.set_nodelay(true);
+    let mut restarts = server.restarts.subscribe();
+    let stream = match tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "TLS handshake failed");
+            return;
+        }
+        Err(_) => {
+            tracing::debug!("TLS handshake took too long");
+            return;
+        }
+    };
+    let mut builder = auto::Builder::new(tasks);
+    // ALPN has negotiated the protocol. Detecting it from the first bytes would wait without a limit.
+    builder = match stream.get_ref().1.alpn_protocol() {
+        Some(b"h2") => builder.http2_only(),
+        Some(_) | None => builder.http1_only(),
+    };
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).title_case_headers(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .initial_stream_window_size(HTTP2_WINDOW_BYTES)
+        .max_send_buf_size(HTTP2_WINDOW_BYTES as usize);
+    // Each request in progress and each open watch holds one more reference.
+    let busy = Arc::new(());
+    let count = Arc::new(AtomicU64::new(0));
+    let is_admins = Arc::new(AtomicBool::new(false));
+    let service = {
+        let (busy, count, is_admins) = (Arc::clone(&busy), Arc::clone(&count), Arc::clone(&is_admins));
+        service_fn(move |request: http::Request<_>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            is_admins.store(request.uri().path() == faults::PATH, Ordering::Relaxed);
+            serve(Arc::clone(&server), request, Arc::clone(&busy))
+        })
+    };
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        served = &mut connection => {
+            if let Err(error) = served {
+                tracing::debug!(%error, "connection ended");
+            }
+        }
+        _ = restarts.changed() => {
+            // If this connection asked for the restart, it still sends the answer.
+            if is_admins.load(Ordering::Relaxed) {
+                connection.as_mut().graceful_shutdown();
+                let _ = tokio::time::timeout(GOODBYE_MAX, connection).await;
+            }
+        }
+        () = idle(&busy, &count) => tracing::debug!("connection was idle"),
+    }
+}
+
+/// How long the answer to a restart request may take to be sent.
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
+
+/// Waits until a connection was idle for [`IDLE_MAX`]. Notices it after at most twice that time.
+async fn idle(busy: &Arc<()>, count: &AtomicU64) {
+    let mut before = count.load(Ordering::Relaxed);
+    loop {
+        tokio::time::sleep(IDLE_MAX).await;
+        let now = count.load(Ordering::Relaxed);
+        // One reference is ours, one the service's.
+        if now == before && Arc::strong_count(busy) <= 2 {
+            return;
+        }
+        before = now;
+    }
+}
+
+/// Answers one request. An error breaks the HTTP/2 stream, or the HTTP/1.1 connection.
+pub(crate) async fn serve<B>(
+    server: Arc<Server>,
+    request: http::Request<B>,
+    busy: Arc<()>,
+) -> Result<Response<AnswerBody>, Cut>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let started = Instant::now();
+    let (parts, body) = request.into_parts();
+    let version = parts.version;
+    let mut request = head(parts);
+    let (user, identified) = server.user(&request);
+    let fault = match request.path.as_str() {
+        faults::PATH => None,
+        _ => server.faults.of_request(&request, user.as_deref()),
+    };
+    if fault == Some(Fault::Silence) {
+        tracing::debug!(target: LOG_TARGET, method = %request.method, path = request.target, "not answered, as a fault demands");
+        // The body is not read either, so a large upload stalls.
+        return std::future::pending().await;
+    }
+    let unread = match read(body).await {
+        Ok(read) => {
+            request.body = read;
+            None
+        }
+        Err(error) => Some(error),
+    };
+    if let Some(Fault::Delay(delay)) = fault {
+        tokio::time::sleep(delay).await;
+    }
+    let user_name = user.as_deref();
+    let error = identified.and_then(|()| server.check(&request, user_name)).err();
+    let error = error.or_else(|| fault.as_ref()?.forbids(&request, user_name)).or(unread);
+    let answer = answer(&server, &request, fault.as_ref(), user_name, error).await;
+    let (method, path, user_agent) = (&request.method, &request.target, request.user_agent());
+    let (status, elapsed) = (answer.status, started.elapsed());
+    tracing::debug!(target: LOG_TARGET, %method, path, status, user_agent, ?elapsed, "answered");
+    server.record(RequestRecord {
+        method: request.method.to_string(),
+        path: request.path.clone(),
+        name: if request.method == Method::POST { request.name_in_body() } else { String::new() },
+        query: request.target.split_once('?').map_or("", |(_, query)| query).to_owned(),
+        user_agent: request.user_agent().to_owned(),
+        user: user.unwrap_or_default(),
+        status: answer.status,
+    });
+    if fault == Some(Fault::LoseAnswer) {
+        return Err(Cut);
+    }
+    let mut response = written(&request, version, answer);
+    if let AnswerBody::Stream(stream) = response.body_mut() {
+        let user_agent = request.user_agent().to_owned();
+        stream.open = Some(OpenWatch { path: request.target, user_agent, started, _busy: busy });
+    }
+    Ok(response)
+}
+
+/// An open watch. Its beginning and its end are logged.
+pub(crate) struct OpenWatch {
+    path: String,
+    user_agent: String,
+    started: Instant,
+    /// Keeps the connection from being idle.
+    _busy: Arc<()>,
+}
+
+impl Drop for OpenWatch {
+    fn drop(&mut self) {
+        let OpenWatch { path, user_agent, started, .. } = self;
+        tracing::debug!(target: LOG_TARGET, path, user_agent, elapsed = ?started.elapsed(), "watch ended");
+    }
+}
+
+/// A request without its body.
+fn head(parts: http::request::Parts) -> Request {
+    Request {
+        method: parts.method,
+        path: parts.uri.path().to_owned(),
+        target: parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
+        query: Query::parse(parts.uri.query().unwrap_or_default()),
+        headers: parts.headers,
+        body: Bytes::new(),
+    }
+}
+
+/// The answer: a planned fault, an error, or the result of the request.
+async fn answer(
+    server: &Arc<Server>,
+    request: &Request,
+    fault: Option<&Fault>,
+    user: Option<&str>,
+    error: Option<StatusError>,
+) -> Answer {
+    match (fault, user, error) {
+        (Some(Fault::Answer { status, body, retry_after_secs }), _, _) => {
+            Answer::planned(*status, body.clone(), *retry_after_secs)
+        }
+        (_, _, Some(error)) => Answer::refused(error),
+        (_, Some(user), None) if request.path == faults::PATH => handlers::faults(server, request, user),
+        (Some(Fault::Deny { webhook, message, code }), _, _) => {
+            Answer::refused(faults::denied(webhook, message, *code))
+        }
+        (Some(Fault::Quota(quota)), _, _) => Answer::refused(faults::exceeds_quota(request, quota)),
+        (_, _, None) => router::answer(server, request).await,
+    }
+}
+
+fn written(request: &Request, version: http::Version, answer: Answer) -> Response<AnswerBody> {
+    let pretty = request.wants_pretty() || (answer.status >= 400 && !request.takes_plain_json());
+    let unauthorized = answer.status == 401;
+    let mut response = answer.into_response(pretty);
+    // Go's server closes the connection after a 401; in HTTP/2 by GOAWAY.
+    if unauthorized && version < http::Version::HTTP_2 {
+        response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    }
+    if request.method == Method::HEAD {
+        *response.body_mut() = AnswerBody::Whole(None);
+    }
+    response
+}
+
+/// Reads the whole body of a request.
+async fn read(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, StatusError> {
+    let (mut bytes, mut read_bytes) = (BytesMut::new(), 0);
+    while let Some(frame) = body.frame().await {
+        // An interrupted body is not a shorter object. kube-apiserver answers with an error of no reason.
+        let frame = frame.map_err(|_| StatusError::internal("unexpected EOF"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        read_bytes += data.len();
+        if read_bytes > BODY_BYTES_DROPPED_MAX {
+            break;
+        }
+        if read_bytes <= BODY_BYTES_MAX {
+            bytes.extend_from_slice(&data);
+        }
+    }
+    if read_bytes > BODY_BYTES_MAX {
+        return Err(StatusError::too_large(BODY_BYTES_MAX));
+    }
+    Ok(bytes.freeze())
+}

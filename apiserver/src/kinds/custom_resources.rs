@@ -1,0 +1,251 @@
+//! Custom resources: one Kind for each version of a CRD, with its printer columns and its storage version.
+//!
+//! ```yaml
+//! additionalPrinterColumns: [{name: Ready, type: string, jsonPath: '.status.conditions[?(@.type=="Ready")].status'}]
+//! subresources: {status: {}, scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas}}
+//! ```
+//!
+//! Defaults and validation of the CRD itself are in `crd.rs`.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::{
+    clock::Clock,
+    kinds::{Kind, ScalePaths, Source, crd::versions, group_version, validation::each, version_priority},
+    schema::{Nulls, Schema},
+};
+
+/// The part of a Kind that only custom resources have.
+#[derive(Debug)]
+pub(crate) struct Custom {
+    /// Name of the CRD.
+    pub(crate) definition: String,
+    pub(crate) schema: Arc<Schema>,
+    storage_schema: Arc<Schema>,
+    storage_api_version: String,
+    pub(crate) columns: Vec<Column>,
+    /// The `deprecationWarning`, sent as a Warning header.
+    pub(crate) deprecation: Option<String>,
+}
+
+/// One entry of `additionalPrinterColumns`.
+#[derive(Clone, Debug)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) format: String,
+    pub(crate) description: String,
+    pub(crate) priority: i64,
+    path: String,
+}
+
+impl Custom {
+    pub(crate) fn cells(&self, object: &Value, clock: &Clock) -> Vec<Value> {
+        // A bookmark has no name.
+        let mut cells = vec![object["metadata"]["name"].as_str().unwrap_or_default().into()];
+        for column in &self.columns {
+            let value = at_path(object, &column.path).cloned().unwrap_or_default();
+            // A date is sent as an age. kubectl prints it unchanged.
+            let is_date = column.kind == "date" && !value.is_null();
+            cells.push(if is_date { clock.age(&value).into() } else { value });
+        }
+        cells
+    }
+
+    /// Converts an object to the storage version.
+    pub(crate) fn to_storage(&self, object: &mut Value) {
+        if object["apiVersion"] != self.storage_api_version {
+            self.refresh(object);
+        }
+    }
+
+    /// Prunes an object and sets its defaults, as kube-apiserver does with each object that it reads from etcd.
+    pub(crate) fn refresh(&self, object: &mut Value) {
+        object["apiVersion"] = self.storage_api_version.as_str().into();
+        self.storage_schema.prune(object);
+        self.storage_schema.set_defaults(object, Nulls::Dropped);
+    }
+}
+
+/// Evaluates a simple JSON path: `.status.conditions[?(@.type=="Ready")].status`, `.spec.ports[0].port`,
+/// `.metadata.labels.a\.b`. Filters support only equality; printer columns use nothing else.
+fn at_path<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    let mut value = object;
+    let mut rest = path.trim_start_matches('$');
+    while !rest.is_empty() {
+        if let Some(inside) = rest.strip_prefix('[') {
+            let (inside, after) = inside.split_once(']')?;
+            rest = after;
+            if let Some(filter) = inside.strip_prefix("?(@.").and_then(|text| text.strip_suffix(')')) {
+                let (field, wanted) = filter.split_once("==")?;
+                let wanted = wanted.trim().trim_matches(['"', '\'']);
+                let same = |value: &Value| match value.as_str() {
+                    Some(text) => text == wanted,
+                    None => value.to_string().as_str() == wanted,
+                };
+                let found = value.as_array()?.iter().find(|item| same(&item[field.trim()]));
+                value = found?;
+            } else if let Ok(index) = inside.parse::<usize>() {
+                value = value.get(index)?;
+            } else {
+                value = value.get(inside.trim_matches(['"', '\'']))?;
+            }
+            continue;
+        }
+        rest = rest.strip_prefix('.').unwrap_or(rest);
+        let mut name = String::new();
+        let mut end = rest.len();
+        let mut escaped = false;
+        for (at, c) in rest.char_indices() {
+            match c {
+                '\\' if !escaped => escaped = true,
+                '.' | '[' if !escaped => {
+                    end = at;
+                    break;
+                }
+                c => {
+                    name.push(c);
+                    escaped = false;
+                }
+            }
+        }
+        rest = &rest[end..];
+        value = value.get(&name)?;
+    }
+    Some(value)
+}
+
+/// Converts `.spec.replicas` to the JSON pointer `/spec/replicas`.
+fn pointer(path: &Value) -> String {
+    path.as_str().unwrap_or_default().replace('.', "/")
+}
+
+/// The string, or an empty one for any other type.
+pub(crate) fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The kinds of a valid CRD, one for each served version.
+pub(crate) fn kinds(crd: &Value) -> Vec<Kind> {
+    let (spec, names) = (&crd["spec"], &crd["spec"]["names"]);
+    let list = |value: &Value| -> Vec<String> { each(value).map(text).collect() };
+    let compiled =
+        |version: &Value| Schema::compile(&version["schema"]["openAPIV3Schema"]).ok().map(Arc::new);
+    let Some(storage) = versions(crd).find(|version| version["storage"] == true) else { return Vec::new() };
+    let Some(storage_schema) = compiled(storage) else { return Vec::new() };
+    let storage_api_version = group_version(&text(&spec["group"]), &text(&storage["name"]));
+    let mut kinds = Vec::new();
+    for version in versions(crd).filter(|version| version["served"] == true) {
+        let Some(schema) = compiled(version) else { continue };
+        let scale = &version["subresources"]["scale"];
+        let selectable = each(&version["selectableFields"]);
+        let custom = Custom {
+            definition: text(&crd["metadata"]["name"]),
+            schema,
+            storage_schema: Arc::clone(&storage_schema),
+            storage_api_version: storage_api_version.clone(),
+            columns: columns(version),
+            deprecation: deprecation(spec, version),
+        };
+        kinds.push(Kind {
+            group: text(&spec["group"]),
+            version: text(&version["name"]),
+            plural: text(&names["plural"]),
+            singular: text(&names["singular"]),
+            kind: text(&names["kind"]),
+            list_kind: text(&names["listKind"]),
+            short_names: list(&names["shortNames"]),
+            categories: list(&names["categories"]),
+            namespaced: spec["scope"] == "Namespaced",
+            has_status: version["subresources"]["status"].is_object(),
+            scale: scale.is_object().then(|| ScalePaths {
+                spec: pointer(&scale["specReplicasPath"]),
+                status: pointer(&scale["statusReplicasPath"]),
+                selector: scale["labelSelectorPath"]
+                    .is_string()
+                    .then(|| pointer(&scale["labelSelectorPath"])),
+            }),
+            fields: selectable
+                .map(|field| text(&field["jsonPath"]).trim_start_matches('.').to_owned())
+                .collect(),
+            source: Source::Custom(Box::new(custom)),
+        });
+    }
+    kinds
+}
+
+fn deprecation(spec: &Value, version: &Value) -> Option<String> {
+    if version["deprecated"] != true {
+        return None;
+    }
+    if let Some(text) = version["deprecationWarning"].as_str() {
+        return Some(text.to_owned());
+    }
+    let named = |version: &Value| {
+        format!("{}/{} {}", text(&spec["group"]), text(&version["name"]), text(&spec["names"]["kind"]))
+    };
+    let priority = |version: &Value| version_priority(version["name"].as_str().unwrap_or_default());
+    let versions = each(&spec["versions"]);
+    let instead = versions
+        .filter(|other| {
+            other["served"] == true && other["deprecated"] != true && priority(other) > priority(version)
+        })
+        .max_by_key(|other| priority(other));
+    let instead = instead.map(|other| format!("; use {}", named(other))).unwrap_or_default();
+    Some(format!("{} is deprecated{instead}", named(version)))
+}
+
+fn columns(version: &Value) -> Vec<Column> {
+    let mut columns = Vec::new();
+    for column in each(&version["additionalPrinterColumns"]) {
+        let path = text(&column["jsonPath"]);
+        let description = match column["description"].as_str() {
+            Some(description) => description.to_owned(),
+            None => format!("Custom resource definition column (in JSONPath format): {path}"),
+        };
+        columns.push(Column {
+            name: text(&column["name"]),
+            kind: text(&column["type"]),
+            format: text(&column["format"]),
+            description,
+            priority: column["priority"].as_i64().unwrap_or(0),
+            path,
+        });
+    }
+    if columns.is_empty() {
+        columns.push(Column {
+            name: "Age".to_owned(),
+            kind: "date".to_owned(),
+            format: String::new(),
+            description:
+                "CreationTimestamp is a timestamp representing the server time when this object was created."
+                    .to_owned(),
+            priority: 0,
+            path: ".metadata.creationTimestamp".to_owned(),
+        });
+    }
+    columns
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn printer_columns_find_their_value() {
+        let object = json!({
+            "metadata": {"labels": {"a.b/c": "label"}},
+            "spec": {"ports": [{"port": 80}]},
+            "status": {"conditions": [{"type": "Stalled", "status": "False"}, {"type": "Ready", "status": "True"}]},
+        });
+        let at = |path| at_path(&object, path).cloned();
+        assert_eq!(at(".spec.ports[0].port"), Some(json!(80)));
+        assert_eq!(at(r#".status.conditions[?(@.type=="Ready")].status"#), Some(json!("True")));
+        assert_eq!(at(r".metadata.labels.a\.b/c"), Some(json!("label")));
+        assert_eq!(at(".status.phase"), None);
+    }
+}

@@ -1,0 +1,308 @@
+//! The defaults of each built-in kind: kube-apiserver's defaults.go, and admission plugins that set fields.
+//!
+//! Only fields that authors of operators need have defaults: affinities and rarer volumes are stored as sent.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+
+use crate::{
+    kinds::{cluster_ip, validation::each},
+    schema::quantity::quantity,
+};
+
+pub(crate) fn namespace(object: &mut Value) {
+    let name = object["metadata"]["name"].clone();
+    object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+    set_default(object, "/spec/finalizers", json!(["kubernetes"]));
+    set_default(object, "/status/phase", "Active".into());
+}
+
+/// Removes the fields of coordinated leader election, a feature that is off by default.
+pub(crate) fn lease(object: &mut Value) {
+    set_default(object, "/spec", json!({}));
+    if let Some(spec) = object["spec"].as_object_mut() {
+        spec.retain(|field, _| !matches!(field.as_str(), "strategy" | "preferredHolder"));
+    }
+}
+
+/// Adds the structs that Go always encodes.
+pub(crate) fn node(object: &mut Value) {
+    set_default(object, "/spec", json!({}));
+    set_default(object, "/status/daemonEndpoints/kubeletEndpoint/Port", 0.into());
+    for field in [
+        "machineID",
+        "systemUUID",
+        "bootID",
+        "kernelVersion",
+        "osImage",
+        "containerRuntimeVersion",
+        "kubeletVersion",
+        "kubeProxyVersion",
+        "operatingSystem",
+        "architecture",
+    ] {
+        set_default(object, &format!("/status/nodeInfo/{field}"), "".into());
+    }
+    let range = &object["spec"]["podCIDR"];
+    if range.is_string() {
+        let ranges = json!([range]);
+        set_default(object, "/spec/podCIDRs", ranges);
+    }
+}
+
+/// The admission plugin TaintNodesByCondition: no Pod is scheduled on a new Node before it is ready.
+pub(crate) fn taint_until_ready(node: &mut Value) {
+    let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
+    let taints = &mut node["spec"]["taints"];
+    if !each(taints).any(|one| one["key"] == taint["key"] && one["effect"] == taint["effect"]) {
+        let all: Vec<Value> = each(taints).cloned().chain([taint]).collect();
+        *taints = all.into();
+    }
+}
+
+/// Moves the write-only `stringData` into `data`.
+pub(crate) fn secret(object: &mut Value) {
+    set_default(object, "/type", "Opaque".into());
+    let Some(strings) = object.as_object_mut().and_then(|object| object.remove("stringData")) else { return };
+    for (key, value) in strings.as_object().into_iter().flatten() {
+        object["data"][key] = BASE64_STANDARD.encode(value.as_str().unwrap_or_default()).into();
+    }
+}
+
+pub(crate) fn service(object: &mut Value) {
+    let spec = &mut object["spec"];
+    set_default(spec, "/type", "ClusterIP".into());
+    set_default(spec, "/sessionAffinity", "None".into());
+    if spec["type"] != "ExternalName" {
+        set_default(spec, "/internalTrafficPolicy", "Cluster".into());
+    }
+    if cluster_ip::is_reachable(spec) {
+        set_default(spec, "/externalTrafficPolicy", "Cluster".into());
+    }
+    if spec["type"] == "LoadBalancer" {
+        set_default(spec, "/allocateLoadBalancerNodePorts", true.into());
+    }
+    if spec["sessionAffinity"] == "ClientIP" {
+        set_default(spec, "/sessionAffinityConfig/clientIP/timeoutSeconds", 10_800.into());
+    } else if spec["sessionAffinity"] == "None"
+        && let Some(spec) = spec.as_object_mut()
+    {
+        spec.remove("sessionAffinityConfig");
+    }
+    for port in items(spec, "ports") {
+        set_default(port, "/protocol", "TCP".into());
+        if port["targetPort"].is_null() || port["targetPort"] == 0 || port["targetPort"] == "" {
+            port["targetPort"] = port["port"].clone();
+        }
+    }
+    set_default(object, "/status/loadBalancer", json!({}));
+}
+
+pub(crate) fn deployment(object: &mut Value) {
+    let spec = &mut object["spec"];
+    set_default(spec, "/replicas", 1.into());
+    set_default(spec, "/strategy/type", "RollingUpdate".into());
+    if spec["strategy"]["type"] == "RollingUpdate" {
+        set_default(spec, "/strategy/rollingUpdate/maxSurge", "25%".into());
+        set_default(spec, "/strategy/rollingUpdate/maxUnavailable", "25%".into());
+    }
+    set_default(spec, "/revisionHistoryLimit", 10.into());
+    set_default(spec, "/progressDeadlineSeconds", 600.into());
+    template_defaults(&mut spec["template"]);
+    set_default(object, "/status", json!({}));
+}
+
+pub(crate) fn replica_set(object: &mut Value) {
+    set_default(object, "/spec/replicas", json!(1));
+    set_default(object, "/status/replicas", json!(0));
+    template_defaults(&mut object["spec"]["template"]);
+}
+
+pub(crate) fn pod(object: &mut Value) {
+    let spec = &mut object["spec"];
+    pod_spec_defaults(spec);
+    for field in ["/serviceAccountName", "/serviceAccount"] {
+        set_default(spec, field, "default".into());
+    }
+    for list in ["initContainers", "containers"] {
+        items(spec, list).for_each(requests_defaults);
+    }
+    set_default(spec, "/enableServiceLinks", true.into());
+    set_default(spec, "/preemptionPolicy", "PreemptLowerPriority".into());
+    set_default(spec, "/priority", 0.into());
+    tolerate_outages(spec);
+    let class = qos_class(spec);
+    set_default(object, "/status/phase", "Pending".into());
+    set_default(object, "/status/qosClass", class.into());
+}
+
+/// The admission plugin DefaultTolerationSeconds: a Pod tolerates an outage of its node for five minutes.
+fn tolerate_outages(spec: &mut Value) {
+    let mut all = spec["tolerations"].as_array().cloned().unwrap_or_default();
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let covers = |toleration: &Value, field: &str, value: &str| {
+            matches!(toleration[field].as_str(), None | Some("")) || toleration[field] == value
+        };
+        if !all.iter().any(|one| covers(one, "key", key) && covers(one, "effect", "NoExecute")) {
+            all.push(
+                json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}),
+            );
+        }
+    }
+    spec["tolerations"] = all.into();
+}
+
+/// A resource with a limit and no request gets its limit as its request.
+fn requests_defaults(container: &mut Value) {
+    let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) else { return };
+    let Some(mut requests) = resources.get("limits").and_then(Value::as_object).cloned() else { return };
+    requests.extend(resources.get("requests").and_then(Value::as_object).cloned().unwrap_or_default());
+    resources.insert("requests".to_owned(), requests.into());
+}
+
+/// The QoS class: Guaranteed if all CPU and memory requests equal the limits, Burstable if any is set, or BestEffort.
+fn qos_class(spec: &Value) -> &'static str {
+    let (mut asks, mut has_all) = (false, true);
+    for container in each(&spec["initContainers"]).chain(each(&spec["containers"])) {
+        for resource in ["cpu", "memory"] {
+            let [request, limit] = ["requests", "limits"]
+                .map(|of| quantity(&container["resources"][of][resource]).filter(|one| *one > 0.0));
+            asks |= request.is_some() || limit.is_some();
+            has_all &= limit.is_some() && request == limit;
+        }
+    }
+    match (asks, has_all) {
+        (false, _) => "BestEffort",
+        (true, false) => "Burstable",
+        (true, true) => "Guaranteed",
+    }
+}
+
+/// The defaults of every pod template, in a Deployment or a ReplicaSet.
+fn template_defaults(template: &mut Value) {
+    if template["spec"].is_object() {
+        pod_spec_defaults(&mut template["spec"]);
+    }
+}
+
+fn pod_spec_defaults(spec: &mut Value) {
+    set_default(spec, "/restartPolicy", "Always".into());
+    set_default(spec, "/dnsPolicy", "ClusterFirst".into());
+    set_default(spec, "/schedulerName", "default-scheduler".into());
+    set_default(spec, "/securityContext", json!({}));
+    set_default(spec, "/terminationGracePeriodSeconds", 30.into());
+    // `serviceAccount` is the deprecated name. It is read if `serviceAccountName` is missing, and always shown.
+    if let Some(account) = spec.get("serviceAccount").cloned() {
+        set_default(spec, "/serviceAccountName", account);
+    }
+    // Belongs to a feature gate that is off by default.
+    if let Some(spec) = spec.as_object_mut() {
+        spec.remove("schedulingGroup");
+    }
+    if let Some(account) = spec.get("serviceAccountName").cloned() {
+        spec["serviceAccount"] = account;
+    }
+    for volume in items(spec, "volumes") {
+        volume_defaults(volume);
+    }
+    for list in ["initContainers", "containers"] {
+        for container in items(spec, list) {
+            container_defaults(container);
+        }
+    }
+}
+
+fn volume_defaults(volume: &mut Value) {
+    if volume.as_object().is_some_and(|volume| volume.len() == 1) {
+        volume["emptyDir"] = json!({});
+    }
+    for source in ["configMap", "secret", "downwardAPI", "projected"] {
+        if volume[source].is_object() {
+            // 0644
+            set_default(&mut volume[source], "/defaultMode", 420.into());
+        }
+    }
+    if volume["hostPath"].is_object() {
+        set_default(&mut volume["hostPath"], "/type", "".into());
+    }
+}
+
+fn container_defaults(container: &mut Value) {
+    // An image without a tag, or with the tag `latest`, can change: it is pulled each time.
+    let image = container["image"].as_str().unwrap_or_default();
+    let last = image.rsplit('/').next().unwrap_or_default();
+    let latest = !image.contains('@') && (!last.contains(':') || last.ends_with(":latest"));
+    set_default(container, "/imagePullPolicy", if latest { "Always" } else { "IfNotPresent" }.into());
+    set_default(container, "/resources", json!({}));
+    set_default(container, "/terminationMessagePath", "/dev/termination-log".into());
+    set_default(container, "/terminationMessagePolicy", "File".into());
+    for port in items(container, "ports") {
+        set_default(port, "/protocol", "TCP".into());
+    }
+    for variable in items(container, "env") {
+        if variable["valueFrom"]["fieldRef"].is_object() {
+            set_default(variable, "/valueFrom/fieldRef/apiVersion", "v1".into());
+        }
+        if variable["valueFrom"]["resourceFieldRef"].is_object() {
+            set_default(variable, "/valueFrom/resourceFieldRef/divisor", "0".into());
+        }
+    }
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        let probe = match container.get_mut(probe) {
+            Some(probe) if probe.is_object() => probe,
+            _ => continue,
+        };
+        for (field, value) in [
+            ("/timeoutSeconds", 1),
+            ("/periodSeconds", 10),
+            ("/successThreshold", 1),
+            ("/failureThreshold", 3),
+        ] {
+            set_default(probe, field, value.into());
+        }
+        request_defaults(probe);
+        if probe.get("grpc").is_some() {
+            set_default(probe, "/grpc/service", "".into());
+        }
+    }
+    lifecycle_defaults(container);
+}
+
+/// Sets the defaults of the HTTP request of a probe or a hook.
+fn request_defaults(handler: &mut Value) {
+    if handler["httpGet"].is_object() {
+        set_default(handler, "/httpGet/scheme", "HTTP".into());
+        set_default(handler, "/httpGet/path", "/".into());
+    }
+}
+
+fn lifecycle_defaults(container: &mut Value) {
+    let Some(container) = container.as_object_mut() else { return };
+    let Some(Value::Object(lifecycle)) = container.get_mut("lifecycle") else { return };
+    for hook in ["postStart", "preStop"] {
+        lifecycle.get_mut(hook).map(request_defaults);
+    }
+    // The feature gate ContainerStopSignals is off by default: `dropContainerStopSignals`.
+    if lifecycle.remove("stopSignal").is_some() && lifecycle.is_empty() {
+        container.remove("lifecycle");
+    }
+}
+
+/// Sets a field that is missing or null, and creates its parents.
+pub(crate) fn set_default(object: &mut Value, pointer: &str, value: Value) {
+    let mut place = object;
+    for part in pointer.split('/').skip(1) {
+        if !place.is_object() && !place.is_null() {
+            return;
+        }
+        place = &mut place[part];
+    }
+    if place.is_null() {
+        *place = value;
+    }
+}
+
+/// The items of a list, if it exists. Indexing would create the list, as null.
+fn items<'a>(object: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
+    object.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
+}

@@ -1,0 +1,111 @@
+//! Validation of ObjectMeta for all kinds: names, labels, annotations, finalizers, owner references.
+//!
+//! The rules and messages are those of apimachinery/pkg/api/validation and pkg/util/validation.
+
+use serde_json::Value;
+
+use crate::{
+    kinds::{Kind, validation::each},
+    names::{causes, label_errors, labels_errors, qualified_name_errors, subdomain_errors},
+    status::Cause,
+};
+
+/// Most bytes of all annotations of an object: apimachinery/pkg/api/validation/objectmeta.go.
+const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
+
+/// The finalizers that need no domain in their name.
+const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+
+/// The validation errors of an object's metadata.
+pub(crate) fn errors(kind: &Kind, object: &Value) -> Vec<Cause> {
+    let metadata = &object["metadata"];
+    let mut all = Vec::new();
+    let base = metadata["generateName"].as_str().unwrap_or_default();
+    if !base.is_empty() {
+        // `generateName` may end with a dash, because a random suffix follows.
+        let name = base.strip_suffix('-').map_or(base.to_owned(), |base| format!("{base}a"));
+        let errors = if kind.has_label_name() { label_errors(&name) } else { subdomain_errors(&name) };
+        all.extend(causes("metadata.generateName", base, errors));
+    }
+    match metadata["name"].as_str().unwrap_or_default() {
+        "" => all.push(Cause::required("metadata.name", "name or generateName is required")),
+        name if kind.has_label_name() => all.extend(causes("metadata.name", name, label_errors(name))),
+        name => all.extend(causes("metadata.name", name, subdomain_errors(name))),
+    }
+    all.extend(labels_errors("metadata.labels", &metadata["labels"]));
+    all.extend(annotations_errors(&metadata["annotations"]));
+    all.extend(owners_errors(&metadata["ownerReferences"]));
+    let finalizers = each(&metadata["finalizers"]).filter_map(Value::as_str);
+    for (index, name) in finalizers.enumerate() {
+        all.extend(causes("metadata.finalizers", name, qualified_name_errors(name)));
+        if kind.has_qualified_finalizers() && !name.contains('/') && !STANDARD_FINALIZERS.contains(&name) {
+            let text = "name is neither a standard finalizer name nor is it fully qualified";
+            all.push(Cause::invalid(format!("metadata.finalizers[{index}]"), &name.into(), text));
+        }
+    }
+    all
+}
+
+/// Warnings about valid objects, sent as Warning headers.
+pub(crate) fn warnings(kind: &Kind, object: &Value) -> Vec<String> {
+    let finalizers = each(&object["metadata"]["finalizers"]).filter_map(Value::as_str);
+    let plain = finalizers
+        .filter(|name| kind.is_custom() && !name.contains('/') && !STANDARD_FINALIZERS.contains(name));
+    let text =
+        "prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers";
+    let mut all: Vec<String> = plain.map(|name| format!("metadata.finalizers: {name:?}: {text}")).collect();
+    let spec = &object["spec"];
+    let has_addresses = kind.built_in() == "Service" && !spec["externalIPs"].is_null();
+    if has_addresses && spec["clusterIP"] != "None" && spec["type"] != "ExternalName" {
+        all.push(
+            "spec.externalIPs is deprecated and may no longer be implemented in some clusters".to_owned(),
+        );
+    }
+    all
+}
+
+fn annotations_errors(annotations: &Value) -> Vec<Cause> {
+    let (field, mut all, mut bytes) = ("metadata.annotations", Vec::new(), 0);
+    for (key, value) in annotations.as_object().into_iter().flatten() {
+        // Unlike the prefix of a label, the prefix of an annotation may have capitals.
+        all.extend(causes(field, key, qualified_name_errors(&key.to_lowercase())));
+        bytes += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if bytes > ANNOTATION_BYTES_MAX {
+        all.push(Cause::too_long(field, &format!("may not be more than {ANNOTATION_BYTES_MAX} bytes")));
+    }
+    all
+}
+
+fn owners_errors(references: &Value) -> Vec<Cause> {
+    let (field, mut all) = ("metadata.ownerReferences", Vec::new());
+    let mut controllers = Vec::new();
+    for owner in each(references) {
+        let text = |field: &str| owner[field].as_str().unwrap_or_default();
+        let api_version = text("apiVersion");
+        if api_version.is_empty() || api_version.matches('/').count() > 1 {
+            let value = api_version.into();
+            all.push(Cause::invalid(format!("{field}.apiVersion"), &value, "version must not be empty"));
+        }
+        for name in ["kind", "name", "uid"] {
+            if text(name).is_empty() {
+                all.push(Cause::invalid(format!("{field}.{name}"), &"".into(), "must not be empty"));
+            }
+        }
+        // Events expire within the hour.
+        if api_version == "v1" && text("kind") == "Event" {
+            let text = "/v1, Kind=Event is disallowed from being an owner";
+            all.push(Cause::invalid(field, owner, text));
+        }
+        if owner["controller"] == true {
+            controllers.push(format!("{}/{}", text("kind"), text("name")));
+        }
+    }
+    if let [first, second, ..] = &controllers[..] {
+        let text = format!(
+            "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {second}"
+        );
+        all.push(Cause::invalid(field, references, &text));
+    }
+    all
+}

@@ -1,0 +1,280 @@
+//! The columns of each built-in kind in `kubectl get`: kube-apiserver's pkg/printers/internalversion/printers.go.
+//!
+//! ```text
+//! $ kubectl get leases
+//! NAME   HOLDER   AGE
+//! web    web-0    12s
+//! ```
+
+use serde_json::Value;
+
+use crate::{
+    clock::Clock,
+    kinds::{events, validation::each},
+    selector,
+};
+
+/// The columns of a kind, and the cells of an object in them.
+#[derive(Debug)]
+pub(crate) struct PrinterColumns {
+    /// Name, type and priority of each column after Name. `-o wide` shows priority 1.
+    pub(crate) definitions: &'static [(&'static str, &'static str, u8)],
+    pub(crate) cells: fn(&Value, &Clock) -> Vec<Value>,
+}
+
+pub(crate) const NAME_AND_AGE: PrinterColumns = PrinterColumns {
+    definitions: &[("Age", "string", 0)],
+    cells: |object, clock| vec![name(object), age(object, clock)],
+};
+
+pub(crate) const NAMESPACE: PrinterColumns = PrinterColumns {
+    definitions: &[("Status", "string", 0), ("Age", "string", 0)],
+    cells: |object, clock| vec![name(object), object["status"]["phase"].clone(), age(object, clock)],
+};
+
+pub(crate) const CONFIG_MAP: PrinterColumns = PrinterColumns {
+    definitions: &[("Data", "string", 0), ("Age", "string", 0)],
+    cells: |object, clock| {
+        let count = entries(&object["data"]) + entries(&object["binaryData"]);
+        vec![name(object), count.into(), age(object, clock)]
+    },
+};
+
+pub(crate) const SECRET: PrinterColumns = PrinterColumns {
+    definitions: &[("Type", "string", 0), ("Data", "string", 0), ("Age", "string", 0)],
+    cells: |object, clock| {
+        let count = entries(&object["data"]);
+        vec![name(object), object["type"].clone(), count.into(), age(object, clock)]
+    },
+};
+
+pub(crate) const SERVICE: PrinterColumns = PrinterColumns {
+    definitions: &[
+        ("Type", "string", 0),
+        ("Cluster-IP", "string", 0),
+        ("External-IP", "string", 0),
+        ("Port(s)", "string", 0),
+        ("Age", "string", 0),
+        ("Selector", "string", 1),
+    ],
+    cells: |object, clock| {
+        let spec = &object["spec"];
+        let text = |value: &Value| value.as_str().unwrap_or("<none>").to_owned();
+        let mut ports = Vec::new();
+        for port in each(&spec["ports"]) {
+            let node_port = port["nodePort"].as_i64().map(|port| format!(":{port}")).unwrap_or_default();
+            ports.push(format!("{}{node_port}/{}", port["port"], text(&port["protocol"])));
+        }
+        let ports = if ports.is_empty() { "<none>".to_owned() } else { ports.join(",") };
+        let external = spec["externalName"].as_str().unwrap_or("<none>").to_owned();
+        vec![
+            name(object),
+            spec["type"].clone(),
+            text(&spec["clusterIP"]).into(),
+            external.into(),
+            ports.into(),
+            age(object, clock),
+            selector::shown(&spec["selector"]).into(),
+        ]
+    },
+};
+
+pub(crate) const POD: PrinterColumns = PrinterColumns {
+    definitions: &[
+        ("Ready", "string", 0),
+        ("Status", "string", 0),
+        ("Restarts", "string", 0),
+        ("Age", "string", 0),
+        ("IP", "string", 1),
+        ("Node", "string", 1),
+        ("Nominated Node", "string", 1),
+        ("Readiness Gates", "string", 1),
+    ],
+    cells: |object, clock| {
+        let (spec, status) = (&object["spec"], &object["status"]);
+        let containers = each(&status["containerStatuses"]);
+        let ready = containers.filter(|one| one["ready"] == true).count();
+        let restarts: i64 =
+            each(&status["containerStatuses"]).filter_map(|one| one["restartCount"].as_i64()).sum();
+        let waiting =
+            each(&status["containerStatuses"]).find_map(|one| one["state"]["waiting"]["reason"].as_str());
+        let phase = match object["metadata"]["deletionTimestamp"].is_null() {
+            true => waiting.or(status["phase"].as_str()).unwrap_or("Unknown"),
+            false => "Terminating",
+        };
+        let text = |value: &Value| Value::from(value.as_str().unwrap_or("<none>"));
+        vec![
+            name(object),
+            format!("{ready}/{}", each(&spec["containers"]).count()).into(),
+            phase.into(),
+            restarts.to_string().into(),
+            age(object, clock),
+            text(&status["podIP"]),
+            text(&spec["nodeName"]),
+            "<none>".into(),
+            "<none>".into(),
+        ]
+    },
+};
+
+pub(crate) const NODE: PrinterColumns = PrinterColumns {
+    definitions: &[
+        ("Status", "string", 0),
+        ("Roles", "string", 0),
+        ("Age", "string", 0),
+        ("Version", "string", 0),
+        ("Internal-IP", "string", 1),
+    ],
+    cells: |object, clock| {
+        let status = &object["status"];
+        let ready = each(&status["conditions"]).any(|one| one["type"] == "Ready" && one["status"] == "True");
+        let address = each(&status["addresses"]).find(|one| one["type"] == "InternalIP");
+        vec![
+            name(object),
+            if ready { "Ready" } else { "NotReady" }.into(),
+            "<none>".into(),
+            age(object, clock),
+            status["nodeInfo"]["kubeletVersion"].clone(),
+            address.map_or("<none>".into(), |one| one["address"].clone()),
+        ]
+    },
+};
+
+pub(crate) const EVENT: PrinterColumns = PrinterColumns {
+    definitions: &[
+        ("Last Seen", "string", 0),
+        ("Type", "string", 0),
+        ("Reason", "string", 0),
+        ("Object", "string", 0),
+        ("Subobject", "string", 1),
+        ("Source", "string", 1),
+        ("Message", "string", 0),
+        ("First Seen", "string", 1),
+        ("Count", "string", 1),
+        ("Name", "string", 1),
+    ],
+    cells: |object, clock| {
+        let involved = &object["involvedObject"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (kind, of) = (text(&involved["kind"]).to_lowercase(), text(&involved["name"]));
+        let first = [&object["firstTimestamp"], &object["eventTime"]];
+        let last = [&object["series"]["lastObservedTime"], &object["lastTimestamp"], first[0], first[1]];
+        let seen = |times: &[&Value]| times.iter().find(|time| !time.is_null()).map(|time| clock.age(time));
+        let count = object["series"]["count"].as_i64().or(object["count"].as_i64()).unwrap_or(1);
+        let source = object["source"]["component"].as_str().or(object["reportingComponent"].as_str());
+        vec![
+            seen(&last).unwrap_or_else(|| "<unknown>".to_owned()).into(),
+            object["type"].clone(),
+            object["reason"].clone(),
+            format!("{kind}/{of}").into(),
+            text(&involved["fieldPath"]).into(),
+            source.unwrap_or_default().into(),
+            text(&object["message"]).trim().into(),
+            seen(&first).unwrap_or_else(|| "<unknown>".to_owned()).into(),
+            count.to_string().into(),
+            name(object),
+        ]
+    },
+};
+
+pub(crate) const NEW_EVENT: PrinterColumns = PrinterColumns {
+    definitions: EVENT.definitions,
+    cells: |object, clock| {
+        let mut object = object.clone();
+        events::to_core(&mut object);
+        (EVENT.cells)(&object, clock)
+    },
+};
+
+pub(crate) const LEASE: PrinterColumns = PrinterColumns {
+    definitions: &[("Holder", "string", 0), ("Age", "string", 0)],
+    cells: |object, clock| vec![name(object), object["spec"]["holderIdentity"].clone(), age(object, clock)],
+};
+
+pub(crate) const DEPLOYMENT: PrinterColumns = PrinterColumns {
+    definitions: &[
+        ("Ready", "string", 0),
+        ("Up-to-date", "string", 0),
+        ("Available", "string", 0),
+        ("Age", "string", 0),
+        ("Containers", "string", 1),
+        ("Images", "string", 1),
+        ("Selector", "string", 1),
+    ],
+    cells: |object, clock| {
+        let (spec, status) = (&object["spec"], &object["status"]);
+        let count = |field: &str| status[field].as_i64().unwrap_or(0);
+        let [names, images] = containers_and_images(&spec["template"]["spec"]);
+        vec![
+            name(object),
+            format!("{}/{}", count("readyReplicas"), spec["replicas"]).into(),
+            count("updatedReplicas").into(),
+            count("availableReplicas").into(),
+            age(object, clock),
+            names,
+            images,
+            selector::shown(&spec["selector"]["matchLabels"]).into(),
+        ]
+    },
+};
+
+pub(crate) const REPLICA_SET: PrinterColumns = PrinterColumns {
+    definitions: &[
+        ("Desired", "integer", 0),
+        ("Current", "integer", 0),
+        ("Ready", "integer", 0),
+        ("Age", "string", 0),
+        ("Containers", "string", 1),
+        ("Images", "string", 1),
+        ("Selector", "string", 1),
+    ],
+    cells: |object, clock| {
+        let (spec, status) = (&object["spec"], &object["status"]);
+        let count = |field: &str| status[field].as_i64().unwrap_or(0);
+        let [names, images] = containers_and_images(&spec["template"]["spec"]);
+        vec![
+            name(object),
+            spec["replicas"].clone(),
+            count("replicas").into(),
+            count("readyReplicas").into(),
+            age(object, clock),
+            names,
+            images,
+            selector::shown(&spec["selector"]["matchLabels"]).into(),
+        ]
+    },
+};
+
+fn containers_and_images(spec: &Value) -> [Value; 2] {
+    let joined = |field: &str| -> Value {
+        let all: Vec<&str> = each(&spec["containers"]).filter_map(|one| one[field].as_str()).collect();
+        all.join(",").into()
+    };
+    [joined("name"), joined("image")]
+}
+
+pub(crate) const CUSTOM_RESOURCE_DEFINITION: PrinterColumns = PrinterColumns {
+    definitions: &[("Created At", "date", 0)],
+    cells: |object, _| vec![name(object), object["metadata"]["creationTimestamp"].clone()],
+};
+
+/// The columns of the scale subresource.
+pub(crate) const SCALE: PrinterColumns = PrinterColumns {
+    definitions: &[("Desired", "integer", 0), ("Available", "integer", 0), ("Age", "string", 0)],
+    cells: |scale, clock| {
+        let count = |part: &str| scale[part]["replicas"].as_i64().unwrap_or(0).into();
+        vec![name(scale), count("spec"), count("status"), age(scale, clock)]
+    },
+};
+
+fn name(object: &Value) -> Value {
+    object["metadata"]["name"].clone()
+}
+
+fn age(object: &Value, clock: &Clock) -> Value {
+    clock.age(&object["metadata"]["creationTimestamp"]).into()
+}
+
+fn entries(map: &Value) -> usize {
+    map.as_object().map_or(0, serde_json::Map::len)
+}

@@ -1,0 +1,419 @@
+//! CEL rules of a CRD (`x-kubernetes-validations`): their compilation and their evaluation on an object.
+//!
+//! ```yaml
+//! x-kubernetes-validations: [{rule: "self.min <= self.max", message: "min is more than max"}, {rule: "self.name == oldSelf.name"}]
+//! ```
+//!
+//! The crate `cel` evaluates them, with a time limit. kube-apiserver limits their cost, which it also estimates beforehand.
+
+use std::{
+    collections::HashMap,
+    ops::ControlFlow,
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant},
+};
+
+use cel::{
+    Context, Env, ExecutionError, Program,
+    common::{
+        types::{CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString, CelUInt},
+        value::{CowVal, Val},
+    },
+    context::VariableResolver,
+};
+use serde_json::Value;
+
+use crate::{
+    schema::{
+        Wrong,
+        field_errors::{ErrorList, FieldPath, json_type},
+    },
+    status::Cause,
+};
+
+/// The CEL functions of kube-apiserver that the library has. They take a while to create.
+static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+
+/// Longest evaluation of all rules of one object. Other requests wait for it.
+const TIME_MAX: Duration = Duration::from_secs(2);
+
+/// The rules at one place of a schema.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    /// Property names. `[]` stands for each item of a list, `{}` for each value of a map.
+    path: Vec<String>,
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    program: Program,
+    /// A transition rule: it compares an object with its previous state.
+    needs_old: bool,
+    rule: String,
+    message: Option<String>,
+    message_expression: Option<Program>,
+    reason: Option<String>,
+}
+
+/// Compiles all rules of a schema, in the order of the schema.
+pub(crate) fn compile(schema: &Value) -> Result<Vec<Rules>, Wrong> {
+    let mut rules = Vec::new();
+    on_large_stack(|| collect_rules(schema, "", &mut Vec::new(), &mut rules))?;
+    Ok(rules)
+}
+
+/// Reports the rules that an object violates.
+pub(crate) fn check(
+    all: &[Rules],
+    object: &Value,
+    before: Option<&Value>,
+    errors: &mut ErrorList<'_>,
+) -> ControlFlow<()> {
+    let deadline = Instant::now() + TIME_MAX;
+    on_large_stack(|| {
+        all.iter().try_for_each(|rules| {
+            rules.check(object, before, &rules.path, &FieldPath::Root, deadline, errors)
+        })
+    })
+}
+
+/// Most tokens in a rule. Each bracket and operator adds a level of recursion to the library's parser and evaluation.
+/// The longest rules of well-known CRDs have some hundred tokens.
+const RULE_TOKENS_MAX: usize = 1000;
+
+/// Stack for [`RULE_TOKENS_MAX`] levels of up to 40 KB each, without optimization. Unused pages are never allocated.
+const RULE_STACK_BYTES: usize = 64 * 1024 * 1024;
+
+/// Runs deep recursion on a new thread. It would overflow the stack of a tokio thread, and so abort the process.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(RULE_STACK_BYTES).spawn_scoped(scope, work);
+        thread.expect("a thread, as the process has others").join().expect("the library returns its errors")
+    })
+}
+
+/// Compiles a rule within [`RULE_TOKENS_MAX`]. Tokens in strings count too, so no quoting can evade the limit.
+fn program(rule: &str) -> Result<Program, String> {
+    let mut tokens = 0;
+    let mut in_word = false;
+    for c in rule.chars() {
+        let is_word = c.is_alphanumeric() || c == '_';
+        tokens += usize::from(!(c.is_whitespace() || is_word && in_word));
+        in_word = is_word;
+    }
+    if tokens > RULE_TOKENS_MAX {
+        return Err(format!("the rule has {tokens} tokens, at most {RULE_TOKENS_MAX} are evaluated here"));
+    }
+    ENV.compile(rule).map_err(|error| error.to_string())
+}
+
+fn collect_rules(
+    schema: &Value,
+    at: &str,
+    path: &mut Vec<String>,
+    rules: &mut Vec<Rules>,
+) -> Result<(), Wrong> {
+    let mut here = Vec::new();
+    for (index, source) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate() {
+        let text = |field: &str| source[field].as_str().map(str::to_owned);
+        let rule = text("rule").unwrap_or_default();
+        let compile = |field: &str, expression: &str| {
+            program(expression).map_err(|why| Wrong {
+                at: format!("{at}.x-kubernetes-validations[{index}].{field}"),
+                value: source.clone(),
+                why: format!("compilation failed: {why}"),
+            })
+        };
+        here.push(Rule {
+            program: compile("rule", &rule)?,
+            needs_old: rule.contains("oldSelf"),
+            message: text("message"),
+            message_expression: text("messageExpression")
+                .map(|source| compile("messageExpression", &source))
+                .transpose()?,
+            reason: text("reason"),
+            rule,
+        });
+    }
+    if !here.is_empty() {
+        rules.push(Rules { path: path.clone(), rules: here });
+    }
+    let mut inside = |name: &str, at: String, schema: &Value| {
+        path.push(name.to_owned());
+        let result = collect_rules(schema, &at, path, rules);
+        path.pop();
+        result
+    };
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        inside(name, format!("{at}.properties[{name}]"), schema)?;
+    }
+    if schema["items"].is_object() {
+        inside("[]", format!("{at}.items"), &schema["items"])?;
+    }
+    if schema["additionalProperties"].is_object() {
+        inside("{}", format!("{at}.additionalProperties"), &schema["additionalProperties"])?;
+    }
+    Ok(())
+}
+
+impl Rules {
+    /// Walks to the place of the rules and evaluates them there. Breaks at the deadline.
+    fn check(
+        &self,
+        value: &Value,
+        old: Option<&Value>,
+        below: &[String],
+        path: &FieldPath<'_>,
+        deadline: Instant,
+        errors: &mut ErrorList<'_>,
+    ) -> ControlFlow<()> {
+        let Some((step, below)) = below.split_first() else {
+            return self.check_here(value, old, path, deadline, errors);
+        };
+        match step.as_str() {
+            // An unchanged list is not validated again.
+            "[]" if old == Some(value) => {}
+            "[]" => {
+                // Items of a list have no identity across versions here, so transition rules see no old item.
+                for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+                    self.check(item, None, below, &FieldPath::Index(path, index), deadline, errors)?;
+                }
+            }
+            "{}" => {
+                for (name, item) in value.as_object().into_iter().flatten() {
+                    let old = old.and_then(|old| old.get(name));
+                    self.check(item, old, below, &FieldPath::Key(path, name), deadline, errors)?;
+                }
+            }
+            name => {
+                let Some(inner) = value.get(name) else { return ControlFlow::Continue(()) };
+                let old = old.and_then(|old| old.get(name));
+                self.check(inner, old, below, &FieldPath::Field(path, name), deadline, errors)?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn check_here(
+        &self,
+        value: &Value,
+        old: Option<&Value>,
+        path: &FieldPath<'_>,
+        deadline: Instant,
+        errors: &mut ErrorList<'_>,
+    ) -> ControlFlow<()> {
+        if value.is_null() {
+            return ControlFlow::Continue(());
+        }
+        let variables = Variables { object: in_cel(value), old: old.map(in_cel), deadline };
+        let mut context = Context::with_env(Arc::clone(&ENV));
+        context.set_variable_resolver(&variables);
+        // Ratcheting: only transition rules validate an unchanged value.
+        let is_due = |rule: &&Rule| if rule.needs_old { old.is_some() } else { old != Some(value) };
+        for rule in self.rules.iter().filter(is_due) {
+            if let Some(cause) = rule.check(&context, value, path, deadline) {
+                errors.add(cause)?;
+            }
+            if Instant::now() > deadline {
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Rule {
+    /// The error of a value that violates the rule, or of a rule that takes too long.
+    fn check(
+        &self,
+        context: &Context<'_, '_>,
+        value: &Value,
+        path: &FieldPath<'_>,
+        deadline: Instant,
+    ) -> Option<Cause> {
+        let result = self.program.execute(context);
+        let fails = |text: String| Cause::invalid(path.to_string(), &json_type(value).into(), &text);
+        if Instant::now() > deadline {
+            return Some(fails(format!(
+                "'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to \
+                call cost exceeds limit for rule: {}",
+                self.rule
+            )));
+        }
+        match result {
+            Ok(cel::Value::Bool(true)) => return None,
+            Ok(_) => {}
+            // A rule with a function that the library lacks fails. Skipping it would accept invalid objects.
+            Err(error) => {
+                return Some(fails(format!("{} evaluating rule: {}", short(&error), self.rule)));
+            }
+        }
+        let computed = self.message_expression.as_ref().and_then(|program| match program.execute(context) {
+            Ok(cel::Value::String(text)) => Some(text.to_string()),
+            Ok(_) | Err(_) => None,
+        });
+        let message = computed.or_else(|| self.message.clone());
+        let message = message.unwrap_or_else(|| format!("failed rule: {}", self.rule));
+        let field = path.to_string();
+        Some(match self.reason.as_deref() {
+            Some("FieldValueForbidden") => Cause::forbidden(field, &message),
+            Some("FieldValueRequired") => Cause::required(field, &message),
+            Some("FieldValueDuplicate") => Cause::duplicate(field, value),
+            // FieldValueInvalid, the default.
+            Some(_) | None => Cause::rule_failed(field, value, &message),
+        })
+    }
+}
+
+/// `self` and `oldSelf`.
+struct Variables<'v> {
+    object: Box<dyn Val + 'v>,
+    old: Option<Box<dyn Val + 'v>>,
+    deadline: Instant,
+}
+
+impl VariableResolver for Variables<'_> {
+    /// Nothing after the deadline: the rule then fails, and with it each loop over a part of the object. The library has
+    /// no other way to stop an evaluation, so a rule that loops over literals only is not stopped.
+    fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
+        let value = match variable {
+            "self" => Some(&self.object),
+            "oldSelf" => self.old.as_ref(),
+            _ => None,
+        };
+        value.filter(|_| Instant::now() <= self.deadline).map(|value| CowVal::Borrowed(&**value))
+    }
+}
+
+/// Converts a value to CEL. Integers are `int`s if possible: `self.size + 1`.
+fn in_cel(value: &Value) -> Box<dyn Val + '_> {
+    match value {
+        Value::Null => Box::new(CelNull),
+        Value::Bool(one) => Box::new(CelBool::from(*one)),
+        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(int), _) => Box::new(CelInt::from(int)),
+            (None, Some(uint)) => Box::new(CelUInt::from(uint)),
+            (None, None) => Box::new(CelDouble::from(number.as_f64().unwrap_or_default())),
+        },
+        Value::String(text) => Box::new(CelString::from(text.as_str())),
+        Value::Array(items) => Box::new(CelList::from(items.iter().map(in_cel).collect::<Vec<_>>())),
+        Value::Object(map) => {
+            let entries = map.iter().map(|(name, value)| (CelMapKey::from(name.as_str()), in_cel(value)));
+            Box::new(CelMap::from(entries.collect::<HashMap<_, _>>()))
+        }
+    }
+}
+
+/// Enough for names and numbers.
+const SHORT_BYTES_MAX: usize = 500;
+
+/// The beginning of an error of the library, which may contain the whole object.
+fn short(error: &ExecutionError) -> String {
+    let mut text = error.to_string();
+    if text.len() > SHORT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(SHORT_BYTES_MAX));
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::schema::Schema;
+
+    fn errors(rules: Value, object: &Value) -> Vec<String> {
+        let source = json!({"type": "object", "x-kubernetes-validations": rules});
+        let mut causes = Vec::new();
+        Schema::compile(&source).expect("a good schema").validate(object, None, &mut causes);
+        causes.iter().map(|cause| cause.to_string()).collect()
+    }
+
+    /// The evaluation blocked all other requests.
+    #[test]
+    fn a_rule_that_takes_too_long_is_the_last_one() {
+        let much = "self.items.all(a, self.items.all(b, self.items.all(c, a + b + c >= 0)))";
+        let rules = json!([{"rule": "self.min > 1"}, {"rule": much}, {"rule": "false"}]);
+        let object = json!({"min": 1, "items": (0..1_000).collect::<Vec<_>>()});
+        let cut = format!(
+            ": Invalid value: \"object\": 'operation cancelled: actual cost limit exceeded': no further validation rules will \
+            be run due to call cost exceeds limit for rule: {much}"
+        );
+        assert_eq!(errors(rules, &object), [": Invalid value: failed rule: self.min > 1", &cut]);
+    }
+
+    /// From gateway-api, cert-manager, Karpenter and other projects.
+    #[test]
+    fn rules_of_well_known_crds_hold_and_take_little_time() {
+        let listener =
+            |n| json!({"name": format!("listener-{n}"), "port": n, "protocol": "HTTP", "hostname": "a.b.c"});
+        let listeners: Vec<Value> = (0..64).map(listener).collect();
+        let object = json!({
+            "items": (0..120).collect::<Vec<_>>(), "text": "x".repeat(1_000_000),
+            "listeners": listeners, "labels": {"a": "b"}, "deep": {"a": {"b": {"c": 1}}}, "min": 1, "max": 2,
+        });
+        let rules = [
+            "self.listeners.all(l, !(l.protocol in ['TCP', 'UDP']) || !has(l.tls))",
+            "self.listeners.all(l1, self.listeners.exists_one(l2, l1.name == l2.name))",
+            "self.listeners.all(l1, self.listeners.exists_one(l2, l1.port == l2.port && l1.protocol == l2.protocol \
+                && (has(l1.hostname) && has(l2.hostname) ? l1.hostname == l2.hostname : !has(l1.hostname) && !has(l2.hostname))))",
+            "self.listeners.all(l, l.hostname.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\\\\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$'))",
+            "self.min + 1 <= self.max && self.?nope.orValue(3) == 3",
+            "self.labels.all(k, k.startsWith('a') && self.labels[k].size() < 64)",
+            "self.items.map(i, i * 2).filter(i, i > 10).size() == 114",
+            "self.items.exists(i, i == 119) && self.items.all(i, i in self.items)",
+            "type(self.min) == int && self.deep.a.b == {'c': 1} && [?self.?min] == [1] && duration('1h') > duration('1s')",
+        ];
+        assert_eq!(errors(rules.iter().map(|rule| json!({"rule": rule})).collect(), &object), [""; 0]);
+    }
+
+    /// Integers were unsigned, and could not be added to an `int`. Each error contained the whole object.
+    #[test]
+    fn rules_count_and_their_errors_are_short() {
+        let object = json!({"min": 1, "max": 2, "text": "x".repeat(100_000)});
+        assert_eq!(
+            errors(json!([{"rule": "self.min + 1 == self.max && self.?nope.orValue(-1) == -1"}]), &object),
+            [""; 0]
+        );
+        let errors = errors(json!([{"rule": "self.text + 1 == ''"}]), &object);
+        assert!(errors[0].ends_with("… evaluating rule: self.text + 1 == ''"), "{errors:?}");
+    }
+
+    /// Sixty brackets overflowed the stack and aborted the process.
+    #[test]
+    fn a_rule_is_as_long_as_the_stack_can_bear() {
+        let rules = |times: usize| {
+            let around = |open: &str, core: &str, close: &str| {
+                format!("{}{core}{}", open.repeat(times), close.repeat(times))
+            };
+            [
+                around("(", "true", ")"),
+                around("(", "true", ""),
+                around("[", "true", "]") + " == self",
+                around("!", "true", ""),
+                around("-", "1", "") + " == 1",
+                around("1+", "1", "") + " > 0",
+                around("1 in ", "[1]", ""),
+                around("", "self", ".a") + " == 1",
+                around("true ? true : ", "true", ""),
+                around("size(", "self", ")") + " == 1",
+            ]
+        };
+        let compile = |rule: &str| {
+            Schema::compile(&json!({"type": "object", "x-kubernetes-validations": [{"rule": rule}]}))
+        };
+        for rule in rules(10_000) {
+            let why = compile(&rule).map(drop).expect_err("too long").why;
+            assert!(why.contains("at most 1000"), "{why}");
+        }
+        // Their results do not matter here.
+        for times in [12, 60, 190, 480] {
+            for rule in rules(times) {
+                let _ = compile(&rule).map(|schema| schema.validate(&json!({}), None, &mut Vec::new()));
+            }
+        }
+    }
+}

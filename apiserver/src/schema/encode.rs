@@ -1,0 +1,138 @@
+//! `omitempty`: how Go encodes the objects of built-in kinds, and ObjectMeta in all kinds.
+//!
+//! ```text
+//! {"priority": 0, "hostname": "", "nodeSelector": {}}  is stored as  {"priority": 0}
+//! ```
+//!
+//! A field with the zero value of its type is omitted, unless it is a pointer: `priority` is an `*int32`. OpenAPI does
+//! not show pointers. `go_pointer_fields.txt` lists them, from `types.go` of k8s.io/api and k8s.io/apimachinery 0.36.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::LazyLock,
+};
+
+use serde_json::{Map, Value};
+
+use crate::schema::openapi::{definition, referred, resolved};
+
+/// For each definition, the scalar fields that are encoded even with the zero value of their type.
+static POINTERS: LazyLock<HashMap<&str, HashSet<&str>>> = LazyLock::new(|| {
+    let lines = include_str!("go_pointer_fields.txt").lines().filter_map(|line| line.split_once(": "));
+    lines.map(|(definition, fields)| (definition, fields.split(' ').collect())).collect()
+});
+
+/// Changes a value as if Go had decoded and encoded it: removes fields that are null, zero, or an empty list or map,
+/// and replaces null in a list or a map with the zero value of its type.
+pub(crate) fn normalize(value: &mut Value, name: &str) {
+    normalize_fields(value, name, definition(name));
+}
+
+/// `name` is the definition of the schema, or empty for the schema of a field.
+fn normalize_fields(value: &mut Value, name: &str, schema: &Value) {
+    if let Some(name) = referred(schema) {
+        return normalize(value, name);
+    }
+    match value {
+        Value::Object(map) => {
+            for (field, value) in map.iter_mut() {
+                if let Some(schema) = schema["properties"].get(field) {
+                    normalize_fields(value, "", schema);
+                } else {
+                    normalize_item(value, &schema["additionalProperties"]);
+                }
+            }
+            let required = schema["required"].as_array();
+            let is_required = |field: &str| required.is_some_and(|all| all.iter().any(|one| one == field));
+            let is_pointer = |field: &str| POINTERS.get(name).is_some_and(|all| all.contains(field));
+            map.retain(|field, value| match schema["properties"].get(field) {
+                Some(_) if value.is_null() => false,
+                Some(schema) => is_required(field) || is_pointer(field) || !is_empty(value, resolved(schema)),
+                None => true,
+            });
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| normalize_item(item, &schema["items"])),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn normalize_item(value: &mut Value, schema: &Value) {
+    if value.is_null() {
+        *value = zero(schema);
+    }
+    normalize_fields(value, "", schema);
+}
+
+/// Whether `omitempty` omits the value. All fields have `omitempty`, except the required ones.
+fn is_empty(value: &Value, schema: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.is_empty() && schema["type"] == "array",
+        Value::Object(map) => map.is_empty() && schema.get("additionalProperties").is_some(),
+        Value::Bool(is) => !is && schema["type"] == "boolean",
+        Value::Number(number) => number.as_f64() == Some(0.0) && schema["type"] == "integer",
+        Value::String(text) => text.is_empty() && schema["type"] == "string",
+        Value::Null => false,
+    }
+}
+
+fn zero(schema: &Value) -> Value {
+    match (referred(schema), resolved(schema)["type"].as_str()) {
+        (Some("Quantity"), _) => "0".into(),
+        (_, Some("object")) => Value::Object(Map::new()),
+        (_, Some("string")) => "".into(),
+        (_, Some("integer")) => 0.into(),
+        (_, _) => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_null_is_no_field_or_the_zero_of_an_item() {
+        let mut pod = json!({
+            "metadata": {"labels": {"a": null}, "annotations": {}, "finalizers": [null]},
+            "spec": {
+                "containers": [{"name": "c", "ports": null, "args": [null, "b"], "env": [null, {"name": "A", "value": null}],
+                    "resources": {"limits": {"cpu": null}}}],
+                "initContainers": [], "nodeSelector": {}, "volumes": [{"name": "v", "emptyDir": {}}],
+                "securityContext": {"supplementalGroups": [null]}, "nobodyKnows": null,
+            },
+        });
+        normalize(&mut pod, "Pod");
+        let wanted = json!({
+            "metadata": {"labels": {"a": ""}, "finalizers": [""]},
+            "spec": {
+                "containers": [{"name": "c", "args": ["", "b"], "env": [{}, {"name": "A"}],
+                    "resources": {"limits": {"cpu": "0"}}}],
+                "volumes": [{"name": "v", "emptyDir": {}}],
+                "securityContext": {"supplementalGroups": [0]}, "nobodyKnows": null,
+            },
+        });
+        assert_eq!(pod, wanted);
+        // A required field is encoded even if it is empty.
+        let mut pod = json!({"spec": {"containers": []}});
+        normalize(&mut pod, "Pod");
+        assert_eq!(pod, json!({"spec": {"containers": []}}));
+    }
+
+    #[test]
+    fn a_zero_is_left_out_unless_the_field_is_a_pointer() {
+        let mut spec = json!({"hostIPC": false, "hostname": "", "hostUsers": false, "priority": 0,
+            "containers": [{"name": "", "tty": false, "image": "i"}]});
+        normalize(&mut spec, "PodSpec");
+        let wanted = json!({"hostUsers": false, "priority": 0, "containers": [{"name": "", "image": "i"}]});
+        assert_eq!(spec, wanted);
+        for (definition, fields) in &*POINTERS {
+            for field in fields {
+                assert!(
+                    !super::definition(definition)["properties"][field].is_null(),
+                    "{definition}.{field}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The verbs: get, list, watch, create, update, patch, apply and delete, on the objects in the storage.
+
+pub(crate) mod read;
+pub(crate) mod watch;
+pub(crate) mod write;
+pub(crate) mod patch;
+pub(crate) mod delete;
+pub(crate) mod scale;
+pub(crate) mod served_kinds;
+pub(crate) mod table;

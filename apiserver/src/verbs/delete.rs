@@ -1,0 +1,201 @@
+//! Delete: removes an object at once, or marks it if finalizers, a grace period or dependents hold it.
+//!
+//! ```text
+//! DELETE …/widgets/w1   {"propagationPolicy": "Foreground", "preconditions": {"uid": "00e4f4f5-…"}}
+//! ```
+//!
+//! A held object gets a `deletionTimestamp`. The write that removes its last finalizer deletes it; see `write.rs`.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::Value;
+
+use crate::{
+    kinds::Kind,
+    status::StatusError,
+    storage::{Place, Storage},
+    verbs::served_kinds,
+    verbs::write::{finalizers, holds_nothing, is_terminating, remove, store},
+};
+
+/// `propagationPolicy`: how the dependents are deleted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Propagation {
+    Background,
+    Foreground,
+    Orphan,
+}
+
+/// `DeleteOptions`.
+#[derive(Debug, Default)]
+pub(crate) struct Deletion {
+    /// `None`: by the object's finalizers, or else in the background.
+    pub(crate) propagation: Option<Propagation>,
+    /// The deprecated `orphanDependents: false`: a delete that does not finish at once answers 202.
+    pub(crate) is_old_cascade: bool,
+    pub(crate) uid: Option<String>,
+    pub(crate) resource_version: Option<String>,
+    pub(crate) grace_secs: Option<u64>,
+    pub(crate) dry_run: bool,
+}
+
+/// The effect of a delete.
+pub(crate) enum Deleted {
+    /// The object is gone. Contains its last state.
+    Gone(Arc<Value>),
+    /// The object is terminating, held by finalizers or a grace period.
+    Terminating(Arc<Value>),
+}
+
+/// Default grace period of a Pod.
+const POD_GRACE_SECS: u64 = 30;
+
+/// Namespaces that cannot be deleted.
+const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+/// Deletes an object, or marks it for deletion.
+pub(crate) fn delete(
+    storage: &mut Storage,
+    kind: &Kind,
+    place: &Place,
+    deletion: &Deletion,
+) -> Result<Deleted, StatusError> {
+    let name = place.name();
+    if kind.built_in() == "Namespace" && IMMORTAL.contains(&name) {
+        return Err(StatusError::forbidden(kind, name, "this namespace may not be deleted"));
+    }
+    let Some(before) = storage.get(place).cloned() else { return Err(StatusError::not_found(kind, name)) };
+    check_preconditions(kind, name, &before, deletion)?;
+
+    let mut after = (*before).clone();
+    let grace = grace(kind, &before, deletion);
+    let shorter = before["metadata"]["deletionGracePeriodSeconds"].as_u64().is_some_and(|was| grace < was);
+    let begins = !is_terminating(&before) || shorter;
+    // For these two kinds, a second delete does not change the propagation policy.
+    if begins || !["Namespace", "Pod"].contains(&kind.built_in()) {
+        hold(kind, &mut after, deletion.propagation);
+    }
+    if begins {
+        mark(storage, kind, &mut after, grace);
+    }
+    if holds_nothing(kind, &after) {
+        // A Pod is returned with its deletionTimestamp, like any object with graceful deletion.
+        let mut gone = if kind.built_in() == "Pod" { after } else { (*before).clone() };
+        if !deletion.dry_run {
+            remove(storage, kind, place);
+            gone["metadata"]["resourceVersion"] = storage.revision().to_string().into();
+        }
+        return Ok(Deleted::Gone(Arc::new(gone)));
+    }
+    if deletion.dry_run || after == *before {
+        return Ok(Deleted::Terminating(Arc::new(after)));
+    }
+    let after = store(storage, kind, place, after);
+    if kind.built_in() == "CustomResourceDefinition" {
+        delete_instances(storage, kind, place, &after);
+    }
+    Ok(Deleted::Terminating(after))
+}
+
+/// Sets the finalizers for a propagation policy, and the finalizer of a CRD.
+fn hold(kind: &Kind, object: &mut Value, propagation: Option<Propagation>) {
+    let mut list = finalizers(object);
+    if let Some(propagation) = propagation {
+        list.retain(|one| !["foregroundDeletion", "orphan"].contains(one));
+        match propagation {
+            Propagation::Background => {}
+            Propagation::Foreground => list.push("foregroundDeletion"),
+            Propagation::Orphan => list.push("orphan"),
+        }
+    }
+    // A CRD always gets a finalizer, so that its custom resources are deleted first.
+    if kind.built_in() == "CustomResourceDefinition" && !list.contains(&CRD_FINALIZER) {
+        list.push(CRD_FINALIZER);
+    }
+    let list: Vec<Value> = list.into_iter().map(Value::from).collect();
+    if list.is_empty() {
+        object["metadata"].as_object_mut().map(|metadata| metadata.remove("finalizers"));
+    } else {
+        object["metadata"]["finalizers"] = list.into();
+    }
+}
+
+/// The grace period in seconds. It is 0 for unscheduled Pods: only a kubelet can confirm that the containers stopped.
+fn grace(kind: &Kind, object: &Value, deletion: &Deletion) -> u64 {
+    if kind.built_in() != "Pod" || !object["spec"]["nodeName"].is_string() {
+        return 0;
+    }
+    let own = grace_secs(&object["spec"]["terminationGracePeriodSeconds"]);
+    deletion.grace_secs.or(own).unwrap_or(POD_GRACE_SECS)
+}
+
+/// Sets the deletionTimestamp and the grace period.
+fn mark(storage: &Storage, kind: &Kind, object: &mut Value, grace: u64) {
+    let was_terminating = is_terminating(object);
+    let metadata = &mut object["metadata"];
+    metadata["deletionTimestamp"] = storage.clock.time_in(Duration::from_secs(grace)).into();
+    match kind.built_in() {
+        "Namespace" => object["status"]["phase"] = "Terminating".into(),
+        "CustomResourceDefinition" => return served_kinds::mark_terminating(object, &storage.clock.time()),
+        _ => metadata["deletionGracePeriodSeconds"] = grace.into(),
+    }
+    if kind.has_generation() && !was_terminating {
+        let generation = object["metadata"]["generation"].as_u64().unwrap_or(0);
+        object["metadata"]["generation"] = (generation + 1).into();
+    }
+}
+
+/// A grace period. A negative one counts as one second: apiserver/pkg/registry/rest/delete.go.
+pub(crate) fn grace_secs(value: &Value) -> Option<u64> {
+    value.as_i64().map(|secs| u64::try_from(secs).unwrap_or(1))
+}
+
+/// Holds a CRD until its last custom resource is gone.
+const CRD_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+fn check_preconditions(
+    kind: &Kind,
+    name: &str,
+    before: &Value,
+    deletion: &Deletion,
+) -> Result<(), StatusError> {
+    for (precondition, label, field, cause) in [
+        (&deletion.uid, "UID", "uid", "deleted and then recreated"),
+        (&deletion.resource_version, "ResourceVersion", "resourceVersion", "modified"),
+    ] {
+        let actual = before["metadata"][field].as_str().unwrap_or_default();
+        if let Some(wanted) = precondition.as_ref().filter(|wanted| *wanted != actual) {
+            let text = format!(
+                "the {label} in the precondition ({wanted}) does not match the {label} in record ({actual}). The object \
+                might have been {cause}"
+            );
+            return Err(StatusError::precondition(kind, name, &text));
+        }
+    }
+    Ok(())
+}
+
+fn delete_instances(storage: &mut Storage, kind: &Kind, place: &Place, crd: &Value) {
+    let mut deleting = crd.clone();
+    served_kinds::mark_deleting(&mut deleting, &storage.clock.time());
+    store(storage, kind, place, deleting);
+    let kinds = storage.kinds.collections();
+    for instance in storage.places(place.name()) {
+        if let Some(kind) = kinds.get(&instance.collection) {
+            // Ignore errors: the object may be terminating already.
+            let _ = delete(storage, kind, &instance, &Deletion::default());
+        }
+    }
+    finish_crd(storage, place.name());
+}
+
+/// Removes the finalizer of a terminating CRD when its last custom resource is gone.
+pub(crate) fn finish_crd(storage: &mut Storage, name: &str) {
+    let kind = storage.kinds.built_in("apiextensions.k8s.io", "customresourcedefinitions");
+    let place = Place::new(kind.stored_in(), None, name);
+    let Some(crd) = storage.get(&place).cloned() else { return };
+    if !is_terminating(&crd) || !storage.places(name).is_empty() || finalizers(&crd) != [CRD_FINALIZER] {
+        return;
+    }
+    remove(storage, &kind, &place);
+}

@@ -1,0 +1,132 @@
+//! The scale subresource: reads and writes the replicas of an object as an `autoscaling/v1 Scale`.
+//!
+//! ```json
+//! {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": {"name": "web", "resourceVersion": "23"},
+//!  "spec": {"replicas": 5}, "status": {"replicas": 3, "selector": "app=web"}}
+//! ```
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use crate::{
+    apply::managed_fields,
+    kinds::{
+        Kind, Source,
+        built_in::{BuiltIn, PLAIN},
+        printer_columns,
+    },
+    selector,
+    status::{Cause, StatusError},
+    storage::Place,
+    verbs::write::{self, WriteOptions},
+};
+
+/// The kind Scale. It is served, but never stored.
+pub(crate) static KIND: LazyLock<Kind> = LazyLock::new(|| Kind::of_entry(&BUILT_IN));
+
+static BUILT_IN: BuiltIn =
+    BuiltIn { group: "autoscaling", kind: "Scale", columns: printer_columns::SCALE, ..PLAIN };
+
+/// The Scale of an object.
+pub(crate) fn of(kind: &Kind, object: &Value) -> Value {
+    let Some(paths) = &kind.scale else { return Value::Null };
+    let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
+    let mut metadata = json!({});
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if !object["metadata"][field].is_null() {
+            metadata[field] = object["metadata"][field].clone();
+        }
+    }
+    let mut spec = json!({});
+    // Go omits a zero.
+    if number(&paths.spec) != 0 {
+        spec["replicas"] = number(&paths.spec).into();
+    }
+    let mut status = json!({"replicas": number(&paths.status)});
+    let selector = match (&kind.source, &paths.selector) {
+        (Source::BuiltIn(_), _) => Some(selector::shown(&object["spec"]["selector"]["matchLabels"])),
+        (Source::Custom(_), Some(pointer)) => {
+            object.pointer(pointer).and_then(Value::as_str).map(str::to_owned)
+        }
+        (Source::Custom(_), None) => None,
+    };
+    if let Some(selector) = selector.filter(|selector| !selector.is_empty()) {
+        status["selector"] = selector.into();
+    }
+    json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status})
+}
+
+/// The part of the object that an applied Scale stands for.
+pub(crate) fn applied(kind: &Kind, scale: &Value) -> Result<Value, StatusError> {
+    managed_fields::check(&KIND, scale)?;
+    check_replicas(kind, scale)?;
+    let mut applied =
+        json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": scale["metadata"]});
+    if let Some(replicas) = scale["spec"].get("replicas")
+        && let Some(place) = kind.scale.as_ref().and_then(|paths| place(&mut applied, &paths.spec))
+    {
+        *place = replicas.clone();
+    }
+    Ok(applied)
+}
+
+/// The error for a Scale that is applied to a custom resource.
+pub(crate) fn unconvertible(name: &str) -> StatusError {
+    StatusError::internal(format!(
+        "failed to convert new object (/{name}; autoscaling/v1, Kind=Scale) to proper version: request to convert CR to an \
+        invalid group/version: autoscaling/v1"
+    ))
+}
+
+/// The value at a JSON pointer. Missing parents are created; `None` if a parent exists and is no map.
+fn place<'a>(mut object: &'a mut Value, pointer: &str) -> Option<&'a mut Value> {
+    for part in pointer.split('/').skip(1) {
+        if !object.is_object() && !object.is_null() {
+            return None;
+        }
+        object = &mut object[part];
+    }
+    Some(object)
+}
+
+/// Checks the replicas. Only for built-in kinds: a custom resource is validated as a whole.
+fn check_replicas(kind: &Kind, scale: &Value) -> Result<(), StatusError> {
+    let replicas = &scale["spec"]["replicas"];
+    if kind.is_custom() || replicas.as_i64().is_none_or(|replicas| replicas >= 0) {
+        return Ok(());
+    }
+    let name = scale["metadata"]["name"].as_str().unwrap_or_default();
+    let cause = Cause::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
+    Err(StatusError::invalid_as("autoscaling", "Scale", name, vec![cause]))
+}
+
+/// The object with the replicas of a Scale, and with the Scale's version and uid if it has them.
+pub(crate) fn put(
+    kind: &Kind,
+    at: &Place,
+    object: &Value,
+    mut scale: Value,
+    options: &mut WriteOptions,
+) -> Result<Value, StatusError> {
+    write::check_identity(&KIND, at, &mut scale)?;
+    write::prune(&KIND, &mut scale, options)?;
+    check_replicas(kind, &scale)?;
+    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    let mut object = object.clone();
+    if let Some(paths) = &kind.scale {
+        let Some(place) = place(&mut object, &paths.spec) else {
+            let path = paths.spec.replace('/', ".");
+            let text = "accessor error: a parent of the field is no map";
+            let cause = Cause::invalid(path, &replicas.into(), text);
+            return Err(StatusError::invalid_as("autoscaling", "Scale", at.name(), vec![cause]));
+        };
+        *place = replicas.into();
+    }
+    for field in ["resourceVersion", "uid"] {
+        if let Some(text) = scale["metadata"][field].as_str().filter(|text| !text.is_empty()) {
+            object["metadata"][field] = text.into();
+        }
+    }
+    Ok(object)
+}

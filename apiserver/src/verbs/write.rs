@@ -1,0 +1,626 @@
+//! Create, update and apply: the steps between a request and the storage.
+//!
+//! The order is that of kube-apiserver: check names and versions, restore the fields that only the server writes, prune
+//! unknown fields, set defaults, validate. Then the object is stored, but only if it differs from the stored one: a
+//! write without a change makes no new version and no event.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::{
+    apply::managed_fields::{self, Force, Manager},
+    kinds::{Kind, Part, Source, cluster_ip, metadata},
+    schema::{Nulls, openapi, prune_object},
+    status::{Cause, StatusError},
+    storage::{Place, Storage},
+    verbs::{delete, served_kinds},
+};
+
+/// The options of a write.
+#[derive(Debug, Default)]
+pub(crate) struct WriteOptions {
+    /// Return the result without storing it.
+    pub(crate) dry_run: bool,
+    pub(crate) unknown_fields: UnknownFields,
+    /// A patch: its strict validation errors have a code of their own.
+    pub(crate) is_patch: bool,
+    /// The manager that owns the changed fields.
+    pub(crate) manager: Manager,
+    /// Filled during the write, and sent as `Warning` headers.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// `fieldValidation`: how to handle fields that are not in the schema.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum UnknownFields {
+    #[default]
+    Warn,
+    Ignore,
+    Strict,
+}
+
+/// Fields of `metadata` that only the server writes.
+const SERVER_FIELDS: [&str; 6] =
+    ["uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"];
+
+/// Most unknown fields of a built-in kind that are reported. See sigs.k8s.io/json, `saveStrictError`.
+const UNKNOWN_FIELDS_MAX: usize = 100;
+
+/// Longest prefix of a generated name, before the five random letters.
+const GENERATED_BASE_MAX: usize = 58;
+
+/// Stores a new object, and returns it as stored.
+pub(crate) fn create(
+    storage: &mut Storage,
+    kind: &Kind,
+    namespace: Option<&str>,
+    mut object: Value,
+    options: &mut WriteOptions,
+) -> Result<Arc<Value>, StatusError> {
+    check_type(kind, &mut object)?;
+    take_namespace(kind, namespace, &mut object)?;
+    if object["metadata"]["resourceVersion"].as_str().is_some_and(|version| !version.is_empty()) {
+        return Err(StatusError::internal("resourceVersion should not be set on objects to be created"));
+    }
+    let name = name_for(storage, kind, namespace, &mut object);
+    check_home(storage, kind, namespace, &name)?;
+
+    let now = storage.clock.time();
+    let managed = object["metadata"]["managedFields"].take();
+    let metadata = &mut object["metadata"];
+    let fields = metadata.as_object_mut().map(std::mem::take).unwrap_or_default();
+    *metadata = fields.into_iter().filter(|(field, _)| keeps(kind, field)).collect();
+    metadata["uid"] = uid().into();
+    metadata["creationTimestamp"] = now.into();
+    if kind.has_generation() {
+        metadata["generation"] = 1.into();
+    }
+    if kind.has_status
+        && kind.built_in() != "Node"
+        && let Some(object) = object.as_object_mut()
+    {
+        // A create drops the status. A Node keeps it, because the kubelet sends it with the Node.
+        object.remove("status");
+    }
+    prune(kind, &mut object, options)?;
+    finish(storage, kind, None, &mut object, managed, options)?;
+    if kind.built_in() == "Node" {
+        crate::kinds::defaults::taint_until_ready(&mut object);
+    }
+    let mut causes = metadata::errors(kind, &object);
+    kind.validate(&object, None, &mut causes);
+    if !causes.is_empty() {
+        return Err(StatusError::invalid(kind, &name, causes));
+    }
+    options.warnings.extend(metadata::warnings(kind, &object));
+    let place = Place::new(kind.stored_in(), namespace, &name);
+    if storage.get(&place).is_some() {
+        return Err(StatusError::already_exists(kind, &name));
+    }
+    if options.dry_run {
+        return Ok(Arc::new(object));
+    }
+    Ok(store(storage, kind, &place, object))
+}
+
+/// Whether a create keeps the client's value. Kinds without a generation counter keep the client's `generation`.
+fn keeps(kind: &Kind, field: &str) -> bool {
+    match field {
+        "generation" => !kind.has_generation(),
+        field => !SERVER_FIELDS.contains(&field) && field != "resourceVersion",
+    }
+}
+
+/// Replaces an object or one part of it, and returns it as stored.
+pub(crate) fn update(
+    storage: &mut Storage,
+    kind: &Kind,
+    place: &Place,
+    mut object: Value,
+    part: Part,
+    options: &mut WriteOptions,
+) -> Result<Arc<Value>, StatusError> {
+    let name = place.name();
+    check_identity(kind, place, &mut object)?;
+    let Some(before) = storage.get(place).cloned() else { return Err(StatusError::not_found(kind, name)) };
+    check_version(kind, place, &object, &before)?;
+    let before_view = kind.view(&before);
+    let managed = object["metadata"]["managedFields"].take();
+    options.manager.writes(part);
+
+    let mut after = merged(kind, part, object, &before_view);
+    restore_metadata(&mut after["metadata"], &before_view["metadata"]);
+    prune(kind, &mut after, options)?;
+    if part == Part::Main && kind.built_in() == "Namespace" {
+        restore(&mut after["spec"], &before_view["spec"], "finalizers");
+    }
+    // Writes to `finalize` and `binding` do not change managedFields.
+    if matches!(part, Part::Main | Part::Status) {
+        finish(storage, kind, Some(&before_view), &mut after, managed, options)?;
+    }
+    let mut causes = metadata::errors(kind, &after);
+    causes.extend(new_finalizers(&before, &after));
+    kind.validate(&after, Some(&before_view), &mut causes);
+    if !causes.is_empty() {
+        return Err(StatusError::invalid(kind, name, causes));
+    }
+    if part == Part::Main {
+        options.warnings.extend(metadata::warnings(kind, &after));
+    }
+    to_storage(kind, &mut after);
+    if kind.has_generation() && part == Part::Main && differs_beyond_metadata(kind, &before, &after) {
+        let generation = before["metadata"]["generation"].as_u64().unwrap_or(0) + 1;
+        after["metadata"]["generation"] = generation.into();
+    }
+    if managed_fields::is_same(&before, &after) {
+        return Ok(before);
+    }
+    if options.dry_run {
+        return Ok(Arc::new(after));
+    }
+    // A write that removes the last finalizer of a terminating object deletes it, without storing a new version.
+    // Watchers get one DELETED event that still lists the finalizer; the answer has the old resourceVersion.
+    if is_terminating(&after) && holds_nothing(kind, &after) {
+        remove(storage, kind, place);
+        return Ok(Arc::new(after));
+    }
+    Ok(store(storage, kind, place, after))
+}
+
+/// The object after a write of one part: all other parts stay as they were.
+fn merged(kind: &Kind, part: Part, mut written: Value, before: &Value) -> Value {
+    match part {
+        Part::Main => {
+            if kind.has_status {
+                restore(&mut written, before, "status");
+            }
+            written
+        }
+        // For built-in kinds, a write to the status can also change annotations: the Deployment controller writes its
+        // revision that way.
+        Part::Status if !kind.is_custom() => {
+            for field in ["spec", "data"] {
+                restore(&mut written, before, field);
+            }
+            restore(&mut written["metadata"], &before["metadata"], "labels");
+            written
+        }
+        Part::Status => {
+            let mut after = before.clone();
+            after["status"] = written["status"].take();
+            after
+        }
+        Part::Finalize => {
+            let mut after = before.clone();
+            after["spec"]["finalizers"] = written["spec"]["finalizers"].take();
+            after
+        }
+        Part::Binding => {
+            let mut after = before.clone();
+            after["spec"]["nodeName"] = written["spec"]["nodeName"].take();
+            after
+        }
+    }
+}
+
+/// Server-side apply. Returns the object, and whether it is new.
+pub(crate) fn apply(
+    storage: &mut Storage,
+    kind: &Kind,
+    place: &Place,
+    mut applied: Value,
+    part: Part,
+    force: Force,
+    options: &mut WriteOptions,
+) -> Result<(Applied, Arc<Value>), StatusError> {
+    managed_fields::check(kind, &applied)?;
+    // Checks the types before the merge, because the merge of too long lists takes too long.
+    kind.check_types(&applied).map_err(|why| kind.undecodable(&why))?;
+    options.manager.writes(part);
+    leave_part(kind, part, &mut applied);
+    let (name, now) = (place.name(), storage.clock.time());
+    let live = storage.get(place).map(|live| kind.view(live).into_owned());
+    let metadata = &applied["metadata"];
+    let uid = metadata["uid"].as_str().unwrap_or_default().to_owned();
+    let Some(live) = live else {
+        if part != Part::Main {
+            return Err(StatusError::not_found(kind, name));
+        }
+        if !uid.is_empty() {
+            let text = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(StatusError::cannot_fulfil(kind, name, &text));
+        }
+        check_name(name, metadata)?;
+        let mut object = managed_fields::apply(kind, None, &applied, &options.manager, force, &now)?;
+        object["metadata"].as_object_mut().map(|metadata| metadata.remove("resourceVersion"));
+        let object = create(storage, kind, place.namespace(), object, options)?;
+        return Ok((Applied::Created, object));
+    };
+    let object = managed_fields::apply(kind, Some(&live), &applied, &options.manager, force, &now)?;
+    check_fixed(kind, name, &object, &live)?;
+    Ok((Applied::Updated, update(storage, kind, place, object, part, options)?))
+}
+
+/// The effect of an apply.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Applied {
+    Created,
+    Updated,
+}
+
+/// Removes the fields that this endpoint ignores in an applied object: `GetResetFields` of kube-apiserver.
+fn leave_part(kind: &Kind, part: Part, applied: &mut Value) {
+    let Some(applied) = applied.as_object_mut() else { return };
+    match part {
+        Part::Main if kind.has_status => {
+            applied.remove("status");
+        }
+        Part::Status if kind.is_custom() => {
+            applied.retain(|field, _| ["apiVersion", "kind", "metadata", "status"].contains(&field.as_str()));
+            if let Some(metadata) = applied.get_mut("metadata").and_then(Value::as_object_mut) {
+                let identity = ["name", "namespace", "uid", "resourceVersion"];
+                metadata.retain(|field, _| identity.contains(&field.as_str()));
+            }
+        }
+        Part::Status => {
+            applied.remove("spec");
+            if let Some(metadata) = applied.get_mut("metadata").and_then(Value::as_object_mut) {
+                metadata.remove("labels");
+            }
+        }
+        Part::Main | Part::Finalize | Part::Binding => {}
+    }
+}
+
+/// Checks that the identity in the object matches the path.
+pub(crate) fn check_identity(kind: &Kind, place: &Place, object: &mut Value) -> Result<(), StatusError> {
+    check_type(kind, object)?;
+    take_namespace(kind, place.namespace(), object)?;
+    check_name(place.name(), &object["metadata"])
+}
+
+/// The object must contain its name.
+pub(crate) fn check_named(name: &str, metadata: &Value) -> Result<(), StatusError> {
+    if metadata["name"].as_str().is_some_and(|theirs| !theirs.is_empty()) {
+        return Ok(());
+    }
+    let text =
+        format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
+    Err(StatusError::bad_request(text))
+}
+
+fn check_name(name: &str, metadata: &Value) -> Result<(), StatusError> {
+    check_named(name, metadata)?;
+    let theirs = metadata["name"].as_str().unwrap_or_default();
+    if theirs == name {
+        return Ok(());
+    }
+    let text = format!("the name of the object ({theirs}) does not match the name on the URL ({name})");
+    Err(StatusError::bad_request(text))
+}
+
+/// A patch cannot change the apiVersion of a custom resource.
+pub(crate) fn check_still(kind: &Kind, name: &str, after: &Value) -> Result<(), StatusError> {
+    let (theirs, ours) = (after["apiVersion"].as_str().unwrap_or_default(), kind.api_version());
+    if !kind.is_custom() || theirs == ours {
+        return Ok(());
+    }
+    if theirs.is_empty() {
+        let why = "Object 'apiVersion' is missing in 'object has no apiVersion field'";
+        return Err(StatusError::went_wrong(why));
+    }
+    let group = theirs.split_once('/').map_or("", |(group, _)| group);
+    let cause = Cause::invalid("apiVersion", &theirs.into(), &format!("must be {ours}"));
+    Err(StatusError::invalid_as(group, &kind.kind, name, vec![cause]))
+}
+
+/// Checks the fields that no patch can change. kube-apiserver reports the error twice.
+pub(crate) fn check_fixed(kind: &Kind, name: &str, after: &Value, before: &Value) -> Result<(), StatusError> {
+    for field in ["uid", "deletionTimestamp"] {
+        let pointer = format!("/metadata/{field}");
+        let value = after.pointer(&pointer).unwrap_or(&Value::Null);
+        if !value.is_null() && Some(value) != before.pointer(&pointer) {
+            let cause = Cause::invalid(format!("metadata.{field}"), value, "field is immutable");
+            return Err(StatusError::invalid(kind, name, vec![cause.clone(), cause]));
+        }
+    }
+    Ok(())
+}
+
+fn check_version(kind: &Kind, place: &Place, object: &Value, before: &Value) -> Result<(), StatusError> {
+    let (name, metadata) = (place.name(), &object["metadata"]);
+    match metadata["resourceVersion"].as_str().unwrap_or_default() {
+        "" | "0" if kind.needs_version() => return Err(StatusError::version_required(kind, name)),
+        "" | "0" => {}
+        version => {
+            if version.parse::<u64>().is_err() {
+                let text = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
+                return Err(StatusError::internal(text));
+            }
+            if before["metadata"]["resourceVersion"] != version {
+                return Err(StatusError::conflict(kind, name));
+            }
+        }
+    }
+    let uid = |metadata: &Value| metadata["uid"].as_str().unwrap_or_default().to_owned();
+    let (wanted, actual) = (uid(metadata), uid(&before["metadata"]));
+    if !wanted.is_empty() && wanted != actual {
+        let group = if kind.is_custom() { format!("{}/", kind.group) } else { String::new() };
+        let text = format!(
+            "StorageError: invalid object, Code: 4, Key: /registry/{group}{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
+            Precondition failed: UID in precondition: {wanted}, UID in object meta: {actual}",
+            kind.plural, place.key
+        );
+        return Err(StatusError::cannot_fulfil(kind, name, &text));
+    }
+    Ok(())
+}
+
+/// Checks kind and apiVersion. In a built-in kind they may be missing.
+fn check_type(kind: &Kind, object: &mut Value) -> Result<(), StatusError> {
+    if !object.is_object() {
+        return Err(StatusError::bad_request("the object provided is unrecognized: it is not a JSON object"));
+    }
+    let (api_version, wanted) = (object["apiVersion"].as_str().unwrap_or_default(), kind.api_version());
+    let (a_kind, name) = (object["kind"].as_str().unwrap_or_default(), object["metadata"]["name"].as_str());
+    let text = match kind.is_custom() {
+        true if api_version != wanted => format!(
+            "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
+        ),
+        true if a_kind != kind.kind => {
+            return Err(StatusError::wrong_kind(kind, a_kind, name.unwrap_or_default()));
+        }
+        false if !openapi::definition(a_kind).is_object() && !a_kind.is_empty() => {
+            let (version, kind) = (&kind.version, &kind.kind);
+            let why = unregistered(a_kind, if api_version.is_empty() { &wanted } else { api_version });
+            format!("{a_kind} in version {version:?} cannot be handled as a {kind}: {why}")
+        }
+        false if !a_kind.is_empty() && a_kind != kind.kind => {
+            let internal = kind.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");
+            let (version, kind) = (&kind.version, &kind.kind);
+            format!(
+                "{a_kind} in version \"{version}\" cannot be handled as a {kind}: converting ({version}.{a_kind}) to \
+                ({internal}.{kind}): unknown conversion"
+            )
+        }
+        false if !api_version.is_empty() && api_version != wanted => {
+            let (version, kind) = (api_version.rsplit('/').next().unwrap_or_default(), &kind.kind);
+            let why = unregistered(kind, api_version);
+            format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}")
+        }
+        true | false => {
+            object["apiVersion"] = wanted.into();
+            object["kind"] = kind.kind.as_str().into();
+            kind.check_types(object).map_err(|why| kind.undecodable(&why))?;
+            if object["metadata"].is_null() {
+                object["metadata"] = json!({});
+            }
+            return Ok(());
+        }
+    };
+    Err(StatusError::bad_request(text))
+}
+
+/// The decoding error for a built-in kind that is not registered.
+pub(crate) fn unregistered(kind: &str, api_version: &str) -> String {
+    format!("no kind {kind:?} is registered for version {api_version:?}")
+}
+
+fn take_namespace(kind: &Kind, namespace: Option<&str>, object: &mut Value) -> Result<(), StatusError> {
+    let metadata = &mut object["metadata"];
+    let theirs = metadata["namespace"].as_str().unwrap_or_default();
+    let ours = namespace.unwrap_or_default();
+    if !theirs.is_empty() && theirs != ours {
+        let text = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(StatusError::bad_request(text));
+    }
+    match (kind.namespaced, metadata.as_object_mut()) {
+        (true, Some(metadata)) => metadata.insert("namespace".to_owned(), ours.into()),
+        (false, Some(metadata)) => metadata.remove("namespace"),
+        (_, None) => None,
+    };
+    Ok(())
+}
+
+/// The name of a new object: its own, or one generated from `generateName`.
+fn name_for(storage: &Storage, kind: &Kind, namespace: Option<&str>, object: &mut Value) -> String {
+    let metadata = &mut object["metadata"];
+    let name = metadata["name"].as_str().unwrap_or_default().to_owned();
+    let base = metadata["generateName"].as_str().unwrap_or_default().to_owned();
+    if !name.is_empty() || base.is_empty() {
+        return name;
+    }
+    let base: String = base.chars().take(GENERATED_BASE_MAX).collect();
+    loop {
+        let name = format!("{base}{}", random_letters());
+        if storage.get(&Place::new(kind.stored_in(), namespace, &name)).is_none() {
+            metadata["name"] = name.as_str().into();
+            return name;
+        }
+    }
+}
+
+/// The letters of random suffixes. They contain no vowels, so that they form no words.
+pub(crate) const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Five random letters, as kube-apiserver appends them to `generateName`.
+pub(crate) fn random_letters() -> String {
+    (0..5).map(|_| char::from(LETTERS[fastrand::usize(..LETTERS.len())])).collect()
+}
+
+/// A random uid: RFC 9562, version 4.
+pub(crate) fn uid() -> String {
+    let bits = fastrand::u128(..);
+    let hex = format!("{:032x}", bits & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62));
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// Checks that the namespace exists, and that neither the namespace nor the CRD is terminating.
+fn check_home(
+    storage: &Storage,
+    kind: &Kind,
+    namespace: Option<&str>,
+    name: &str,
+) -> Result<(), StatusError> {
+    if let Some(namespace) = namespace {
+        let namespaces = storage.kinds.built_in("", "namespaces");
+        let Some(home) = storage.get(&Place::new("namespaces", None, namespace)) else {
+            return Err(StatusError::not_found(&namespaces, namespace));
+        };
+        if is_terminating(home) {
+            return Err(StatusError::namespace_terminating(kind, name, namespace));
+        }
+    }
+    if let Source::Custom(custom) = &kind.source {
+        let place = Place::new("customresourcedefinitions.apiextensions.k8s.io", None, &custom.definition);
+        if storage.get(&place).is_some_and(|crd| is_terminating(crd)) {
+            let why = "create not allowed while custom resource definition is terminating";
+            return Err(StatusError::forbidden(kind, name, why));
+        }
+    }
+    Ok(())
+}
+
+fn restore(after: &mut Value, before: &Value, field: &str) {
+    let Some(after) = after.as_object_mut() else { return };
+    match before.get(field) {
+        Some(value) => after.insert(field.to_owned(), value.clone()),
+        None => after.remove(field),
+    };
+}
+
+fn restore_metadata(after: &mut Value, before: &Value) {
+    let identity = ["resourceVersion", "generateName", "name", "namespace", "managedFields"];
+    for field in SERVER_FIELDS.iter().chain(&identity) {
+        restore(after, before, field);
+    }
+}
+
+/// Drops fields that are not in the schema, or refuses the object because of them.
+pub(crate) fn prune(kind: &Kind, object: &mut Value, options: &mut WriteOptions) -> Result<(), StatusError> {
+    let mut unknown = prune_object(object, kind.schema());
+    if !kind.is_custom() {
+        unknown.truncate(UNKNOWN_FIELDS_MAX);
+    }
+    if options.unknown_fields == UnknownFields::Ignore {
+        return Ok(());
+    }
+    options.warnings.extend(unknown.iter().map(|field| format!("unknown field \"{field}\"")));
+    if options.unknown_fields == UnknownFields::Warn || options.warnings.is_empty() {
+        return Ok(());
+    }
+    let why = format!("strict decoding error: {}", std::mem::take(&mut options.warnings).join(", "));
+    let is_patch = options.is_patch;
+    Err(if is_patch { StatusError::bad_patch(&object.to_string(), &why) } else { kind.undecodable(&why) })
+}
+
+fn services(storage: &Storage) -> Vec<&Value> {
+    let services = storage.collection("services").into_iter();
+    services.flat_map(|services| services.objects.values()).map(|service| &**service).collect()
+}
+
+/// Sets defaults, then managedFields, then the ClusterIP of a Service, which has no manager.
+fn finish(
+    storage: &Storage,
+    kind: &Kind,
+    before: Option<&Value>,
+    object: &mut Value,
+    managed: Value,
+    options: &WriteOptions,
+) -> Result<(), StatusError> {
+    kind.normalize(object);
+    let nulls = if options.manager.applies { Nulls::Kept } else { Nulls::Dropped };
+    kind.set_defaults(object, nulls);
+    // Go encodes this empty list as null, because the field has no `omitempty`.
+    if kind.built_in() == "CustomResourceDefinition" && object["status"]["conditions"].is_null() {
+        object["status"]["conditions"] = Value::Null;
+    }
+    managed_fields::track(kind, before, object, managed, &options.manager, &storage.clock.time());
+    if kind.group == "events.k8s.io" {
+        crate::kinds::events::to_core(object);
+    }
+    if kind.built_in() == "Service" {
+        let causes = cluster_ip::settle(&services(storage), before, object, options.dry_run)?;
+        if !causes.is_empty() {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            return Err(StatusError::invalid(kind, name, causes));
+        }
+    }
+    Ok(())
+}
+
+fn to_storage(kind: &Kind, object: &mut Value) {
+    if let Source::Custom(custom) = &kind.source {
+        custom.to_storage(object);
+    }
+}
+
+pub(crate) fn finalizers(object: &Value) -> Vec<&str> {
+    object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// A terminating object cannot get new finalizers.
+fn new_finalizers(before: &Value, after: &Value) -> Option<Cause> {
+    if !is_terminating(before) {
+        return None;
+    }
+    let old = finalizers(before);
+    let new: Vec<&str> = finalizers(after).into_iter().filter(|one| !old.contains(one)).collect();
+    if new.is_empty() {
+        return None;
+    }
+    let list: Vec<String> = new.iter().map(|one| format!("{one:?}")).collect();
+    let text = format!(
+        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+        list.join(", ")
+    );
+    Some(Cause::forbidden("metadata.finalizers", &text))
+}
+
+/// Whether the generation increases. It does not for changes to metadata, or to a status that is a subresource.
+fn differs_beyond_metadata(kind: &Kind, before: &Value, after: &Value) -> bool {
+    let mut expected = before.clone();
+    restore(&mut expected, after, "metadata");
+    if kind.has_status {
+        restore(&mut expected, after, "status");
+    }
+    // The Deployment controller reads annotations, so changes to them count.
+    let annotations = |object: &Value| object["metadata"]["annotations"].clone();
+    expected != *after || (kind.built_in() == "Deployment" && annotations(before) != annotations(after))
+}
+
+pub(crate) fn is_terminating(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// Whether a terminating object can be removed: it has no finalizer and no grace period left.
+pub(crate) fn holds_nothing(kind: &Kind, object: &Value) -> bool {
+    let spec_finalizers = kind.built_in() == "Namespace"
+        && object["spec"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
+    let grace = object["metadata"]["deletionGracePeriodSeconds"].as_u64().unwrap_or(0);
+    finalizers(object).is_empty() && !spec_finalizers && grace == 0
+}
+
+pub(crate) fn store(storage: &mut Storage, kind: &Kind, place: &Place, mut object: Value) -> Arc<Value> {
+    to_storage(kind, &mut object);
+    let before = storage.get(place).cloned();
+    let stored = storage.put(place, object);
+    if kind.built_in() == "CustomResourceDefinition" {
+        served_kinds::written(storage, place, before.as_deref());
+    }
+    stored
+}
+
+pub(crate) fn remove(storage: &mut Storage, kind: &Kind, place: &Place) {
+    let before = storage.get(place).cloned();
+    storage.remove(place);
+    if kind.built_in() == "CustomResourceDefinition" {
+        served_kinds::written(storage, place, before.as_deref());
+    }
+    if let Source::Custom(custom) = &kind.source {
+        delete::finish_crd(storage, &custom.definition);
+    }
+}

@@ -1,0 +1,535 @@
+//! The contract: requests and answers on the wire are the same on the embedded API server as on kube-apiserver.
+//!
+//! Each `contract/*.http` is a story of requests and answers, written to be read: together they document the wire. The
+//! embedded server and, with `KUBEBUILDER_ASSETS`, kube-apiserver must give the answers in the file:
+//!
+//! ```text
+//! ### An object that is not there
+//! # A note for the reader.
+//! GET /api/v1/namespaces/reads/configmaps/nope
+//!
+//! HTTP/2 404
+//! content-type: application/json
+//! {"kind": "Status", …, "reason": "NotFound", …}
+//! ```
+//!
+//! `UPDATE_EXPECT=1` writes the answers of kube-apiserver to the files, and never those of the embedded server. Known
+//! differences of the embedded server are listed in `contract/differences.txt`; an entry that is no longer true fails.
+//!
+//! Each story has a namespace of its own name, and `widgets.demo.example.com` from `contract/prelude.http`. Directives stand
+//! before a request, each as `# @…`:
+//!
+//! - `name x`: later requests can use this answer, as in `{{x.metadata.resourceVersion}}`.
+//! - `lines n`: read this many events of a watch, and close it.
+//! - `until text`: repeat the request until the head or the body, written without spaces, contains this text.
+//! - `only names`: show only the fields of a long answer, or the elements of its lists, with these names.
+//! - `managedFields`: show them. They are long, and hidden elsewhere.
+//!
+//! `# @controllers` before the first request starts the garbage collector and namespace controller, as in a cluster.
+//!
+//! `# @refusals` there chooses a server of its own that refuses more: its first versions are lost, it has no streaming lists,
+//! and the server of the group `gone.example.com` is not there. `# @stop` before one of its requests begins to stop it.
+//!
+//! Values that differ between runs have names: `v1 < v2` are versions of objects, and `v2+` is the version of a list
+//! or a bookmark, `v2` or later. Uids, times, addresses and tokens are written as `<…>`.
+//!
+//! Messages are compared without what only Go programs have, such as `Go struct field`: see `go_terms.rs`.
+
+mod differences;
+mod normal;
+
+use std::{collections::BTreeMap, env, fmt::Write as _, fs, path::PathBuf, sync::Arc, time::Duration};
+
+use http::Method;
+use listwatch_apiserver::{ApiServer, Fault, Options, Planned};
+use listwatch_control_plane::{
+    ADMIN_TOKEN, ControlPlane, Http, JANE_TOKEN, PATIENCE, eventually, has_assets,
+};
+use reqwest::header;
+use serde_json::{Deserializer, Value, json};
+use similar::TextDiff;
+use tokio::{
+    sync::OnceCell,
+    task::{JoinSet, LocalSet},
+};
+
+use crate::fixture;
+use differences::{Difference, EDITS};
+
+macro_rules! stories {
+    ($($name:ident)*) => {
+        $(#[tokio::test]
+        async fn $name() {
+            check(stringify!($name)).await;
+        })*
+
+        const STORIES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+stories! {
+    applying
+    collecting
+    configmaps
+    crds
+    creating
+    definitions
+    deleting
+    discovery
+    events
+    forbidden
+    forms
+    kinds
+    namespaces
+    nodes
+    paging
+    patching
+    pods
+    reading
+    refusals
+    scaling
+    schemas
+    services
+    undecodable
+    updating
+    watching
+    workloads
+}
+
+/// The story that runs before each other story.
+const PRELUDE: &str = "prelude";
+
+#[test]
+fn every_story_has_a_test_and_every_difference_a_story() {
+    let mut files: Vec<String> = fs::read_dir(file("").parent().unwrap())
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.strip_suffix(".http").map(str::to_owned))
+        .filter(|name| name != PRELUDE)
+        .collect();
+    files.sort();
+    let mut tested = STORIES.to_vec();
+    tested.sort_unstable();
+    assert_eq!(files, tested);
+    for Difference { story, request, reason, .. } in differences::known() {
+        assert!((tested.contains(&story) || story == EDITS) && !reason.is_empty(), "{story}: {request}");
+    }
+}
+
+/// Whether a story has this directive for all of its requests.
+fn asks(story: &str, directive: &str) -> bool {
+    fs::read_to_string(file(story)).unwrap().contains(&format!("\n# {directive}\n"))
+}
+
+fn file(story: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/contract/{story}.http"))
+}
+
+/// A request of a story, and the expected answer.
+#[derive(Clone)]
+struct Step {
+    /// The text in the file, from `###` to the last line of the request's body.
+    text: String,
+    title: String,
+    name: Option<String>,
+    lines: Option<usize>,
+    until: Option<String>,
+    stops: bool,
+    only: Vec<String>,
+    shows_managed_fields: bool,
+    method: Method,
+    path: String,
+    headers: Vec<(String, String)>,
+    body: String,
+    expected: String,
+}
+
+impl Step {
+    fn parse(text: &str) -> Step {
+        let (request, expected) = match text.find("\nHTTP/2 ") {
+            Some(at) => (text[..at].trim_end(), text[at..].trim()),
+            None => (text.trim_end(), ""),
+        };
+        let mut lines = request.lines();
+        let title = lines.next().unwrap().trim_start_matches('#').trim().to_owned();
+        let mut step = Step {
+            text: request.to_owned(),
+            title,
+            name: None,
+            lines: None,
+            until: None,
+            stops: false,
+            only: Vec::new(),
+            shows_managed_fields: false,
+            method: Method::GET,
+            path: String::new(),
+            headers: Vec::new(),
+            body: String::new(),
+            expected: expected.to_owned(),
+        };
+        let line = loop {
+            let line = lines.next().unwrap_or_else(|| panic!("{}: no request", step.title));
+            let Some(comment) = line.strip_prefix('#') else { break line };
+            let Some(directive) = comment.trim().strip_prefix('@') else { continue };
+            match directive.split_once(' ').unwrap_or((directive, "")) {
+                ("name", name) => step.name = Some(name.to_owned()),
+                ("lines", count) => step.lines = Some(count.parse().unwrap()),
+                ("stop", "") => step.stops = true,
+                ("until", text) => step.until = Some(text.to_owned()),
+                ("only", names) => step.only = names.split(' ').map(str::to_owned).collect(),
+                ("managedFields", "") => step.shows_managed_fields = true,
+                _ => panic!("{}: unknown @{directive}", step.title),
+            }
+        };
+        let (method, path) = line.split_once(' ').unwrap_or_else(|| panic!("{}: {line:?}", step.title));
+        step.method = method.parse().unwrap();
+        step.path = path.to_owned();
+        for line in lines.by_ref().take_while(|line| !line.is_empty()) {
+            let (name, value) = line.split_once(':').unwrap_or_else(|| panic!("{}: {line:?}", step.title));
+            step.headers.push((name.to_lowercase(), value.trim().to_owned()));
+        }
+        step.body = lines.collect::<Vec<_>>().join("\n");
+        step
+    }
+}
+
+/// The text before the first request, and the requests.
+fn parse(text: &str) -> (String, Vec<Step>) {
+    let mut parts = text.split("\n### ");
+    let preamble = parts.next().unwrap_or_default().trim_end().to_owned();
+    (preamble, parts.map(|part| Step::parse(&format!("### {part}"))).collect())
+}
+
+/// An answer: the lines of its head, and the documents of its body. A body that is not JSON is one string.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Answer {
+    head: Vec<String>,
+    body: Vec<Value>,
+}
+
+/// The headers that a client acts upon.
+const HEADERS: [&str; 4] = ["content-type", "retry-after", "warning", "allow"];
+
+impl Answer {
+    /// Parses the status line, headers and body of an answer in a story.
+    fn parse(text: &str) -> Answer {
+        let is_head = |line: &str| HEADERS.iter().any(|name| line.starts_with(&format!("{name}: ")));
+        let mut head = Vec::new();
+        let mut rest = text;
+        while let Some((line, after)) = rest.split_once('\n').or((!rest.is_empty()).then_some((rest, "")))
+            && (head.is_empty() || is_head(line))
+        {
+            head.push(line.to_owned());
+            rest = after;
+        }
+        Answer { head, body: documents(rest) }
+    }
+
+    fn text(&self) -> String {
+        let mut text = self.head.join("\n");
+        for document in &self.body {
+            let document = match document {
+                Value::String(text) => text.clone(),
+                json => normal::pretty(json, 0),
+            };
+            let _ = write!(text, "\n{document}");
+        }
+        text
+    }
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    let documents: Result<Vec<Value>, _> = Deserializer::from_str(text).into_iter().collect();
+    documents.unwrap_or_else(|_| vec![Value::String(text.trim_end().to_owned())])
+}
+
+/// The server under test.
+struct Server {
+    http: reqwest::Client,
+    url: String,
+    token: String,
+    embedded: Option<ApiServer>,
+    /// Of a server for `@refusals`.
+    control_plane: Option<ControlPlane>,
+}
+
+impl Server {
+    fn new(url: String, ca_pem: &str, token: &str, embedded: Option<ApiServer>) -> Server {
+        let http = fixture::http(ca_pem, "contract/1");
+        Server { http, url, token: token.to_owned(), embedded, control_plane: None }
+    }
+
+    /// An embedded server, after the prelude. Its user `jane` has no permissions.
+    async fn embedded(story: &str) -> Arc<Server> {
+        let controllers = asks(story, "@controllers");
+        let server = ApiServer::start(Options { controllers, ..Options::default() }).await.unwrap();
+        server.add_token(JANE_TOKEN, "jane");
+        server.limit("jane", Vec::new());
+        let (url, ca_pem, token) = (server.url(), server.ca_pem().to_owned(), server.token().to_owned());
+        let server = Arc::new(Server::new(url, &ca_pem, &token, Some(server)));
+        server.run(PRELUDE).await;
+        if let Some(embedded) = server.embedded.as_ref().filter(|_| asks(story, "@refusals")) {
+            for fault in ["expire-history", "no-streaming-lists", "bookmarks,every=100ms,path=/leases"] {
+                embedded.fault(fault.parse::<Planned>().unwrap());
+            }
+            let body = "service unavailable\n".to_owned();
+            let gone = Fault::Answer { status: 503, body, retry_after_secs: None };
+            embedded.fault(gone.on("", "/apis/gone.example.com/"));
+        }
+        server
+    }
+
+    /// A kube-apiserver of its own, for `@refusals`.
+    async fn refusing_kube_apiserver() -> Arc<Server> {
+        let control_plane = ControlPlane::start(Http::AnyBefore132).await;
+        let (url, ca_pem) = (control_plane.url(), control_plane.ca_pem());
+        let server =
+            Server { control_plane: Some(control_plane), ..Server::new(url, &ca_pem, ADMIN_TOKEN, None) };
+        let server = Arc::new(server);
+        server.run(PRELUDE).await;
+        let spec = json!({
+            "group": "gone.example.com", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1,
+            "service": {"namespace": "default", "name": "gone"}, "insecureSkipTLSVerify": true,
+        });
+        let object = json!({"metadata": {"name": "v1.gone.example.com"}, "spec": spec});
+        server.create("/apis/apiregistration.k8s.io/v1/apiservices", &object).await;
+        server.control_plane.as_ref().unwrap().compact().await;
+        server
+    }
+
+    /// The kube-apiserver that all tests share, after the prelude.
+    async fn kube_apiserver() -> Arc<Server> {
+        static PRELUDE_RUN: OnceCell<()> = OnceCell::const_new();
+        let control_plane = fixture::control_plane().await;
+        let server = Server::new(control_plane.url(), &control_plane.ca_pem(), ADMIN_TOKEN, None);
+        let server = Arc::new(server);
+        PRELUDE_RUN.get_or_init(async || drop(server.run(PRELUDE).await)).await;
+        server
+    }
+
+    /// Sends all requests of a story, and returns the answers, made comparable.
+    async fn run(self: &Arc<Self>, story: &str) -> Vec<Answer> {
+        if story != PRELUDE {
+            self.create_namespace(story).await;
+        }
+        let (_, steps) = parse(&fs::read_to_string(file(story)).unwrap());
+        let mut named = NamedAnswers::default();
+        let mut answers = Vec::new();
+        let mut rest = &steps[..];
+        while !rest.is_empty() {
+            // Reads do not affect each other, so they are sent at the same time.
+            let is_read = |step: &&Step| {
+                step.method == Method::GET && step.until.is_none() && filled(&step.path, &named).is_some()
+            };
+            let (now, later) = rest.split_at(rest.iter().take_while(is_read).count().max(1));
+            for (step, answer) in now.iter().zip(self.send_all(now, &named).await) {
+                if let (Some(name), Some(document)) = (&step.name, answer.body.first()) {
+                    named.insert(name.clone(), document.clone());
+                }
+                answers.push(answer);
+            }
+            rest = later;
+        }
+        for (step, answer) in steps.iter().zip(&mut answers) {
+            if !step.shows_managed_fields {
+                answer.body.iter_mut().for_each(normal::hide_managed_fields);
+            }
+            if !step.only.is_empty() {
+                answer.body.iter_mut().for_each(|document| normal::keep_only(document, &step.only));
+            }
+        }
+        normal::normalise(&mut answers);
+        answers
+    }
+
+    async fn create_namespace(&self, name: &str) {
+        self.create("/api/v1/namespaces", &json!({"metadata": {"name": name}})).await;
+    }
+
+    async fn create(&self, path: &str, object: &Value) {
+        let request = self.http.post(format!("{}{path}", self.url)).bearer_auth(&self.token);
+        let request = request.header(header::CONTENT_TYPE, "application/json").body(object.to_string());
+        assert_eq!(request.send().await.unwrap().status(), 201, "{path}: {object}");
+    }
+
+    /// Sends requests, all at once, and returns the answers in the order of the requests.
+    async fn send_all(self: &Arc<Self>, steps: &[Step], named: &NamedAnswers) -> Vec<Answer> {
+        let (local, mut requests) = (LocalSet::new(), JoinSet::new());
+        for (index, step) in steps.iter().cloned().enumerate() {
+            let (server, named) = (Arc::clone(self), named.clone());
+            let request = async move { (index, server.send_until(&step, &named).await) };
+            requests.spawn_local_on(request, &local);
+        }
+        let mut answers = local.run_until(requests.join_all()).await;
+        answers.sort_by_key(|(index, _)| *index);
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    /// Sends a request again until the answer has the text of its `until`.
+    async fn send_until(&self, step: &Step, named: &NamedAnswers) -> Answer {
+        if step.stops {
+            self.stop();
+        }
+        let what = format!("the answer to {:?}", step.title);
+        let answer = eventually(&what, async || {
+            let sent = tokio::time::timeout(PATIENCE, self.send(step, named)).await;
+            let answer = sent.unwrap_or_else(|_| panic!("{}: no answer", step.title));
+            let text: String =
+                answer.head.iter().cloned().chain(answer.body.iter().map(Value::to_string)).collect();
+            // A CRD that was created or changed just now may give this answer.
+            let is_early = text.contains("storage is (re)initializing");
+            let is_awaited = step.until.as_ref().is_none_or(|until| text.contains(until));
+            (is_awaited && !is_early).then_some(answer)
+        });
+        tokio::select! {
+            answer = answer => answer,
+            () = self.hold_back_the_end(), if step.stops => unreachable!("it runs until dropped"),
+        }
+    }
+
+    /// Always has requests open that take a while, because a kube-apiserver that stops waits for them. Runs until dropped.
+    async fn hold_back_the_end(&self) {
+        let mut requests = JoinSet::new();
+        let mut ticks = tokio::time::interval(Duration::from_millis(200));
+        loop {
+            ticks.tick().await;
+            // Answered with 504 after some seconds.
+            let url = format!("{}/api/v1/namespaces?resourceVersion=999999999", self.url);
+            requests.spawn(self.http.get(url).bearer_auth(&self.token).send());
+        }
+    }
+
+    /// Begins to stop the server, if it is a kube-apiserver. The embedded server, which stops at once, answers as one.
+    fn stop(&self) {
+        if let Some(control_plane) = &self.control_plane {
+            return control_plane.signal("kube-apiserver", "TERM");
+        }
+        let body = "The apiserver is shutting down, please try again later.\n".to_owned();
+        self.embedded.as_ref().unwrap().fault(Fault::Answer { status: 429, body, retry_after_secs: Some(5) });
+    }
+
+    async fn send(&self, step: &Step, named: &NamedAnswers) -> Answer {
+        let filled =
+            |text: &str| filled(text, named).unwrap_or_else(|| panic!("{}: unknown name", step.title));
+        let url = format!("{}{}", self.url, filled(&step.path));
+        let mut request = self.http.request(step.method.clone(), url);
+        let has = |name: &str| step.headers.iter().any(|(of, _)| of == name);
+        if !has("authorization") {
+            request = request.bearer_auth(&self.token);
+        }
+        if !step.body.is_empty() {
+            request = request.body(filled(&step.body));
+            if !has("content-type") {
+                request = request.header(header::CONTENT_TYPE, "application/json");
+            }
+        }
+        // A header without a value suppresses the default, and is not sent.
+        for (name, value) in step.headers.iter().filter(|(_, value)| !value.is_empty()) {
+            request = request.header(name, filled(value));
+        }
+        let mut answer = match request.send().await {
+            Ok(answer) => answer,
+            Err(error) => return Answer { head: vec![format!("no answer: {error:?}")], body: Vec::new() },
+        };
+        let mut head = vec![format!("HTTP/2 {}", answer.status().as_u16())];
+        for name in HEADERS {
+            let values = answer.headers().get_all(name).iter();
+            head.extend(values.map(|value| format!("{name}: {}", value.to_str().unwrap())));
+        }
+        let mut body = Vec::new();
+        let is_read = |body: &[u8]| {
+            step.lines.is_some_and(|lines| body.iter().filter(|byte| **byte == b'\n').count() >= lines)
+        };
+        while !is_read(&body)
+            && let Some(chunk) = answer.chunk().await.unwrap()
+        {
+            body.extend_from_slice(&chunk);
+        }
+        if step.lines.is_some() {
+            // Drop the incomplete last line.
+            body.truncate(body.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1));
+        }
+        let mut body = documents(&String::from_utf8_lossy(&body));
+        body.truncate(step.lines.unwrap_or(usize::MAX));
+        Answer { head, body }
+    }
+}
+
+/// The answers of requests with a `name`.
+type NamedAnswers = BTreeMap<String, Value>;
+
+/// Replaces each `{{name.path.of.a.value}}` with the value from an earlier answer. `None` if that answer is not there yet.
+fn filled(text: &str, named: &NamedAnswers) -> Option<String> {
+    let mut filled = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("{{") {
+        let (path, after) = after.split_once("}}").unwrap();
+        let (name, path) = path.split_once('.').unwrap();
+        let document = named.get(name)?;
+        let pointer = format!("/{}", path.replace('.', "/"));
+        let value = document.pointer(&pointer).unwrap_or(&Value::Null);
+        filled.push_str(before);
+        match value {
+            Value::String(text) => filled.push_str(text),
+            json => filled.push_str(&json.to_string()),
+        }
+        rest = after;
+    }
+    Some(filled + rest)
+}
+
+/// Runs a story on both servers. Only answers of kube-apiserver are written to the file.
+async fn check(story: &str) {
+    if has_assets() {
+        let answers = if asks(story, "@refusals") {
+            Server::refusing_kube_apiserver().await.run(story).await
+        } else {
+            Server::kube_apiserver().await.run(story).await
+        };
+        if env::var_os("UPDATE_EXPECT").is_some() {
+            write(story, &answers);
+        }
+        compare("kube-apiserver", story, answers, &[]);
+    }
+    let mut differences = differences::known();
+    differences.retain(|difference| difference.story == story);
+    compare("the embedded server", story, Server::embedded(story).await.run(story).await, &differences);
+}
+
+fn write(story: &str, answers: &[Answer]) {
+    let (preamble, steps) = parse(&fs::read_to_string(file(story)).unwrap());
+    let mut text = preamble + "\n";
+    for (step, answer) in steps.iter().zip(answers) {
+        let _ = write!(text, "\n{}\n\n{}\n", step.text, answer.text());
+    }
+    fs::write(file(story), text).unwrap();
+}
+
+/// Panics if answers differ from the file, or if a known difference no longer exists.
+fn compare(server: &str, story: &str, mut actual: Vec<Answer>, differences: &[Difference]) {
+    let (_, steps) = parse(&fs::read_to_string(file(story)).unwrap());
+    let mut expected: Vec<_> = steps.iter().map(|step| Answer::parse(&step.expected)).collect();
+    let mut exists = vec![false; differences.len()];
+    for ((step, expected), actual) in steps.iter().zip(&mut expected).zip(&mut actual) {
+        for (difference, exists) in differences.iter().zip(&mut exists) {
+            if [step.title.as_str(), "*"].contains(&difference.request) {
+                *exists |= difference.remove(expected, actual);
+            }
+        }
+    }
+    normal::normalise(&mut expected);
+    normal::normalise(&mut actual);
+    let mut differs = String::new();
+    for ((step, expected), actual) in steps.iter().zip(expected).zip(actual) {
+        if expected != actual {
+            let (expected, actual) = (expected.text(), actual.text());
+            let diff = TextDiff::from_lines(&expected, &actual).unified_diff().to_string();
+            let _ = write!(differs, "\n{}\n{diff}", step.text);
+        }
+    }
+    for (Difference { request, part, .. }, exists) in differences.iter().zip(exists) {
+        if !exists {
+            let _ = write!(differs, "\n{request}: {part} is a known difference, but does not differ\n");
+        }
+    }
+    assert!(differs.is_empty(), "{story}: answers of {server} (+) and of the file (-):\n{differs}");
+}
