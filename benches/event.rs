@@ -1,8 +1,8 @@
-//! What one event costs on its way from the line to the worker: decode, store, queue.
+//! Benchmarks one watch event on its way from the line to the worker: decode, store, queue.
 //!
-//! `cargo bench --bench event`. The event is a Deployment's after a rollout, as kube-apiserver 1.36 wrote it.
+//! `cargo bench --bench event`. The event is that of a rolled-out Deployment, as kube-apiserver 1.36 wrote it.
 
-use std::hint::black_box;
+use std::{hint::black_box, sync::Arc};
 
 use criterion::{BatchSize, Criterion, Throughput};
 use listwatch::{
@@ -10,7 +10,7 @@ use listwatch::{
     resource::{
         Key,
         kinds::Deployment,
-        list::{Decoded, List},
+        list::{Found, List},
     },
     store::Store,
     watch::decode::WatchEvent,
@@ -18,7 +18,7 @@ use listwatch::{
 use serde_json::Value;
 
 const EVENT: &[u8] = include_bytes!("../tests/it/data/deployment_event.json");
-/// Objects in the list: as many as the largest clusters that were measured have Deployments.
+/// Objects in the list: the number of Deployments in the largest measured clusters.
 const LISTED: usize = 10_000;
 /// Objects in the Store and keys in the Queue.
 const KNOWN: usize = 1000;
@@ -51,12 +51,12 @@ fn decode_list(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A newer version of an object that is there already, among a thousand.
+/// Stores a newer version of an existing object, among a thousand objects.
 fn put(criterion: &mut Criterion) {
     let store = Store::<Deployment>::default();
     let objects: Vec<Deployment> = (0..KNOWN).map(deployment).collect();
     for object in &objects {
-        store.applied(Decoded::Readable(object.clone()));
+        store.applied(Found::Readable(Arc::new(object.clone())));
     }
     let mut version = 1_000_000;
     criterion.bench_function("store put", |bencher| {
@@ -64,13 +64,13 @@ fn put(criterion: &mut Criterion) {
             version += 1;
             let mut object = objects[version % KNOWN].clone();
             object.metadata.resource_version = version.to_string().into();
-            Decoded::Readable(object)
+            Found::Readable(Arc::new(object))
         };
         bencher.iter_batched(newer, |object| store.applied(object), BatchSize::SmallInput);
     });
 }
 
-/// Every key added, then taken and done.
+/// Adds every key, then takes each and marks it done.
 fn queue(criterion: &mut Criterion) {
     let keys: Vec<Key> = (0..KNOWN).map(|number| deployment(number).metadata.key()).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");

@@ -1,26 +1,30 @@
-//! How long to wait after the n-th failure in a row.
+//! Exponential backoff with jitter, for keys and watches: how long to wait after the n-th failure in a row.
 //!
-//! The pause doubles up to a cap, and each is drawn between half of it and all of it, so that a thousand clients that
-//! failed together do not come back together: not even where a server told each of them the same `Retry-After`.
+//! The pause doubles up to a cap, and is drawn between half of that and all of it. So a thousand clients that failed at the
+//! same time do not come back at the same time, even if the server sent all of them the same `Retry-After`.
 
 use std::time::Duration;
 
-/// The shape of a backoff.
+/// The limits of a backoff.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     /// The longest pause after the first failure.
     pub first: Duration,
-    /// The longest pause of all.
+    /// The longest pause.
     pub cap: Duration,
 }
 
 impl Backoff {
-    /// The pause after so many failures in a row, 1 being the first; on top of what the server asked for.
+    /// The pause after so many failures in a row, which comes after the time that the server asked for.
     #[must_use]
     pub fn pause(&self, failures: u32, asked: Duration, random: &mut fastrand::Rng) -> Duration {
+        asked.saturating_add(self.longest(failures).mul_f64(0.5 + random.f64() / 2.0))
+    }
+
+    /// The longest pause after so many failures in a row. The shortest one is half of it.
+    pub(crate) fn longest(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(20);
-        let longest = self.first.saturating_mul(1 << doublings).min(self.cap);
-        asked.saturating_add(longest.mul_f64(0.5 + random.f64() / 2.0))
+        self.first.saturating_mul(1 << doublings).min(self.cap)
     }
 }
 

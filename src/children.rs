@@ -1,87 +1,124 @@
-//! Keeps the objects that ours own as they are wanted.
+//! Creates, corrects and deletes the children of an object, unless they belong to another owner (NameConflict).
 //!
 //! ```text
-//!   there is none              POST; a GET before, unless the owner is new
-//!   it is ours and differs     PATCH: what differs, in one JSON patch, if it still has the version that was compared
-//!   it was a predecessor's     DELETE, and POST when it has gone
-//!   it is somebody else's      nothing
+//!   the child is missing                      POST, after a GET unless the owner is new
+//!   the child differs from the desired one    PATCH with the differences, if the child still has the compared version
+//!   the child differs in an immutable field   DELETE, and POST after the DELETED event
+//!   the owner was deleted and created again   DELETE of the old owner's child, and POST after the DELETED event
+//!   the object belongs to another owner       no write
 //! ```
 //!
-//! An object is ours if its controller ownerReference has our object's uid. Somebody who keeps undoing what we write is
-//! given way to for a while, so that the two of us do not write without end. A field that an admission webhook or policy changes
-//! in our writes stays so, and [`Owned::mutations`] names it.
+//! [`report`] turns the outcomes into conditions and Events: [`refusal`] has the reasons of refused writes, [`rollout`] and [`pods`]
+//! those of a Deployment.
+//!
+//! A child is an object whose controller ownerReference has the uid of the owner. If another writer keeps reverting a
+//! correction, the corrections pause for a while (`truces.rs`). If an admission webhook or policy changes a field
+//! in our writes, the field keeps that value, and [`Outcome::mutations`] names the field ([`admission`]).
 
 mod admission;
-mod truces;
+mod create;
+pub(crate) mod pods;
+pub(crate) mod refusal;
+pub(crate) mod report;
+pub(crate) mod rollout;
+mod template;
 
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tracing::info;
 
 use crate::{
     client::Error,
     cluster::{Cluster, Watch},
-    resource::{Key, Meta, Resource, StatusCause, diff},
+    controller::{Next, ReconcileError},
+    resource::{Key, Resource, diff},
+    truces::Truces,
 };
 use admission::{Mutation, Mutations};
-use truces::Truces;
+use create::is_wanted;
+use report::UNSEEN_RECHECK;
+pub use report::{Report, Reported, Reporter, State};
+use template::{is_about_template, reset_template};
 
-/// The objects of one kind that ours own.
+/// The children of one kind.
 pub struct Owned<K> {
     cluster: Cluster,
     watch: Watch<K>,
-    /// Which of them somebody else keeps changing.
+    /// The corrections that another writer keeps reverting.
     truces: Truces,
-    /// Which of them admission changes as we write them.
+    /// The fields that admission changes in our writes.
     mutations: Mutations,
 }
 
-/// How far the owner's spec has been carried out, as its status says. It tells whether a difference is drift.
+/// How far the owner's spec was carried out, according to the owner's status. Decides whether a difference is drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The owner has no status yet. As a rule its children do not exist.
+    /// The owner has no status yet. Usually its children do not exist.
     New,
     /// The owner's spec has changed since its status was written.
     Changed,
-    /// When the status was written, a child could not be: a child that is missing or differs now need not be drift.
+    /// According to the status, a write of a child was refused. A child that is missing or differs now may be no drift.
     Refused,
-    /// The spec was carried out: if a child is missing or differs, somebody else has deleted or changed it.
+    /// The spec was carried out. A child that is missing or differs was deleted or changed by another writer.
     Settled,
 }
 
-/// What came of keeping one child.
+/// The result of [`Owned::keep`].
+#[derive(Debug)]
+pub struct Outcome<K> {
+    /// The child.
+    pub child: Child<K>,
+    /// The write, if there was one.
+    pub write: Option<Write>,
+    /// The changes by admission to our last write: `Deployment mws-web at /spec/replicas: 3 became 1`.
+    pub mutations: Vec<String>,
+}
+
+/// The state of one child after [`Owned::keep`].
 #[derive(Debug)]
 pub enum Child<K> {
-    /// It is what it should be, but for what admission makes of our writes: see [`Owned::mutations`].
+    /// The child is as desired, except for [`Outcome::mutations`].
     Kept(Arc<K>),
-    /// It is being deleted, and will be made anew. `None`: it is a predecessor's, not ours.
+    /// The child is being deleted, and is created again after that. `None`: its owner was deleted and created again.
     Awaited(Option<Arc<K>>),
-    /// Somebody else's object has its name: what to tell people.
+    /// An object of another owner has the name of the child. The text is the message for the user.
     NotOurs(String),
-    /// It could not be made so.
+    /// A read or write failed.
     Failed {
         /// Why.
         error: Error,
-        /// As it is, if it is ours at all.
+        /// The present state of the child, if it exists and is ours.
         live: Option<Arc<K>>,
     },
 }
 
-/// A write that changed a child, and which: `Deployment mws-web at /spec/replicas`.
+/// A write of a child, with its kind, name and fields: `Deployment mws-web at /spec/replicas`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// It did not exist.
+    /// The child did not exist.
     Created(String),
-    /// Its owner asked for something else.
+    /// The child differed, and the spec of its owner was not carried out yet.
     Updated(String),
-    /// Somebody else had changed or deleted it.
+    /// Another writer had changed or deleted the child.
     Restored(String),
 }
 
+impl<K: Resource> Outcome<K> {
+    /// What an operator without a status returns: an error if the child is not as desired.
+    pub fn next(self) -> Result<Next, ReconcileError> {
+        match self.child {
+            Child::Kept(_) => Ok(Next::OnChange),
+            Child::Awaited(_) => Ok(Next::After(UNSEEN_RECHECK)),
+            Child::NotOurs(message) => Err(ReconcileError::after(UNSEEN_RECHECK, message)),
+            Child::Failed { error, .. } => Err(error.into()),
+        }
+    }
+}
+
 impl<K> Child<K> {
-    /// Ours, as it is, whether or not it is as it should be.
+    /// The present state of the child, if it exists and is ours.
     pub fn live(&self) -> Option<&K> {
         match self {
             Child::Kept(live) => Some(live),
@@ -96,7 +133,7 @@ impl<K> Child<K> {
 }
 
 impl<K: Resource + Serialize> Owned<K> {
-    /// The children that a watch shows.
+    /// Manages the children in a watch.
     pub fn new(cluster: &Cluster, watch: &Watch<K>) -> Owned<K> {
         Owned {
             cluster: cluster.clone(),
@@ -106,76 +143,23 @@ impl<K: Resource + Serialize> Owned<K> {
         }
     }
 
-    /// What admission has changed in our last write to the owner's child: `Deployment mws-web at /spec/replicas: 3 became 1`.
-    pub fn mutations<O: Resource>(&self, owner: &O, name: &str) -> Vec<String> {
+    /// Makes one child as desired, usually with one write, and without a write if there is no difference. If the API
+    /// server refuses the Pod template, a second write resets the template. `None`: the owner no longer exists on the
+    /// API server, or is being deleted.
+    pub async fn keep<O: Resource>(&self, owner: &O, desired: &K, stage: Stage) -> Option<Outcome<K>> {
+        let (child, write) = match self.watch.get(&desired.key()) {
+            Some(live) => self.update(owner, desired, live, stage).await,
+            None => self.add(owner, desired, stage).await,
+        }?;
+        Some(Outcome { child, write, mutations: self.mutations(owner, &desired.metadata().name) })
+    }
+
+    fn mutations<O: Resource>(&self, owner: &O, name: &str) -> Vec<String> {
         let fields = self.mutations.of(owner).into_iter();
         fields.map(|field| format!("{} {name} at {field}", K::KIND)).collect()
     }
 
-    /// Makes one child what it should be: no write where it is, as a rule one where it is not, two where the first is refused
-    /// and the Pod template is reset. `None`: the API server says that the owner is gone, as the watch will soon.
-    pub async fn keep<O: Resource>(
-        &self,
-        owner: &O,
-        desired: &K,
-        stage: Stage,
-    ) -> Option<(Child<K>, Option<Write>)> {
-        match self.watch.get(&desired.key()) {
-            Some(live) => self.mend(owner, desired, live, stage).await,
-            None => self.make(owner, desired, stage).await,
-        }
-    }
-
-    async fn make<O: Resource>(
-        &self,
-        owner: &O,
-        desired: &K,
-        stage: Stage,
-    ) -> Option<(Child<K>, Option<Write>)> {
-        if stage == Stage::New {
-            let made = self.create(owner, desired, stage).await;
-            if !matches!(&made.0, Child::Failed { error, .. } if error.is_already_exists()) {
-                return Some(made);
-            }
-        }
-        // What our watch does not show may be there: somebody else's, or ours without our label. The API server is asked,
-        // because a create counts against a ResourceQuota even where it fails. Or the owner is gone, and the garbage
-        // collector would take each new child, as fast as we can make it.
-        let key = desired.key();
-        match tokio::join!(self.cluster.get_live::<K>(&key), is_wanted(&self.cluster, owner)) {
-            (_, Ok(false)) => None,
-            (Ok(live), Ok(true)) => self.mend(owner, desired, live, stage).await,
-            (Err(error), Ok(true)) if error.is_not_found() => Some(self.create(owner, desired, stage).await),
-            (_, Err(error)) | (Err(error), _) => Some(Child::failed(error, None)),
-        }
-    }
-
-    async fn create<O: Resource>(&self, owner: &O, desired: &K, stage: Stage) -> (Child<K>, Option<Write>) {
-        let child = format!("{} {}", K::KIND, desired.metadata().name);
-        let correction = correction(owner, &child);
-        if self.truces.is_on(&correction) {
-            let error = Error::new("keep", child, "somebody else keeps deleting it; backing off");
-            return Child::failed(error, None);
-        }
-        let created = match self.cluster.create(desired).await {
-            Ok(created) => created,
-            Err(error) => return Child::failed(error, None),
-        };
-        self.count(stage, correction);
-        let write = match stage {
-            Stage::New | Stage::Changed | Stage::Refused => Write::Created(child),
-            Stage::Settled => {
-                info!(key = %owner.key(), child, "made anew");
-                Write::Restored(child)
-            }
-        };
-        match self.compare(owner, desired, &created) {
-            Ok(_) => (Child::Kept(created), Some(write)),
-            Err(error) => (Child::Failed { error, live: Some(created) }, Some(write)),
-        }
-    }
-
-    async fn mend<O: Resource>(
+    async fn update<O: Resource>(
         &self,
         owner: &O,
         desired: &K,
@@ -186,8 +170,8 @@ impl<K: Resource + Serialize> Owned<K> {
             Some(by) if by.uid == owner.metadata().uid => {
                 Some(self.correct(owner, desired, live, stage).await)
             }
-            // A predecessor's, of our name: it goes as its owner has gone. Unless our owner is the one that has gone, and a
-            // restored backup has brought the other one back.
+            // The owner of this child has the name of our owner, but another uid. Only one of the two owners can exist:
+            // usually ours, but after a restored backup it may be the other.
             Some(by) if by.is_a::<O>() && by.name == owner.metadata().name => {
                 match is_wanted(&self.cluster, owner).await {
                     Ok(true) => Some(self.replace(&live, None).await),
@@ -214,14 +198,13 @@ impl<K: Resource + Serialize> Owned<K> {
         if differences.is_empty() {
             return (Child::Kept(live), None);
         }
-        let is_immutable = |path: &str| K::IMMUTABLE.is_some_and(|fields| path.starts_with(fields));
-        if differences.iter().any(|difference| is_immutable(&difference.path)) {
+        if differences.iter().any(|difference| live.is_immutable(&difference.path)) {
             return self.replace(&live, Some(Arc::clone(&live))).await;
         }
         let mut change = describe(&*live, differences.iter().map(|difference| &*difference.path));
         let correction = correction(owner, &change);
         if self.truces.is_on(&correction) {
-            let mut cause = "somebody else keeps changing it back; backing off".to_owned();
+            let mut cause = "another client keeps changing it back; backing off".to_owned();
             if differences.iter().any(|difference| difference.path == "/spec/replicas") {
                 let (owner, child) = (O::KIND, K::KIND);
                 cause += &format!(
@@ -230,9 +213,9 @@ impl<K: Resource + Serialize> Owned<K> {
             }
             return Child::failed(Error::new("keep", change, cause), Some(live));
         }
-        let reset = reset_template(&operations, desired);
-        let mut patched = self.cluster.patch(&*live, operations).await;
+        let mut patched = self.cluster.patch(&*live, operations.clone()).await;
         if patched.as_ref().is_err_and(is_about_template) {
+            let reset = reset_template(&operations, desired);
             change = describe(&*live, reset.iter().map(path));
             patched = self.cluster.patch(&*live, reset).await;
         }
@@ -266,7 +249,7 @@ impl<K: Resource + Serialize> Owned<K> {
         (Child::Kept(patched), Some(write))
     }
 
-    /// Counts a correction as a round of a fight, if somebody else may have made it necessary.
+    /// Counts a correction, if another writer may have caused it.
     fn count(&self, stage: Stage, correction: String) {
         match stage {
             Stage::New | Stage::Changed => {}
@@ -274,7 +257,7 @@ impl<K: Resource + Serialize> Owned<K> {
         }
     }
 
-    /// Deletes a child that no patch can make what is wanted. `ours`: the child, unless it is a predecessor's.
+    /// Deletes a child that no patch can correct. `ours`: the child; `None` if its owner was deleted and created again.
     async fn replace(&self, live: &K, ours: Option<Arc<K>>) -> (Child<K>, Option<Write>) {
         if live.metadata().is_terminating() {
             return (Child::Awaited(ours), None);
@@ -285,7 +268,7 @@ impl<K: Resource + Serialize> Owned<K> {
         }
     }
 
-    /// The fields in which the answer to a write differs from the write. Only admission can have changed them in between.
+    /// The fields in which the answer to a write differs from the write, because admission changed them.
     fn compare<O: Resource>(&self, owner: &O, desired: &K, answer: &K) -> Result<Vec<Mutation>, Error> {
         let mutated = Mutation::all(answer, &diff::between(answer, desired));
         if let Some(Mutation { path, .. }) = mutated.iter().find(|mutation| mutation.is_of_identity()) {
@@ -294,16 +277,16 @@ impl<K: Resource + Serialize> Owned<K> {
         }
         for mutation in &mutated {
             let child = format!("{} {}", K::KIND, desired.metadata().name);
-            info!(key = %owner.key(), child, %mutation, "admission changed what was written; left so");
+            info!(key = %owner.key(), child, %mutation, "admission changed the written field; left as it is");
         }
         self.mutations.learn(owner, mutated.clone());
         Ok(mutated)
     }
 
-    /// Deletes the child of an owner that is gone, where it still refers to that owner. The garbage collector may be slow or
-    /// absent; what it was told to orphan no longer has the reference.
+    /// Deletes the child of a deleted owner, if it still has the ownerReference: the garbage collector may be slow or absent.
+    /// An orphaned child has no ownerReference and stays.
     ///
-    /// A conflict means that the child has changed since, perhaps was orphaned: it is looked at again when the watch shows it.
+    /// A conflict means that the child has changed and may be orphaned. The next attempt reads the child again.
     pub async fn delete<O: Resource>(&self, owner: &O, key: &Key) -> Result<(), Error> {
         self.mutations.forget(&owner.metadata().uid);
         let Some(child) = self.watch.get(key) else { return Ok(()) };
@@ -324,34 +307,7 @@ fn describe<'a, K: Resource>(live: &K, paths: impl Iterator<Item = &'a str>) -> 
     format!("{} {} at {}", K::KIND, live.metadata().name, paths.collect::<Vec<_>>().join(" "))
 }
 
-/// Whether the API server finds the template for Pods invalid. Our fields of it are valid by themselves, so a field of somebody
-/// else does not go with ours: `os: windows`, say, where a seccomp profile is not allowed. A webhook that names a field has
-/// another reason, which a reset need not mend.
-fn is_about_template(error: &Error) -> bool {
-    let is_in_template = |cause: &StatusCause| cause.field.starts_with("spec.template.");
-    error.is_invalid()
-        && !error.is_denied()
-        && error.status().is_some_and(|status| status.details.causes.iter().any(is_in_template))
-}
-
-/// The same operations, but the template has our part alone.
-fn reset_template<K: Serialize>(operations: &[Value], desired: &K) -> Vec<Value> {
-    const TEMPLATE: &str = "/spec/template";
-    let template = serde_json::to_value(desired).unwrap_or_default().pointer(TEMPLATE).cloned();
-    let others = operations.iter().filter(|operation| !path(operation).starts_with(TEMPLATE)).cloned();
-    others.chain([json!({"op": "replace", "path": TEMPLATE, "value": template})]).collect()
-}
-
-/// Asks the API server whether this very object still exists and is not being deleted.
-async fn is_wanted<O: Resource>(cluster: &Cluster, owner: &O) -> Result<bool, Error> {
-    match cluster.get_live::<Meta<O>>(&owner.key()).await {
-        Ok(live) => Ok(live.metadata.uid == owner.metadata().uid && !live.metadata.is_terminating()),
-        Err(error) if error.is_not_found() => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// What to tell the author of an object whose child's name is taken.
+/// The message for the author of an object whose child's name is taken.
 fn not_ours<O: Resource, K: Resource>(live: &K) -> String {
     let metadata = live.metadata();
     let owner = match metadata.controller() {
@@ -361,7 +317,7 @@ fn not_ours<O: Resource, K: Resource>(live: &K) -> String {
     format!("{} {} exists and {owner}; delete or rename one of the two", K::KIND, metadata.name)
 }
 
-/// What a fight is about. A spec that was changed is none yet, and its author need not wait for the end of another.
+/// The text that identifies a correction in [`Truces`]. It has the generation, so that a new spec is never delayed.
 fn correction<O: Resource>(owner: &O, change: &str) -> String {
     let metadata = owner.metadata();
     format!("{} at generation {}: {change}", metadata.uid, metadata.generation)
@@ -369,31 +325,28 @@ fn correction<O: Resource>(owner: &O, change: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use listwatch_apiserver::{ApiServer, Fault, Options};
+    use serde_json::json;
+
     use super::*;
+    use crate::{
+        client::{Client, Config, Request},
+        resource::{ObjectMeta, Scope, Uid, kinds::Service},
+        watch::Lists,
+    };
 
-    #[test]
-    fn a_reset_replaces_the_whole_template_and_nothing_beside_it() {
-        let replicas = json!({"op": "replace", "path": "/spec/replicas", "value": 3});
-        let os = json!({"op": "remove", "path": "/spec/template/spec/os"});
-        let desired = json!({"spec": {"replicas": 3, "template": {"spec": {}}}});
-        let template = json!({"op": "replace", "path": "/spec/template", "value": {"spec": {}}});
-        assert_eq!(reset_template(&[replicas.clone(), os], &desired), [replicas, template]);
-    }
-
-    #[cfg(feature = "apiserver")]
-    #[tokio::test]
-    async fn an_owner_is_wanted_while_it_exists_and_is_not_being_deleted() {
-        use crate::{
-            apiserver::{ApiServer, Fault, Options},
-            client::{Client, Config, Request},
-            resource::{ObjectMeta, Scope, Uid, kinds::Service},
-            watch::Lists,
-        };
+    async fn server() -> (ApiServer, Client, Cluster) {
         let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await;
         let server = server.expect("a server");
         let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token());
         let client = Client::new(config.expect("a config")).expect("a client");
         let cluster = Cluster::new(client.clone(), Lists::Paged);
+        (server, client, cluster)
+    }
+
+    #[tokio::test]
+    async fn an_owner_is_wanted_while_it_exists_and_is_not_being_deleted() {
+        let (server, client, cluster) = server().await;
         let owner = json!({
             "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "finalizers": ["example.com/wait"]},
             "spec": {"ports": [{"port": 80}]},
@@ -413,19 +366,59 @@ mod tests {
         let metadata = ObjectMeta { name: "absent".into(), ..owner.metadata.clone() };
         assert_eq!(wanted(&Service { metadata, ..owner.clone() }).await, Ok(false));
 
-        // A child that cannot be looked for is not created: that would count against a quota.
+        // If the GET of the child fails, the child is not created: a create counts against a quota even if it fails.
         let fails = || Fault::Answer { status: 500, body: "{}".to_owned(), retry_after_secs: None };
         server.fault(fails().on("GET", "/services/mws-web"));
         let metadata = ObjectMeta { name: "mws-web".into(), ..owner.metadata.clone() };
         let child = Service { metadata, ..owner.clone() };
         let owned = Owned::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
-        let made = owned.make(&owner, &child, Stage::Settled).await;
-        assert!(matches!(&made, Some((Child::Failed { error, .. }, None)) if error.code() == Some(500)));
+        let added = owned.add(&owner, &child, Stage::Settled).await;
+        assert!(matches!(&added, Some((Child::Failed { error, .. }, None)) if error.code() == Some(500)));
         assert_eq!(server.requests().iter().filter(|request| request.method == "POST").count(), 1);
 
         send(http::Method::DELETE, &format!("{services}/web"), Vec::new()).await;
         assert_eq!(wanted(&owner).await, Ok(false));
         server.fault(fails().on("GET", "/services/web"));
         assert_eq!(wanted(&owner).await, Err(Some(500)));
+    }
+
+    /// The API server answers as if a policy changed one field of each Service.
+    #[tokio::test]
+    async fn a_field_that_admission_changes_is_named_and_is_no_drift() {
+        let (server, _, cluster) = server().await;
+        let desired = json!({
+            "metadata": {"name": "mws-web", "namespace": "default", "resourceVersion": "1", "labels": {"app": "web"}},
+            "spec": {"type": "ClusterIP"},
+        });
+        let changes = |field: &str, value: Value| {
+            let mut answer = desired.clone();
+            *answer.pointer_mut(field).expect("a field") = value;
+            server.end_faults();
+            server.fault(Fault::Answer { status: 200, body: answer.to_string(), retry_after_secs: None });
+        };
+        let desired: Service = serde_json::from_value(desired.clone()).expect("a Service");
+        let metadata = ObjectMeta { uid: "u1".into(), generation: 1, ..ObjectMeta::default() };
+        let owner = Service { metadata, ..Service::default() };
+        let start = || Owned::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
+        let named = [r#"Service mws-web at /spec/type: "ClusterIP" became "NodePort""#];
+
+        changes("/spec/type", json!("NodePort"));
+        let owned = start();
+        let (created, _) = owned.create(&owner, &desired, Stage::New).await;
+        let Child::Kept(live) = created else { panic!("{created:?}") };
+        assert_eq!(owned.mutations(&owner, "mws-web"), named);
+
+        // After a restart, one write shows that the difference is not drift.
+        let owned = start();
+        let corrected = owned.correct(&owner, &desired, live, Stage::Settled).await;
+        assert!(matches!(corrected, (Child::Kept(_), None)), "{corrected:?}");
+        assert_eq!(owned.mutations(&owner, "mws-web"), named);
+
+        // Without its label, the child would be in no watch.
+        changes("/metadata/labels/app", json!("other"));
+        let (created, _) = owned.create(&owner, &desired, Stage::New).await;
+        assert!(
+            matches!(&created, Child::Failed { error, .. } if error.to_string().contains("undoes our change"))
+        );
     }
 }

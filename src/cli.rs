@@ -1,6 +1,6 @@
-//! The command line: what was typed, and what it means.
+//! The command line: flags, environment variables, errors and exit codes.
 //!
-//! Each flag has an environment twin, `LISTWATCH_<FLAG>`. The flag wins, then the environment, then the default.
+//! Each flag has an environment variable, `LISTWATCH_<FLAG>`. The flag wins, then the variable, then the default.
 
 #[cfg(feature = "apiserver")]
 mod apiserver;
@@ -8,14 +8,14 @@ mod completion;
 mod crd;
 #[cfg(feature = "apiserver")]
 mod demo;
+mod env;
 mod log;
 #[cfg(feature = "apiserver")]
 mod manifests;
 mod run;
-mod variables;
 
 use std::{
-    env, fmt,
+    fmt,
     io::{self, Write},
     path::PathBuf,
     process::ExitCode,
@@ -24,24 +24,22 @@ use std::{
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
-use tokio::runtime;
-
 use crate::{
     client::{Client, Config, Env, Error, Options},
-    shutdown::{self, AtOnce, Stop},
+    shutdown::{self, Stop},
 };
 
-/// What a usage error exits with: what was typed cannot work, however often it is tried.
+/// The exit code of a usage error: the same command would fail again.
 const EXIT_USAGE: u8 = 2;
 
-/// Longest time that one request may take: with its repeats less than after which a watch counts as stuck.
+/// Largest `--request-timeout`. A request with its retries must end before its watch counts as stuck.
 const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(300);
-/// What a process exits with that a second signal ended: as a shell reports SIGTERM.
+/// The exit code after a second signal: the one that a shell reports for SIGTERM.
 const EXIT_AT_ONCE: u8 = 143;
 
 macro_rules! about_flags {
     () => {
-        "Each flag has an environment twin, LISTWATCH_<FLAG>; the flag wins.\n\nExamples:\n"
+        "Each flag has an environment variable, LISTWATCH_<FLAG>; the flag wins.\n\nExamples:\n"
     };
 }
 
@@ -54,11 +52,11 @@ macro_rules! examples {
     };
 }
 
-/// What clap calls errors although it was asked for: `--help`, `--version`, and nothing at all.
+/// Errors of clap that are none: `--help`, `--version`, and a command line without arguments.
 const ANSWERS: [ErrorKind; 3] =
     [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand];
 
-/// The demo is first, where it is built in.
+/// The demo comes first, if it is built in.
 const AFTER_HELP: &str = if cfg!(feature = "apiserver") {
     concat!(
         about_flags!(),
@@ -96,16 +94,21 @@ enum Command {
     Version,
 }
 
-/// Why a command could not do what it should, and whether it is worth trying again.
+/// Why a command failed.
 enum Failure {
-    /// What was typed or configured cannot work.
+    /// The command line or the configuration is invalid.
     Usage(String),
-    /// Something went wrong.
+    /// An error that may pass.
     Runtime(String),
-    /// Whoever read our output has closed it: nothing is left to say, and nobody to say it to.
-    Unheard,
+    /// The reader of standard output has closed it.
+    ClosedPipe,
     /// A second signal.
     AtOnce,
+}
+
+/// A client of this server. Does not connect yet.
+fn client(config: Config) -> Result<Client, Failure> {
+    Client::new(config).map_err(|error| Failure::Usage(error.to_string()))
 }
 
 impl From<Error> for Failure {
@@ -114,31 +117,34 @@ impl From<Error> for Failure {
     }
 }
 
-/// Of writing to standard output.
+/// An error of writing to standard output.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Failure::Unheard,
+            io::ErrorKind::BrokenPipe => Failure::ClosedPipe,
             _ => Failure::Runtime(format!("write to standard output: {error}")),
         }
     }
 }
 
-impl From<AtOnce> for Failure {
-    fn from(AtOnce: AtOnce) -> Failure {
-        Failure::AtOnce
+impl From<shutdown::Error> for Failure {
+    fn from(error: shutdown::Error) -> Failure {
+        match error {
+            shutdown::Error::AtOnce => Failure::AtOnce,
+            shutdown::Error::Start(_) | shutdown::Error::Signals(_) => Failure::Runtime(error.to_string()),
+        }
     }
 }
 
-/// Parses the command line, does what it says, and turns the result into an exit code.
+/// Parses the command line, runs the command, and turns the result into an exit code.
 pub fn main() -> ExitCode {
-    let command = variables::adapt(Cli::command());
+    let command = env::adapt(Cli::command());
     let cli = match command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(answer) if ANSWERS.contains(&answer.kind()) => answer.exit(),
         Err(error) => {
             let error = one_line(&error.to_string());
-            complain(format_args!("{error}{}; {}", variables::named_by(&error), remedy(&error)));
+            complain(format_args!("{error}{}; {}", env::named_by(&error), remedy(&error)));
             return ExitCode::from(EXIT_USAGE);
         }
     };
@@ -153,12 +159,12 @@ pub fn main() -> ExitCode {
         Command::Version => version(),
     };
     let (message, code) = match result {
-        Ok(()) | Err(Failure::Unheard) => return ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::ClosedPipe) => return ExitCode::SUCCESS,
         Err(Failure::AtOnce) => return ExitCode::from(EXIT_AT_ONCE),
         Err(Failure::Usage(message)) => (message, ExitCode::from(EXIT_USAGE)),
         Err(Failure::Runtime(message)) => (message, ExitCode::FAILURE),
     };
-    complain(format_args!("{message}{}", variables::named_by(&message)));
+    complain(format_args!("{message}{}", env::named_by(&message)));
     code
 }
 
@@ -166,33 +172,30 @@ fn version() -> Result<(), Failure> {
     Ok(writeln!(io::stdout(), "listwatch {}", env!("CARGO_PKG_VERSION"))?)
 }
 
-/// `eprintln!` would panic where nothing can be written, and another exit code be all that is left of the error.
+/// Writes an error to standard error. `eprintln!` would panic if that fails, and so change the exit code.
 fn complain(message: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "listwatch: {message}");
 }
 
-/// Runs to the end of `work`, which a signal asks to stop.
+/// Runs `work` to its end. A signal asks it to stop.
 fn until_signal<F: Future<Output = Result<(), Failure>>>(
     work: impl FnOnce(Stop) -> F,
 ) -> Result<(), Failure> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::Runtime(format!("start: {error}")))?;
-    let result = runtime.block_on(shutdown::until_signal(work));
-    result.map_err(|error| Failure::Runtime(format!("listen for signals: {error}")))??
+    shutdown::run(work)?
 }
 
-/// What is wrong and what was perhaps meant, without the usage that clap adds: an error is one line, also in a Pod's log.
+/// An error of clap and its suggestion, without the usage. Every error is one line, also in the log of a Pod.
 fn one_line(error: &str) -> String {
     let lines = error.trim_start_matches("error: ").lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty()).take_while(|line| !line.starts_with("Usage:"));
-    // clap takes every unknown flag for a value that looks like one.
+    // clap suggests to pass every unknown flag as a value.
     let lines =
         lines.filter(|line| !line.starts_with("For more information") && !line.starts_with("tip: to pass"));
     let lines: Vec<_> = lines.collect();
     lines.join("; ")
 }
 
-/// What to do about what was typed wrong: mostly, the command that explains it.
+/// The advice after a usage error: usually, the command that shows the help.
 fn remedy(error: &str) -> String {
     if error.contains("'--fault <FAULT>'") {
         return "see listwatch apiserver --fault help".to_owned();
@@ -201,7 +204,7 @@ fn remedy(error: &str) -> String {
     if !cfg!(feature = "apiserver") && (is_left_out("demo") || is_left_out("apiserver")) {
         return "this is a build for production, without it: `cargo run` in the sources has it".to_owned();
     }
-    match env::args().nth(1) {
+    match std::env::args().nth(1) {
         Some(name) if Cli::command().find_subcommand(&name).is_some() => {
             format!("see listwatch {name} --help")
         }
@@ -209,10 +212,10 @@ fn remedy(error: &str) -> String {
     }
 }
 
-/// Where the API server is, and who we are to it.
+/// Flags for the address of the API server and the credentials.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Connection")]
-struct Connection {
+struct ConnectionFlags {
     /// kubeconfig file to use. Without it: $KUBECONFIG, then the Pod's service account, then ~/.kube/config
     #[arg(long, value_name = "FILE", env = "LISTWATCH_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
@@ -225,13 +228,13 @@ struct Connection {
     /// User of the kubeconfig to use instead of the context's
     #[arg(long, value_name = "NAME", env = "LISTWATCH_USER")]
     user: Option<String>,
-    /// Act as another user, who must be allowed to you: name or system:serviceaccount:NAMESPACE:NAME
+    /// User to impersonate, if RBAC allows that: name or system:serviceaccount:NAMESPACE:NAME
     #[arg(long = "as", value_name = "USER", env = "LISTWATCH_AS")]
     act_as: Option<String>,
     /// Directory with token, ca.crt and namespace to use as the Pod's service account
     #[arg(long, value_name = "DIR", env = "LISTWATCH_SERVICE_ACCOUNT_DIR", conflicts_with = "kubeconfig")]
     service_account_dir: Option<PathBuf>,
-    /// How long one request may take, except for watches: 30s, 1m
+    /// Longest time of one request, except for watches: 30s, 1m
     #[arg(long, value_name = "TIME", env = "LISTWATCH_REQUEST_TIMEOUT", default_value = "30s", value_parser = parse_time)]
     request_timeout: Duration,
 }
@@ -254,14 +257,14 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-impl Connection {
-    /// A client for it. Connects to nothing yet.
-    fn client(self) -> Result<Client, Failure> {
+impl ConnectionFlags {
+    /// The server and the credentials of these flags.
+    fn config(self) -> Result<Config, Failure> {
         let names = [
             ("context", &self.context),
             ("cluster", &self.cluster),
             ("user", &self.user),
-            // Not "nobody else": the shell's variable was not set.
+            // `--as "$USER_NAME"` with an unset variable must not mean "do not impersonate".
             ("as", &self.act_as),
         ];
         for (flag, name) in names {
@@ -278,8 +281,7 @@ impl Connection {
             service_account_dir: self.service_account_dir,
             request_timeout: Some(self.request_timeout),
         };
-        let config = Config::load(&options, &Env::from_process());
-        config.and_then(Client::new).map_err(|error: Error| Failure::Usage(error.to_string()))
+        Config::load(&options, &Env::from_process()).map_err(|error| Failure::Usage(error.to_string()))
     }
 }
 
@@ -300,10 +302,10 @@ mod tests {
     }
 
     #[test]
-    fn a_build_for_production_says_what_it_has_not() {
+    fn a_build_for_production_names_the_command_that_it_lacks() {
         let wrong = Cli::command().try_get_matches_from(["listwatch", "demo", "--exit"]).err();
         let remedy = wrong.map(|error| remedy(&one_line(&error.to_string())));
-        let is_said = remedy.is_some_and(|remedy| remedy.starts_with("this is a build for production"));
-        assert_eq!(is_said, !cfg!(feature = "apiserver"));
+        let is_named = remedy.is_some_and(|remedy| remedy.starts_with("this is a build for production"));
+        assert_eq!(is_named, !cfg!(feature = "apiserver"));
     }
 }

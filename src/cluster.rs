@@ -1,38 +1,40 @@
-//! The API server as this process sees it: shared watches, their Stores, and our own writes.
+//! Shared watches with their Stores, and writes whose answers go into these Stores.
 //!
 //! ```text
-//!   Cluster::watch ──► one stream, one Store per kind and scope, whoever asks
-//!   Cluster::create ─► POST ─► the answer goes into every open Store of its kind and selection
+//!   Cluster::watch ──► one watch and one Store for each kind and scope, shared by all callers
+//!   Cluster::create ─► POST ─► the answer goes into every Store of this kind whose selector matches
 //! ```
 //!
-//! A write's answer is newer than what the watch has told so far. An operator that read only what the watch told would
-//! not find the child that it has just created, and would create it again. So operators hold a [`Cluster`], never a
-//! [`Client`], and cannot forget to tell their Stores.
+//! The answer to a write is newer than the last event of the watch. An operator that reads only the events would not find
+//! the child that it has just created, and would create it again. So operators write through a [`Cluster`], never through
+//! a [`Client`].
 
 mod events;
+mod index;
+mod streams;
 
 use std::{
-    any::{Any, TypeId},
-    collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, Weak},
+    any::TypeId,
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
     time::SystemTime,
 };
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
-use tracing::info;
 
 use crate::{
     client::{Client, DeleteOptions, Error, InTurn, Page, Part, Patch},
     locked,
-    resource::{Key, Labels, ObjectMeta, Resource, Scope, list::Decoded},
-    store::{Change, Found, Store},
-    watch::{self, Health, Lists},
+    resource::{Key, LabelSelector, Labels, ObjectMeta, Resource, Scope, list::Found},
+    store::{Change, Listening},
+    watch::Lists,
 };
 pub use events::{EventType, Events};
+pub use index::Index;
+use streams::{OpenStreams, Stream};
 
-/// A connection to an API server, and what is known of it. Cheap to clone.
+/// A client of an API server, with the Stores of its open watches. Cheap to clone.
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
@@ -40,40 +42,9 @@ pub struct Cluster {
     streams: Arc<Mutex<OpenStreams>>,
 }
 
-/// By kind and namespace, which is empty for all namespaces.
-type OpenStreams = HashMap<(TypeId, String), Vec<OpenStream>>;
-
-/// A stream that may still run, whatever its kind.
-struct OpenStream {
-    labels: String,
-    stream: Weak<dyn Any + Send + Sync>,
-    health: Arc<Health>,
-}
-
-impl OpenStream {
-    /// Whether somebody still has a share in it.
-    fn is_open(&self) -> bool {
-        self.stream.strong_count() > 0
-    }
-}
-
-/// One running watch and its Store. Ends when dropped.
-struct Stream<K> {
-    scope: Scope,
-    store: Arc<Store<K>>,
-    health: Arc<Health>,
-    task: JoinHandle<()>,
-}
-
-impl<K> Drop for Stream<K> {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-/// A share in running watches, one for each scope. The last share dropped ends the watch.
+/// Shared watches of one kind, one for each scope. Dropping the last share of a watch ends it.
 pub struct Watch<K> {
-    /// By namespace, which is empty for all namespaces.
+    /// By namespace. The namespace is empty for all namespaces.
     streams: Arc<BTreeMap<String, Vec<Arc<Stream<K>>>>>,
 }
 
@@ -84,93 +55,55 @@ impl<K> Clone for Watch<K> {
 }
 
 impl Cluster {
-    /// Nothing is asked of the API server yet.
+    /// A cluster without watches. Sends no request yet.
     #[must_use]
     pub fn new(client: Client, lists: Lists) -> Cluster {
         Cluster { client, lists, streams: Arc::default() }
     }
 
-    /// Watches a kind in all of the scopes. Same kind and scope: same stream, same Store, whoever asks.
-    pub fn watch<K: Resource>(&self, scopes: impl IntoIterator<Item = Scope>) -> Watch<K> {
-        let mut open = locked(&self.streams);
-        open.retain(|_, streams| {
-            streams.retain(OpenStream::is_open);
-            !streams.is_empty()
-        });
-        let mut streams = BTreeMap::<String, Vec<_>>::new();
-        for scope in scopes {
-            let namespace = scope.namespace.clone().unwrap_or_default();
-            let open = open.entry((TypeId::of::<K>(), namespace.clone())).or_default();
-            let known = open.iter().find(|open| open.labels == scope.labels);
-            let known = known.and_then(|open| open.stream.upgrade()?.downcast::<Stream<K>>().ok());
-            let stream = known.unwrap_or_else(|| {
-                let stream = Arc::new(Stream::open(self.client.clone(), scope.clone(), self.lists));
-                let erased: Arc<dyn Any + Send + Sync> = stream.clone();
-                let health = Arc::clone(&stream.health);
-                open.push(OpenStream { labels: scope.labels, stream: Arc::downgrade(&erased), health });
-                stream
-            });
-            streams.entry(namespace).or_default().push(stream);
-        }
-        Watch { streams: Arc::new(streams) }
-    }
-
-    /// How each open watch is doing.
-    #[must_use]
-    pub fn health(&self) -> Vec<Arc<Health>> {
-        let streams = locked(&self.streams);
-        streams.values().flatten().filter(|open| open.is_open()).map(|open| open.health.clone()).collect()
-    }
-
-    /// The time of day, for what is written: timestamps.
+    /// The time of day, for timestamps in objects.
     #[must_use]
     pub fn now(&self) -> SystemTime {
         self.client.now()
     }
 
-    /// Asks the API server itself. What it says goes into the Stores, too: of an object that is created and deleted while a
-    /// watch is behind, nobody else would tell that it is gone.
+    /// Reads an object from the API server itself, and puts it into the Stores. Otherwise an object that is created and
+    /// deleted while a watch is behind would leave no trace in them.
     pub async fn get_live<K: Resource>(&self, key: &Key) -> Result<Arc<K>, Error> {
         self.client.get(key).await.map(|object| self.remember(object))
     }
 
-    /// Asks the API server for objects of a selection, `limit` at most, or fewer where so many are too large for one answer.
-    /// They go into no Store. Waits for a turn among the lists that are read, which bounds their memory.
-    pub async fn list_live<K: Resource>(&self, scope: &Scope, mut limit: u32) -> Result<Vec<K>, Error> {
+    /// Lists at most `limit` objects of a scope from the API server itself; fewer if so many are too large for one answer.
+    /// Waits for its turn among the other lists, which limits their memory. The objects go into no Store; those that do
+    /// not decode are left out.
+    pub async fn list_live<K: Resource>(&self, scope: &Scope, mut limit: u32) -> Result<Vec<Arc<K>>, Error> {
         loop {
-            // Any state is new enough, so the API server answers from its cache. `resourceVersion=0` would say so too, but
-            // then no server honours the limit.
+            // With `resourceVersion=1`, any state is new enough, so the API server answers from its cache. So it does with
+            // `resourceVersion=0`, but then it ignores the limit.
             let page = Page { version: Some("1"), limit, ..Page::default() };
             let _turn = self.client.turn(InTurn::List { bytes_max: page.bytes_max() }).await;
-            let list = match self.client.list_page::<K>(scope, &page).await {
-                Err(error) if error.is_too_large() && limit > 1 => {
-                    limit /= 2;
-                    continue;
-                }
-                list => list?,
-            };
-            let readable = list.items.into_iter().filter_map(|item| match item {
-                Decoded::Readable(object) => Some(object),
-                Decoded::Broken(_) => None,
-            });
-            return Ok(readable.collect());
+            match self.client.list_page(scope, &page).await {
+                Err(error) if error.is_too_large() && limit > 1 => limit /= 2,
+                Err(error) => return Err(error),
+                Ok(page) => return Ok(page.items.iter().filter_map(Found::readable).cloned().collect()),
+            }
         }
     }
 
-    /// Creates an object. Fails where one of that name exists, whoever made it ([`Error::is_already_exists`]).
+    /// Creates an object. Fails if any object of that name exists ([`Error::is_already_exists`]).
     pub async fn create<K: Resource + Serialize>(&self, desired: &K) -> Result<Arc<K>, Error> {
         self.client.create(desired).await.map(|object| self.remember(object))
     }
 
-    /// Changes what [`diff::between`](crate::resource::diff::between) found different from `live`, if `live` is still what the API server has
-    /// ([`Error::is_conflict`] otherwise: read again and decide again).
+    /// Applies the operations that [`diff::between`](crate::resource::diff::between) computed, if `live` is still the present
+    /// version. Otherwise fails with [`Error::is_conflict`]: read again and decide again.
     pub async fn patch<K: Resource>(&self, live: &K, mut operations: Vec<Value>) -> Result<Arc<K>, Error> {
         let version = &live.metadata().resource_version;
         operations.push(json!({"op": "replace", "path": "/metadata/resourceVersion", "value": version}));
         self.patch_part(&live.key(), Part::Object, &Patch::Json(operations)).await
     }
 
-    /// Replaces fields of the status, if `live` is still what the API server has.
+    /// Replaces fields of the status, if `live` is still the present version.
     pub async fn patch_status<K: Resource>(&self, live: &K, status: impl Serialize) -> Result<Arc<K>, Error> {
         let version = &live.metadata().resource_version;
         let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
@@ -180,26 +113,25 @@ impl Cluster {
     async fn patch_part<K: Resource>(&self, key: &Key, part: Part, patch: &Patch) -> Result<Arc<K>, Error> {
         let answer = self.client.patch(key, part, patch).await;
         if answer.as_ref().is_err_and(Error::is_conflict) {
-            // Read again, so that the next decision is made on what there is. The watch may be seconds behind: when a
-            // connection breaks, it breaks for the answer to a write too, and then even our own write is news to us.
+            // The watch may be seconds behind, so the present object is read into the Stores for the next attempt. The
+            // conflict may even be with a write of ours whose answer was lost with its connection.
             drop(self.get_live::<K>(key).await);
         }
         answer.map(|object| self.remember(object))
     }
 
-    /// Deletes exactly this object in exactly this version: not another one of its name, and not one that has changed
-    /// hands since. Where it has finalizers, the watch tells when it is gone.
+    /// Deletes exactly this object in exactly this version: no other object of its name, and not after a change of its owner.
+    /// If it has finalizers, the DELETED event follows later.
     pub async fn delete<K: Resource>(&self, live: &K) -> Result<(), Error> {
         let metadata = live.metadata();
         let options = DeleteOptions {
             uid: Some(metadata.uid.clone()),
             version: Some(metadata.resource_version.clone()),
-            ..DeleteOptions::default()
         };
         match self.client.delete::<K>(&live.key(), &options).await {
             Ok(Some(terminating)) => drop(self.remember(terminating)),
             Ok(None) => self.forget::<K>(metadata),
-            // Somebody else was faster, and it may be that no watch tells of it any more.
+            // It was deleted already. The watches may have missed that event, or may not send it again.
             Err(error) if error.is_not_found() => self.forget::<K>(metadata),
             Err(error) => return Err(error),
         }
@@ -221,7 +153,7 @@ impl Cluster {
         object
     }
 
-    /// The open streams in whose scope this key can be.
+    /// The open streams whose scope includes this key.
     fn streams_of<K: Resource>(&self, key: &Key) -> Vec<Arc<Stream<K>>> {
         let streams = locked(&self.streams);
         let in_namespace =
@@ -231,42 +163,14 @@ impl Cluster {
     }
 }
 
-/// The namespaces of the scopes in which a key can be: all, and its own.
+/// The namespaces of the scopes that include a key: all namespaces, and its own.
 fn namespaces_of(key: &Key) -> impl Iterator<Item = &str> {
     std::iter::once("").chain(key.namespace.as_deref())
 }
 
-/// Whether an equality selector (`app=web,tier=front`) selects these labels. Of other selectors we do not know.
+/// Whether the selector of a scope matches these labels. False for `Gt`, `Lt` and invalid selectors.
 fn selects(scope: &Scope, labels: &Labels) -> bool {
-    scope.labels.split(',').filter(|term| !term.is_empty()).all(|term| match term.split_once('=') {
-        Some((key, value)) => labels.get(key) == Some(value),
-        None => false,
-    })
-}
-
-impl<K: Resource> Stream<K> {
-    fn open(client: Client, scope: Scope, lists: Lists) -> Stream<K> {
-        let store = Arc::new(Store::default());
-        let health = Arc::new(Health::new(format!("{} in {scope}", K::PLURAL)));
-        store.listen({
-            let (store, health) = (Arc::downgrade(&store), Arc::clone(&health));
-            move |change| {
-                if let (Change::Synced, Some(store)) = (change, store.upgrade()) {
-                    health.synced();
-                    info!(watch = health.what(), objects = store.len(), "synced");
-                }
-            }
-        });
-        let task = tokio::spawn({
-            let (scope, store, health) = (scope.clone(), Arc::clone(&store), Arc::clone(&health));
-            async move {
-                // A panic must not pass for silence.
-                let _ended = health.ended_when_dropped();
-                watch::watch(client, scope, lists, &store, &health).await;
-            }
-        });
-        Stream { scope, store, health, task }
-    }
+    scope.labels.parse::<LabelSelector>().is_ok_and(|selector| selector.matches(labels))
 }
 
 impl<K: Resource> Watch<K> {
@@ -276,30 +180,24 @@ impl<K: Resource> Watch<K> {
         self.find(key).and_then(|found| found.readable().cloned())
     }
 
-    /// All objects that exist and are readable.
-    #[must_use]
-    pub fn all(&self) -> Vec<Arc<K>> {
-        self.keys().iter().filter_map(|key| self.get(key)).collect()
-    }
-
     /// All keys, in order within a scope.
     #[must_use]
     pub fn keys(&self) -> Vec<Key> {
         self.streams.values().flatten().flat_map(|stream| stream.store.keys()).collect()
     }
 
-    /// Whether everything is known that exists where this key is.
+    /// Whether the Stores whose scope includes this key have synced.
     #[must_use]
     pub fn is_synced_for(&self, key: &Key) -> bool {
         self.streams_of(key).all(|stream| stream.store.is_synced())
     }
 
-    /// Whether everything is known that exists.
+    /// Whether all Stores have synced.
     pub(crate) fn is_synced(&self) -> bool {
         self.streams.values().flatten().all(|stream| stream.store.is_synced())
     }
 
-    /// Whether a label selector hides some of what exists.
+    /// Whether a scope has a label selector.
     pub(crate) fn is_filtered(&self) -> bool {
         self.streams.values().flatten().any(|stream| !stream.scope.labels.is_empty())
     }
@@ -308,17 +206,21 @@ impl<K: Resource> Watch<K> {
         self.streams_of(key).find_map(|stream| stream.store.find(key))
     }
 
-    /// The streams in whose scope this key can be.
+    /// The streams whose scope includes this key.
     fn streams_of(&self, key: &Key) -> impl Iterator<Item = &Arc<Stream<K>>> {
         namespaces_of(key).filter_map(|namespace| self.streams.get(namespace)).flatten()
     }
 
-    /// Calls `listener` at every change, with the scope in which it happened.
-    pub(crate) fn listen(&self, listener: impl Fn(&Scope, &Change<K>) + Clone + Send + Sync + 'static) {
-        for stream in self.streams.values().flatten() {
+    /// Calls `listener` at every change, with the scope in which it happened, until the result is dropped.
+    pub(crate) fn listen(
+        &self,
+        listener: impl Fn(&Scope, &Change<K>) + Clone + Send + Sync + 'static,
+    ) -> Listening {
+        let listen = |stream: &Arc<Stream<K>>| {
             let (listener, scope) = (listener.clone(), stream.scope.clone());
-            stream.store.listen(move |change| listener(&scope, change));
-        }
+            stream.store.listen(move |change| listener(&scope, change))
+        };
+        self.streams.values().flatten().map(listen).collect()
     }
 }
 
@@ -328,7 +230,7 @@ mod tests {
     use crate::{client::Config, resource::kinds::Service};
 
     #[test]
-    fn only_equality_selectors_are_known_to_select() {
+    fn only_selectors_of_objects_are_known_to_select() {
         let labels: Labels = serde_json::from_str(r#"{"app":"web","tier":"front"}"#).expect("labels");
         for (selector, expected) in [
             ("", true),
@@ -336,7 +238,9 @@ mod tests {
             ("app=web,tier=front", true),
             ("app=web,tier=back", false),
             ("color=red", false),
-            ("app", false),
+            ("app,tier in (back,front),!color", true),
+            ("app,tier notin (back,front)", false),
+            ("app>1", false),
         ] {
             let scope = Scope { namespace: None, labels: selector.to_owned() };
             assert_eq!(selects(&scope, &labels), expected, "{selector}");
@@ -362,10 +266,9 @@ mod tests {
     }
 
     /// Whether the server speaks HTTP/2 decides for how long; without a list before it, only the version tells.
-    #[cfg(feature = "apiserver")]
     #[tokio::test]
     async fn the_first_streaming_list_may_last_as_long_as_every_other_watch() {
-        use crate::apiserver::{ApiServer, Options};
+        use listwatch_apiserver::{ApiServer, Options};
         let options = Options { controllers: false, ..Options::default() };
         let server = ApiServer::start(options).await.expect("a server");
         let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token());
@@ -373,7 +276,7 @@ mod tests {
         let cluster = Cluster::new(client, Lists::Streaming);
         let watch = cluster.watch::<Service>([Scope::default()]);
         let (sender, mut synced) = tokio::sync::mpsc::unbounded_channel();
-        watch.listen(move |_, change| {
+        let _listening = watch.listen(move |_, change| {
             if let Change::Synced = change {
                 sender.send(()).expect("a receiver");
             }

@@ -1,180 +1,264 @@
-//! Ties watches, queue and workers to one [`Operator`].
+//! Connects watches, queue and workers with one [`Operator`].
 //!
 //! ```text
-//!   Change in a Store ─► whose key is it? ─► Queue ─► worker ─► Operator::applied / deleted ─► writes
-//!                                              ▲                        │
-//!                                              └── later, again, failed ┘
+//!   Change in a Store ─► key of the object or its owner ─► Queue ─► worker ─► Operator::applied / deleted ─► writes
+//!                                                            ▲                        │
+//!                                                            └── later, again, failed ┘
 //! ```
 //!
-//! The event wakes, the state decides: the queue carries keys, and a worker looks into the Store for what is there now.
-//! So ten events are one reconcile, and a lost event is none that matters.
+//! Reconciling is level-triggered: the queue carries keys and no events, and a worker reads the present object from the
+//! Store. So ten events may cause one reconcile, and a missed event does no harm.
+
+mod deletions;
+mod each;
+mod error;
+mod finalizers;
 
 use std::{
     collections::{BTreeSet, HashMap},
+    future::poll_fn,
+    mem,
     pin::pin,
     sync::{Arc, Mutex, Once},
+    task::Poll,
     time::Duration,
 };
 
 use tokio::{
+    sync::mpsc,
     task::{self, JoinSet},
     time::timeout,
 };
 use tracing::{debug, error, info, warn};
 
 use crate::{
-    client::Error,
     cluster::{Cluster, Watch},
     locked,
     queue::{Outcome, Queue, Urgency},
-    resource::{Key, Meta, Resource, Scope, list::Broken},
-    store::{Change, Found, Sighting},
+    resource::{
+        Key, Resource, Scope,
+        list::{Broken, Found},
+    },
+    store::{Change, Listening},
+    truces::Truces,
 };
+use deletions::Tombstones;
+use each::Each;
+pub use error::ReconcileError;
+use error::Retry;
+use finalizers::position;
 
-/// Keys that are worked on at a time, unless told otherwise.
+/// Default number of keys that are reconciled at a time.
 pub const WORKERS: usize = 8;
-/// One reconcile may take this long: several requests, each with its own shorter deadline and its retries.
+/// Longest time for one reconcile: several requests, each with its own shorter deadline and its retries.
 const RECONCILE_LIMIT: Duration = Duration::from_secs(120);
-/// How long to wait, when stopping, for what is in hand. Kubernetes kills a Pod 30 s after it asked it to stop.
+/// How long a stopping controller waits for running reconciles. The kubelet kills a Pod 30 s after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
 
-/// Makes the cluster look as objects of one kind ask for.
+/// Makes the cluster match the specs of the objects of one kind.
 ///
-/// Implementations write plain `async fn`. Each method may be called again at any time, with nothing to do, and may be
-/// stopped at any `.await`.
+/// Implementations write plain `async fn`. Each `async` method may be called again at any time, even without a change,
+/// and may be stopped at any `.await`.
 pub trait Operator: Send + Sync + 'static {
-    /// What it acts on.
+    /// The kind of the objects.
     type Kind: Resource;
+    /// Keeps a deleted object until [`Operator::deleting`] is done: for what the garbage collector cannot delete, because it
+    /// is outside the cluster or in another namespace. Added before the first `applied`. A name with a domain:
+    /// `example.com/cleanup`.
+    const FINALIZER: Option<&'static str> = None;
 
-    /// ADDED, MODIFIED, or looked at again: it exists and is wanted. Never called with a deletionTimestamp.
-    fn applied(&self, object: Arc<Self::Kind>) -> impl Future<Output = Result<Next, Error>> + Send;
+    /// Whether this process reconciles an object. Otherwise the object is left as it is, and gets no finalizer.
+    fn serves(&self, object: &Self::Kind) -> bool {
+        let _ = object;
+        true
+    }
 
-    /// DELETED: gone, as last known. A deletion that was only inferred was confirmed by a live GET.
-    fn deleted(&self, last: Arc<Self::Kind>) -> impl Future<Output = Result<(), Error>> + Send {
+    /// Reconciles an object that exists, after an ADDED or MODIFIED event or at any later time. Never called for an
+    /// object with a deletionTimestamp.
+    fn applied(&self, object: Arc<Self::Kind>) -> impl Future<Output = Result<Next, ReconcileError>> + Send;
+
+    /// Cleans up after an object with a deletionTimestamp and our [`Operator::FINALIZER`]. Called until it returns
+    /// [`Cleanup::Done`]; then the finalizer is removed, and the API server deletes the object.
+    fn deleting(
+        &self,
+        object: Arc<Self::Kind>,
+    ) -> impl Future<Output = Result<Cleanup, ReconcileError>> + Send {
+        let _ = object;
+        async { Ok(Cleanup::Done) }
+    }
+
+    /// Called after an object was deleted. `last` is its last known state. If no DELETED event proves the deletion, a
+    /// live GET has confirmed it. No deletion is noticed while this process is stopped: what must be deleted even then
+    /// needs an ownerReference or a [`Operator::FINALIZER`].
+    fn deleted(&self, last: Arc<Self::Kind>) -> impl Future<Output = Result<(), ReconcileError>> + Send {
         let _ = last;
         async { Ok(()) }
     }
 
-    /// All objects are known, for the first time: the place to log how they are.
+    /// Called once, when the Stores have every object. An implementation can log an overview.
     fn synced(&self, objects: &Watch<Self::Kind>) {
         let _ = objects;
     }
 
-    /// It exists, but does not decode: the place to tell its author so.
-    fn unreadable(&self, object: Arc<Broken>) -> impl Future<Output = Result<(), Error>> + Send {
+    /// Called for an object that exists but cannot be decoded. An implementation can report that in the status. The object
+    /// keeps its finalizer.
+    fn unreadable(&self, object: Arc<Broken>) -> impl Future<Output = Result<(), ReconcileError>> + Send {
         let _ = object;
         async { Ok(()) }
     }
 }
 
-/// When to look at an object that is as it should be.
+/// When to reconcile an object again after a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// When it, or something it owns, changes.
+    /// When the object or a child of it changes.
     OnChange,
-    /// After this time too.
+    /// When the object or a child of it changes, or after this time.
     After(Duration),
 }
 
-/// An [`Operator`] at work.
+/// Whether the cleanup after a deleted object is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleanup {
+    /// It is: the finalizer is removed.
+    Done,
+    /// Not yet: [`Operator::deleting`] is called again then.
+    Pending(Next),
+}
+
+/// Runs an [`Operator`].
 pub struct Controller<O: Operator> {
-    cluster: Cluster,
-    operator: Arc<O>,
-    desk: Arc<Desk<O::Kind>>,
-    /// Whether a watch knows all there is where a key is.
-    synced: Vec<Box<IsSynced>>,
+    shared: Arc<Shared<O>>,
+    listening: Vec<Listening>,
+    /// For each watch: whether its Stores have every object that matters for a key.
+    awaited: Vec<Box<IsSynced>>,
+    /// The keys that [`Controller::wakes`] adds.
+    wakes: Vec<mpsc::Receiver<Key>>,
     workers: usize,
 }
 
 type IsSynced = dyn Fn(&Key) -> bool + Send + Sync;
 
-/// Where changes are brought to, and workers take from.
-struct Desk<K> {
-    objects: Watch<K>,
+/// State that the listeners of the watches and the workers share.
+struct Shared<O: Operator> {
+    cluster: Cluster,
+    operator: O,
+    objects: Watch<O::Kind>,
+    /// Makes sure that [`Operator::synced`] is called only once.
+    synced: Once,
     queue: Queue,
-    /// Objects that are gone, until the operator has been told.
-    gone: Mutex<HashMap<Key, Gone<K>>>,
-    /// Keys that need work where not everything is known yet, in order.
+    /// Deleted objects, until [`Operator::deleted`] has succeeded.
+    tombstones: Tombstones<O::Kind>,
+    /// Keys that wait until every watch has synced for their namespace, in order.
     held: Mutex<BTreeSet<Key>>,
+    /// The objects from which another client keeps removing our finalizer.
+    truces: Truces,
 }
 
-/// What the workers are at.
+/// The running workers.
 #[derive(Default)]
-struct InHand {
+struct Workers {
     keys: HashMap<task::Id, Key>,
-    /// What failed last about a key, so that the log says it once and not at each attempt.
+    /// The last error for each key, so that it is logged once and not at each attempt.
     problems: HashMap<Key, String>,
 }
 
-struct Gone<K> {
-    last: Arc<K>,
-    sighting: Sighting,
-}
-
 impl<O: Operator> Controller<O> {
-    /// A controller of the objects in a watch. Nothing is done before [`Controller::run`].
+    /// A controller of the objects in a watch. It starts with [`Controller::run`].
     pub fn new(cluster: &Cluster, objects: &Watch<O::Kind>, operator: O) -> Controller<O> {
-        let desk = Arc::new(Desk {
+        let shared = Arc::new(Shared {
+            cluster: cluster.clone(),
+            operator,
             objects: objects.clone(),
+            synced: Once::new(),
             queue: Queue::new(fastrand::Rng::new()),
-            gone: Mutex::default(),
+            tombstones: Tombstones::default(),
             held: Mutex::default(),
+            truces: Truces::default(),
         });
-        let operator = Arc::new(operator);
-        // Weak, here and below: what listens must not keep alive what it listens to.
-        let (listener, listening_operator) = (Arc::downgrade(&desk), Arc::downgrade(&operator));
-        let synced = Arc::new(Once::new());
-        objects.listen(move |scope, change| {
-            let Some(desk) = listener.upgrade() else { return };
-            desk.object_changed(scope, change);
-            if matches!(change, Change::Synced)
-                && desk.objects.is_synced()
-                && let Some(operator) = listening_operator.upgrade()
-            {
-                synced.call_once(|| operator.synced(&desk.objects));
+        let listener = Arc::clone(&shared);
+        let listening = objects.listen(move |scope, change| {
+            listener.object_changed(scope, change);
+            if matches!(change, Change::Synced) && listener.objects.is_synced() {
+                listener.synced.call_once(|| listener.operator.synced(&listener.objects));
             }
         });
-        let controller =
-            Controller { cluster: cluster.clone(), operator, desk, synced: Vec::new(), workers: WORKERS };
-        controller.awaits(objects)
+        let listening = vec![listening];
+        Controller { shared, listening, awaited: Vec::new(), wakes: Vec::new(), workers: WORKERS }
+            .awaits(objects)
     }
 
-    /// Works on so many keys at a time; at least on one.
+    /// Sets how many keys are reconciled at a time; at least one.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.max(1);
         self
     }
 
-    /// Looks at the objects that `wakes` names whenever something else changes. `wakes` sees it both before and after a
-    /// change, so that a lost label or owner wakes too.
+    /// Also reconciles each key from a channel, for changes outside the cluster: a message, a webhook, a request of a user. For
+    /// a change that nobody announces, [`Next::After`] asks again after some time.
+    #[must_use]
+    pub fn wakes(mut self, keys: mpsc::Receiver<Key>) -> Self {
+        self.wakes.push(keys);
+        self
+    }
+
+    /// When an object of another kind changes, also reconciles every key that `keys_of` returns for that object.
+    /// `keys_of` is called for the object before and after the change, so that a removed label or ownerReference counts
+    /// too.
     #[must_use]
     pub fn also<K: Resource, I: IntoIterator<Item = Key>>(
-        self,
+        mut self,
         watch: &Watch<K>,
-        wakes: impl Fn(&K) -> I + Send + Sync + 'static,
+        keys_of: impl Fn(&K) -> I + Send + Sync + 'static,
     ) -> Self {
-        let (listener, wakes) = (Arc::downgrade(&self.desk), Arc::new(wakes));
-        watch.listen(move |scope, change| {
-            let Some(desk) = listener.upgrade() else { return };
+        let (shared, keys_of) = (Arc::clone(&self.shared), Arc::new(keys_of));
+        let listening = watch.listen(move |scope, change| {
             let seen = match change {
                 Change::Applied { before, after } => [before.as_ref(), Some(after)],
                 Change::Deleted { last, .. } => [Some(last), None],
                 Change::Synced => {
-                    desk.release(scope);
+                    shared.release(scope);
                     [None, None]
                 }
             };
             for object in seen.into_iter().flatten().filter_map(Found::readable) {
-                for key in wakes(object) {
-                    desk.queue.add(&key, Urgency::Change);
+                for key in keys_of(object) {
+                    shared.queue.add(&key, Urgency::Change);
                 }
             }
         });
+        self.listening.push(listening);
         self.awaits(watch)
     }
 
-    /// [`Controller::also`] for what our objects own as its controller.
+    /// While an object exists, watches what it names: `scopes` returns the scopes for an object. A watch is shared with
+    /// everybody who asks for the same scope, and ends with the last object that names it. The object is reconciled after
+    /// these watches have synced, and again at each of their changes.
+    ///
+    /// In [`Operator::applied`], [`Cluster::watch`] with the same scopes returns the same, synced Stores.
+    #[must_use]
+    pub fn also_each<K: Resource>(
+        mut self,
+        scopes: impl Fn(&O::Kind) -> Vec<Scope> + Send + Sync + 'static,
+    ) -> Self {
+        let shared = Arc::clone(&self.shared);
+        let each = Each::<K>::new(&shared.cluster, {
+            let shared = Arc::clone(&shared);
+            move |key| shared.queue.add(key, Urgency::Change)
+        });
+        self.awaited.push(Box::new(move |key| match shared.objects.find(key) {
+            Some(Found::Readable(object)) => each.name(key, scopes(&object)),
+            Some(Found::Broken(_)) => true,
+            None => {
+                each.forget(key);
+                true
+            }
+        }));
+        self
+    }
+
+    /// [`Controller::also`] for children: objects whose controller ownerReference names one of our objects.
     #[must_use]
     pub fn owns<K: Resource>(self, watch: &Watch<K>) -> Self {
         self.also(watch, |child| {
@@ -183,31 +267,44 @@ impl<O: Operator> Controller<O> {
         })
     }
 
-    /// Nothing is done about a key before this watch knows all there is in its namespace.
+    /// Reconciles a key only after this watch has synced for the namespace of the key.
     fn awaits<K: Resource>(mut self, watch: &Watch<K>) -> Self {
         let watch = watch.clone();
-        self.synced.push(Box::new(move |key| watch.is_synced_for(key)));
+        self.awaited.push(Box::new(move |key| watch.is_synced_for(key)));
         self
     }
 
-    /// Works until `stop`; then takes no more and awaits what runs, at most 25 s. Dropped: stops at once.
-    pub async fn run(self, stop: impl Future<Output = ()> + Send) {
-        for key in self.desk.objects.keys() {
-            self.desk.queue.add(&key, Urgency::Backlog);
+    /// Reconciles until `stop` completes. Then takes no more keys, and waits at most 25 s for the running workers. When
+    /// dropped, stops at once.
+    pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
+        for key in self.shared.objects.keys() {
+            self.shared.queue.add(&key, Urgency::Backlog);
         }
         let mut stop = pin!(stop);
+        let mut wakes = mem::take(&mut self.wakes);
+        let mut woken = poll_fn(move |context| {
+            for keys in &mut wakes {
+                if let Poll::Ready(Some(key)) = keys.poll_recv(context) {
+                    return Poll::Ready(key);
+                }
+            }
+            Poll::Pending
+        });
         let mut working = JoinSet::new();
-        let mut in_hand = InHand::default();
+        let mut workers = Workers::default();
         loop {
             tokio::select! {
-                // Stop before more work, and put back what is done before taking more: so one order of events is one history.
+                // First stop, then handle ended workers, then take a key: the simulation needs one fixed order.
                 biased;
                 () = &mut stop => break,
-                Some(ended) = working.join_next_with_id() => self.put_back(ended, &mut in_hand),
-                key = self.desk.queue.take(), if working.len() < self.workers => {
+                Some(ended) = working.join_next_with_id() => self.finish(ended, &mut workers),
+                key = &mut woken => {
+                    self.shared.queue.add(&key, Urgency::Change);
+                }
+                key = self.shared.queue.take(), if working.len() < self.workers => {
                     if self.is_ready(&key) {
-                        let work = work(Arc::clone(&self.desk), self.cluster.clone(), Arc::clone(&self.operator), key.clone());
-                        in_hand.keys.insert(working.spawn(work).id(), key);
+                        let work = work(Arc::clone(&self.shared), key.clone());
+                        workers.keys.insert(working.spawn(work).id(), key);
                     }
                 }
             }
@@ -215,7 +312,7 @@ impl<O: Operator> Controller<O> {
         info!(kind = O::Kind::KIND, in_hand = working.len(), "stopping");
         let all = async {
             while let Some(ended) = working.join_next_with_id().await {
-                self.put_back(ended, &mut in_hand);
+                self.finish(ended, &mut workers);
             }
         };
         if timeout(STOP_LIMIT, all).await.is_err() {
@@ -227,128 +324,99 @@ impl<O: Operator> Controller<O> {
         }
     }
 
-    /// Whether all is known that there is in the key's namespace. If not, the key is held until it is.
+    /// Whether every watch has synced that matters for the key. If not, holds the key until they have.
     fn is_ready(&self, key: &Key) -> bool {
-        // Held first and asked then, so that a sync in between finds it.
-        locked(&self.desk.held).insert(key.clone());
-        let is_ready = self.synced.iter().all(|is_synced| is_synced(key));
+        // The key is held before the check, so that a sync during the check releases it.
+        locked(&self.shared.held).insert(key.clone());
+        let is_ready = self.awaited.iter().all(|is_synced| is_synced(key));
         if is_ready {
-            locked(&self.desk.held).remove(key);
+            locked(&self.shared.held).remove(key);
         } else {
-            self.desk.queue.done(key, Outcome::Done);
+            self.shared.queue.done(key, Outcome::Done);
         }
         is_ready
     }
 
-    /// The work on a key has ended: it decides when there is more.
-    fn put_back(&self, ended: Ended, in_hand: &mut InHand) {
+    /// A worker has ended: its result decides when the key is reconciled again.
+    fn finish(&self, ended: Finished, workers: &mut Workers) {
         let (id, result) = match ended {
             Ok((id, result)) => (id, result),
-            // A panic is that key's failure, and nobody else's.
+            // A panic counts as a failure of this key alone.
             Err(join) => {
                 let id = join.id();
-                error!(kind = O::Kind::KIND, key = in_hand.keys.get(&id).map(tracing::field::display), %join, "reconcile panicked");
-                (id, Err(Error::new("reconcile", O::Kind::KIND, "it panicked")))
+                error!(kind = O::Kind::KIND, key = workers.keys.get(&id).map(tracing::field::display), %join, "reconcile panicked");
+                (id, Err("the reconcile panicked".into()))
             }
         };
-        let Some(key) = in_hand.keys.remove(&id) else { return };
+        let Some(key) = workers.keys.remove(&id) else { return };
         let outcome = match &result {
             Ok(Next::OnChange) => Outcome::Done,
             Ok(Next::After(time)) => Outcome::Again(*time),
-            Err(error) => Outcome::Failed { at_least: error.retry_after().unwrap_or_default() },
+            Err(error) => match error.retry() {
+                Retry::Backoff => Outcome::Failed { at_least: Duration::ZERO },
+                Retry::After(pause) => Outcome::Failed { at_least: pause },
+                Retry::OnChange => Outcome::Done,
+            },
         };
-        let pause = self.desk.queue.done(&key, outcome);
+        let pause = self.shared.queue.done(&key, outcome);
         let Err(error) = result else {
-            in_hand.problems.remove(&key);
+            workers.problems.remove(&key);
             return;
         };
         let (kind, retry_ms) =
             (O::Kind::KIND, pause.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX)));
         let problem = error.to_string();
-        if error.is_conflict() || error.is_not_found() {
-            // Somebody else wrote or deleted in the meantime.
+        if error.is_outdated() {
+            // The object or one of its children was changed or deleted in the meantime.
             debug!(kind, %key, retry_ms, problem, "read again and decide again");
-        } else if in_hand.problems.get(&key) == Some(&problem) {
+        } else if workers.problems.get(&key) == Some(&problem) {
             debug!(kind, %key, retry_ms, problem, "reconcile failed again");
         } else {
-            warn!(kind, %key, retry_ms, problem, "reconcile failed; trying again");
-            in_hand.problems.insert(key, problem);
+            let message = match error.retry() {
+                Retry::OnChange => "reconcile failed; waiting for a change",
+                Retry::Backoff | Retry::After(_) => "reconcile failed; trying again",
+            };
+            warn!(kind, %key, retry_ms, problem, "{message}");
+            workers.problems.insert(key, problem);
         }
     }
 }
 
-type Ended = Result<(task::Id, Result<Next, Error>), task::JoinError>;
+type Finished = Result<(task::Id, Result<Next, ReconcileError>), task::JoinError>;
 
-/// What one worker does with one key.
-async fn work<O: Operator>(
-    desk: Arc<Desk<O::Kind>>,
-    cluster: Cluster,
-    operator: Arc<O>,
-    key: Key,
-) -> Result<Next, Error> {
-    match timeout(RECONCILE_LIMIT, reconcile(&desk, &cluster, &*operator, &key)).await {
-        Ok(result) => result,
-        Err(_) => {
-            let limit = format!("not done after {} s", RECONCILE_LIMIT.as_secs());
-            Err(Error::new("reconcile", format!("{}/{key}", O::Kind::PLURAL), limit))
-        }
+/// The task of one worker: reconciles one key.
+async fn work<O: Operator>(shared: Arc<Shared<O>>, key: Key) -> Result<Next, ReconcileError> {
+    timeout(RECONCILE_LIMIT, shared.reconcile(&key)).await.unwrap_or_else(|_| {
+        Err(format!("the reconcile was not done after {} s", RECONCILE_LIMIT.as_secs()).into())
+    })
+}
+
+impl<O: Operator> Shared<O> {
+    /// Calls [`Operator::deleted`] if the key has a tombstone, and [`Operator::applied`] or [`Operator::deleting`] if an object
+    /// has the key now.
+    async fn reconcile(&self, key: &Key) -> Result<Next, ReconcileError> {
+        // If this fails, the present object of that name is reconciled anyway, so that its status shows problems.
+        let deleted = self.reconcile_deleted(key).await;
+        let next = match self.objects.find(key) {
+            Some(Found::Readable(object)) if !self.operator.serves(&object) => Ok(Next::OnChange),
+            // Nothing of ours is left to do. A child that is created now would only delay the deletion.
+            Some(found) if found.metadata().is_terminating() && position::<O>(found.metadata()).is_none() => {
+                Ok(Next::OnChange)
+            }
+            Some(Found::Readable(object)) if object.metadata().is_terminating() => {
+                self.clean_up(object).await
+            }
+            Some(Found::Readable(object)) => self.apply(object).await,
+            Some(Found::Broken(broken)) => {
+                warn!(kind = O::Kind::KIND, %key, broken.error, "not readable; its children stay as they are");
+                self.operator.unreadable(broken).await.map(|()| Next::OnChange)
+            }
+            None => Ok(Next::OnChange),
+        };
+        next.and_then(|next| deleted.map(|()| next))
     }
-}
 
-/// Compares what is with what was known, and calls the operator accordingly.
-async fn reconcile<O: Operator>(
-    desk: &Desk<O::Kind>,
-    cluster: &Cluster,
-    operator: &O,
-    key: &Key,
-) -> Result<Next, Error> {
-    // Where this fails, an object that has the name now is looked at all the same, so that it says what is wrong.
-    let deleted = reconcile_gone(desk, cluster, operator, key).await;
-    let next = match desk.objects.find(key) {
-        // It goes as soon as its children and finalizers are done: whatever we made now, it would have to wait for.
-        Some(found) if found.metadata().is_terminating() => Ok(Next::OnChange),
-        Some(Found::Readable(object)) => {
-            debug!(kind = O::Kind::KIND, %key, version = %object.metadata().resource_version, "applied");
-            operator.applied(object).await
-        }
-        Some(Found::Broken(broken)) => {
-            warn!(kind = O::Kind::KIND, %key, broken.error, "not readable; its children stay as they are");
-            operator.unreadable(broken).await.map(|()| Next::OnChange)
-        }
-        None => Ok(Next::OnChange),
-    };
-    next.and_then(|next| deleted.map(|()| next))
-}
-
-async fn reconcile_gone<O: Operator>(
-    desk: &Desk<O::Kind>,
-    cluster: &Cluster,
-    operator: &O,
-    key: &Key,
-) -> Result<(), Error> {
-    let Some((last, sighting)) = desk.gone(key) else { return Ok(()) };
-    // Where a selector filters, DELETED only says that the object left the selection.
-    let is_certain = sighting == Sighting::Event && !desk.objects.is_filtered();
-    if is_certain || is_gone(cluster, &*last).await? {
-        debug!(kind = O::Kind::KIND, %key, "deleted");
-        operator.deleted(Arc::clone(&last)).await?;
-    }
-    desk.forget(key, &last);
-    Ok(())
-}
-
-/// A list that did not have an object is not proof: it may have been another server's, or another selector's. Nor is a
-/// kind that is not served: a server that has just started may not serve it yet.
-async fn is_gone<K: Resource>(cluster: &Cluster, last: &K) -> Result<bool, Error> {
-    match cluster.get_live::<Meta<K>>(&last.key()).await {
-        Ok(live) => Ok(live.metadata.uid != last.metadata().uid),
-        Err(error) if error.is_not_found() => Ok(true),
-        Err(error) => Err(error),
-    }
-}
-
-impl<K: Resource> Desk<K> {
-    fn object_changed(&self, scope: &Scope, change: &Change<K>) {
+    fn object_changed(&self, scope: &Scope, change: &Change<O::Kind>) {
         match change {
             Change::Applied { before, after } => {
                 let urgency = match before {
@@ -360,11 +428,10 @@ impl<K: Resource> Desk<K> {
                 };
                 self.queue.add(&after.metadata().key(), urgency);
             }
-            Change::Deleted { last, sighting } => {
+            Change::Deleted { last, source } => {
                 let key = last.metadata().key();
                 if let Some(last) = last.readable() {
-                    locked(&self.gone)
-                        .insert(key.clone(), Gone { last: Arc::clone(last), sighting: *sighting });
+                    self.tombstones.add(key.clone(), last, *source);
                 }
                 self.queue.add(&key, Urgency::Intent);
             }
@@ -372,8 +439,8 @@ impl<K: Resource> Desk<K> {
         }
     }
 
-    /// A watch of this scope has synced: what was held there may be ready. Elsewhere nothing has changed; with thousands of
-    /// scopes, asking everywhere at each sync would take minutes.
+    /// A watch of this scope has synced: adds the held keys of the scope to the queue. The other held keys stay: with
+    /// thousands of scopes, adding all held keys at each sync would take minutes.
     fn release(&self, scope: &Scope) {
         let released: Vec<Key> = match &scope.namespace {
             None => std::mem::take(&mut *locked(&self.held)).into_iter().collect(),
@@ -385,18 +452,6 @@ impl<K: Resource> Desk<K> {
         };
         for key in released {
             self.queue.add(&key, Urgency::Backlog);
-        }
-    }
-
-    fn gone(&self, key: &Key) -> Option<(Arc<K>, Sighting)> {
-        locked(&self.gone).get(key).map(|gone| (Arc::clone(&gone.last), gone.sighting))
-    }
-
-    /// The operator has been told, unless yet another object of that name has gone since.
-    fn forget(&self, key: &Key, last: &Arc<K>) {
-        let mut gone = locked(&self.gone);
-        if gone.get(key).is_some_and(|known| Arc::ptr_eq(&known.last, last)) {
-            gone.remove(key);
         }
     }
 }

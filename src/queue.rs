@@ -1,18 +1,18 @@
-//! Which keys need work.
+//! The workqueue: the keys that must be reconciled.
 //!
 //! ```text
-//!            add ┌─────────┐ take ┌─────────┐ done
-//!   nothing ────►│ waiting │─────►│ in hand │─────► nothing, or later, or waiting again
-//!                └─────────┘      └─────────┘
+//!        add ┌─────────┐ take ┌────────────┐ done
+//!      ─────►│ waiting │─────►│ processing │─────► removed, or later, or waiting again
+//!            └─────────┘      └────────────┘
 //! ```
 //!
-//! - Once: however often a key is added, it waits in one place, that of its highest [`Urgency`].
-//! - Never in two hands: what is added while in hand waits until `done`.
-//! - In order: by urgency, then first in, first out. After [`INTENTS_IN_A_ROW_MAX`] intents something else has its turn.
-//! - A key that failed waits longer each time. Only a new intent ([`Urgency::Intent`]) cuts that short: an event must
-//!   not, or a worker that writes on each failure would wake itself without end.
-//! - What is due now is handed out now; no timer stands in its way.
-//! - It is as long as there are objects, at most.
+//! - A key waits only once, however often it is added, with its highest [`Urgency`].
+//! - Only one worker processes a key at a time. If the key is added meanwhile, it waits again after `done`.
+//! - The order is by urgency, then first in, first out. After [`INTENTS_IN_A_ROW_MAX`] intents, another key is next.
+//! - A key that failed waits longer each time. Only a new intent ([`Urgency::Intent`]) ends the wait early. Other events do
+//!   not: a worker that writes something and then fails would cause its own next attempt, without end.
+//! - A key that is due is handed out at once.
+//! - The queue has at most one entry for each object.
 
 use std::{
     cmp::Reverse,
@@ -25,114 +25,114 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::{backoff::Backoff, locked, resource::Key};
 
-/// Between attempts at one key. The first is short, for conflicts that the next event resolves; the cap is what people
-/// wait at most after they have removed the cause.
+/// Between attempts at one key. The first pause is short, for conflicts that the next event resolves. The cap is the longest
+/// time until a retry after somebody has removed the cause of a failure.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(60) };
 
-/// Intents handed out in a row while a change or the backlog waits. Intents go first because their authors are waiting;
-/// without a limit, a stream of new objects would leave drift unrepaired. With 16, the rest has one turn in 17.
+/// Intents handed out in a row while other keys wait. Intents go first because a user waits for them. Without a limit,
+/// drift would stay uncorrected while users keep creating objects. With 16, one key in 17 is no intent.
 const INTENTS_IN_A_ROW_MAX: u32 = 16;
 
-/// Keys that need work.
+/// A rate-limiting workqueue of keys.
 #[derive(Debug, Default)]
 pub struct Queue {
-    inner: Mutex<Inner>,
+    state: Mutex<State>,
     wake: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    /// Every key that is not at rest. No hash table: it would keep the size that it had at the start, when all keys wait.
-    entries: BTreeMap<Key, Entry>,
+struct State {
+    /// Every key in the queue. No hash table: that would keep its largest size, that of the start, when all keys wait.
+    queued: BTreeMap<Key, Queued>,
     /// The keys that wait for a worker, in order.
-    waiting: BTreeMap<Turn, Key>,
+    waiting: BTreeMap<Position, Key>,
     later: BTreeSet<(Instant, Key)>,
-    /// Turns given so far.
-    turns: u64,
-    /// Intents taken since the last key that was none.
+    /// The number of the last position.
+    positions: u64,
+    /// Intents taken since the last key of another urgency.
     intents_in_a_row: u32,
     random: fastrand::Rng,
 }
 
-/// A place in the line: the most urgent keys first, and among those the one that came first.
+/// A position among the waiting keys: by urgency, then by the order of [`Queue::add`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
+struct Position {
     urgency: Reverse<Urgency>,
     number: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Queued {
     place: Place,
-    /// In a row.
+    /// Failures in a row.
     failures: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// In `waiting`.
-    Waiting(Turn),
-    /// In `later`, to be looked at again.
+    Waiting(Position),
+    /// In `later`, after a success.
     Later(Instant),
-    /// In `later`, because it failed.
+    /// In `later`, after a failure.
     BackingOff(Instant),
     /// With a worker.
-    InHand,
-    /// With a worker, and changed since.
-    InHandAndAgain(Urgency),
+    Processing,
+    /// With a worker, and added again since.
+    ProcessingAndDirty(Urgency),
 }
 
-/// Why a key needs work.
+/// Why a key must be reconciled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// It was there when we started.
+    /// The object existed when the controller started.
     Backlog,
-    /// Something about it changed.
+    /// The object's status or metadata, or a child of it, changed.
     Change,
-    /// Somebody wants something else of it: a new generation, or another object of that name.
+    /// A user changed the spec (a new generation), or created or deleted the object.
     Intent,
 }
 
-/// What came of a key's work.
+/// The result of a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing left to do until something changes.
+    /// The key is removed until it is added again.
     Done,
-    /// Look at it again after this time, or when something changes.
+    /// The key waits again after this time, or when it is added.
     Again(Duration),
-    /// Try again, later each time, and not before the time that the server asked for.
+    /// The key waits again after a pause, longer after each failure.
     Failed {
-        /// Zero where nothing was asked for.
+        /// The shortest pause, from the server's `Retry-After`; zero without one.
         at_least: Duration,
     },
 }
 
 impl Queue {
-    /// A queue whose pauses are drawn from `random`.
+    /// An empty queue, with `random` for the jitter of its pauses.
     #[must_use]
     pub fn new(random: fastrand::Rng) -> Queue {
-        Queue { inner: Mutex::new(Inner { random, ..Inner::default() }), wake: Notify::new() }
+        Queue { state: Mutex::new(State { random, ..State::default() }), wake: Notify::new() }
     }
 
-    /// The key needs work.
+    /// Adds a key, or raises the urgency of one that waits.
     pub fn add(&self, key: &Key, urgency: Urgency) {
-        let is_ready = locked(&self.inner).add(key, urgency);
+        let is_ready = locked(&self.state).add(key, urgency);
         if is_ready {
             self.wake.notify_one();
         }
     }
 
-    /// The next key, once there is one. It is in the caller's hands until [`Queue::done`].
+    /// Waits for the next key. The caller processes it until [`Queue::done`].
     ///
-    /// For one caller at a time; dropping the future loses nothing.
+    /// For one caller at a time. Cancel safe.
     pub async fn take(&self) -> Key {
         loop {
             let next_due = {
-                let mut inner = locked(&self.inner);
-                if let Some(key) = inner.take(Instant::now()) {
+                let mut state = locked(&self.state);
+                if let Some(key) = state.take(Instant::now()) {
                     return key;
                 }
-                inner.later.first().map(|(due, _)| *due)
+                state.later.first().map(|(due, _)| *due)
             };
             match next_due {
                 None => self.wake.notified().await,
@@ -145,30 +145,30 @@ impl Queue {
         }
     }
 
-    /// The work on a key that was taken has ended. Returns the pause, where it failed.
+    /// Ends the processing of a key. Returns the pause before the next attempt, if it failed.
     pub fn done(&self, key: &Key, outcome: Outcome) -> Option<Duration> {
-        let pause = locked(&self.inner).done(key, outcome, Instant::now());
+        let pause = locked(&self.state).done(key, outcome, Instant::now());
         self.wake.notify_one();
         pause
     }
 }
 
-impl Inner {
-    /// Returns whether a key came to wait for a worker, or moved up.
+impl State {
+    /// Returns whether the key now waits, or waits with a higher urgency.
     fn add(&mut self, key: &Key, urgency: Urgency) -> bool {
-        if let Some(entry) = self.entries.get_mut(key) {
-            match entry.place {
-                Place::Waiting(turn) if turn.urgency.0 >= urgency => return false,
+        if let Some(queued) = self.queued.get_mut(key) {
+            match queued.place {
+                Place::Waiting(position) if position.urgency.0 >= urgency => return false,
                 Place::BackingOff(_) if urgency < Urgency::Intent => return false,
-                Place::InHand => {
-                    entry.place = Place::InHandAndAgain(urgency);
+                Place::Processing => {
+                    queued.place = Place::ProcessingAndDirty(urgency);
                     return false;
                 }
-                Place::InHandAndAgain(known) => {
-                    entry.place = Place::InHandAndAgain(known.max(urgency));
+                Place::ProcessingAndDirty(known) => {
+                    queued.place = Place::ProcessingAndDirty(known.max(urgency));
                     return false;
                 }
-                Place::Waiting(turn) => drop(self.waiting.remove(&turn)),
+                Place::Waiting(position) => drop(self.waiting.remove(&position)),
                 Place::Later(due) | Place::BackingOff(due) => {
                     self.later.remove(&(due, key.clone()));
                 }
@@ -178,72 +178,70 @@ impl Inner {
         true
     }
 
-    /// To the end of the line.
+    /// Puts a key after all others of its urgency.
     fn wait(&mut self, key: Key, urgency: Urgency, failures: u32) {
-        self.turns += 1;
-        let turn = Turn { urgency: Reverse(urgency), number: self.turns };
-        self.entries.insert(key.clone(), Entry { place: Place::Waiting(turn), failures });
-        self.waiting.insert(turn, key);
+        self.positions += 1;
+        let position = Position { urgency: Reverse(urgency), number: self.positions };
+        self.queued.insert(key.clone(), Queued { place: Place::Waiting(position), failures });
+        self.waiting.insert(position, key);
     }
 
     fn take(&mut self, now: Instant) -> Option<Key> {
         while self.later.first().is_some_and(|(due, _)| *due <= now) {
             let (_, key) = self.later.pop_first()?;
-            let failures = self.entries.get(&key).map_or(0, |entry| entry.failures);
+            let failures = self.queued.get(&key).map_or(0, |queued| queued.failures);
             self.wait(key, Urgency::Change, failures);
         }
-        let turn = self.next_turn()?;
-        let key = self.waiting.remove(&turn)?;
-        self.intents_in_a_row = match turn.urgency.0 {
+        let position = self.next_position()?;
+        let key = self.waiting.remove(&position)?;
+        self.intents_in_a_row = match position.urgency.0 {
             Urgency::Intent => self.intents_in_a_row.saturating_add(1),
             Urgency::Backlog | Urgency::Change => 0,
         };
-        if let Some(entry) = self.entries.get_mut(&key) {
-            entry.place = Place::InHand;
+        if let Some(queued) = self.queued.get_mut(&key) {
+            queued.place = Place::Processing;
         }
         Some(key)
     }
 
-    /// The first in the line; after many intents in a row, the first that is none.
-    fn next_turn(&self) -> Option<Turn> {
+    /// The first position; after many intents in a row, the first of another urgency.
+    fn next_position(&self) -> Option<Position> {
         let first = *self.waiting.first_key_value()?.0;
         if self.intents_in_a_row < INTENTS_IN_A_ROW_MAX {
             return Some(first);
         }
-        let no_intent = Turn { urgency: Reverse(Urgency::Change), number: 0 };
+        let no_intent = Position { urgency: Reverse(Urgency::Change), number: 0 };
         let other = self.waiting.range(no_intent..).next();
-        Some(other.map_or(first, |(turn, _)| *turn))
+        Some(other.map_or(first, |(position, _)| *position))
     }
 
     fn done(&mut self, key: &Key, outcome: Outcome, now: Instant) -> Option<Duration> {
-        let entry = self.entries.get_mut(key)?;
-        let again = match entry.place {
-            Place::InHandAndAgain(urgency) => Some(urgency),
-            Place::InHand | Place::Waiting(_) | Place::Later(_) | Place::BackingOff(_) => None,
+        let queued = self.queued.get_mut(key)?;
+        let again = match queued.place {
+            Place::ProcessingAndDirty(urgency) => Some(urgency),
+            Place::Processing | Place::Waiting(_) | Place::Later(_) | Place::BackingOff(_) => None,
         };
-        let (pause, place) = match (outcome, again) {
+        let (due, pause) = match (outcome, again) {
             (_, Some(urgency @ Urgency::Intent)) | (Outcome::Done | Outcome::Again(_), Some(urgency)) => {
                 self.wait(key.clone(), urgency, 0);
                 return None;
             }
             (Outcome::Done, None) => {
-                self.entries.remove(key);
+                self.queued.remove(key);
                 return None;
             }
             (Outcome::Again(after), None) => {
-                entry.failures = 0;
-                (None, Place::Later(now + after))
+                *queued = Queued { place: Place::Later(now + after), failures: 0 };
+                (now + after, None)
             }
             (Outcome::Failed { at_least }, _) => {
-                entry.failures = entry.failures.saturating_add(1);
-                let pause = BACKOFF.pause(entry.failures, at_least, &mut self.random);
-                (Some(pause), Place::BackingOff(now + pause))
+                queued.failures = queued.failures.saturating_add(1);
+                let pause = BACKOFF.pause(queued.failures, at_least, &mut self.random);
+                queued.place = Place::BackingOff(now + pause);
+                (now + pause, Some(pause))
             }
         };
-        entry.place = place;
-        if let Place::Later(due) | Place::BackingOff(due) = place {
-            self.later.insert((due, key.clone()));
-        }
+        self.later.insert((due, key.clone()));
         pause
     }
 }
@@ -262,7 +260,7 @@ mod tests {
         Queue::new(fastrand::Rng::with_seed(1))
     }
 
-    /// What can be taken without waiting.
+    /// The next key, if one is ready now.
     async fn take_now(queue: &Queue) -> Option<String> {
         tokio::select! {
             biased;
@@ -437,7 +435,7 @@ mod tests {
         #[test]
         fn whatever_happens_keys_come_in_order_and_none_is_lost(steps in proptest::collection::vec(step(), 0..300)) {
             let now = Instant::now();
-            let mut queue = Inner::default();
+            let mut queue = State::default();
             let mut waiting: Vec<(usize, Urgency)> = Vec::new();
             let mut in_hand: Vec<(usize, Option<Urgency>)> = Vec::new();
             let mut in_a_row = 0;
@@ -482,7 +480,7 @@ mod tests {
                     Step::Done(_) => {}
                 }
             }
-            prop_assert!(queue.entries.is_empty() && queue.waiting.is_empty() && queue.later.is_empty());
+            prop_assert!(queue.queued.is_empty() && queue.waiting.is_empty() && queue.later.is_empty());
         }
     }
 }

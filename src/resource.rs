@@ -1,6 +1,6 @@
-//! What the API server keeps, as far as we need it: a kind, a name, and metadata.
+//! The shape of Kubernetes objects: kind, key, metadata, conditions.
 //!
-//! Every object on the wire looks alike from the outside:
+//! Every object on the wire has these fields:
 //!
 //! ```json
 //! {"apiVersion": "apps/v1", "kind": "Deployment",
@@ -8,44 +8,60 @@
 //!  "spec": {…}, "status": {…}}
 //! ```
 //!
-//! Our types are slim: they name the fields that we read or own, and nothing else is kept. So an object is never
-//! written back whole; what differs is patched ([`diff`]). Nothing in this file does I/O.
+//! Our types have only the fields that we read or own. So an object is never written back as a whole: the differences are
+//! patched ([`diff`]). Nothing in this file does I/O.
 
+pub mod conditions;
 pub mod diff;
 pub mod kinds;
+mod annotations;
 mod labels;
 pub mod list;
+mod selector;
+mod timestamp;
 mod uid;
 
 use std::{cmp::Ordering, fmt, marker::PhantomData};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use smol_str::SmolStr;
 
+use annotations::Decoded;
+pub use annotations::{Annotations, without_annotations};
+use diff::Rule;
 pub use labels::Labels;
+pub use selector::{InvalidSelector, LabelSelector, LabelSelectorOperator, LabelSelectorRequirement};
+pub use timestamp::Timestamp;
 pub use uid::Uid;
 
-/// A kind of object: where it is served, and how to read one.
+/// A kind of object: its path in the API and its Rust type.
 pub trait Resource: DeserializeOwned + Send + Sync + 'static {
     /// API group, empty for the core group.
     const GROUP: &'static str;
-    /// Version of the group that we speak.
+    /// The version of the group in which objects are read and written.
     const VERSION: &'static str;
     /// The name of the collection in a URL.
     const PLURAL: &'static str;
     /// The name in `kind:`.
     const KIND: &'static str;
-    /// Where the paths of fields begin that the API server lets nobody change: to change one is to delete and create.
-    const IMMUTABLE: Option<&'static str> = None;
-    /// Media type to ask for. [`Meta`] asks for metadata alone.
+    /// How its fields are merged with those of other writers, by path. All other fields that the type has are owned: a
+    /// field that the desired object does not have is removed. See [`diff`].
+    const MERGE: &'static [Rule] = &[];
+    /// The media type of requests. [`Meta`] has metadata alone.
     const ACCEPT: Accept = Accept::Whole;
 
     /// Name, labels, owners, versions.
     fn metadata(&self) -> &ObjectMeta;
 
-    /// Whether an object of ours is as it is wanted, as nearly always. [`diff::between`] asks this first, because to compare
-    /// field by field takes a hundred times as long. `false` where it is not known.
+    /// Whether the field at this JSON pointer can never change. To change it, the object is deleted and created again.
+    fn is_immutable(&self, path: &str) -> bool {
+        let _ = path;
+        false
+    }
+
+    /// Whether a child certainly has no difference from the desired one, as is nearly always so. [`diff::between`] calls this
+    /// first, because comparing field by field takes a hundred times as long. May return `false` at any time.
     fn is_like(&self, desired: &Self) -> bool {
         let _ = desired;
         false
@@ -73,11 +89,24 @@ pub trait Resource: DeserializeOwned + Send + Sync + 'static {
             None => format!("{root}{api}/{plural}"),
         }
     }
+}
 
-    /// The path of one object.
-    fn path(key: &Key) -> String {
-        format!("{}/{}", Self::collection_path(key.namespace.as_deref()), key.name)
-    }
+/// Declares a kind by the type of its objects, with group, version and plural: `kind!(Page, "example.com", "v1", "pages")`.
+/// The type has the name that is in `kind:`, and a field `metadata` of the type [`ObjectMeta`].
+#[macro_export]
+macro_rules! kind {
+    ($kind:ident, $group:literal, $version:literal, $plural:literal) => {
+        impl $crate::resource::Resource for $kind {
+            const GROUP: &'static str = $group;
+            const VERSION: &'static str = $version;
+            const PLURAL: &'static str = $plural;
+            const KIND: &'static str = stringify!($kind);
+
+            fn metadata(&self) -> &$crate::resource::ObjectMeta {
+                &self.metadata
+            }
+        }
+    };
 }
 
 /// How much of an object to ask the API server for.
@@ -121,13 +150,26 @@ impl fmt::Display for Key {
     }
 }
 
-/// What one stream watches: a namespace or all of them, and a label selector.
+/// The objects of one list or watch: those of a namespace or of all, with a label selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Scope {
     /// `None`: all namespaces.
     pub namespace: Option<String>,
     /// A label selector as in a URL, `app=web,tier in (a,b)`. Empty: everything.
     pub labels: String,
+}
+
+impl Scope {
+    /// One scope for each namespace, or one for all namespaces if none is named, with a label selector as in
+    /// [`Scope::labels`].
+    #[must_use]
+    pub fn each(namespaces: &[String], labels: &str) -> Vec<Scope> {
+        let scope = |namespace| Scope { namespace, labels: labels.to_owned() };
+        match namespaces {
+            [] => vec![scope(None)],
+            some => some.iter().map(|namespace| scope(Some(namespace.clone()))).collect(),
+        }
+    }
 }
 
 impl fmt::Display for Scope {
@@ -142,42 +184,58 @@ impl fmt::Display for Scope {
 
 /// The metadata that we read. See <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/>.
 ///
-/// `managedFields`, most of an object's bytes, and most annotations are skipped while reading.
+/// `managedFields`, most of an object's bytes, are skipped while reading, and for kinds that do not use them also the
+/// annotations: see [`without_annotations`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", from = "Decoded<Annotations>")]
 pub struct ObjectMeta {
     /// Unique in its namespace and kind, while it exists.
     pub name: SmolStr,
     /// `None` for kinds without namespaces.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<SmolStr>,
     /// Unique for ever: a recreated object of the same name has another one.
-    #[serde(default, skip_serializing_if = "Uid::is_empty")]
+    #[serde(skip_serializing_if = "Uid::is_empty")]
     pub uid: Uid,
     /// Changes at every write. Opaque but for [`compare_versions`].
     #[serde(skip_serializing_if = "SmolStr::is_empty")]
     pub resource_version: SmolStr,
     /// Counts the changes of what is asked for (`spec`), not of what is reported (`status`).
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub generation: i64,
+    /// When the API server created the object. `None` for an object that is not created yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub creation_timestamp: Option<Timestamp>,
     /// Set: the object is being deleted, and is there only until its finalizers are done.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deletion_timestamp: Option<SmolStr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deletion_timestamp: Option<Timestamp>,
     /// Labels, which selectors look at.
-    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    #[serde(skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
-    /// The annotations that must not be there.
-    #[serde(default, skip_serializing_if = "Annotations::is_empty")]
+    /// Notes for people and tools.
+    #[serde(skip_serializing_if = "Annotations::is_empty")]
     pub annotations: Annotations,
-    /// Who this object belongs to; the garbage collector deletes it after them. Nearly always one, so kept in place.
-    #[serde(default, skip_serializing_if = "is_empty")]
+    /// The owners of this object; the garbage collector deletes the object after them. Nearly always one, so kept in place.
+    #[serde(skip_serializing_if = "is_empty")]
     pub owner_references: SmallVec<[OwnerReference; 1]>,
-    /// Who must have cleaned up before the object goes.
-    #[serde(default, skip_serializing_if = "is_empty")]
+    /// The object is deleted when this list is empty: each entry stands for a cleanup.
+    #[serde(skip_serializing_if = "is_empty")]
     pub finalizers: Box<[SmolStr]>,
 }
 
 impl ObjectMeta {
+    /// The metadata of a child: in the namespace of its owner, and controlled by it.
+    #[must_use]
+    pub fn of_child<O: Resource>(owner: &O, name: &str, labels: Labels) -> ObjectMeta {
+        ObjectMeta {
+            name: name.into(),
+            namespace: owner.metadata().namespace.clone(),
+            labels,
+            owner_references: smallvec![OwnerReference::controlled_by(owner)],
+            ..ObjectMeta::default()
+        }
+    }
+
     /// Namespace and name.
     #[must_use]
     pub fn key(&self) -> Key {
@@ -204,24 +262,6 @@ impl ObjectMeta {
     #[must_use]
     pub fn controller(&self) -> Option<&OwnerReference> {
         self.owner_references.iter().find(|owner| owner.controller)
-    }
-}
-
-/// The annotations that we look at, of a Service alone; all others are somebody else's.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Annotations {
-    /// Once the only form of a Service's `spec.loadBalancerSourceRanges`, and as invalid with another type.
-    #[serde(
-        default,
-        rename = "service.beta.kubernetes.io/load-balancer-source-ranges",
-        skip_serializing_if = "Option::is_none"
-    )]
-    pub load_balancer_source_ranges: Option<kinds::Present>,
-}
-
-impl Annotations {
-    fn is_empty(&self) -> bool {
-        *self == Annotations::default()
     }
 }
 
@@ -281,7 +321,7 @@ impl OwnerReference {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Condition {
-    /// What is said, an adjective: `Ready`.
+    /// The name of the condition, an adjective: `Ready`.
     pub r#type: SmolStr,
     /// `True`, `False` or `Unknown`.
     pub status: SmolStr,
@@ -291,7 +331,7 @@ pub struct Condition {
     pub message: SmolStr,
     /// When `status` last changed, RFC 3339 in whole seconds.
     pub last_transition_time: SmolStr,
-    /// The `metadata.generation` that this was said of.
+    /// The `metadata.generation` to which the condition applies.
     #[serde(skip_serializing_if = "is_zero")]
     pub observed_generation: i64,
 }
@@ -329,7 +369,7 @@ pub struct Status {
     pub reason: String,
     /// For people.
     pub message: String,
-    /// What it is about.
+    /// The object that the Status is about.
     pub details: StatusDetails,
 }
 
@@ -360,13 +400,13 @@ pub struct StatusCause {
 }
 
 impl Status {
-    /// The version asked for has left the server's history. `Gone` is what servers before 1.18 said.
+    /// The server no longer has the history since the requested version. Servers before 1.18 send the reason `Gone`.
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
     }
 
-    /// The version asked for is newer than anything that the server knows.
+    /// The requested version is newer than the server's.
     #[must_use]
     pub fn is_too_new(&self) -> bool {
         self.has_cause("ResourceVersionTooLarge")
@@ -414,8 +454,8 @@ mod tests {
     #[test]
     fn paths_follow_group_namespace_and_name() {
         use kinds::{Deployment, Service};
-        assert_eq!(Deployment::collection_path(None), "/apis/apps/v1/deployments");
-        assert_eq!(Deployment::path(&Key::namespaced("a", "b")), "/apis/apps/v1/namespaces/a/deployments/b");
+        assert_eq!(<Deployment>::collection_path(None), "/apis/apps/v1/deployments");
+        assert_eq!(<Deployment>::collection_path(Some("a")), "/apis/apps/v1/namespaces/a/deployments");
         assert_eq!(Service::collection_path(Some("a")), "/api/v1/namespaces/a/services");
     }
 }

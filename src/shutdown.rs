@@ -1,50 +1,70 @@
-//! SIGTERM: stop taking work, finish what is in hand. A second signal: stop at once.
+//! Signals: the first SIGTERM or SIGINT asks the work to stop, the second one drops it.
+
+use std::io;
 
 use tokio::{
+    runtime,
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
 };
 use tracing::{info, warn};
 
-/// A second signal came: the work was dropped where it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AtOnce;
+/// Why the work did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The event loop cannot start.
+    #[error("start: {0}")]
+    Start(io::Error),
+    /// This process cannot listen for signals.
+    #[error("listen for signals: {0}")]
+    Signals(io::Error),
+    /// A second signal came, and the work was dropped.
+    #[error("stopped at once, by a second signal")]
+    AtOnce,
+}
 
-/// Tells when to stop. Clones tell alike.
+/// The request to stop. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Stop {
     receiver: watch::Receiver<()>,
 }
 
 impl Stop {
-    /// Waits until it is time to stop.
+    /// A request to stop. Dropping the sender makes it.
+    pub(crate) fn channel() -> (watch::Sender<()>, Stop) {
+        let (sender, receiver) = watch::channel(());
+        (sender, Stop { receiver })
+    }
+
+    /// Waits for the request to stop.
     pub async fn requested(mut self) {
-        // An error says that nobody is left who could ask: then it is time, too.
+        // An error means that the sender is gone. Then it is time to stop, too.
         let _ = self.receiver.changed().await;
     }
 }
 
-/// Runs `work` to its end, and asks it to stop at the first SIGTERM or SIGINT. Drops it at the second.
-///
-/// The outer error: this process cannot listen for signals.
-pub async fn until_signal<F: Future>(
-    work: impl FnOnce(Stop) -> F,
-) -> std::io::Result<Result<F::Output, AtOnce>> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let (sender, receiver) = watch::channel(());
-    let work = work(Stop { receiver });
+/// Runs `work` to its end on this thread, and asks it to stop at the first SIGTERM or SIGINT. Drops it at the second. One
+/// thread, because operators mostly wait, and more threads need more memory.
+pub fn run<F: Future>(work: impl FnOnce(Stop) -> F) -> Result<F::Output, Error> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Start)?;
+    runtime.block_on(until_signal(work))
+}
+
+async fn until_signal<F: Future>(work: impl FnOnce(Stop) -> F) -> Result<F::Output, Error> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
+    let (sender, stop) = Stop::channel();
+    let work = work(stop);
     let signals = async {
         let name = first(&mut terminate, &mut interrupt).await;
         info!(signal = name, "asked to stop");
-        // Nobody listens: the work is about to end anyway.
-        let _ = sender.send(());
+        drop(sender);
         let name = first(&mut terminate, &mut interrupt).await;
         warn!(signal = name, "asked again; stopping at once");
     };
     tokio::select! {
-        output = work => Ok(Ok(output)),
-        () = signals => Ok(Err(AtOnce)),
+        output = work => Ok(output),
+        () = signals => Err(Error::AtOnce),
     }
 }
 

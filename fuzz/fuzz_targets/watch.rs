@@ -1,4 +1,4 @@
-//! A watch sends these bytes; the first two say where they are cut.
+//! A watch sends these bytes; the first two are the place of the cut.
 #![no_main]
 
 #[allow(dead_code)]

@@ -1,8 +1,8 @@
 //! The fields that admission changes in our writes. A mutating webhook or policy may change a field that we own, for example to
-//! have all images come from a mirror: then the answer to our write has another value than the write.
+//! pull all images from a mirror. Then the answer to our write has another value than the write.
 //!
-//! Such a field is not written again before its owner asks for something new, or this process restarts. Nobody can tell which
-//! webhook it was: `managedFields` names us, because the API server notes the manager before it calls admission.
+//! Such a field is not written again until the spec of the owner changes or this process restarts. The webhook cannot be
+//! named: `managedFields` has our name, because the API server notes the manager before it calls admission.
 
 use std::{collections::HashMap, fmt, sync::Mutex};
 
@@ -20,28 +20,28 @@ const VALUE_LENGTH_MAX: usize = 200;
 /// The fields in which the answers to our last writes differ from the writes, by the owner's uid.
 #[derive(Default)]
 pub(super) struct Mutations {
-    known: Mutex<HashMap<Uid, Known>>,
+    known: Mutex<HashMap<Uid, Recorded>>,
 }
 
-struct Known {
-    /// The owner's, when we wrote.
+struct Recorded {
+    /// The owner's generation at the time of the write.
     generation: i64,
     fields: Vec<Mutation>,
 }
 
-/// A field that has another value than we want.
+/// A field that differs from the desired one.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Mutation {
     /// A JSON pointer.
     pub(super) path: String,
-    /// `null`: we want it absent.
+    /// The desired value; `null` if it is absent.
     wanted: Value,
-    /// `null`: it is absent.
+    /// The present value; `null` if it is absent.
     is: Value,
 }
 
 impl Mutation {
-    /// What differs in a live child, as the operations say that would change it.
+    /// The fields of a live child that these operations would change.
     pub(super) fn all<K: Serialize>(live: &K, operations: &[Value]) -> Vec<Mutation> {
         if operations.is_empty() {
             return Vec::new();
@@ -55,7 +55,7 @@ impl Mutation {
         operations.iter().filter_map(mutation).collect()
     }
 
-    /// By its labels and owner we find a child: without them it would be made again and again.
+    /// Whether it is a label or ownerReference. Without these we would not find the child, and create it again and again.
     pub(super) fn is_of_identity(&self) -> bool {
         self.path.starts_with("/metadata/")
     }
@@ -79,7 +79,7 @@ impl fmt::Display for Mutation {
 }
 
 impl Mutations {
-    /// Those of the differences that are not known to be made by admission. What no longer differs is forgotten.
+    /// The differences that were not made by admission, as far as known. Forgets the fields that no longer differ.
     pub(super) fn unknown<O: Resource>(&self, owner: &O, differences: Vec<Mutation>) -> Vec<Mutation> {
         let metadata = owner.metadata();
         let mut all = locked(&self.known);
@@ -95,23 +95,23 @@ impl Mutations {
         unknown
     }
 
-    /// The answer to a write differs so from what was written.
+    /// Remembers the differences between a write and its answer.
     pub(super) fn learn<O: Resource>(&self, owner: &O, fields: Vec<Mutation>) {
         let metadata = owner.metadata();
         if fields.is_empty() {
             self.forget(&metadata.uid);
         } else {
             let generation = metadata.generation;
-            locked(&self.known).insert(metadata.uid.clone(), Known { generation, fields });
+            locked(&self.known).insert(metadata.uid.clone(), Recorded { generation, fields });
         }
     }
 
-    /// The owner is gone.
+    /// Forgets an owner that was deleted.
     pub(super) fn forget(&self, owner: &Uid) {
         locked(&self.known).remove(owner);
     }
 
-    /// What to tell people.
+    /// The fields, as texts for the status.
     pub(super) fn of<O: Resource>(&self, owner: &O) -> Vec<String> {
         let known = locked(&self.known);
         let metadata = owner.metadata();
@@ -152,5 +152,9 @@ mod tests {
         mutations.learn(&owner(1), differs(1));
         assert_eq!(mutations.unknown(&owner(1), vec![]), []);
         assert_eq!(mutations.unknown(&owner(1), differs(1)), differs(1));
+        // The answer to the next write is as we want.
+        mutations.learn(&owner(1), differs(1));
+        mutations.learn(&owner(1), vec![]);
+        assert_eq!(mutations.of(&owner(1)), Vec::<String>::new());
     }
 }

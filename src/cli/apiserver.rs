@@ -1,4 +1,6 @@
-//! `listwatch apiserver`: the embedded API server alone, for kubectl and for programs that want an API server to try.
+//! `listwatch apiserver`: the embedded API server alone, for kubectl and for tests of other programs.
+
+pub(super) mod credentials;
 
 use std::{
     fs::{self, File, Permissions},
@@ -7,48 +9,60 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::Args;
-use tempfile::{Builder, TempDir};
+use clap::{ArgAction, Args, ValueEnum};
+use listwatch_apiserver::{ApiServer, LOG_TARGET, Options, Planned, fault_names};
 use tracing::Level;
 
-use super::{Failure, log::Log, manifests};
+use self::credentials::{Credentials, KUBECONFIG, quoted};
+use super::{Failure, log::Log, manifests, parse_switch};
 use crate::{
-    apiserver::{ApiServer, Options, Planned, fault_names},
     client::{Client, Config},
     shutdown::Stop,
 };
 
-/// What is written for kubectl.
-pub(super) const KUBECONFIG: &str = "kubeconfig";
-/// What a kubeconfig of ours begins with, by which we know that it may be overwritten.
+/// The first line of a kubeconfig that this command wrote. Only such a file is overwritten.
 const OURS: &str = "# Written by listwatch apiserver, which overwrites it at its next start.\n";
 
 /// Run the embedded API server alone, for kubectl and for tests
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It lives on 127.0.0.1 and in memory: nothing is kept. While it runs, faults are planned,\n\
-    listed and ended at /listwatch/faults, in the words of --fault, one in each line:\n\n  \
+    after_help = "The server keeps everything in memory. While it runs, inject, list and end faults at /listwatch/faults,\n\
+    one fault a line, written as for --fault:\n\n  \
       echo cut-watches,path=/pods | kubectl create --raw /listwatch/faults -f -\n  \
       kubectl get --raw /listwatch/faults\n  \
       kubectl delete --raw /listwatch/faults\n\n\
-    With -v each request is a line on standard error: method, path with query, status, user agent, duration. A watch\n\
-    has one line when it begins and one when it ends."
+    --log-requests logs each request to standard error: method, path with query, status, user agent, duration.\n\
+    It logs a watch twice: when it starts and when it ends. -v logs connections as well."
 )]
 pub(super) struct Apiserver {
-    /// Port on 127.0.0.1; 0 for any
+    /// Port on 127.0.0.1; 0 for a free one
     #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0, value_parser = parse_port)]
     port: u16,
-    /// YAML or JSON file, or directory of such files, with objects to create at the start: CRDs first, then Namespaces; may be repeated
+    /// YAML or JSON file, or directory of such files, with objects to create at the start (CRDs first, then Namespaces); may be repeated
     #[arg(long, value_name = "PATH", env = "LISTWATCH_MANIFESTS")]
     manifests: Vec<PathBuf>,
-    /// File to write a kubeconfig to. Without it: to a directory that goes with the server
+    /// File to write the kubeconfig to. Default: a file in a temporary directory, removed when the server stops
     #[arg(long, value_name = "FILE", env = "LISTWATCH_KUBECONFIG_OUT")]
     kubeconfig_out: Option<PathBuf>,
-    /// Something that goes wrong from the start, such as too-many-requests,path=/pods,times=3; repeated, or with ; between. --fault help lists them all
+    /// Fault to inject from the start, such as too-many-requests,path=/pods,times=3; may be repeated, or separated by ";". --fault help lists all faults
     #[arg(long, value_name = "FAULT", env = "LISTWATCH_FAULT", value_delimiter = ';', value_parser = parse_fault)]
     fault: Vec<Fault>,
+    /// Output when the server is ready: text for people, or one line of JSON for scripts (server, kubeconfig, caFile, tokenFile, curlrcFile)
+    #[arg(short, long, value_name = "FORMAT", env = "LISTWATCH_OUTPUT", default_value = "text")]
+    output: Output,
+    /// Log each request to standard error
+    #[arg(long, value_name = "BOOL", env = "LISTWATCH_LOG_REQUESTS")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    #[arg(action = ArgAction::Set, value_parser = parse_switch)]
+    log_requests: bool,
     #[command(flatten)]
     log: Log,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Text,
+    Json,
 }
 
 #[derive(Clone, Debug)]
@@ -68,9 +82,9 @@ fn parse_fault(text: &str) -> Result<Fault, String> {
     let planned: Planned = text.parse()?;
     if planned.is_momentary() {
         let why = if planned.is_for_server() {
-            "is done at once, and at the start there is nothing to do it to: POST it to /listwatch/faults"
+            "happens at once, so it has no effect at the start: POST it to /listwatch/faults"
         } else {
-            "ends the watches that are open now, and at the start none is: give lines=N, or POST it to /listwatch/faults"
+            "ends only open watches, so it has no effect at the start: add lines=N, or POST it to /listwatch/faults"
         };
         return Err(why.to_owned());
     }
@@ -83,13 +97,19 @@ macro_rules! say {
 }
 pub(super) use say;
 
-pub(super) fn main(apiserver: Apiserver) -> Result<(), Failure> {
+pub(super) fn main(mut apiserver: Apiserver) -> Result<(), Failure> {
     if apiserver.fault.iter().any(|fault| matches!(fault, Fault::Help)) {
         return help();
     }
+    if let Some(path) = apiserver.kubeconfig_out.as_ref().filter(|path| path.to_str().is_none()) {
+        return Err(Failure::Usage(format!("--kubeconfig-out {path:?}: is not UTF-8; choose another file")));
+    }
+    if apiserver.log_requests {
+        apiserver.log.add(LOG_TARGET);
+    }
     apiserver.log.start(Level::WARN);
-    let Apiserver { port, manifests, kubeconfig_out, fault, .. } = apiserver;
-    super::until_signal(async |stop| run(port, manifests, kubeconfig_out, fault, stop).await)
+    let Apiserver { port, manifests, kubeconfig_out, fault, output, .. } = apiserver;
+    super::until_signal(async |stop| run(port, manifests, kubeconfig_out, fault, output, stop).await)
 }
 
 fn help() -> Result<(), Failure> {
@@ -102,9 +122,10 @@ async fn run(
     manifests: Vec<PathBuf>,
     kubeconfig_out: Option<PathBuf>,
     faults: Vec<Fault>,
+    output: Output,
     stop: Stop,
 ) -> Result<(), Failure> {
-    // What cannot be read is found out before anything is started.
+    // An unreadable file is an error before anything is started.
     let objects = manifests::read(&manifests)?;
     let server = start(Options { port, ..Options::default() }).await?;
     let admin = Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token())?)?;
@@ -118,19 +139,19 @@ async fn run(
             server.fault(*planned);
         }
     }
-    let (kubeconfig, _dir) = match kubeconfig_out {
-        Some(path) => {
-            write_kubeconfig(&path, &server.kubeconfig())?;
-            (path, None)
-        }
-        None => {
-            let dir = private_dir(|dir| write_private(&dir.join(KUBECONFIG), &server.kubeconfig()))?;
-            (dir.path().join(KUBECONFIG), Some(dir))
-        }
+    let credentials = Credentials::write(&server)?;
+    if let Some(path) = &kubeconfig_out {
+        write_kubeconfig(path, &server.kubeconfig())?;
+    }
+    let kubeconfig = kubeconfig_out.unwrap_or_else(|| credentials.file(KUBECONFIG));
+    let kubeconfig = std::path::absolute(&kubeconfig).unwrap_or(kubeconfig);
+    let introduced = match output {
+        Output::Text => introduce(&server.url(), &manifests, count, &kubeconfig, &credentials),
+        Output::Json => credentials.print_json(&kubeconfig),
     };
-    match introduce(&server.url(), &manifests, count, &kubeconfig) {
-        // `| head -1`: who has read enough may well use the server.
-        Ok(()) | Err(Failure::Unheard) => {}
+    match introduced {
+        // The reader of `| head -1` closes our output, and can still use the server.
+        Ok(()) | Err(Failure::ClosedPipe) => {}
         Err(failure) => return Err(failure),
     }
     stop.requested().await;
@@ -138,50 +159,37 @@ async fn run(
     Ok(())
 }
 
-/// Says what is there and how it is used.
-fn introduce(url: &str, manifests: &[PathBuf], count: usize, kubeconfig: &Path) -> Result<(), Failure> {
+/// Prints the address, and how to use the server.
+fn introduce(
+    url: &str,
+    manifests: &[PathBuf],
+    count: usize,
+    kubeconfig: &Path,
+    credentials: &Credentials,
+) -> Result<(), Failure> {
     say!("An API server is listening at {url}, in this process.");
     if !manifests.is_empty() {
         let from: Vec<_> = manifests.iter().map(|path| path.display().to_string()).collect();
         say!("Objects created from {}: {count}.", from.join(", "));
     }
-    let kubeconfig = std::path::absolute(kubeconfig).unwrap_or_else(|_| kubeconfig.to_owned());
     say!("\nIn another terminal:\n");
-    say!("    export KUBECONFIG='{}'", kubeconfig.display());
+    say!("    export KUBECONFIG={}", quoted(kubeconfig));
     say!("    kubectl get namespaces");
     say!(
-        "    echo cut-watches | kubectl create --raw /listwatch/faults -f -    # all: listwatch apiserver --fault help\n"
+        "    echo cut-watches | kubectl create --raw /listwatch/faults -f -    # all faults: listwatch apiserver --fault help"
     );
-    say!("Nothing is kept. Ctrl-C ends it; then `unset KUBECONFIG`.");
+    say!("\nOr with curl:\n\n{}", credentials.curl("/api/v1/namespaces"));
+    say!("\nNothing is stored. Ctrl-C stops the server; then `unset KUBECONFIG`.");
     Ok(())
 }
 
 pub(super) async fn start(options: Options) -> Result<ApiServer, Failure> {
     let port = options.port;
     let server = ApiServer::start(options).await;
-    server.map_err(|error| Failure::Runtime(format!("--port {port}: {error}; 0 takes one that is free")))
+    server.map_err(|error| Failure::Runtime(format!("--port {port}: {error}; 0 chooses a free port")))
 }
 
-/// A directory for credentials: only its owner can read it, and it goes with us.
-pub(super) fn private_dir(write: impl FnOnce(&Path) -> io::Result<()>) -> Result<TempDir, Failure> {
-    let only_owner = Permissions::from_mode(0o700);
-    let dir = Builder::new().prefix("listwatch-").permissions(only_owner).tempdir().and_then(|dir| {
-        write(dir.path())?;
-        Ok(dir)
-    });
-    dir.map_err(|error| {
-        let parent = std::env::temp_dir();
-        let parent = parent.display();
-        Failure::Runtime(format!("write credentials below {parent}: {error}; TMPDIR names another place"))
-    })
-}
-
-/// A new file that only its owner can read.
-pub(super) fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    File::options().write(true).create_new(true).mode(0o600).open(path)?.write_all(text.as_bytes())
-}
-
-/// Only its owner can read it. What somebody else wrote is not ours to overwrite: it may be the way into a real cluster.
+/// Only its owner can read it. A file that another program wrote is not overwritten: it may be the kubeconfig of a cluster.
 fn write_kubeconfig(path: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::Runtime(format!("--kubeconfig-out {}: {error}", path.display()));
     let is_ours = fs::read_to_string(path).is_ok_and(|before| before.starts_with(OURS));
@@ -192,12 +200,12 @@ fn write_kubeconfig(path: &Path, text: &str) -> Result<(), Failure> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let path = path.display();
             return Err(Failure::Usage(format!(
-                "--kubeconfig-out {path}: is there already, and not from listwatch apiserver; remove it, or name another"
+                "--kubeconfig-out {path}: exists and was not written by listwatch apiserver; remove it, or choose another file"
             )));
         }
         file => file.map_err(failed)?,
     };
-    // A file that was there before kept its mode.
+    // An existing file has kept its mode.
     file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
     file.write_all(format!("{OURS}{text}").as_bytes()).map_err(failed)
 }

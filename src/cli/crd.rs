@@ -2,15 +2,24 @@
 
 use std::io::{self, Write};
 
-use super::Failure;
-use crate::operators::mywebserver;
+use super::{Failure, run::chosen};
+use crate::operators::BuiltIn;
 
 /// Print the CustomResourceDefinitions, for kubectl apply -f -
 #[derive(Debug, clap::Args)]
-pub(super) struct Crd {}
+pub(super) struct Crd {
+    /// Operators whose CustomResourceDefinitions to print. Default: all
+    #[arg(value_name = "OPERATOR")]
+    operators: Vec<BuiltIn>,
+}
 
-pub(super) fn main(_: &Crd) -> Result<(), Failure> {
-    let yaml = yaml_serde::to_string(&mywebserver::crd::definition());
-    let yaml = yaml.map_err(|error| Failure::Runtime(error.to_string()))?;
-    Ok(io::stdout().write_all(yaml.as_bytes())?)
+pub(super) fn main(crd: &Crd) -> Result<(), Failure> {
+    let definitions = chosen(&crd.operators).into_iter().flat_map(BuiltIn::definitions);
+    for (index, definition) in definitions.enumerate() {
+        let yaml = yaml_serde::to_string(&definition);
+        let yaml = yaml.map_err(|error| Failure::Runtime(error.to_string()))?;
+        let separator = if index == 0 { "" } else { "---\n" };
+        write!(io::stdout(), "{separator}{yaml}")?;
+    }
+    Ok(())
 }

@@ -1,16 +1,10 @@
-//! Where log lines go, and which.
+//! The flags of the log.
 
-use std::{
-    env,
-    ffi::OsString,
-    io::{self, IsTerminal},
-};
-
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tracing::{Level, level_filters::LevelFilter};
-use tracing_subscriber::{
-    Layer, filter::Targets, fmt, layer::SubscriberExt, registry, util::SubscriberInitExt,
-};
+use tracing_subscriber::filter::Targets;
+
+use crate::log::{self, Format};
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Log")]
@@ -18,18 +12,15 @@ pub(super) struct Log {
     /// error, warn, info, debug or trace; or by module: info,listwatch::watch=trace. Without it: info, but warn for demo and apiserver
     #[arg(long, value_name = "LEVEL", env = "LISTWATCH_LOG_LEVEL", value_parser = parse_level)]
     log_level: Option<Targets>,
-    /// More: -v is debug, -vv is trace
+    /// Log more: -v is debug, -vv is trace; one more v each for demo
     #[arg(short, long, action = clap::ArgAction::Count, env = "LISTWATCH_VERBOSE", value_parser = parse_verbose)]
     verbose: u8,
     /// text or json. Without it: text on a terminal, json otherwise
     #[arg(long, value_name = "FORMAT", env = "LISTWATCH_LOG_FORMAT")]
     log_format: Option<Format>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Text,
-    Json,
+    /// Logged at the level debug, whatever the other levels are.
+    #[arg(skip)]
+    also: Option<&'static str>,
 }
 
 /// A plain level is ours; of the libraries under us only warnings are of use.
@@ -50,6 +41,20 @@ fn parse_verbose(text: &str) -> Result<u8, String> {
 }
 
 impl Log {
+    /// Takes away one `-v`, for a command that itself prints more with the first one. Returns whether there was any.
+    #[cfg(feature = "apiserver")]
+    pub(super) fn take_verbose(&mut self) -> bool {
+        let is_verbose = self.verbose > 0;
+        self.verbose = self.verbose.saturating_sub(1);
+        is_verbose
+    }
+
+    /// Adds the debug lines of a target.
+    #[cfg(feature = "apiserver")]
+    pub(super) fn add(&mut self, target: &'static str) {
+        self.also = Some(target);
+    }
+
     /// Sends log lines to standard error from now on; `by_default` those of that level and worse.
     pub(super) fn start(self, by_default: Level) {
         let ours = |level, others| Targets::new().with_default(others).with_target("listwatch", level);
@@ -59,39 +64,10 @@ impl Log {
             (1, _) => ours(Level::DEBUG, Level::WARN),
             (_, _) => ours(Level::TRACE, Level::DEBUG),
         };
-        let is_terminal = io::stderr().is_terminal();
-        let for_them = if is_terminal { Format::Text } else { Format::Json };
-        let layer = match self.log_format.unwrap_or(for_them) {
-            Format::Text => {
-                let is_colored = is_colored(is_terminal, env::var_os("NO_COLOR"));
-                fmt::layer().with_writer(io::stderr).with_ansi(is_colored).boxed()
-            }
-            Format::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
+        let filter = match self.also {
+            Some(target) => filter.with_target(target, Level::DEBUG),
+            None => filter,
         };
-        registry().with(layer.with_filter(filter)).init();
-    }
-}
-
-/// On a terminal, unless somebody wants it plain: <https://no-color.org>.
-fn is_colored(is_terminal: bool, no_color: Option<OsString>) -> bool {
-    is_terminal && no_color.is_none_or(|value| value.is_empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_has_colors_on_a_terminal_unless_no_color_has_a_value() {
-        for (is_terminal, no_color, expected) in [
-            (true, None, true),
-            (true, Some(""), true),
-            (true, Some("1"), false),
-            (false, None, false),
-            (false, Some(""), false),
-        ] {
-            let is_colored = is_colored(is_terminal, no_color.map(OsString::from));
-            assert_eq!(is_colored, expected, "{is_terminal} {no_color:?}");
-        }
+        log::start_with(filter, self.log_format);
     }
 }

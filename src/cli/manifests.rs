@@ -18,7 +18,7 @@ use crate::client::{Client, Error, Request};
 /// Largest file: a hundred objects of the largest size that an API server takes.
 const FILE_BYTES_MAX: u64 = 300 * 1024 * 1024;
 
-/// What stands in a path as it is. The slash is that of `apps/v1`.
+/// Characters that need no escape in a path. The slash is that of `apps/v1`.
 const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'/');
 
 /// An object, and where it was read.
@@ -33,7 +33,7 @@ impl Manifest {
         self.object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// What others need is first.
+    /// Kinds that other objects depend on come first.
     fn rank(&self) -> usize {
         const FIRST: [&str; 2] = ["CustomResourceDefinition", "Namespace"];
         FIRST.iter().position(|kind| *kind == self.text("/kind")).unwrap_or(FIRST.len())
@@ -123,7 +123,7 @@ fn take(mut object: Value, from: String, manifests: &mut Vec<Manifest>) -> Resul
     Ok(())
 }
 
-/// What discovery says of a resource.
+/// A resource, as discovery describes it.
 #[derive(Deserialize)]
 struct Served {
     name: String,
@@ -152,7 +152,7 @@ pub(super) async fn create(client: &Client, manifests: Vec<Manifest>) -> Result<
             let group = version.split('/').next().unwrap_or_default();
             let is_own = !group.contains('.') || group.ends_with(".k8s.io");
             let hint = if is_own {
-                "docs/apiserver.md has those that are"
+                "apiserver/README.md has those that are"
             } else {
                 "is its CRD among the manifests?"
             };
@@ -170,7 +170,7 @@ pub(super) async fn create(client: &Client, manifests: Vec<Manifest>) -> Result<
         let request = Request::get(format!("{path}/{}?fieldValidation=Strict", resource.name));
         let body = manifest.object.to_string().into_bytes();
         let created = client.send(request.sends(Method::POST, "application/json", body)).await;
-        // What was asked is ours to know; why the server does not take it is for whoever wrote the file.
+        // The author of the file needs the reason of the server, not our request.
         created.map_err(|error| match error.status() {
             Some(status) => manifest.wrong(&status.message),
             None => manifest.wrong(error),

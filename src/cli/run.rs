@@ -1,46 +1,30 @@
 //! `listwatch run`: the operators, in a Pod or from a kubeconfig.
 
-use std::{
-    env,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    pin::pin,
-    time::Duration,
-};
+use std::{env, net::SocketAddr};
 
 use clap::{ArgAction, Args, ValueEnum};
-use tokio::{net::TcpListener, task::JoinSet, time::timeout};
-use tracing::{Level, info, warn};
+use tracing::Level;
 
-use super::{Connection, Failure, log::Log, parse_switch};
+use super::{ConnectionFlags, Failure, log::Log, parse_switch};
 use crate::{
-    admin,
-    client::{Client, Request},
-    cluster::Cluster,
     controller,
-    operators::mywebserver,
-    shutdown::Stop,
+    operators::BuiltIn,
+    runtime::{self, Runtime, checked, names_in},
     watch::Lists,
 };
-
-/// How long, when all else has stopped, to go on writing Events. With what the controllers may take, less than the 30 s
-/// after which Kubernetes kills a Pod.
-const LAST_EVENTS_LIMIT: Duration = Duration::from_secs(2);
-
-/// More namespaces than this are warned about: three watches for each of them take four connections.
-const NAMESPACES_MANY: usize = 100;
 
 /// Run operators, in a Pod or from a kubeconfig
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    listwatch run mywebserver                          all namespaces, as the current context's user\n  \
-    listwatch run -n web -n shop --log-level debug     two namespaces, one line per event\n  \
+    listwatch run mywebserver                          all namespaces, current context\n  \
+    listwatch run -n web -n shop --log-level debug     two namespaces, one log line per event\n  \
     listwatch run --context staging --as system:serviceaccount:mywebserver-system:mywebserver-operator\n\n\
-    Stops on SIGTERM or Ctrl-C: takes no more work, and finishes what is in hand within 25 s.")]
+    On SIGTERM or Ctrl-C, finishes the current reconciliations within 25 s and stops. A second signal stops it at once.")]
 pub(super) struct Run {
-    /// Which operators. Without any: all. One whose custom resource is not installed waits for it
+    /// Operators to run. Default: all. An operator waits until its custom resource is installed
     #[arg(value_name = "OPERATOR")]
-    operators: Vec<Kind>,
-    /// Only in this namespace; may be repeated, or a comma list. Without it: $WATCH_NAMESPACE, then all namespaces
+    operators: Vec<BuiltIn>,
+    /// Namespace to watch; may be repeated, or a list with commas. Default: $WATCH_NAMESPACE, then all namespaces
     #[arg(
         short,
         long = "namespace",
@@ -49,21 +33,21 @@ pub(super) struct Run {
         value_delimiter = ','
     )]
     namespaces: Vec<String>,
-    /// In all namespaces, whatever $WATCH_NAMESPACE says
+    /// Watch all namespaces, also when $WATCH_NAMESPACE is set
     #[arg(short = 'A', long, value_name = "BOOL", env = "LISTWATCH_ALL_NAMESPACES")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     #[arg(action = ArgAction::Set, value_parser = parse_switch)]
     all_namespaces: bool,
-    /// Objects of one kind that are worked on at a time
+    /// How many objects of one kind are reconciled at the same time
     #[arg(long, value_name = "N", env = "LISTWATCH_MAX_CONCURRENT_RECONCILES", default_value_t = controller::WORKERS)]
     #[arg(value_parser = parse_workers)]
     max_concurrent_reconciles: usize,
-    /// Learn what exists from the watch itself: for very large sets, on Kubernetes 1.32 and later
+    /// List by watching (sendInitialEvents): for very many objects; Kubernetes 1.32 and since 1.34 support it
     #[arg(long, value_name = "BOOL", env = "LISTWATCH_STREAMING_LISTS")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     #[arg(action = ArgAction::Set, value_parser = parse_switch)]
     streaming_lists: bool,
-    /// Where /livez and /readyz answer, [IP]:PORT; 0 for nowhere
+    /// Address of /livez and /readyz, [IP]:PORT; 0 to serve none
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -73,19 +57,12 @@ pub(super) struct Run {
     #[arg(value_parser = parse_bind_address)]
     health_probe_bind_address: BindAddress,
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionFlags,
     #[command(flatten)]
     log: Log,
 }
 
-/// The operators that are built in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
-    /// A MyWebserver becomes a Deployment and a Service
-    Mywebserver,
-}
-
-/// Where to listen, if anywhere.
+/// The address to listen on. `None`: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BindAddress(Option<SocketAddr>);
 
@@ -93,7 +70,7 @@ fn parse_bind_address(text: &str) -> Result<BindAddress, String> {
     if text == "0" {
         return Ok(BindAddress(None));
     }
-    // IPv4 too, where both are there.
+    // Also for IPv4 on a machine with both.
     let address = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
     match address.parse() {
         Ok(address) => Ok(BindAddress(Some(address))),
@@ -108,174 +85,52 @@ fn parse_workers(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The operator's task is to wait: one thread is enough for it, and costs less memory than several.
 pub(super) fn main(run: Run) -> Result<(), Failure> {
-    // First, because what a kubeconfig is warned about belongs into the log.
+    // First, because reading a kubeconfig may log warnings.
     run.log.start(Level::INFO);
     let namespaces = namespaces(run.all_namespaces, run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
-    let client = run.connection.client()?;
+    let client = super::client(run.connection.config()?)?;
     let lists = if run.streaming_lists { Lists::Streaming } else { Lists::Paged };
-    let work = Work {
-        cluster: Cluster::new(client.clone(), lists),
-        client,
-        operators: chosen(&run.operators),
-        namespaces,
-        workers: run.max_concurrent_reconciles,
-        probes: run.health_probe_bind_address,
-    };
-    super::until_signal(|stop| work.run(stop))
+    let runtime = Runtime::new(client).namespaces(namespaces)?;
+    let mut runtime = runtime.lists(lists).workers(run.max_concurrent_reconciles);
+    if let BindAddress(Some(address)) = run.health_probe_bind_address {
+        runtime = runtime.probes(address);
+    }
+    for operator in chosen(&run.operators) {
+        runtime = operator.add_to(runtime);
+    }
+    Ok(runtime.run()?)
 }
 
-/// Each operator once, however often it was named; all where none was.
-fn chosen(named: &[Kind]) -> Vec<Kind> {
-    let all = Kind::value_variants().iter().copied();
-    all.filter(|kind| named.is_empty() || named.contains(kind)).collect()
-}
-
-/// The flag, or its environment, or `WATCH_NAMESPACE`, in which an empty name is none: operators read it so everywhere.
-/// None at all: all namespaces.
-fn namespaces(all: bool, flag: Vec<String>, watch_namespace: Option<String>) -> Result<Vec<String>, Failure> {
-    if all && flag.is_empty() {
-        return Ok(Vec::new());
-    }
-    if all {
-        let cause = "--all-namespaces cannot be used with --namespace: leave one of them out";
-        return Err(Failure::Usage(cause.to_owned()));
-    }
-    let (mut names, source) = if flag.is_empty() {
-        let names = watch_namespace.iter().flat_map(|names| names.split(','));
-        (names.filter(|name| !name.trim().is_empty()).map(str::to_owned).collect(), "WATCH_NAMESPACE")
-    } else {
-        (flag, "--namespace")
-    };
-    for name in &mut names {
-        *name = name.trim().to_owned();
-        let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let is_label = (1..=63).contains(&name.len()) && name.bytes().all(inside);
-        if !is_label || name.starts_with('-') || name.ends_with('-') {
-            let cause = "is not the name of a namespace; for all of them, give none";
-            return Err(Failure::Usage(format!("{source}: {name:?} {cause}")));
-        }
-    }
-    names.sort();
-    names.dedup();
-    Ok(names)
-}
-
-struct Work {
-    client: Client,
-    cluster: Cluster,
-    operators: Vec<Kind>,
-    namespaces: Vec<String>,
-    workers: usize,
-    probes: BindAddress,
-}
-
-impl Work {
-    /// Runs until `stop`, or until it is clear that it cannot.
-    async fn run(self, stop: Stop) -> Result<(), Failure> {
-        let probes = match self.probes {
-            BindAddress(None) => None,
-            BindAddress(Some(address)) => Some(listen(address).await?),
-        };
-        let mut controllers = JoinSet::new();
-        for operator in &self.operators {
-            match operator {
-                Kind::Mywebserver => {
-                    let (events, write_events) = mywebserver::events(self.client.clone(), instance());
-                    let controller = mywebserver::controller(&self.cluster, &self.namespaces, events);
-                    let controller = controller.workers(self.workers).run(stop.clone().requested());
-                    controllers.spawn(async {
-                        let mut write_events = pin!(write_events);
-                        tokio::select! {
-                            () = controller => {}
-                            () = &mut write_events => {}
-                        }
-                        // What could not be written by now is dropped.
-                        let _ = timeout(LAST_EVENTS_LIMIT, write_events).await;
-                    });
-                }
-            }
-        }
-        let answer_probes = async {
-            match probes {
-                None => std::future::pending().await,
-                Some(listener) => admin::serve(listener, self.cluster.clone()).await,
-            }
-        };
-        // Beside the work: an API server that does not answer must hold up neither the probes nor the stopping.
-        let introduce = async {
-            self.greet().await;
-            self.look_for_namespaces().await;
-        };
-        let beside = async { tokio::join!(introduce, answer_probes).1 };
-        tokio::select! {
-            _ = controllers.join_all() => {}
-            never = beside => match never {},
-        }
-        info!("stopped");
-        Ok(())
-    }
-
-    /// Says once what we connect to, as whom, and what we watch.
-    async fn greet(&self) {
-        if self.namespaces.len() > NAMESPACES_MANY {
-            let count = self.namespaces.len();
-            warn!(
-                count,
-                "three watches for each namespace; three for all namespaces cost less, and need a ClusterRole"
-            );
-        }
-        let namespaces =
-            if self.namespaces.is_empty() { "all".to_owned() } else { self.namespaces.join(",") };
-        let (server, user) = (self.client.server(), self.client.user());
-        let listwatch = env!("CARGO_PKG_VERSION");
-        match self.client.version().await {
-            Ok(kubernetes) => info!(listwatch, server, kubernetes, user, namespaces, "started"),
-            Err(error) => {
-                warn!(listwatch, server, user, namespaces, %error, "started, but the API server cannot be used yet")
-            }
-        }
-    }
-
-    /// Warns of namespaces that do not exist: a list of one is empty, and a watch silent, as of one where nothing is.
-    async fn look_for_namespaces(&self) {
-        for name in &self.namespaces {
-            match self.client.send(Request::get(format!("/api/v1/namespaces/{name}"))).await {
-                Err(error) if error.is_not_found() => {
-                    warn!(namespace = name, "there is no such namespace; waiting for it");
-                }
-                // An operator that is limited to a namespace may as a rule not read it.
-                Err(error) if error.is_forbidden() => return,
-                Ok(_) | Err(_) => {}
-            }
+impl From<runtime::Error> for Failure {
+    fn from(error: runtime::Error) -> Failure {
+        match error {
+            runtime::Error::Config(cause) => Failure::Usage(cause),
+            runtime::Error::Probes { address, cause } => Failure::Runtime(format!(
+                "--health-probe-bind-address: cannot listen on {address}: {cause}; choose another port, or 0 to serve none"
+            )),
+            runtime::Error::Shutdown(error) => error.into(),
         }
     }
 }
 
-/// Which copy of the operator this is, for Events.
-fn instance() -> String {
-    env::var("POD_NAME").or_else(|_| env::var("HOSTNAME")).unwrap_or_else(|_| "listwatch".into())
+/// Each named operator once; all if none is named.
+pub(super) fn chosen(named: &[BuiltIn]) -> Vec<BuiltIn> {
+    let all = BuiltIn::value_variants().iter().copied();
+    all.filter(|operator| named.is_empty() || named.contains(operator)).collect()
 }
 
-/// Listens for probes, and says where: whoever asked for port 0 wants to know.
-async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
-    let wrong = |error| {
-        Failure::Runtime(format!(
-            "--health-probe-bind-address: cannot listen on {address}: {error}; another port, or 0 for nowhere?"
-        ))
-    };
-    let listener = match admin::bind(address).await {
-        // A machine without IPv6.
-        Err(_) if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) => {
-            admin::bind((Ipv4Addr::UNSPECIFIED, address.port()).into()).await
+/// The namespaces of the flag, or else of `WATCH_NAMESPACE`. Empty: all namespaces.
+fn namespaces(all: bool, flag: Vec<String>, variable: Option<String>) -> Result<Vec<String>, Failure> {
+    match (all, flag.is_empty()) {
+        (true, true) => Ok(Vec::new()),
+        (true, false) => {
+            let cause = "--all-namespaces cannot be used with --namespace: leave one of them out";
+            Err(Failure::Usage(cause.to_owned()))
         }
-        result => result,
-    };
-    let listener = listener.map_err(wrong)?;
-    let address = listener.local_addr().map_err(wrong)?;
-    info!(%address, "answering /livez and /readyz");
-    Ok(listener)
+        (false, true) => Ok(checked(names_in(&variable.unwrap_or_default()), "WATCH_NAMESPACE")?),
+        (false, false) => Ok(checked(flag, "--namespace")?),
+    }
 }
 
 #[cfg(test)]
@@ -294,8 +149,8 @@ mod tests {
 
     #[test]
     fn an_operator_runs_once_however_often_it_is_named() {
-        assert_eq!(chosen(&[]), [Kind::Mywebserver]);
-        assert_eq!(chosen(&[Kind::Mywebserver, Kind::Mywebserver]), [Kind::Mywebserver]);
+        assert_eq!(chosen(&[]), BuiltIn::value_variants());
+        assert_eq!(chosen(&[BuiltIn::Mywebserver, BuiltIn::Mywebserver]), [BuiltIn::Mywebserver]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Who we are to the API server: a token, a password, or what a plugin says.
+//! Credentials: a token, a password, or the output of a credential plugin. After a 401, obtains a new one.
 //!
 //! ```text
 //! Authorization: Bearer eyJhbGciOiJSUzI1NiIsImtpZCI6…
@@ -26,14 +26,14 @@ use super::exec::Plugin;
 /// Age at which a file is read again. client-go does so after 50 s, and the kubelet renews a token minutes before its end.
 pub(super) const FILE_AGE_MAX: Duration = Duration::from_secs(50);
 
-/// Age up to which a plugin's answer is taken as good, whatever it says: one that says it has ended already, or a clock that
-/// is wrong, would have the plugin run for every request. The server says 401 to what is no longer good.
+/// Shortest time for which the credential of a plugin is used, even if it has expired. Otherwise a wrong clock would run the
+/// plugin for every request. If the credential is invalid, the server answers 401.
 const PLUGIN_AGE_MIN: Duration = Duration::from_secs(5);
 
 /// Largest file that is read: a kubeconfig of a thousand clusters has a few MB.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Text that must not be seen: `Debug` hides it, and there is no `Display`.
+/// A secret text: `Debug` hides it, and there is no `Display`.
 #[derive(Clone, PartialEq)]
 pub(super) struct Secret(pub(super) String);
 
@@ -43,7 +43,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Where the credentials come from.
+/// The source of the credentials.
 #[derive(Debug)]
 pub(super) enum Login {
     /// No `Authorization` at all; a client certificate, perhaps.
@@ -61,7 +61,7 @@ pub(super) enum Login {
     Plugin(Box<Plugin>),
 }
 
-/// What one request shows to the server.
+/// The credential of one request.
 #[derive(Clone, Default, PartialEq)]
 pub(super) struct Credential {
     pub(super) authorization: Option<HeaderValue>,
@@ -101,14 +101,14 @@ pub(super) struct Credentials {
 #[derive(Default)]
 struct Known {
     held: Option<Held>,
-    /// When it last could not be had, and why. Whoever has waited for that does not try again.
+    /// The last failure to read it. Requests that waited for that attempt share the failure.
     failed: Option<(Instant, String)>,
 }
 
 struct Held {
     credential: Credential,
     since: Instant,
-    /// When the plugin said that its answer ends.
+    /// The expiration time from the plugin.
     until: Option<SystemTime>,
 }
 
@@ -117,7 +117,7 @@ impl Credentials {
         Credentials { login, known: Mutex::default() }
     }
 
-    /// What to show now; read again when it is old.
+    /// The present credential; read again when it is old.
     pub(super) async fn current(&self) -> Result<Credential, String> {
         let asked = Instant::now();
         let mut known = self.known.lock().await;
@@ -127,8 +127,7 @@ impl Credentials {
         }
     }
 
-    /// What to show after `refused` got a 401. `None`: it is fixed, and always the same. From a file or a plugin it can be
-    /// the same once more, where neither has anything newer.
+    /// A credential to try after `refused` got a 401. `None`: it is fixed. From a file or a plugin, it may be the same again.
     pub(super) async fn renew(&self, refused: &Credential) -> Result<Option<Credential>, String> {
         match &self.login {
             Login::Nothing | Login::Token(_) | Login::Password { .. } => return Ok(None),
@@ -137,7 +136,7 @@ impl Credentials {
         let asked = Instant::now();
         let mut known = self.known.lock().await;
         match &known.held {
-            // Of many requests that were refused together, the first has done it for all.
+            // Another request that was refused at the same time has read it already.
             Some(held) if held.credential != *refused => Ok(Some(held.credential.clone())),
             Some(_) | None => self.obtain(&mut known, asked).await.map(Some),
         }
@@ -236,7 +235,7 @@ mod tests {
 
     use super::{
         super::{
-            config::{Pem, Place},
+            config::{Pem, PemSource},
             exec::{Hidden, Terminal},
         },
         *,
@@ -333,7 +332,7 @@ mod tests {
         let error = credentials.current().await.err();
         assert_eq!(error, Some(format!("token file {}: not a regular file", path.display())));
         let field = "certificate-authority".to_owned();
-        let pem = Pem { field, place: Place::File(fifo.clone()) };
+        let pem = Pem { field, source: PemSource::File(fifo.clone()) };
         assert_eq!(pem.read(), Err(format!("certificate-authority: {}: not a regular file", fifo.display())));
     }
 
@@ -379,7 +378,7 @@ mod tests {
         credentials.renew(&first).await.expect("a token");
         assert_eq!(runs(), 2);
 
-        // Later, it counts what the plugin said.
+        // Later, the expiry that the plugin printed counts.
         let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
         for (until, is_fresh) in [(None, true), (Some(now + hour), true), (Some(now - hour), false)] {
             let since = Instant::now() - 2 * PLUGIN_AGE_MIN;

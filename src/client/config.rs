@@ -1,4 +1,4 @@
-//! Where the API server is, and who we are to it.
+//! The address of the API server and the credentials, from flags, environment and files.
 //!
 //! ```text
 //! --service-account-dir DIR   KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT and DIR/{token,ca.crt,namespace}
@@ -30,14 +30,14 @@ use super::{
     kubeconfig::Kubeconfig,
 };
 
-/// Where the kubelet mounts a pod's credentials.
+/// The directory in which the kubelet mounts the credentials of a Pod.
 const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Longest wait for an answer, unless a flag says otherwise. The API server queues a request for at most a quarter of its
 /// own limit of 60 s; what takes twice that is not coming.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the command line says. Each field has the name of its flag; an empty text counts as not given, as in kubectl.
+/// The flags for the connection. Each field has the name of its flag; an empty text counts as not given, as in kubectl.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// A kubeconfig; it must exist.
@@ -73,7 +73,7 @@ impl Options {
     }
 }
 
-/// What the environment says.
+/// The environment variables for the connection.
 #[derive(Clone, Debug, Default)]
 pub struct Env {
     /// `KUBECONFIG`: files, as in `PATH`.
@@ -100,14 +100,14 @@ impl Env {
     }
 }
 
-/// An API server, and who we are to it. `Debug` shows no secret.
+/// The address of an API server, and the credentials. `Debug` shows no secret.
 pub struct Config {
     /// Without a trailing slash; may have a path.
     pub(super) server: Url,
-    /// Where this was read, for errors: `cluster local in /home/…/.kube/config`.
+    /// The source of this configuration, for errors: `cluster local in /home/…/.kube/config`.
     pub(super) origin: String,
     pub(super) namespace: String,
-    /// Who we are, for logs. Never a secret.
+    /// The user, for logs. Never a secret.
     pub(super) user: String,
     pub(super) login: Login,
     pub(super) tls: Tls,
@@ -115,21 +115,21 @@ pub struct Config {
     pub(super) impersonate: HeaderMap,
     pub(super) proxy: Option<Url>,
     pub(super) request_timeout: Duration,
-    /// Asked instead of the server's address.
-    #[cfg(feature = "apiserver")]
+    /// Answers the requests instead of a server at the address.
     pub(super) in_process: Option<std::sync::Arc<dyn super::InProcess>>,
+    pub(super) tap: Option<std::sync::Arc<dyn super::Tap>>,
 }
 
-/// How to know the server, and what to show to it.
+/// The certificates of both sides.
 #[derive(Default)]
 pub(super) struct Tls {
-    /// Whom to trust for the server's certificate. `None`: whom this machine trusts.
+    /// The certificate authority of the server. `None`: those of this machine.
     pub(super) authority: Option<Pem>,
     /// Client certificate, and its key.
     pub(super) identity: Option<(Pem, Pem)>,
-    /// The name in the server's certificate, where it is not the one in its address.
+    /// The name in the server's certificate, if it is not the host of its address.
     pub(super) server_name: Option<String>,
-    /// Trust anybody, because the kubeconfig says so.
+    /// `insecure-skip-tls-verify` of the kubeconfig.
     pub(super) insecure: bool,
 }
 
@@ -137,11 +137,11 @@ pub(super) struct Tls {
 pub(super) struct Pem {
     /// The field that names them, for errors.
     pub(super) field: String,
-    pub(super) place: Place,
+    pub(super) source: PemSource,
 }
 
-/// Where a [`Pem`] is.
-pub(super) enum Place {
+/// The source of a [`Pem`].
+pub(super) enum PemSource {
     /// In a file that is read again and again.
     File(PathBuf),
     /// In the kubeconfig itself.
@@ -150,9 +150,9 @@ pub(super) enum Place {
 
 impl Pem {
     pub(super) fn read(&self) -> Result<Vec<u8>, String> {
-        match &self.place {
-            Place::Inline(pem) => Ok(pem.clone()),
-            Place::File(path) => auth::read_regular(path)
+        match &self.source {
+            PemSource::Inline(pem) => Ok(pem.clone()),
+            PemSource::File(path) => auth::read_regular(path)
                 .map_err(|error| format!("{}: {}: {error}", self.field, path.display())),
         }
     }
@@ -164,7 +164,7 @@ impl Config {
         let options = options.without_empty();
         let mut config = Config::find(&options, env)?;
         if let Some(user) = &options.act_as {
-            // The groups in the kubeconfig are those of somebody else.
+            // The groups in the kubeconfig belong to the user there.
             config.impersonate.clear();
             config.impersonate("Impersonate-User", user)?;
         }
@@ -188,13 +188,12 @@ impl Config {
         "the bearer of a given token".clone_into(&mut config.user);
         config.login = Login::Token(Secret(token.to_owned()));
         let field = "given certificate authority".to_owned();
-        config.tls.authority = Some(Pem { field, place: Place::Inline(authority_pem.to_owned()) });
+        config.tls.authority = Some(Pem { field, source: PemSource::Inline(authority_pem.to_owned()) });
         config.keep_credentials_off_plain_http();
         Ok(config)
     }
 
     /// A server in this very process, for the bearer of `token`: nothing goes over a wire.
-    #[cfg(feature = "apiserver")]
     pub fn in_process(server: std::sync::Arc<dyn super::InProcess>, token: &str) -> Result<Config, Error> {
         let origin = "in this process".to_owned();
         let mut config = Config::anonymous(parse_server("http://localhost", &origin)?, origin);
@@ -202,6 +201,19 @@ impl Config {
         config.login = Login::Token(Secret(token.to_owned()));
         config.in_process = Some(server);
         Ok(config)
+    }
+
+    /// The address of the server, as a URL.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        self.server.as_str().trim_end_matches('/')
+    }
+
+    /// The same, with an observer of all exchanges.
+    #[must_use]
+    pub fn with_tap(mut self, tap: std::sync::Arc<dyn super::Tap>) -> Config {
+        self.tap = Some(tap);
+        self
     }
 
     fn find(options: &Options, env: &Env) -> Result<Config, Error> {
@@ -261,7 +273,7 @@ impl Config {
         config.user = format!("service account token in {}", dir.display());
         config.login = Login::TokenFile { path: dir.join("token"), first: None };
         let field = "certificate authority of the service account".to_owned();
-        config.tls.authority = Some(Pem { field, place: Place::File(dir.join("ca.crt")) });
+        config.tls.authority = Some(Pem { field, source: PemSource::File(dir.join("ca.crt")) });
         // Missing where a pod has a hand-made mount; then it is the namespace that kubectl would take.
         if let Ok(namespace) = auth::read_text(&dir.join("namespace"))
             && !namespace.trim().is_empty()
@@ -282,14 +294,13 @@ impl Config {
             impersonate: HeaderMap::new(),
             proxy: None,
             request_timeout: REQUEST_TIMEOUT,
-            #[cfg(feature = "apiserver")]
             in_process: None,
+            tap: None,
         }
     }
 
     /// The time of day.
     pub(super) fn now(&self) -> SystemTime {
-        #[cfg(feature = "apiserver")]
         if let Some(server) = &self.in_process {
             return server.now();
         }

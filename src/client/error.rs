@@ -1,12 +1,12 @@
-//! What can go wrong with a request, said in one line: verb, object, cause.
+//! The errors of requests, in one line each: verb, object, cause.
 //!
 //! ```text
-//! apply deployments/default/web: 409 Conflict: the object has been modified
+//! patch deployments/default/web: 409 Conflict: the object has been modified
 //! get deployments/default/web: https://10.0.0.1:443: connection refused: does an API server run there?
 //! ```
 //!
-//! The API server says no with an HTTP status and, mostly, a `Status` in JSON. What stands between it and us says no with
-//! plain text or an HTML page, and the API server itself does so where it is too busy to do better:
+//! The API server answers an invalid request with an HTTP status code and, mostly, a `Status` in JSON. Proxies answer with
+//! plain text or an HTML page, and so does the API server itself when it is overloaded:
 //!
 //! ```text
 //! HTTP/2 409                                              HTTP/2 429
@@ -16,7 +16,7 @@
 //!  "reason":"AlreadyExists","details":{"name":"web",…}}   Too many requests, please try again later.
 //! ```
 //!
-//! All of them become the same [`Error`], which answers questions. Nothing in this file does I/O.
+//! All of them become an [`Error`], with methods such as [`Error::is_conflict`]. Nothing in this file does I/O.
 
 use std::{
     borrow::Cow,
@@ -30,47 +30,51 @@ use reqwest::{
 };
 use rustls::CertificateError;
 use serde::Deserialize;
+use url::Url;
 
+use super::config::Config;
 use crate::resource::Status;
 
 /// Most bytes of a message that are kept. As client-go; a 422 can quote the whole object.
 const MESSAGE_BYTES_MAX: usize = 2048;
 
-/// Longest wait that a server can ask of us with `Retry-After`. The API server asks for at most 32 s; more is somebody
-/// else's number, or a clock that is wrong.
+/// Longest `Retry-After` that is honoured. The API server asks for at most 32 s; a longer time comes from a proxy or a wrong
+/// clock.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// Why a request did not succeed: verb, object, cause.
-pub struct Error(Box<Inner>);
+#[derive(Clone)]
+pub struct Error(Box<Report>);
 
-struct Inner {
+#[derive(Clone)]
+struct Report {
     verb: Cow<'static, str>,
     object: String,
     cause: Cause,
 }
 
-/// What happened to a request, before it is known what the request was for.
+/// The cause of an [`Error`], without verb and object.
 #[derive(Clone)]
 pub(super) enum Cause {
-    /// The server answered no.
+    /// The server answered with an error.
     Refused { status: Box<Status>, retry_after: Option<Duration> },
     /// No connection, so the request was never sent.
     Unreachable(String),
-    /// The connection broke under way: a write may have happened.
+    /// The connection broke during the request: a write may have happened.
     Lost(String),
     /// No answer in time: a write may have happened.
     Late(String),
-    /// An answer that is not what was asked for.
+    /// An answer that cannot be decoded.
     Unreadable(String),
-    /// An answer of more bytes than are read.
+    /// An answer beyond the size limit.
     TooLarge(String),
-    /// Something on our side.
+    /// An error of this process.
     Other(String),
 }
 
 impl Cause {
     pub(super) fn about(self, verb: impl Into<Cow<'static, str>>, object: impl Into<String>) -> Error {
-        Error(Box::new(Inner { verb: verb.into(), object: object.into(), cause: self }))
+        Error(Box::new(Report { verb: verb.into(), object: object.into(), cause: self }))
     }
 
     pub(super) fn status(&self) -> Option<&Status> {
@@ -87,7 +91,7 @@ impl Cause {
 }
 
 impl Error {
-    /// An error of our own: what was being done, to what, and why it did not work.
+    /// An error that does not come from the server.
     pub fn new(
         verb: impl Into<Cow<'static, str>>,
         object: impl fmt::Display,
@@ -96,7 +100,7 @@ impl Error {
         Cause::Other(cause.to_string()).about(verb, object.to_string())
     }
 
-    /// What the server said in a [`Status`], such as an `ERROR` event in a watch.
+    /// The error in a [`Status`], for example of an `ERROR` event in a watch.
     pub fn refused(
         verb: impl Into<Cow<'static, str>>,
         object: impl fmt::Display,
@@ -107,13 +111,13 @@ impl Error {
         Cause::Refused { status: Box::new(status), retry_after }.about(verb, object.to_string())
     }
 
-    /// What the server answered, if it answered no. Made up from the text where it sent no JSON.
+    /// The [`Status`] of the answer, if the server answered with an error. Made from the text if the answer was no JSON.
     #[must_use]
     pub fn status(&self) -> Option<&Status> {
         self.0.cause.status()
     }
 
-    /// The HTTP status code, if the server answered no.
+    /// The HTTP status code, if the server answered with an error.
     #[must_use]
     pub fn code(&self) -> Option<u16> {
         self.status().map(|status| status.code)
@@ -147,19 +151,19 @@ impl Error {
         })
     }
 
-    /// Somebody else wrote first (or owns the field): read again, decide again.
+    /// The object has changed since it was read, or another manager owns the field: read again and decide again.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         self.code() == Some(409) && !self.is_already_exists() && !self.is_denied()
     }
 
-    /// An object of that name is there.
+    /// An object of that name exists.
     #[must_use]
     pub fn is_already_exists(&self) -> bool {
         self.has(|status| status.code == 409 && status.reason == "AlreadyExists") && !self.is_denied()
     }
 
-    /// The object is absent. For a create, it is the namespace that is.
+    /// The object does not exist. For a create, the namespace does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.has(|status| status.code == 404 && !status.details.name.is_empty()) && !self.is_denied()
@@ -171,31 +175,31 @@ impl Error {
         self.has(|status| status.code == 404 && status.details.name.is_empty()) && !self.is_denied()
     }
 
-    /// The version, or the place in a list, has left the server's history: list again.
+    /// 410 Expired: the server no longer has the requested version or continue token. List again.
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.has(Status::is_expired)
     }
 
-    /// The version is newer than what this server knows yet.
+    /// The requested version is newer than the server's.
     #[must_use]
     pub fn is_too_new(&self) -> bool {
         self.has(Status::is_too_new)
     }
 
-    /// The credentials are good, but may not do this. New credentials would not help.
+    /// The user lacks the permission. New credentials of the same user would not help.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         self.code() == Some(403)
     }
 
-    /// The credentials are not accepted, also after they were read again.
+    /// The server does not accept the credentials, also after they were read again.
     #[must_use]
     pub fn is_unauthorized(&self) -> bool {
         self.code() == Some(401)
     }
 
-    /// The object or the request is not valid; sent again, it would not be either.
+    /// The object or the request is invalid. Sending it again does not help.
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         self.code() == Some(422)
@@ -228,13 +232,13 @@ impl Error {
         matches!(self.0.cause, Cause::Lost(_) | Cause::Late(_))
     }
 
-    /// The server answered yes, with something that we cannot read. The object is there.
+    /// The request succeeded, but the answer cannot be decoded.
     #[must_use]
     pub fn is_unreadable(&self) -> bool {
         matches!(self.0.cause, Cause::Unreadable(_))
     }
 
-    /// The server answered yes, with more bytes than are read. A smaller page of a list may be read.
+    /// The request succeeded, but the answer is beyond the size limit. A smaller page of a list may help.
     #[must_use]
     pub fn is_too_large(&self) -> bool {
         matches!(self.0.cause, Cause::TooLarge(_))
@@ -247,7 +251,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { verb, object, cause } = &*self.0;
+        let Report { verb, object, cause } = &*self.0;
         write!(f, "{verb} {object}: {cause}")
     }
 }
@@ -285,7 +289,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Reads a refusal. A body that is no JSON with a message is a text, and becomes the message.
+/// Decodes an error answer. If the body is no JSON with a message, its text becomes the message.
 pub(super) fn refusal(code: StatusCode, headers: &HeaderMap, body: &[u8], now: SystemTime) -> Cause {
     // No `kind` is asked for: a request that ran into its deadline gets a Status without one.
     #[derive(Deserialize)]
@@ -306,7 +310,7 @@ pub(super) fn refusal(code: StatusCode, headers: &HeaderMap, body: &[u8], now: S
     Cause::Refused { status: Box::new(status), retry_after }
 }
 
-/// What somebody who is not the API server, or is in haste, says.
+/// The message of an answer that is no Status: of a proxy, or of an overloaded API server.
 fn spoken(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> String {
     if code.is_redirection() {
         let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("nowhere");
@@ -324,7 +328,7 @@ fn spoken(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> String {
     if is_html(headers) { format!("an HTML page, not from the API server: {text}") } else { text }
 }
 
-/// Says what came instead of the JSON that `path` was asked for.
+/// The error for an answer that is not the expected JSON.
 pub(super) fn not_json(
     path: &str,
     headers: &HeaderMap,
@@ -404,6 +408,26 @@ pub(super) struct Where {
     pub(super) address: String,
     /// Whose certificates are trusted.
     pub(super) trust: String,
+}
+
+impl Where {
+    pub(super) fn of(config: &Config) -> Where {
+        let address = config.server.as_str().trim_end_matches('/');
+        let way = config.proxy.as_ref().map(through).unwrap_or_default();
+        let trust = match &config.tls.authority {
+            Some(pem) => pem.field.clone(),
+            None => "what this machine trusts".to_owned(),
+        };
+        Where { address: format!("{address}{way} ({})", config.origin), trust }
+    }
+}
+
+/// ` through the proxy HOST:PORT`, without the user and password that the URL may have.
+pub(super) fn through(proxy: &Url) -> String {
+    let host = proxy.host_str().unwrap_or_default();
+    // The URL knows a default for http and https alone; the other schemes are SOCKS.
+    let port = proxy.port_or_known_default().unwrap_or(1080);
+    format!(" through the proxy {host}:{port}")
 }
 
 /// Says why there was no answer, in words for the person who can mend it.
@@ -623,7 +647,7 @@ mod tests {
             questions.iter().filter(|(_, question)| question(error)).map(|(name, _)| *name).collect()
         };
         let status = |code, more: &str| refused(code, &[], &format!(r#"{{"message":"m",{more}}}"#));
-        let says = |code, message: &str, more: &str| {
+        let with_message = |code, message: &str, more: &str| {
             let message = serde_json::Value::from(message);
             refused(code, &[], &format!(r#"{{"message":{message}{more}}}"#))
         };
@@ -644,18 +668,18 @@ mod tests {
             (refused(422, &[], ""), &["invalid"]),
             (refused(401, &[], ""), &["unauthorized"]),
             // A webhook may choose the codes and words of others for its own denial.
-            (says(409, WEBHOOK_DENIES, r#","reason":"Conflict""#), &["denied"]),
-            (says(409, WEBHOOK_DENIES, r#","reason":"AlreadyExists""#), &["denied"]),
-            (says(404, WEBHOOK_DENIES, r#","details":{"name":"x"}"#), &["denied"]),
-            (says(404, WEBHOOK_DENIES, r#","details":{}"#), &["denied"]),
+            (with_message(409, WEBHOOK_DENIES, r#","reason":"Conflict""#), &["denied"]),
+            (with_message(409, WEBHOOK_DENIES, r#","reason":"AlreadyExists""#), &["denied"]),
+            (with_message(404, WEBHOOK_DENIES, r#","details":{"name":"x"}"#), &["denied"]),
+            (with_message(404, WEBHOOK_DENIES, r#","details":{}"#), &["denied"]),
             (
-                says(422, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no", ""),
+                with_message(422, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no", ""),
                 &["denied", "invalid"],
             ),
-            (says(500, "admission webhook \"a.b\" is not there", ""), &[]),
-            (says(500, "it said \"no\" denied the request", ""), &[]),
-            (says(500, "policy 'p' is not there", ""), &[]),
-            (says(500, "'p' denied request: no", ""), &[]),
+            (with_message(500, "admission webhook \"a.b\" is not there", ""), &[]),
+            (with_message(500, "it said \"no\" denied the request", ""), &[]),
+            (with_message(500, "policy 'p' is not there", ""), &[]),
+            (with_message(500, "'p' denied request: no", ""), &[]),
             (Cause::Unreachable(ours()).about("get", "x"), &["connection"]),
             (Cause::Lost(ours()).about("get", "x"), &["interrupted"]),
             (Cause::Late(ours()).about("get", "x"), &["interrupted"]),
@@ -671,8 +695,8 @@ mod tests {
             "insufficient quota to consume: pods",
         ] {
             let message = format!("pods \"x\" is forbidden: {message}");
-            assert_eq!(answers(&says(403, &message, "")), ["forbidden", "quota exceeded"]);
-            assert_eq!(answers(&says(500, &message, "")), [""; 0]);
+            assert_eq!(answers(&with_message(403, &message, "")), ["forbidden", "quota exceeded"]);
+            assert_eq!(answers(&with_message(500, &message, "")), [""; 0]);
         }
         let ours = Error::new("read", "kubeconfig x", "gone");
         assert_eq!((ours.code(), format!("{ours:?}").as_str()), (None, "Error(read kubeconfig x: gone)"));

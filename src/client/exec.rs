@@ -1,4 +1,4 @@
-//! Credential plugins: a program that prints a token.
+//! Runs credential plugins: programs that print a token or a client certificate.
 //!
 //! ```text
 //! $ KUBERNETES_EXEC_INFO='{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{…}}' login
@@ -6,8 +6,8 @@
 //!  "status": {"token": "…", "expirationTimestamp": "2026-11-21T08:00:00Z"}}
 //! ```
 //!
-//! See <https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins>. What it
-//! prints is never quoted in an error; its stderr is the user's, to whom it may have something to say.
+//! See <https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins>. Errors never
+//! quote the output of a plugin. A plugin shares our stderr, because it may have a message for the user.
 
 use std::{
     ffi::OsString,
@@ -23,31 +23,30 @@ use tokio::{io::AsyncReadExt, process::Command, time};
 
 use super::auth::Credential;
 
-/// Longest that a plugin may take. Somebody may have to log in with a browser; longer, and the request has no meaning.
+/// Longest run of a plugin. The user may have to log in with a browser; after this time, the request is obsolete.
 const RUN_MAX: Duration = Duration::from_secs(60);
 
-/// Most that a plugin may print: a token and a certificate chain are a few KB.
+/// Largest output of a plugin: a token and a certificate chain have a few KB.
 const OUTPUT_BYTES_MAX: u64 = 1024 * 1024;
 
 /// How to run a plugin.
 #[derive(Debug)]
 pub(super) struct Plugin {
-    /// `client.authentication.k8s.io/v1` or `…/v1beta1`; its answer must say the same.
+    /// `client.authentication.k8s.io/v1` or `…/v1beta1`. The answer must have the same version.
     pub(super) api_version: String,
     pub(super) command: PathBuf,
-    /// Can hold a password, as everything on a command line.
+    /// May contain a password, as any command line.
     pub(super) args: Hidden<Vec<String>>,
     /// Added to our own environment. Values can be secrets.
     pub(super) env: Hidden<Vec<(String, String)>>,
     pub(super) terminal: Terminal,
-    /// What `provideClusterInfo` asks to be told, else null.
-    /// A proxy-url in it can hold a password.
+    /// The cluster, if `provideClusterInfo` is set, else null. Its proxy-url may contain a password.
     pub(super) cluster: Hidden<Value>,
-    /// What to do where the program is not installed.
+    /// Advice for the user if the program is not installed.
     pub(super) install_hint: String,
 }
 
-/// Anything that `Debug` must not show.
+/// A value that `Debug` hides.
 pub(super) struct Hidden<T>(pub(super) T);
 
 impl<T> std::fmt::Debug for Hidden<T> {
@@ -56,7 +55,7 @@ impl<T> std::fmt::Debug for Hidden<T> {
     }
 }
 
-/// Whether the plugin may ask the user, on stdin: `interactiveMode`.
+/// `interactiveMode`: whether the plugin may ask the user, and read the answers from stdin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Terminal {
     Never,
@@ -65,7 +64,7 @@ pub(super) enum Terminal {
 }
 
 impl Terminal {
-    /// Whether the plugin gets our stdin, given whether that is a terminal.
+    /// Whether the plugin gets our stdin. `is_there`: our stdin is a terminal.
     fn is_used(self, is_there: bool) -> Result<bool, String> {
         match (self, is_there) {
             (Terminal::Never, _) | (Terminal::IfAvailable, false) => Ok(false),
@@ -75,7 +74,7 @@ impl Terminal {
     }
 }
 
-/// What a plugin issued.
+/// The credential from a plugin, and when it expires.
 pub(super) struct Issued {
     pub(super) credential: Credential,
     pub(super) until: Option<SystemTime>,
@@ -100,7 +99,7 @@ struct ExecStatus {
 }
 
 impl Plugin {
-    /// Runs the program and reads what it prints.
+    /// Runs the program and decodes its output.
     pub(super) async fn run(&self) -> Result<Issued, String> {
         let name = format!("credential plugin {}", self.command.display());
         let output = match time::timeout(RUN_MAX, self.output()).await {
@@ -125,8 +124,9 @@ impl Plugin {
             .stdin(if interactive { Stdio::inherit() } else { Stdio::null() })
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
-            // This ends the plugin after RUN_MAX, and not what it has started: to kill a process group takes unsafe code, or
-            // a library for that alone. A group of its own would only keep a Ctrl-C in the terminal from reaching both.
+            // Ends the plugin after RUN_MAX, but not its child processes: killing a process group takes unsafe code, or
+            // a library only for that. In a process group of its own, the plugin would also miss a Ctrl-C in the
+            // terminal.
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| self.not_started(&error))?;
@@ -139,7 +139,7 @@ impl Plugin {
             return Err(format!("printed more than {OUTPUT_BYTES_MAX} bytes"));
         }
         let status = child.wait().await.map_err(|error| error.to_string())?;
-        if status.success() { Ok(output) } else { Err(format!("{status}; it may have said why on stderr")) }
+        if status.success() { Ok(output) } else { Err(format!("{status}; its stderr may have the cause")) }
     }
 
     fn not_started(&self, error: &io::Error) -> String {
@@ -154,7 +154,7 @@ impl Plugin {
     }
 
     fn parse(&self, output: &[u8]) -> Result<Issued, String> {
-        // The error of the parser would quote the token.
+        // The parser's error is dropped, because it would quote the token.
         let answer: ExecCredential = serde_json::from_slice(output)
             .map_err(|_| "printed no ExecCredential in JSON on stdout".to_owned())?;
         if answer.api_version != self.api_version {
@@ -190,7 +190,7 @@ impl Plugin {
     }
 }
 
-/// RFC 3339, also with an offset, which humantime does not take.
+/// Parses RFC 3339, also with an offset, which humantime does not accept.
 fn parse_time(text: &str) -> Option<SystemTime> {
     let text = text.trim();
     if let Some(utc) = text.strip_suffix(['Z', 'z']) {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plugin_is_told_and_tells() {
+    async fn a_plugin_gets_the_cluster_and_its_token_is_used() {
         let script = r#"
             info='{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"cluster":{"server":"https://h"},"interactive":false}}'
             [ "$KUBERNETES_EXEC_INFO" = "$info" ] || exit 9
@@ -275,11 +275,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_wrong_with_a_plugin_is_said_and_what_it_prints_is_not() {
+    async fn an_error_of_a_plugin_has_its_cause_but_not_its_output() {
         let absent = Plugin { command: "/nonexistent/login".into(), ..plugin("") };
         let hint = Plugin { install_hint: "run: apt install login\n".to_owned(), ..plugin("") };
         let hint = Plugin { command: "/nonexistent/login".into(), ..hint };
-        // Installed, whatever the hint says.
+        // The program exists, so the hint is not shown.
         let directory = Plugin { command: "/".into(), install_hint: "run: x".to_owned(), ..plugin("") };
         let v1beta1 =
             Plugin { api_version: "client.authentication.k8s.io/v1beta1".to_owned(), ..prints("{}") };
@@ -290,7 +290,7 @@ mod tests {
             ),
             (hint, "/nonexistent/login: No such file or directory (os error 2); run: apt install login"),
             (directory, "/: Permission denied (os error 13); is it a program, and executable for us?"),
-            (plugin("echo secret; exit 3"), "/bin/sh: exit status: 3; it may have said why on stderr"),
+            (plugin("echo secret; exit 3"), "/bin/sh: exit status: 3; its stderr may have the cause"),
             (plugin("echo secret"), "/bin/sh: printed no ExecCredential in JSON on stdout"),
             (
                 v1beta1,

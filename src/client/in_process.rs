@@ -19,8 +19,8 @@ use hyper::body::{Body, Frame};
 
 use super::error::Cause;
 
-/// What such a server says.
-pub type Answer = http::Response<UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>>;
+/// The answer of such a server.
+pub type InProcessAnswer = http::Response<UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>>;
 
 /// A server, and the way to it. See [`Config::in_process`](super::Config::in_process).
 pub trait InProcess: Send + Sync {
@@ -29,7 +29,7 @@ pub trait InProcess: Send + Sync {
     fn answer(
         &self,
         request: http::Request<Bytes>,
-    ) -> Pin<Box<dyn Future<Output = io::Result<Answer>> + Send + '_>>;
+    ) -> Pin<Box<dyn Future<Output = io::Result<InProcessAnswer>> + Send + '_>>;
 
     /// The time of day there, and so for the client too.
     fn now(&self) -> SystemTime;

@@ -1,4 +1,4 @@
-//! Reads kubeconfig files: which cluster, which user, which namespace.
+//! Reads the cluster, the user and the namespace from kubeconfig files.
 //!
 //! ```yaml
 //! current-context: local
@@ -7,9 +7,10 @@
 //! users:    [{name: admin, user: {tokenFile: admin.token}}]
 //! ```
 //!
-//! Of several files the first that names a context, cluster or user defines it, whole; a relative path starts at the file
-//! that it stands in. Every field is fetched by its path, so that an error can name file and field, and quotes no value:
-//! it may be a secret. See <https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/>.
+//! Of several files, the first one that has a context, cluster or user defines the whole entry. A relative path starts
+//! at the directory of its file. Every field is read by its path, so that errors can name file and field. They quote no
+//! value, which may be a secret. See
+//! <https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/>.
 
 #[cfg(test)]
 mod tests;
@@ -28,15 +29,15 @@ use yaml_serde::Value;
 
 use super::{
     auth::{self, Credential, Login, Secret},
-    config::{self, Config, Options, Pem, Place},
+    config::{self, Config, Options, Pem, PemSource},
     error::Error,
     exec::{Hidden, Plugin, Terminal},
 };
 
-/// The `exec` extension of a cluster, which `provideClusterInfo` hands to a plugin.
+/// The `exec` extension of a cluster. A plugin with `provideClusterInfo` gets it.
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-/// Some kubeconfig files, in order.
+/// The kubeconfig files, in order of precedence.
 pub(super) struct Kubeconfig {
     files: Vec<(PathBuf, Value)>,
 }
@@ -57,7 +58,7 @@ impl Kubeconfig {
         Ok(Kubeconfig { files })
     }
 
-    /// The cluster and user that `options`, or else the current context, choose.
+    /// The cluster and user that `options` choose, or else the current context.
     pub(super) fn config(&self, options: &Options) -> Result<Config, Error> {
         let context = self.context(options)?;
         let (cluster_name, cluster) = self.chosen("cluster", options.cluster.as_deref(), context.as_ref())?;
@@ -67,7 +68,7 @@ impl Kubeconfig {
         {
             config.namespace = namespace;
         }
-        // A context without a user is nobody, which is enough for kubectl proxy.
+        // Without a user, requests have no credentials, which is enough for kubectl proxy.
         let has_user = match &context {
             Some(context) => context.text("user")?.is_some(),
             None => false,
@@ -88,7 +89,7 @@ impl Kubeconfig {
             Some(name) => name.clone(),
             None => match self.current_context()? {
                 Some(name) => name,
-                // Two flags say as much as a context does.
+                // The flags for cluster and user replace a context.
                 None if options.cluster.is_some() => return Ok(None),
                 None => {
                     let cause =
@@ -109,7 +110,7 @@ impl Kubeconfig {
         Ok(None)
     }
 
-    /// The `cluster` or `user` that a flag names, or else the context.
+    /// The `cluster` or `user` that the flag names, or else the context.
     fn chosen(
         &self,
         what: &str,
@@ -134,7 +135,7 @@ impl Kubeconfig {
             for item in root.list(&format!("{what}s"))? {
                 item.must_have_fields()?;
                 if item.text("name")?.as_deref() == Some(name) {
-                    // `- name: x` alone is an entry with nothing in it.
+                    // `- name: x` alone is an empty entry.
                     let value = item.value.get(what).unwrap_or(&Value::Null);
                     let path = format!("{what}s[{name}].{what}");
                     let node = Node { file: item.file, path, value };
@@ -200,7 +201,7 @@ fn cluster_config(name: &str, cluster: &Node<'_>) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// The name in the server's certificate; `None` where it is the one in its address anyway.
+/// The name in the server's certificate. `None`: it is the host of the server's address.
 fn server_name(cluster: &Node<'_>, server: &Url) -> Result<Option<String>, Error> {
     const FIELD: &str = "tls-server-name";
     let Some(name) = cluster.text(FIELD)? else { return Ok(None) };
@@ -212,8 +213,8 @@ fn server_name(cluster: &Node<'_>, server: &Url) -> Result<Option<String>, Error
     match host {
         Ok(host) if server.host().is_some_and(|same| same.to_owned() == host) => Ok(None),
         Ok(Host::Domain(domain)) if ServerName::try_from(domain.as_str()).is_ok() => Ok(Some(name)),
-        // The name stands in the URL of every request, and nothing leads an address elsewhere than to itself: requests,
-        // and the token with them, would go there instead of to the server.
+        // The name becomes the host in the URL of every request. Our resolver leads a host name to the server, but an
+        // IP address is not resolved: requests, and the token with them, would go to that address instead.
         Ok(Host::Ipv4(_) | Host::Ipv6(_)) => {
             Err(cluster.wrong(FIELD, "must be a name, not another IP address: put the address into server"))
         }
@@ -256,7 +257,7 @@ fn login(user: &Node<'_>, cluster: &Node<'_>) -> Result<Login, Error> {
             user.wrong("username", "there is a token, too, and one request cannot show both: keep one")
         );
     }
-    // As client-go: the text is good at first, the file from then on; either keeps a plugin from being run.
+    // As in client-go, `token` is used at first, and `tokenFile` from then on. With either, no plugin runs.
     if let Some(path) = token_file {
         return Ok(Login::TokenFile { path, first: token });
     }
@@ -326,7 +327,7 @@ fn plugin(exec: &Node<'_>, cluster: &Node<'_>) -> Result<Plugin, Error> {
     let provides = exec.flag("provideClusterInfo")?;
     Ok(Plugin {
         api_version,
-        // A bare name is looked for in PATH, as everywhere.
+        // A name without a slash is looked up in PATH, as in a shell.
         command: if command.contains('/') { exec.resolve(&command) } else { command.into() },
         args: Hidden(exec.texts("args")?),
         env: Hidden(env),
@@ -336,7 +337,7 @@ fn plugin(exec: &Node<'_>, cluster: &Node<'_>) -> Result<Plugin, Error> {
     })
 }
 
-/// `spec.cluster` of what a plugin is told.
+/// `spec.cluster` of the ExecCredential in KUBERNETES_EXEC_INFO.
 fn cluster_info(cluster: &Node<'_>) -> Result<serde_json::Value, Error> {
     let mut info = json!({ "server": cluster.text("server")? });
     for field in ["tls-server-name", "proxy-url"] {
@@ -355,7 +356,7 @@ fn cluster_info(cluster: &Node<'_>) -> Result<serde_json::Value, Error> {
         if extension.text("name")?.as_deref() == Some(EXEC_EXTENSION)
             && let Some(content) = extension.child("extension")
         {
-            let cause = "cannot be told to a plugin, as it is no JSON";
+            let cause = "cannot be given to a plugin, as it is no JSON";
             let content =
                 serde_json::to_value(content.value).map_err(|_| extension.wrong("extension", cause))?;
             info["config"] = content;
@@ -364,7 +365,7 @@ fn cluster_info(cluster: &Node<'_>) -> Result<serde_json::Value, Error> {
     Ok(info)
 }
 
-/// One value in a file, and how one gets there.
+/// One value in a file, and its path.
 struct Node<'a> {
     file: &'a Path,
     path: String,
@@ -391,13 +392,13 @@ impl<'a> Node<'a> {
         Error::new("read", format!("kubeconfig {}", self.file.display()), cause)
     }
 
-    /// What is wrong with the value as a whole.
+    /// An error about the value as a whole.
     fn must(&self, cause: &str) -> Error {
         let cause = format!("{}: {cause}", self.path);
         Error::new("read", format!("kubeconfig {}", self.file.display()), cause)
     }
 
-    /// A text or a list would read as if every field were absent.
+    /// Rejects a text or a list, which would pass for a mapping without fields.
     fn must_have_fields(&self) -> Result<(), Error> {
         if self.value.is_mapping() || self.value.is_null() {
             return Ok(());
@@ -405,7 +406,7 @@ impl<'a> Node<'a> {
         Err(self.must("must have fields, NAME: VALUE"))
     }
 
-    /// The field, which has fields of its own, unless it is absent or null.
+    /// The field, unless it is absent or null. It must have fields of its own.
     fn fields(&self, field: &str) -> Result<Option<Node<'a>>, Error> {
         let child = self.child(field);
         if let Some(child) = &child {
@@ -420,7 +421,7 @@ impl<'a> Node<'a> {
         Some(Node { file: self.file, path: self.at(field), value })
     }
 
-    /// Text, unless it is absent or empty: Go knows no difference.
+    /// The text of a field, unless it is absent or empty: Go does not distinguish the two.
     fn text(&self, field: &str) -> Result<Option<String>, Error> {
         let Some(child) = self.child(field) else { return Ok(None) };
         match child.value.as_str() {
@@ -476,19 +477,19 @@ impl<'a> Node<'a> {
     /// `FIELD-data`, in base64, or else the file that `FIELD` names.
     fn pem(&self, field: &str) -> Result<Option<Pem>, Error> {
         let data_field = format!("{field}-data");
-        let place = match self.text(&data_field)? {
+        let source = match self.text(&data_field)? {
             Some(data) => {
                 let data: String = data.split_whitespace().collect();
                 let pem =
                     BASE64.decode(data).map_err(|_| self.wrong(&data_field, "not base64 of a PEM file"))?;
-                (data_field, Place::Inline(pem))
+                (data_field, PemSource::Inline(pem))
             }
             None => match self.path(field)? {
-                Some(path) => (field.to_owned(), Place::File(path)),
+                Some(path) => (field.to_owned(), PemSource::File(path)),
                 None => return Ok(None),
             },
         };
-        let (field, place) = place;
-        Ok(Some(Pem { field: format!("{} in {}", self.at(&field), self.file.display()), place }))
+        let (field, source) = source;
+        Ok(Some(Pem { field: format!("{} in {}", self.at(&field), self.file.display()), source }))
     }
 }

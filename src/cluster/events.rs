@@ -1,13 +1,13 @@
-//! Events: what an operator did to an object, where `kubectl describe` shows it.
+//! Writes Events (events.k8s.io/v1): `kubectl describe` shows in them what an operator did to an object.
 //!
 //! ```json
 //! {"apiVersion": "events.k8s.io/v1", "kind": "Event", "type": "Normal", "reason": "Created", "action": "Reconcile",
 //!  "regarding": {"kind": "MyWebserver", "name": "web", …}, "note": "created Deployment mws-web", "series": {"count": 4, …}}
 //! ```
 //!
-//! The same again becomes a series: one object whose count is written at the 2nd, 4th, 8th … time. Events are for
-//! people and never hold up the work: they wait, at most [`WAITING_MAX`] of them, and are written one after another
-//! while no other request is on its way.
+//! Equal Events become a series: one object whose count is written at the 2nd, 4th, 8th … time. Events never delay a
+//! reconcile: they wait, at most [`WAITING_MAX`] of them, and are written one after another while no other request waits
+//! for its answer.
 //! See <https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/>.
 
 use std::{
@@ -53,12 +53,12 @@ const SERIES_MAX: usize = 4096;
 /// The API server refuses longer notes. Bytes.
 const NOTE_BYTES_MAX: usize = 1024;
 
-/// Whether something is as it should be.
+/// The type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// It is.
+    /// For information.
     Normal,
-    /// Somebody should look at it.
+    /// A problem that a user should look at.
     Warning,
 }
 
@@ -82,9 +82,10 @@ struct Event {
 }
 
 impl Events {
-    /// The recorder, and the task that writes: it runs until all recorders are dropped and what they said is written.
+    /// The recorder, and the task that writes. The task runs until all recorders are dropped and all Events are written.
     ///
-    /// `controller` is who reports, a qualified name; `instance` is which copy of it, as a rule the Pod's name.
+    /// `controller` is the `reportingController`, a qualified name; `instance` the `reportingInstance`, usually the name of
+    /// the Pod.
     pub fn new(
         client: Client,
         controller: &'static str,
@@ -147,7 +148,7 @@ struct Writer {
 
 /// An Event that was written, and may be repeated.
 struct Series {
-    /// What its name ends with.
+    /// The end of its name.
     suffix: u64,
     count: u32,
     last: Instant,
@@ -269,7 +270,7 @@ impl Writer {
     }
 }
 
-/// Where too many series are remembered, forgets the idle ones, and all where that is not enough.
+/// Once too many series are remembered, forgets the idle ones, and all of them if that is not enough.
 fn make_room<K>(series: &mut HashMap<K, Series>) {
     if series.len() >= SERIES_MAX {
         series.retain(|_, series| series.last.elapsed() < SERIES_IDLE);

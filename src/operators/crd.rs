@@ -7,10 +7,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Value, json};
 
-/// Longest reason and message of a condition, in characters, as in `metav1.Condition`.
-pub const REASON_LENGTH_MAX: usize = 1024;
-/// See [`REASON_LENGTH_MAX`].
-pub const MESSAGE_LENGTH_MAX: usize = 32_768;
+use crate::resource::conditions::{MESSAGE_LENGTH_MAX, REASON_LENGTH_MAX};
 
 /// The schema of a type, as the API server takes it.
 #[must_use]
@@ -23,7 +20,28 @@ pub fn schema_of<T: JsonSchema>() -> Value {
     if let Some(fields) = schema.as_object_mut() {
         fields.remove("title");
     }
+    plain_enums(&mut schema);
     schema
+}
+
+/// Makes a list of the values of each enum. Where its variants have descriptions, they come as one schema each, and a
+/// structural schema allows no descriptions there.
+fn plain_enums(schema: &mut Value) {
+    let variants = schema["oneOf"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let values = variants.iter().map(|one| one.get("const").or_else(|| one["enum"].get(0)).cloned());
+    let values: Option<Vec<Value>> = values.collect();
+    match schema {
+        Value::Object(fields) => {
+            if let Some(values) = values.filter(|values| !values.is_empty()) {
+                fields.remove("oneOf");
+                fields.insert("type".to_owned(), json!("string"));
+                fields.insert("enum".to_owned(), json!(values));
+            }
+            fields.values_mut().for_each(plain_enums);
+        }
+        Value::Array(items) => items.iter_mut().for_each(plain_enums),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 /// The schema of a whole object: `spec` required, `status` not, and names that `metadata` accepts.
@@ -55,26 +73,26 @@ pub fn conditions(_: &mut SchemaGenerator) -> Schema {
             "properties": {
                 "type": {
                     "type": "string", "maxLength": 316,
-                    "description": "What is said: Ready, Available, Progressing, Stalled, Mutated.",
+                    "description": "Type of the condition: Ready, Available, Progressing, Stalled, Mutated.",
                     "pattern": "^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
                 },
                 "status": {
                     "type": "string", "enum": ["True", "False", "Unknown"],
-                    "description": "Whether it is so.",
+                    "description": "Status of the condition.",
                 },
                 "reason": {
                     "type": "string", "minLength": 1, "maxLength": REASON_LENGTH_MAX,
-                    "description": "Why, for programs: one CamelCase word.",
+                    "description": "Machine-readable reason: one CamelCase word.",
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
                 },
-                "message": {"type": "string", "maxLength": MESSAGE_LENGTH_MAX, "description": "Why, for people."},
+                "message": {"type": "string", "maxLength": MESSAGE_LENGTH_MAX, "description": "Human-readable details."},
                 "lastTransitionTime": {
                     "type": "string", "format": "date-time",
-                    "description": "When status last changed.",
+                    "description": "Time of the last change of status.",
                 },
                 "observedGeneration": {
                     "type": "integer", "format": "int64", "minimum": 0,
-                    "description": "The metadata.generation that this was said of.",
+                    "description": "The metadata.generation for which the condition was computed.",
                 },
             },
         },

@@ -1,143 +1,228 @@
-//! What must be written so that a live object is as it is wanted.
+//! Compares a live object with the desired one, and computes the JSON patch between them.
 //!
-//! Our types name what is ours, and all of that is compared: what `desired` has not is removed from the live object. Of
-//! three fields only our items are ours, and others stay: `labels` by key, `containers` by name, `ownerReferences` by
-//! uid. Every other list and map is ours whole: a list that is merged can never lose an item that somebody added
-//! (server-side apply leaves such a port in place and then fails on its duplicate name, for ever).
+//! Our Rust types have the fields that we own, and all of these are compared: a field that `desired` does not have is
+//! removed from the live object. Maps and lists are owned as a whole, unless the kind declares at their path that other
+//! writers have keys or items there, which stay ([`Resource::MERGE`]):
+//!
+//! ```text
+//!   /metadata/labels                    Shared                 every kind: labels of other writers stay
+//!   /spec/template/spec/containers      SharedBy(["name"])     Deployment: containers of other names stay
+//! ```
+//!
+//! Few lists are shared. A shared list keeps each added item: with server-side apply, a port that another writer has added to
+//! a Service stays, and every later apply fails because of its duplicate name.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Resource;
 
-/// [`json_patch()`] for two objects of a kind.
-///
-/// What a slim type leaves out is on neither side, and so never differs.
-#[must_use]
-pub fn between<K: Resource + Serialize>(live: &K, desired: &K) -> Vec<Value> {
-    let value =
-        |object| serde_json::to_value(object).expect("our types have string keys and no failing impls");
-    if live.is_like(desired) {
-        debug_assert_eq!(json_patch(&value(live), &value(desired)), Vec::<Value>::new());
-        return Vec::new();
-    }
-    json_patch(&value(live), &value(desired))
+/// How one field is merged. Its path is a JSON pointer, with `*` for each item of a list.
+pub type Rule = (&'static str, Merge);
+
+/// How the desired state of a field is merged into the live one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merge {
+    /// A map: keys that `desired` does not have belong to other writers, and stay.
+    Shared,
+    /// A list: items that `desired` does not have belong to other writers, and stay. Two items are the same if these fields
+    /// of them are equal.
+    SharedBy(&'static [&'static str]),
+    /// A key of a shared map that is ours: it is removed if `desired` does not have it.
+    Owned,
+    /// Not ours: neither compared nor removed.
+    NotOurs,
+    /// Replaced as a whole at each difference, with the fields that the type does not have. For a field that has one of
+    /// many forms, such as the source of a volume: a patch that adds one form beside another is invalid.
+    Whole,
+    /// An object that has only one of these fields, such as the handler of a probe. If none of those that the type has is
+    /// there, another one is, so the object is replaced as a whole.
+    OneOf(&'static [&'static str]),
 }
+
+/// The metadata of every kind. The API server sets the fields that are not ours; finalizers belong to other controllers.
+static METADATA: [Rule; 9] = [
+    ("/metadata/uid", Merge::NotOurs),
+    ("/metadata/resourceVersion", Merge::NotOurs),
+    ("/metadata/generation", Merge::NotOurs),
+    ("/metadata/creationTimestamp", Merge::NotOurs),
+    ("/metadata/deletionTimestamp", Merge::NotOurs),
+    ("/metadata/finalizers", Merge::NotOurs),
+    ("/metadata/labels", Merge::Shared),
+    ("/metadata/annotations", Merge::Shared),
+    // One owner can have several references; one of them may be the controller.
+    ("/metadata/ownerReferences", Merge::SharedBy(&["uid", "controller"])),
+];
 
 /// The operations of a JSON patch ([RFC 6902](https://www.rfc-editor.org/rfc/rfc6902)) that make `live` like `desired`.
-/// None where it is.
+/// Empty if there is no difference.
+///
+/// Fields that the type does not have are on neither side, and so never differ.
 #[must_use]
-pub fn json_patch(live: &Value, desired: &Value) -> Vec<Value> {
-    let mut operations = Vec::new();
-    compare(live, desired, &mut String::new(), &mut operations);
-    operations
-}
-
-fn compare(live: &Value, desired: &Value, path: &mut String, operations: &mut Vec<Value>) {
-    match (live, desired) {
-        _ if live == desired => {}
-        (Value::Object(live), Value::Object(desired)) => {
-            set_wanted(live, desired, path, operations);
-            remove_unwanted(live, desired, path, operations);
-        }
-        _ => operations.push(json!({"op": "replace", "path": &*path, "value": desired})),
+pub fn between<K: Resource + Serialize>(live: &K, desired: &K) -> Vec<Value> {
+    let patch = || {
+        let value =
+            |object| serde_json::to_value(object).expect("our types have string keys and no failing impls");
+        json_patch(&value(live), &value(desired), K::MERGE)
+    };
+    if live.is_like(desired) {
+        debug_assert_eq!(patch(), Vec::<Value>::new());
+        return Vec::new();
     }
+    patch()
 }
 
-fn set_wanted(
-    live: &Map<String, Value>,
-    desired: &Map<String, Value>,
-    path: &mut String,
-    operations: &mut Vec<Value>,
-) {
-    for (field, wanted) in desired {
-        let length = push(path, field);
-        match (&**field, live.get(field), wanted) {
-            (_, None, _) => operations.push(json!({"op": "add", "path": &*path, "value": wanted})),
-            ("labels", Some(Value::Object(labels)), Value::Object(wanted)) => {
-                set_wanted(labels, wanted, path, operations);
+fn json_patch(live: &Value, desired: &Value, rules: &'static [Rule]) -> Vec<Value> {
+    let mut comparison = Comparison { rules, path: String::new(), operations: Vec::new() };
+    comparison.compare(live, desired);
+    comparison.operations
+}
+
+/// The rules of a kind, with those of every kind.
+pub fn rules<K: Resource>() -> impl Iterator<Item = &'static Rule> {
+    all_rules(K::MERGE)
+}
+
+fn all_rules(rules: &'static [Rule]) -> impl Iterator<Item = &'static Rule> {
+    rules.iter().chain(&METADATA)
+}
+
+/// How the field at a JSON pointer is merged, if a rule says so.
+fn rule_at(rules: &'static [Rule], path: &str) -> Option<Merge> {
+    let is_at = |pattern: &str| {
+        let (mut fields, mut wanted) = (path.split('/'), pattern.split('/'));
+        wanted.by_ref().all(|field| fields.next().is_some_and(|one| field == "*" || field == one))
+            && fields.next().is_none()
+    };
+    all_rules(rules).find(|(pattern, _)| is_at(pattern)).map(|(_, merge)| *merge)
+}
+
+/// A comparison of two objects, at one field.
+struct Comparison {
+    rules: &'static [Rule],
+    /// The JSON pointer of the field.
+    path: String,
+    operations: Vec<Value>,
+}
+
+impl Comparison {
+    fn compare(&mut self, live: &Value, desired: &Value) {
+        if live == desired {
+            return;
+        }
+        match (self.rule(), live, desired) {
+            (Some(Merge::NotOurs), _, _) => {}
+            (Some(Merge::SharedBy(keys)), Value::Array(live), Value::Array(desired)) => {
+                self.set_wanted_items(live, desired, keys);
             }
-            ("containers", Some(Value::Array(items)), Value::Array(wanted)) => {
-                set_wanted_items(items, wanted, &["name"], path, operations);
+            (rule, Value::Object(live), Value::Object(desired)) if !is_replaced(rule, live, desired) => {
+                self.set_wanted(live, desired);
+                self.remove_unwanted(live, desired);
             }
-            // One owner can be named several times; one of them is the controller.
-            ("ownerReferences", Some(Value::Array(items)), Value::Array(wanted)) => {
-                set_wanted_items(items, wanted, &["uid", "controller"], path, operations);
+            _ => self.add(json!({"op": "replace", "path": &*self.path, "value": desired})),
+        }
+    }
+
+    fn set_wanted(&mut self, live: &Map<String, Value>, desired: &Map<String, Value>) {
+        for (field, wanted) in desired {
+            let length = self.push(field);
+            match live.get(field) {
+                None => self.add(json!({"op": "add", "path": &*self.path, "value": wanted})),
+                Some(value) => self.compare(value, wanted),
             }
-            (_, Some(value), _) => compare(value, wanted, path, operations),
+            self.path.truncate(length);
         }
-        path.truncate(length);
+    }
+
+    /// Adds and corrects our items. Other items belong to other writers, and stay.
+    fn set_wanted_items(&mut self, live: &[Value], desired: &[Value], keys: &[&str]) {
+        for wanted in desired {
+            let is_it = |item: &Value| keys.iter().all(|key| item[key] == wanted[key]);
+            let Some(index) = live.iter().position(is_it) else {
+                self.add(json!({"op": "add", "path": format!("{}/-", self.path), "value": wanted}));
+                continue;
+            };
+            let length = self.push(&index.to_string());
+            self.compare(&live[index], wanted);
+            self.path.truncate(length);
+        }
+    }
+
+    fn remove_unwanted(&mut self, live: &Map<String, Value>, desired: &Map<String, Value>) {
+        let is_shared = self.rule() == Some(Merge::Shared);
+        for (field, value) in live {
+            if desired.contains_key(field) {
+                continue;
+            }
+            let length = self.push(field);
+            match (self.rule(), value) {
+                (None, _) if is_shared => {}
+                (Some(Merge::NotOurs | Merge::SharedBy(_)), _) => {}
+                // Field by field, because it may have fields that our type does not have.
+                (None | Some(Merge::Owned | Merge::Shared), Value::Object(fields)) => {
+                    self.remove_unwanted(fields, &Map::new());
+                }
+                _ => self.add(json!({"op": "remove", "path": &*self.path})),
+            }
+            self.path.truncate(length);
+        }
+    }
+
+    fn rule(&self) -> Option<Merge> {
+        rule_at(self.rules, &self.path)
+    }
+
+    fn add(&mut self, operation: Value) {
+        self.operations.push(operation);
+    }
+
+    /// Appends a field to the JSON pointer. Returns the length that the pointer had before.
+    fn push(&mut self, field: &str) -> usize {
+        let length = self.path.len();
+        self.path.push('/');
+        self.path.push_str(&field.replace('~', "~0").replace('/', "~1"));
+        length
     }
 }
 
-/// Items that we do not want are somebody else's, and stay.
-fn set_wanted_items(
-    live: &[Value],
-    desired: &[Value],
-    keys: &[&str],
-    path: &mut String,
-    operations: &mut Vec<Value>,
-) {
-    for wanted in desired {
-        let is_it = |item: &Value| keys.iter().all(|key| item[key] == wanted[key]);
-        let Some(index) = live.iter().position(is_it) else {
-            operations.push(json!({"op": "add", "path": format!("{path}/-"), "value": wanted}));
-            continue;
-        };
-        let length = push(path, &index.to_string());
-        compare(&live[index], wanted, path, operations);
-        path.truncate(length);
-    }
-}
-
-/// The fields of `/metadata` that the API server fills in, and finalizers, which belong to their authors.
-pub(crate) const NOT_OURS: [&str; 5] =
-    ["uid", "resourceVersion", "generation", "deletionTimestamp", "finalizers"];
-
-fn remove_unwanted(
-    live: &Map<String, Value>,
-    desired: &Map<String, Value>,
-    path: &mut String,
-    operations: &mut Vec<Value>,
-) {
-    for (field, value) in live {
-        let is_not_ours = path == "/metadata" && NOT_OURS.contains(&&**field);
-        if desired.contains_key(field) || is_not_ours {
-            continue;
+/// Whether an object is replaced as a whole.
+fn is_replaced(rule: Option<Merge>, live: &Map<String, Value>, desired: &Map<String, Value>) -> bool {
+    match rule {
+        Some(Merge::Whole) => true,
+        Some(Merge::OneOf(fields)) => {
+            let has_one =
+                |object: &Map<String, Value>| fields.iter().any(|field| object.contains_key(*field));
+            has_one(desired) && !has_one(live)
         }
-        let length = push(path, field);
-        match value {
-            // Not as a whole: it may have fields that our type does not name.
-            Value::Object(fields) => remove_unwanted(fields, &Map::new(), path, operations),
-            _ => operations.push(json!({"op": "remove", "path": &*path})),
-        }
-        path.truncate(length);
+        None | Some(Merge::Shared | Merge::SharedBy(_) | Merge::Owned | Merge::NotOurs) => false,
     }
-}
-
-/// Appends a field to a JSON pointer. Returns the length that the pointer had before.
-fn push(path: &mut String, field: &str) -> usize {
-    let length = path.len();
-    path.push('/');
-    path.push_str(&field.replace('~', "~0").replace('/', "~1"));
-    length
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const RULES: &[Rule] = &[
+        ("/map", Merge::Shared),
+        ("/map/ours~1key", Merge::Owned),
+        ("/containers", Merge::SharedBy(&["name"])),
+        ("/containers/*/probe", Merge::OneOf(&["exec", "tcpSocket"])),
+        ("/volumes", Merge::SharedBy(&["name"])),
+        ("/volumes/*", Merge::Whole),
+    ];
+
     fn check(live: Value, desired: Value, expected: Value) {
-        assert_eq!(Value::Array(json_patch(&live, &desired)), expected);
+        assert_eq!(Value::Array(json_patch(&live, &desired, RULES)), expected);
     }
 
     #[test]
-    fn labels_and_metadata_of_others_are_left_alone() {
-        check(
-            json!({"metadata": {"uid": "u", "labels": {"ours": "a", "theirs": "b"}, "finalizers": ["x"]}}),
-            json!({"metadata": {"labels": {"ours": "a"}}}),
-            json!([]),
-        );
+    fn labels_annotations_and_other_metadata_of_others_are_left_alone() {
+        let theirs = json!({
+            "uid": "u", "labels": {"ours": "a", "theirs": "b"}, "annotations": {"note": "c"}, "finalizers": ["x"],
+            "ownerReferences": [{"uid": "o", "controller": false}],
+        });
+        check(json!({"metadata": theirs}), json!({"metadata": {"labels": {"ours": "a"}}}), json!([]));
+        check(json!({"metadata": theirs}), json!({"metadata": {}}), json!([]));
     }
 
     #[test]
@@ -152,18 +237,27 @@ mod tests {
         );
     }
 
-    /// A Service whose selector had another key selected nothing, and nobody noticed.
+    /// A Service whose selector had another key selected nothing, and nobody noticed. A key of a ConfigMap called `labels`
+    /// was never removed.
     #[test]
     fn what_is_not_wanted_is_removed_field_by_field() {
         check(
             // `generation` is the server's in metadata alone.
-            json!({"selector": {"app": "web", "generation": "x"}, "annotations": {"a/b": true}}),
-            json!({"selector": {"app": "web"}}),
+            json!({"selector": {"app": "web", "generation": "x"}, "data": {"labels": "x"}, "labels": {"a/b": "x"}}),
+            json!({"selector": {"app": "web"}, "labels": {}}),
             json!([
+                {"op": "remove", "path": "/labels/a~1b"},
                 {"op": "remove", "path": "/selector/generation"},
-                {"op": "remove", "path": "/annotations/a~1b"},
+                {"op": "remove", "path": "/data/labels"},
             ]),
         );
+    }
+
+    #[test]
+    fn an_owned_key_of_a_shared_map_is_removed() {
+        let removed = json!([{"op": "remove", "path": "/map/ours~1key"}]);
+        check(json!({"map": {"ours/key": "x", "theirs": "y"}}), json!({"map": {}}), removed.clone());
+        check(json!({"map": {"ours/key": "x", "theirs": "y"}}), json!({}), removed);
     }
 
     #[test]
@@ -187,17 +281,60 @@ mod tests {
             json!({"containers": [{"name": "web"}]}),
             json!([{"op": "add", "path": "/containers/-", "value": {"name": "web"}}]),
         );
+        check(json!({"containers": [{"name": "sidecar"}]}), json!({}), json!([]));
+        // The rule is one of this path, not of each field of this name.
+        check(
+            json!({"spec": {"containers": [{"name": "sidecar"}]}}),
+            json!({"spec": {"containers": []}}),
+            json!([{"op": "replace", "path": "/spec/containers", "value": []}]),
+        );
     }
 
-    /// Where the first of two references to our owner was made the controller too, each patch was refused.
+    /// The type of the live object has `tcpSocket` alone, so a handler that another writer has set is not seen.
+    #[test]
+    fn a_probe_of_another_form_is_replaced_and_one_of_this_form_corrected() {
+        let probes = |live: Value, desired: Value, operations: Value| {
+            let web = |probe: Value| json!({"containers": [{"name": "web", "probe": probe}]});
+            check(web(live), web(desired), operations);
+        };
+        let path = "/containers/0/probe";
+        let wanted = json!({"tcpSocket": {"port": 80}});
+        let whole = json!([{"op": "replace", "path": path, "value": wanted}]);
+        probes(json!({"period": 5}), wanted.clone(), whole);
+        let port = json!([
+            {"op": "replace", "path": format!("{path}/tcpSocket/port"), "value": 80},
+            {"op": "remove", "path": format!("{path}/period")},
+        ]);
+        probes(json!({"period": 5, "tcpSocket": {"port": 81}}), wanted.clone(), port);
+        let both = json!([
+            {"op": "add", "path": format!("{path}/tcpSocket"), "value": {"port": 80}},
+            {"op": "remove", "path": format!("{path}/exec")},
+        ]);
+        probes(json!({"exec": true}), wanted, both);
+        let without = json!({"containers": [{"name": "web"}]});
+        let with = json!({"containers": [{"name": "web", "probe": {"period": 5}}]});
+        check(with, without, json!([{"op": "remove", "path": path}]));
+    }
+
+    #[test]
+    fn a_volume_of_ours_is_replaced_whole() {
+        check(
+            json!({"volumes": [{"name": "theirs"}, {"name": "ours"}]}),
+            json!({"volumes": [{"name": "ours", "emptyDir": {}}]}),
+            json!([{"op": "replace", "path": "/volumes/1", "value": {"name": "ours", "emptyDir": {}}}]),
+        );
+    }
+
+    /// Each patch was refused if the first of two references to our owner had become a controller, too.
     #[test]
     fn our_owner_reference_is_the_one_that_is_the_controller() {
         let reference =
             |name: &str, controller: bool| json!({"uid": "u", "controller": controller, "name": name});
+        let references = |references: Value| json!({"metadata": {"ownerReferences": references}});
         check(
-            json!({"ownerReferences": [reference("web", false), reference("wrong", true)]}),
-            json!({"ownerReferences": [reference("web", true)]}),
-            json!([{"op": "replace", "path": "/ownerReferences/1/name", "value": "web"}]),
+            references(json!([reference("web", false), reference("wrong", true)])),
+            references(json!([reference("web", true)])),
+            json!([{"op": "replace", "path": "/metadata/ownerReferences/1/name", "value": "web"}]),
         );
     }
 }

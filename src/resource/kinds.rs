@@ -1,44 +1,71 @@
-//! The few built-in kinds that we read and write, with only the fields that we use.
+//! The built-in kinds that we read and write, with only the fields that we use.
 //!
-//! A field of a `spec` that is named here is ours, and is kept as we want it: some are here only to be kept absent
-//! ([`Present`]). A field that is not named stays on the server, untouched. Of lists and maps that are shared with others
-//! only our items are ours: see [`super::diff`].
-//! What the API server leaves out when it is empty is left out here, too: a patch cannot change what is not there.
-//! Lists that nearly always have one or two items are kept in place (`SmallVec`): thousands of objects are held, and each
-//! allocation has its price in time and memory.
+//! We own each field of a `spec` that is declared here, and keep it as desired. Some fields are declared only to be
+//! kept absent ([`Present`]). All other fields stay unchanged on the server. In lists and maps that we share with other
+//! writers, we own only our items: see [`super::diff`]. Fields that the API server omits when empty are omitted here,
+//! too: a patch cannot change an absent field. Lists with usually one or two items are stored inline (`SmallVec`): the
+//! Store holds thousands of objects, and each allocation costs time and memory.
+
+mod config;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::IgnoredAny};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use super::{Annotations, Labels, ObjectMeta, Resource};
+use super::{
+    LabelSelector, Labels, ObjectMeta, Resource,
+    annotations::{Decoded, without_annotations},
+    diff::{Merge, Rule},
+};
+pub use config::{ConfigMap, Secret};
 
-/// `apps/v1` Deployment: keeps that many Pods of that template running.
+/// `apps/v1` Deployment: keeps a number of Pods of one template running.
 /// See <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/deployment-v1/>.
+///
+/// `C` has the fields of a container that we own. Another operator owns others, with a type of its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Deployment {
+pub struct Deployment<C = Container> {
     /// Name, labels, owners, versions.
     #[serde(deserialize_with = "without_annotations")]
     pub metadata: ObjectMeta,
-    /// What is asked for.
+    /// The desired state.
     #[serde(default)]
-    pub spec: DeploymentSpec,
-    /// What the Deployment controller reports.
+    pub spec: DeploymentSpec<C>,
+    /// The state that the Deployment controller reports.
     #[serde(default, skip_serializing)]
     pub status: DeploymentStatus,
 }
 
-impl Resource for Deployment {
+/// A type with the fields of a container that an operator owns.
+pub trait ContainerType: DeserializeOwned + Default + PartialEq + Send + Sync + 'static {}
+
+impl<C: DeserializeOwned + Default + PartialEq + Send + Sync + 'static> ContainerType for C {}
+
+impl<C: ContainerType> Resource for Deployment<C> {
     const GROUP: &'static str = "apps";
     const VERSION: &'static str = "v1";
     const PLURAL: &'static str = "deployments";
     const KIND: &'static str = "Deployment";
-    const IMMUTABLE: Option<&'static str> = Some("/spec/selector/");
+    const MERGE: &'static [Rule] = &[
+        ("/spec/template/metadata/labels", Merge::Shared),
+        ("/spec/template/spec/containers", Merge::SharedBy(&["name"])),
+        (
+            "/spec/template/spec/containers/*/readinessProbe",
+            Merge::OneOf(&["exec", "grpc", "httpGet", "tcpSocket"]),
+        ),
+    ];
 
     fn metadata(&self) -> &ObjectMeta {
         &self.metadata
+    }
+
+    fn is_immutable(&self, path: &str) -> bool {
+        path.starts_with("/spec/selector/")
     }
 
     fn is_like(&self, desired: &Self) -> bool {
@@ -46,80 +73,63 @@ impl Resource for Deployment {
     }
 }
 
-/// The only annotations that we look at are a Service's.
-fn without_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let metadata = ObjectMeta::deserialize(deserializer)?;
-    Ok(ObjectMeta { annotations: Annotations::default(), ..metadata })
-}
-
-/// What a Deployment asks for.
+/// The desired state of a [`Deployment`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DeploymentSpec {
-    /// How many Pods.
+#[serde(default, bound(deserialize = "C: Deserialize<'de> + Default"))]
+pub struct DeploymentSpec<C = Container> {
+    /// The number of Pods.
     pub replicas: i32,
-    /// Which Pods are its own; cannot be changed.
+    /// Selects its Pods. Immutable.
     pub selector: LabelSelector,
-    /// What each Pod is like.
-    pub template: PodTemplate,
-    /// Whether somebody holds back its rollouts. Only read.
+    /// The template of each Pod.
+    pub template: PodTemplate<C>,
+    /// Whether its rollouts are paused. We never write this field.
     #[serde(skip_serializing)]
     pub paused: bool,
 }
 
-/// A label selector. We use its equality half.
+/// The template from which Pods are created.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct LabelSelector {
-    /// The labels that are asked for, each with its value.
-    pub match_labels: Labels,
-    /// The other half.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub match_expressions: Option<Present>,
-}
-
-/// What Pods are made from.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PodTemplate {
-    /// The Pods' labels.
+#[serde(default, bound(deserialize = "C: Deserialize<'de> + Default"))]
+pub struct PodTemplate<C = Container> {
+    /// The labels of the Pods.
     pub metadata: PodMeta,
-    /// The Pods' content.
-    pub spec: PodSpec,
+    /// The `spec` of the Pods.
+    pub spec: PodSpec<C>,
 }
 
 /// Metadata of a [`PodTemplate`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodMeta {
-    /// The Pods' labels.
+    /// The labels of the Pods.
     pub labels: Labels,
 }
 
-/// The content of a Pod, as far as we set it.
+/// The `spec` of a Pod, with only the fields that we set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct PodSpec {
-    /// What runs, by name.
-    pub containers: SmallVec<[Container; 1]>,
-    /// Whether the Pod gets credentials for the API server. The API server takes "absent" for yes.
+pub struct PodSpec<C = Container> {
+    /// The containers, each with a unique name.
+    pub containers: SmallVec<[C; 1]>,
+    /// Whether the Pod gets credentials for the API server. The default of an absent field is true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub automount_service_account_token: Option<bool>,
-    /// What holds for all containers.
+    /// Security settings for all containers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub security_context: Option<PodSecurityContext>,
 }
 
-/// What holds for all containers of a Pod.
+/// Security settings for all containers of a Pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSecurityContext {
-    /// Which system calls are let through.
+    /// The system calls that are allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seccomp_profile: Option<SeccompProfile>,
 }
 
-/// Which system calls are let through.
+/// The system calls that are allowed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SeccompProfile {
     /// `RuntimeDefault`, `Unconfined` or `Localhost`.
@@ -135,33 +145,33 @@ pub struct SeccompProfile {
 pub struct Container {
     /// Unique in the Pod.
     pub name: SmolStr,
-    /// What to run.
+    /// The image to run.
     pub image: SmolStr,
-    /// Where it listens.
+    /// The ports on which it listens.
     #[serde(skip_serializing_if = "SmallVec::is_empty")]
     pub ports: SmallVec<[ContainerPort; 1]>,
-    /// When it may be sent requests.
+    /// Decides when the container gets requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<Probe>,
-    /// What it may do.
+    /// The privileges of the container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub security_context: Option<SecurityContext>,
 }
 
-/// A port that a container listens on: all its fields, because the list is owned whole.
+/// A port that a container listens on, with all its fields, because we own the whole list.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerPort {
-    /// What a Service's `targetPort` can call it.
+    /// The name for the `targetPort` of a Service.
     pub name: SmolStr,
     /// 1 to 65535.
     pub container_port: i32,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: SmolStr,
-    /// The same port on the node; 0 where there is none.
+    /// The port on the node; 0 if there is none.
     #[serde(skip_serializing_if = "is_unset")]
     pub host_port: i32,
-    /// The node's address for it.
+    /// The address of the node for `hostPort`.
     #[serde(rename = "hostIP", skip_serializing_if = "SmolStr::is_empty")]
     pub host_ip: SmolStr,
 }
@@ -170,30 +180,30 @@ fn is_unset(port: &i32) -> bool {
     *port == 0
 }
 
-/// Asks whether a container is well. How it asks is ours; how often, and how long it waits, is not.
+/// A probe of a container. We own its handler, but neither its period nor its timeout.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Probe {
-    /// By opening a connection.
+    /// Opens a connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_socket: Option<TcpSocket>,
-    /// By a request. A probe has one of the four.
+    /// Sends an HTTP request. A probe has one of these four handlers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http_get: Option<Present>,
-    /// By running a command.
+    /// Runs a command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exec: Option<Present>,
-    /// By a gRPC health check.
+    /// Sends a gRPC health check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<Present>,
 }
 
-/// Where to connect to.
+/// The target of a TCP probe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TcpSocket {
     /// Number or name of the port.
     pub port: Port,
-    /// Another host than the Pod.
+    /// A host other than the Pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<Present>,
 }
@@ -208,8 +218,8 @@ pub enum Port {
     Name(SmolStr),
 }
 
-/// What a container may do: all of it is ours, because one field of somebody else's (`privileged: true`) makes ours
-/// invalid.
+/// The privileges of a container. We own all fields, because a field of another writer (`privileged: true`) can make
+/// ours invalid.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SecurityContext {
@@ -221,11 +231,11 @@ pub struct SecurityContext {
     pub others: BTreeMap<SmolStr, Present>,
 }
 
-/// What the Deployment controller reports.
+/// The state that the Deployment controller reports.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeploymentStatus {
-    /// The `metadata.generation` that the rest is about.
+    /// The `metadata.generation` that this status describes.
     pub observed_generation: i64,
     /// Pods that exist, old and new.
     pub replicas: i32,
@@ -253,13 +263,14 @@ pub struct DeploymentCondition {
     pub message: SmolStr,
 }
 
-/// `v1` Service: one address for the Pods that a selector names.
+/// `v1` Service: one address for all Pods that match a selector.
 /// See <https://kubernetes.io/docs/reference/kubernetes-api/service-resources/service-v1/>.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Service {
-    /// Name, labels, owners, versions.
+    /// Name, labels, owners, versions. Of the annotations, only [`SOURCE_RANGES`] is kept, without its value.
+    #[serde(deserialize_with = "with_source_ranges")]
     pub metadata: ObjectMeta,
-    /// What is asked for.
+    /// The desired state.
     #[serde(default)]
     pub spec: ServiceSpec,
 }
@@ -269,6 +280,8 @@ impl Resource for Service {
     const VERSION: &'static str = "v1";
     const PLURAL: &'static str = "services";
     const KIND: &'static str = "Service";
+    const MERGE: &'static [Rule] =
+        &[("/metadata/annotations/service.beta.kubernetes.io~1load-balancer-source-ranges", Merge::Owned)];
 
     fn metadata(&self) -> &ObjectMeta {
         &self.metadata
@@ -279,46 +292,61 @@ impl Resource for Service {
     }
 }
 
-/// What a Service asks for.
+/// The annotation of a Service that was once the only form of its `spec.loadBalancerSourceRanges`, and is as invalid with
+/// another type.
+pub const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+
+fn with_source_ranges<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    #[derive(Deserialize)]
+    struct SourceRanges {
+        #[serde(rename = "service.beta.kubernetes.io/load-balancer-source-ranges")]
+        present: Option<Present>,
+    }
+    let metadata = Decoded::<SourceRanges>::deserialize(deserializer)?;
+    Ok(metadata.with(|ranges| ranges.present.map(|Present| (SOURCE_RANGES, "")).into_iter().collect()))
+}
+
+/// The desired state of a [`Service`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServiceSpec {
     /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`.
     pub r#type: SmolStr,
-    /// Which Pods answer.
+    /// Selects the Pods that get the requests.
     #[serde(skip_serializing_if = "Labels::is_empty")]
     pub selector: Labels,
-    /// Where it listens.
+    /// The ports on which it listens.
     #[serde(skip_serializing_if = "SmallVec::is_empty")]
     pub ports: SmallVec<[ServicePort; 1]>,
-    /// From where a `LoadBalancer` may be reached. It alone may have them, and no other type takes them away.
+    /// The client addresses that a `LoadBalancer` accepts. No other type may have this field, but a change of the type
+    /// does not remove it.
     #[serde(rename = "loadBalancerSourceRanges", skip_serializing_if = "Option::is_none")]
     pub load_balancer_source_ranges: Option<Present>,
 }
 
-/// A port that a Service listens on: all its fields, because the list is owned whole.
+/// A port that a Service listens on, with all its fields, because we own the whole list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePort {
     /// Unique in the Service.
     #[serde(default)]
     pub name: SmolStr,
-    /// Where the Service listens.
+    /// The port of the Service.
     pub port: i32,
-    /// Where the Pods listen.
+    /// The port of the Pods.
     pub target_port: Port,
     /// `TCP`, `UDP` or `SCTP`.
     #[serde(default)]
     pub protocol: SmolStr,
-    /// The same on each node; 0 where there is none.
+    /// The port on each node; 0 if there is none.
     #[serde(default, skip_serializing_if = "is_unset")]
     pub node_port: i32,
-    /// What is spoken there.
+    /// The application protocol.
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub app_protocol: SmolStr,
 }
 
-/// A field that must not be there: what it has is not kept.
+/// A field that must be absent. Its value is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Present;
 
@@ -332,4 +360,26 @@ impl Serialize for Present {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bool(true)
     }
+}
+
+/// `v1` Namespace.
+/// See <https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/namespace-v1/>.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Namespace {
+    /// Name, labels, versions.
+    #[serde(deserialize_with = "without_annotations")]
+    pub metadata: ObjectMeta,
+    /// The state that the API server reports.
+    #[serde(default, skip_serializing)]
+    pub status: NamespaceStatus,
+}
+
+crate::kind!(Namespace, "", "v1", "namespaces");
+
+/// The state of a [`Namespace`].
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct NamespaceStatus {
+    /// `Active`, or `Terminating`: it accepts no new objects.
+    pub phase: SmolStr,
 }

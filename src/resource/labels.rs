@@ -4,7 +4,7 @@
 //! sorted text holds them all in one allocation, and comparing two sets is comparing two texts.
 //! See <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set>.
 
-use std::fmt;
+use std::{fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -69,26 +69,27 @@ impl Serialize for Labels {
 
 impl<'de> Deserialize<'de> for Labels {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Labels, D::Error> {
-        deserializer.deserialize_map(LabelsVisitor)
+        deserializer.deserialize_map(Pairs("a map of labels", PhantomData))
     }
 }
 
-struct LabelsVisitor;
+/// Decodes a map of strings without a copy of each: what it expects, and what it becomes.
+pub(super) struct Pairs<T>(pub(super) &'static str, pub(super) PhantomData<T>);
 
-impl<'de> Visitor<'de> for LabelsVisitor {
-    type Value = Labels;
+impl<'de, T: for<'a> FromIterator<(&'a str, &'a str)>> Visitor<'de> for Pairs<T> {
+    type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a map of labels")
+        f.write_str(self.0)
     }
 
     /// The API server sends them sorted, so copying them is nearly always all there is to do.
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
-        let mut labels = SmallVec::<[(Piece<'de>, Piece<'de>); 8]>::new();
-        while let Some(label) = map.next_entry()? {
-            labels.push(label);
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
+        let mut pairs = SmallVec::<[(Piece<'de>, Piece<'de>); 8]>::new();
+        while let Some(pair) = map.next_entry()? {
+            pairs.push(pair);
         }
-        Ok(labels.iter().map(|(key, value)| (&*key.0, &*value.0)).collect())
+        Ok(pairs.iter().map(|(key, value)| (&*key.0, &*value.0)).collect())
     }
 }
 

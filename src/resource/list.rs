@@ -1,11 +1,13 @@
-//! Reading objects that may not be what we expect.
+//! Decodes a page of a list, even if some of its objects do not match our types.
 //!
-//! An older schema may have let in `port: "eighty"`. Such an object is there all the same: its neighbours must be read,
-//! and its children must not be taken for orphans. So whatever has readable metadata counts as present.
+//! An older schema may have allowed `port: "eighty"`. Such an object still exists: the other objects of the page must
+//! be read, and its children must not count as orphans. So every object with readable metadata counts as present.
 //!
 //! ```json
 //! {"kind": "DeploymentList", "metadata": {"resourceVersion": "1207", "continue": "eyJ2Ijoi…"}, "items": [{…}, {…}]}
 //! ```
+
+use std::sync::Arc;
 
 use serde::{Deserialize, de};
 use serde_json::value::RawValue;
@@ -13,48 +15,62 @@ use smol_str::SmolStr;
 
 use super::{ObjectMeta, Resource};
 
-/// An object as it came from the API server. Short-lived, so its size does not matter.
+/// An object as the API server sent it.
 #[derive(Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "boxing the rule for the sake of the exception costs an allocation"
-)]
-pub enum Decoded<K> {
-    /// As it should be.
-    Readable(K),
-    /// There, but not readable as a `K`.
-    Broken(Broken),
+pub enum Found<K> {
+    /// An object that decodes as a `K`.
+    Readable(Arc<K>),
+    /// An object that does not decode as a `K`.
+    Broken(Arc<Broken>),
 }
 
 /// An object that exists but does not decode.
 #[derive(Clone, Debug)]
 pub struct Broken {
-    /// What could be read.
+    /// The readable part.
     pub metadata: ObjectMeta,
-    /// What could not: `invalid type: string "eighty", expected i32`.
+    /// Why the rest does not decode: `invalid type: string "eighty", expected i32`.
     pub error: String,
 }
 
-impl<K: Resource> Decoded<K> {
-    /// Reads one object. Fails only where not even metadata can be read.
-    pub fn from_json(json: &str) -> Result<Decoded<K>, serde_json::Error> {
+impl<K> Clone for Found<K> {
+    fn clone(&self) -> Found<K> {
+        match self {
+            Found::Readable(object) => Found::Readable(Arc::clone(object)),
+            Found::Broken(broken) => Found::Broken(Arc::clone(broken)),
+        }
+    }
+}
+
+impl<K: Resource> Found<K> {
+    /// Decodes one object. Fails only if the metadata are unreadable, too.
+    pub fn from_json(json: &str) -> Result<Found<K>, serde_json::Error> {
         match serde_json::from_str(json) {
-            Ok(object) => Ok(Decoded::Readable(object)),
+            Ok(object) => Ok(Found::Readable(Arc::new(object))),
             Err(error) => {
                 let JustMetadata { metadata } = serde_json::from_str(json)?;
-                // Without the column: it moves when the status is written in which this is told, and so would be news.
+                // Without line and column: the status contains this error, and writing the status moves the column. The
+                // error would change, and the status would be written again.
                 let place = format!(" at line {} column {}", error.line(), error.column());
                 let error = error.to_string().replace(&place, "");
-                Ok(Decoded::Broken(Broken { metadata, error }))
+                Ok(Found::Broken(Arc::new(Broken { metadata, error })))
             }
         }
     }
 
-    /// The metadata, which is readable either way.
+    /// The metadata, which are readable in both cases.
     pub fn metadata(&self) -> &ObjectMeta {
         match self {
-            Decoded::Readable(object) => object.metadata(),
-            Decoded::Broken(broken) => &broken.metadata,
+            Found::Readable(object) => object.metadata(),
+            Found::Broken(broken) => &broken.metadata,
+        }
+    }
+
+    /// The object, if it is readable.
+    pub fn readable(&self) -> Option<&Arc<K>> {
+        match self {
+            Found::Readable(object) => Some(object),
+            Found::Broken(_) => None,
         }
     }
 }
@@ -67,45 +83,48 @@ struct JustMetadata {
 /// One page of a list.
 #[derive(Debug)]
 pub struct List<K> {
-    /// The version of the whole list, the same on each of its pages: where a watch goes on from.
+    /// The resourceVersion of the list, the same on each of its pages. A watch continues from here.
     pub version: SmolStr,
-    /// What to send back for the next page. Empty: this was the last.
+    /// The continue token for the next page. Empty: this is the last page.
     pub continue_token: String,
     /// The objects, by namespace and name.
-    pub items: Vec<Decoded<K>>,
+    pub items: Vec<Found<K>>,
 }
 
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
-struct Page<T> {
-    metadata: PageMeta,
-    /// Go writes an empty list as `null` here and there, but never leaves it out.
+struct ListPage<T> {
+    metadata: ListMeta,
+    /// Go encodes some empty lists as `null`, but never omits them.
     #[serde(deserialize_with = "Option::deserialize")]
     items: Option<Vec<T>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct PageMeta {
+struct ListMeta {
     resource_version: SmolStr,
     #[serde(default)]
     r#continue: String,
 }
 
 impl<K: Resource> List<K> {
-    /// Reads a page. One pass where all its objects are readable, a second one where they are not.
+    /// Decodes a page. Takes a second pass only if an object is unreadable.
     ///
-    /// Fails without `items` or a resourceVersion, which every list has whose kind can be watched: a proxy's
-    /// `{"metadata":{}}` must not pass for an empty list, as if all objects were gone. The `kind` is as a rule
-    /// `DeploymentList`, but a CRD may name it otherwise.
+    /// Fails without `items` or a resourceVersion. Every list of a watchable kind has both, and `{"metadata":{}}` from
+    /// a proxy must not pass for an empty list, as if all objects were deleted. The `kind` is not checked: usually it
+    /// is `DeploymentList`, but a CRD may choose another `listKind`.
     pub fn from_json(json: &[u8]) -> Result<List<K>, serde_json::Error> {
         let json = str::from_utf8(json).map_err(de::Error::custom)?;
-        let (metadata, items) = match serde_json::from_str::<Page<K>>(json) {
-            Ok(page) => (page.metadata, page.items.into_iter().flatten().map(Decoded::Readable).collect()),
+        let (metadata, items) = match serde_json::from_str::<ListPage<K>>(json) {
+            Ok(page) => (
+                page.metadata,
+                page.items.into_iter().flatten().map(|item| Found::Readable(Arc::new(item))).collect(),
+            ),
             Err(_) => {
-                let page: Page<&RawValue> = serde_json::from_str(json)?;
+                let page: ListPage<&RawValue> = serde_json::from_str(json)?;
                 let items: Result<_, _> =
-                    page.items.into_iter().flatten().map(|item| Decoded::from_json(item.get())).collect();
+                    page.items.into_iter().flatten().map(|item| Found::from_json(item.get())).collect();
                 (page.metadata, items?)
             }
         };
@@ -135,7 +154,7 @@ mod tests {
         }
     }
 
-    /// It was, and then all that was known counted as deleted.
+    /// Such an answer once passed for an empty list, and all known objects counted as deleted.
     #[test]
     fn an_object_without_items_or_version_is_no_empty_list() {
         for json in [

@@ -19,7 +19,7 @@ pub struct Uid(Form);
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Form {
     Uuid(Uuid),
-    /// The API server hands out UUIDs, but whoever writes an ownerReference can write anything.
+    /// The API server hands out UUIDs, but an ownerReference may have any text as its uid.
     Text(SmolStr),
 }
 

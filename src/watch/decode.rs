@@ -1,6 +1,6 @@
-//! Bytes in, watch events out. Nothing in this file does I/O.
+//! Decodes the body of a watch: bytes in, watch events out. Nothing in this file does I/O.
 //!
-//! A watch answers with one JSON object per line, for as long as it lasts:
+//! The body is one JSON object per line:
 //!
 //! ```json
 //! {"type":"ADDED","object":{"apiVersion":"v1","kind":"Service","metadata":{"name":"web","resourceVersion":"1206"}}}
@@ -8,9 +8,9 @@
 //! {"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version"}}
 //! ```
 //!
-//! The bytes come in pieces of any size, cut anywhere, in the middle of a character too: only `\n` means something.
+//! The bytes come in pieces of any size, cut anywhere, also in the middle of a character. Only `\n` ends a line.
 
-use std::{borrow::Cow, fmt, marker::PhantomData};
+use std::{borrow::Cow, fmt, marker::PhantomData, sync::Arc};
 
 use serde::{
     Deserialize, Deserializer,
@@ -19,23 +19,23 @@ use serde::{
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
-use crate::resource::{Resource, Status, list::Decoded};
+use crate::resource::{Resource, Status, list::Found};
 
 /// Longest line that we accept, in bytes. etcd refuses objects above 1.5 MiB; as JSON, whose escapes can take six bytes
 /// for one (`<` becomes `\u003c`), such an object is a line of up to 9 MiB.
 pub const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// What is kept of the buffer while there is no line in it, in bytes: a watch is mostly idle, and a process may have
-/// thousands of them. A Deployment has 5 kB.
+/// The capacity in bytes that an empty buffer keeps: a watch is mostly idle, and a process may have thousands of them. A
+/// Deployment has 5 kB.
 const BUFFER_BYTES_KEPT: usize = 8 * 1024;
 
 /// Cuts a stream of bytes into lines.
 #[derive(Debug, Default)]
 pub struct Lines {
     buffer: Vec<u8>,
-    /// Where the first line that was not handed out begins.
+    /// The start of the first line that was not handed out.
     start: usize,
-    /// Up to where no `\n` was found after `start`.
+    /// The end of the bytes in which no `\n` was found after `start`.
     searched: usize,
 }
 
@@ -52,8 +52,8 @@ impl Lines {
         self.buffer.extend_from_slice(chunk);
     }
 
-    /// The next whole line, without its end. `None`: more bytes are needed. What is left when the stream ends was cut
-    /// off by it, and means nothing.
+    /// The next complete line, without `\n`. `None`: more bytes are needed. An incomplete line at the end of the stream is
+    /// dropped.
     pub fn next_line(&mut self) -> Result<Option<&[u8]>, TooLong> {
         loop {
             let Some(length) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
@@ -79,22 +79,22 @@ impl Lines {
 /// One line of a watch. See <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>.
 #[derive(Debug)]
 pub enum WatchEvent<K> {
-    /// Created, or came to match the selector, or was there when the watch began.
-    Added(Decoded<K>),
-    /// Changed.
-    Modified(Decoded<K>),
-    /// Deleted, or no longer matches the selector: as last seen, with the version of the deletion.
-    Deleted(Decoded<K>),
-    /// Nothing happened up to this version.
+    /// The object was created, or now matches the selector, or existed when the watch began.
+    Added(Found<K>),
+    /// The object was changed.
+    Modified(Found<K>),
+    /// The object was deleted, or no longer matches the selector: its last state, with the version of the deletion.
+    Deleted(Found<K>),
+    /// The watch has sent every change up to this version.
     Bookmark {
-        /// Where to resume.
+        /// The version from which the watch can be resumed.
         version: SmolStr,
-        /// The first of a streaming list: all that existed has been sent.
+        /// Whether a streaming list is complete with it.
         ends_initial_events: bool,
     },
-    /// The server ends the watch, and says why.
+    /// The server ends the watch, for this reason.
     Error(Status),
-    /// A type that Kubernetes did not have when this was written.
+    /// A type that Kubernetes 1.36 does not have.
     Unknown(SmolStr),
 }
 
@@ -111,9 +111,9 @@ impl<K: Resource> WatchEvent<K> {
         }
     }
 
-    /// Reads a line: in one pass where the object is readable, and in a second one where it is not.
+    /// Decodes a line: in one pass if the object is readable, otherwise in two.
     pub fn from_json(line: &[u8]) -> Result<WatchEvent<K>, serde_json::Error> {
-        // Once for the whole line costs less than once for each string in it.
+        // One UTF-8 check of the whole line is faster than one of each string.
         let line = str::from_utf8(line).map_err(de::Error::custom)?;
         serde_json::from_str(line).or_else(|_| WatchEvent::from_odd_json(line))
     }
@@ -129,9 +129,9 @@ impl<K: Resource> WatchEvent<K> {
         let line: Line<'_> = serde_json::from_str(line)?;
         let object = line.object.get();
         Ok(match &*line.r#type {
-            "ADDED" => WatchEvent::Added(Decoded::from_json(object)?),
-            "MODIFIED" => WatchEvent::Modified(Decoded::from_json(object)?),
-            "DELETED" => WatchEvent::Deleted(Decoded::from_json(object)?),
+            "ADDED" => WatchEvent::Added(Found::from_json(object)?),
+            "MODIFIED" => WatchEvent::Modified(Found::from_json(object)?),
+            "DELETED" => WatchEvent::Deleted(Found::from_json(object)?),
             "BOOKMARK" => serde_json::from_str::<Bookmark>(object)?.into(),
             "ERROR" => WatchEvent::Error(serde_json::from_str(object)?),
             other => WatchEvent::Unknown(other.into()),
@@ -139,7 +139,7 @@ impl<K: Resource> WatchEvent<K> {
     }
 }
 
-/// Only what a bookmark's object has: a strict type would stumble over its missing `spec`.
+/// The object of a BOOKMARK, which has no `spec`.
 #[derive(Deserialize)]
 struct Bookmark {
     metadata: BookmarkMeta,
@@ -183,7 +183,7 @@ impl<'de, K: Resource> Visitor<'de> for WatchEventVisitor<K> {
         f.write_str("a watch event, {\"type\": …, \"object\": …}")
     }
 
-    /// The server writes `type` first, so that we know what to read the object as.
+    /// The server writes `type` before `object`, so that one pass is enough.
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WatchEvent<K>, A::Error> {
         if map.next_key::<Cow<'_, str>>()?.as_deref() != Some("type") {
             return Err(de::Error::custom("the first field is not `type`"));
@@ -193,9 +193,9 @@ impl<'de, K: Resource> Visitor<'de> for WatchEventVisitor<K> {
             return Err(de::Error::custom("the second field is not `object`"));
         }
         let event = match &*kind {
-            "ADDED" => WatchEvent::Added(Decoded::Readable(map.next_value()?)),
-            "MODIFIED" => WatchEvent::Modified(Decoded::Readable(map.next_value()?)),
-            "DELETED" => WatchEvent::Deleted(Decoded::Readable(map.next_value()?)),
+            "ADDED" => WatchEvent::Added(Found::Readable(Arc::new(map.next_value()?))),
+            "MODIFIED" => WatchEvent::Modified(Found::Readable(Arc::new(map.next_value()?))),
+            "DELETED" => WatchEvent::Deleted(Found::Readable(Arc::new(map.next_value()?))),
             "BOOKMARK" => map.next_value::<Bookmark>()?.into(),
             "ERROR" => WatchEvent::Error(map.next_value()?),
             other => {
@@ -237,10 +237,10 @@ mod tests {
             while let Some(line) = lines.next_line().expect("a short line") {
                 events.push(match WatchEvent::<Service>::from_json(line).expect("an event") {
                     WatchEvent::Added(object) => format!("added {}", object.metadata().name),
-                    WatchEvent::Modified(Decoded::Readable(object)) => {
+                    WatchEvent::Modified(Found::Readable(object)) => {
                         format!("modified {}", object.metadata.name)
                     }
-                    WatchEvent::Modified(Decoded::Broken(broken)) => {
+                    WatchEvent::Modified(Found::Broken(broken)) => {
                         format!("broken {}", broken.metadata.name)
                     }
                     WatchEvent::Deleted(object) => format!("deleted {}", object.metadata().resource_version),
@@ -359,7 +359,7 @@ mod tests {
             "unheardOf":{"deeper":[{"number":18446744073709551615},null,[[-9223372036854775808]]]}},
             "spec":{"ports":[{"port":80,"targetPort":80,"unheardOf":1e300}],"externalIPs":null},"status":null,"more":[]},"later":null}"#;
         match WatchEvent::<Service>::from_json(line).expect("an event") {
-            WatchEvent::Added(Decoded::Readable(service)) => {
+            WatchEvent::Added(Found::Readable(service)) => {
                 assert_eq!(service.metadata.generation, 9_007_199_254_740_993);
                 assert_eq!(service.metadata.resource_version, "7");
                 assert_eq!(service.spec.ports[0].port, 80);

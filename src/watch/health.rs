@@ -1,4 +1,4 @@
-//! How a watch is doing, for `/livez`, `/readyz` and the log.
+//! The health of a watch, for `/livez`, `/readyz` and the log; after a 403, with the RBAC verbs to grant.
 
 use std::{sync::Mutex, time::Duration};
 
@@ -6,26 +6,29 @@ use humantime::FormattedDuration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::locked;
+use crate::{
+    client::{Collection, Error},
+    locked,
+};
 
 /// How late a watch may be before it counts as stuck: a machine under load is slow, not dead.
 const GRACE: Duration = Duration::from_secs(30);
-/// How long a watch fails before the log says so again. Each later line comes after twice the time.
+/// How long a watch fails before that is logged again. Each later line comes after twice the time.
 const REMINDER_FIRST: Duration = Duration::from_secs(5 * 60);
 /// Longest time between two such lines: a day has 26 of them.
 const REMINDER_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// What one watch says of itself while it runs.
+/// The state of one watch.
 #[derive(Debug)]
 pub struct Health {
-    /// What is watched, for people: `deployments in all namespaces, labels app=web`.
+    /// The watched collection, for people: `deployments in all namespaces, labels app=web`.
     what: String,
-    state: Mutex<State>,
+    state: Mutex<Progress>,
 }
 
 #[derive(Debug)]
-struct State {
-    /// When the watch will have done something again, be it to give up waiting. `None`: when other lists are read.
+struct Progress {
+    /// When the watch will have made progress, or given up waiting. `None`: it waits for other lists.
     due: Option<Instant>,
     outage: Option<Outage>,
     is_synced: bool,
@@ -38,13 +41,13 @@ struct Outage {
     /// Why it failed the last time.
     problem: String,
     since: Instant,
-    /// When the log says that it still fails.
+    /// When the next reminder is logged.
     remind_at: Instant,
-    /// How long after that line the next one comes.
+    /// How long after that the next one follows.
     next_reminder: Duration,
 }
 
-/// Says that a watch has ended, however it did.
+/// Marks a watch as ended when dropped, also by a panic.
 #[must_use]
 pub(crate) struct Ended<'a>(&'a Health);
 
@@ -55,12 +58,12 @@ impl Drop for Ended<'_> {
 }
 
 impl Health {
-    /// Of a watch that is about to begin.
+    /// For a watch that is about to begin.
     #[must_use]
     pub fn new(what: String) -> Health {
         Health {
             what,
-            state: Mutex::new(State {
+            state: Mutex::new(Progress {
                 due: Some(Instant::now() + GRACE),
                 outage: None,
                 is_synced: false,
@@ -69,30 +72,30 @@ impl Health {
         }
     }
 
-    /// What is watched.
+    /// The watched collection, for people.
     #[must_use]
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// The watch will do something within this time.
+    /// The watch will make progress within this time.
     pub(super) fn within(&self, time: Duration) {
         locked(&self.state).due = Some(Instant::now() + time);
     }
 
-    /// The watch will list after others have, however long they take.
+    /// The watch waits for other lists, for any time.
     pub(super) fn after_others(&self) {
         locked(&self.state).due = None;
     }
 
-    /// Data has come, or could have.
+    /// The watch is open, or a list was read.
     pub(super) fn well(&self) {
         if let Some(outage) = locked(&self.state).outage.take() {
             info!(watch = self.what, lasted = %outage.lasted(Instant::now()), "watching again");
         }
     }
 
-    /// Nothing comes. Logged once for each problem, not for each attempt, and now and then while it lasts.
+    /// The watch failed. Logged once for each problem, not for each attempt, and again while it lasts.
     pub(super) fn ill(&self, problem: String) {
         let now = Instant::now();
         let mut state = locked(&self.state);
@@ -105,18 +108,18 @@ impl Health {
         outage.problem = problem;
     }
 
-    /// All that exists is known.
+    /// The first list is complete.
     pub(crate) fn synced(&self) {
         locked(&self.state).is_synced = true;
     }
 
-    /// Whether all that exists is known.
+    /// Whether the first list is complete.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         locked(&self.state).is_synced
     }
 
-    /// Why nothing comes, if so.
+    /// Why the watch fails, if it does.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         locked(&self.state).outage.as_ref().map(|outage| outage.problem.clone())
@@ -126,12 +129,32 @@ impl Health {
         Ended(self)
     }
 
-    /// The watch did not do what it should have done by now, not even give up; or it has ended.
+    /// Whether the watch has made no progress in time, or has ended.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         let state = locked(&self.state);
         state.has_ended || state.due.is_some_and(|due| Instant::now() > due + GRACE)
     }
+}
+
+/// The error of a list or watch, and what to do about it.
+pub(super) fn problem(error: &Error, collection: &Collection) -> String {
+    let plural = &collection.resource;
+    let group = match collection.group() {
+        "" => "\"\"",
+        group => group,
+    };
+    if error.is_forbidden() {
+        return format!(
+            "{error}; grant the verbs list and watch on the resource {plural} of API group {group}"
+        );
+    }
+    if error.is_missing_kind() {
+        return format!(
+            "{error}; install the CustomResourceDefinition {plural}.{group}: listwatch crd | kubectl apply -f -"
+        );
+    }
+    error.to_string()
 }
 
 impl Outage {
@@ -144,7 +167,7 @@ impl Outage {
         }
     }
 
-    /// Whether the log is to say again that it lasts.
+    /// Whether a reminder is due.
     fn reminds(&mut self, now: Instant) -> bool {
         if now < self.remind_at {
             return false;
@@ -172,18 +195,18 @@ mod tests {
         let mut outage = Outage::new(begun);
         let attempts = (0..=24 * 60).map(|minutes| begun + Duration::from_secs(minutes * 60));
         let reminded: Vec<_> = attempts.filter(|now| outage.reminds(*now)).collect();
-        let said: Vec<_> = reminded.iter().map(|now| outage.lasted(*now).to_string()).collect();
-        assert_eq!(said[..5], ["5m", "15m", "35m", "1h 15m", "2h 15m"]);
-        assert_eq!(said.len(), 26);
+        let times: Vec<_> = reminded.iter().map(|now| outage.lasted(*now).to_string()).collect();
+        assert_eq!(times[..5], ["5m", "15m", "35m", "1h 15m", "2h 15m"]);
+        assert_eq!(times.len(), 26);
     }
 
-    /// What is logged, in text.
+    /// The log, as text.
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
 
     impl io::Write for Log {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().expect("no panic").write(bytes)
+            locked(&self.0).write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -205,7 +228,7 @@ mod tests {
         health.ill("403".to_owned());
         health.well();
         health.well();
-        let log = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("UTF-8");
+        let log = String::from_utf8(locked(&log.0).clone()).expect("UTF-8");
         let lines: Vec<_> = log.lines().filter_map(|line| line.split_once("health: ")).collect();
         let lines: Vec<_> = lines.into_iter().map(|(_, line)| line).collect();
         assert_eq!(

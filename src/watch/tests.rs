@@ -6,9 +6,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::{
-    client::Config,
-    resource::kinds::Service,
-    store::{Change, Found},
+    client::{Config, Error, InTurn, LIST_STREAM_BYTES, Page, WatchFrom},
+    resource::{
+        Status,
+        kinds::Service,
+        list::{Found, List},
+    },
+    store::{Change, Listening},
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -19,6 +23,7 @@ struct Bench {
     machine: Machine,
     store: Store<Service>,
     heard: Arc<Mutex<Vec<String>>>,
+    _listening: Listening,
 }
 
 impl Bench {
@@ -26,17 +31,17 @@ impl Bench {
         let store = Store::<Service>::default();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&heard);
-        store.listen(move |change| {
+        let _listening = store.listen(move |change| {
             let name = |found: &Found<Service>| found.metadata().name.to_string();
             let line = match change {
                 Change::Applied { before: None, after } => format!("+{}", name(after)),
                 Change::Applied { after, .. } => format!("~{}", name(after)),
-                Change::Deleted { last, sighting } => format!("-{} {sighting:?}", name(last)),
+                Change::Deleted { last, source } => format!("-{} {source:?}", name(last)),
                 Change::Synced => "synced".to_owned(),
             };
             log.lock().expect("lock").push(line);
         });
-        let mut bench = Bench { machine: Machine::new(lists), store, heard };
+        let mut bench = Bench { machine: Machine::new(lists), store, heard, _listening };
         bench.request();
         bench
     }
@@ -55,19 +60,19 @@ impl Bench {
         if self.machine.is_at_start_of_list() {
             self.store.list_begins();
         }
-        match self.machine.request(300) {
-            Request::List(Page { version, continue_token, limit }) => {
+        match self.machine.request(&self.store.version(), 300) {
+            NextRequest::List(Page { version, continue_token, limit }) => {
                 format!("list version={} continue={continue_token} limit={limit}", version.unwrap_or("-"))
             }
-            Request::Check => "check".to_owned(),
-            Request::Watch(WatchFrom { version, mode, .. }) => format!("watch {version} {mode:?}"),
+            NextRequest::Check => "check".to_owned(),
+            NextRequest::Watch(WatchFrom { version, mode, .. }) => format!("watch {version} {mode:?}"),
         }
     }
 
     /// The next request but one, where the next asks whether the server has come as far as we have. It has.
     fn after_a_check(&mut self) -> String {
         assert_eq!(self.request(), "check");
-        self.machine.checked("999");
+        self.machine.checked("999", &self.store);
         self.request()
     }
 
@@ -147,7 +152,7 @@ fn a_watch_that_ends_at_once_is_backed_off_and_each_time_longer() {
         bench.line("BOOKMARK", &bookmark("101"));
         assert_eq!(bench.machine.end(how, 6 * MINUTE), Pause::None);
         bench.request();
-        bench.machine.checked("999");
+        bench.machine.checked("999", &bench.store);
         bench.request();
         let pause = bench.machine.end(how, BLINK);
         assert_eq!(
@@ -216,7 +221,7 @@ fn a_server_that_expires_everything_at_once_is_not_hammered() {
     bench.request();
     bench.page("102", "", &[]);
     bench.request();
-    // What was well for long is listed again at once, but only once.
+    // After a long healthy time, the first list follows at once, and only that one.
     assert_eq!(bench.machine.end(How::Expired, 5 * MINUTE), Pause::None);
     bench.request();
     bench.page("103", "", &[]);
@@ -286,7 +291,7 @@ fn a_page_of_one_object_that_is_too_large_is_backed_off() {
 
 #[test]
 fn lists_and_checks_wait_for_a_turn_and_a_watch_of_changes_does_not() {
-    let is_list = |bench: &mut Bench| match bench.machine.request(300).in_turn() {
+    let is_list = |bench: &mut Bench| match bench.machine.request("", 300).in_turn() {
         Some(InTurn::List { bytes_max }) => Some(bytes_max == LIST_STREAM_BYTES),
         Some(InTurn::Check) => Some(false),
         None => None,
@@ -338,7 +343,7 @@ fn a_list_from_a_restored_backup_that_fails_begins_anew_in_pages() {
         );
         bench.machine.end(How::Cut, MINUTE);
         bench.request();
-        bench.machine.checked("99");
+        bench.machine.checked("99", &bench.store);
         assert_eq!(bench.request(), "list version=- continue= limit=100");
         bench.machine.end(how, BLINK);
         assert_eq!(bench.request(), "list version=- continue= limit=100", "{how:?}");
@@ -357,7 +362,7 @@ fn a_server_out_of_sight_or_silent_is_asked_whether_it_has_come_as_far_as_we_hav
             assert!(is_backoff(bench.machine.end(how, BLINK)));
             assert_eq!(bench.request(), "check", "{how:?}");
         }
-        bench.machine.checked("99");
+        bench.machine.checked("99", &bench.store);
         assert_eq!(bench.request(), "list version=- continue= limit=100", "{how:?}");
     }
 }
@@ -415,8 +420,12 @@ fn a_list_that_is_refused_for_a_while_stays_not_older() {
     assert_eq!(bench.request(), "list version=100 continue= limit=100");
 }
 
+fn services() -> Collection {
+    Collection::of::<Service>(&Scope::default()).expect("a path")
+}
+
 #[test]
-fn how_a_request_was_refused_says_what_comes_next() {
+fn the_kind_of_refusal_decides_the_next_request() {
     let too_new = r#"{"code":504,"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
     for (status, expected) in [
         (r#"{"code":410,"reason":"Expired"}"#, How::Expired),
@@ -425,17 +434,17 @@ fn how_a_request_was_refused_says_what_comes_next() {
         (r#"{"code":403}"#, How::Refused { code: 403, retry_after: None }),
     ] {
         let error = Error::refused("list", "services", serde_json::from_str(status).expect("a status"));
-        assert_eq!(End::refused::<Service>(&error).how, expected, "{status}");
+        assert_eq!(End::failed(&error, &services()).how, expected, "{status}");
     }
     let error = Error::new("list", "services", "no answer");
-    assert_eq!(End::refused::<Service>(&error).how, How::Unreachable);
+    assert_eq!(End::failed(&error, &services()).how, How::Unreachable);
 }
 
 #[test]
 fn a_first_429_is_no_news() {
     let is_news = |code: u16, failures| {
         let error = Error::refused("list", "services", Status { code, ..Status::default() });
-        End::refused::<Service>(&error).is_news(failures)
+        End::failed(&error, &services()).is_news(failures)
     };
     assert!(!is_news(429, 1));
     assert!(is_news(429, 2));
@@ -457,7 +466,7 @@ async fn a_page_of_html_is_no_list() {
     let config = Config::new(&format!("http://{address}"), b"", "").expect("a config");
     let client = Client::new(config).expect("a client");
     let error = client.list_page::<Service>(&Scope::default(), &Page::default()).await.expect_err("HTML");
-    assert_eq!(End::refused::<Service>(&error).how, How::Garbled, "{error}");
+    assert_eq!(End::failed(&error, &services()).how, How::Garbled, "{error}");
 }
 
 #[test]
@@ -639,7 +648,7 @@ fn a_streaming_list_after_expiry_is_not_older_than_what_is_known() {
     bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
     bench.machine.end(How::Expired, MINUTE);
     assert_eq!(bench.request(), "watch 60 InitialEvents");
-    // Not older than what is known, whatever it has told so far.
+    // The version of the aborted stream does not count: the next list is not older than the last complete one.
     bench.line("ADDED", &object("a", "1", "12"));
     bench.machine.end(How::Cut, BLINK);
     assert_eq!(bench.request(), "watch 60 InitialEvents");

@@ -1,10 +1,10 @@
-//! Any bytes at all, from the network and from a file: random ones here, and in `fuzz/` those that a fuzzer finds.
+//! Feeds random bytes to the decoders of watches and kubeconfig files. In `fuzz/`, a fuzzer does the same.
 
 mod properties;
 
 use proptest::{collection::vec, prelude::*, sample::Index};
 
-/// Pieces of what a server really sends: random letters would hardly ever come as far as an object.
+/// Pieces of real watch events: random letters would hardly ever form an object.
 const WATCH: &[&str] = &[
     r#"{"type":"ADDED","object":"#,
     r#"{"type":"MODIFIED","object":"#,
@@ -57,7 +57,7 @@ fn text(pieces: &'static [&str]) -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_stream_means_the_same_at_every_chunking_and_costs_little(bytes in text(WATCH), cut in any::<Index>()) {
+    fn any_stream_decodes_alike_at_every_chunking_in_little_memory(bytes in text(WATCH), cut in any::<Index>()) {
         properties::watch(&bytes, cut.index(bytes.len() + 1));
     }
 
@@ -67,15 +67,15 @@ proptest! {
     }
 }
 
-/// A list of nothing is the most that a short line can make.
+/// A list of empty containers takes the most memory for each byte of a line.
 #[test]
-fn a_line_of_empty_objects_has_its_price() {
+fn a_line_of_empty_objects_stays_within_the_memory_limit() {
     let start =
         r#"{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":{"template":{"spec":{"containers":["#;
     properties::watch(format!("{start}{}{{}}]}}}}}}}}}}\n", "{},".repeat(100_000)).as_bytes(), 1000);
 }
 
-/// Nine lines of YAML that stand for a billion words.
+/// Nine lines of YAML whose aliases expand to a billion words.
 #[test]
 fn a_kubeconfig_of_aliases_of_aliases_is_refused() {
     let mut text = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();

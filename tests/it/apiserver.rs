@@ -1,8 +1,9 @@
-//! `listwatch apiserver`: what it prints, writes and holds, and how it says that it cannot.
+//! Tests the command `listwatch apiserver`: its output, its files, its objects and its errors.
 
 use std::{
-    fs::{self, Permissions},
-    io::{BufRead, BufReader},
+    collections::HashMap,
+    fs::{self, File, Permissions},
+    io::{self, BufRead, BufReader},
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Command, Stdio},
@@ -10,12 +11,13 @@ use std::{
 
 use http::Method;
 use listwatch::client::{Client, Config, Env, Options, Request};
+use listwatch_control_plane::eventually;
 use serde_json::Value;
 
-use crate::{hands::eventually, operator::listwatch};
+use crate::operator::listwatch;
 
 const MANIFESTS: &str = r#"
-# Nothing but a comment is no object.
+# A document with only a comment is skipped.
 ---
 apiVersion: shop.example.com/v1
 kind: Cart
@@ -41,18 +43,18 @@ const CRD: &str = r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomRe
 /// A running `listwatch apiserver`. Dropped: killed.
 pub struct Running {
     pub child: Child,
-    pub said: String,
+    pub stdout: String,
 }
 
 impl Running {
     pub fn start(command: &mut Command) -> Running {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
+        let mut stdout = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
-        while !said.contains("Ctrl-C ends it") {
-            assert_ne!(out.read_line(&mut said).unwrap(), 0, "{said}");
+        while !stdout.contains("Ctrl-C stops the server") {
+            assert_ne!(out.read_line(&mut stdout).unwrap(), 0, "{stdout}");
         }
-        Running { child, said }
+        Running { child, stdout }
     }
 
     fn terminate(mut self) -> Option<i32> {
@@ -77,23 +79,112 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// Nobody else can read the administrator's token, nor list the directory that it is in.
+/// Other users can neither read the administrator's token nor list its directory.
 pub fn is_private(kubeconfig: &Path) {
     assert_eq!((mode(kubeconfig), mode(kubeconfig.parent().unwrap())), (0o600, 0o700));
 }
 
+/// The printed commands for curl, in a shell.
+pub fn printed_curl(stdout: &str) -> Command {
+    let (_, commands) = stdout.split_once("    export API=").unwrap();
+    let commands = commands.split("\n\n").next().unwrap();
+    let mut command = Command::new("sh");
+    // The proxy does not exist: nothing listens on port 1.
+    command.args(["-c", &format!("export API={commands}")]).env("https_proxy", "http://127.0.0.1:1");
+    command
+}
+
+/// A directory whose name needs quoting in a shell, and in a file for curl.
+fn oddly_named_dir() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("it's \"a\" $HOME\\dir\n").tempdir().unwrap()
+}
+
 #[test]
-fn the_default_kubeconfig_is_its_owners_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = Running::start(listwatch().arg("apiserver").env("TMPDIR", dir.path()));
-    let (_, kubeconfig) = server.said.split_once("export KUBECONFIG='").unwrap();
-    is_private(Path::new(kubeconfig.split('\'').next().unwrap()));
-    assert_eq!(server.terminate(), Some(0));
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "it goes with the server");
+fn the_printed_curl_runs_in_a_shell_and_shows_no_token() {
+    let dir = oddly_named_dir();
+    let elsewhere = dir.path().join("kubeconfig");
+    for kubeconfig_out in [None, Some(&elsewhere)] {
+        let mut command = listwatch();
+        command.arg("apiserver").env("TMPDIR", dir.path());
+        command.args(kubeconfig_out.map(|path| format!("--kubeconfig-out={}", path.display())));
+        let server = Running::start(&mut command);
+        let private = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        let private = private.into_iter().find(|path| path.is_dir()).unwrap();
+        assert_eq!(mode(&private), 0o700);
+        for name in ["ca.crt", "token", "curlrc"] {
+            assert_eq!(mode(&private.join(name)), 0o600, "{name}");
+        }
+        let token = fs::read_to_string(private.join("token")).unwrap();
+        assert!(!server.stdout.contains(&token), "{}", server.stdout);
+        let output = printed_curl(&server.stdout).output().unwrap();
+        let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+        assert_eq!(list["kind"], "NamespaceList");
+        assert_eq!(server.terminate(), Some(0));
+        assert!(!private.exists(), "the files are deleted with the server");
+    }
 }
 
 #[tokio::test]
-async fn it_holds_what_the_manifests_say_and_goes_wrong_as_it_is_told() {
+async fn with_log_requests_a_request_is_one_line_and_a_watch_two() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let mut command = listwatch();
+    command.args(["apiserver", "--log-requests", "--log-format", "text"]).stderr(File::create(&log).unwrap());
+    let server = Running::start(&mut command);
+    assert!(printed_curl(&server.stdout).output().unwrap().status.success());
+    let watch = server.stdout.replace("/namespaces\"", "/nodes?watch=1&timeoutSeconds=1\"");
+    assert!(printed_curl(&watch).output().unwrap().status.success());
+    let log = eventually("the end of the watch", async || {
+        fs::read_to_string(&log).ok().filter(|log| log.contains("watch ended"))
+    })
+    .await;
+    for (line, parts) in log.lines().zip([
+        ["answered method=GET", "path=\"/api/v1/namespaces\" status=200 user_agent=\"curl/"],
+        ["answered method=GET", "path=\"/api/v1/nodes?watch=1&timeoutSeconds=1\" status=200"],
+        ["watch ended", "path=\"/api/v1/nodes?watch=1&timeoutSeconds=1\""],
+    ]) {
+        assert!(parts.iter().all(|part| line.contains(part)), "{line}");
+    }
+    assert_eq!(log.lines().count(), 3, "{log}");
+}
+
+#[test]
+fn the_default_kubeconfig_is_private() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(listwatch().arg("apiserver").env("TMPDIR", dir.path()));
+    let (_, kubeconfig) = server.stdout.split_once("export KUBECONFIG='").unwrap();
+    is_private(Path::new(kubeconfig.split('\'').next().unwrap()));
+    assert_eq!(server.terminate(), Some(0));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the kubeconfig is deleted with the server");
+}
+
+#[tokio::test]
+async fn with_output_json_stdout_is_one_line_that_leads_to_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = listwatch();
+    command.args(["apiserver", "--output", "json"]).env("TMPDIR", dir.path()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut stdout = String::new();
+    out.read_line(&mut stdout).unwrap();
+    let server = Running { child, stdout };
+    let line: HashMap<&str, String> = serde_json::from_str(&server.stdout).unwrap();
+    let [ca, token] = ["caFile", "tokenFile"].map(|file| fs::read_to_string(&line[file]).unwrap());
+    let api = format!("{}/api/v1/namespaces", line["server"]);
+    let output = Command::new("curl").args(["-K", &line["curlrcFile"], &api]).output().unwrap();
+    let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(list["kind"], "NamespaceList");
+    let config = Config::new(&line["server"], ca.as_bytes(), &token).unwrap();
+    for client in [Client::new(config).unwrap(), client(Path::new(&line["kubeconfig"]))] {
+        client.send(Request::get("/api/v1/namespaces")).await.unwrap();
+    }
+    assert_eq!(server.terminate(), Some(0));
+    assert_eq!(io::read_to_string(out).unwrap(), "");
+}
+
+#[tokio::test]
+async fn apiserver_serves_the_objects_of_manifests_and_applies_faults() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), MANIFESTS).unwrap();
     fs::write(dir.path().join("b.json"), CRD).unwrap();
@@ -104,11 +195,11 @@ async fn it_holds_what_the_manifests_say_and_goes_wrong_as_it_is_told() {
     command.args(["apiserver", "--manifests"]).arg(dir.path()).arg("--kubeconfig-out").arg(&kubeconfig);
     command.env("LISTWATCH_FAULT", "internal-error,path=/pods;no-bookmarks");
     let server = Running::start(&mut command);
-    assert!(server.said.contains(": 5.\n"), "{}", server.said);
+    assert!(server.stdout.contains(": 5.\n"), "{}", server.stdout);
     assert!(
-        server.said.contains(&format!("export KUBECONFIG='{}'", kubeconfig.display())),
+        server.stdout.contains(&format!("export KUBECONFIG='{}'", kubeconfig.display())),
         "{}",
-        server.said
+        server.stdout
     );
     assert_eq!(mode(&kubeconfig), 0o600);
     let client = client(&kubeconfig);
@@ -133,7 +224,7 @@ async fn it_holds_what_the_manifests_say_and_goes_wrong_as_it_is_told() {
 }
 
 #[tokio::test]
-async fn manifests_come_from_several_places_and_whoever_stops_listening_does_not_end_it() {
+async fn manifests_come_from_several_files_and_a_closed_stdout_does_not_end_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let [crd, objects, kubeconfig] = ["crd.json", "a.yaml", "kubeconfig"].map(|name| dir.path().join(name));
     fs::write(&crd, CRD).unwrap();
@@ -141,21 +232,21 @@ async fn manifests_come_from_several_places_and_whoever_stops_listening_does_not
     let mut command = listwatch();
     command.arg("apiserver").arg("--manifests").arg(&objects).arg("--manifests").arg(&crd);
     command.arg("--kubeconfig-out").arg(&kubeconfig).stdout(Stdio::piped());
-    // What Kubernetes sets for a Service called listwatch.
+    // Kubernetes sets this variable for a Service with the name `listwatch`.
     command.env("LISTWATCH_PORT", "tcp://10.0.0.1:80");
     let mut child = command.spawn().unwrap();
-    let mut said = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
-    let mut server = Running { child, said };
+    let mut stdout = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut stdout).unwrap();
+    let mut server = Running { child, stdout };
     eventually("a kubeconfig", async || fs::read(&kubeconfig).ok().filter(|text| !text.is_empty())).await;
     let path = "/apis/shop.example.com/v1/namespaces/shop/carts/mine";
     client(&kubeconfig).send(Request::get(path)).await.unwrap();
-    assert_eq!(server.child.try_wait().unwrap(), None, "unheard, it goes on");
+    assert_eq!(server.child.try_wait().unwrap(), None, "the server goes on after its stdout is closed");
     assert_eq!(server.terminate(), Some(0));
 }
 
 #[tokio::test]
-async fn a_kubeconfig_of_ours_is_overwritten_and_one_of_others_is_not() {
+async fn only_a_kubeconfig_written_by_apiserver_is_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     let ours = dir.path().join("ours");
     let start = || Running::start(listwatch().args(["apiserver", "--kubeconfig-out"]).arg(&ours));
@@ -168,25 +259,25 @@ async fn a_kubeconfig_of_ours_is_overwritten_and_one_of_others_is_not() {
     client(&ours).send(Request::get("/api/v1/namespaces")).await.unwrap();
     drop(server);
 
-    let theirs = dir.path().join("theirs");
-    fs::write(&theirs, "apiVersion: v1\nkind: Config\n").unwrap();
-    let output = listwatch().args(["apiserver", "--kubeconfig-out"]).arg(&theirs).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("is there already, and not from listwatch apiserver"), "{said}");
-    assert_eq!(fs::read_to_string(&theirs).unwrap(), "apiVersion: v1\nkind: Config\n");
+    let foreign = dir.path().join("foreign");
+    fs::write(&foreign, "apiVersion: v1\nkind: Config\n").unwrap();
+    let output = listwatch().args(["apiserver", "--kubeconfig-out"]).arg(&foreign).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("exists and was not written by listwatch apiserver"), "{stderr}");
+    assert_eq!(fs::read_to_string(&foreign).unwrap(), "apiVersion: v1\nkind: Config\n");
 }
 
 #[test]
-fn what_cannot_be_is_one_line_that_says_where() {
+fn invalid_input_is_one_line_that_names_the_place() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
         fs::write(&path, text).unwrap();
         path.display().to_string()
     };
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port().to_string();
+    let in_use = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = in_use.local_addr().unwrap().port().to_string();
     let good = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n";
     let no_yaml = file("no-yaml", &format!("{good}a: [b"));
     let no_kind = file("no-kind", &format!("{good}metadata: {{name: b}}"));
@@ -208,7 +299,7 @@ fn what_cannot_be_is_one_line_that_says_where() {
         (
             &["--port", &port],
             1,
-            &format!("--port {port}: Address already in use (os error 98); 0 takes one that is free"),
+            &format!("--port {port}: Address already in use (os error 98); 0 chooses a free port"),
         ),
         (&["--kubeconfig-out", &missing], 1, &format!("--kubeconfig-out {missing}: No such file")),
         (&["--manifests", &missing], 2, &format!("--manifests {missing}: No such file")),
@@ -234,7 +325,7 @@ fn what_cannot_be_is_one_line_that_says_where() {
         (
             &["--manifests", &unknown],
             2,
-            "unknown, document 1 (Job \"b\"): Job in batch/v1 is not served here; docs/apiserver.md has those that are",
+            "unknown, document 1 (Job \"b\"): Job in batch/v1 is not served here; apiserver/README.md has those that are",
         ),
         (&["--manifests", &twice], 2, "twice, document 2 (ConfigMap \"a\"): configmaps \"a\" already exists"),
         (
@@ -252,12 +343,8 @@ fn what_cannot_be_is_one_line_that_says_where() {
             2,
             "misspelt, document 2 (ConfigMap \"b\"): ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: unknown field \"date\"",
         ),
-        (
-            &["--fault", "restart"],
-            2,
-            "at the start there is nothing to do it to: POST it to /listwatch/faults",
-        ),
-        (&["--fault", "cut-watches"], 2, "give lines=N, or POST it"),
+        (&["--fault", "restart"], 2, "so it has no effect at the start: POST it to /listwatch/faults"),
+        (&["--fault", "cut-watches"], 2, "add lines=N, or POST it"),
         (&["--fault", "nope"], 2, "; see listwatch apiserver --fault help"),
         (&["--nope"], 2, "; see listwatch apiserver --help"),
         (
@@ -266,22 +353,22 @@ fn what_cannot_be_is_one_line_that_says_where() {
             "time=soon: is no time: write a number and a unit, such as 500ms or 2s",
         ),
     ];
-    for (args, code, wanted) in cases {
+    for (args, code, cause) in cases {
         let output = listwatch().arg("apiserver").args(*args).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(*code), "{args:?}: {said}");
-        assert!(said.starts_with("listwatch: ") && said.contains(wanted), "{args:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(*code), "{args:?}: {stderr}");
+        assert!(stderr.starts_with("listwatch: ") && stderr.contains(cause), "{args:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
     }
 }
 
 #[test]
 fn every_fault_is_explained() {
     let output = listwatch().args(["apiserver", "--fault", "help"]).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(
-        said.contains("too-many-requests,retry-after=1")
-            && said.contains(&listwatch::apiserver::fault_names())
+        stdout.contains("too-many-requests,retry-after=1")
+            && stdout.contains(&listwatch_apiserver::fault_names())
     );
 }

@@ -1,32 +1,35 @@
-//! What the binary does with what is typed and configured wrong, and with signals.
+//! Tests how the binary handles wrong flags, wrong configuration and signals.
 
 use std::{
     fs::{self, File},
+    io::{BufRead, BufReader, Read, Write},
     path::Path,
-    process::{Command, Output},
+    process::{Child, Command, Output, Stdio},
     time::Duration,
 };
 
-use listwatch::{apiserver::Fault, operators::mywebserver::MyWebserver, resource::Key};
+use listwatch::{operators::mywebserver::MyWebserver, resource::Key};
+use listwatch_apiserver::Fault;
+use listwatch_control_plane::eventually;
 use serde_json::json;
 
 use crate::{
-    apiserver::{Running, client, is_private},
-    hands::eventually,
+    apiserver::{Running, client, is_private, printed_curl},
+    fixture::{Kind, on},
     operator::{Operator, listwatch},
-    world::{Kind, Server, on},
 };
 
+/// Runs a command that must exit with 2, and returns its stderr.
 fn refused(mut command: Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
-    let said = String::from_utf8(stderr).unwrap();
-    assert_eq!(status.code(), Some(2), "{command:?}: {said}");
+    let stderr = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(2), "{command:?}: {stderr}");
     assert_eq!(String::from_utf8(stdout).unwrap(), "", "{command:?}");
-    said
+    stderr
 }
 
 #[test]
-fn a_wrong_flag_exits_with_2_and_one_line_with_the_remedy() {
+fn an_invalid_flag_exits_with_2_and_one_line_with_the_remedy() {
     for (args, flag, remedy) in [
         ("run --nope", "--nope", "--help"),
         ("run bogus", "bogus", "mywebserver"),
@@ -47,7 +50,7 @@ fn a_wrong_flag_exits_with_2_and_one_line_with_the_remedy() {
         ("apiserver --port abc", "--port", "is not a number from 0 to 65535"),
         ("apiserver --port 70000", "--port", "is not a number from 0 to 65535"),
         ("demo --port=-1", "--port", "is not a number from 0 to 65535"),
-        // An empty value at the end. The first two meant all namespaces and nobody else.
+        // Empty values at the end. The first two once meant all namespaces and no impersonation.
         ("run -n ", "--namespace", "is not the name of a namespace; for all of them, give none"),
         ("run --as ", "--as", "is empty: give a name, or leave the flag out"),
         ("run --namespace a,", "--namespace", "is not the name of a namespace"),
@@ -60,15 +63,15 @@ fn a_wrong_flag_exits_with_2_and_one_line_with_the_remedy() {
     ] {
         let mut command = listwatch();
         command.args(args.split(' '));
-        let said = refused(command);
-        assert!(said.starts_with("listwatch: ") && said.contains(flag), "{args}: {said}");
-        assert!(said.contains(remedy), "{args}: {said}");
-        assert_eq!(said.lines().count(), 1, "{args}: {said}");
+        let stderr = refused(command);
+        assert!(stderr.starts_with("listwatch: ") && stderr.contains(flag), "{args}: {stderr}");
+        assert!(stderr.contains(remedy), "{args}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{args}: {stderr}");
     }
 }
 
 #[test]
-fn a_wrong_configuration_exits_with_2_and_one_line() {
+fn an_invalid_configuration_exits_with_2_and_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -102,66 +105,69 @@ fn a_wrong_configuration_exits_with_2_and_one_line() {
     ] {
         let mut command = listwatch();
         command.arg("run").args(&args).env("HOME", Path::new("/nonexistent")).envs(variables.iter().copied());
-        let said = refused(command);
-        assert!(said.starts_with("listwatch: ") && said.contains(cause), "{args:?} {variables:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "{args:?} {variables:?}: {said}");
+        let stderr = refused(command);
+        assert!(
+            stderr.starts_with("listwatch: ") && stderr.contains(cause),
+            "{args:?} {variables:?}: {stderr}"
+        );
+        assert_eq!(stderr.lines().count(), 1, "{args:?} {variables:?}: {stderr}");
     }
 }
 
 #[test]
-fn the_environment_stands_in_for_a_flag() {
+fn an_environment_variable_sets_a_flag() {
     let mut command = listwatch();
     command.arg("run").env("LISTWATCH_MAX_CONCURRENT_RECONCILES", "many");
     assert!(refused(command).contains("--max-concurrent-reconciles"));
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_said_and_exits_with_1() {
-    on(&[Kind::Embedded], async |world| {
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = taken.local_addr().unwrap().to_string();
-        let kubeconfig = world.dir.path().join("kubeconfig");
-        let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
+async fn a_port_in_use_is_reported_and_exits_with_1() {
+    on(&[Kind::Embedded], async |fixture| {
+        let in_use = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = in_use.local_addr().unwrap().to_string();
+        let kubeconfig = fixture.dir.path().join("kubeconfig");
+        let server = fixture.embedded();
         fs::write(&kubeconfig, server.kubeconfig()).unwrap();
         let mut command = listwatch();
         command.args(["run", "--health-probe-bind-address", &address, "--kubeconfig"]).arg(kubeconfig);
         let output = command.output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("--health-probe-bind-address") && said.contains(&address), "{said}");
-        assert!(said.contains("; another port, or 0 for nowhere?"), "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("--health-probe-bind-address") && stderr.contains(&address), "{stderr}");
+        assert!(stderr.contains("; choose another port, or 0 to serve none"), "{stderr}");
     })
     .await;
 }
 
-fn delay(world: &crate::world::World, method: &str, path: &str, delay: Duration) {
-    let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
+fn delay(fixture: &crate::fixture::Fixture, method: &str, path: &str, delay: Duration) {
+    let server = fixture.embedded();
     server.fault(Fault::Delay(delay).on(method, path).times(1));
 }
 
 #[tokio::test]
-async fn asked_to_stop_it_finishes_what_is_in_hand_and_takes_no_more() {
-    on(&[Kind::Embedded], async |world| {
-        world.start_operator(&[]).await;
-        delay(world, "POST", "/deployments", Duration::from_secs(1));
-        world.create_web("web", json!({"image": "nginx"})).await;
-        world.operator().until_logged(&["\"applied\"", "/web\""]).await;
-        // One key at a time: this one is not in hand yet.
-        world.create_web("later", json!({"image": "nginx"})).await;
-        world.stop_operator().await;
-        assert_eq!(world.transcript(), ["POST deployments 201", "POST services 201"]);
-        assert!(world.find("deployments/mws-later").await.is_none());
+async fn a_stop_finishes_the_current_key_and_takes_no_more() {
+    on(&[Kind::Embedded], async |fixture| {
+        fixture.start_operator(&[]).await;
+        delay(fixture, "POST", "/deployments", Duration::from_secs(1));
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        fixture.operator().until_logged(&["\"applied\"", "/web\""]).await;
+        // The operator handles one key at a time, and has not begun with this one.
+        fixture.create_web("later", json!({"image": "nginx"})).await;
+        fixture.stop_operator().await;
+        assert_eq!(fixture.transcript(), ["POST deployments 201", "POST services 201"]);
+        assert!(fixture.find("deployments/mws-later").await.is_none());
     })
     .await;
 }
 
 #[tokio::test]
-async fn asked_twice_it_stops_at_once() {
-    on(&[Kind::Embedded], async |world| {
-        world.start_operator(&[]).await;
-        delay(world, "POST", "/deployments", Duration::from_secs(60));
-        world.create_web("web", json!({"image": "nginx"})).await;
-        let operator = world.operator();
+async fn a_second_signal_stops_at_once() {
+    on(&[Kind::Embedded], async |fixture| {
+        fixture.start_operator(&[]).await;
+        delay(fixture, "POST", "/deployments", Duration::from_secs(60));
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        let operator = fixture.operator();
         operator.until_logged(&["\"applied\"", "/web\""]).await;
         operator.signal("TERM");
         operator.until_logged(&["asked to stop", "SIGTERM"]).await;
@@ -172,102 +178,166 @@ async fn asked_twice_it_stops_at_once() {
     .await;
 }
 
-/// Longer than the test: what is delayed by it does not happen.
+/// Longer than the test, so anything with this delay does not happen.
 const NEVER: Duration = Duration::from_secs(600);
 
-/// An Event that was being sent was not counted among the lost ones.
+/// An Event whose request was under way was not counted as lost.
 #[tokio::test]
-async fn an_event_that_cannot_be_written_does_not_hold_up_the_stopping_and_is_said_to_be_lost() {
-    on(&[Kind::Embedded], async |world| {
-        world.spawn_operator(&[]);
-        delay(world, "POST", "/events", NEVER);
-        world.create_web("web", json!({"image": "nginx"})).await;
-        world.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
-        world.operator().signal("TERM");
-        assert_eq!(world.operator().ended().await.code(), Some(0));
+async fn an_unwritten_event_does_not_delay_the_stop_and_is_reported_as_lost() {
+    on(&[Kind::Embedded], async |fixture| {
+        fixture.spawn_operator(&[]);
+        delay(fixture, "POST", "/events", NEVER);
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        fixture.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
+        fixture.operator().signal("TERM");
+        assert_eq!(fixture.operator().ended().await.code(), Some(0));
         let lost = ["WARN", "stopped before all Events were written", "\"events\":1"];
-        world.operator().until_logged(&lost).await;
+        fixture.operator().until_logged(&lost).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_api_server_that_hangs_holds_up_neither_probes_nor_stopping() {
-    on(&[Kind::Embedded], async |world| {
-        // Each of its first connections asks for the version first.
-        delay(world, "GET", "/version", NEVER);
-        delay(world, "GET", "/version", NEVER);
-        world.spawn_operator(&[]);
-        world.operator().until_logged(&["answering /livez"]).await;
-        assert!(world.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
-        world.operator().signal("TERM");
-        assert_eq!(world.operator().ended().await.code(), Some(0));
+async fn a_hanging_api_server_delays_neither_probes_nor_the_stop() {
+    on(&[Kind::Embedded], async |fixture| {
+        // Each of its first connections sends the request for the version first.
+        delay(fixture, "GET", "/version", NEVER);
+        delay(fixture, "GET", "/version", NEVER);
+        fixture.spawn_operator(&[]);
+        fixture.operator().until_logged(&["answering /livez"]).await;
+        assert!(fixture.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
+        fixture.operator().signal("TERM");
+        assert_eq!(fixture.operator().ended().await.code(), Some(0));
     })
     .await;
 }
 
 #[test]
-fn the_demo_shows_a_web_become_ready_be_mended_and_go() {
+fn the_demo_shows_a_rollout_a_restored_service_and_a_deletion() {
     let output = listwatch().args(["demo", "--exit"]).output().unwrap();
     let (story, errors) =
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert_eq!(output.status.code(), Some(0), "{errors}");
     assert_eq!(errors, "");
     for part in [
-        "operator  GET /apis/k8sobjects.gsa.com/v2/mywebservers?watch=1&allowWatchBookmarks=true",
-        "watch     {\"type\":\"ADDED\",\"object\":{… \"name\":\"web\"",
-        "operator  POST /apis/apps/v1/namespaces/default/deployments  201",
-        "\"type\":\"Ready\",\"status\":\"True\",\"reason\":\"AllReplicasReady\"",
-        "operator  PATCH /api/v1/namespaces/default/services/mws-web  200",
-        "watch     {\"type\":\"DELETED\"",
-        "The Deployment and the Service of web are gone with it; hello is still served.",
+        "operator  watch    mywebservers",
+        "kubectl   create   mywebservers/web",
+        r#"server    ADDED    web: spec {"image":"nginx","port":80,"replicas":2}"#,
+        "operator  create   deployments/mws-web",
+        "server    MODIFIED web: spec.replicas 2 → 3",
+        "server    MODIFIED web: Ready=True AllReplicasReady",
+        "operator  patch    services/mws-web",
+        "server    DELETED  web",
+        "The Deployment and the Service of web are deleted too; those of hello still exist.",
     ] {
         assert!(story.contains(part), "no {part:?} in\n{story}");
     }
+    assert!(!story.contains("Press Enter"), "{story}");
 }
 
-/// It went on from the end of the tour: after some minutes a number that meant nothing, and no longer fitted its column.
-#[tokio::test]
-async fn after_the_tour_the_clock_of_the_demo_starts_anew_with_whatever_happens_next() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("story");
-    let child = listwatch().arg("demo").stdout(File::create(&path).unwrap()).spawn().unwrap();
-    let _demo = Running { child, said: String::new() };
-    let told = async |what: &str| {
-        eventually(what, async || {
-            let story = fs::read_to_string(&path).unwrap();
-            // An empty line ends what belongs together.
-            (story.contains(what) && story.ends_with("\n\n")).then_some(story)
-        })
-        .await
+/// `listwatch demo --step --exit` on a terminal of its own, which `script` provides.
+fn demo_in_steps() -> (Child, impl FnMut(&str) -> String) {
+    let mut command = Command::new("script");
+    // Without `exec`, a shell could stay between and end at Ctrl-C itself.
+    let demo = format!("exec {} demo --step --exit", env!("CARGO_BIN_EXE_listwatch"));
+    command.args(["--quiet", "--return", "--command", &demo, "/dev/null"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let until = move |end: &str| {
+        let mut text = Vec::new();
+        while !text.ends_with(end.as_bytes()) {
+            let mut byte = [0];
+            stdout.read_exact(&mut byte).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&text)));
+            text.extend(byte);
+        }
+        String::from_utf8(text).unwrap()
     };
-    let story = told("Ctrl-C ends it").await;
-    let (_, kubeconfig) = story.split_once("export KUBECONFIG='").unwrap();
-    let kubeconfig = Path::new(kubeconfig.split('\'').next().unwrap());
-    is_private(kubeconfig);
-    let user = client(kubeconfig);
-    let mut after = String::new();
-    for replicas in [5, 6] {
-        user.set_scale::<MyWebserver>(&Key::namespaced("default", "hello"), replicas).await.unwrap();
-        let ready = format!(r#""replicas":{replicas} … "type":"Ready","status":"True""#);
-        after = told(&ready).await.split_off(story.len());
-    }
-    let clock = |line: &str| line.split(" ms").next().unwrap().trim().parse::<u64>().unwrap();
-    let clocks: Vec<u64> = after.lines().filter(|line| line.contains(" ms ")).map(clock).collect();
-    // A Pod takes its time to become ready, so that it has come somewhere before.
-    assert!(clocks.windows(2).any(|two| two[1] < two[0]), "{after}");
+    (child, until)
 }
 
 #[test]
-fn whoever_closes_our_output_ends_us_quietly() {
-    let mut child = listwatch().arg("crd").stdout(std::process::Stdio::piped()).spawn().unwrap();
+fn each_step_of_the_demo_is_announced_and_waits_for_enter() {
+    let (mut child, mut until) = demo_in_steps();
+    let mut keyboard = child.stdin.take().unwrap();
+    for part in
+        ["MyWebserver", "curl -K", "lists", "hello", "web", "replicas", "Deployment", "Service", "DELETED"]
+    {
+        let announced = until("Press Enter. ");
+        let (_, announced) = announced.rsplit_once("Next: ").unwrap();
+        assert!(announced.contains("Look for: ") && announced.contains(part), "{part}: {announced}");
+        keyboard.write_all(b"\n").unwrap();
+    }
+    until("those of hello still exist.");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn ctrl_c_at_a_step_of_the_demo_ends_it() {
+    let (mut child, mut until) = demo_in_steps();
+    until("Press Enter. ");
+    child.stdin.as_ref().unwrap().write_all(b"\x03").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn without_a_terminal_the_demo_in_steps_is_refused() {
+    let mut command = listwatch();
+    command.args(["demo", "--step"]).stdin(Stdio::null());
+    assert!(
+        refused(command).contains("--step waits for the Enter key, but standard input is not a terminal")
+    );
+}
+
+/// The clock went on from the end of the tour. After some minutes, the number meant nothing and did not fit its column.
+#[tokio::test]
+async fn after_the_tour_the_clock_restarts_with_each_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("story");
+    let child = listwatch().arg("demo").stdout(File::create(&path).unwrap()).spawn().unwrap();
+    let _demo = Running { child, stdout: String::new() };
+    let until_printed = async |text: &str, times: usize| {
+        eventually(text, async || {
+            let story = fs::read_to_string(&path).unwrap();
+            // An empty line ends each section.
+            (story.matches(text).count() == times && story.ends_with("\n\n")).then_some(story)
+        })
+        .await
+    };
+    let story = until_printed("Ctrl-C stops both", 1).await;
+    let (_, kubeconfig) = story.split_once("export KUBECONFIG='").unwrap();
+    let kubeconfig = Path::new(kubeconfig.split('\'').next().unwrap());
+    is_private(kubeconfig);
+    let mut curl = printed_curl(&story).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut events = BufReader::new(curl.stdout.take().unwrap());
+    let _curl = Running { child: curl, stdout: String::new() };
+    let mut event = String::new();
+    events.read_line(&mut event).unwrap();
+    assert!(
+        event.starts_with(r#"{"type":"ADDED","object":{"apiVersion":"k8sobjects.gsa.com/v2""#),
+        "{event}"
+    );
+    let user = client(kubeconfig);
+    let mut after = String::new();
+    for (replicas, times) in [(5, 2), (6, 3)] {
+        user.set_scale::<MyWebserver>(&Key::namespaced("default", "hello"), replicas).await.unwrap();
+        after = until_printed("MODIFIED hello: Ready=True", times).await.split_off(story.len());
+    }
+    let clock = |line: &str| line.split(" ms").next().unwrap().trim().parse::<u64>().unwrap();
+    let clocks: Vec<u64> = after.lines().filter(|line| line.contains(" ms ")).map(clock).collect();
+    // Pods take some time to become ready, so the clock advances before the next change resets it.
+    assert!(clocks.windows(2).any(|pair| pair[1] < pair[0]), "{after}");
+}
+
+#[test]
+fn a_closed_stdout_ends_the_process_with_0() {
+    let mut child = listwatch().arg("crd").stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// Printing the error panicked, which made it exit with 101.
+/// Printing the error panicked, and the exit code was 101.
 #[test]
-fn where_nothing_can_be_said_the_exit_code_still_says_it() {
+fn with_a_closed_stderr_an_invalid_flag_still_exits_with_2() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let status = listwatch().args(["run", "--nope"]).stderr(writer).status().unwrap();
@@ -275,7 +345,7 @@ fn where_nothing_can_be_said_the_exit_code_still_says_it() {
 }
 
 #[test]
-fn an_empty_variable_is_an_unset_one() {
+fn an_empty_variable_counts_as_unset() {
     let mut command = listwatch();
     command.args(["run", "--kubeconfig", "/nonexistent"]);
     for name in ["LOG_LEVEL", "STREAMING_LISTS", "SERVICE_ACCOUNT_DIR", "REQUEST_TIMEOUT", "AS"] {
@@ -284,7 +354,7 @@ fn an_empty_variable_is_an_unset_one() {
     assert!(refused(command).contains("/nonexistent"));
 }
 
-/// As flags of Go programs are: `=false` undoes what the environment says. `LISTWATCH_STREAMING_LISTS=1` was refused.
+/// As with the flags of Go programs, `=false` overrides the environment. `LISTWATCH_STREAMING_LISTS=1` was refused.
 #[test]
 fn a_switch_may_have_a_value() {
     for args in ["--streaming-lists=true", "--streaming-lists=no", "--streaming-lists mywebserver"] {
@@ -292,16 +362,16 @@ fn a_switch_may_have_a_value() {
             let mut command = listwatch();
             command.args(["run", "--kubeconfig", "/nonexistent"]).args(args.split(' '));
             command.env("LISTWATCH_STREAMING_LISTS", value);
-            let said = refused(command);
-            assert!(said.contains("read kubeconfig /nonexistent"), "{args} {value}: {said}");
+            let stderr = refused(command);
+            assert!(stderr.contains("read kubeconfig /nonexistent"), "{args} {value}: {stderr}");
         }
     }
 }
 
-/// What is typed wins over the environment's other flag. A manifest that set both variables, one of them to `false`, was
-/// refused. A namespace with an invalid name shows whether it counts.
+/// A flag on the command line overrides the variable of the opposite flag. A manifest that set both variables, one of
+/// them to `false`, was refused. The namespace has an invalid name, so an error shows whether the namespace is used.
 #[test]
-fn all_namespaces_and_one_exclude_each_other_only_where_both_are_given_in_the_same_way() {
+fn all_namespaces_and_namespace_conflict_only_within_flags_or_within_variables() {
     let (valid, named) = ("read kubeconfig /nonexistent", "--namespace: \"No\" is not the name");
     let refusal = "--all-namespaces cannot be used with --namespace";
     for (args, namespace, all, watch_namespace, expected) in [
@@ -324,8 +394,8 @@ fn all_namespaces_and_one_exclude_each_other_only_where_both_are_given_in_the_sa
         command.args(["run", "--kubeconfig", "/nonexistent"]).args(args.split_whitespace());
         command.env("LISTWATCH_NAMESPACE", namespace).env("LISTWATCH_ALL_NAMESPACES", all);
         command.env("WATCH_NAMESPACE", watch_namespace);
-        let said = refused(command);
-        assert!(said.contains(expected), "{args:?} {namespace:?} {all:?} {watch_namespace:?}: {said}");
+        let stderr = refused(command);
+        assert!(stderr.contains(expected), "{args:?} {namespace:?} {all:?} {watch_namespace:?}: {stderr}");
     }
 }
 
@@ -352,31 +422,31 @@ fn a_shell_completes_commands_and_flags() {
         let path = format!("{}:/usr/bin:/bin", path.display());
         let output =
             Command::new("bash").env_clear().env("PATH", path).args(["-c", &script]).output().unwrap();
-        let (said, errors) =
+        let (stdout, stderr) =
             (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-        assert!(said.split_whitespace().any(|word| word == completed), "{words}: {said}{errors}");
+        assert!(stdout.split_whitespace().any(|word| word == completed), "{words}: {stdout}{stderr}");
     }
 }
 
 #[tokio::test]
-async fn a_namespace_that_does_not_exist_is_named_to_who_may_know() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
-        let missing = format!("{}-typo", world.namespace);
-        let names = format!("{},{missing}", world.namespace);
-        // The operator's account may read its own namespace alone, so it does not know of the other one.
-        world.may_be_forbidden.set(true);
-        world.spawn_operator(&["--namespace", &missing]);
+async fn a_missing_namespace_is_logged_if_the_operator_may_read_namespaces() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        let missing = format!("{}-typo", fixture.namespace);
+        let names = format!("{},{missing}", fixture.namespace);
+        // The operator's account may read only its own namespace, so it does not know the other one.
+        fixture.may_be_forbidden.set(true);
+        fixture.spawn_operator(&["--namespace", &missing]);
         let refused = ["\"answered\"", &format!("\"/api/v1/namespaces/{missing}\",\"code\":403")];
-        world.operator().until_logged(&refused).await;
-        let log = world.operator().log();
+        fixture.operator().until_logged(&refused).await;
+        let log = fixture.operator().log();
         assert!(!log.contains("there is no such namespace"), "{log}");
         let admin = tempfile::tempdir().unwrap();
         for (name, text) in
-            [("token", world.admin_token()), ("ca.crt", &world.ca_pem()), ("namespace", "default")]
+            [("token", fixture.admin_token()), ("ca.crt", &fixture.ca_pem()), ("namespace", "default")]
         {
             fs::write(admin.path().join(name), text).unwrap();
         }
-        let operator = Operator::start(&world.url(), admin.path(), &["--namespace", &names]);
+        let operator = Operator::start(&fixture.url(), admin.path(), &["--namespace", &names]);
         operator.until_logged(&["WARN", "there is no such namespace", &missing]).await;
         operator.until_ready().await;
         assert_eq!(operator.log().matches("there is no such namespace").count(), 1);
@@ -385,27 +455,30 @@ async fn a_namespace_that_does_not_exist_is_named_to_who_may_know() {
 }
 
 #[tokio::test]
-async fn more_than_a_hundred_namespaces_are_warned_about() {
-    on(&[Kind::Embedded], async |world| {
-        world.may_be_forbidden.set(true);
-        for (others, warns) in [(99, false), (100, true)] {
+async fn more_than_a_hundred_namespaces_give_a_warning() {
+    on(&[Kind::Embedded], async |fixture| {
+        fixture.may_be_forbidden.set(true);
+        for (others, is_expected) in [(99, false), (100, true)] {
             let names: Vec<_> = (0..others).map(|number| format!("other-{number}")).collect();
-            world.spawn_operator(&["--namespace", &names.join(",")]);
-            world.operator().until_logged(&["\"started\""]).await;
-            let warning = "three watches for each namespace";
+            fixture.spawn_operator(&["--namespace", &names.join(",")]);
+            fixture.operator().until_logged(&["\"started\""]).await;
+            let warning = "each namespace has watches of its own";
             let is_warned =
-                world.operator().log().lines().any(|line| line.contains("WARN") && line.contains(warning));
-            assert_eq!(is_warned, warns, "{}", others + 1);
+                fixture.operator().log().lines().any(|line| line.contains("WARN") && line.contains(warning));
+            assert_eq!(is_warned, is_expected, "{}", others + 1);
         }
     })
     .await;
 }
 
 #[test]
-fn a_level_is_no_count() {
+fn verbose_refuses_the_name_of_a_level() {
     let mut command = listwatch();
     command.arg("run").env("LISTWATCH_VERBOSE", "debug");
-    let said = refused(command);
-    assert!(said.contains("is not 1 for debug or 2 for trace; --log-level takes levels by name"), "{said}");
-    assert!(said.contains("(LISTWATCH_VERBOSE); see listwatch run --help"), "{said}");
+    let stderr = refused(command);
+    assert!(
+        stderr.contains("is not 1 for debug or 2 for trace; --log-level takes levels by name"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("(LISTWATCH_VERBOSE); see listwatch run --help"), "{stderr}");
 }

@@ -1,41 +1,40 @@
-//! A name that somebody else has: theirs is never touched, and we say what is in the way.
+//! Tests name conflicts: the operator never changes another owner's object, and reports the conflict in the status.
 
 use serde_json::{Value, json};
 
-use crate::world::{Server, World, on_each};
+use crate::fixture::{Fixture, on_each};
 
 fn foreign(child: &str) -> Value {
     match child {
         "deployments/mws-web" => json!({
             "metadata": {"name": "mws-web"},
             "spec": {
-                "replicas": 9, "selector": {"matchLabels": {"app": "theirs"}},
+                "replicas": 9, "selector": {"matchLabels": {"app": "foreign"}},
                 "template": {
-                    "metadata": {"labels": {"app": "theirs"}},
-                    "spec": {"containers": [{"name": "web", "image": "theirs"}]},
+                    "metadata": {"labels": {"app": "foreign"}},
+                    "spec": {"containers": [{"name": "web", "image": "foreign"}]},
                 },
             },
         }),
         _ => {
-            json!({"metadata": {"name": "mws-web"}, "spec": {"selector": {"app": "theirs"}, "ports": [{"port": 7}]}})
+            json!({"metadata": {"name": "mws-web"}, "spec": {"selector": {"app": "foreign"}, "ports": [{"port": 7}]}})
         }
     }
 }
 
-async fn in_the_way(world: &World, child: &str, object: &Value) -> Value {
+async fn check_conflict_with(fixture: &Fixture, child: &str, object: &Value) {
     let resource = child.split('/').next().unwrap();
-    let theirs = world.create(resource, object).await;
-    world.create_web("web", json!({"image": "nginx"})).await;
-    let said = world.until_condition("web", "Stalled", "True", "NameConflict").await;
-    assert!(said["message"].as_str().unwrap().contains("mws-web exists"), "{said}");
-    world.until_condition("web", "Ready", "False", "NameConflict").await;
-    // Somebody touches our object, twice: we look again, and still keep our hands off theirs.
+    let foreign = fixture.create(resource, object).await;
+    fixture.create_web("web", json!({"image": "nginx"})).await;
+    let message = fixture.until_condition("web", "Stalled", "True", "NameConflict").await;
+    assert!(message.contains("mws-web exists"), "{message}");
+    fixture.until_condition("web", "Ready", "False", "NameConflict").await;
+    // A user changes our object twice: the operator reconciles again, and still does not change the other object.
     for note in ["a", "b"] {
-        world.patch("mywebservers/web", json!({"metadata": {"annotations": {"note": note}}})).await;
-        world.settle().await;
+        fixture.patch("mywebservers/web", json!({"metadata": {"annotations": {"note": note}}})).await;
+        fixture.settle().await;
     }
-    assert_eq!(world.get(child).await, theirs);
-    theirs
+    assert_eq!(fixture.get(child).await, foreign);
 }
 
 fn sorted(mut lines: Vec<String>) -> Vec<String> {
@@ -43,34 +42,34 @@ fn sorted(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
-/// A create counts against a quota as soon as it is admitted, also where the name is taken then: each look at the conflict
-/// took one of the namespace's Services away from everybody, until the quota was full.
+/// A create counts against a quota as soon as it is admitted, even if it then fails because the name is taken. Each
+/// reconcile of the conflict used up one Service of the namespace's quota, until the quota was full.
 #[tokio::test]
 async fn a_name_that_is_taken_costs_no_quota() {
-    on_each(async |world| {
-        let is_real = !matches!(world.server, Server::Embedded(_));
-        world.create("services", &foreign("services/mws-web")).await;
+    on_each(async |fixture| {
+        let is_real = !fixture.is_embedded();
+        fixture.create("services", &foreign("services/mws-web")).await;
         let used = |quota: &Value, services: &str| quota["status"]["used"]["count/services"] == services;
         if is_real {
             let quota = json!({"metadata": {"name": "eight"}, "spec": {"hard": {"count/services": "8"}}});
-            world.create("resourcequotas", &quota).await;
-            // Theirs and the barrier's.
-            world.until("resourcequotas/eight", |quota| used(quota, "2")).await;
+            fixture.create("resourcequotas", &quota).await;
+            // The Service of the other owner, and that of the barrier.
+            fixture.until("resourcequotas/eight", |quota| used(quota, "2")).await;
         }
-        world.create_web("web", json!({"image": "nginx"})).await;
+        fixture.create_web("web", json!({"image": "nginx"})).await;
         for port in 81..87 {
-            world.until_condition("web", "Stalled", "True", "NameConflict").await;
-            let generation = world.patch("mywebservers/web", json!({"spec": {"port": port}})).await["metadata"]
+            fixture.until_condition("web", "Stalled", "True", "NameConflict").await;
+            let generation = fixture.patch("mywebservers/web", json!({"spec": {"port": port}})).await["metadata"]
                 ["generation"]
                 .clone();
-            let is_seen = |web: &Value| web["status"]["observedGeneration"] == generation;
-            world.until("mywebservers/web", is_seen).await;
+            let is_observed = |web: &Value| web["status"]["observedGeneration"] == generation;
+            fixture.until("mywebservers/web", is_observed).await;
         }
-        let written = world.transcript();
-        let tried = written.iter().filter(|line| *line == "POST services 409").count();
-        assert_eq!(tried, 1, "{written:?}");
+        let written = fixture.transcript();
+        let attempts = written.iter().filter(|line| *line == "POST services 409").count();
+        assert_eq!(attempts, 1, "{written:?}");
         if is_real {
-            let quota = world.get("resourcequotas/eight").await;
+            let quota = fixture.get("resourcequotas/eight").await;
             assert!(used(&quota, "2") || used(&quota, "3"), "{quota}");
         }
     })
@@ -78,139 +77,138 @@ async fn a_name_that_is_taken_costs_no_quota() {
 }
 
 #[tokio::test]
-async fn a_foreign_deployment_is_never_touched_and_we_recover_when_it_is_gone() {
-    on_each(async |world| {
-        in_the_way(world, "deployments/mws-web", &foreign("deployments/mws-web")).await;
-        let written = world.transcript();
-        let (statuses, others): (Vec<_>, Vec<_>) =
+async fn a_foreign_deployment_is_never_changed_and_its_deletion_is_noticed() {
+    on_each(async |fixture| {
+        check_conflict_with(fixture, "deployments/mws-web", &foreign("deployments/mws-web")).await;
+        let written = fixture.transcript();
+        let (statuses, children): (Vec<_>, Vec<_>) =
             written.into_iter().partition(|line| line.contains("web/status"));
         assert!(!statuses.is_empty());
-        assert_eq!(sorted(others), ["POST deployments 409", "POST services 201"]);
+        assert_eq!(sorted(children), ["POST deployments 409", "POST services 201"]);
 
-        // No watch of ours shows it: this waits for the next look, which is promised within a minute.
-        world.delete("deployments/mws-web").await;
-        world.until("deployments/mws-web", |ours| ours["spec"]["replicas"] == 1).await;
-        world
+        // Our watches do not show this change: the next reconcile finds it, within a minute as promised.
+        fixture.delete("deployments/mws-web").await;
+        fixture.until("deployments/mws-web", |child| child["spec"]["replicas"] == 1).await;
+        fixture
             .until("mywebservers/web", |web| {
-                crate::hands::condition(web, "Stalled").is_none_or(|c| c["status"] == "False")
+                crate::client::condition(web, "Stalled").is_none_or(|stalled| stalled["status"] == "False")
             })
             .await;
     })
     .await;
 }
 
-/// Held by a finalizer, and without our label: no watch of ours shows it, nor that it goes.
+/// The child has a finalizer and lacks our label: our watches show neither the child nor its deletion.
 #[tokio::test]
-async fn a_child_of_ours_that_goes_unseen_is_made_anew_within_a_minute() {
-    on_each(async |world| {
-        world.create_web("web", json!({"image": "nginx"})).await;
-        world.settle().await;
-        world.patch("deployments/mws-web", json!({"metadata": {"finalizers": ["example.com/wait"]}})).await;
-        world.delete("deployments/mws-web").await;
-        world.settle().await;
+async fn a_child_whose_deletion_was_not_watched_is_created_again_within_a_minute() {
+    on_each(async |fixture| {
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        fixture.settle().await;
+        fixture.patch("deployments/mws-web", json!({"metadata": {"finalizers": ["example.com/wait"]}})).await;
+        fixture.delete("deployments/mws-web").await;
+        fixture.settle().await;
         let unlabelled = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}});
-        let before = world.patch("deployments/mws-web", unlabelled).await["metadata"]["uid"].clone();
-        world.settle().await;
-        world.patch("deployments/mws-web", json!({"metadata": {"finalizers": null}})).await;
-        world.until("deployments/mws-web", |child| child["metadata"]["uid"] != before).await;
+        let before = fixture.patch("deployments/mws-web", unlabelled).await["metadata"]["uid"].clone();
+        fixture.settle().await;
+        // A create that fails counts against a quota.
+        let refused = fixture.transcript().into_iter().find(|line| line.starts_with("POST deployments 4"));
+        assert_eq!(refused, None);
+        fixture.patch("deployments/mws-web", json!({"metadata": {"finalizers": null}})).await;
+        fixture.until("deployments/mws-web", |child| child["metadata"]["uid"] != before).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_foreign_service_is_never_touched_even_if_it_bears_our_labels() {
-    on_each(async |world| {
+async fn a_foreign_service_with_our_labels_is_never_changed() {
+    on_each(async |fixture| {
         let mut service = foreign("services/mws-web");
         service["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "mywebserver-operator"});
-        in_the_way(world, "services/mws-web", &service).await;
-        world.delete("services/mws-web").await;
-        // A touch of ours is a reason to look.
-        world.patch("mywebservers/web", json!({"metadata": {"annotations": {"note": "c"}}})).await;
-        world.until("services/mws-web", |ours| ours["spec"]["ports"][0]["port"] == 80).await;
-        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+        check_conflict_with(fixture, "services/mws-web", &service).await;
+        fixture.delete("services/mws-web").await;
+        // A change of the owner triggers a reconcile.
+        fixture.patch("mywebservers/web", json!({"metadata": {"annotations": {"note": "c"}}})).await;
+        fixture.until("services/mws-web", |child| child["spec"]["ports"][0]["port"] == 80).await;
+        fixture.until_condition("web", "Ready", "False", "RolloutInProgress").await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_child_of_another_web_is_not_taken_over() {
-    on_each(async |world| {
-        let other = world.create_web("other", json!({"image": "nginx"})).await;
-        world.settle().await;
-        let mut theirs = foreign("deployments/mws-web");
-        theirs["metadata"]["ownerReferences"] = json!([{
+    on_each(async |fixture| {
+        let other = fixture.create_settled_web("other", json!({"image": "nginx"})).await;
+        let mut foreign = foreign("deployments/mws-web");
+        foreign["metadata"]["ownerReferences"] = json!([{
             "apiVersion": "k8sobjects.gsa.com/v2", "kind": "MyWebserver", "name": "other",
             "uid": other["metadata"]["uid"], "controller": true,
         }]);
-        in_the_way(world, "deployments/mws-web", &theirs).await;
+        check_conflict_with(fixture, "deployments/mws-web", &foreign).await;
     })
     .await;
 }
 
-/// As when our child was deleted, and somebody was faster than we are.
+/// Our child was deleted, and another client created its own object of that name before we did.
 #[tokio::test]
-async fn a_foreign_object_that_comes_between_two_children_of_ours_is_left_alone_until_it_goes() {
-    on_each(async |world| {
-        world.create_web("web", json!({"image": "nginx"})).await;
-        world.settle().await;
+async fn a_foreign_object_that_replaces_a_child_stays_until_its_deletion() {
+    on_each(async |fixture| {
+        fixture.create_settled_web("web", json!({"image": "nginx"})).await;
         for child in ["deployments/mws-web", "services/mws-web"] {
             let resource = child.split('/').next().unwrap();
-            world.operator().signal("STOP");
-            world.transcript();
-            world.delete(child).await;
-            world.until_gone(child).await;
-            let theirs = world.create(resource, &foreign(child)).await;
-            world.operator().signal("CONT");
-            world.until_condition("web", "Stalled", "True", "NameConflict").await;
-            world.settle().await;
-            assert_eq!(world.get(child).await, theirs);
-            let written = world.transcript();
+            fixture.operator().signal("STOP");
+            fixture.transcript();
+            fixture.delete(child).await;
+            fixture.until_gone(child).await;
+            let foreign = fixture.create(resource, &foreign(child)).await;
+            fixture.operator().signal("CONT");
+            fixture.until_condition("web", "Stalled", "True", "NameConflict").await;
+            fixture.settle().await;
+            assert_eq!(fixture.get(child).await, foreign);
+            let written = fixture.transcript();
             assert!(written.iter().all(|line| line == "PATCH mywebservers/web/status 200"), "{written:?}");
 
-            world.delete(child).await;
-            // A touch of ours is a reason to look.
-            world.patch("mywebservers/web", json!({"metadata": {"annotations": {"gone": resource}}})).await;
-            world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
-            assert_eq!(world.get(child).await["metadata"]["ownerReferences"][0]["name"], "web");
+            fixture.delete(child).await;
+            // A change of the owner triggers a reconcile.
+            fixture.patch("mywebservers/web", json!({"metadata": {"annotations": {"gone": resource}}})).await;
+            fixture.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+            assert_eq!(fixture.get(child).await["metadata"]["ownerReferences"][0]["name"], "web");
         }
     })
     .await;
 }
 
-/// Whoever takes the reference away says that the child is not ours any more. It is not taken back, nor made twice, nor
-/// deleted with its former owner; and it is ours again when the reference is there again.
+/// A user who removes the ownerReference releases the child. The operator does not adopt the child, create a second
+/// one, or delete the child with its former owner. When the reference is restored, the child is ours again.
 #[tokio::test]
-async fn a_child_without_our_owner_reference_is_let_go_and_with_it_is_ours_again() {
-    on_each(async |world| {
-        world.create_web("web", json!({"image": "nginx"})).await;
-        world.settle().await;
-        world.transcript();
+async fn a_child_is_released_with_its_owner_reference_and_owned_again_with_it() {
+    on_each(async |fixture| {
+        fixture.create_settled_web("web", json!({"image": "nginx"})).await;
         for (child, restored) in [
             ("deployments/mws-web", "restored Deployment mws-web"),
             ("services/mws-web", "restored Service mws-web"),
         ] {
-            let owners = world.get(child).await["metadata"]["ownerReferences"].clone();
-            let mut without = world.patch(child, json!({"metadata": {"ownerReferences": null}})).await;
-            world.until_condition("web", "Stalled", "True", "NameConflict").await;
-            world.wrote("PATCH mywebservers/web/status 200").await;
-            assert_eq!(world.get(child).await, without);
+            let owners = fixture.get(child).await["metadata"]["ownerReferences"].clone();
+            let mut without = fixture.patch(child, json!({"metadata": {"ownerReferences": null}})).await;
+            fixture.until_condition("web", "Stalled", "True", "NameConflict").await;
+            fixture.wrote("PATCH mywebservers/web/status 200").await;
+            assert_eq!(fixture.get(child).await, without);
 
-            without = world.patch(child, json!({"metadata": {"ownerReferences": owners}})).await;
-            world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
-            world.wrote("PATCH mywebservers/web/status 200").await;
-            assert_eq!(world.get(child).await, without);
+            without = fixture.patch(child, json!({"metadata": {"ownerReferences": owners}})).await;
+            fixture.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+            fixture.wrote("PATCH mywebservers/web/status 200").await;
+            assert_eq!(fixture.get(child).await, without);
 
-            world.delete(child).await;
-            world.until("events", |events| events.to_string().contains(restored)).await;
-            world.settle().await;
-            world.transcript();
+            fixture.delete(child).await;
+            fixture.until("events", |events| events.to_string().contains(restored)).await;
+            fixture.settle().await;
+            fixture.transcript();
         }
-        world.patch("services/mws-web", json!({"metadata": {"ownerReferences": null}})).await;
-        world.until_condition("web", "Stalled", "True", "NameConflict").await;
-        world.delete("mywebservers/web").await;
-        world.until_gone("deployments/mws-web").await;
-        world.settle().await;
-        world.get("services/mws-web").await;
+        fixture.patch("services/mws-web", json!({"metadata": {"ownerReferences": null}})).await;
+        fixture.until_condition("web", "Stalled", "True", "NameConflict").await;
+        fixture.delete("mywebservers/web").await;
+        fixture.until_gone("deployments/mws-web").await;
+        fixture.settle().await;
+        fixture.get("services/mws-web").await;
     })
     .await;
 }

@@ -1,23 +1,20 @@
-//! What holds for every operator: one that panics or hangs over one object still serves the others.
+//! Tests the controller with any operator: if the operator panics or hangs on one object, it still handles the others.
 
-use std::{
-    collections::HashMap,
-    marker::PhantomData,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{collections::HashMap, marker::PhantomData, sync::Arc, time::Duration};
 
+use http::Method;
 use listwatch::{
-    apiserver::{ApiServer, Fault, Options, Planned, RequestRecord},
-    client::{Client, Config, Error},
+    client::{Error, Request},
     cluster::{Cluster, Watch},
-    controller::{Controller, Next, Operator},
+    controller::{Cleanup, Controller, Next, Operator, ReconcileError},
     resource::{
-        Key, Resource, Scope,
+        Key, ObjectMeta, Resource, Scope,
         kinds::{Deployment, Service},
     },
     watch::Lists,
 };
+use listwatch_apiserver::{Fault, Planned, RequestRecord};
+use listwatch_control_plane::eventually;
 use serde_json::json;
 use tokio::{
     sync::{Semaphore, watch},
@@ -25,12 +22,12 @@ use tokio::{
 };
 
 use crate::{
-    crowd::Door,
-    hands::{Hands, eventually},
-    world::{Kind, on},
+    client::{self, UserClient},
+    fixture::{Kind, on},
+    thundering_herd::Gateway,
 };
 
-/// Does what an object's name says, and counts how often.
+/// Acts as the object's name says, and counts its calls.
 struct Clumsy<K> {
     calls: watch::Sender<HashMap<String, u32>>,
     kind: PhantomData<fn() -> K>,
@@ -49,82 +46,76 @@ impl<K> Clumsy<K> {
 impl<K: Resource> Operator for Clumsy<K> {
     type Kind = K;
 
-    async fn applied(&self, object: Arc<K>) -> Result<Next, Error> {
+    async fn applied(&self, object: Arc<K>) -> Result<Next, ReconcileError> {
         let name = object.metadata().name.to_string();
         self.count(name.clone());
         match &*name {
-            "panics" => panic!("as asked"),
+            "panics" => panic!("as its name says"),
             "hangs" => std::future::pending().await,
-            "fails" => Err(Error::new("try", "fails", "as asked")),
+            "fails" => Err("as its name says".into()),
             "later" => Ok(Next::After(Duration::from_secs(30))),
             _ => Ok(Next::OnChange),
         }
     }
 
-    async fn deleted(&self, last: Arc<K>) -> Result<(), Error> {
+    async fn deleted(&self, last: Arc<K>) -> Result<(), ReconcileError> {
         self.count(format!("deleted {}", last.metadata().name));
         Ok(())
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_over_which_the_operator_panics_hangs_or_fails_holds_up_no_other() {
-    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
-    let client = || {
-        Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap()).unwrap()
-    };
-    let hands = Hands::new(client());
+async fn an_object_on_which_the_operator_panics_hangs_or_fails_blocks_no_other() {
+    let (server, user) = client::server().await;
     for name in ["panics", "hangs", "fails", "later", "fine"] {
-        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"ports": [{"port": 1}]}});
-        hands.create("services", &service).await;
+        user.create_service(name).await;
     }
     let (calls, mut seen) = watch::channel(HashMap::new());
-    let cluster = Cluster::new(client(), Lists::Paged);
+    let cluster = Cluster::new(user.client.clone(), Lists::Paged);
     let services =
         cluster.watch::<Service>([Scope { namespace: Some("default".into()), ..Scope::default() }]);
     let operator = Clumsy::new(calls);
-    // Two workers, of which one hangs.
+    // There are two workers, one of which hangs.
     let controller = Controller::new(&cluster, &services, operator).workers(2);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(controller.run(async { drop(stopped.await) }));
 
-    // All but the one that is fine come again: after a backoff, after the limit of one reconcile, or as they said.
-    let again = |calls: &HashMap<String, u32>| {
+    // All objects except the healthy one are reconciled again: after a backoff, after the time limit of a reconcile, or
+    // after the pause that they asked for.
+    let are_repeated = |calls: &HashMap<String, u32>| {
         ["panics", "hangs", "fails", "later"]
             .iter()
             .all(|name| calls.get(*name).is_some_and(|count| *count >= 2))
     };
-    seen.wait_for(again).await.unwrap();
+    seen.wait_for(are_repeated).await.unwrap();
     assert_eq!(seen.borrow()["fine"], 1);
 
-    // An event is believed, and told once.
-    hands.delete("services/fine").await;
+    // An event is trusted, and reported once.
+    user.delete("services/fine").await;
     seen.wait_for(|calls| calls.contains_key("deleted fine")).await.unwrap();
-    let live = |record: &RequestRecord| record.method == "GET" && record.path.ends_with("/services/fine");
-    assert!(!server.requests().iter().any(live));
-    let fine = json!({"metadata": {"name": "fine"}, "spec": {"ports": [{"port": 1}]}});
-    hands.create("services", &fine).await;
+    let is_live_get =
+        |record: &RequestRecord| record.method == "GET" && record.path.ends_with("/services/fine");
+    assert!(!server.requests().iter().any(is_live_get));
+    user.create_service("fine").await;
     seen.wait_for(|calls| calls["fine"] == 2).await.unwrap();
     assert_eq!(seen.borrow()["deleted fine"], 1);
 
-    // What hangs is given up in time for Kubernetes, which waits 30 s.
+    // A reconcile that hangs is given up before Kubernetes kills the process, after 30 s.
     stop.send(()).unwrap();
-    let asked = Instant::now();
+    let stopped_at = Instant::now();
     running.await.unwrap();
-    assert!(asked.elapsed() <= Duration::from_secs(26), "{:?}", asked.elapsed());
+    assert!(stopped_at.elapsed() <= Duration::from_secs(26), "{:?}", stopped_at.elapsed());
 }
 
-/// Where a selector filters, DELETED may only say that the object left the selection. Without an answer nothing is known.
+/// With a selector, DELETED may only mean that the object left the selection. Without an answer to a GET, its state is
+/// unknown.
 #[tokio::test(start_paused = true)]
-async fn an_object_that_leaves_the_selection_is_not_taken_for_deleted() {
-    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
-    let client =
-        Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap()).unwrap();
-    let hands = Hands::new(client.clone());
+async fn an_object_that_leaves_the_selection_is_not_reported_as_deleted() {
+    let (server, user) = client::server().await;
     let service =
         json!({"metadata": {"name": "fine", "labels": {"color": "red"}}, "spec": {"ports": [{"port": 1}]}});
-    hands.create("services", &service).await;
-    let cluster = Cluster::new(client, Lists::Paged);
+    user.create("services", &service).await;
+    let cluster = Cluster::new(user.client.clone(), Lists::Paged);
     let services = cluster.watch::<Service>([Scope { namespace: None, labels: "color=red".to_owned() }]);
     let (calls, mut seen) = watch::channel(HashMap::new());
     let controller = Controller::new(&cluster, &services, Clumsy::new(calls));
@@ -133,31 +124,28 @@ async fn an_object_that_leaves_the_selection_is_not_taken_for_deleted() {
 
     let refused = Fault::Answer { status: 403, body: String::new(), retry_after_secs: None };
     server.fault(refused.on("GET", "/services/fine").times(1));
-    hands.patch("services/fine", json!({"metadata": {"labels": {"color": "blue"}}})).await;
-    eventually("the operator to ask twice", async || {
-        let mut asked = server.requests();
-        asked.retain(|record| record.method == "GET" && record.path.ends_with("/services/fine"));
-        let answers: Vec<_> = asked.iter().map(|record| record.status).collect();
+    user.patch("services/fine", json!({"metadata": {"labels": {"color": "blue"}}})).await;
+    eventually("two GETs of the operator", async || {
+        let mut gets = server.requests();
+        gets.retain(|record| record.method == "GET" && record.path.ends_with("/services/fine"));
+        let answers: Vec<_> = gets.iter().map(|record| record.status).collect();
         (answers == [403, 200]).then_some(())
     })
     .await;
-    hands.patch("services/fine", json!({"metadata": {"labels": {"color": "red"}}})).await;
+    user.patch("services/fine", json!({"metadata": {"labels": {"color": "red"}}})).await;
     seen.wait_for(|calls| calls["fine"] == 2).await.unwrap();
     assert!(!seen.borrow().contains_key("deleted fine"));
-    hands.delete("services/fine").await;
+    user.delete("services/fine").await;
     seen.wait_for(|calls| calls.contains_key("deleted fine")).await.unwrap();
     running.abort();
 }
 
-/// Both wait when it is asked: the watch before it lists again, and the object before it is tried again.
+/// Both are waiting at the time of the call: the watch for its next list, and the object for its next attempt.
 #[tokio::test(start_paused = true)]
-async fn who_waits_out_a_backoff_stops_at_once() {
-    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
-    let client =
-        Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap()).unwrap();
-    let service = json!({"metadata": {"name": "fails"}, "spec": {"ports": [{"port": 1}]}});
-    Hands::new(client.clone()).create("services", &service).await;
-    let cluster = Cluster::new(client, Lists::Paged);
+async fn a_stop_ends_every_backoff_at_once() {
+    let (server, user) = client::server().await;
+    user.create_service("fails").await;
+    let cluster = Cluster::new(user.client, Lists::Paged);
     let services = cluster.watch::<Service>([Scope::default()]);
     let (calls, mut seen) = watch::channel(HashMap::new());
     let controller = Controller::new(&cluster, &services, Clumsy::new(calls));
@@ -170,26 +158,23 @@ async fn who_waits_out_a_backoff_stops_at_once() {
     eventually("six refusals", async || (refused(server.requests()) >= 6).then_some(())).await;
 
     stop.send(()).unwrap();
-    let asked = Instant::now();
+    let stopped_at = Instant::now();
     running.await.unwrap();
-    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    assert!(stopped_at.elapsed() < Duration::from_secs(1), "{:?}", stopped_at.elapsed());
 }
 
-/// One that keeps failing waits for up to a minute.
+/// An object that keeps failing waits for up to a minute.
 #[tokio::test(start_paused = true)]
-async fn a_new_generation_cuts_short_the_pause_after_a_failure_and_no_other_change_does() {
-    let options = Options { controllers: false, ..Options::default() };
-    let server = ApiServer::in_process(&options, SystemTime::UNIX_EPOCH);
-    let token = server.token().to_owned();
-    // A clock that jumps would not wait for a socket.
-    let client = Door::to(server, "/deployments", Duration::ZERO).client(&token);
-    let hands = Hands::new(client.clone());
+async fn only_a_new_generation_ends_the_pause_after_a_failure() {
+    // A paused clock would jump ahead instead of waiting for a socket.
+    let (_, client) = Gateway::start("/deployments", Duration::ZERO);
+    let user = UserClient::new(client.clone());
     let template = json!({
         "metadata": {"labels": {"app": "web"}},
         "spec": {"containers": [{"name": "web", "image": "nginx"}]},
     });
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "template": template});
-    hands.create("deployments", &json!({"metadata": {"name": "fails"}, "spec": spec})).await;
+    user.create("deployments", &json!({"metadata": {"name": "fails"}, "spec": spec})).await;
     let cluster = Cluster::new(client, Lists::Paged);
     let deployments = cluster.watch::<Deployment>([Scope::default()]);
     let (calls, mut seen) = watch::channel(HashMap::new());
@@ -199,62 +184,58 @@ async fn a_new_generation_cuts_short_the_pause_after_a_failure_and_no_other_chan
     seen.wait_for(|calls| count(calls) > 8).await.unwrap();
 
     let before = count(&seen.borrow());
-    hands.patch("deployments/fails", json!({"metadata": {"labels": {"theirs": "now"}}})).await;
+    user.patch("deployments/fails", json!({"metadata": {"labels": {"edited": "yes"}}})).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(count(&seen.borrow()), before);
     let changed = Instant::now();
-    hands.patch("deployments/fails", json!({"spec": {"replicas": 2}})).await;
+    user.patch("deployments/fails", json!({"spec": {"replicas": 2}})).await;
     seen.wait_for(|calls| count(calls) > before).await.unwrap();
     assert!(changed.elapsed() < Duration::from_secs(1), "{:?}", changed.elapsed());
     running.abort();
 }
 
-/// Writes down for which object it is called, and works on it until it is let go on.
+/// Records each object for which it is called, and works on it until the test lets it continue.
 struct Slow {
     called: watch::Sender<Vec<String>>,
-    may_go_on: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Operator for Slow {
     type Kind = Service;
 
-    async fn applied(&self, object: Arc<Service>) -> Result<Next, Error> {
+    async fn applied(&self, object: Arc<Service>) -> Result<Next, ReconcileError> {
         self.called.send_modify(|called| called.push(object.metadata.name.to_string()));
-        self.may_go_on.acquire().await.unwrap().forget();
+        self.permits.acquire().await.unwrap().forget();
         Ok(Next::OnChange)
     }
 }
 
 #[tokio::test]
-async fn what_was_there_at_the_start_comes_after_changes_and_those_after_new_objects() {
-    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
-    let client =
-        Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap()).unwrap();
-    let hands = Hands::new(client.clone());
-    let service = |name: &str| json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 1}]}});
+async fn new_objects_come_first_then_changes_then_the_objects_of_the_first_list() {
+    let (_server, user) = client::server().await;
     for name in ["a", "b", "c"] {
-        hands.create("services", &service(name)).await;
+        user.create_service(name).await;
     }
-    let cluster = Cluster::new(client, Lists::Paged);
+    let cluster = Cluster::new(user.client.clone(), Lists::Paged);
     let services = cluster.watch::<Service>([Scope::default()]);
     let (called, mut seen) = watch::channel(Vec::new());
-    let may_go_on = Arc::new(Semaphore::new(0));
-    let operator = Slow { called, may_go_on: Arc::clone(&may_go_on) };
+    let permits = Arc::new(Semaphore::new(0));
+    let operator = Slow { called, permits: Arc::clone(&permits) };
     let controller = Controller::new(&cluster, &services, operator).workers(1);
     let running = tokio::spawn(controller.run(std::future::pending()));
     seen.wait_for(|called| *called == ["a"]).await.unwrap();
 
-    hands.patch("services/c", json!({"metadata": {"labels": {"theirs": "now"}}})).await;
-    hands.create("services", &service("z")).await;
+    user.patch("services/c", json!({"metadata": {"labels": {"edited": "yes"}}})).await;
+    user.create_service("z").await;
     let z = Key::namespaced("default", "z");
-    eventually("both to be heard of", async || services.get(&z).map(drop)).await;
-    may_go_on.add_permits(4);
+    eventually("the last object to be in the Store", async || services.get(&z).map(drop)).await;
+    permits.add_permits(4);
     seen.wait_for(|called| called.len() == 4).await.unwrap();
     assert_eq!(*seen.borrow(), ["a", "z", "c", "b"]);
     running.abort();
 }
 
-/// Records whether the children of an object are known when it is looked at.
+/// Records whether the children of an object are known when it is reconciled.
 struct Careful {
     deployments: Watch<Deployment>,
     knows_children: watch::Sender<Vec<bool>>,
@@ -263,23 +244,20 @@ struct Careful {
 impl Operator for Careful {
     type Kind = Service;
 
-    async fn applied(&self, object: Arc<Service>) -> Result<Next, Error> {
+    async fn applied(&self, object: Arc<Service>) -> Result<Next, ReconcileError> {
         let knows = self.deployments.is_synced_for(&object.key());
         self.knows_children.send_modify(|all| all.push(knows));
         Ok(Next::OnChange)
     }
 }
 
-/// Otherwise a start would make each child once more.
+/// Otherwise each child would be created again at every start.
 #[tokio::test(start_paused = true)]
-async fn nothing_is_done_about_an_object_before_the_first_list_of_what_it_owns() {
-    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
-    let client =
-        Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap()).unwrap();
-    let service = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 1}]}});
-    Hands::new(client.clone()).create("services", &service).await;
+async fn no_object_is_reconciled_before_the_first_list_of_its_children() {
+    let (server, user) = client::server().await;
+    user.create_service("web").await;
     server.fault("internal-error,path=/deployments,times=3".parse::<Planned>().unwrap());
-    let cluster = Cluster::new(client, Lists::Paged);
+    let cluster = Cluster::new(user.client, Lists::Paged);
     let services = cluster.watch::<Service>([Scope::default()]);
     let deployments = cluster.watch::<Deployment>([Scope::default()]);
     let (knows_children, mut seen) = watch::channel(Vec::new());
@@ -291,24 +269,24 @@ async fn nothing_is_done_about_an_object_before_the_first_list_of_what_it_owns()
     running.abort();
 }
 
-/// What was decided on an old version is not done to what somebody else has made of it since.
+/// A decision on an old version is not applied to an object that another writer has changed since.
 #[tokio::test]
-async fn every_write_to_an_object_that_has_changed_since_is_refused() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
+async fn every_write_based_on_an_old_version_is_refused() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
         let verbs = ["get", "patch", "delete"];
         let rule = json!({"apiGroups": ["apps"], "resources": ["deployments", "deployments/status"], "verbs": verbs});
-        world.may_be_forbidden.set(true);
-        world.allow_only(&json!([rule])).await;
+        fixture.may_be_forbidden.set(true);
+        fixture.allow_only(&json!([rule])).await;
         let template = json!({
             "metadata": {"labels": {"app": "web"}},
             "spec": {"containers": [{"name": "web", "image": "nginx"}]},
         });
         let spec = json!({"replicas": 0, "selector": {"matchLabels": {"app": "web"}}, "template": template});
-        world.create("deployments", &json!({"metadata": {"name": "web"}, "spec": spec})).await;
-        let cluster = Cluster::new(world.operators_client(&world.url()), world.lists);
-        let key = Key::namespaced(&world.namespace, "web");
-        let old = eventually("the right to read it", async || cluster.get_live::<Deployment>(&key).await.ok()).await;
-        world.patch("deployments/web", json!({"metadata": {"labels": {"theirs": "now"}}})).await;
+        fixture.create("deployments", &json!({"metadata": {"name": "web"}, "spec": spec})).await;
+        let cluster = Cluster::new(fixture.operators_client(&fixture.url()), fixture.lists);
+        let key = Key::namespaced(&fixture.namespace, "web");
+        let old = eventually("the permission to read it", async || cluster.get_live::<Deployment>(&key).await.ok()).await;
+        fixture.patch("deployments/web", json!({"metadata": {"labels": {"edited": "yes"}}})).await;
 
         let replicas = json!({"op": "replace", "path": "/spec/replicas", "value": 7});
         let refused = [
@@ -319,36 +297,36 @@ async fn every_write_to_an_object_that_has_changed_since_is_refused() {
         for error in refused {
             assert!(error.as_ref().is_some_and(Error::is_conflict), "{error:?}");
         }
-        assert_eq!(world.get("deployments/web").await["metadata"]["labels"]["theirs"], "now");
+        assert_eq!(fixture.get("deployments/web").await["metadata"]["labels"]["edited"], "yes");
     })
     .await;
 }
 
-/// A server ends a watch that is not read. Here it would have to keep 10 MB for whoever waits for the one worker.
+/// A server ends a watch whose client does not read. Here it would have to buffer 10 MB while the client waits for its
+/// one worker.
 #[tokio::test]
-async fn while_the_operator_hangs_over_an_object_its_watch_is_read_on() {
+async fn while_the_operator_hangs_on_an_object_the_watch_is_read() {
     const TEXT_BYTES: usize = 200_000;
-    on(&[Kind::Embedded, Kind::Real], async |world| {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
         let rule = json!({"apiGroups": [""], "resources": ["services"], "verbs": ["list", "watch"]});
-        world.may_be_forbidden.set(true);
-        world.allow_only(&json!([rule])).await;
-        let cluster = Cluster::new(world.operators_client(&world.url()), world.lists);
-        let scope = Scope { namespace: Some(world.namespace.clone()), ..Scope::default() };
+        fixture.may_be_forbidden.set(true);
+        fixture.allow_only(&json!([rule])).await;
+        let cluster = Cluster::new(fixture.operators_client(&fixture.url()), fixture.lists);
+        let scope = Scope { namespace: Some(fixture.namespace.clone()), ..Scope::default() };
         let services = cluster.watch::<Service>([scope]);
         let (calls, mut seen) = watch::channel(HashMap::new());
         let controller = Controller::new(&cluster, &services, Clumsy::new(calls)).workers(1);
         let running = tokio::spawn(controller.run(std::future::pending()));
-        let service = |name: &str| json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 1}]}});
-        world.create("services", &service("hangs")).await;
+        fixture.create_service("hangs").await;
         seen.wait_for(|calls| calls.contains_key("hangs")).await.unwrap();
 
-        world.create("services", &service("fine")).await;
-        let key = Key::namespaced(&world.namespace, "fine");
+        fixture.create_service("fine").await;
+        let key = Key::namespaced(&fixture.namespace, "fine");
         let mut version = String::new();
         for time in 0..50 {
             let annotations = json!({"time": time.to_string(), "text": "x".repeat(TEXT_BYTES)});
             let changed =
-                world.patch("services/fine", json!({"metadata": {"annotations": annotations}})).await;
+                fixture.patch("services/fine", json!({"metadata": {"annotations": annotations}})).await;
             version = changed["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
         }
         let read = || (services.get(&key)?.metadata.resource_version == version).then_some(());
@@ -357,4 +335,275 @@ async fn while_the_operator_hangs_over_an_object_its_watch_is_read_on() {
         running.abort();
     })
     .await;
+}
+
+/// Records its calls. Its cleanup needs two of them.
+struct Cleaner<K = Service, const SECOND: bool = false> {
+    calls: watch::Sender<Vec<String>>,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K, const SECOND: bool> Cleaner<K, SECOND> {
+    fn new(calls: watch::Sender<Vec<String>>) -> Cleaner<K, SECOND> {
+        Cleaner { calls, kind: PhantomData }
+    }
+}
+
+impl<K: Resource, const SECOND: bool> Operator for Cleaner<K, SECOND> {
+    type Kind = K;
+    const FINALIZER: Option<&'static str> =
+        Some(if SECOND { "example.com/second" } else { "example.com/cleaner" });
+
+    async fn applied(&self, object: Arc<K>) -> Result<Next, ReconcileError> {
+        self.calls.send_modify(|calls| calls.push(format!("applied {:?}", object.metadata().finalizers)));
+        Ok(Next::OnChange)
+    }
+
+    async fn deleting(&self, object: Arc<K>) -> Result<Cleanup, ReconcileError> {
+        let is_first = !self.calls.borrow().iter().any(|call| call.starts_with("deleting"));
+        self.calls.send_modify(|calls| calls.push(format!("deleting {:?}", object.metadata().finalizers)));
+        Ok(if is_first { Cleanup::Pending(Next::After(Duration::ZERO)) } else { Cleanup::Done })
+    }
+
+    async fn deleted(&self, last: Arc<K>) -> Result<(), ReconcileError> {
+        self.calls.send_modify(|calls| calls.push(format!("deleted {}", last.metadata().name)));
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_finalizer_comes_before_the_first_reconcile_and_goes_after_the_cleanup() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        let cluster = Cluster::new(fixture.client.clone(), fixture.lists);
+        let scope = Scope { namespace: Some(fixture.namespace.clone()), ..Scope::default() };
+        let services = cluster.watch::<Service>([scope]);
+        let (calls, mut seen) = watch::channel(Vec::new());
+        let controller = Controller::new(&cluster, &services, Cleaner::<Service>::new(calls));
+        let running = tokio::spawn(controller.run(std::future::pending()));
+
+        let theirs = "example.com/theirs";
+        let finalizers = |list: &[&str]| json!({"metadata": {"finalizers": list}});
+        fixture.create_service("a").await;
+        seen.wait_for(|calls| *calls == [r#"applied ["example.com/cleaner"]"#]).await.unwrap();
+
+        // Another client removes ours and adds its own.
+        fixture.patch("services/a", finalizers(&[theirs])).await;
+        let both = r#"["example.com/theirs", "example.com/cleaner"]"#;
+        seen.wait_for(|calls| calls.last() == Some(&format!("applied {both}"))).await.unwrap();
+        // The order does not matter.
+        fixture.patch("services/a", finalizers(&["example.com/cleaner", theirs])).await;
+
+        fixture.delete("services/a").await;
+        let cleaned = async || {
+            let finalizers = fixture.get("services/a").await["metadata"]["finalizers"].take();
+            (finalizers == json!([theirs])).then_some(())
+        };
+        eventually("the finalizer to be removed", cleaned).await;
+        let deleting = |calls: &[String]| calls.iter().filter(|call| call.starts_with("deleting")).count();
+        assert_eq!(deleting(&seen.borrow()), 2);
+        assert!(!seen.borrow().iter().any(|call| call.starts_with("deleted")));
+
+        fixture.patch("services/a", finalizers(&[])).await;
+        seen.wait_for(|calls| calls.last().is_some_and(|call| call == "deleted a")).await.unwrap();
+        assert_eq!(deleting(&seen.borrow()), 2);
+        running.abort();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_object_deleted_while_the_operator_was_stopped_is_cleaned_up() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        let metadata = json!({"name": "a", "finalizers": ["example.com/cleaner"]});
+        fixture.create("services", &json!({"metadata": metadata, "spec": {"ports": [{"port": 1}]}})).await;
+        fixture.delete("services/a").await;
+        let cluster = Cluster::new(fixture.client.clone(), fixture.lists);
+        let scope = Scope { namespace: Some(fixture.namespace.clone()), ..Scope::default() };
+        let services = cluster.watch::<Service>([scope]);
+        let (calls, mut seen) = watch::channel(Vec::new());
+        let controller = Controller::new(&cluster, &services, Cleaner::<Service>::new(calls));
+        let running = tokio::spawn(controller.run(std::future::pending()));
+        seen.wait_for(|calls| calls.last().is_some_and(|call| call == "deleted a")).await.unwrap();
+        assert!(!seen.borrow().iter().any(|call| call.starts_with("applied")));
+        running.abort();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_operators_keep_their_finalizers_on_one_object() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        let cluster = Cluster::new(fixture.client.clone(), fixture.lists);
+        let scope = Scope { namespace: Some(fixture.namespace.clone()), ..Scope::default() };
+        let services = cluster.watch::<Service>([scope]);
+        let (first, mut seen) = watch::channel(Vec::new());
+        let (second, mut also_seen) = watch::channel(Vec::new());
+        let one = Controller::new(&cluster, &services, Cleaner::<Service>::new(first));
+        let other = Controller::new(&cluster, &services, Cleaner::<Service, true>::new(second));
+        let running =
+            [tokio::spawn(one.run(std::future::pending())), tokio::spawn(other.run(std::future::pending()))];
+        fixture.create_service("a").await;
+        for seen in [&mut seen, &mut also_seen] {
+            let has_both = |calls: &Vec<String>| {
+                calls.last().is_some_and(|call| call.contains("cleaner") && call.contains("second"))
+            };
+            seen.wait_for(has_both).await.unwrap();
+        }
+        fixture.delete("services/a").await;
+        for seen in [&mut seen, &mut also_seen] {
+            seen.wait_for(|calls| calls.last().is_some_and(|call| call == "deleted a")).await.unwrap();
+        }
+        running.iter().for_each(tokio::task::JoinHandle::abort);
+    })
+    .await;
+}
+
+/// A custom resource whose CRD a test may delete.
+#[derive(serde::Deserialize)]
+struct Widget {
+    metadata: ObjectMeta,
+}
+
+impl Resource for Widget {
+    const GROUP: &'static str = "finalizers.example.com";
+    const VERSION: &'static str = "v1";
+    const PLURAL: &'static str = "widgets";
+    const KIND: &'static str = "Widget";
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
+#[tokio::test]
+async fn objects_are_cleaned_up_before_their_crd_is_gone() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        // The CRD is one for the whole server.
+        if fixture.lists == Lists::Streaming {
+            return;
+        }
+        let schema = json!({"openAPIV3Schema": {"type": "object"}});
+        let version = json!({"name": "v1", "served": true, "storage": true, "schema": schema});
+        let names = json!({"plural": "widgets", "singular": "widget", "kind": "Widget"});
+        let spec = json!({"group": "finalizers.example.com", "scope": "Namespaced", "names": names, "versions": [version]});
+        let name = "widgets.finalizers.example.com";
+        fixture
+            .install(&json!({
+                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                "metadata": {"name": name}, "spec": spec,
+            }))
+            .await;
+        let widget = json!({"apiVersion": "finalizers.example.com/v1", "kind": "Widget", "metadata": {"name": "a"}});
+        let collection = Widget::collection_path(Some(&fixture.namespace));
+        let create = Request::get(&collection).sends(Method::POST, "application/json", widget.to_string().into());
+        eventually("the kind to be served", async || fixture.client.send(create.clone()).await.ok()).await;
+
+        let cluster = Cluster::new(fixture.client.clone(), fixture.lists);
+        let scope = Scope { namespace: Some(fixture.namespace.clone()), ..Scope::default() };
+        let widgets = cluster.watch::<Widget>([scope]);
+        let (calls, mut seen) = watch::channel(Vec::new());
+        let controller = Controller::new(&cluster, &widgets, Cleaner::<Widget>::new(calls));
+        let running = tokio::spawn(controller.run(std::future::pending()));
+        seen.wait_for(|calls| !calls.is_empty()).await.unwrap();
+
+        let crd = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
+        let delete = Request::get(&crd).sends(Method::DELETE, "application/json", Vec::new());
+        fixture.client.send(delete).await.unwrap();
+        let is_gone = async || {
+            let error = fixture.client.send(Request::get(&crd)).await.err()?;
+            error.is_not_found().then_some(())
+        };
+        eventually("the CRD to be gone", is_gone).await;
+        let deleting = seen.borrow().iter().filter(|call| call.starts_with("deleting")).count();
+        assert_eq!(deleting, 2, "{:?}", seen.borrow());
+        running.abort();
+    })
+    .await;
+}
+
+/// Otherwise both would write without end.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_keeps_removing_the_finalizer_is_answered_ever_more_slowly() {
+    let (server, user) = client::server().await;
+    user.create_service("a").await;
+    let cluster = Cluster::new(user.client.clone(), Lists::Paged);
+    let services = cluster.watch::<Service>([Scope::default()]);
+    let (calls, mut seen) = watch::channel(Vec::new());
+    let controller = Controller::new(&cluster, &services, Cleaner::<Service>::new(calls));
+    let running = tokio::spawn(controller.run(std::future::pending()));
+    let began = Instant::now();
+    for round in 1..=8 {
+        seen.wait_for(|calls| calls.len() >= round).await.unwrap();
+        user.patch("services/a", json!({"metadata": {"finalizers": []}})).await;
+    }
+    // Five at once, then after two minutes and after four.
+    assert!(began.elapsed() > Duration::from_secs(6 * 60), "{:?}", began.elapsed());
+    // Each of its eight patches is answered once, except perhaps the last.
+    let patches = server.requests().iter().filter(|record| record.method == "PATCH").count();
+    assert!((15..=16).contains(&patches), "{patches}");
+    running.abort();
+}
+
+/// Records, for each reconcile, the Deployments whose color the label of the object names.
+struct Curious {
+    cluster: Cluster,
+    calls: watch::Sender<Vec<String>>,
+}
+
+/// The Deployments that a Service names.
+fn named(service: &Service) -> Vec<Scope> {
+    let color = service.metadata.labels.get("wants");
+    let scope = |color| Scope { namespace: None, labels: format!("color={color}") };
+    color.map(scope).into_iter().collect()
+}
+
+impl Operator for Curious {
+    type Kind = Service;
+
+    async fn applied(&self, object: Arc<Service>) -> Result<Next, ReconcileError> {
+        let deployments = self.cluster.watch::<Deployment>(named(&object));
+        let names: Vec<_> = deployments.keys().iter().map(|key| key.name.to_string()).collect();
+        self.calls.send_modify(|calls| calls.push(format!("{} {}", object.metadata.name, names.join(","))));
+        Ok(Next::OnChange)
+    }
+}
+
+#[tokio::test]
+async fn what_an_object_names_is_watched_for_as_long_as_an_object_names_it() {
+    let (_server, user) = client::server().await;
+    let service = |name: &str, color: &str| json!({"metadata": {"name": name, "labels": {"wants": color}}, "spec": {"ports": [{"port": 1}]}});
+    let deployment = |name: &str, color: &str| {
+        let template = json!({"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "a", "image": "a"}]}});
+        let spec = json!({"replicas": 0, "selector": {"matchLabels": {"app": name}}, "template": template});
+        json!({"metadata": {"name": name, "labels": {"color": color}}, "spec": spec})
+    };
+    user.create("deployments", &deployment("d1", "red")).await;
+    user.create("services", &service("a", "red")).await;
+    let cluster = Cluster::new(user.client.clone(), Lists::Paged);
+    let services = cluster.watch::<Service>([Scope::default()]);
+    let (calls, mut seen) = watch::channel(Vec::new());
+    let operator = Curious { cluster: cluster.clone(), calls };
+    let controller = Controller::new(&cluster, &services, operator).also_each::<Deployment>(named);
+    let running = tokio::spawn(controller.run(std::future::pending()));
+    let mut until = async |expected: &str| {
+        seen.wait_for(|calls| calls.last().is_some_and(|call| call == expected)).await.unwrap();
+        seen.borrow().clone()
+    };
+    // Never before the sync.
+    assert_eq!(until("a d1").await, ["a d1"]);
+    user.create("deployments", &deployment("d2", "red")).await;
+    until("a d1,d2").await;
+    user.create("services", &service("b", "red")).await;
+    until("b d1,d2").await;
+    let open = || cluster.health().len();
+    assert_eq!(open(), 2, "one watch for both, and that of the Services");
+
+    user.patch("services/a", json!({"metadata": {"labels": {"wants": "blue"}}})).await;
+    until("a ").await;
+    assert_eq!(open(), 3);
+    user.delete("services/b").await;
+    eventually("the watch that no object names to end", async || (open() == 2).then_some(())).await;
+    user.create("deployments", &deployment("d3", "blue")).await;
+    until("a d3").await;
+    running.abort();
 }

@@ -1,25 +1,26 @@
-//! What `kubectl describe` shows of what was done.
+//! Tests the Events of the operator, which `kubectl describe` shows.
 
 use std::time::{Duration, Instant};
 
 use listwatch::{
-    apiserver::{ApiServer, Fault, Options},
-    client::{Client, Config, Request},
+    client::{Client, Request},
     cluster::{EventType, Events},
     resource::{Key, kinds::Service},
 };
+use listwatch_apiserver::{ApiServer, Fault};
+use listwatch_control_plane::eventually;
 use serde_json::{Value, json};
 
 use crate::{
-    hands::{Hands, eventually},
+    client::{self, UserClient, admin},
+    fixture::{Fixture, Kind, on, on_each},
     manifests,
-    world::{Kind, World, on, on_each},
 };
 
 /// Waits for an Event on the web with this reason and note, and so many repetitions of it.
-async fn told(world: &World, reason: &str, note: &str, count: u64) -> Value {
+async fn until_event(fixture: &Fixture, reason: &str, note: &str, count: u64) -> Value {
     eventually(&format!("the Event {reason}: {note}"), async || {
-        let events = world.get("events").await["items"].as_array().unwrap().clone();
+        let events = fixture.get("events").await["items"].as_array().unwrap().clone();
         events.into_iter().find(|event| {
             event["regarding"]["name"] == "web"
                 && event["reason"] == reason
@@ -31,30 +32,31 @@ async fn told(world: &World, reason: &str, note: &str, count: u64) -> Value {
 }
 
 #[tokio::test]
-async fn each_thing_that_is_done_is_told_with_its_own_words_and_repetitions_are_counted() {
-    on_each(async |world| {
-        let web = world.create_web("web", json!({"image": "nginx"})).await;
-        let event = told(world, "Created", "created Deployment mws-web, Service mws-web", 1).await;
+async fn each_action_has_its_event_and_repetitions_are_counted() {
+    on_each(async |fixture| {
+        let web = fixture.create_web("web", json!({"image": "nginx"})).await;
+        let event = until_event(fixture, "Created", "created Deployment mws-web, Service mws-web", 1).await;
         assert_eq!(event["type"], "Normal");
         assert!(event["series"].is_null(), "{event}");
         assert_eq!(event["regarding"]["uid"], web["metadata"]["uid"]);
         assert_eq!(event["reportingController"], "k8sobjects.gsa.com/mywebserver-operator");
-        world.settle().await;
+        fixture.settle().await;
 
-        world.patch("mywebservers/web", json!({"spec": {"image": "nginx:2"}})).await;
-        told(world, "Updated", "containers/0/image", 1).await;
-        world.settle().await;
-        world.patch("mywebservers/web", json!({"spec": {"replicas": 2}})).await;
-        told(world, "Updated", "/spec/replicas", 1).await;
-        world.settle().await;
+        fixture.patch("mywebservers/web", json!({"spec": {"image": "nginx:2"}})).await;
+        until_event(fixture, "Updated", "containers/0/image", 1).await;
+        fixture.settle().await;
+        fixture.patch("mywebservers/web", json!({"spec": {"replicas": 2}})).await;
+        until_event(fixture, "Updated", "/spec/replicas", 1).await;
+        fixture.settle().await;
 
         for count in 1..=2 {
-            world.patch("deployments/mws-web", json!({"spec": {"replicas": 7}})).await;
-            told(world, "DriftCorrected", "restored Deployment mws-web at /spec/replicas", count).await;
-            world.settle().await;
+            fixture.patch("deployments/mws-web", json!({"spec": {"replicas": 7}})).await;
+            until_event(fixture, "DriftCorrected", "restored Deployment mws-web at /spec/replicas", count)
+                .await;
+            fixture.settle().await;
         }
-        world.delete("services/mws-web").await;
-        told(world, "DriftCorrected", "restored Service mws-web", 1).await;
+        fixture.delete("services/mws-web").await;
+        until_event(fixture, "DriftCorrected", "restored Service mws-web", 1).await;
     })
     .await;
 }
@@ -62,14 +64,14 @@ async fn each_thing_that_is_done_is_told_with_its_own_words_and_repetitions_are_
 /// The API server deletes an Event an hour after its last write. The PATCH of its series was then lost with a 404.
 #[tokio::test]
 async fn a_repetition_of_an_event_that_has_expired_is_written_as_a_new_event() {
-    on_each(async |world| {
-        world.create_web("web", json!({"image": "nginx"})).await;
+    on_each(async |fixture| {
+        fixture.create_web("web", json!({"image": "nginx"})).await;
         let note = "restored Deployment mws-web at /spec/replicas";
         for count in 1..=2 {
-            world.settle().await;
-            world.patch("deployments/mws-web", json!({"spec": {"replicas": 7}})).await;
-            let event = told(world, "DriftCorrected", note, count).await;
-            world.delete(&format!("events/{}", event["metadata"]["name"].as_str().unwrap())).await;
+            fixture.settle().await;
+            fixture.patch("deployments/mws-web", json!({"spec": {"replicas": 7}})).await;
+            let event = until_event(fixture, "DriftCorrected", note, count).await;
+            fixture.delete(&format!("events/{}", event["metadata"]["name"].as_str().unwrap())).await;
         }
     })
     .await;
@@ -77,26 +79,25 @@ async fn a_repetition_of_an_event_that_has_expired_is_written_as_a_new_event() {
 
 #[tokio::test]
 async fn a_taken_name_is_a_warning() {
-    on_each(async |world| {
-        let foreign = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "mws-web"}, "spec": {"ports": [{"port": 1}]}});
-        world.create("services", &foreign).await;
-        world.create_web("web", json!({"image": "nginx"})).await;
-        assert_eq!(told(world, "NameConflict", "Service mws-web", 1).await["type"], "Warning");
-        // Once, however often it is looked at. Events are written in their order.
-        world.patch("mywebservers/web", json!({"metadata": {"annotations": {"touched": "once"}}})).await;
-        world.settle().await;
-        world.delete("services/mws-web").await;
-        world.patch("mywebservers/web", json!({"metadata": {"annotations": {"touched": "twice"}}})).await;
-        told(world, "Created", "created Service mws-web", 1).await;
-        told(world, "NameConflict", "Service mws-web", 1).await;
+    on_each(async |fixture| {
+        fixture.create_service("mws-web").await;
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        assert_eq!(until_event(fixture, "NameConflict", "Service mws-web", 1).await["type"], "Warning");
+        // Once, however often the object is reconciled. Events are written in order.
+        fixture.patch("mywebservers/web", json!({"metadata": {"annotations": {"touched": "once"}}})).await;
+        fixture.settle().await;
+        fixture.delete("services/mws-web").await;
+        fixture.patch("mywebservers/web", json!({"metadata": {"annotations": {"touched": "twice"}}})).await;
+        until_event(fixture, "Created", "created Service mws-web", 1).await;
+        until_event(fixture, "NameConflict", "Service mws-web", 1).await;
     })
     .await;
 }
 
-/// A recorder of Events about a Service, the task that writes them, and everything around them.
+/// A recorder of Events about a Service, the task that writes them, and their server.
 struct Recorder {
     server: ApiServer,
-    hands: Hands,
+    user: UserClient,
     client: Client,
     service: Service,
     events: Events,
@@ -104,18 +105,12 @@ struct Recorder {
 
 impl Recorder {
     async fn start() -> (Recorder, impl Future<Output = ()>) {
-        let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
-        let client = || {
-            let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
-            Client::new(config).unwrap()
-        };
-        let hands = Hands::new(client());
-        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {"ports": [{"port": 1}]}});
-        hands.create("services", &service).await;
-        let client = client();
+        let (server, user) = client::server().await;
+        user.create_service("web").await;
+        let client = admin(&server);
         let service = client.get(&Key::namespaced("default", "web")).await.unwrap();
         let (events, write) = Events::new(client.clone(), "example.com/test", "test".to_owned());
-        (Recorder { server, hands, client, service, events }, write)
+        (Recorder { server, user, client, service, events }, write)
     }
 
     fn record(&self, note: impl ToString) {
@@ -124,14 +119,14 @@ impl Recorder {
 
     async fn until_written(&self, count: usize) {
         eventually("the Events to be written", async || {
-            let events = self.hands.get("events").await;
+            let events = self.user.get("events").await;
             (events["items"].as_array()?.len() == count).then_some(())
         })
         .await;
     }
 }
 
-/// 256 could wait, and what came beyond it was lost.
+/// Up to 256 Events could wait, and all further ones were lost.
 #[tokio::test]
 async fn a_burst_loses_no_event() {
     const EVENTS: usize = 300;
@@ -146,14 +141,14 @@ async fn a_burst_loses_no_event() {
 }
 
 #[tokio::test]
-async fn an_event_lets_other_requests_go_first_but_not_for_ever() {
+async fn an_event_waits_for_other_requests_but_not_forever() {
     async fn check(request_takes: Duration, expected: &[&str]) {
         let (recorder, write) = Recorder::start().await;
         let begun = recorder.server.requests().len();
         recorder.server.fault(Fault::Delay(request_takes).on("GET", "/configmaps").times(1));
         let request = recorder.client.send(Request::get("/api/v1/namespaces/default/configmaps"));
         let record = async {
-            // The request is on its way by now.
+            // The request has been sent by now.
             recorder.record("note");
             recorder.until_written(1).await;
         };
@@ -172,12 +167,12 @@ async fn an_event_lets_other_requests_go_first_but_not_for_ever() {
     check(Duration::from_secs(600), &["POST"]).await;
 }
 
-/// It was dropped where the API server answered that it cannot write now. Where no answer comes, it may have been written:
-/// then an Event of the same name is refused.
+/// An Event was dropped if the API server answered that it cannot write now. Without an answer, the Event may have been
+/// written, and another Event of the same name is refused.
 #[tokio::test]
-async fn an_event_that_the_api_server_cannot_take_now_is_sent_again_and_written_once() {
-    const ASKED: Duration = Duration::from_secs(6);
-    let no = |status, retry_after_secs| Fault::Answer { status, body: "{}".to_owned(), retry_after_secs };
+async fn an_event_that_fails_temporarily_is_sent_again_and_written_once() {
+    const RETRY_AFTER: Duration = Duration::from_secs(6);
+    let answer = |status, retry_after_secs| Fault::Answer { status, body: "{}".to_owned(), retry_after_secs };
     let check = async |fault: Fault, at_least: Duration| {
         let (recorder, write) = Recorder::start().await;
         let (what, begun) = (format!("{fault:?}"), Instant::now());
@@ -186,7 +181,7 @@ async fn an_event_that_the_api_server_cannot_take_now_is_sent_again_and_written_
         recorder.record("note");
         let series = async {
             eventually(&format!("both to be one Event after {what}"), async || {
-                let events = recorder.hands.get("events").await;
+                let events = recorder.user.get("events").await;
                 let events = events["items"].as_array()?;
                 (events.len() == 1 && events[0]["series"]["count"] == 2).then_some(())
             })
@@ -200,19 +195,19 @@ async fn an_event_that_the_api_server_cannot_take_now_is_sent_again_and_written_
     };
     tokio::join!(
         check(Fault::LoseAnswer, Duration::ZERO),
-        check(no(500, None), Duration::ZERO),
-        check(no(503, None), Duration::ZERO),
-        // Longer than the client itself waits.
-        check(no(429, Some(ASKED.as_secs())), ASKED),
+        check(answer(500, None), Duration::ZERO),
+        check(answer(503, None), Duration::ZERO),
+        // Longer than the client waits.
+        check(answer(429, Some(RETRY_AFTER.as_secs())), RETRY_AFTER),
     );
 }
 
 #[tokio::test]
 async fn an_event_that_a_webhook_denies_or_does_not_answer_is_not_sent_again() {
     let (webhook, message) = ("freeze.example.com".to_owned(), "no".to_owned());
-    let message_of_none = r#"Internal error occurred: failed calling webhook "x": connection refused"#;
+    let message_without_answer = r#"Internal error occurred: failed calling webhook "x": connection refused"#;
     let no_answer =
-        json!({"kind": "Status", "code": 500, "reason": "InternalError", "message": message_of_none});
+        json!({"kind": "Status", "code": 500, "reason": "InternalError", "message": message_without_answer});
     for fault in [
         Fault::Deny { webhook, message, code: 500 },
         Fault::Answer { status: 500, body: no_answer.to_string(), retry_after_secs: None },
@@ -221,7 +216,7 @@ async fn an_event_that_a_webhook_denies_or_does_not_answer_is_not_sent_again() {
         let begun = recorder.server.requests().len();
         recorder.server.fault(fault.on("POST", "/events").times(1));
         recorder.record("denied");
-        recorder.record("taken");
+        recorder.record("accepted");
         tokio::select! {
             () = write => {}
             () = recorder.until_written(1) => {}
@@ -234,14 +229,14 @@ async fn an_event_that_a_webhook_denies_or_does_not_answer_is_not_sent_again() {
 
 /// It was logged at debug.
 #[tokio::test]
-async fn events_that_may_not_be_written_are_a_warning() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
-        world.may_be_forbidden.set(true);
+async fn forbidden_events_are_a_warning() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        fixture.may_be_forbidden.set(true);
         let mut rules = manifests::cluster_role()["rules"].take();
         rules.as_array_mut().unwrap().retain(|rule| rule["resources"] != json!(["events"]));
-        world.allow_only(&rules).await;
-        world.start_operator(&[]).await;
-        world
+        fixture.allow_only(&rules).await;
+        fixture.start_operator(&[]).await;
+        fixture
             .operator()
             .until_logged(&["WARN", "event not written", "\"lost\":1", "cannot create resource"])
             .await;

@@ -1,7 +1,7 @@
-//! A list that breaks off midway, in pages or as a stream: it begins anew, brings each object once, and leaves none that is
-//! gone.
+//! Tests lists that break off midway, paged or streamed: the list begins again, reports each object once, and keeps no
+//! deleted object.
 //!
-//! Here the watch runs in this process, so that a script can act just when the first object of the list is taken in.
+//! The watch runs in this process, so that a script can act while the Store takes in the first object of the list.
 
 use std::{
     sync::{Arc, Mutex, mpsc},
@@ -9,49 +9,49 @@ use std::{
 };
 
 use listwatch::{
-    apiserver::Fault,
     resource::{ObjectMeta, Resource, Scope},
-    store::{Change, Store},
+    store::{Change, Listening, Store},
     watch::{self, Health, Lists},
 };
+use listwatch_apiserver::Fault;
+use listwatch_control_plane::eventually;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{runtime, sync::oneshot};
 
 use crate::{
-    hands::eventually,
+    fixture::{Fixture, Kind, Server, on},
     proxy::Proxy,
-    world::{Kind, Server, World, on},
 };
 
-/// Objects that take three pages, and more bytes than a stream is sent before it is read, 256 KiB.
+/// Objects for three pages, with more bytes than a server sends before the client reads: 256 KiB.
 const MANY: usize = 250;
 const TEXT_BYTES: usize = 4096;
 
 #[tokio::test]
-async fn a_list_that_is_cut_midway_leaves_no_phantom() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
-        a_list_survives(world, async |proxy| proxy.cut()).await;
+async fn a_list_that_is_cut_midway_keeps_no_deleted_object() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        check_interrupted_list(fixture, async |proxy| proxy.cut()).await;
     })
     .await;
 }
 
-/// Since 1.34 a kube-apiserver has snapshots of old lists until it is restarted, whatever etcd has forgotten.
+/// Since 1.34, kube-apiserver keeps snapshots of old lists until its restart, even if etcd has compacted that history.
 #[tokio::test]
 async fn a_list_that_expires_between_its_pages_begins_anew() {
-    on(&[Kind::Embedded, Kind::RealBefore132], async |world| {
-        if world.lists == Lists::Streaming {
+    on(&[Kind::Embedded, Kind::RealBefore132], async |fixture| {
+        if fixture.lists == Lists::Streaming {
             return;
         }
-        a_list_survives(world, async |_| match &world.server {
+        check_interrupted_list(fixture, async |_| match &fixture.server {
             Server::Embedded(server) => server.fault(Fault::ExpireHistory),
-            Server::Shared(_) | Server::Own(_) => world.plane().compact().await,
+            Server::Shared(_) | Server::Own(_) => fixture.control_plane().compact().await,
         })
         .await;
-        let asked = world.records();
-        let place = asked.iter().position(|record| record.status == 410).expect("an expired page");
-        assert!(asked[place].path.contains("continue="), "{:?}", asked[place]);
-        let next = asked[place + 1..].iter().find(|record| !record.path.contains("watch=1")).unwrap();
+        let records = fixture.records();
+        let place = records.iter().position(|record| record.status == 410).expect("an expired page");
+        assert!(records[place].path.contains("continue="), "{:?}", records[place]);
+        let next = records[place + 1..].iter().find(|record| !record.path.contains("watch=1")).unwrap();
         assert!(next.path.contains("limit=") && !next.path.contains("continue="), "{next:?}");
     })
     .await;
@@ -73,54 +73,55 @@ impl Resource for ConfigMap {
     }
 }
 
-/// Lists ConfigMaps and, while the first of them is being taken in and all others wait, changes some and does `deed`.
-async fn a_list_survives(world: &World, deed: impl AsyncFn(&Proxy)) {
+/// Lists ConfigMaps. While the Store takes in the first one and the rest wait, changes some and calls `interrupt`.
+async fn check_interrupted_list(fixture: &Fixture, interrupt: impl AsyncFn(&Proxy)) {
     let rule = json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]});
-    world.may_be_forbidden.set(true);
-    world.allow_only(&json!([rule])).await;
-    let make = async |name: &str| {
+    fixture.may_be_forbidden.set(true);
+    fixture.allow_only(&json!([rule])).await;
+    let create = async |name: &str| {
         let text = "x".repeat(TEXT_BYTES);
-        world.create("configmaps", &json!({"metadata": {"name": name}, "data": {"text": text}})).await;
+        fixture.create("configmaps", &json!({"metadata": {"name": name}, "data": {"text": text}})).await;
     };
     for number in 0..MANY {
-        make(&name(number)).await;
+        create(&name(number)).await;
     }
-    let proxy = Proxy::start(&world.url()).await;
-    let mut watching = Watching::start(world, &proxy);
+    let proxy = Proxy::start(&fixture.url()).await;
+    let mut watching = Watching::start(fixture, &proxy);
     watching.until_first_object().await;
     for number in [0, 1, MANY - 1] {
-        world.delete(&format!("configmaps/{}", name(number))).await;
+        fixture.delete(&format!("configmaps/{}", name(number))).await;
     }
-    make(&name(1)).await;
-    make("map-000-late").await;
-    deed(&proxy).await;
-    watching.goes_on();
+    create(&name(1)).await;
+    create("map-000-late").await;
+    interrupt(&proxy).await;
+    watching.unblock();
     eventually("the list to be complete", async || watching.store.is_synced().then_some(())).await;
-    is_as_the_server_has_it(world, &watching.store).await;
-    each_was_told_once(&watching.heard.lock().unwrap());
+    assert_equals_server(fixture, &watching.store).await;
+    assert_reported_once(&watching.changes.lock().unwrap());
 }
 
 fn name(number: usize) -> String {
     format!("map-{number:03}")
 }
 
-/// The watch, in a thread of its own, as it stands still in between.
+/// The watch, in a thread of its own, because it blocks in between.
 struct Watching {
     store: Arc<Store<ConfigMap>>,
     /// `+map-000`, `-map-000`, `synced`.
-    heard: Arc<Mutex<Vec<String>>>,
+    changes: Arc<Mutex<Vec<String>>>,
     first: mpsc::Receiver<()>,
-    held: Option<mpsc::Sender<()>>,
+    block: Option<mpsc::Sender<()>>,
     _stop: oneshot::Sender<()>,
+    _listening: Listening,
 }
 
 impl Watching {
-    fn start(world: &World, proxy: &Proxy) -> Watching {
-        let (store, heard) = (Arc::new(Store::<ConfigMap>::default()), Arc::<Mutex<Vec<_>>>::default());
-        let (comes, first) = mpsc::channel();
-        let (held, may_go_on) = mpsc::channel::<()>();
-        let (log, may_go_on) = (Arc::clone(&heard), Mutex::new(may_go_on));
-        store.listen(move |change| {
+    fn start(fixture: &Fixture, proxy: &Proxy) -> Watching {
+        let (store, changes) = (Arc::new(Store::<ConfigMap>::default()), Arc::<Mutex<Vec<_>>>::default());
+        let (arrived, first) = mpsc::channel();
+        let (block, unblocked) = mpsc::channel::<()>();
+        let (log, unblocked) = (Arc::clone(&changes), Mutex::new(unblocked));
+        let _listening = store.listen(move |change| {
             let (sign, found) = match change {
                 Change::Applied { before: None, after } => ('+', after),
                 Change::Applied { after, .. } => ('~', after),
@@ -128,13 +129,13 @@ impl Watching {
                 Change::Synced => return log.lock().unwrap().push("synced".to_owned()),
             };
             log.lock().unwrap().push(format!("{sign}{}", found.metadata().name));
-            let _ = comes.send(());
-            // Until nobody holds it any more.
-            let _ = may_go_on.lock().unwrap().recv();
+            let _ = arrived.send(());
+            // Blocks until `unblock` drops the sender.
+            let _ = unblocked.lock().unwrap().recv();
         });
-        let client = world.operators_client(&proxy.url());
-        let scope = Scope { namespace: Some(world.namespace.clone()), ..Scope::default() };
-        let (lists, kept) = (world.lists, Arc::clone(&store));
+        let client = fixture.operators_client(&proxy.url());
+        let scope = Scope { namespace: Some(fixture.namespace.clone()), ..Scope::default() };
+        let (lists, kept) = (fixture.lists, Arc::clone(&store));
         let (stop, stopped) = oneshot::channel();
         thread::spawn(move || {
             let health = Health::new("configmaps".to_owned());
@@ -146,43 +147,47 @@ impl Watching {
                 }
             });
         });
-        Watching { store, heard, first, held: Some(held), _stop: stop }
+        Watching { store, changes, first, block: Some(block), _stop: stop, _listening }
     }
 
     async fn until_first_object(&self) {
         eventually("the first object", async || self.first.try_recv().ok()).await;
     }
 
-    fn goes_on(&mut self) {
-        self.held = None;
+    fn unblock(&mut self) {
+        self.block = None;
     }
 }
 
-async fn is_as_the_server_has_it(world: &World, store: &Store<ConfigMap>) {
-    let there = world.get("configmaps").await["items"].take();
+async fn assert_equals_server(fixture: &Fixture, store: &Store<ConfigMap>) {
+    let expected = fixture.get("configmaps").await["items"].take();
     let text = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap().to_owned();
-    let there: Vec<_> =
-        there.as_array().unwrap().iter().map(|object| (text(object, "name"), text(object, "uid"))).collect();
-    assert_eq!(there.len(), MANY - 1);
+    let expected: Vec<_> = expected
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|object| (text(object, "name"), text(object, "uid")))
+        .collect();
+    assert_eq!(expected.len(), MANY - 1);
     let kept = store.keys().into_iter().map(|key| store.find(&key).unwrap());
     let kept = kept.map(|found| (found.metadata().name.to_string(), found.metadata().uid.to_string()));
-    assert_eq!(kept.collect::<Vec<_>>(), there);
+    assert_eq!(kept.collect::<Vec<_>>(), expected);
 }
 
-fn each_was_told_once(heard: &[String]) {
-    let count = |line: String| heard.iter().filter(|heard| **heard == line).count();
+fn assert_reported_once(changes: &[String]) {
+    let count = |line: String| changes.iter().filter(|change| **change == line).count();
     for number in 0..MANY {
         let name = name(number);
-        let told = (count(format!("+{name}")), count(format!("-{name}")));
-        // The first is known to have been there; what the other two were before may have been heard of.
+        let counts = (count(format!("+{name}")), count(format!("-{name}")));
+        // The first object is known to have existed. The earlier states of the other two may have been reported.
         let expected: &[_] = match number {
             0 => &[(1, 1)],
             1 => &[(1, 0), (2, 1)],
             _ if number == MANY - 1 => &[(0, 0), (1, 1)],
             _ => &[(1, 0)],
         };
-        assert!(expected.contains(&told), "{name}: {told:?}");
+        assert!(expected.contains(&counts), "{name}: {counts:?}");
     }
-    // And no deletion after it: then it would not have broken off.
-    assert_eq!(heard.last().map(String::as_str), Some("synced"));
+    // No deletion follows `synced`: otherwise the list would not have broken off.
+    assert_eq!(changes.last().map(String::as_str), Some("synced"));
 }

@@ -1,23 +1,22 @@
-//! The contract of the operator, against the embedded API server and, with `KUBEBUILDER_ASSETS`, a real one.
+//! Integration tests of the operator, with the embedded API server and, if `KUBEBUILDER_ASSETS` is set, a real one.
 //!
 //! ```text
 //! export KUBEBUILDER_ASSETS=…      # etcd, kube-apiserver, kube-controller-manager
 //! cargo test --test it
 //! ```
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-#![allow(unreachable_pub, reason = "nobody reaches into a test binary")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap names its line")]
+#![allow(unreachable_pub, reason = "no crate uses a test binary")]
 
-// The stage.
-mod hands;
+// Servers, clients and fixtures.
+mod client;
 mod operator;
-mod plane;
 mod proxy;
 mod tls;
 mod webhook;
-mod world;
+mod fixture;
 
-// What the operator does with a MyWebserver.
+// How the operator handles a MyWebserver.
 mod conflict;
 mod create;
 mod delete;
@@ -29,27 +28,33 @@ mod refused;
 mod restart;
 mod update;
 
-// What holds for every operator.
+// The controller with any operator.
 mod controller;
 
-// What it takes from the wire.
+// The process, with any controllers.
+mod runtime;
+
+// Lists, watches and their bytes.
 mod allocations;
 mod any_bytes;
-mod crowd;
+mod thundering_herd;
 mod lists;
+mod merge;
 mod selector;
 mod soak;
-mod traps;
+mod watch_edge_cases;
 mod watch;
-mod wire;
+mod malformed_responses;
 
-// What goes wrong on the way there, and behind it.
+// Failures of the network and of the control plane.
 mod network;
 mod outage;
 
-// How it is installed and started.
+// Commands, manifests, docs, source and logs.
 mod apiserver;
 mod cli;
 mod docs;
+mod layers;
 mod log;
 mod manifests;
+mod slow_clients;

@@ -1,4 +1,4 @@
-//! The operator under test: the built binary, in a process of its own with a clean environment.
+//! Starts the operator under test: the built binary, in a process of its own with a clean environment.
 
 use std::{
     cell::RefCell,
@@ -9,18 +9,17 @@ use std::{
     thread,
 };
 
+use listwatch_control_plane::{eventually, saw, unique};
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
-use crate::hands::{eventually, saw};
-
 /// A running `listwatch`. Dropped: killed; its log is shown if the test has failed.
 pub struct Operator {
     child: RefCell<Child>,
-    /// Ends the operator where this process ends without a word: an abort drops nothing.
+    /// Ends the operator if this process aborts, because an abort drops nothing.
     watchdog: Child,
     log: PathBuf,
 }
@@ -33,10 +32,10 @@ pub fn listwatch() -> Command {
 }
 
 impl Operator {
-    /// Starts the operator as a Pod would: a service account's directory, and where the API server is.
+    /// Starts the operator as in a Pod, with a service account's directory and the address of the API server.
     pub fn start(server: &str, service_account: &Path, args: &[&str]) -> Operator {
         let (host, port) = server.strip_prefix("https://").unwrap().rsplit_once(':').unwrap();
-        let log = service_account.join(format!("operator-{}.log", crate::plane::unique()));
+        let log = service_account.join(format!("operator-{}.log", unique()));
         let child = listwatch()
             .args(["run", "mywebserver", "--log-format", "json", "--log-level", "debug"])
             .args(["--health-probe-bind-address", "127.0.0.1:0", "--service-account-dir"])
@@ -44,6 +43,8 @@ impl Operator {
             .args(args)
             .env("KUBERNETES_SERVICE_HOST", host)
             .env("KUBERNETES_SERVICE_PORT", port)
+            // Otherwise glibc keeps up to 128 KiB of freed memory, more or less by chance: see mallopt(3).
+            .envs([("MALLOC_TRIM_THRESHOLD_", "0"), ("MALLOC_TOP_PAD_", "0")])
             .envs(env::var_os("RUST_BACKTRACE").map(|value| ("RUST_BACKTRACE", value)))
             .stdout(Stdio::null())
             .stderr(File::create(&log).unwrap())
@@ -57,12 +58,12 @@ impl Operator {
         Operator { child: RefCell::new(child), watchdog, log }
     }
 
-    /// Everything that it has logged.
+    /// The whole log of the operator.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Waits for a line with all of these texts.
+    /// Waits for a line of the log with all of these texts.
     pub async fn until_logged(&self, texts: &[&str]) {
         eventually(&format!("a log line with {texts:?}"), async || {
             let has_all = |line: &str| texts.iter().all(|text| line.contains(text));
@@ -73,9 +74,9 @@ impl Operator {
         .await;
     }
 
-    /// Asks `/livez` or `/readyz`: the whole answer.
+    /// GETs `/livez` or `/readyz`, and returns the whole answer.
     pub async fn probe(&self, path: &str) -> String {
-        let address = eventually("the probes to be answered", async || {
+        let address = eventually("the address of the probes", async || {
             let log = self.log();
             let line = log.lines().find(|line| line.contains("answering /livez and /readyz"))?;
             let line: Value = serde_json::from_str(line).ok()?;
@@ -91,7 +92,7 @@ impl Operator {
         answer
     }
 
-    /// Waits until `/readyz` says yes.
+    /// Waits until `/readyz` succeeds.
     pub async fn until_ready(&self) {
         eventually("the operator to be ready", async || {
             self.probe("/readyz").await.starts_with("HTTP/1.1 200").then_some(())
@@ -99,9 +100,9 @@ impl Operator {
         .await;
     }
 
-    /// Waits until `/readyz` says no, and all of this.
+    /// Waits until `/readyz` fails, with all of these texts.
     pub async fn until_unready(&self, texts: &[&str]) {
-        eventually(&format!("/readyz to say {texts:?}"), async || {
+        eventually(&format!("/readyz to fail with {texts:?}"), async || {
             let answer = self.probe("/readyz").await;
             let has_all = texts.iter().all(|text| answer.contains(text));
             (answer.starts_with("HTTP/1.1 503") && has_all).then_some(())
@@ -109,19 +110,19 @@ impl Operator {
         .await;
     }
 
-    /// The number of its process.
+    /// The process id of the operator.
     pub fn id(&self) -> u32 {
         self.child.borrow().id()
     }
 
-    /// Sends it a signal, by name.
+    /// Sends the operator a signal, by name.
     pub fn signal(&self, name: &str) {
-        // The shell has `kill` built in, whatever is installed.
+        // `kill` is a builtin of the shell, so no program needs to be installed.
         let kill = format!("kill -{name} {}", self.child.borrow().id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{kill}");
     }
 
-    /// Waits until it has ended.
+    /// Waits until the operator has ended.
     pub async fn ended(&self) -> ExitStatus {
         eventually("the operator to end", async || self.child.borrow_mut().try_wait().unwrap()).await
     }
@@ -129,7 +130,7 @@ impl Operator {
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        // First, so that it cannot end whoever has the operator's number next.
+        // First, so that it cannot end another process that gets the operator's process id.
         let _ = self.watchdog.kill();
         let _ = self.watchdog.wait();
         let child = self.child.get_mut();

@@ -1,13 +1,13 @@
-//! A bad network: what the operator and the API server say to each other goes through here, below TLS.
+//! A TCP proxy between the operator and the API server that simulates a bad network, below TLS.
 //!
 //! ```text
 //!   operator ─► 127.0.0.1:PORT ─ up ───► pump ─► API server
 //!                              ◄ down ── pump ◄─
 //! ```
 //!
-//! Each direction of each connection can be slowed, handed on byte by byte, or stalled: then nothing is read any more and
-//! both sockets stay open, so that each side sees a peer whose kernel is there and which never says a word. Where we may,
-//! the kernel drops the packets themselves, and acknowledges nothing.
+//! Each direction of each connection can be slowed, forwarded byte by byte, or stalled. A stalled direction is no
+//! longer read, and both sockets stay open, so each side sees a silent peer whose kernel still answers. With enough
+//! permissions, the proxy can also have the kernel drop all packets, without acknowledging any.
 
 use std::{
     io,
@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use listwatch_control_plane::eventually;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
@@ -30,18 +31,16 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-use crate::hands::eventually;
-
 /// How one direction of a connection behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// As the network does.
+    /// Unchanged.
     Open,
-    /// Each piece waits for so long.
+    /// Each piece waits for this long.
     Delayed(Duration),
     /// In pieces of one byte each.
     ByteByByte,
-    /// Not at all, with the sockets open.
+    /// Nothing is forwarded, and the sockets stay open.
     Stalled,
 }
 
@@ -55,7 +54,7 @@ pub struct Proxy {
 #[derive(Default)]
 struct Shared {
     connections: Mutex<Vec<Connection>>,
-    /// What connections that are made from now on are like.
+    /// How new connections behave.
     new: Mutex<Flows>,
 }
 
@@ -73,7 +72,7 @@ impl Default for Flows {
 
 struct Connection {
     flows: watch::Sender<Flows>,
-    /// Bytes, both ways, since somebody last began to count.
+    /// Bytes in both directions, since the last reset of the count.
     carried: Arc<AtomicUsize>,
     pump: AbortHandle,
 }
@@ -85,7 +84,7 @@ impl Connection {
 }
 
 impl Proxy {
-    /// To the server of this URL.
+    /// A proxy to the server of this URL.
     pub async fn start(server: &str) -> Proxy {
         let server = server.strip_prefix("https://").unwrap().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -96,12 +95,12 @@ impl Proxy {
         Proxy { address, shared, _tasks: tasks }
     }
 
-    /// Where it is reached.
+    /// The URL of the proxy.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
 
-    /// From now on, on all connections, old and new.
+    /// Sets the behaviour of all connections, old and new.
     pub fn set(&self, up: Flow, down: Flow) {
         let flows = Flows { up, down };
         *self.shared.new.lock().unwrap() = flows;
@@ -110,7 +109,7 @@ impl Proxy {
         }
     }
 
-    /// Stalls one of the connections that are open, and no other; `false` if there are not so many.
+    /// Stalls only the open connection with this number. Returns `false` if there are fewer connections.
     pub fn stall(&self, number: usize) -> bool {
         let connections = self.shared.connections.lock().unwrap();
         let mut open = connections.iter().filter(|connection| !connection.pump.is_finished());
@@ -119,25 +118,25 @@ impl Proxy {
         true
     }
 
-    /// Stalls the one connection that carries what `sends` makes somebody send, of at least so many bytes.
-    pub async fn stall_what_carries(&self, bytes: usize, sends: impl Future) {
-        self.what_carries(bytes, sends, Connection::stall).await;
+    /// Stalls only the connection that carries the data that `sends` causes, at least this many bytes.
+    pub async fn stall_connection_of(&self, bytes: usize, sends: impl Future) {
+        self.with_connection_of(bytes, sends, Connection::stall).await;
     }
 
-    /// Cuts it.
-    pub async fn cut_what_carries(&self, bytes: usize, sends: impl Future) {
-        self.what_carries(bytes, sends, |connection| connection.pump.abort()).await;
+    /// Cuts only the connection that carries the data that `sends` causes.
+    pub async fn cut_connection_of(&self, bytes: usize, sends: impl Future) {
+        self.with_connection_of(bytes, sends, |connection| connection.pump.abort()).await;
     }
 
-    async fn what_carries(&self, bytes: usize, sends: impl Future, meets: fn(&Connection)) {
+    async fn with_connection_of(&self, bytes: usize, sends: impl Future, act: fn(&Connection)) {
         for connection in &*self.shared.connections.lock().unwrap() {
             connection.carried.store(0, Ordering::Relaxed);
         }
         sends.await;
-        eventually("a connection to carry it", async || {
+        eventually("a connection with these bytes", async || {
             let connections = self.shared.connections.lock().unwrap();
             let carries = |connection: &&Connection| connection.carried.load(Ordering::Relaxed) >= bytes;
-            connections.iter().find(carries).map(meets)
+            connections.iter().find(carries).map(act)
         })
         .await;
     }
@@ -149,7 +148,8 @@ impl Proxy {
         }
     }
 
-    /// Drops every packet from and to this proxy, until what this returns is dropped. `None`: this process may not.
+    /// Drops every packet from and to this proxy, until the returned value is dropped. `None`: this process may not use
+    /// `nft`.
     pub fn drop_packets(&self) -> Option<PacketsDropped> {
         let port = self.address.port();
         let table = format!("inet listwatch_test_{port}");
@@ -161,14 +161,14 @@ impl Proxy {
         nft.is_ok_and(|status| status.success()).then(|| PacketsDropped { table })
     }
 
-    /// How many connections are open.
+    /// The number of open connections.
     pub fn open(&self) -> usize {
         let connections = self.shared.connections.lock().unwrap();
         connections.iter().filter(|connection| !connection.pump.is_finished()).count()
     }
 }
 
-/// A rule of the kernel's, for as long as it lives.
+/// A rule in the kernel. Dropped: removed.
 pub struct PacketsDropped {
     table: String,
 }
@@ -179,16 +179,16 @@ impl Drop for PacketsDropped {
     }
 }
 
-/// Takes connections. Runs until dropped, and all of them with it.
+/// Accepts connections. Runs until dropped, which ends all connections.
 async fn accept(listener: TcpListener, server: String, shared: Arc<Shared>) {
     let mut pumps = JoinSet::new();
     loop {
         let (client, _) = listener.accept().await.unwrap();
-        let (flows, hears) = watch::channel(*shared.new.lock().unwrap());
+        let (flows, receiver) = watch::channel(*shared.new.lock().unwrap());
         let (server, carried) = (server.clone(), Arc::<AtomicUsize>::default());
         let counter = Arc::clone(&carried);
-        // However it ends: both sides see that.
-        let pump = pumps.spawn(async move { drop(connect(client, &server, hears, &counter).await) });
+        // Both sides see the end, whatever its reason.
+        let pump = pumps.spawn(async move { drop(connect(client, &server, receiver, &counter).await) });
         shared.connections.lock().unwrap().push(Connection { flows, carried, pump });
         while pumps.try_join_next().is_some() {}
     }
@@ -228,7 +228,7 @@ async fn pump(
             return Ok(());
         }
         carried.fetch_add(read, Ordering::Relaxed);
-        // Also what was read a moment before the stall: it is as good as on the wire.
+        // Data that were read just before the stall wait, too, as if they were still on the wire.
         let flow = flows.wait_for(|flows| way(flows) != Flow::Stalled).await.map(|flows| way(&flows));
         match flow.map_err(io::Error::other)? {
             Flow::Open | Flow::Stalled => to.write_all(&buffer[..read]).await?,

@@ -1,361 +1,355 @@
-//! What the API server will not have, from us or from our users: it is said where people look, and it passes.
+//! Tests requests that the API server refuses, from us or from users: conditions, Events and the log report the
+//! refusal, and the operator recovers from it.
 
 use std::cell::Cell;
 
-use listwatch::{
-    apiserver::{Fault, Planned},
-    client::Error,
-};
+use listwatch::client::Error;
+use listwatch_apiserver::{Fault, Planned};
+use listwatch_control_plane::eventually;
 use serde_json::{Value, json};
 
 use crate::{
-    hands::{condition, eventually, web},
+    client::{condition, web},
+    fixture::{Fixture, Kind, Server, on, on_each},
     manifests,
     webhook::Webhook,
-    world::{Kind, Server, World, on, on_each},
 };
 
 const NEW: &str = "POST deployments 201\nPOST services 201\nPATCH mywebservers/web/status 200";
 
 #[tokio::test]
 async fn without_permission_to_list_readyz_names_the_verb_and_the_resource() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
-        world.may_be_forbidden.set(true);
-        world.forbid().await;
-        world.spawn_operator(&[]);
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        fixture.may_be_forbidden.set(true);
+        fixture.forbid().await;
+        fixture.spawn_operator(&[]);
         for resource in ["mywebservers", "deployments", "services"] {
             let needs = format!("grant the verbs list and watch on the resource {resource} of API group");
-            world.operator().until_unready(&[&needs, "403 Forbidden"]).await;
-            world.operator().until_logged(&[&needs, "WARN"]).await;
+            fixture.operator().until_unready(&[&needs, "403 Forbidden"]).await;
+            fixture.operator().until_logged(&[&needs, "WARN"]).await;
         }
-        world.allow().await;
-        world.operator().until_ready().await;
-        // On a quiet stream too, what is mended is not told for longer than it takes to see that it is.
+        fixture.allow().await;
+        fixture.operator().until_ready().await;
+        // On a quiet stream, too, `/readyz` stops reporting a problem as soon as the operator can see that it is
+        // solved.
         eventually("/readyz to forget the problem", async || {
-            (!world.operator().probe("/readyz").await.contains("403")).then_some(())
+            (!fixture.operator().probe("/readyz").await.contains("403")).then_some(())
         })
         .await;
-        world.create_web("web", json!({"image": "nginx"})).await;
-        world.until("services/mws-web", |_| true).await;
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        fixture.until("services/mws-web", |_| true).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn permissions_that_are_taken_away_are_named_in_the_log_and_their_return_is_noticed() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
-        world.may_be_forbidden.set(true);
-        world.start_operator(&[]).await;
-        world.forbid().await;
-        world.create_web("web", json!({"image": "nginx"})).await;
-        // What is to be mended first, not that the status could not be written either.
+async fn revoked_permissions_are_logged_and_their_return_is_noticed() {
+    on_each(async |fixture| {
+        fixture.may_be_forbidden.set(true);
+        fixture.forbid().await;
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        // Reports the first problem to solve, and not that the status could not be written either.
         let first = ["reconcile failed", "mws-web: 403 Forbidden", "cannot create resource", "deployments"];
-        world.operator().until_logged(&first).await;
-        world.allow().await;
-        world.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
-        world.get("deployments/mws-web").await;
-        world.get("services/mws-web").await;
+        fixture.operator().until_logged(&first).await;
+        fixture.allow().await;
+        fixture.until("deployments/mws-web", |_| true).await;
+        fixture.until("services/mws-web", |_| true).await;
+        // Status writes may be permitted again before creates are, so that an earlier status says Forbidden.
+        fixture.until_condition("web", "Ready", "False", "RolloutInProgress").await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_single_missing_permission_is_a_condition() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
-        world.may_be_forbidden.set(true);
-        world.start_operator(&[]).await;
-        world.allow_all_but("create", "services").await;
-        world.create_web("web", json!({"image": "nginx"})).await;
-        let said = world.until_condition("web", "Stalled", "True", "Forbidden").await;
-        let message = said["message"].as_str().unwrap();
+    on_each(async |fixture| {
+        fixture.may_be_forbidden.set(true);
+        fixture.allow_all_but("create", "services").await;
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        let message = fixture.until_condition("web", "Stalled", "True", "Forbidden").await;
         assert!(message.contains("cannot create resource") && message.contains("services"), "{message}");
-        world.get("deployments/mws-web").await;
-        world.allow().await;
-        world.until("services/mws-web", |_| true).await;
-        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+        fixture.get("deployments/mws-web").await;
+        fixture.allow().await;
+        fixture.until("services/mws-web", |_| true).await;
+        fixture.until_condition("web", "Ready", "False", "RolloutInProgress").await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_full_quota_is_a_condition_and_is_tried_again() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
-        world.may_be_forbidden.set(true);
-        world.start_operator(&[]).await;
-        fill_quota(world).await;
-        is_refused(world, "QuotaExceeded", "exceeded quota: few").await;
-        raise_quota(world).await;
-        is_let_pass(world).await;
+async fn a_full_quota_is_a_condition_and_the_write_is_retried() {
+    on_each(async |fixture| {
+        fixture.may_be_forbidden.set(true);
+        fill_quota(fixture).await;
+        check_refusal(fixture, "QuotaExceeded", "exceeded quota: few").await;
+        raise_quota(fixture).await;
+        check_created_after_refusal(fixture).await;
     })
     .await;
 }
 
-/// The operator took the Deployment that was never created for one that somebody had deleted meanwhile.
+/// A Deployment that had never been created was treated as deleted by a user.
 #[tokio::test]
-async fn what_a_full_quota_refused_before_a_restart_is_created_and_not_restored() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
-        world.may_be_forbidden.set(true);
-        world.start_operator(&[]).await;
-        fill_quota(world).await;
-        world.create_web("web", json!({"image": "nginx"})).await;
-        world.until_condition("web", "Ready", "False", "QuotaExceeded").await;
-        world.stop_operator().await;
-        raise_quota(world).await;
-        world.spawn_operator(&[]);
-        is_let_pass(world).await;
+async fn a_child_refused_by_a_quota_before_a_restart_is_reported_as_created() {
+    on_each(async |fixture| {
+        fixture.may_be_forbidden.set(true);
+        fill_quota(fixture).await;
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        fixture.until_condition("web", "Ready", "False", "QuotaExceeded").await;
+        fixture.stop_operator().await;
+        raise_quota(fixture).await;
+        fixture.spawn_operator(&[]);
+        check_created_after_refusal(fixture).await;
     })
     .await;
 }
 
 /// A quota without room for another Deployment.
-async fn fill_quota(world: &World) {
-    if let Server::Embedded(server) = &world.server {
+async fn fill_quota(fixture: &Fixture) {
+    if let Server::Embedded(server) = &fixture.server {
         server.fault(Fault::Quota("few".to_owned()).on("POST", "/deployments"));
         return;
     }
     let hard = json!({"count/deployments.apps": "1"});
-    world.create("resourcequotas", &json!({"metadata": {"name": "few"}, "spec": {"hard": hard}})).await;
+    fixture.create("resourcequotas", &json!({"metadata": {"name": "few"}, "spec": {"hard": hard}})).await;
     let is_full = |quota: &Value| quota["status"]["used"]["count/deployments.apps"] == "1";
-    world.until("resourcequotas/few", is_full).await;
+    fixture.until("resourcequotas/few", is_full).await;
 }
 
-async fn raise_quota(world: &World) {
-    if let Server::Embedded(server) = &world.server {
+async fn raise_quota(fixture: &Fixture) {
+    if let Server::Embedded(server) = &fixture.server {
         server.end_faults();
         return;
     }
     let more = json!({"spec": {"hard": {"count/deployments.apps": "9"}}});
-    world.patch("resourcequotas/few", more).await;
+    fixture.patch("resourcequotas/few", more).await;
 }
 
-/// The range of Service addresses is full, say. It was tried again for ever, and the object had no status.
+/// For example, the range of Service addresses is full. The write was retried without end, and the object had no
+/// status.
 #[tokio::test]
 async fn an_internal_error_of_the_server_is_a_condition() {
-    on(&[Kind::Embedded], async |world| {
-        let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
-        world.start_operator(&[]).await;
+    on(&[Kind::Embedded], async |fixture| {
+        let server = fixture.embedded();
+        fixture.start_operator(&[]).await;
         server.fault("internal-error,method=POST,path=/deployments".parse::<Planned>().unwrap());
-        is_refused(world, "InternalError", "a fault on demand").await;
-        let tries = Cell::new(0);
-        eventually("two further tries", async || {
-            let is_try = |line: &&String| line.starts_with("POST deployments 5");
-            tries.set(tries.get() + world.transcript().iter().filter(is_try).count());
-            (tries.get() >= 2).then_some(())
+        check_refusal(fixture, "InternalError", "a fault on demand").await;
+        let attempts = Cell::new(0);
+        eventually("two further attempts", async || {
+            let is_attempt = |line: &&String| line.starts_with("POST deployments 5");
+            attempts.set(attempts.get() + fixture.transcript().iter().filter(is_attempt).count());
+            (attempts.get() >= 2).then_some(())
         })
         .await;
         server.end_faults();
-        is_let_pass(world).await;
-        let events = world.get("events").await["items"].take();
-        let told = events.as_array().unwrap().iter().filter(|event| event["reason"] == "Failed");
-        let series: Vec<_> = told.map(|event| &event["series"]).collect();
-        assert_eq!(series, [&Value::Null], "one Event, however often it is tried");
+        check_created_after_refusal(fixture).await;
+        let events = fixture.get("events").await["items"].take();
+        let failures = events.as_array().unwrap().iter().filter(|event| event["reason"] == "Failed");
+        let series: Vec<_> = failures.map(|event| &event["series"]).collect();
+        assert_eq!(series, [&Value::Null], "one Event for all attempts");
     })
     .await;
 }
 
-/// It goes away by trying again, and says nothing about the object.
+/// Such an error goes away with a retry, and does not concern the object.
 #[tokio::test]
 async fn a_server_that_is_overloaded_is_no_condition() {
-    on(&[Kind::Embedded], async |world| {
-        let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
-        world.start_operator(&[]).await;
+    on(&[Kind::Embedded], async |fixture| {
+        let server = fixture.embedded();
+        fixture.start_operator(&[]).await;
         let unavailable = Fault::Answer { status: 503, body: String::new(), retry_after_secs: None };
         server.fault(unavailable.on("POST", "/deployments").times(2));
-        world.create_web("web", json!({"image": "nginx"})).await;
-        world.until("deployments/mws-web", |_| true).await;
-        world.settle().await;
-        let written = world.transcript();
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        fixture.until("deployments/mws-web", |_| true).await;
+        fixture.settle().await;
+        let written = fixture.transcript();
         let statuses = written.iter().filter(|line| line.starts_with("PATCH mywebservers/web/status"));
         assert_eq!(statuses.count(), 1, "{written:?}");
     })
     .await;
 }
 
-/// The log said so before the status was written.
+/// The log reported the status before it was written.
 #[tokio::test]
-async fn the_log_says_ready_once_the_status_does() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
-        world.may_be_forbidden.set(true);
-        world.start_operator(&[]).await;
-        world.create_web("web", json!({"image": "nginx"})).await;
-        world.settle().await;
-        world.allow_all_but("patch", "mywebservers/status").await;
-        roll_out(world, 1).await;
-        world.operator().until_logged(&["reconcile failed", "/web\"", "cannot patch resource"]).await;
+async fn the_log_reports_ready_after_the_status_does() {
+    on_each(async |fixture| {
+        fixture.may_be_forbidden.set(true);
+        fixture.create_settled_web("web", json!({"image": "nginx"})).await;
+        fixture.allow_all_but("patch", "mywebservers/status").await;
+        roll_out(fixture, 1).await;
+        fixture.operator().until_logged(&["reconcile failed", "/web\"", "cannot patch resource"]).await;
         let ready = "AllReplicasReady: 1 of 1 replicas are available";
-        assert!(!world.operator().log().contains(ready));
-        world.allow().await;
-        world.until_condition("web", "Ready", "True", "AllReplicasReady").await;
-        world.operator().until_logged(&[ready]).await;
+        assert!(!fixture.operator().log().contains(ready));
+        fixture.allow().await;
+        fixture.until_condition("web", "Ready", "True", "AllReplicasReady").await;
+        fixture.operator().until_logged(&[ready]).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_write_that_an_admission_denies_is_a_condition_and_is_tried_again() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
-        world.may_be_forbidden.set(true);
-        world.start_operator(&[]).await;
-        if let Server::Embedded(server) = &world.server {
+async fn a_write_denied_by_admission_is_a_condition_and_is_retried() {
+    on_each(async |fixture| {
+        fixture.may_be_forbidden.set(true);
+        if let Server::Embedded(server) = &fixture.server {
             let (webhook, message) = ("freeze.example.com".to_owned(), "frozen, ask Jane".to_owned());
             server.fault(Fault::Deny { webhook, message, code: 403 }.on("POST", "/deployments"));
         } else {
-            let nobody = json!([{"expression": "false", "message": "frozen, ask Jane"}]);
-            put_in_force(world, "validating", json!({"validations": nobody}), |probe| probe.is_err()).await;
+            let denial = json!([{"expression": "false", "message": "frozen, ask Jane"}]);
+            install_policy(fixture, "validating", json!({"validations": denial}), |probe| probe.is_err())
+                .await;
         }
-        is_refused(world, "AdmissionDenied", "frozen, ask Jane").await;
-        world.until_condition("web", "Stalled", "True", "AdmissionDenied").await;
-        if let Server::Embedded(server) = &world.server {
+        check_refusal(fixture, "AdmissionDenied", "frozen, ask Jane").await;
+        fixture.until_condition("web", "Stalled", "True", "AdmissionDenied").await;
+        if let Server::Embedded(server) = &fixture.server {
             server.end_faults();
         } else {
-            remove_policy(world, "validating").await;
+            remove_policy(fixture, "validating").await;
         }
-        is_let_pass(world).await;
+        check_created_after_refusal(fixture).await;
     })
     .await;
 }
 
-/// The denial of a webhook carries the webhook's own status code. It was taken for a conflict or an overloaded server, and
+/// A webhook chooses the status code of its denial. The denial was treated as a conflict or an overloaded server, and
 /// never became a condition.
 #[tokio::test]
-async fn a_webhook_that_denies_with_any_status_code_is_a_condition() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
-        world.may_be_forbidden.set(true);
-        world.start_operator(&[]).await;
+async fn a_webhook_denial_with_any_status_code_is_a_condition() {
+    on_each(async |fixture| {
+        fixture.may_be_forbidden.set(true);
         let webhook = Webhook::start("", "the change freeze lasts until Monday").await;
-        if !matches!(world.server, Server::Embedded(_)) {
-            call(world, &webhook).await;
+        if !fixture.is_embedded() {
+            register_webhook(fixture, &webhook).await;
         }
         for (code, is_stalled) in [(409, true), (404, true), (429, false), (500, false), (503, false)] {
             webhook.deny_with(code);
-            if let Server::Embedded(server) = &world.server {
+            if let Server::Embedded(server) = &fixture.server {
                 server.end_faults();
                 let (webhook, message) =
                     ("freeze.example.com".to_owned(), "the change freeze lasts until Monday".to_owned());
                 server.fault(Fault::Deny { webhook, message, code }.on("POST", "/deployments"));
             }
             let name = format!("web-{code}");
-            world.create_web(&name, json!({"image": "nginx"})).await;
-            let said = world.until_condition(&name, "Ready", "False", "AdmissionDenied").await;
+            fixture.create_web(&name, json!({"image": "nginx"})).await;
+            let message = fixture.until_condition(&name, "Ready", "False", "AdmissionDenied").await;
             let denial = "\"freeze.example.com\" denied the request: the change freeze lasts until Monday";
-            assert!(said["message"].as_str().unwrap().contains(denial), "{said}");
-            let web = world.get(&format!("mywebservers/{name}")).await;
+            assert!(message.contains(denial), "{message}");
+            let web = fixture.get(&format!("mywebservers/{name}")).await;
             assert_eq!(condition(&web, "Stalled").is_some(), is_stalled, "{web}");
             let warned = ["WARN", "reconcile failed", &format!("/{name}\""), "the change freeze lasts"];
-            world.operator().until_logged(&warned).await;
+            fixture.operator().until_logged(&warned).await;
         }
-        if let Server::Embedded(server) = &world.server {
+        if let Server::Embedded(server) = &fixture.server {
             server.end_faults();
         } else {
-            call_no_more(world).await;
+            remove_webhook(fixture).await;
         }
-        world.until("deployments/mws-web-409", |_| true).await;
+        fixture.until("deployments/mws-web-409", |_| true).await;
     })
     .await;
 }
 
-/// A webhook that named a field of the Pod template was taken for the API server's own validation: the template was reset to
-/// our fields, and the user's sidecar was gone.
+/// The denial of a webhook named a field of the Pod template, and was treated as the API server's own validation: the
+/// template was reset to our fields, and the user's sidecar was lost.
 #[tokio::test]
-async fn an_update_that_a_webhook_denies_waits_and_leaves_the_template_as_it_is() {
-    on_each(async |world| {
-        world.create_web("web", json!({"image": "nginx"})).await;
-        world.settle().await;
-        // Of the same image as the probe of `until_in_force`.
+async fn an_update_denied_by_a_webhook_is_retried_and_keeps_the_template() {
+    on_each(async |fixture| {
+        fixture.create_settled_web("web", json!({"image": "nginx"})).await;
+        // With the same image as the probe of `until_enforced`.
         let sidecar = json!({"name": "sidecar", "image": "probe"});
         let add = json!([{"op": "add", "path": "/spec/template/spec/containers/-", "value": sidecar}]);
-        world.edit("deployments/mws-web", add).await;
+        fixture.edit("deployments/mws-web", add).await;
         let webhook = Webhook::start("\"image\":\"probe\"", "no probes").await;
         webhook.deny_with(422);
-        if let Server::Embedded(server) = &world.server {
+        if let Server::Embedded(server) = &fixture.server {
             let mut status = webhook.status();
             status["message"] =
                 json!("admission webhook \"freeze.example.com\" denied the request: no probes");
             let denial = Fault::Answer { status: 422, body: status.to_string(), retry_after_secs: None };
             server.fault(denial.on("PATCH", "/deployments/mws-web").times(1));
         } else {
-            call(world, &webhook).await;
+            register_webhook(fixture, &webhook).await;
         }
-        world.patch("mywebservers/web", json!({"spec": {"image": "nginx:2"}})).await;
-        world.until("events", |events| events.to_string().contains("AdmissionDenied: ")).await;
-        if !matches!(world.server, Server::Embedded(_)) {
-            call_no_more(world).await;
+        fixture.patch("mywebservers/web", json!({"spec": {"image": "nginx:2"}})).await;
+        fixture.until("events", |events| events.to_string().contains("AdmissionDenied: ")).await;
+        if !fixture.is_embedded() {
+            remove_webhook(fixture).await;
         }
         let containers = |deployment: &Value| deployment["spec"]["template"]["spec"]["containers"].clone();
         let is_updated = |deployment: &Value| containers(deployment)[0]["image"] == "nginx:2";
-        let deployment = world.until("deployments/mws-web", is_updated).await;
+        let deployment = fixture.until("deployments/mws-web", is_updated).await;
         assert_eq!(containers(&deployment)[1]["name"], "sidecar");
-        // What was refused and then let pass is no drift.
-        let is_told = |events: &Value| events.to_string().contains("changed Deployment mws-web at");
-        let events = world.until("events", is_told).await;
+        // A write that was first refused and then allowed is no drift.
+        let is_update = |events: &Value| events.to_string().contains("changed Deployment mws-web at");
+        let events = fixture.until("events", is_update).await;
         assert!(!events.to_string().contains("restored Deployment mws-web"), "{events}");
     })
     .await;
 }
 
-/// Has the server ask the webhook about each Deployment that is written here.
-async fn call(world: &World, webhook: &Webhook) {
+/// Registers the webhook for each write of a Deployment in this namespace.
+async fn register_webhook(fixture: &Fixture, webhook: &Webhook) {
     let deployments = json!({
         "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"],
         "operations": ["CREATE", "UPDATE"],
     });
     let configuration = json!({
-        "metadata": {"name": world.namespace},
+        "metadata": {"name": fixture.namespace},
         "webhooks": [{
             "name": "freeze.example.com", "clientConfig": webhook.client_config, "rules": [deployments],
             "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": world.namespace}},
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": fixture.namespace}},
         }],
     });
-    world.try_create(WEBHOOKS, &configuration).await.unwrap();
-    until_in_force(world, |probe| probe.is_err()).await;
+    fixture.try_create(WEBHOOKS, &configuration).await.unwrap();
+    until_enforced(fixture, |probe| probe.is_err()).await;
 }
 
-async fn call_no_more(world: &World) {
-    let path = format!("{WEBHOOKS}/{}", world.namespace);
-    world.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
+async fn remove_webhook(fixture: &Fixture) {
+    let path = format!("{WEBHOOKS}/{}", fixture.namespace);
+    fixture.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
 }
 
-/// A web whose Deployment is refused: that is said where people look, it is tried again and not too often, and it is no
-/// reason to be without a Service.
-async fn is_refused(world: &World, reason: &str, text: &str) {
-    world.create_web("web", json!({"image": "nginx"})).await;
-    let said = world.until_condition("web", "Ready", "False", reason).await;
-    assert!(said["message"].as_str().unwrap().contains(text), "{said}");
+/// The Deployment of a MyWebserver is refused: condition, Event and log report the refusal, the write is retried but
+/// not too often, and the Service is created nevertheless.
+async fn check_refusal(fixture: &Fixture, reason: &str, text: &str) {
+    fixture.create_web("web", json!({"image": "nginx"})).await;
+    let message = fixture.until_condition("web", "Ready", "False", reason).await;
+    assert!(message.contains(text), "{message}");
     let event = format!("{reason}: ");
-    world.until("events", |events| events.to_string().contains(&event)).await;
-    world.get("services/mws-web").await;
-    world.operator().until_logged(&["reconcile failed again", text]).await;
-    let written = world.transcript();
+    fixture.until("events", |events| events.to_string().contains(&event)).await;
+    fixture.get("services/mws-web").await;
+    fixture.operator().until_logged(&["reconcile failed again", text]).await;
+    let written = fixture.transcript();
     let count = |start: &str| written.iter().filter(|line| line.starts_with(start)).count();
-    let tries = count("POST deployments 4") + count("POST deployments 5");
-    assert!((2..=8).contains(&tries), "{written:?}");
+    let attempts = count("POST deployments 4") + count("POST deployments 5");
+    assert!((2..=8).contains(&attempts), "{written:?}");
     assert_eq!((count("POST services"), count("PATCH")), (1, 1), "{written:?}");
 }
 
-/// It is made, and not restored, because it was not there before.
-async fn is_let_pass(world: &World) {
-    world.until("deployments/mws-web", |_| true).await;
-    world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+/// The Deployment is reported as created, not as restored, because it did not exist before.
+async fn check_created_after_refusal(fixture: &Fixture) {
+    fixture.until("deployments/mws-web", |_| true).await;
+    fixture.until_condition("web", "Ready", "False", "RolloutInProgress").await;
     let created = |events: &Value| events.to_string().contains("created Deployment mws-web");
-    let events = world.until("events", created).await;
+    let events = fixture.until("events", created).await;
     assert!(!events.to_string().contains("restored Deployment mws-web"), "{events}");
-    let log = world.operator().log();
-    assert!(!log.lines().any(|line| line.contains("made anew") && line.contains("mws-web")), "{log}");
+    let log = fixture.operator().log();
+    assert!(!log.lines().any(|line| line.contains("created again") && line.contains("mws-web")), "{log}");
 }
 
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
 const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
-/// Has a `mutating` or `validating` policy of the cluster look at each Deployment that is written here, and waits until
-/// the answer to somebody else's write shows it.
-async fn put_in_force(
-    world: &World,
+/// Installs a `mutating` or `validating` admission policy for each write of a Deployment in this namespace, and waits
+/// until the answer to a user's write shows the policy.
+async fn install_policy(
+    fixture: &Fixture,
     kind: &str,
     mut spec: Value,
     is_in_force: impl Fn(&Result<Value, Error>) -> bool,
 ) {
-    let name = &world.namespace;
+    let name = &fixture.namespace;
     spec["failurePolicy"] = json!("Fail");
     spec["matchConstraints"] = json!({"resourceRules": [{
         "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"],
@@ -368,13 +362,13 @@ async fn put_in_force(
     }
     for (resource, spec) in [("policies", spec), ("policybindings", binding)] {
         let object = json!({"metadata": {"name": name}, "spec": spec});
-        world.try_create(&format!("{ADMISSION}/{kind}admission{resource}"), &object).await.unwrap();
+        fixture.try_create(&format!("{ADMISSION}/{kind}admission{resource}"), &object).await.unwrap();
     }
-    until_in_force(world, is_in_force).await;
+    until_enforced(fixture, is_in_force).await;
 }
 
-/// Waits until the answer to somebody else's write shows a policy or webhook, or its end.
-async fn until_in_force(world: &World, is_in_force: impl Fn(&Result<Value, Error>) -> bool) {
+/// Waits until the answer to a user's write shows that a policy or webhook is in force, or no longer in force.
+async fn until_enforced(fixture: &Fixture, is_in_force: impl Fn(&Result<Value, Error>) -> bool) {
     eventually("the policy to be in force", async || {
         let probe = json!({
             "metadata": {"name": "probe"},
@@ -386,362 +380,352 @@ async fn until_in_force(world: &World, is_in_force: impl Fn(&Result<Value, Error
                 },
             },
         });
-        let path = world.path("deployments") + "?dryRun=All";
-        is_in_force(&world.try_create(&path, &probe).await).then_some(())
+        let path = fixture.path("deployments") + "?dryRun=All";
+        is_in_force(&fixture.try_create(&path, &probe).await).then_some(())
     })
     .await;
 }
 
-async fn remove_policy(world: &World, kind: &str) {
+async fn remove_policy(fixture: &Fixture, kind: &str) {
     for resource in ["policybindings", "policies"] {
-        let path = format!("{ADMISSION}/{kind}admission{resource}/{}", world.namespace);
-        world.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
+        let path = format!("{ADMISSION}/{kind}admission{resource}/{}", fixture.namespace);
+        fixture.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
     }
 }
 
-/// Has a policy of the cluster change Deployments as this expression says, and waits until a probe is changed.
-async fn mutate(world: &World, expression: &str, is_changed: impl Fn(&Value) -> bool) {
+/// Installs an admission policy that changes Deployments by this expression, and waits until it changes a probe.
+async fn install_mutation(fixture: &Fixture, expression: &str, is_changed: impl Fn(&Value) -> bool) {
     let mutations =
         json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}}]);
     let spec = json!({"reinvocationPolicy": "Never", "mutations": mutations});
-    put_in_force(world, "mutating", spec, |probe| is_changed(&probe.as_ref().unwrap()["spec"])).await;
+    install_policy(fixture, "mutating", spec, |probe| is_changed(&probe.as_ref().unwrap()["spec"])).await;
 }
 
-/// What the Deployment controller says when that many Pods run.
-async fn roll_out(world: &World, replicas: i64) {
-    let generation = world.get("deployments/mws-web").await["metadata"]["generation"].clone();
+/// The status that the Deployment controller writes when this many Pods run.
+async fn roll_out(fixture: &Fixture, replicas: i64) {
+    let generation = fixture.get("deployments/mws-web").await["metadata"]["generation"].clone();
     let status = json!({
         "observedGeneration": generation, "replicas": replicas, "updatedReplicas": replicas,
         "readyReplicas": replicas, "availableReplicas": replicas,
     });
-    world.patch("deployments/mws-web/status", json!({ "status": status })).await;
+    fixture.patch("deployments/mws-web/status", json!({ "status": status })).await;
 }
 
-/// All images come from a mirror. The Pods served, and the condition was `ReconcileFailed` for ever.
+/// A policy replaces the registry of all images. The Pods served, but the reason stayed `ReconcileFailed`.
 #[tokio::test]
-async fn a_policy_that_changes_our_image_is_told_and_not_fought_and_ready_follows_the_pods() {
-    on(&[Kind::Real], async |world| {
-        world.start_operator(&[]).await;
+async fn a_policy_that_changes_our_image_is_reported_and_accepted_and_ready_follows_the_pods() {
+    on(&[Kind::Real], async |fixture| {
+        fixture.start_operator(&[]).await;
         let mirror = r#"Object{spec: Object.spec{template: Object.spec.template{spec: Object.spec.template.spec{
             containers: object.spec.template.spec.containers.map(c, Object.spec.template.spec.containers{
                 name: c.name,
                 image: c.image.startsWith("mirror.example/") ? c.image : "mirror.example/" + c.image
             })}}}}"#;
         let image = "/template/spec/containers/0/image";
-        mutate(world, mirror, |spec| spec.pointer(image) == Some(&json!("mirror.example/probe"))).await;
+        install_mutation(fixture, mirror, |spec| spec.pointer(image) == Some(&json!("mirror.example/probe"))).await;
         let image = async |image: &str| {
             let is_so = |deployment: &Value| deployment["spec"]["template"]["spec"]["containers"][0]["image"] == image;
-            world.until("deployments/mws-web", is_so).await;
+            fixture.until("deployments/mws-web", is_so).await;
         };
         let one_write = "PATCH deployments/mws-web 200";
         let status = "PATCH mywebservers/web/status 200";
 
-        world.create_web("web", json!({"image": "nginx", "replicas": 2})).await;
-        world.wrote(NEW).await;
+        fixture.create_web("web", json!({"image": "nginx", "replicas": 2})).await;
+        fixture.wrote(NEW).await;
         image("mirror.example/nginx").await;
-        let said = world.until_condition("web", "Mutated", "True", "ChangedByAdmission").await;
+        let message = fixture.until_condition("web", "Mutated", "True", "ChangedByAdmission").await;
         let change = "Deployment mws-web at /spec/template/spec/containers/0/image: \"nginx\" became \"mirror.example/nginx\"";
-        assert!(said["message"].as_str().unwrap().ends_with(change), "{said}");
-        world.until("events", |events| events.to_string().contains("became")).await;
-        roll_out(world, 2).await;
-        world.wrote(status).await;
-        world.until_condition("web", "Ready", "True", "AllReplicasReady").await;
-        assert!(condition(&world.get("mywebservers/web").await, "Stalled").is_none());
+        assert!(message.ends_with(change), "{message}");
+        fixture.until("events", |events| events.to_string().contains("became")).await;
+        roll_out(fixture, 2).await;
+        fixture.wrote(status).await;
+        fixture.until_condition("web", "Ready", "True", "AllReplicasReady").await;
+        assert!(condition(&fixture.get("mywebservers/web").await, "Stalled").is_none());
 
-        // Drift is repaired, be it of another field or of this one.
-        world.patch("deployments/mws-web", json!({"spec": {"replicas": 1}})).await;
-        world.until("deployments/mws-web", |deployment| deployment["spec"]["replicas"] == 2).await;
-        world.edit("deployments/mws-web", json!([
+        // Drift is repaired, in other fields and in this one.
+        fixture.patch("deployments/mws-web", json!({"spec": {"replicas": 1}})).await;
+        fixture.until("deployments/mws-web", |deployment| deployment["spec"]["replicas"] == 2).await;
+        fixture.edit("deployments/mws-web", json!([
             {"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "other"},
         ])).await;
         image("mirror.example/nginx").await;
-        world.settle().await;
-        roll_out(world, 2).await;
-        world.until_condition("web", "Ready", "True", "AllReplicasReady").await;
-        let written = world.transcript();
+        fixture.settle().await;
+        roll_out(fixture, 2).await;
+        fixture.until_condition("web", "Ready", "True", "AllReplicasReady").await;
+        let written = fixture.transcript();
         assert_eq!(written.iter().filter(|line| *line == one_write).count(), 2, "{written:?}");
 
-        // Once for each generation, once for each start of the operator, and not again.
-        world.patch("mywebservers/web", json!({"spec": {"image": "nginx:2"}})).await;
-        world.wrote(&format!("{one_write}\n{status}")).await;
+        // Once for each generation and once for each start of the operator, and no more.
+        fixture.patch("mywebservers/web", json!({"spec": {"image": "nginx:2"}})).await;
+        fixture.wrote(&format!("{one_write}\n{status}")).await;
         image("mirror.example/nginx:2").await;
-        world.wrote("").await;
-        world.stop_operator().await;
-        world.spawn_operator(&[]);
-        world.until_looked_at("web").await;
-        world.wrote(one_write).await;
-        world.wrote("").await;
-        let log = world.operator().log();
+        fixture.wrote("").await;
+        fixture.stop_operator().await;
+        fixture.spawn_operator(&[]);
+        fixture.until_reconciled("web").await;
+        fixture.wrote(one_write).await;
+        fixture.wrote("").await;
+        let log = fixture.operator().log();
         let is_drift = |line: &str| line.contains("drift corrected") && line.contains("/web\"");
-        assert!(!log.lines().any(is_drift), "nobody else has changed it");
+        assert!(!log.lines().any(is_drift), "only admission has changed it");
 
-        remove_policy(world, "mutating").await;
-        until_in_force(world, |probe| !probe.as_ref().unwrap().to_string().contains("mirror")).await;
-        world.stop_operator().await;
-        world.spawn_operator(&[]);
+        remove_policy(fixture, "mutating").await;
+        until_enforced(fixture, |probe| !probe.as_ref().unwrap().to_string().contains("mirror")).await;
+        fixture.stop_operator().await;
+        fixture.spawn_operator(&[]);
         image("nginx:2").await;
-        world.wrote(&format!("{one_write}\n{status}")).await;
-        assert!(condition(&world.get("mywebservers/web").await, "Mutated").is_none());
+        fixture.wrote(&format!("{one_write}\n{status}")).await;
+        assert!(condition(&fixture.get("mywebservers/web").await, "Mutated").is_none());
     })
     .await;
 }
 
-/// A policy of the cluster that allows fewer replicas than the MyWebserver asks for.
+/// An admission policy allows fewer replicas than the MyWebserver asks for.
 #[tokio::test]
-async fn a_policy_that_allows_fewer_replicas_keeps_the_web_from_being_ready() {
-    on(&[Kind::Real], async |world| {
-        world.start_operator(&[]).await;
+async fn a_policy_that_lowers_the_replicas_makes_the_web_unready() {
+    on(&[Kind::Real], async |fixture| {
+        fixture.start_operator(&[]).await;
         let one = "Object{spec: Object.spec{replicas: 1}}";
-        mutate(world, one, |spec| spec["replicas"] == 1).await;
-        world.create_web("web", json!({"image": "nginx", "replicas": 3})).await;
-        world.wrote(NEW).await;
-        roll_out(world, 1).await;
-        let said = world.until_condition("web", "Ready", "False", "ChangedByAdmission").await;
-        assert!(
-            said["message"].as_str().unwrap().contains("changes the Deployment's replicas to 1"),
-            "{said}"
-        );
-        world.until_condition("web", "Stalled", "True", "ChangedByAdmission").await;
-        let log = world.operator().log();
+        install_mutation(fixture, one, |spec| spec["replicas"] == 1).await;
+        fixture.create_web("web", json!({"image": "nginx", "replicas": 3})).await;
+        fixture.wrote(NEW).await;
+        roll_out(fixture, 1).await;
+        let message = fixture.until_condition("web", "Ready", "False", "ChangedByAdmission").await;
+        assert!(message.contains("changes the Deployment's replicas to 1"), "{message}");
+        fixture.until_condition("web", "Stalled", "True", "ChangedByAdmission").await;
+        let log = fixture.operator().log();
         let is_drift = |line: &str| line.contains("drift corrected") && line.contains("/web\"");
-        assert!(!log.lines().any(is_drift), "it was not");
-        // As many as are allowed are enough, if they are asked for.
-        world.patch("mywebservers/web", json!({"spec": {"replicas": 1}})).await;
-        world.until_condition("web", "Ready", "True", "AllReplicasReady").await;
+        assert!(!log.lines().any(is_drift), "only admission has changed it");
+        // The allowed number is enough if the MyWebserver asks for that number.
+        fixture.patch("mywebservers/web", json!({"spec": {"replicas": 1}})).await;
+        fixture.until_condition("web", "Ready", "True", "AllReplicasReady").await;
 
-        remove_policy(world, "mutating").await;
-        until_in_force(world, |probe| probe.as_ref().unwrap()["spec"]["replicas"] == 3).await;
-        world.patch("mywebservers/web", json!({"spec": {"replicas": 3}})).await;
-        world.until("deployments/mws-web", |deployment| deployment["spec"]["replicas"] == 3).await;
-        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+        remove_policy(fixture, "mutating").await;
+        until_enforced(fixture, |probe| probe.as_ref().unwrap()["spec"]["replicas"] == 3).await;
+        fixture.patch("mywebservers/web", json!({"spec": {"replicas": 3}})).await;
+        fixture.until("deployments/mws-web", |deployment| deployment["spec"]["replicas"] == 3).await;
+        fixture.until_condition("web", "Ready", "False", "RolloutInProgress").await;
     })
     .await;
 }
 
-/// By their label we see our children.
+/// Our watches select the children by their label.
 #[tokio::test]
-async fn a_policy_that_takes_our_label_is_said_and_not_fought() {
-    on(&[Kind::Real], async |world| {
-        world.start_operator(&[]).await;
-        let by = r#"[JSONPatch{op: "add", path: "/metadata/labels", value: {"app.kubernetes.io/managed-by": "somebody"}}]"#;
-        let mutations = json!([{"patchType": "JSONPatch", "jsonPatch": {"expression": by}}]);
+async fn a_policy_that_changes_our_label_is_reported_and_retried_slowly() {
+    on(&[Kind::Real], async |fixture| {
+        fixture.start_operator(&[]).await;
+        let patch = r#"[JSONPatch{op: "add", path: "/metadata/labels", value: {"app.kubernetes.io/managed-by": "policy"}}]"#;
+        let mutations = json!([{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}]);
         let spec = json!({"reinvocationPolicy": "Never", "mutations": mutations});
         let is_labelled = |probe: &Result<Value, Error>| {
-            probe.as_ref().unwrap()["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "somebody"
+            probe.as_ref().unwrap()["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "policy"
         };
-        put_in_force(world, "mutating", spec, is_labelled).await;
-        world.create_web("web", json!({"image": "nginx"})).await;
-        let said = world.until_condition("web", "Ready", "False", "ReconcileFailed").await;
-        let message = said["message"].as_str().unwrap();
-        assert!(message.contains("something in the API server undoes our change of \"/metadata/labels"), "{message}");
-        // It is tried again later each time.
-        world.operator().until_logged(&["reconcile failed again", "undoes our change"]).await;
-        let written = world.transcript();
+        install_policy(fixture, "mutating", spec, is_labelled).await;
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        let message = fixture.until_condition("web", "Ready", "False", "ReconcileFailed").await;
+                assert!(message.contains("something in the API server undoes our change of \"/metadata/labels"), "{message}");
+        // Each retry comes after a longer pause.
+        fixture.operator().until_logged(&["reconcile failed again", "undoes our change"]).await;
+        let written = fixture.transcript();
         let count = |what: &str| written.iter().filter(|line| line.contains(what)).count();
         assert!(count("deployments") <= 16, "a fight: {written:?}");
         assert!(count("/status") <= 2, "{written:?}");
-        remove_policy(world, "mutating").await;
-        world.until("deployments/mws-web", |deployment| {
+        remove_policy(fixture, "mutating").await;
+        fixture.until("deployments/mws-web", |deployment| {
             deployment["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "mywebserver-operator"
         }).await;
-        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+        fixture.until_condition("web", "Ready", "False", "RolloutInProgress").await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn in_a_namespace_that_is_being_deleted_nothing_is_made() {
-    on(&[Kind::EmbeddedWithControllers, Kind::Real], async |world| {
-        // On its way the namespace loses the operator's permissions too.
-        world.may_be_forbidden.set(true);
-        world.start_operator(&[]).await;
-        world.create_web("web", json!({"image": "nginx"})).await;
-        // It keeps the namespace from going, so that there is time to do wrong.
-        world
+async fn in_a_terminating_namespace_nothing_is_created() {
+    on(&[Kind::EmbeddedWithControllers, Kind::Real], async |fixture| {
+        // The deletion of the namespace removes the operator's permissions, too.
+        fixture.may_be_forbidden.set(true);
+        fixture.start_operator(&[]).await;
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        // A finalizer keeps the namespace terminating, so that the operator has time to make mistakes.
+        fixture
             .create("configmaps", &json!({"metadata": {"name": "last", "finalizers": ["example.com/wait"]}}))
             .await;
-        world.settle().await;
-        world.transcript();
-        let path = format!("/api/v1/namespaces/{}", world.namespace);
-        world.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
+        fixture.settle().await;
+        fixture.transcript();
+        let path = format!("/api/v1/namespaces/{}", fixture.namespace);
+        fixture.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
         for what in ["mywebservers/web", "deployments/mws-web", "services/mws-web"] {
-            world.until_gone(what).await;
+            fixture.until_gone(what).await;
         }
-        world.patch("configmaps/last", json!({"metadata": {"finalizers": null}})).await;
-        eventually("the namespace to go", async || world.raw(&path).await.err()).await;
-        let written = world.transcript();
+        fixture.patch("configmaps/last", json!({"metadata": {"finalizers": null}})).await;
+        eventually("the namespace to be deleted", async || fixture.raw(&path).await.err()).await;
+        let written = fixture.transcript();
         assert!(!written.iter().any(|line| line.starts_with("POST") && line.ends_with("201")), "{written:?}");
-        assert!(world.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
+        assert!(fixture.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
     })
     .await;
 }
 
 #[tokio::test]
-async fn without_the_crd_readyz_says_what_to_install_and_comes_good() {
-    on(&[Kind::EmbeddedBare, Kind::RealBare], async |world| {
-        for object in manifests::rbac() {
-            // The embedded server knows no roles.
-            if !matches!(world.server, Server::Embedded(_)) {
-                world.install(&object).await;
-            }
-        }
-        world.make_namespace().await;
-        world.spawn_operator(&[]);
+async fn without_the_crd_readyz_names_the_command_and_recovers() {
+    on(&[Kind::EmbeddedBare, Kind::RealBare], async |fixture| {
+        with_permissions(fixture).await;
+        fixture.spawn_operator(&[]);
         let remedy = "install the CustomResourceDefinition mywebservers.k8sobjects.gsa.com: \
                       listwatch crd | kubectl apply -f -";
-        world.operator().until_unready(&["watch mywebservers", remedy]).await;
-        world.operator().until_logged(&[remedy, "WARN"]).await;
-        world.install(&manifests::crd()).await;
-        world.operator().until_ready().await;
-        world.create_web("web", json!({"image": "nginx"})).await;
-        // The server writes down what it has answered a moment after it has.
-        let status = |record: &crate::world::Record| record.path.contains("mywebservers/web/status");
-        eventually("the status to be written", async || world.records().iter().any(status).then_some(()))
+        fixture.operator().until_unready(&["watch mywebservers", remedy]).await;
+        fixture.operator().until_logged(&[remedy, "WARN"]).await;
+        fixture.install(&manifests::crd()).await;
+        fixture.operator().until_ready().await;
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        // The server logs an answer a moment after sending it.
+        let status = |record: &crate::fixture::Record| record.path.contains("mywebservers/web/status");
+        eventually("the status to be written", async || fixture.records().iter().any(status).then_some(()))
             .await;
-        assert_eq!(world.transcript(), NEW.lines().collect::<Vec<_>>());
+        assert_eq!(fixture.transcript(), NEW.lines().collect::<Vec<_>>());
     })
     .await;
 }
 
-/// `/readyz` said `[+]` and the error in one line, and 200.
+/// `/readyz` answered 200, with `[+]` and the error in one line.
 #[tokio::test]
-async fn a_crd_that_is_deleted_under_the_operator_makes_it_unready_until_it_is_back() {
-    on(&[Kind::EmbeddedBare, Kind::RealBare], async |world| {
-        with_crd(world, &manifests::crd()).await;
-        world.spawn_operator(&[]);
-        world.operator().until_ready().await;
-        let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/mywebservers.k8sobjects.gsa.com";
-        world.send(http::Method::DELETE, crd, "application/json", &Value::Null).await.unwrap();
-        let in_namespace = format!("watch mywebservers in namespace {}:", world.namespace);
-        let said = format!("[-] {in_namespace} ");
+async fn a_deleted_crd_makes_the_operator_unready_until_it_is_installed_again() {
+    on(&[Kind::EmbeddedBare, Kind::RealBare], async |fixture| {
+        with_crd(fixture, &manifests::crd()).await;
+        fixture.spawn_operator(&[]);
+        fixture.operator().until_ready().await;
+        let crd = manifests::CRD_PATH;
+        fixture.send(http::Method::DELETE, crd, "application/json", &Value::Null).await.unwrap();
+        let in_namespace = format!("watch mywebservers in namespace {}:", fixture.namespace);
+        let failure = format!("[-] {in_namespace} ");
         let remedy = "install the CustomResourceDefinition mywebservers.k8sobjects.gsa.com: \
                       listwatch crd | kubectl apply -f -";
-        world.operator().until_unready(&[&said, remedy, "[+] watch services", "\nnot ready\n"]).await;
-        eventually("the CRD to be gone", async || world.raw(crd).await.err()).await;
-        world.install(&manifests::crd()).await;
-        world.operator().until_ready().await;
-        world.create_web("web", json!({"image": "nginx"})).await;
-        world.until("services/mws-web", |_| true).await;
+        fixture.operator().until_unready(&[&failure, remedy, "[+] watch services", "\nnot ready\n"]).await;
+        eventually("the CRD to be gone", async || fixture.raw(crd).await.err()).await;
+        fixture.install(&manifests::crd()).await;
+        fixture.operator().until_ready().await;
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        fixture.until("services/mws-web", |_| true).await;
     })
     .await;
 }
 
-/// The CRD as it may once have been: any port, be it a number or a text.
+/// An older version of the CRD, which allows any number or string as the port.
 pub fn older_crd() -> Value {
+    changed_crd(|fields| fields["port"] = json!({"x-kubernetes-int-or-string": true}))
+}
+
+/// The CRD with other schemas of the fields of the spec.
+fn changed_crd(change: impl Fn(&mut Value)) -> Value {
     let mut crd = manifests::crd();
     for version in crd["spec"]["versions"].as_array_mut().unwrap() {
-        let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"];
-        spec["properties"]["port"] = json!({"x-kubernetes-int-or-string": true});
+        change(&mut version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]);
     }
     crd
 }
 
+/// Replaces an older CRD with the current one.
+async fn upgrade_crd(fixture: &Fixture) {
+    let patch = json!({"spec": {"versions": manifests::crd()["spec"]["versions"]}});
+    let merge = "application/merge-patch+json";
+    fixture.send(http::Method::PATCH, manifests::CRD_PATH, merge, &patch).await.unwrap();
+}
+
 #[tokio::test]
-async fn more_than_1000_replicas_are_refused_and_an_older_object_keeps_what_it_has() {
-    on(&[Kind::EmbeddedBare, Kind::RealBare], async |world| {
-        let mut older = manifests::crd();
-        for version in older["spec"]["versions"].as_array_mut().unwrap() {
-            let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"];
-            assert_eq!(
-                spec["properties"]["replicas"].as_object_mut().unwrap().remove("maximum"),
-                Some(json!(1000))
-            );
-        }
-        with_crd(world, &older).await;
-        world.create_web("old", json!({"image": "nginx", "replicas": 100_000})).await;
-        let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/mywebservers.k8sobjects.gsa.com";
-        let newer = json!({"spec": manifests::crd()["spec"]});
-        world.send(http::Method::PATCH, crd, "application/merge-patch+json", &newer).await.unwrap();
-        let webs = world.path("mywebservers");
-        // The new schema holds some moments after it was taken.
-        let error = eventually("the maximum to hold", async || {
+async fn more_than_1000_replicas_are_refused_and_an_older_object_keeps_its_replicas() {
+    on(&[Kind::EmbeddedBare, Kind::RealBare], async |fixture| {
+        let older = changed_crd(|fields| {
+            let maximum = fields["replicas"].as_object_mut().unwrap().remove("maximum");
+            assert_eq!(maximum, Some(json!(1000)));
+        });
+        with_crd(fixture, &older).await;
+        fixture.create_web("old", json!({"image": "nginx", "replicas": 100_000})).await;
+        upgrade_crd(fixture).await;
+        let webs = fixture.path("mywebservers");
+        // A new schema is enforced some moments after its write.
+        let error = eventually("the new schema to be enforced", async || {
             let web = web("new", json!({"image": "nginx", "replicas": 1001}));
-            world.try_create(&format!("{webs}?dryRun=All"), &web).await.err()
+            fixture.try_create(&format!("{webs}?dryRun=All"), &web).await.err()
         })
         .await;
         assert!(error.to_string().contains("1000"), "{error}");
-        world.create_web("new", json!({"image": "nginx", "replicas": 1000})).await;
+        fixture.create_web("new", json!({"image": "nginx", "replicas": 1000})).await;
         let scale = json!({"spec": {"replicas": 1001}});
         for path in
             [webs.replace("/v2/", "/v1/") + "/new", format!("{webs}/new"), format!("{webs}/new/scale")]
         {
             let refused =
-                world.send(http::Method::PATCH, &path, "application/merge-patch+json", &scale).await;
-            assert_eq!(refused.unwrap_err().code(), Some(422), "{path}");
+                fixture.send(http::Method::PATCH, &path, "application/merge-patch+json", &scale).await;
+            let error = refused.unwrap_err();
+            assert_eq!(error.code(), Some(422), "{path}: {error}");
         }
 
-        world.start_operator(&[]).await;
-        world.until_condition("old", "Ready", "False", "RolloutInProgress").await;
-        world.patch("mywebservers/old", json!({"spec": {"image": "nginx:2"}})).await;
-        world.until("mywebservers/old", |old| old["status"]["observedGeneration"] == 2).await;
-        let deployment = world.get("deployments/mws-old").await;
+        fixture.start_operator(&[]).await;
+        fixture.until_condition("old", "Ready", "False", "RolloutInProgress").await;
+        fixture.patch("mywebservers/old", json!({"spec": {"image": "nginx:2"}})).await;
+        fixture.until("mywebservers/old", |old| old["status"]["observedGeneration"] == 2).await;
+        let deployment = fixture.get("deployments/mws-old").await;
         assert_eq!(deployment["spec"]["replicas"], 100_000);
         assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], "nginx:2");
     })
     .await;
 }
 
-/// A world with the older CRD, and permissions.
-pub async fn with_older_crd(world: &World) {
-    with_crd(world, &older_crd()).await;
+/// Installs this CRD, and creates the namespace and the operator's permissions.
+pub async fn with_crd(fixture: &Fixture, crd: &Value) {
+    fixture.install(crd).await;
+    with_permissions(fixture).await;
 }
 
-/// A world with this CRD, and permissions.
-pub async fn with_crd(world: &World, crd: &Value) {
-    if !matches!(world.server, Server::Embedded(_)) {
-        for object in manifests::rbac() {
-            world.install(&object).await;
-        }
+/// Creates the namespace and the operator's permissions. The embedded server has no ClusterRoles.
+async fn with_permissions(fixture: &Fixture) {
+    if !fixture.is_embedded() {
+        fixture.install(&manifests::cluster_role()).await;
     }
-    world.install(crd).await;
-    world.make_namespace().await;
+    fixture.create_namespace().await;
 }
 
 #[tokio::test]
-async fn an_object_that_does_not_decode_is_told_so_keeps_its_children_and_holds_up_nobody() {
-    on(&[Kind::EmbeddedBare, Kind::RealBare], async |world| {
-        with_older_crd(world).await;
+async fn an_object_that_does_not_decode_is_reported_and_keeps_its_children() {
+    on(&[Kind::EmbeddedBare, Kind::RealBare], async |fixture| {
+        with_crd(fixture, &older_crd()).await;
         let eighty = json!({"image": "nginx", "port": "eighty"});
-        world.create_web("first", eighty.clone()).await;
-        world.start_operator(&[]).await;
-        let said = world.until_condition("first", "Stalled", "True", "InvalidSpec").await;
-        assert!(said["message"].as_str().unwrap().contains("eighty"), "{said}");
-        world.until_condition("first", "Ready", "False", "InvalidSpec").await;
-        assert!(world.find("deployments/mws-first").await.is_none());
+        fixture.create_web("first", eighty.clone()).await;
+        fixture.start_operator(&[]).await;
+        let message = fixture.until_condition("first", "Stalled", "True", "InvalidSpec").await;
+        assert!(message.contains("eighty"), "{message}");
+        fixture.until_condition("first", "Ready", "False", "InvalidSpec").await;
+        assert!(fixture.find("deployments/mws-first").await.is_none());
 
-        // One that was readable keeps what it has.
-        world.create_web("web", json!({"image": "nginx", "port": 80})).await;
-        world.settle().await;
-        world.transcript();
-        world.patch("mywebservers/web", json!({"spec": {"port": "eighty", "image": "other"}})).await;
-        world.wrote("PATCH mywebservers/web/status 200").await;
-        let deployment = world.get("deployments/mws-web").await;
+        // The children of an object that was readable stay as they are.
+        fixture.create_settled_web("web", json!({"image": "nginx", "port": 80})).await;
+        fixture.patch("mywebservers/web", json!({"spec": {"port": "eighty", "image": "other"}})).await;
+        fixture.wrote("PATCH mywebservers/web/status 200").await;
+        let deployment = fixture.get("deployments/mws-web").await;
         assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], "nginx");
-        world.get("services/mws-web").await;
-        assert!(condition(&world.get("mywebservers/web").await, "Stalled").unwrap()["message"].as_str().unwrap().contains("eighty"));
+        fixture.get("services/mws-web").await;
+        assert!(condition(&fixture.get("mywebservers/web").await, "Stalled").unwrap()["message"].as_str().unwrap().contains("eighty"));
 
-        // And once it can be read again, it is served.
-        world.patch("mywebservers/web", json!({"spec": {"port": 81}})).await;
-        world.wrote("PATCH deployments/mws-web 200\nPATCH services/mws-web 200\nPATCH mywebservers/web/status 200").await;
-        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+        // When the object is readable again, it is reconciled.
+        fixture.patch("mywebservers/web", json!({"spec": {"port": 81}})).await;
+        fixture.wrote("PATCH deployments/mws-web 200\nPATCH services/mws-web 200\nPATCH mywebservers/web/status 200").await;
+        fixture.until_condition("web", "Ready", "False", "RolloutInProgress").await;
 
-        // After an upgrade of the CRD, and of the operator, the first one is still there.
-        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/mywebservers.k8sobjects.gsa.com";
-        let patch = json!({"spec": {"versions": manifests::crd()["spec"]["versions"]}});
-        world.send(http::Method::PATCH, path, "application/merge-patch+json", &patch).await.unwrap();
-        world.stop_operator().await;
-        world.spawn_operator(&[]);
-        world.until_looked_at("web").await;
-        world.operator().until_logged(&["not readable", "/first"]).await;
-        world.wrote("").await;
-        world.operator().until_ready().await;
+        // After an upgrade of the CRD and of the operator, the first object still exists.
+        upgrade_crd(fixture).await;
+        fixture.stop_operator().await;
+        fixture.spawn_operator(&[]);
+        fixture.until_reconciled("web").await;
+        fixture.operator().until_logged(&["not readable", "/first"]).await;
+        fixture.wrote("").await;
+        fixture.operator().until_ready().await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn the_schema_refuses_what_could_not_be_served() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
+async fn the_schema_refuses_specs_that_cannot_become_children() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
         let good = json!({"image": "nginx", "port": 80, "replicas": 1});
         let with = |field: &str, value: Value| {
             let mut spec = good.clone();
@@ -750,7 +734,7 @@ async fn the_schema_refuses_what_could_not_be_served() {
         };
         let long = "a".repeat(60);
         for (name, spec, field) in [
-            // Its Service would be called mws-…, and a Service's name has at most 63 characters and no dot.
+            // Its Service would be called `mws-…`, but the name of a Service has at most 63 characters and no dot.
             (&*long, good.clone(), "metadata.name"),
             ("a.b", good.clone(), "metadata.name"),
             ("web", json!({"port": 80}), "spec.image"),
@@ -766,55 +750,51 @@ async fn the_schema_refuses_what_could_not_be_served() {
             ("web", with("replicas", json!(-1)), "spec.replicas"),
             ("web", with("replicas", json!(1.5)), "spec.replicas"),
         ] {
-            let error =
-                world.try_create(&world.path("mywebservers"), &web(name, spec.clone())).await.unwrap_err();
+            let error = fixture
+                .try_create(&fixture.path("mywebservers"), &web(name, spec.clone()))
+                .await
+                .unwrap_err();
             assert_eq!(error.code(), Some(422), "{name} {spec}: {error}");
             assert!(error.to_string().contains(field), "{name} {spec}: {error}");
         }
         let longest = &long[1..];
-        world.start_operator(&[]).await;
-        world.create_web(longest, good).await;
-        world.wrote(&NEW.replace("/web/", &format!("/{longest}/"))).await;
-        world.get(&format!("services/mws-{longest}")).await;
+        fixture.start_operator(&[]).await;
+        fixture.create_web(longest, good).await;
+        fixture.wrote(&NEW.replace("/web/", &format!("/{longest}/"))).await;
+        fixture.get(&format!("services/mws-{longest}")).await;
     })
     .await;
 }
 
-/// An older CRD took images that no kubelet can parse.
+/// An older CRD accepted images that the kubelet cannot parse.
 #[tokio::test]
-async fn an_image_that_an_older_crd_took_is_served_on_and_can_stay() {
-    on(&[Kind::EmbeddedBare, Kind::RealBare], async |world| {
-        let mut older = manifests::crd();
-        for version in older["spec"]["versions"].as_array_mut().unwrap() {
-            let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"];
-            spec["properties"]["image"]["pattern"] = json!(r"^\S+$");
-        }
-        with_crd(world, &older).await;
-        world.create_web("web", json!({"image": "nginx:"})).await;
-        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/mywebservers.k8sobjects.gsa.com";
-        let patch = json!({"spec": {"versions": manifests::crd()["spec"]["versions"]}});
-        world.send(http::Method::PATCH, path, "application/merge-patch+json", &patch).await.unwrap();
-        let webs = world.path("mywebservers") + "?dryRun=All";
-        eventually("the new schema to be in force", async || {
-            world.try_create(&webs, &web("other", json!({"image": "nginx:"}))).await.err()
+async fn an_image_that_only_an_older_crd_accepted_keeps_working() {
+    on(&[Kind::EmbeddedBare, Kind::RealBare], async |fixture| {
+        let older = changed_crd(|fields| fields["image"]["pattern"] = json!(r"^\S+$"));
+        with_crd(fixture, &older).await;
+        fixture.create_web("web", json!({"image": "nginx:"})).await;
+        upgrade_crd(fixture).await;
+        let webs = fixture.path("mywebservers") + "?dryRun=All";
+        eventually("the new schema to be enforced", async || {
+            fixture.try_create(&webs, &web("other", json!({"image": "nginx:"}))).await.err()
         })
         .await;
-        world.start_operator(&[]).await;
-        world.until_condition("web", "Ready", "False", "RolloutInProgress").await;
-        let deployment = world.get("deployments/mws-web").await;
+        fixture.start_operator(&[]).await;
+        fixture.until_condition("web", "Ready", "False", "RolloutInProgress").await;
+        let deployment = fixture.get("deployments/mws-web").await;
         assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], "nginx:");
-        world.patch("mywebservers/web", json!({"spec": {"replicas": 2}})).await;
-        world.wrote("PATCH deployments/mws-web 200\nPATCH mywebservers/web/status 200").await;
+        fixture.patch("mywebservers/web", json!({"spec": {"replicas": 2}})).await;
+        fixture.wrote("PATCH deployments/mws-web 200\nPATCH mywebservers/web/status 200").await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn defaults_are_filled_in() {
-    on_each(async |world| {
-        let web = world.create_web("web", json!({"image": "nginx"})).await;
+    on_each(async |fixture| {
+        let web = fixture.create_web("web", json!({"image": "nginx"})).await;
         assert_eq!((&web["spec"]["port"], &web["spec"]["replicas"]), (&json!(80), &json!(1)));
-        // So that whoever waits for `observedGeneration` does not take "nobody has looked" for "done".
+        // So that clients that wait for `observedGeneration` can distinguish a new object from a reconciled one.
         assert_eq!(web["status"]["observedGeneration"], -1);
     })
     .await;

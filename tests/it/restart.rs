@@ -1,68 +1,69 @@
-//! The operator, its token or the API server goes and comes back: nothing is lost, and nothing is written twice.
+//! Tests restarts of the operator and the API server, and new tokens: nothing is lost, and nothing is written twice.
 
+use listwatch_control_plane::eventually;
 use serde_json::json;
 
 use crate::{
-    hands::eventually,
+    fixture::{Kind, on, on_each},
     manifests,
-    world::{Kind, on, on_each},
+    refused::with_crd,
 };
 
 #[tokio::test]
 async fn a_restart_of_the_operator_writes_nothing() {
-    on_each(async |world| {
+    on_each(async |fixture| {
         for number in 0..20 {
-            world.create_web(&format!("web-{number}"), json!({"image": "nginx", "replicas": number})).await;
+            fixture.create_web(&format!("web-{number}"), json!({"image": "nginx", "replicas": number})).await;
         }
-        world.settle().await;
-        assert_eq!(world.transcript().len(), 60);
-        world.stop_operator().await;
-        world.spawn_operator(&[]);
+        fixture.settle().await;
+        assert_eq!(fixture.transcript().len(), 60);
+        fixture.stop_operator().await;
+        fixture.spawn_operator(&[]);
         for number in 0..20 {
-            world.until_looked_at(&format!("web-{number}")).await;
+            fixture.until_reconciled(&format!("web-{number}")).await;
         }
-        world.wrote("").await;
+        fixture.wrote("").await;
     })
     .await;
 }
 
-/// The first status is written by the look after the one that creates the children, so a stop may come between the two.
+/// The first status is written by the reconcile after the one that creates the children. The stop may come between
+/// both.
 #[tokio::test]
 async fn a_status_that_is_missing_at_the_start_is_written() {
-    on_each(async |world| {
-        world.create_web("web", json!({"image": "nginx"})).await;
-        world.settle().await;
-        world.stop_operator().await;
-        world.patch("mywebservers/web/status", json!({"status": null})).await;
-        world.transcript();
-        world.spawn_operator(&[]);
-        world.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
-        world.wrote("PATCH mywebservers/web/status 200").await;
+    on_each(async |fixture| {
+        fixture.create_settled_web("web", json!({"image": "nginx"})).await;
+        fixture.stop_operator().await;
+        fixture.patch("mywebservers/web/status", json!({"status": null})).await;
+        fixture.transcript();
+        fixture.spawn_operator(&[]);
+        fixture.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
+        fixture.wrote("PATCH mywebservers/web/status 200").await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_happened_while_the_operator_was_away_is_made_up_for() {
-    on_each(async |world| {
+async fn changes_made_while_the_operator_was_stopped_are_reconciled() {
+    on_each(async |fixture| {
         for name in ["broken", "changed", "deleted"] {
-            world.create_web(name, json!({"image": "nginx"})).await;
+            fixture.create_web(name, json!({"image": "nginx"})).await;
         }
-        world.settle().await;
-        world.stop_operator().await;
-        world.transcript();
+        fixture.settle().await;
+        fixture.stop_operator().await;
+        fixture.transcript();
 
-        world.patch("deployments/mws-broken", json!({"spec": {"replicas": 9}})).await;
-        world.patch("mywebservers/changed", json!({"spec": {"port": 8080}})).await;
-        world.delete("services/mws-deleted").await;
-        world.create_web("new", json!({"image": "nginx"})).await;
-        world.spawn_operator(&[]);
+        fixture.patch("deployments/mws-broken", json!({"spec": {"replicas": 9}})).await;
+        fixture.patch("mywebservers/changed", json!({"spec": {"port": 8080}})).await;
+        fixture.delete("services/mws-deleted").await;
+        fixture.create_web("new", json!({"image": "nginx"})).await;
+        fixture.spawn_operator(&[]);
         for name in ["broken", "changed", "deleted", "new"] {
-            world.until_looked_at(name).await;
+            fixture.until_reconciled(name).await;
         }
-        world.settle().await;
+        fixture.settle().await;
 
-        let mut written = world.transcript();
+        let mut written = fixture.transcript();
         written.sort();
         let expected = [
             "PATCH deployments/mws-broken 200",
@@ -81,66 +82,62 @@ async fn what_happened_while_the_operator_was_away_is_made_up_for() {
 
 #[tokio::test]
 async fn a_token_that_is_refused_is_read_again() {
-    on(&[Kind::Embedded, Kind::Real], async |world| {
-        let old = world.new_token().await;
-        world.start_operator(&[]).await;
-        world.revoke(&old).await;
-        world.create_web("web", json!({"image": "nginx"})).await;
-        world.operator().until_logged(&["reconcile failed", "401 Unauthorized"]).await;
-        assert!(!world.operator().log().contains(&old.token), "a token in the log");
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        let old = fixture.new_token().await;
+        fixture.start_operator(&[]).await;
+        fixture.revoke(&old).await;
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        fixture.operator().until_logged(&["reconcile failed", "401 Unauthorized"]).await;
+        assert!(!fixture.operator().log().contains(&old.token), "a token in the log");
 
-        let new = world.new_token().await;
-        world.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
-        world.settle().await;
-        let mut written = world.transcript();
+        let new = fixture.new_token().await;
+        fixture.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
+        fixture.settle().await;
+        let mut written = fixture.transcript();
         // The new token may have come between the two children.
         written.sort();
-        let once = ["PATCH mywebservers/web/status 200", "POST deployments 201", "POST services 201"];
-        assert_eq!(written, once);
-        assert!(!world.operator().log().contains(&new.token), "a token in the log");
+        let expected = ["PATCH mywebservers/web/status 200", "POST deployments 201", "POST services 201"];
+        assert_eq!(written, expected);
+        assert!(!fixture.operator().log().contains(&new.token), "a token in the log");
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_killed_mid_work_loses_nothing() {
+async fn a_killed_api_server_causes_no_lost_and_no_repeated_write() {
     const WEBS: usize = 40;
-    on(&[Kind::RealBare], async |world| {
-        for object in manifests::rbac() {
-            world.install(&object).await;
-        }
-        world.install(&manifests::crd()).await;
-        world.make_namespace().await;
-        world.start_operator(&["--max-concurrent-reconciles", "8"]).await;
+    on(&[Kind::RealBare], async |fixture| {
+        with_crd(fixture, &manifests::crd()).await;
+        fixture.start_operator(&["--max-concurrent-reconciles", "8"]).await;
         for number in 0..WEBS {
-            world.create_web(&format!("web-{number}"), json!({"image": "nginx"})).await;
+            fixture.create_web(&format!("web-{number}"), json!({"image": "nginx"})).await;
         }
-        // One that has just started has not yet read who may do what.
-        world.may_be_forbidden.set(true);
-        world.plane().kill_apiserver();
-        world.plane().start_apiserver().await;
+        // An API server that has just started has not yet read its RBAC rules.
+        fixture.may_be_forbidden.set(true);
+        fixture.control_plane().kill_apiserver();
+        fixture.control_plane().start_apiserver().await;
 
         eventually("all webs to have a status", async || {
-            let webs = world.get("mywebservers").await;
+            let webs = fixture.get("mywebservers").await;
             let webs = webs["items"].as_array().unwrap();
             let reported = webs.iter().filter(|web| web["status"]["observedGeneration"] != -1);
             (reported.count() == WEBS + 1).then_some(())
         })
         .await;
         for number in 0..WEBS {
-            let deployment = world.get(&format!("deployments/mws-web-{number}")).await;
+            let deployment = fixture.get(&format!("deployments/mws-web-{number}")).await;
             assert_eq!(deployment["metadata"]["generation"], 1, "written twice");
-            world.get(&format!("services/mws-web-{number}")).await;
+            fixture.get(&format!("services/mws-web-{number}")).await;
         }
-        // What was written and not heard of is found, not written again.
-        let written = world.transcript();
+        // A write whose answer was lost is found, and not repeated.
+        let written = fixture.transcript();
         assert!(
             written
                 .iter()
                 .all(|line| !line.starts_with("PATCH deployments") && !line.starts_with("PATCH services")),
             "{written:?}"
         );
-        world.wrote("").await;
+        fixture.wrote("").await;
     })
     .await;
 }

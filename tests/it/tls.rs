@@ -1,4 +1,4 @@
-//! TLS with a self-signed certificate for 127.0.0.1, for servers that are scripts.
+//! Makes TLS certificates for scripted servers: self-signed, for 127.0.0.1.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio_rustls::{
     },
 };
 
-/// The certificate, in PEM, and what accepts connections with it.
+/// The certificate in PEM, and an acceptor of connections with it.
 pub fn self_signed() -> (String, TlsAcceptor) {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));

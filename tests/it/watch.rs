@@ -1,32 +1,31 @@
-//! A stream that ends, breaks, expires or comes in crumbs: what happens afterwards, or meanwhile, is heard of once.
+//! Tests watches that end, break, expire or arrive in small pieces: each change is still handled, and only once.
 
 use std::time::Duration;
 
 use listwatch::{
-    apiserver::{ApiServer, Fault, Options, RequestRecord},
     client::{Client, Config},
     cluster::Cluster,
     resource::{Key, Scope, kinds::Service},
     watch::Lists,
 };
+use listwatch_apiserver::{Fault, RequestRecord};
+use listwatch_control_plane::eventually;
 use serde_json::{Value, json};
 
 use crate::{
-    hands::{Hands, eventually},
+    client::{self, UserClient},
+    fixture::{Kind, Server, on},
     manifests,
     proxy::Proxy,
-    world::{Kind, Server, on},
 };
 
 #[tokio::test]
-async fn after_any_end_of_a_watch_the_next_change_is_heard_of_once() {
-    on(&[Kind::Embedded], async |world| {
-        world.start_operator(&[]).await;
-        world.create_web("web", json!({"image": "nginx", "replicas": 2})).await;
-        world.settle().await;
-        world.transcript();
-        let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
-        // In turn, as whoever keeps deleting the same child is given way to.
+async fn after_any_end_of_a_watch_the_next_change_is_handled_once() {
+    on(&[Kind::Embedded], async |fixture| {
+        fixture.start_operator(&[]).await;
+        fixture.create_settled_web("web", json!({"image": "nginx", "replicas": 2})).await;
+        let server = fixture.embedded();
+        // In turn, because the operator backs off from a client that keeps deleting the same child.
         let mut children = ["deployments", "services"].into_iter().cycle();
         for faults in [
             vec![Fault::EndWatches],
@@ -41,86 +40,76 @@ async fn after_any_end_of_a_watch_the_next_change_is_heard_of_once() {
             for fault in faults {
                 server.fault(fault);
             }
-            // Our own connection may be among those that were closed, and a write is not sent twice.
-            eventually("our connection to be well", async || world.raw("/version").await.ok()).await;
+            // The test's own connection may have been closed, too, and the client does not repeat a write.
+            eventually("our connection to work again", async || fixture.raw("/version").await.ok()).await;
             let resource = children.next().unwrap();
             let child = format!("{resource}/mws-web");
-            let before = world.get(&child).await["metadata"]["uid"].clone();
-            world.delete(&child).await;
-            world.until(&child, |new| new["metadata"]["uid"] != before).await;
-            world.settle().await;
-            assert_eq!(world.transcript(), [format!("POST {resource} 201")], "{what}");
+            let before = fixture.get(&child).await["metadata"]["uid"].clone();
+            fixture.delete(&child).await;
+            fixture.until(&child, |new| new["metadata"]["uid"] != before).await;
+            fixture.settle().await;
+            assert_eq!(fixture.transcript(), [format!("POST {resource} 201")], "{what}");
         }
-        assert!(world.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
+        assert!(fixture.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
     })
     .await;
 }
 
-/// A list that no longer has an object is not believed at once: the operator asks for the object itself first.
+/// If an object is missing from a list, the operator does not trust the list at once: it GETs the object first.
 #[tokio::test]
-async fn a_deletion_that_no_watch_told_is_found_by_the_next_list() {
-    on(&[Kind::Embedded], async |world| {
-        world.start_operator(&[]).await;
-        world.create_web("web", json!({"image": "nginx"})).await;
-        world.settle().await;
-        world.transcript();
-        let Server::Embedded(server) = &world.server else { unreachable!("asked for above") };
+async fn a_deletion_that_no_watch_reported_is_found_by_the_next_list() {
+    on(&[Kind::Embedded], async |fixture| {
+        fixture.start_operator(&[]).await;
+        fixture.create_settled_web("web", json!({"image": "nginx"})).await;
+        let server = fixture.embedded();
         server.fault(Fault::StallWatches);
-        world.delete("mywebservers/web").await;
+        fixture.delete("mywebservers/web").await;
         server.fault(Fault::ExpireHistory);
         server.end_faults();
         server.fault(Fault::Restart);
-        world.until_gone("deployments/mws-web").await;
-        world.until_gone("services/mws-web").await;
-        world.wrote("DELETE deployments/mws-web 200\nDELETE services/mws-web 200").await;
-        let asked = world.records();
-        let is_live = |record: &&crate::world::Record| {
+        fixture.until_gone("deployments/mws-web").await;
+        fixture.until_gone("services/mws-web").await;
+        fixture.wrote("DELETE deployments/mws-web 200\nDELETE services/mws-web 200").await;
+        let records = fixture.records();
+        let is_live = |record: &&crate::fixture::Record| {
             record.method == "GET" && record.path.contains("mywebservers/web")
         };
-        assert_eq!(asked.iter().find(is_live).map(|record| record.status), Some(404), "of {asked:#?}");
+        assert_eq!(records.iter().find(is_live).map(|record| record.status), Some(404), "of {records:#?}");
     })
     .await;
 }
 
-/// Its DELETED is never told, and no list had it: without the GET nobody would see that it is missing.
+/// No DELETED event is sent, and no list contained the object: only a GET shows that it is missing.
 #[tokio::test]
-async fn an_object_that_only_a_get_has_shown_is_missed_when_it_is_gone() {
-    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
-    let client =
-        Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap()).unwrap();
-    let hands = Hands::new(client.clone());
-    let cluster = Cluster::new(client, Lists::Paged);
+async fn the_deletion_of_an_object_known_only_from_a_get_is_noticed() {
+    let (server, user) = client::server().await;
+    let cluster = Cluster::new(user.client.clone(), Lists::Paged);
     let services = cluster.watch::<Service>([Scope::default()]);
     let key = Key::namespaced("default", "short-lived");
     eventually("the first list", async || services.is_synced_for(&key).then_some(())).await;
 
     server.fault(Fault::StallWatches);
-    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "short-lived"}, "spec": {"ports": [{"port": 1}]}});
-    hands.create("services", &service).await;
+    user.create_service("short-lived").await;
     cluster.get_live::<Service>(&key).await.unwrap();
     assert!(services.get(&key).is_some());
 
-    hands.delete("services/short-lived").await;
+    user.delete("services/short-lived").await;
     server.fault(Fault::ExpireHistory);
     server.end_faults();
     server.fault(Fault::Restart);
-    eventually("it to be missed", async || services.get(&key).is_none().then_some(())).await;
+    eventually("its deletion to be noticed", async || services.get(&key).is_none().then_some(())).await;
 }
 
-/// A stream may end just before the end of a line. It looks like an event, but the server will send it again, or what came
-/// of it.
+/// A stream may end just before the end of a line. The partial line looks like an event, but the server will send that
+/// event again, or a later state of the object.
 #[tokio::test]
-async fn a_last_line_without_its_end_is_no_event() {
-    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
-    let client =
-        Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap()).unwrap();
-    let hands = Hands::new(client.clone());
-    let service = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 1}]}});
-    let service = hands.create("services", &service).await;
+async fn a_line_without_its_newline_is_no_event() {
+    let (server, user) = client::server().await;
+    let service = user.create_service("web").await;
     let body = json!({"type": "DELETED", "object": service}).to_string();
     let fault = Fault::Answer { status: 200, body, retry_after_secs: None };
     server.fault(fault.on("GET", "/services?watch=1").times(1));
-    let cluster = Cluster::new(client, Lists::Paged);
+    let cluster = Cluster::new(user.client, Lists::Paged);
     let services = cluster.watch::<Service>([Scope::default()]);
     let key = Key::namespaced("default", "web");
     eventually("the first list", async || services.is_synced_for(&key).then_some(())).await;
@@ -131,10 +120,8 @@ async fn a_last_line_without_its_end_is_no_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_of_one_scope_are_one_and_it_ends_with_the_last_of_them() {
-    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
-    let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
-    let client = Client::new(config).unwrap();
+async fn watches_of_one_scope_share_one_request_until_the_last_is_dropped() {
+    let (server, UserClient { client, .. }) = client::server().await;
     let cluster = Cluster::new(client.clone(), Lists::Paged);
     let is_watch = |record: &&RequestRecord| record.query.contains("watch=1");
     let watches = || server.requests().iter().filter(is_watch).count();
@@ -151,11 +138,11 @@ async fn watches_of_one_scope_are_one_and_it_ends_with_the_last_of_them() {
     assert_eq!(watches(), 2);
 }
 
-/// PINGs keep a connection with open watches alive. The connection pool forgot one after 90 s without a request, so that
-/// the next watch was opened on another.
+/// PINGs keep a connection with open watches alive. The connection pool forgot a connection after 90 s without a
+/// request, and opened the next watch on a new one.
 #[tokio::test(start_paused = true)]
-async fn watches_and_calls_have_one_connection_each_also_after_hours() {
-    let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
+async fn watches_and_calls_use_one_connection_each_for_hours() {
+    let (server, _) = client::server().await;
     let proxy = Proxy::start(&server.url()).await;
     let config = Config::new(&proxy.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
     let client = Client::new(config).unwrap();
@@ -170,40 +157,40 @@ async fn watches_and_calls_have_one_connection_each_also_after_hours() {
         assert!(proxy.open() <= 2, "{} connections in minute {minute}", proxy.open());
     }
     let watches = server.requests().iter().filter(|record| record.query.contains("watch=1")).count();
-    assert!(watches >= 4 * 12, "each is opened anew every 5 to 10 minutes, and here {watches} were");
+    assert!(watches >= 4 * 12, "{watches} watches: each is opened again every 5 to 10 minutes");
 }
 
-/// The history of a built-in kind begins with the server's first version, that of a custom kind with its CRD, and all of it
-/// begins anew when the server is started again. Version 0 is no version: it asks for the state, whatever it is.
+/// The history of a built-in kind begins with the server's first version, and that of a custom kind with its CRD. After
+/// a restart of the server, every history begins again. Version 0 is no version: it requests any state.
 #[tokio::test]
-async fn a_fresh_server_tells_a_watch_all_since_its_history_began_and_answers_410_before_that() {
-    on(&[Kind::EmbeddedBare, Kind::RealPaged], async |world| {
+async fn a_watch_gets_all_events_of_the_history_and_410_before_it() {
+    on(&[Kind::EmbeddedBare, Kind::RealPaged], async |fixture| {
         let first = async |path: &str, version: &str| {
             let path = format!("{path}?watch=1&resourceVersion={version}&timeoutSeconds=1");
-            let text = world.raw(&path).await.unwrap();
+            let text = fixture.raw(&path).await.unwrap();
             let line = text.lines().next().unwrap_or("null");
             let event: Value = serde_json::from_str(line).unwrap();
             (event["type"].clone(), event["object"]["code"].clone())
         };
         let (namespaces, webs) = ("/api/v1/namespaces", "/apis/k8sobjects.gsa.com/v2/mywebservers");
         let (added, expired) = ((json!("ADDED"), json!(null)), (json!("ERROR"), json!(410)));
-        world.install(&manifests::crd()).await;
-        assert_eq!(first(namespaces, "1").await, added, "{}", world.name);
-        assert_eq!(first(webs, "1").await, expired, "{}", world.name);
+        fixture.install(&manifests::crd()).await;
+        assert_eq!(first(namespaces, "1").await, added, "{}", fixture.name);
+        assert_eq!(first(webs, "1").await, expired, "{}", fixture.name);
 
-        match &world.server {
+        match &fixture.server {
             Server::Embedded(server) => server.fault(Fault::Restart),
             Server::Shared(_) | Server::Own(_) => {
-                world.plane().kill_apiserver();
-                world.plane().start_apiserver().await;
+                fixture.control_plane().kill_apiserver();
+                fixture.control_plane().start_apiserver().await;
             }
         }
-        // Our own connection is gone with the old server.
-        eventually("an answer", async || world.raw(webs).await.ok()).await;
-        assert_eq!(first(namespaces, "1").await, expired, "{}", world.name);
-        assert_eq!(first(webs, "1").await, expired, "{}", world.name);
-        assert_eq!(first(namespaces, "0").await, added, "{}", world.name);
-        assert_eq!(first(webs, "0").await, (json!(null), json!(null)), "{}", world.name);
+        // The test's own connection ended with the old server.
+        eventually("an answer", async || fixture.raw(webs).await.ok()).await;
+        assert_eq!(first(namespaces, "1").await, expired, "{}", fixture.name);
+        assert_eq!(first(webs, "1").await, expired, "{}", fixture.name);
+        assert_eq!(first(namespaces, "0").await, added, "{}", fixture.name);
+        assert_eq!(first(webs, "0").await, (json!(null), json!(null)), "{}", fixture.name);
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! An admission webhook that denies objects, for a real API server: who would call it is the server itself.
+//! An admission webhook that denies objects. A real API server calls it.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::tls;
 
-/// Ends when dropped.
+/// A running webhook. Dropped: ended.
 pub struct Webhook {
     /// `webhooks[].clientConfig` of a ValidatingWebhookConfiguration.
     pub client_config: Value,
@@ -40,7 +40,7 @@ impl Webhook {
         Webhook { client_config, denial, _tasks: tasks }
     }
 
-    /// Denies with this HTTP status from now on.
+    /// From now on, denies with this HTTP status.
     pub fn deny_with(&self, code: u16) {
         self.denial.code.store(code, Ordering::Relaxed);
     }
@@ -51,7 +51,7 @@ impl Webhook {
     }
 }
 
-/// Which objects are denied, and how.
+/// The objects to deny, and the denial.
 #[derive(Clone)]
 struct Denial {
     text: &'static str,

@@ -1,4 +1,4 @@
-//! What must be true when the faults have stopped, said without the operator's own code.
+//! Checks what must be true after the faults have stopped, without using the operator's own code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,43 +17,49 @@ use crate::network::Network;
 pub const WEBS: &str = "/apis/k8sobjects.gsa.com/v2/mywebservers";
 pub const DEPLOYMENTS: &str = "/apis/apps/v1/deployments";
 pub const SERVICES: &str = "/api/v1/services";
-const MADE_BY_US: &str = "app.kubernetes.io/managed-by=mywebserver-operator";
+const MANAGED_BY_US: &str = "app.kubernetes.io/managed-by=mywebserver-operator";
 
 pub fn controller(object: &Value) -> Option<&Value> {
     let owners = object["metadata"]["ownerReferences"].as_array()?;
     owners.iter().find(|owner| owner["controller"] == true)
 }
 
-/// Whether the deadline has passed of a rollout that cannot go on.
+/// Whether a rollout that cannot complete has passed its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stuck {
     IsKnown,
     MayBeUnknown,
 }
 
-/// Everything that is not as it should be.
+/// All differences from the expected state.
 pub async fn problems(network: &Network, cluster: &Cluster, stuck: Stuck) -> Vec<String> {
     let mut problems = network.violations();
     let webs = list(network, WEBS).await;
     let deployments = list(network, DEPLOYMENTS).await;
     let services = list(network, SERVICES).await;
     for web in &webs {
-        problems.extend(wrong_about(web, find(&deployments, web), find(&services, web), stuck));
+        problems.extend(web_problems(web, find(&deployments, web), find(&services, web), stuck));
     }
     for child in deployments.iter().chain(&services) {
-        problems.extend(stray(child, &webs));
+        problems.extend(child_problem(child, &webs));
     }
 
     let everything = |labels: &str| [Scope { namespace: None, labels: labels.to_owned() }];
-    problems.extend(differs(&cluster.watch::<MyWebserver>(everything("")), &webs));
-    let made_by_us = |objects: Vec<Value>| -> Vec<Value> {
+    problems.extend(store_differences(&cluster.watch::<MyWebserver>(everything("")), &webs));
+    let managed_by_us = |objects: Vec<Value>| -> Vec<Value> {
         let label = |object: &Value| {
             object["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "mywebserver-operator"
         };
         objects.into_iter().filter(label).collect()
     };
-    problems.extend(differs(&cluster.watch::<Deployment>(everything(MADE_BY_US)), &made_by_us(deployments)));
-    problems.extend(differs(&cluster.watch::<Service>(everything(MADE_BY_US)), &made_by_us(services)));
+    problems.extend(store_differences(
+        &cluster.watch::<Deployment>(everything(MANAGED_BY_US)),
+        &managed_by_us(deployments),
+    ));
+    problems.extend(store_differences(
+        &cluster.watch::<Service>(everything(MANAGED_BY_US)),
+        &managed_by_us(services),
+    ));
     problems
 }
 
@@ -74,15 +80,15 @@ fn name(object: &Value) -> String {
     format!("{} {}/{}", object["kind"].as_str().unwrap_or_default(), text("namespace"), text("name"))
 }
 
-/// What is wrong with one MyWebserver, its children and its status.
-fn wrong_about(
+/// The problems of one MyWebserver, its children and its status.
+fn web_problems(
     web: &Value,
     deployment: Option<&Value>,
     service: Option<&Value>,
     stuck: Stuck,
 ) -> Vec<String> {
     if !web["metadata"]["deletionTimestamp"].is_null() {
-        return vec![format!("{} is not gone", name(web))];
+        return vec![format!("{} still exists", name(web))];
     }
     let spec = &web["spec"];
     let is_number = |value: &Value| value.is_null() || value.is_i64();
@@ -93,7 +99,7 @@ fn wrong_about(
     let (port, replicas) = (spec["port"].as_i64().unwrap_or(80), spec["replicas"].as_i64().unwrap_or(1));
 
     let is_stalled = condition(web, "Stalled")["status"] == "True";
-    // One that was complete once, if with no Pod, has no deadline when it is scaled.
+    // After a complete rollout, even without Pods, scaling has no deadline.
     let has_no_deadline = deployment
         .is_some_and(|deployment| condition(deployment, "Progressing")["reason"] == "NewReplicaSetAvailable");
     let may_go_on = stuck == Stuck::MayBeUnknown || has_no_deadline;
@@ -105,7 +111,8 @@ fn wrong_about(
         _ if may_go_on && !is_stalled => ("False", "ImagePullBackOff", false),
         _ => ("False", "ImagePullBackOff", true),
     };
-    let mut problems = differences(web, &[("/status/observedGeneration", &web["metadata"]["generation"])]);
+    let mut problems =
+        field_differences(web, &[("/status/observedGeneration", &web["metadata"]["generation"])]);
     let stalled = if should_stall { json!("True") } else { Value::Null };
     for (kind, field, should) in [
         ("Ready", "status", json!(ready)),
@@ -142,8 +149,8 @@ fn wrong_about(
         [("Deployment", deployment, deployment_should), ("Service", service, service_should)]
     {
         match child {
-            None => problems.push(format!("{} lacks its {kind}", name(web))),
-            Some(child) if is_ours(child) => problems.extend(differences(child, should)),
+            None => problems.push(format!("{} has no {kind}", name(web))),
+            Some(child) if is_ours(child) => problems.extend(field_differences(child, should)),
             Some(_) => {}
         }
     }
@@ -155,30 +162,30 @@ fn condition(object: &Value, kind: &str) -> Value {
     conditions.find(|condition| condition["type"] == kind).cloned().unwrap_or_default()
 }
 
-/// Where an object does not have the value that it should have.
-fn differences(object: &Value, should: &[(&str, &Value)]) -> Vec<String> {
+/// The fields of an object that do not have the expected value.
+fn field_differences(object: &Value, should: &[(&str, &Value)]) -> Vec<String> {
     let is = |pointer: &str| object.pointer(pointer).unwrap_or(&Value::Null);
     let differs = should.iter().filter(|(pointer, should)| is(pointer) != *should);
-    let told = differs
+    let problems = differs
         .map(|(pointer, should)| format!("{}: {pointer} is {}, not {should}", name(object), is(pointer)));
-    told.collect()
+    problems.collect()
 }
 
-/// A child whose owner does not live, or that should have another name.
-fn stray(child: &Value, webs: &[Value]) -> Option<String> {
+/// A child whose owner does not exist, or that should have another name.
+fn child_problem(child: &Value, webs: &[Value]) -> Option<String> {
     let owner = controller(child).filter(|owner| owner["kind"] == "MyWebserver")?;
     let found = webs.iter().find(|web| web["metadata"]["uid"] == owner["uid"]);
     let should_be = found.map(|web| format!("mws-{}", web["metadata"]["name"].as_str().unwrap()));
     match should_be {
         Some(should_be) if child["metadata"]["name"] == *should_be => None,
         Some(should_be) => Some(format!("{} should be {should_be}", name(child))),
-        None => Some(format!("the owner of {} is gone", name(child))),
+        None => Some(format!("the owner of {} does not exist", name(child))),
     }
 }
 
-/// How a Store differs from what the server has.
-fn differs<K: Resource>(watch: &Watch<K>, objects: &[Value]) -> Option<String> {
-    let there: BTreeMap<Key, String> = objects
+/// The differences between a Store and the server.
+fn store_differences<K: Resource>(watch: &Watch<K>, objects: &[Value]) -> Option<String> {
+    let stored: BTreeMap<Key, String> = objects
         .iter()
         .map(|object| {
             let text = |field: &str| object["metadata"][field].as_str().unwrap();
@@ -188,18 +195,18 @@ fn differs<K: Resource>(watch: &Watch<K>, objects: &[Value]) -> Option<String> {
         .collect();
     let version = |key: &Key| match watch.get(key) {
         Some(object) => object.metadata().resource_version.to_string(),
-        // Unreadable, so its version cannot be seen.
-        None => there.get(key).cloned().unwrap_or_default(),
+        // Unreadable, so its version is unknown.
+        None => stored.get(key).cloned().unwrap_or_default(),
     };
     let known: BTreeMap<Key, String> =
         watch.keys().into_iter().map(|key| (key.clone(), version(&key))).collect();
-    let keys: BTreeSet<&Key> = known.keys().chain(there.keys()).collect();
+    let keys: BTreeSet<&Key> = known.keys().chain(stored.keys()).collect();
     let version = |of: &BTreeMap<Key, String>, key: &Key| {
         of.get(key).map_or("nothing".to_owned(), |version| format!("version {version}"))
     };
-    let differ = keys.into_iter().filter(|key| known.get(key) != there.get(key));
-    let told: Vec<_> = differ
-        .map(|key| format!("{key} is {} and on the server {}", version(&known, key), version(&there, key)))
+    let different = keys.into_iter().filter(|key| known.get(key) != stored.get(key));
+    let differences: Vec<_> = different
+        .map(|key| format!("{key} is {} and on the server {}", version(&known, key), version(&stored, key)))
         .collect();
-    (!told.is_empty()).then(|| format!("in the Store of {}: {}", K::PLURAL, told.join(", ")))
+    (!differences.is_empty()).then(|| format!("in the Store of {}: {}", K::PLURAL, differences.join(", ")))
 }

@@ -1,17 +1,17 @@
-//! Random histories of deeds and faults, each from one seed, with the real client and operator against the embedded
-//! server, on a clock that jumps.
+//! Simulation tests: random user actions and faults from a seed, with the real client and operator, the embedded server
+//! and a paused clock.
 //!
 //! ```text
 //! cargo test --test sim                                    a hundred seeds
 //! LISTWATCH_SEEDS=0..100000 cargo test --test sim          more of them
-//! LISTWATCH_SEED=1234 cargo test --test sim -- --nocapture one of them, and all that happened in it
+//! LISTWATCH_SEED=1234 cargo test --test sim -- --nocapture one of them, with its transcript
 //! ```
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-#![allow(unreachable_pub, reason = "nobody reaches into a test binary")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap names its line")]
+#![allow(unreachable_pub, reason = "no crate uses a test binary")]
 
 mod expect;
-mod history;
+mod scenario;
 mod network;
 mod soak;
 
@@ -33,35 +33,35 @@ use std::{
 
 use serde_json::Value;
 
-/// As many as take some seconds.
+/// The default seeds. They take some seconds.
 const SEEDS: Range<u64> = 0..100;
-/// Longest that one seed may take, in real time: they take a second, and machines may be busy.
+/// Longest real time of one seed. A seed takes a second, but the machine may be busy.
 const SEED_LIMIT: Duration = Duration::from_secs(300);
 /// Problems of one seed that are shown, and bytes of each.
 const PROBLEMS_MAX: usize = 10;
 const PROBLEM_BYTES_MAX: usize = 300;
-/// Failing seeds after which the rest is not tried.
+/// After this many failing seeds, no more are tried.
 const FAILURES_MAX: usize = 5;
 
-/// The CustomResourceDefinition, as it is installed. Read once, not for each history.
+/// The CustomResourceDefinition from `manifests/`. Read once, not for each scenario.
 pub fn crd() -> Value {
     static CRD: LazyLock<Value> = LazyLock::new(|| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/crd/mywebservers.yaml");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/mywebserver/crd/mywebservers.yaml");
         yaml_serde::from_str(&fs::read_to_string(path).unwrap()).unwrap()
     });
     CRD.clone()
 }
 
-/// Not with `eprintln`, of which the test harness shows nothing where a test succeeds.
-fn say(text: &str) {
+/// Does not use `eprintln`, because the test harness hides its output when a test succeeds.
+fn print(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
 fn replay(seed: u64) -> String {
-    format!("LISTWATCH_SEED={seed} cargo test --test sim whatever_goes_wrong -- --nocapture")
+    format!("LISTWATCH_SEED={seed} cargo test --test sim after_random_faults -- --nocapture")
 }
 
-/// A line for each promise that was broken, however often, and how to see it again.
+/// One line for each broken promise, however often it was broken, and the command that reproduces it.
 fn report(seed: u64, problems: &[String]) -> String {
     let mut lines: Vec<(&str, usize)> = Vec::new();
     for problem in problems {
@@ -83,7 +83,8 @@ fn report(seed: u64, problems: &[String]) -> String {
     report + "  " + &replay(seed)
 }
 
-/// Ends the process where something takes too long in real time, and says what: on a clock that jumps, no timeout would.
+/// Ends the process if a task takes too long in real time, and names the task. A timeout on a paused clock cannot do
+/// so.
 struct Watchdog(Option<Sender<()>>);
 
 impl Watchdog {
@@ -91,7 +92,7 @@ impl Watchdog {
         let (sender, receiver) = mpsc::channel::<()>();
         thread::spawn(move || {
             if receiver.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                say(&format!("stalled: not done after {limit:?}: {what}"));
+                print(&format!("stalled: not done after {limit:?}: {what}"));
                 process::exit(101);
             }
         });
@@ -124,11 +125,11 @@ fn seeds() -> Range<u64> {
 }
 
 #[test]
-fn whatever_goes_wrong_everything_is_right_soon_after() {
+fn after_random_faults_all_objects_become_as_desired() {
     if let Ok(seed) = env::var("LISTWATCH_SEED") {
         let seed = seed.parse().expect("LISTWATCH_SEED is a number");
-        let outcome = history::run(seed);
-        say(&outcome.transcript.join("\n"));
+        let outcome = scenario::run(seed);
+        print(&outcome.transcript.join("\n"));
         assert!(outcome.problems.is_empty(), "{}", report(seed, &outcome.problems));
         return;
     }
@@ -144,16 +145,16 @@ fn whatever_goes_wrong_everything_is_right_soon_after() {
                 return;
             }
             let _watchdog = Watchdog::new(SEED_LIMIT, format!("seed {seed}; {}", replay(seed)));
-            let problems = match panic::catch_unwind(|| history::run(seed)) {
+            let problems = match panic::catch_unwind(|| scenario::run(seed)) {
                 Ok(outcome) => {
                     let mut busiest = busiest.lock().unwrap();
                     *busiest = (outcome.busiest_minute, seed).max(*busiest);
                     outcome.problems
                 }
-                Err(_) => vec!["it panicked, see above".to_owned()],
+                Err(_) => vec!["the scenario panicked; see above".to_owned()],
             };
             if !problems.is_empty() {
-                say(&report(seed, &problems));
+                print(&report(seed, &problems));
                 failures.lock().unwrap().push(seed);
             }
         }
@@ -167,7 +168,7 @@ fn whatever_goes_wrong_everything_is_right_soon_after() {
     let done = next.into_inner().min(seeds.end) - seeds.start;
     let per_minute = done as f64 / began.elapsed().as_secs_f64() * 60.0;
     let (requests, seed) = busiest.into_inner().unwrap();
-    say(&format!(
+    print(&format!(
         "{done} seeds, {per_minute:.0} a minute; most requests in a minute: {requests}, by seed {seed}"
     ));
     let failures = failures.into_inner().unwrap();
@@ -177,7 +178,7 @@ fn whatever_goes_wrong_everything_is_right_soon_after() {
 #[test]
 fn a_seed_replays_exactly() {
     for seed in [1, 2, 3] {
-        let [first, second] = [history::run(seed), history::run(seed)];
+        let [first, second] = [scenario::run(seed), scenario::run(seed)];
         for (first, second) in first.transcript.iter().zip(&second.transcript) {
             assert_eq!(first, second, "seed {seed}");
         }

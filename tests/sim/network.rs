@@ -1,4 +1,4 @@
-//! What lies between the operator and the API server: latency, broken connections, proxies, and answers that never come.
+//! Simulates the network between operator and API server: latency, broken connections, proxies and missing answers.
 //!
 //! ```text
 //!   operator ─ Link ─► Network ─► ApiServer
@@ -7,7 +7,7 @@
 //!                        └─► transcript
 //! ```
 //!
-//! A request lives on in here when its sender has given it up: it may take effect after that, as on any network.
+//! A request continues after its sender has given it up, and may still take effect, as on any network.
 
 use std::{
     convert::Infallible,
@@ -27,10 +27,8 @@ use fastrand::Rng;
 use http::{Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame};
-use listwatch::{
-    apiserver::ApiServer,
-    client::{InProcess, InProcessAnswer},
-};
+use listwatch::client::{InProcess, InProcessAnswer};
+use listwatch_apiserver::ApiServer;
 use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, broadcast, mpsc, oneshot},
@@ -38,27 +36,27 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// Chunks of a stream that are on their way.
+/// Most chunks of a stream that are under way.
 const CHUNKS_MAX: usize = 16;
-/// How soon a dead connection is noticed: by HTTP/2 keep-alive, 30 s and 15 s.
+/// How soon a dead connection is noticed: by HTTP/2 keep-alive, after 30 s and 15 s.
 const DEAD_AFTER: Duration = Duration::from_secs(45);
-/// Longer than a client waits for an answer.
+/// Longer than the request timeout of a client.
 const VERY_LATE: Duration = Duration::from_secs(40);
-/// How far an API server may be behind the others: it answers from a cache that etcd feeds.
+/// How far an API server may be behind the other servers: it answers from a watch cache that etcd feeds.
 const LAG_MAX_MS: u64 = 20_000;
-/// Of a Deployment that somebody meddles with. No MyWebserver asks for so many.
-const REPLICAS_OF_OTHERS: u8 = 7;
+/// The replicas that a [`Meddler`] sets. No MyWebserver asks for so many.
+const MEDDLER_REPLICAS: u8 = 7;
 
-/// One API server, and the ways to it.
+/// One API server, and the connections to it.
 pub struct Network {
     pub server: ApiServer,
     began: Instant,
     state: Mutex<State>,
-    /// Told to break every connection.
+    /// A message breaks every connection.
     cuts: broadcast::Sender<()>,
-    /// The operator is to be killed now.
+    /// Notified to kill the operator.
     pub killed: Notify,
-    /// The operator is asked to stop.
+    /// Notified to stop the operator gracefully.
     pub stopped: Notify,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -68,13 +66,13 @@ struct State {
     weather: Weather,
     kill: Option<Kill>,
     meddler: Meddler,
-    /// Admission has changed a write since this was last asked.
+    /// Admission has changed a write since the last call of [`Network::has_admission_changed`].
     has_admission_changed: bool,
-    /// A controller has changed back what the operator wrote.
-    has_fought: bool,
-    /// The API server that lists and watches come from is behind the one that writes go to.
+    /// A controller has reverted a write of the operator.
+    has_reverted: bool,
+    /// Lists and watches come from an API server that is behind the server of the writes.
     lags: bool,
-    clock: ClockIs,
+    clock: Clock,
     transcript: Vec<String>,
     requests: Vec<Instant>,
     writes: usize,
@@ -86,26 +84,26 @@ struct State {
 pub enum Weather {
     /// A few milliseconds each way, and nothing else.
     Fair,
-    /// One request in so many goes wrong in some way.
+    /// One request in this many fails in some way.
     Foul(u32),
-    /// Nobody can connect.
+    /// All connections are refused.
     Down,
 }
 
-/// Who wants Deployments otherwise than the operator.
+/// A writer that wants other replicas of Deployments than the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meddler {
-    Nobody,
-    /// A mutating webhook: the answer already has it their way.
+    None,
+    /// A mutating webhook: the answer already has its replicas.
     Admission,
-    /// Another controller, which changes it back a moment later.
+    /// Another controller, which reverts each change a moment later.
     Controller,
 }
 
-/// The operator's, compared to the server's.
+/// The operator's clock, compared with the server's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClockIs {
-    Right,
+pub enum Clock {
+    Exact,
     Slow(Duration),
     Fast(Duration),
 }
@@ -132,12 +130,12 @@ enum Mishap {
     LostAfter,
     CutAnswer,
     Swallowed,
-    /// The server does it when nobody waits any more.
+    /// The server handles the request when its client no longer waits.
     VeryLate,
     Answered(u16, Option<String>, String),
-    /// A stream goes silent, until its connection is found dead.
+    /// A stream becomes silent, until its connection is found dead.
     Silent,
-    /// A list that may be of any version from one on is of that very one.
+    /// A list with `NotOlderThan` has exactly the requested version.
     Stale,
 }
 
@@ -156,11 +154,11 @@ impl Network {
                 random,
                 weather: Weather::Fair,
                 kill: None,
-                meddler: Meddler::Nobody,
+                meddler: Meddler::None,
                 has_admission_changed: false,
-                has_fought: false,
+                has_reverted: false,
                 lags: false,
-                clock: ClockIs::Right,
+                clock: Clock::Exact,
                 transcript: Vec::new(),
                 requests: Vec::new(),
                 writes: 0,
@@ -173,44 +171,44 @@ impl Network {
         })
     }
 
-    /// A connection for an operator. It ends with `is_alive`.
+    /// A connection for an operator. It answers no requests after `is_alive` has become false.
     pub fn link(self: &Arc<Network>, is_alive: &Arc<AtomicBool>) -> Link {
         Link { network: Arc::clone(self), is_alive: Arc::clone(is_alive) }
     }
 
     pub fn set_weather(&self, weather: Weather) {
         self.state().weather = weather;
-        self.say("network", &format!("{weather:?}"));
+        self.record("network", &format!("{weather:?}"));
     }
 
     pub fn plan_kill(&self, kill: Option<Kill>) {
         self.state().kill = kill;
-        self.say("network", &format!("{kill:?}"));
+        self.record("network", &format!("{kill:?}"));
     }
 
     pub fn set_meddler(&self, meddler: Meddler) {
         self.state().meddler = meddler;
-        self.say("network", &format!("who meddles: {meddler:?}"));
+        self.record("network", &format!("meddler: {meddler:?}"));
     }
 
-    /// Whether admission has changed a write since this was last asked.
+    /// Whether admission has changed a write since the last call.
     pub fn has_admission_changed(&self) -> bool {
         std::mem::take(&mut self.state().has_admission_changed)
     }
 
-    /// Whether a controller has changed back what the operator wrote.
-    pub fn has_fought(&self) -> bool {
-        self.state().has_fought
+    /// Whether a controller has reverted a write of the operator.
+    pub fn has_reverted(&self) -> bool {
+        self.state().has_reverted
     }
 
     pub fn set_lags(&self, lags: bool) {
         self.state().lags = lags;
-        self.say("network", &format!("lags: {lags}"));
+        self.record("network", &format!("lags: {lags}"));
     }
 
-    pub fn set_clock(&self, clock: ClockIs) {
+    pub fn set_clock(&self, clock: Clock) {
         self.state().clock = clock;
-        self.say("network", &format!("the operator's clock is {clock:?}"));
+        self.record("network", &format!("the operator's clock is {clock:?}"));
     }
 
     /// Breaks every connection.
@@ -218,30 +216,30 @@ impl Network {
         let _ = self.cuts.send(());
     }
 
-    pub fn say(&self, who: &str, what: &str) {
+    pub fn record(&self, actor: &str, text: &str) {
         let at = self.began.elapsed();
-        self.state().transcript.push(format!("{:9.3} {who:>8} {what}", at.as_secs_f64()));
+        self.state().transcript.push(format!("{:9.3} {actor:>8} {text}", at.as_secs_f64()));
     }
 
     pub fn transcript(&self) -> Vec<String> {
         self.state().transcript.clone()
     }
 
-    /// Writes of the operator that the server has said yes to.
+    /// The number of the operator's writes that succeeded.
     pub fn writes(&self) -> usize {
         self.state().writes
     }
 
-    pub fn violation(&self, what: String) {
-        self.say("checker", &what);
-        self.state().violations.push(what);
+    pub fn violation(&self, problem: String) {
+        self.record("checker", &problem);
+        self.state().violations.push(problem);
     }
 
     pub fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
     }
 
-    /// The most requests of the operator in any minute since then.
+    /// The largest number of the operator's requests in any minute since that time.
     pub fn busiest_minute(&self, since: Instant) -> usize {
         let state = self.state();
         let requests: Vec<_> = state.requests.iter().filter(|at| **at >= since).collect();
@@ -255,8 +253,8 @@ impl Network {
         most
     }
 
-    /// What anybody asks the server, past the network.
-    pub async fn ask(
+    /// Sends a request of any client to the server, without the simulated network.
+    pub async fn send(
         &self,
         token: &str,
         method: Method,
@@ -272,7 +270,7 @@ impl Network {
             .header(header::CONTENT_TYPE, content_type)
             .body(Full::new(Bytes::from(body)))
             .unwrap();
-        // A server that is restarted meanwhile breaks this connection too.
+        // If the server is restarted meanwhile, this connection breaks, too.
         let Ok(answer) = self.server.answer(request).await else { return (0, Value::Null) };
         let status = answer.status().as_u16();
         let body = answer.into_body().collect().await.unwrap().to_bytes();
@@ -280,7 +278,7 @@ impl Network {
     }
 
     pub async fn get(&self, path: &str) -> Option<Value> {
-        let (status, object) = self.ask(self.server.token(), Method::GET, path, "", &Value::Null).await;
+        let (status, object) = self.send(self.server.token(), Method::GET, path, "", &Value::Null).await;
         (status == 200).then_some(object)
     }
 
@@ -288,7 +286,7 @@ impl Network {
         self.state.lock().unwrap()
     }
 
-    /// What happens to the next request, and how long it takes on its way there and back.
+    /// Draws what happens to the next request, and its latency to the server and back.
     fn draw(&self, is_stream: bool) -> (Mishap, Duration, Duration) {
         let state = &mut *self.state();
         let random = &mut state.random;
@@ -308,9 +306,9 @@ impl Network {
             .to_string()
         };
         let after = |secs: u32| Some(secs.to_string());
-        // By the server's clock, whatever the operator's says.
+        // By the server's clock, which the operator's clock may differ from.
         let date = httpdate::fmt_http_date(self.server.now() + Duration::from_secs(10));
-        let html = "<html><body>not what you asked for</body></html>".to_owned();
+        let html = "<html><body>login page</body></html>".to_owned();
         let mishap = match random.u32(..20) {
             0 => Mishap::Refused,
             1 | 2 => Mishap::LostBefore,
@@ -336,7 +334,7 @@ impl Network {
     }
 
     /// Whether the operator dies around this write.
-    fn dies(&self, when: When) -> bool {
+    fn is_killed(&self, when: When) -> bool {
         let mut state = self.state();
         let Some(kill) = &mut state.kill else { return false };
         if when == When::BeforeTheWrite {
@@ -349,7 +347,7 @@ impl Network {
         is_now
     }
 
-    /// One request, from the moment it leaves to its answer.
+    /// Carries one request to the server, and its answer back.
     async fn carry(
         self: Arc<Network>,
         request: Request<Bytes>,
@@ -375,8 +373,8 @@ impl Network {
         if mishap == Mishap::VeryLate {
             sleep(VERY_LATE).await;
         }
-        if is_write && is_alive.load(Ordering::Relaxed) && self.dies(When::BeforeTheWrite) {
-            self.say("operator", &format!("dies before {what}"));
+        if is_write && is_alive.load(Ordering::Relaxed) && self.is_killed(When::BeforeTheWrite) {
+            self.record("operator", &format!("dies before {what}"));
             self.kill(&is_alive).await;
         }
         let before = if is_write { self.get(path.trim_end_matches("/status")).await } else { None };
@@ -391,21 +389,21 @@ impl Network {
         let body = admitted.unwrap_or(body);
         let answer = self.server.answer(Request::from_parts(parts, Full::new(body))).await;
         let answer = answer.map_err(|error| {
-            self.say("operator", &format!("{what} -> broken off by the server"));
+            self.record("operator", &format!("{what} -> broken off by the server"));
             io::Error::other(error)
         })?;
         let status = answer.status();
-        self.say("operator", &format!("{what} -> {status} {mishap:?}"));
+        self.record("operator", &format!("{what} -> {status} {mishap:?}"));
         let is_done = is_write && status.is_success();
         if is_done {
             self.state().writes += 1;
-            if let Some(wrong) = trespass(&method, &path, before.as_ref()) {
-                self.violation(format!("{method} {path} {wrong}"));
+            if let Some(problem) = forbidden_write(&method, &path, before.as_ref()) {
+                self.violation(format!("{method} {path} {problem}"));
             }
             self.meddle(&method, &path);
         }
-        if is_write && is_alive.load(Ordering::Relaxed) && self.dies(When::AfterTheWrite) {
-            self.say("operator", "dies after that");
+        if is_write && is_alive.load(Ordering::Relaxed) && self.is_killed(When::AfterTheWrite) {
+            self.record("operator", "dies after this write");
             self.kill(&is_alive).await;
         }
         sleep(back).await;
@@ -414,7 +412,7 @@ impl Network {
         let body = if is_stream {
             let pump = Arc::clone(&self).pump(body, sender, mishap == Mishap::Silent);
             self.spawn(pump);
-            Wire(receiver)
+            StreamBody(receiver)
         } else {
             let mut bytes = body.collect().await.map_err(io::Error::other)?.to_bytes();
             if is_done && method == Method::PATCH && is_as_sent && is_unchanged(before.as_ref(), &bytes) {
@@ -428,7 +426,7 @@ impl Network {
             if is_cut {
                 let _ = sender.try_send(Err(io::ErrorKind::ConnectionReset.into()));
             }
-            Wire(receiver)
+            StreamBody(receiver)
         };
         match mishap {
             Mishap::LostAfter => Err(io::ErrorKind::ConnectionReset.into()),
@@ -437,13 +435,13 @@ impl Network {
         }
     }
 
-    /// What comes of a request that does not reach the server.
+    /// The result of a request that does not reach the server.
     fn without_server(&self, mishap: &Mishap, what: &str) -> Option<io::Result<InProcessAnswer>> {
         let error = match mishap {
             Mishap::Refused => io::ErrorKind::ConnectionRefused,
             Mishap::LostBefore => io::ErrorKind::ConnectionReset,
             Mishap::Answered(status, retry_after, body) => {
-                self.say("operator", &format!("{what} -> {status} of the simulation"));
+                self.record("operator", &format!("{what} -> {status} of the simulation"));
                 let mut answer = Response::builder().status(*status);
                 if let Some(when) = retry_after {
                     answer = answer.header(header::RETRY_AFTER, when);
@@ -453,7 +451,7 @@ impl Network {
             }
             _ => return None,
         };
-        self.say("operator", &format!("{what} -> {mishap:?}"));
+        self.record("operator", &format!("{what} -> {mishap:?}"));
         Some(Err(error.into()))
     }
 
@@ -468,7 +466,7 @@ impl Network {
         state.lags && state.random.bool()
     }
 
-    /// What comes of the operator's write before it is stored, where somebody changes it.
+    /// The operator's write after admission, if admission changes it.
     fn admit(&self, method: &Method, path: &str, body: &[u8]) -> Option<Bytes> {
         let is_change = path.contains("/deployments") && method != Method::DELETE;
         if !is_change || self.state().meddler != Meddler::Admission {
@@ -478,32 +476,32 @@ impl Network {
         self.state().has_admission_changed = true;
         match &mut body {
             Value::Array(operations) => {
-                operations.push(json!({"op": "add", "path": "/spec/replicas", "value": REPLICAS_OF_OTHERS}));
+                operations.push(json!({"op": "add", "path": "/spec/replicas", "value": MEDDLER_REPLICAS}));
             }
-            object => object["spec"]["replicas"] = REPLICAS_OF_OTHERS.into(),
+            object => object["spec"]["replicas"] = MEDDLER_REPLICAS.into(),
         }
         Some(body.to_string().into())
     }
 
-    /// The operator has changed a Deployment: somebody changes it back.
+    /// Reverts the operator's change of a Deployment, as another controller.
     fn meddle(self: &Arc<Network>, method: &Method, path: &str) {
         let is_meddled = self.state().meddler == Meddler::Controller && path.contains("/deployments/");
         if !is_meddled || method != Method::PATCH {
             return;
         }
-        self.state().has_fought = true;
+        self.state().has_reverted = true;
         let (network, path) = (Arc::clone(self), path.to_owned());
         self.spawn(async move {
             sleep(network.way()).await;
-            let patch = json!({"spec": {"replicas": REPLICAS_OF_OTHERS}});
+            let patch = json!({"spec": {"replicas": MEDDLER_REPLICAS}});
             let token = network.server.token();
             let (status, _) =
-                network.ask(token, Method::PATCH, &path, "application/merge-patch+json", &patch).await;
-            network.say("meddler", &format!("{path} -> {status}"));
+                network.send(token, Method::PATCH, &path, "application/merge-patch+json", &patch).await;
+            network.record("meddler", &format!("{path} -> {status}"));
         });
     }
 
-    /// How long a piece of a stream takes: from a server that lags, now and then as long as it is behind.
+    /// The latency of a piece of a stream. From a server that lags, it is sometimes as long as the lag.
     fn way(&self) -> Duration {
         let state = &mut *self.state();
         match state.lags && state.random.u8(..4) == 0 {
@@ -512,14 +510,15 @@ impl Network {
         }
     }
 
-    /// The oldest list that may answer this one, where it is allowed to be older than the latest, and is not forgotten.
+    /// The request for the oldest list that may answer `target`, if `target` accepts an older list and the server still
+    /// has that version.
     async fn stale(&self, target: &str) -> Option<Uri> {
         let exact = target.contains("NotOlderThan").then(|| target.replace("NotOlderThan", "Exact"))?;
         self.get(&exact).await?;
         exact.parse().ok()
     }
 
-    /// Brings the pieces of a stream, until one of the ends is gone.
+    /// Forwards the pieces of a stream, until either end closes.
     async fn pump<B>(
         self: Arc<Network>,
         mut body: B,
@@ -565,14 +564,14 @@ impl Network {
 }
 
 impl Network {
-    /// Requests on their way, and open streams.
+    /// The number of requests under way and open streams.
     pub fn in_flight(&self) -> usize {
         let mut tasks = self.tasks.lock().unwrap();
         while tasks.try_join_next().is_some() {}
         tasks.len()
     }
 
-    /// Drops what was written down so far, here and in the server.
+    /// Drops all records, here and in the server.
     pub fn forget(&self) {
         let mut state = self.state();
         state.transcript = Vec::new();
@@ -594,7 +593,7 @@ impl InProcess for Link {
             let (sender, receiver) = oneshot::channel();
             let carry = Arc::clone(&self.network).carry(request, Arc::clone(&self.is_alive));
             self.network.spawn(async move {
-                // Nobody may wait any more.
+                // The sender of the request may have given up.
                 let _ = sender.send(carry.await);
             });
             tokio::select! {
@@ -608,34 +607,34 @@ impl InProcess for Link {
     fn now(&self) -> SystemTime {
         let now = self.network.server.now();
         match self.network.state().clock {
-            ClockIs::Right => now,
-            ClockIs::Slow(by) => now - by,
-            ClockIs::Fast(by) => now + by,
+            Clock::Exact => now,
+            Clock::Slow(by) => now - by,
+            Clock::Fast(by) => now + by,
         }
     }
 }
 
-/// What is wrong with a write of the operator: it makes children and keeps what it has made, and reports.
-fn trespass(method: &Method, path: &str, before: Option<&Value>) -> Option<String> {
+/// The reason why a write is forbidden: the operator may only create children, change and delete its own, and write status.
+fn forbidden_write(method: &Method, path: &str, before: Option<&Value>) -> Option<String> {
     let place: Vec<_> = path.split('/').collect();
     match (method.as_str(), place.as_slice()) {
         ("POST", [.., "namespaces", _, "deployments" | "services"]) => None,
         ("PATCH", [.., "mywebservers", _, "status"]) => None,
         ("PATCH" | "DELETE", [.., "deployments" | "services", _]) => {
-            // Gone meanwhile: then the server has not done it.
+            // The object did not exist, so the server has not done the write.
             let before = before?;
             let owner = super::expect::controller(before).filter(|owner| owner["kind"] == "MyWebserver");
             let name = owner.and_then(|owner| owner["name"].as_str()).map(|name| format!("mws-{name}"));
             (before["metadata"]["name"].as_str() != name.as_deref()).then(|| match owner {
-                Some(owner) => format!("changed what belongs to MyWebserver {}", owner["name"]),
-                None => "changed what belongs to no MyWebserver".to_owned(),
+                Some(owner) => format!("changed an object of MyWebserver {}", owner["name"]),
+                None => "changed an object without a MyWebserver as its owner".to_owned(),
             })
         }
-        _ => Some("is nothing that it should do".to_owned()),
+        _ => Some("is not a write of the operator".to_owned()),
     }
 }
 
-/// Whether a patch or a delete is for one version of its object only.
+/// Whether a patch or a delete has a precondition on the resourceVersion.
 fn is_versioned(body: &[u8]) -> bool {
     let Ok(body) = serde_json::from_slice::<Value>(body) else { return false };
     let is_version = |value: &Value| value.as_str().is_some_and(|version| !version.is_empty());
@@ -647,16 +646,16 @@ fn is_versioned(body: &[u8]) -> bool {
         || is_version(&body["preconditions"]["resourceVersion"])
 }
 
-/// Whether an object has the version that it had before.
+/// Whether an object still has the same version.
 fn is_unchanged(before: Option<&Value>, after: &[u8]) -> bool {
     let Ok(after) = serde_json::from_slice::<Value>(after) else { return false };
     before.is_some_and(|before| before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"])
 }
 
-/// A body, as it comes.
-struct Wire(mpsc::Receiver<io::Result<Bytes>>);
+/// A body that is received piece by piece.
+struct StreamBody(mpsc::Receiver<io::Result<Bytes>>);
 
-impl Wire {
+impl StreamBody {
     fn boxed_unsync(
         self,
     ) -> http_body_util::combinators::UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>> {
@@ -664,7 +663,7 @@ impl Wire {
     }
 }
 
-impl Body for Wire {
+impl Body for StreamBody {
     type Data = Bytes;
     type Error = io::Error;
 

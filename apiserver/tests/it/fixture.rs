@@ -1,7 +1,7 @@
 //! An API server and a namespace for one test.
 //!
 //! The server is the embedded one or, with `KUBEBUILDER_ASSETS`, a kube-apiserver that all tests share. Both serve
-//! MyWebservers, the custom resource of `manifests/crd`.
+//! MyWebservers, the custom resource of `manifests/mywebserver/crd`.
 
 use std::{io::Write as _, thread};
 
@@ -72,7 +72,7 @@ pub async fn control_plane() -> &'static ControlPlane {
 
 /// The CustomResourceDefinition of MyWebservers.
 fn my_webservers() -> Value {
-    let text = include_str!("../../../manifests/crd/mywebservers.yaml");
+    let text = include_str!("../../../manifests/mywebserver/crd/mywebservers.yaml");
     Value::deserialize(yaml_serde::Deserializer::from_str(text)).unwrap()
 }
 

@@ -1,7 +1,9 @@
-//! Requests and answers against a server that says what it is told to.
+//! Requests against a server that sends scripted answers.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Mutex};
 
+use http::Method;
+use reqwest::header::{HeaderMap, WARNING};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpListener,
@@ -9,11 +11,17 @@ use tokio::{
 };
 
 use super::{
-    super::{Body, Client, Config, DeleteOptions, Error, Page, Part, Patch},
+    super::{
+        Body, Client, Collection, Config, DeleteOptions, Error, Page, Part, Patch, Step, Tap,
+        error::through,
+        list::{LISTS_BYTES_MAX, PAGE_BYTES_MAX, PAGE_OF_ONE_BYTES_MAX},
+        retry::{FIRST_PAUSE, RETRIES_MAX},
+    },
     *,
 };
 use crate::{
     cluster::Cluster,
+    locked,
     resource::{Key, Meta, Scope, kinds::Service},
     watch::Lists,
 };
@@ -41,7 +49,7 @@ impl Script {
         locked(&self.asked).iter().map(line).collect()
     }
 
-    /// What the requests so far had in a header.
+    /// The values of one header in the requests so far.
     fn header(&self, name: &str) -> Vec<String> {
         let value =
             |head: &String| head.lines().find_map(|line| line.strip_prefix(name).map(ToOwned::to_owned));
@@ -75,6 +83,13 @@ impl Script {
 
 /// A client of a server with these answers, on plain HTTP. The server ends with the set.
 async fn client(answers: &[&'static str]) -> (Client, Arc<Script>, JoinSet<()>) {
+    configured(answers, |config| config).await
+}
+
+async fn configured(
+    answers: &[&'static str],
+    change: impl FnOnce(Config) -> Config,
+) -> (Client, Arc<Script>, JoinSet<()>) {
     let script = Script::new(answers);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -87,7 +102,45 @@ async fn client(answers: &[&'static str]) -> (Client, Arc<Script>, JoinSet<()>) 
         }
     });
     let config = Config::new(&format!("http://{address}"), b"", "").expect("a config");
-    (Client::new(config).expect("a client"), script, server)
+    (Client::new(change(config)).expect("a client"), script, server)
+}
+
+/// The steps of each exchange, in words.
+#[derive(Default)]
+struct Steps(Mutex<Vec<String>>);
+
+impl Tap for Steps {
+    fn step(&self, _: u64, step: Step<'_>) {
+        locked(&self.0).push(match step {
+            Step::Request(request) => format!("{} {}", request.method, request.target()),
+            Step::Head { status, .. } => status.to_string(),
+            Step::Chunk(chunk) => String::from_utf8_lossy(chunk).into_owned(),
+            Step::End => "end".to_owned(),
+            Step::Lost => "lost".to_owned(),
+            Step::Dropped => "dropped".to_owned(),
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_tap_sees_each_attempt_to_its_end() {
+    let steps = Arc::new(Steps::default());
+    let tap = Arc::clone(&steps);
+    let cut = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n";
+    let (client, _, _server) =
+        configured(&[HANG_UP, FINE, BUSY, FINE, FINE, cut], |config| config.with_tap(tap)).await;
+    let path = || Request::get("/x?watch=1");
+    for _ in 0..2 {
+        client.send(path()).await.expect("an answer");
+    }
+    drop(client.stream(path()).await.expect("a stream"));
+    let (_, mut body) = client.stream(path()).await.expect("a stream");
+    while let Ok(Some(_)) = body.chunk().await {}
+    let steps = locked(&steps.0).join(" ").replace("GET /x?watch=1", "GET");
+    assert_eq!(
+        steps,
+        "GET lost GET 200 {} end GET 429 later end GET 200 {} end GET 200 dropped GET 200 ab lost"
+    );
 }
 
 fn request(method: Method) -> Request {
@@ -103,7 +156,8 @@ async fn a_get_is_sent_again_when_the_connection_broke_and_a_write_is_not() {
         let error = client.send(request(method)).await.expect_err("no answer");
         assert!(error.is_interrupted() && !error.is_connection(), "{error}");
         assert_eq!(script.asked().len(), 3 + number);
-        let calls = Arc::clone(&locked(&client.transport.connections).connections.calls);
+        let Transport { config, connections, .. } = &*client.transport;
+        let calls = connections.for_call(config, &Credential::default());
         assert!(!calls.is_open(), "the next request makes sure of a connection first");
     }
 }
@@ -146,7 +200,7 @@ async fn each_request_asks_for_the_form_and_the_part_that_are_read() {
     for page in [whole, first, second] {
         drop(client.list_page::<Service>(&scope, &page).await);
     }
-    drop(client.latest_version::<Service>(&scope).await);
+    drop(client.latest_version::<Service>(&Collection::of::<Service>(&scope).expect("a path")).await);
     drop(client.get::<Service>(&key).await);
     drop(client.get::<Meta<Service>>(&key).await);
     let patch = Patch::Json(Vec::new());
@@ -170,7 +224,7 @@ async fn each_request_asks_for_the_form_and_the_part_that_are_read() {
     let list = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
     assert_eq!(script.header("accept: "), [json, json, json, list, json, METADATA, METADATA, json]);
     assert!(client.is_idle());
-    assert_eq!(client.liveness(), Liveness::Unasked, "over HTTP/1.1");
+    assert_eq!(client.liveness(), Liveness::NotPinged, "over HTTP/1.1");
 }
 
 /// A limit of 0 would ask for all of them.
@@ -200,57 +254,29 @@ async fn a_warning_is_news_once() {
         "HTTP/1.1 200 OK\r\nWarning: 299 - \"v1 is deprecated\"\r\nContent-Length: 2\r\n\r\n{}";
     let (client, _script, _server) = client(&[WARNS]).await;
     let headers = client.send(request(Method::GET)).await.expect("an answer").headers;
-    assert_eq!(client.transport.new_warnings(&headers), [""; 0], "the answer's own was news");
+    let warnings = &client.transport.warnings;
+    assert_eq!(warnings.new_in(&headers), [""; 0], "the answer's own was logged");
     let mut others = HeaderMap::new();
     for text in ["299 - \"v1 is deprecated\"", "299 - \"unknown field\""] {
         others.append(WARNING, text.parse().expect("a header"));
     }
-    assert_eq!(client.transport.new_warnings(&others), ["unknown field"]);
-    assert_eq!(client.transport.new_warnings(&others), [""; 0]);
+    assert_eq!(warnings.new_in(&others), ["unknown field"]);
+    assert_eq!(warnings.new_in(&others), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_server_that_says_when_is_asked_again_with_any_verb_but_not_for_ever() {
+async fn a_retry_after_is_obeyed_for_any_verb_but_not_for_ever() {
     let (client, script, _server) = client(&[BUSY, BUSY, FINE, BUSY, BUSY, BUSY, BUSY, FINE]).await;
     assert_eq!(client.send(request(Method::POST)).await.expect("an answer").status, 200);
     assert_eq!(script.asked().len(), 3);
     let error = client.send(request(Method::DELETE)).await.expect_err("still busy");
     assert_eq!(error.to_string(), "delete /x: 429 Too Many Requests: later");
-    assert_eq!(script.asked().len(), 3 + 1 + REPEATS_MAX as usize);
-}
-
-#[test]
-fn what_is_sent_again_waits_as_asked_and_a_little_more_and_a_get_twice_as_long_each_time() {
-    fastrand::seed(17);
-    let refused = |json: &str, retry_after: u64| Cause::Refused {
-        status: Box::new(serde_json::from_str(json).expect("a status")),
-        retry_after: Some(Duration::from_secs(retry_after)),
-    };
-    let range = |cause: &Cause, repeats| {
-        let pauses = (0..500).map(|_| pause(&Method::GET, cause, repeats).expect("a pause"));
-        pauses.fold((Duration::MAX, Duration::ZERO), |(least, most), one| (least.min(one), most.max(one)))
-    };
-    let is_about = |is: Duration, should: Duration| is.abs_diff(should) < should / 10;
-    for json in [r#"{"code":429}"#, r#"{"code":500}"#, r#"{"code":503}"#] {
-        let (least, most) = range(&refused(json, 4), 0);
-        assert!(least >= Duration::from_secs(4) && is_about(least, Duration::from_secs(4)), "{least:?}");
-        assert!(most <= Duration::from_secs(5) && is_about(most, Duration::from_secs(5)), "{most:?}");
-    }
-    let lost = Cause::Lost("cut".to_owned());
-    for repeats in 0..REPEATS_MAX {
-        let (least, most) = range(&lost, repeats);
-        let doubled = REPEAT_PAUSE * 2_u32.pow(repeats);
-        assert!(is_about(least, doubled / 2) && is_about(most, doubled * 3 / 2), "{least:?} {most:?}");
-    }
-    let too_new = r#"{"code":504,"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
-    for cause in [refused(r#"{"code":409}"#, 1), refused(too_new, 1), Cause::Late("slow".to_owned())] {
-        assert_eq!(pause(&Method::GET, &cause, 0), None, "{cause}");
-    }
+    assert_eq!(script.asked().len(), 3 + 1 + RETRIES_MAX as usize);
 }
 
 /// A minute was waited for, three times over, before the caller heard of it.
 #[tokio::test]
-async fn a_server_that_asks_for_a_long_wait_is_the_callers() {
+async fn a_long_retry_after_is_returned_to_the_caller() {
     let away = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 6\r\nContent-Length: 0\r\n\r\n";
     let (client, script, _server) = client(&[away, FINE]).await;
     let error = client.send(request(Method::GET)).await.expect_err("away");
@@ -287,12 +313,12 @@ async fn an_answer_has_a_deadline_and_an_open_stream_has_none() {
     timeout(2 * deadline, body.chunk()).await.expect_err("a quiet stream");
 }
 
-/// Each attempt at a server that is frozen takes until it is given up. A minute went by before anybody was told.
+/// Each attempt at a frozen server lasts until its deadline. The caller got the error after a minute.
 #[tokio::test]
 async fn what_has_a_deadline_is_not_sent_again_past_it() {
     let (client, script, _server) = client(&[HANG_UP, FINE]).await;
     let mut config = Config::new(client.server(), b"", "").expect("a config");
-    config.request_timeout = REPEAT_PAUSE / 2;
+    config.request_timeout = FIRST_PAUSE / 2;
     let client = Client::new(config).expect("a client");
     client.send(request(Method::GET)).await.expect_err("no answer");
     assert!(script.asked().len() <= 1, "{:?}", script.asked());
@@ -315,7 +341,7 @@ async fn an_answer_larger_than_its_limit_is_not_read() {
 }
 
 #[tokio::test]
-async fn a_stream_tells_an_end_from_a_cut() {
+async fn an_end_of_a_stream_differs_from_a_cut() {
     let whole = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n0\r\n\r\n";
     let cut = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n9\r\n{\"ty";
     let (client, _script, _server) = client(&[whole, cut, BUSY]).await;
@@ -375,7 +401,7 @@ async fn a_path_before_every_other_and_a_query_are_kept() {
 }
 
 #[tokio::test]
-async fn where_nobody_listens_is_never_reached() {
+async fn a_closed_port_is_a_connection_error_with_a_remedy() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     drop(listener);
@@ -401,50 +427,7 @@ async fn a_proxy_is_named_without_its_password() {
     assert_eq!(through(&Url::parse("socks5://p").expect("a URL")), " through the proxy p:1080");
 }
 
-#[tokio::test]
-async fn the_ninety_first_stream_gets_another_connection_and_gives_it_back() {
-    install_crypto();
-    let config = Config::new("http://127.0.0.1:1", b"", "").expect("a config");
-    let connections =
-        Connections::new(&config, Certificates { authority: None, identity: None }).expect("connections");
-    let lane = || connections.streams_lane(&config).expect("a lane");
-    let first: Vec<_> = (0..STREAMS_MAX).map(|_| lane()).collect();
-    assert!(first.iter().all(|lane| Arc::ptr_eq(lane, &first[0])));
-    let other = lane();
-    assert!(!Arc::ptr_eq(&other, &first[0]));
-    let lanes = || locked(&connections.streams).len();
-    drop(first);
-    let one = lane();
-    assert_eq!(lanes(), 2, "a stream is open on the other");
-    drop((one, other));
-    let _one = lane();
-    assert_eq!(lanes(), 1);
-}
-
-#[test]
-fn warnings_are_unquoted() {
-    assert_eq!(warning_text(r#"299 - "unknown field \"spec.x\"""#), r#"unknown field "spec.x""#);
-    for odd in ["odd", "299 - \""] {
-        assert_eq!(warning_text(odd), odd);
-    }
-}
-
-#[test]
-fn what_runs_on_this_machine_needs_no_proxy() {
-    for (server, expected) in [
-        ("http://localhost:8080", true),
-        ("http://127.0.0.2", true),
-        ("http://[::1]:6443", true),
-        ("http://localhost.example", false),
-        ("http://10.0.0.1", false),
-        ("http://[fd00::1]", false),
-    ] {
-        assert_eq!(is_loopback(&Url::parse(server).expect("a URL")), expected, "{server}");
-    }
-}
-
 /// These need a certificate, which the embedded API server's libraries make.
-#[cfg(feature = "apiserver")]
 mod tls {
     use std::{fs, path::Path};
 
@@ -518,7 +501,7 @@ mod tls {
     }
 
     #[tokio::test]
-    async fn plain_http_to_a_tls_server_is_told_how_to_go_on() {
+    async fn plain_http_to_a_tls_server_is_an_error_with_a_remedy() {
         let dir = tempfile::tempdir().expect("a directory");
         let (_script, _server) = server(dir.path(), &[]).await;
         let address = connect(dir.path()).server().replace("https://", "http://");
@@ -550,20 +533,14 @@ mod tls {
         fs::write(dir.path().join("ca.crt"), right).expect("a file");
         client.send(request(Method::PATCH)).await.expect("an answer");
     }
+}
 
-    #[tokio::test]
-    async fn certificate_files_are_compared_again_when_that_was_long_ago() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (_script, _server) = server(dir.path(), &[]).await;
-        let client = connect(dir.path());
-        let connections = |age: Duration| {
-            locked(&client.transport.connections).at = Instant::now().checked_sub(age);
-            client.transport.connections(&Credential::default())
-        };
-        let before = connections(Duration::ZERO);
-        let other = generate_simple_self_signed(["other".to_owned()]).expect("a certificate");
-        fs::write(dir.path().join("ca.crt"), other.cert.pem()).expect("a file");
-        assert!(Arc::ptr_eq(&before, &connections(Duration::ZERO)));
-        assert!(!Arc::ptr_eq(&before, &connections(FILE_AGE_MAX)));
-    }
+#[test]
+fn the_target_of_a_request_is_its_path_with_the_whole_query() {
+    let mut request = Request::get("/api/v1/services");
+    assert_eq!(request.target(), "/api/v1/services");
+    request.query.push(("labelSelector", "app=web".to_owned()));
+    assert_eq!(request.target(), "/api/v1/services?labelSelector=app%3Dweb");
+    request.path += "?watch=1";
+    assert_eq!(request.target(), "/api/v1/services?watch=1&labelSelector=app%3Dweb");
 }

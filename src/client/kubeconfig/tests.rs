@@ -117,7 +117,7 @@ fn a_tls_server_name_is_a_name_and_no_other_address() {
 }
 
 #[test]
-fn a_plugin_is_told_about_the_cluster_where_it_asks() {
+fn a_plugin_gets_the_cluster_where_it_asks() {
     let cluster = "{server: 'https://h', certificate-authority-data: Q0E=, tls-server-name: n, extensions: \
         [{name: client.authentication.k8s.io/exec, extension: {audience: me}}]}";
     let exec = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: login, interactiveMode: Never, \
@@ -133,7 +133,7 @@ fn a_plugin_is_told_about_the_cluster_where_it_asks() {
 }
 
 #[test]
-fn acting_as_somebody_sends_headers() {
+fn impersonation_sends_headers() {
     let user = "{as: jane, as-uid: '7', as-groups: [a, b], as-user-extra: {Example.com/Scope: [x]}}";
     let config = read(FINE, user).expect("a config");
     let headers: Vec<_> =

@@ -1,16 +1,22 @@
-//! What a MyWebserver asks for, and what is said of it: pure functions, tried case by case.
+//! Tests the desired children and the status of a MyWebserver, which are pure functions.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{
-    status::{Also, Status},
-    *,
+use super::*;
+use crate::{
+    children::{
+        Child, Reported,
+        pods::{self, Trouble},
+        refusal::Refusal,
+        report::{Outcomes, Unreadable},
+        rollout,
+    },
+    client::{Config, Error},
+    resource::{Status as Refused, StatusCause, StatusDetails, conditions, diff},
 };
-use crate::client::Config;
-use crate::resource::{Annotations, Status as Refused, StatusCause, StatusDetails, diff};
 
 const NOW: &str = "2026-11-21T12:00:00Z";
 const EARLIER: &str = "2026-11-21T11:00:00Z";
@@ -44,11 +50,29 @@ fn refused(code: u16, reason: &str, message: &str) -> Error {
     Error::refused("create", "deployments.apps/default/mws-web", status)
 }
 
+/// The status of a MyWebserver with these children.
+fn status_of(
+    web: &MyWebserver,
+    deployment: &Child<Deployment>,
+    service: &Child<Service>,
+    pods: Option<&Trouble>,
+    now: &str,
+) -> MyWebserverStatus {
+    let mut outcomes = Outcomes::default();
+    outcomes.add::<MyWebserver, _>(deployment);
+    outcomes.add::<MyWebserver, _>(service);
+    let state = rollout::state(deployment, web.spec.replicas, pods, Next::OnChange);
+    let mut status = MyWebserverStatus::of(deployment.live(), &Labels::default());
+    let conditions = outcomes.conditions(web, state, now);
+    MyWebserver::observe(&mut status, web.metadata.generation, conditions);
+    status
+}
+
 /// All conditions, one per line: `Ready=False RolloutInProgress`.
-fn said(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Service>) -> Vec<String> {
-    let status = status::of(web, &Labels::default(), deployment, service, &Also::default(), NOW);
+fn reported(web: &MyWebserver, deployment: &Child<Deployment>, service: &Child<Service>) -> Vec<String> {
+    let status = status_of(web, deployment, service, None, NOW);
     assert_eq!(status.observed_generation, web.metadata.generation);
-    status.conditions.iter().map(|said| format!("{}={} {}", said.r#type, said.status, said.reason)).collect()
+    status.conditions.iter().map(|one| format!("{}={} {}", one.r#type, one.status, one.reason)).collect()
 }
 
 #[test]
@@ -130,7 +154,7 @@ fn a_new_port_changes_one_list_of_each_child() {
 fn before_the_deployment_controller_has_looked_nothing_is_ready() {
     let unseen = deployment(json!({}));
     assert_eq!(
-        said(&web(2), &unseen, &service()),
+        reported(&web(2), &unseen, &service()),
         [
             "Ready=False RolloutInProgress",
             "Available=False MinimumReplicasUnavailable",
@@ -148,9 +172,12 @@ fn the_status_of_an_older_generation_is_not_believed() {
             {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"},
         ],
     }));
-    let status = status::of(&web(2), &Labels::default(), &old, &service(), &Also::default(), NOW);
+    let status = status_of(&web(2), &old, &service(), None, NOW);
     assert_eq!(status.conditions[0].reason, "RolloutInProgress");
-    assert_eq!(status.conditions[0].message, "the Deployment has not been looked at yet", "not `2 of 2`");
+    assert_eq!(
+        status.conditions[0].message,
+        "the Deployment controller has not observed the latest generation yet"
+    );
     assert_eq!(status.conditions.len(), 3, "an old deadline does not stall: {:?}", status.conditions);
     assert_eq!(status.conditions[2].reason, "ReplicaSetUpdated");
 }
@@ -162,7 +189,7 @@ fn ready_means_all_replicas_are_of_the_new_template_and_available() {
             "observedGeneration": 2, "replicas": replicas, "updatedReplicas": updated,
             "readyReplicas": available, "availableReplicas": available,
         });
-        said(&web(wanted), &deployment_of(&web(wanted), status), &service()).swap_remove(0)
+        reported(&web(wanted), &deployment_of(&web(wanted), status), &service()).swap_remove(0)
     };
     assert_eq!(ready(2, 2, 2, 2), "Ready=True AllReplicasReady");
     for (replicas, updated, available) in [(3, 2, 2), (2, 1, 2), (2, 2, 1), (1, 1, 1), (0, 0, 0)] {
@@ -186,7 +213,7 @@ fn an_image_that_does_not_exist_is_unavailable_at_once_and_stalled_at_the_deadli
     };
     let going = json!({"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated"});
     assert_eq!(
-        said(&web(2), &conditions(going), &service()),
+        reported(&web(2), &conditions(going), &service()),
         [
             "Ready=False RolloutInProgress",
             "Available=False MinimumReplicasUnavailable",
@@ -195,7 +222,7 @@ fn an_image_that_does_not_exist_is_unavailable_at_once_and_stalled_at_the_deadli
     );
     let late = json!({"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"});
     assert_eq!(
-        said(&web(2), &conditions(late), &service()),
+        reported(&web(2), &conditions(late), &service()),
         [
             "Ready=False ProgressDeadlineExceeded",
             "Available=False MinimumReplicasUnavailable",
@@ -206,21 +233,20 @@ fn an_image_that_does_not_exist_is_unavailable_at_once_and_stalled_at_the_deadli
 }
 
 #[test]
-fn pods_that_cannot_be_made_are_told_of_in_the_deployments_words() {
+fn pods_that_cannot_be_created_give_the_reason_of_the_deployment() {
     let starved = deployment(json!({
         "observedGeneration": 2,
         "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota"}],
     }));
-    assert_eq!(said(&web(2), &starved, &service())[0], "Ready=False FailedCreate");
+    assert_eq!(reported(&web(2), &starved, &service())[0], "Ready=False FailedCreate");
 }
 
-/// It said `1 of 2`.
+/// An old replica counted as an updated one: `1 of 2`.
 #[test]
 fn old_replicas_that_serve_are_not_counted_as_updated_ones() {
     let rollout =
         json!({"observedGeneration": 2, "replicas": 3, "updatedReplicas": 1, "availableReplicas": 2});
-    let status =
-        status::of(&web(2), &Labels::default(), &deployment(rollout), &service(), &Also::default(), NOW);
+    let status = status_of(&web(2), &deployment(rollout), &service(), None, NOW);
     let message = "0 of 2 replicas are updated and available; 2 old replicas remain";
     assert_eq!(status.conditions[0].message, message);
 }
@@ -233,14 +259,14 @@ fn a_reason_of_pods_is_that_of_ready_and_stalls_only_where_no_retry_helps() {
         let pod = json!({
             "metadata": {"name": "p", "resourceVersion": "1"}, "status": {"containerStatuses": [waiting]},
         });
-        let pod = serde_json::from_value(pod).expect("a Pod");
+        let pod: pods::Pod = serde_json::from_value(pod).expect("a Pod");
         let trouble = pods::trouble(&[pod], &PodSpec::default(), std::time::SystemTime::now());
-        let also = Also { trouble: trouble.as_ref(), ..Also::default() };
-        let status = status::of(&web(2), &Labels::default(), &rollout, &service(), &also, NOW);
-        let ready = status.condition("Ready").expect("Ready");
+        let status = status_of(&web(2), &rollout, &service(), trouble.as_ref(), NOW);
+        let ready = conditions::find(&status.conditions, "Ready").expect("Ready");
         assert_eq!((&*ready.status, &*ready.reason), ("False", reason));
         assert_eq!(ready.message, "0 of 2 replicas are updated and available: container web: no");
-        let stalled = status.stalled().map(|stalled| (&*stalled.reason, &*stalled.message));
+        let stalled = conditions::find(&status.conditions, "Stalled")
+            .map(|stalled| (&*stalled.reason, &*stalled.message));
         assert_eq!(stalled, stalls.then_some((reason, "container web: no")));
     }
 }
@@ -253,45 +279,45 @@ fn paused(status: Value) -> Child<Deployment> {
     Child::Kept(Arc::new(deployment))
 }
 
-/// It said `Progressing=True`.
+/// `Progressing` was True.
 #[test]
-fn a_paused_deployment_says_so_and_stalls_while_it_holds_back_a_rollout() {
+fn a_paused_deployment_is_reported_and_stalls_while_it_holds_back_a_rollout() {
     let progressing =
         |status: &str, reason: &str| json!([{"type": "Progressing", "status": status, "reason": reason}]);
-    let says_paused = progressing("Unknown", "DeploymentPaused");
+    let is_paused = progressing("Unknown", "DeploymentPaused");
     let rollout = |replicas, updated, conditions: &Value| {
         paused(json!({
             "observedGeneration": 2, "replicas": replicas, "updatedReplicas": updated,
             "availableReplicas": updated, "conditions": conditions,
         }))
     };
-    let [held, complete] = [(2, 0), (2, 2)].map(|(all, new)| rollout(all, new, &says_paused));
+    let [held, complete] = [(2, 0), (2, 2)].map(|(all, new)| rollout(all, new, &is_paused));
     let unavailable = "Available=False MinimumReplicasUnavailable";
     let unknown = "Progressing=Unknown DeploymentPaused";
     assert_eq!(
-        said(&web(2), &held, &service()),
+        reported(&web(2), &held, &service()),
         ["Ready=False DeploymentPaused", unavailable, unknown, "Stalled=True DeploymentPaused"]
     );
-    let status = status::of(&web(2), &Labels::default(), &held, &service(), &Also::default(), NOW);
+    let status = status_of(&web(2), &held, &service(), None, NOW);
     let remedy = "the Deployment is paused: kubectl rollout resume deployment/mws-web";
     assert!(status.conditions[0].message.ends_with(remedy), "{}", status.conditions[0].message);
     assert_eq!(status.conditions[3].message, remedy);
     assert_eq!(
-        said(&web(2), &complete, &service()),
+        reported(&web(2), &complete, &service()),
         ["Ready=True AllReplicasReady", unavailable, unknown],
-        "all that was asked for runs"
+        "the whole spec is rolled out"
     );
-    // What is scaled while paused goes on.
+    // A paused Deployment can be scaled.
     assert_eq!(
-        said(&web(2), &rollout(1, 1, &says_paused), &service()),
+        reported(&web(2), &rollout(1, 1, &is_paused), &service()),
         ["Ready=False DeploymentPaused", unavailable, unknown]
     );
-    // Without a deadline the Deployment controller does not say that it is paused.
-    assert_eq!(said(&web(2), &rollout(2, 0, &json!([])), &service())[2], unknown);
-    // A deadline that had passed before stays in the Deployment's status; the pause is what holds it back now.
+    // Without a deadline, the Deployment controller does not report the pause.
+    assert_eq!(reported(&web(2), &rollout(2, 0, &json!([])), &service())[2], unknown);
+    // A deadline that passed before the pause stays in the Deployment's status. The present cause is the pause.
     let late = progressing("False", "ProgressDeadlineExceeded");
     assert_eq!(
-        said(&web(2), &rollout(2, 0, &late), &service()),
+        reported(&web(2), &rollout(2, 0, &late), &service()),
         [
             "Ready=False DeploymentPaused",
             unavailable,
@@ -301,31 +327,31 @@ fn a_paused_deployment_says_so_and_stalls_while_it_holds_back_a_rollout() {
     );
 }
 
-/// It said "has not been looked at yet", for ever.
+/// The message never changed from "the Deployment controller has not observed …".
 #[test]
 fn a_deployment_without_a_progress_deadline_does_not_report_its_progress() {
     let ready = json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
-    let said = said(&web(2), &deployment(ready), &service());
-    assert_eq!(said[0], "Ready=True AllReplicasReady");
-    assert_eq!(said[2], "Progressing=Unknown ProgressNotReported");
+    let reported = reported(&web(2), &deployment(ready), &service());
+    assert_eq!(reported[0], "Ready=True AllReplicasReady");
+    assert_eq!(reported[2], "Progressing=Unknown ProgressNotReported");
 }
 
 #[test]
-fn a_replica_set_that_cannot_be_made_is_told_of_in_the_deployments_words() {
-    // The Deployment controller has not got as far as to observe the generation.
+fn a_replica_set_that_cannot_be_created_gives_the_reason_of_the_deployment() {
+    // The Deployment controller has not observed the generation yet.
     let starved = deployment(json!({
         "observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2,
         "conditions": [{"type": "Progressing", "status": "False", "reason": "ReplicaSetCreateError", "message": "exceeded quota"}],
     }));
-    let said = said(&web(2), &starved, &service());
-    assert_eq!(said[0], "Ready=False ReplicaSetCreateError");
-    assert_eq!(said[2..], ["Progressing=False ReplicaSetCreateError"]);
+    let reported = reported(&web(2), &starved, &service());
+    assert_eq!(reported[0], "Ready=False ReplicaSetCreateError");
+    assert_eq!(reported[2..], ["Progressing=False ReplicaSetCreateError"]);
 }
 
-/// One that the schema refuses was a 422 for the whole status.
+/// For a reason that the schema rejects, the API server answered the whole status with a 422.
 #[test]
-fn whatever_a_deployment_says_our_conditions_are_valid() {
-    let schema = crd::definition()["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["status"]
+fn any_status_of_a_deployment_gives_valid_conditions() {
+    let schema = types::definition()["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["status"]
         ["properties"]["conditions"]["items"]["properties"]
         .take();
     let pattern =
@@ -340,7 +366,7 @@ fn whatever_a_deployment_says_our_conditions_are_valid() {
             conditions[0]["status"] = json!("True");
             conditions[2]["status"] = json!("True");
             let child = deployment(json!({"observedGeneration": 2, "conditions": conditions}));
-            let status = status::of(&web(2), &Labels::default(), &child, &service(), &Also::default(), NOW);
+            let status = status_of(&web(2), &child, &service(), None, NOW);
             for condition in &status.conditions {
                 let reason = &*condition.reason;
                 assert!(pattern.is_match(reason) && (1..=1024).contains(&reason.len()), "{reason:?}");
@@ -348,14 +374,14 @@ fn whatever_a_deployment_says_our_conditions_are_valid() {
                 assert!(["True", "False", "Unknown"].contains(&&*condition.status));
             }
             let is_valid = ["Fine", "a,b:c_D9"].contains(&reason);
-            let said = if is_valid { reason } else { "Unspecified" };
-            assert_eq!(status.conditions[1].reason, said);
+            let expected = if is_valid { reason } else { "Unspecified" };
+            assert_eq!(status.conditions[1].reason, expected);
         }
     }
 }
 
 #[test]
-fn a_refusal_is_told_of_and_stalls_where_waiting_does_not_help() {
+fn a_refused_write_is_reported_and_stalls_where_waiting_does_not_help() {
     let terminating = Refused {
         code: 403,
         details: StatusDetails {
@@ -399,7 +425,7 @@ fn a_refusal_is_told_of_and_stalls_where_waiting_does_not_help() {
             "AdmissionDenied",
             true,
         ),
-        // The name of the MyWebserver is no verdict.
+        // The name of the MyWebserver contains `denied`.
         (refused(403, "Forbidden", "User \"x\" cannot patch deployments \"mws-denied\""), "Forbidden", true),
         (
             refused(
@@ -428,10 +454,24 @@ fn a_refusal_is_told_of_and_stalls_where_waiting_does_not_help() {
         (refused(405, "MethodNotAllowed", "no"), "ReconcileFailed", false),
     ];
     for (error, reason, is_stalled) in cases {
-        let said = said(&web(2), &Child::Failed { error, live: None }, &service());
-        assert_eq!(said[0], format!("Ready=False {reason}"));
-        assert_eq!(said.contains(&format!("Stalled=True {reason}")), is_stalled, "{said:?}");
+        let reported = reported(&web(2), &Child::Failed { error, live: None }, &service());
+        assert_eq!(reported[0], format!("Ready=False {reason}"));
+        assert_eq!(reported.contains(&format!("Stalled=True {reason}")), is_stalled, "{reported:?}");
     }
+}
+
+/// The first creation of its Service was reported as a correction of drift.
+#[test]
+fn a_refusal_comes_before_other_trouble_of_either_child() {
+    let failed = || Error::new("keep", "it", "another client keeps changing it back");
+    let refusal = || refused(403, "Forbidden", "exceeded quota: few");
+    let failed_deployment = Child::Failed { error: failed(), live: None };
+    let refused_deployment = Child::Failed { error: refusal(), live: None };
+    let failed_service = Child::Failed { error: failed(), live: None };
+    let refused_service = Child::Failed { error: refusal(), live: None };
+    assert_eq!(reported(&web(2), &failed_deployment, &refused_service)[0], "Ready=False QuotaExceeded");
+    assert_eq!(reported(&web(2), &refused_deployment, &failed_service)[0], "Ready=False QuotaExceeded");
+    assert_eq!(reported(&web(2), &failed_deployment, &failed_service)[0], "Ready=False ReconcileFailed");
 }
 
 #[test]
@@ -443,10 +483,10 @@ fn a_refused_update_leaves_what_serves_in_the_status() {
     let Child::Kept(live) = deployment(serving) else { panic!("not kept") };
     let error = refused(403, "Forbidden", "admission webhook \"no\" denied the request");
     let refused = Child::Failed { error, live: Some(live) };
-    let status = status::of(&web(2), &Labels::default(), &refused, &service(), &Also::default(), NOW);
+    let status = status_of(&web(2), &refused, &service(), None, NOW);
     assert_eq!((status.replicas, status.ready_replicas, status.available_replicas), (2, 2, 2));
     assert_eq!(
-        said(&web(2), &refused, &service())[..2],
+        reported(&web(2), &refused, &service())[..2],
         ["Ready=False AdmissionDenied", "Available=True MinimumReplicasAvailable"]
     );
 }
@@ -454,7 +494,7 @@ fn a_refused_update_leaves_what_serves_in_the_status() {
 #[test]
 fn what_goes_away_by_trying_again_is_no_refusal() {
     for code in [401, 404, 408, 409, 429, 500, 503, 504] {
-        assert_eq!(status::Refusal::of(&refused(code, "", "")), None, "{code}");
+        assert_eq!(Refusal::of(&refused(code, "", "")), None, "{code}");
     }
 }
 
@@ -465,9 +505,9 @@ async fn a_server_out_of_reach_refuses_nothing_and_an_answer_that_is_none_does()
     drop(listener);
     let config = Config::new(&format!("http://{address}"), b"", "").expect("a config");
     let error = Client::new(config).expect("a client").version().await.expect_err("nobody");
-    assert_eq!(status::Refusal::of(&error), None, "{error}");
-    let error = Error::new("keep", "Deployment mws-web", "somebody else keeps changing it back");
-    assert_eq!(status::Refusal::of(&error), Some(status::Refusal::Other));
+    assert_eq!(Refusal::of(&error), None, "{error}");
+    let error = Error::new("keep", "Deployment mws-web", "another client keeps changing it back");
+    assert_eq!(Refusal::of(&error), Some(Refusal::Other));
 }
 
 #[test]
@@ -477,7 +517,7 @@ fn the_stage_is_that_of_the_last_status() {
         let ready = json!({"type": "Ready", "status": "False", "reason": reason});
         let status = json!({"observedGeneration": observed, "conditions": [ready]});
         web.status = serde_json::from_value(status).expect("a status");
-        web.stage()
+        Stage::of(&web)
     };
     assert_eq!(stage(-1, "RolloutInProgress"), Stage::New);
     assert_eq!(stage(2, "RolloutInProgress"), Stage::Changed);
@@ -491,7 +531,7 @@ fn the_stage_is_that_of_the_last_status() {
 fn pods_are_waited_for_where_there_are_some_of_the_latest_template() {
     let waits = |status: &Value, is_paused: bool| {
         let child = if is_paused { paused(status.clone()) } else { deployment(status.clone()) };
-        status::waits_for_pods(child.live().expect("a Deployment"))
+        rollout::waits_for_pods(child.live().expect("a Deployment"))
     };
     let status = |observed: i64, replicas: i32, updated: i32, available: i32| {
         json!({
@@ -515,9 +555,9 @@ fn pods_are_waited_for_where_there_are_some_of_the_latest_template() {
 fn a_taken_name_stalls_whichever_child_has_it() {
     let taken = "Service mws-web exists and does not belong to this MyWebserver".to_owned();
     let ready = json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
-    let said = said(&web(2), &deployment(ready), &Child::NotOurs(taken));
-    assert_eq!(said[0], "Ready=False NameConflict");
-    assert_eq!(said[3], "Stalled=True NameConflict");
+    let reported = reported(&web(2), &deployment(ready), &Child::NotOurs(taken));
+    assert_eq!(reported[0], "Ready=False NameConflict");
+    assert_eq!(reported[3], "Stalled=True NameConflict");
 }
 
 #[test]
@@ -527,13 +567,11 @@ fn a_condition_keeps_its_time_until_its_status_changes() {
         "conditions": [{"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}],
     });
     let mut web = web(2);
-    web.status =
-        status::of(&web, &Labels::default(), &deployment(json!({})), &service(), &Also::default(), EARLIER);
-    let later =
-        status::of(&web, &Labels::default(), &deployment(json!({})), &service(), &Also::default(), NOW);
+    web.status = status_of(&web, &deployment(json!({})), &service(), None, EARLIER);
+    let later = status_of(&web, &deployment(json!({})), &service(), None, NOW);
     assert_eq!(later, web.status, "nothing has changed, so nothing is written");
-    let later = status::of(&web, &Labels::default(), &deployment(ready), &service(), &Also::default(), NOW);
-    let times: Vec<_> = later.conditions.iter().map(|said| said.last_transition_time.as_str()).collect();
+    let later = status_of(&web, &deployment(ready), &service(), None, NOW);
+    let times: Vec<_> = later.conditions.iter().map(|one| one.last_transition_time.as_str()).collect();
     assert_eq!(times, [NOW, EARLIER, EARLIER]);
 }
 
@@ -544,20 +582,17 @@ fn an_unreadable_object_keeps_what_was_reported_of_its_replicas() {
         "spec": {"port": "eighty"},
         "status": {"replicas": 2},
     });
-    let unreadable: Unreadable = serde_json::from_value(unreadable).expect("readable enough");
-    let status = status::of_unreadable(&unreadable, "invalid type: string \"eighty\"", NOW);
+    let unreadable: Unreadable<MyWebserver> = serde_json::from_value(unreadable).expect("readable enough");
+    let status = unreadable.report("invalid type: string \"eighty\"", NOW);
     assert_eq!((status.replicas, status.observed_generation, status.is_ready()), (2, 4, false));
     let again = Unreadable { status: status.clone(), ..unreadable };
-    assert_eq!(
-        status::of_unreadable(&again, "invalid type: string \"eighty\"", "2027-01-01T00:00:00Z"),
-        status
-    );
+    assert_eq!(again.report("invalid type: string \"eighty\"", "2027-01-01T00:00:00Z"), status);
 }
 
-/// `nginx:` and `NGINX` were taken, and no Pod ever ran.
+/// The CRD accepted `nginx:` and `NGINX`, and no Pod ever ran.
 #[test]
 fn an_image_is_refused_only_where_the_kubelet_could_not_parse_it() {
-    let pattern = regex::Regex::new(IMAGE_PATTERN).expect("a regex");
+    let pattern = regex::Regex::new(types::IMAGE_PATTERN).expect("a regex");
     let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
     for image in [
         "nginx",
@@ -611,13 +646,14 @@ fn defaults_are_those_of_the_schema() {
         "metadata": {"name": "web", "resourceVersion": "1"}, "spec": {"image": "nginx"},
     }))
     .expect("a MyWebserver");
-    let schema = &crd::definition()["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let schema =
+        &types::definition()["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["spec"];
     assert_eq!(schema["properties"]["port"]["default"], web.spec.port);
     assert_eq!(schema["properties"]["replicas"]["default"], web.spec.replicas);
-    assert_eq!(web.status, Status::default());
+    assert_eq!(web.status, MyWebserverStatus::default());
 }
 
-/// All of it is compared, and nothing else: so the README can say what is ours and what is yours.
+/// README lists the fields that the operator manages. All of them are compared, and no others.
 #[test]
 fn the_readme_lists_exactly_the_fields_that_are_ours() {
     let children = desired(&web(2));
@@ -628,7 +664,7 @@ fn the_readme_lists_exactly_the_fields_that_are_ours() {
     assert!(readme.contains(&list), "README.md does not have this list:\n{list}");
 }
 
-/// The fields that our type keeps of an object which has every field that an API server knows, a line for each.
+/// The fields that our type keeps, one per line, of an object that has every field of the API server's schema.
 fn owned<K: Resource + Serialize>(desired: &K, kind: &str) -> String {
     let full = full(
         &serde_json::from_str(include_str!("../../../apiserver/src/schema/openapi.json")).expect("JSON"),
@@ -649,7 +685,8 @@ fn list_owned(path: &str, full: &Value, kept: &Value, desired: &Value, lines: &m
         let (path, desired) = (format!("{path}.{field}"), &desired[field]);
         match field.as_str() {
             "name" | "namespace" => {}
-            field if diff::NOT_OURS.contains(&field) => {}
+            "uid" | "resourceVersion" | "generation" | "creationTimestamp" | "deletionTimestamp"
+            | "finalizers" => {}
             "labels" | "annotations" => {
                 let keys = if desired.is_null() { kept } else { desired }.as_object().expect("a map").keys();
                 keys.for_each(|key| *lines += &format!("  {}[{key}]\n", path.trim_start_matches('.')));
@@ -664,7 +701,7 @@ fn list_owned(path: &str, full: &Value, kept: &Value, desired: &Value, lines: &m
     }
 }
 
-/// Whether nothing was left out; [`Present`] stands for whatever is there.
+/// Whether our type keeps every field; [`Present`] keeps the whole value.
 fn is_whole(full: &Value, kept: &Value) -> bool {
     match (full, kept) {
         (_, Value::Bool(true)) => true,
@@ -691,13 +728,16 @@ fn full(schemas: &Value, name: &str) -> Value {
             Some("array") => json!([value(schemas, &schema["items"])]),
             Some("integer" | "number") => 1.into(),
             Some("boolean") => true.into(),
+            _ if schema["format"] == "date-time" => NOW.into(),
             _ => "text".into(),
         }
     }
     let mut value = value(schemas, &schemas[name]);
     if name == "ObjectMeta" {
-        let annotations = Annotations { load_balancer_source_ranges: Some(Present) };
-        value["annotations"] = serde_json::to_value(annotations).expect("JSON");
+        value["annotations"] = json!({SOURCE_RANGES: ""});
+    }
+    if name == "LabelSelectorRequirement" {
+        value["operator"] = "In".into();
     }
     value
 }

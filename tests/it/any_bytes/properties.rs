@@ -1,4 +1,5 @@
-//! What must hold of any bytes at all. Each function panics where it does not. `fuzz/` includes this file too.
+//! The properties that must hold for any input bytes. Each function panics if its property fails. `fuzz/` includes this
+//! file, too.
 
 use std::{fs, io::Write};
 
@@ -10,13 +11,14 @@ use listwatch::{
     watch::decode::{Lines, WatchEvent},
 };
 
-/// Most memory for one byte that came. An empty container, `{}` and a comma, becomes a struct of some hundred bytes, in
+/// Most memory for each byte of input. An empty container, `{}` and a comma, becomes a struct of some hundred bytes, in
 /// a list that doubles as it grows.
 const BYTES_PER_BYTE_MAX: u64 = 400;
-/// What is needed for no byte at all: the buffers of the YAML reader, above all.
+/// Memory that even empty input takes, mostly for the buffers of the YAML reader.
 const BYTES_MAX: u64 = 128 * 1024;
 
-/// A watch sends these bytes: they mean the same wherever they are cut, and cost no more memory than they may.
+/// A watch sends these bytes: the events do not depend on where the bytes are cut, and the memory stays within the
+/// limit.
 pub fn watch(bytes: &[u8], cut: usize) {
     check::<Deployment>(bytes, cut);
     check::<MyWebserver>(bytes, cut);
@@ -35,23 +37,23 @@ fn check<K: Resource + std::fmt::Debug>(bytes: &[u8], cut: usize) {
     }
 }
 
-/// As `watch.rs` reads them: up to the first line that is none.
-fn events<K: Resource + std::fmt::Debug>(chunks: &[&[u8]], mut tell: impl FnMut(String)) {
+/// Reads the events as `watch.rs` does, up to the first invalid line.
+fn events<K: Resource + std::fmt::Debug>(chunks: &[&[u8]], mut report: impl FnMut(String)) {
     let mut lines = Lines::default();
     for chunk in chunks {
         lines.push(chunk);
         loop {
             match lines.next_line().map(|line| line.map(WatchEvent::<K>::from_json)) {
-                Ok(Some(Ok(event))) => tell(format!("{event:?}")),
-                Ok(Some(Err(error))) => return tell(error.to_string()),
+                Ok(Some(Ok(event))) => report(format!("{event:?}")),
+                Ok(Some(Err(error))) => return report(error.to_string()),
                 Ok(None) => break,
-                Err(too_long) => return tell(format!("{too_long:?}")),
+                Err(too_long) => return report(format!("{too_long:?}")),
             }
         }
     }
 }
 
-/// A kubeconfig holds these bytes: it is read, or refused with one line that names the file.
+/// A kubeconfig contains these bytes: it is read, or refused with an error of one line that names the file.
 pub fn kubeconfig(bytes: &[u8]) {
     let mut file = tempfile::NamedTempFile::new().expect("a file");
     file.write_all(bytes).expect("a write");
@@ -59,7 +61,7 @@ pub fn kubeconfig(bytes: &[u8]) {
     let options = Options { kubeconfig: Some(path.clone()), ..Options::default() };
     let mut loaded = None;
     let used = measure(|| loaded = Some(Config::load(&options, &Env::default())));
-    // Aliases (`*a`) of aliases stand for much: the YAML reader gives up on them by a measure of its own.
+    // Aliases (`*a`) of aliases expand to a lot of text. The YAML reader has its own limit for them.
     if !bytes.contains(&b'*') {
         assert_cheap(used.bytes_max, bytes);
     }

@@ -1,4 +1,4 @@
-//! Draws edits of an object from the OpenAPI document of an API server. Nothing in this file does I/O.
+//! Draws random edits of an object from the OpenAPI document of an API server. Nothing in this file does I/O.
 //!
 //! ```text
 //! kubectl patch deployment mws-web --type=json -p '[{"op":"replace","path":"/spec/replicas","value":7}]'
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 pub struct Schemas(HashMap<String, Value>);
 
 impl Schemas {
-    /// Those of `/openapi/v3/api/v1` and the like.
+    /// Reads the definitions of documents such as `/openapi/v3/api/v1`.
     pub fn of(documents: &[Value]) -> Schemas {
         let definitions = documents.iter().flat_map(|document| document["components"]["schemas"].as_object());
         Schemas(definitions.flatten().map(|(name, schema)| (last(name).to_owned(), schema.clone())).collect())
@@ -77,7 +77,7 @@ pub enum How {
     Apply,
 }
 
-/// What somebody does to a child of ours.
+/// An edit of a child of ours.
 #[derive(Clone, Debug)]
 pub struct Edit {
     pub how: How,
@@ -95,22 +95,22 @@ impl Edit {
     }
 
     pub fn query(&self) -> &'static str {
-        if self.how == How::Apply { "fieldManager=somebody&force=true" } else { "fieldManager=somebody" }
+        if self.how == How::Apply { "fieldManager=editor&force=true" } else { "fieldManager=editor" }
     }
 
-    /// As somebody types it. `child` is `deployments/mws-web`.
+    /// The edit as a kubectl command. `child` is `deployments/mws-web`.
     pub fn command(&self, child: &str) -> String {
         let body = self.body.to_string().replace('\'', r"'\''");
         if self.how == How::Apply {
             return format!(
-                "echo '{body}' | kubectl apply --server-side --force-conflicts --field-manager=somebody -f -"
+                "echo '{body}' | kubectl apply --server-side --force-conflicts --field-manager=editor -f -"
             );
         }
         format!("kubectl patch {child} --type={} -p '{body}'", format!("{:?}", self.how).to_lowercase())
     }
 }
 
-/// Where a walk along a schema is.
+/// A position during a walk along a schema.
 struct Place<'s, 'l> {
     path: Vec<String>,
     /// The definition that has the field, and the field's name; of a map, the key.
@@ -168,7 +168,7 @@ impl<'s> Draw<'s> {
         for change in changes.iter().filter(|change| change.value.is_some()) {
             self.configure(&mut applied, root, &target, &change.path);
         }
-        // Nobody can remove by an apply what another manager owns.
+        // An apply cannot remove a field that another manager owns.
         let is_applicable = !applied.is_null();
         let how = match self.random.u8(0..4) {
             0 => How::Json,
@@ -179,7 +179,7 @@ impl<'s> Draw<'s> {
         };
         let body = match how {
             How::Json => changes.iter().map(Change::operation).collect(),
-            // One that knows no schema, and so merges no lists.
+            // A patch type that knows no schema, and so merges no lists.
             How::Merge => self.patch(&Value::Null, live, &target),
             How::Strategic => self.patch(root, live, &target),
             How::Apply => {
@@ -192,7 +192,7 @@ impl<'s> Draw<'s> {
         Edit { how, body }
     }
 
-    /// One change, with those that it needs. Every other one is of what we own.
+    /// One change, with the changes that it needs. Every second one changes a field that we own.
     fn change(&mut self, root: &'s Value, live: &Value, wanted: &Value) -> Vec<Change> {
         let schemas = self.schemas;
         let mut place = Place {
@@ -242,7 +242,7 @@ impl<'s> Draw<'s> {
         changes
     }
 
-    /// The way to something in `wanted`, as far as it is there in `live`.
+    /// The path to a random value in `wanted`, as far as that path exists in `live`.
     fn path_in(&mut self, wanted: &Value, live: &Value) -> Vec<String> {
         let (mut path, mut wanted, mut live) = (Vec::new(), wanted, live);
         loop {
@@ -251,7 +251,7 @@ impl<'s> Draw<'s> {
             }
             match (wanted, live) {
                 (Value::Object(fields), Value::Object(_)) => {
-                    // A key beside ours.
+                    // A key next to ours.
                     if let Some(map @ ("labels" | "matchLabels" | "selector")) =
                         path.last().map(String::as_str)
                         && fields.values().all(Value::is_string)
@@ -271,7 +271,8 @@ impl<'s> Draw<'s> {
                     let Some(now) = live.get(name) else { return path };
                     (wanted, live) = (value, now);
                 }
-                // A reference is replaced as a whole: one with another uid is that of a predecessor, whose children go.
+                // A reference is replaced as a whole: with another uid, it would name a predecessor, whose children are
+                // deleted.
                 (Value::Array(items), Value::Array(now)) if path.last().unwrap() != "ownerReferences" => {
                     let Some(item) = self.random.choice(items) else { return path };
                     let same = |other: &Value| other["name"] == item["name"] && other["uid"] == item["uid"];
@@ -284,7 +285,7 @@ impl<'s> Draw<'s> {
         }
     }
 
-    /// Goes down at random.
+    /// Descends at random.
     fn walk(&mut self, place: &mut Place<'s, '_>) {
         while let Some(current) = place.current {
             let (name, schema) = self.schemas.resolve(place.schema);
@@ -303,7 +304,7 @@ impl<'s> Draw<'s> {
                     let there = fields.keys().filter(|field| all.contains_key(*field)).filter(is_open);
                     let all = all.keys().filter(is_open);
                     let some: Vec<_> = if self.random.bool() { there.collect() } else { all.collect() };
-                    // Most fields are down there.
+                    // Most fields are below these.
                     let deep = ["template", "spec", "containers"]
                         .into_iter()
                         .find(|deep| fields.contains_key(*deep));
@@ -328,7 +329,7 @@ impl<'s> Draw<'s> {
         }
     }
 
-    /// A value for a field that `holder` has.
+    /// A value for a field of `holder`.
     fn value(&mut self, holder: &str, field: &str, schema: &'s Value, depth: u8) -> Value {
         let (name, schema) = self.schemas.resolve(schema);
         let kind = schema["type"].as_str().unwrap_or_default();
@@ -371,7 +372,7 @@ impl<'s> Draw<'s> {
                 }
                 entries.into()
             }
-            other => panic!("{holder}.{field} is a {other}: {schema}"),
+            unknown => panic!("{holder}.{field} has type {unknown}: {schema}"),
         }
     }
 
@@ -405,7 +406,7 @@ impl<'s> Draw<'s> {
         self.random.choice(keys).unwrap().as_str().unwrap().to_owned()
     }
 
-    /// Puts the field at `path` into the configuration of an apply, with as much around it as names it.
+    /// Puts the field at `path` into the configuration of an apply, with the parents and keys that identify it.
     fn configure(&self, body: &mut Value, schema: &Value, target: &Value, path: &[String]) {
         let (_, definition) = self.schemas.resolve(schema);
         let is_atomic = |schema: &Value| {
@@ -442,12 +443,12 @@ impl<'s> Draw<'s> {
         }
     }
 
-    /// A patch, strategic as far as the schema says how to merge.
+    /// A patch, strategic if the schema has merge keys.
     fn patch(&self, schema: &Value, live: &Value, target: &Value) -> Value {
         self.difference(schema, live, target).unwrap_or_else(|| json!({}))
     }
 
-    /// None where nothing differs.
+    /// `None` if nothing differs.
     fn difference(&self, schema: &Value, live: &Value, target: &Value) -> Option<Value> {
         let (_, definition) = self.schemas.resolve(schema);
         let strategy = |schema: &Value, word: &str| {
@@ -504,7 +505,7 @@ impl<'s> Draw<'s> {
     }
 }
 
-/// What the spec of a Service must have where a field has this value.
+/// The fields that the spec of a Service needs if a field has this value.
 fn needed(field: &str, value: &Value) -> Option<(&'static str, &'static str)> {
     match field {
         "type" if value == "ExternalName" => Some(("externalName", "example.com")),
@@ -517,19 +518,19 @@ fn needed(field: &str, value: &Value) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Of an object's metadata, what an edit may change.
+/// The fields of metadata that an edit may change.
 const METADATA: [&str; 4] = ["annotations", "finalizers", "labels", "ownerReferences"];
 
-/// Objects with exactly one of their fields that are objects.
+/// Definitions of unions: objects with exactly one of their fields that are objects.
 const UNIONS: [&str; 6] =
     ["EnvFromSource", "EnvVarSource", "LifecycleHandler", "Probe", "Volume", "VolumeProjection"];
 
 /// Objects whose fields depend on each other, so that an edit replaces them whole.
 const WHOLE: [&str; 5] = ["AppArmorProfile", "DeploymentStrategy", "EnvVar", "OwnerReference", "Toleration"];
 
-/// What a server accepts, by the name of a definition, by `Definition.field`, by a field's name or end (`*Seconds`), or by
-/// a type; and, by a map's name, or else `map`, the keys of its entries. Among these are names that are fields elsewhere, of
-/// which some are treated specially there: a Service once selected nothing with `uid` in its selector.
+/// Values that a server accepts, by the name of a definition, by `Definition.field`, by the name or suffix of a field
+/// (`*Seconds`), or by a type. The keys of a map are under its name, or else under `map`. Some keys are the names of
+/// fields elsewhere, which may be treated specially: a Service once selected nothing with `uid` in its selector.
 struct Values(HashMap<String, Vec<Value>>);
 
 static VALUES: LazyLock<Values> =

@@ -1,4 +1,5 @@
-//! What must hold of a MyWebserver and its children once the operator has nothing to do. Nothing in this file does I/O.
+//! Checks the promises about a MyWebserver and its children, when the operator has nothing left to do. Nothing in this
+//! file does I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +8,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::CHILDREN;
-use crate::hands::condition;
+use crate::client::condition;
 
-/// The children that a MyWebserver asks for: the fields that we own, and their values.
+/// The desired children of a MyWebserver: the fields that we own, and their values.
 pub fn wanted(web: &Value) -> [Value; 2] {
     let children = desired(&MyWebserver::deserialize(web).unwrap());
     [json!(children.deployment), json!(children.service)]
@@ -21,7 +22,7 @@ pub fn is_ours(web: &Value, child: &Value) -> bool {
     owners.any(|owner| owner["controller"] == true && owner["uid"] == web["metadata"]["uid"])
 }
 
-/// An object without what the server counts and dates, and without its status.
+/// An object without the versions and times of the server, and without its status.
 pub fn without_counters(object: &Value) -> Value {
     let mut object = object.clone();
     object.as_object_mut().unwrap().retain(|field, _| ["metadata", "spec"].contains(&field.as_str()));
@@ -30,7 +31,7 @@ pub fn without_counters(object: &Value) -> Value {
     object
 }
 
-/// The fields of a child that README.md says are ours, and a unit test that they are.
+/// The fields of a child that we own according to README.md. A unit test checks that README.md is right.
 fn ours(kind: &str) -> impl Iterator<Item = &'static str> {
     let readme = include_str!("../../../README.md");
     let (_, list) = readme.split_once("\n```\nDeployment\n").unwrap();
@@ -44,6 +45,9 @@ pub struct Kept<'a> {
     pub web: &'a Value,
     pub edited: &'a [Value; 2],
     pub live: [Option<&'a Value>; 2],
+    /// Whether the server refused the first patch of the Deployment, because a field of another writer made one of ours
+    /// invalid. Then the whole Pod template is reset, as README.md says.
+    pub is_template_reset: bool,
 }
 
 impl Kept<'_> {
@@ -54,7 +58,7 @@ impl Kept<'_> {
         let mut all_ours = true;
         for (index, [kind, ..]) in CHILDREN.into_iter().enumerate() {
             let (edited, Some(live)) = (&self.edited[index], self.live[index]) else {
-                problems.push(format!("the {kind} is gone"));
+                problems.push(format!("the {kind} does not exist"));
                 continue;
             };
             let is_ours = is_ours(self.web, live);
@@ -70,11 +74,11 @@ impl Kept<'_> {
             if edited["metadata"]["uid"] == live["metadata"]["uid"] {
                 self.compare(kind, edited, live, is_ours, &mut problems);
             } else if !edited.is_null() {
-                problems.push(format!("the {kind} was deleted and made anew"));
+                problems.push(format!("the {kind} was deleted and created again"));
             }
         }
         if let ([Some(deployment), Some(service)], true) = (self.live, all_ours)
-            && let Err(text) = leads_to_us(self.web, deployment, service)
+            && let Err(text) = check_service_port(self.web, deployment, service)
         {
             problems.push(text);
         }
@@ -82,11 +86,11 @@ impl Kept<'_> {
         problems
     }
 
-    /// What is not ours is as its author left it.
+    /// The fields that we do not own have the values of the last edit.
     fn compare(&self, kind: &str, edited: &Value, live: &Value, is_ours: bool, problems: &mut Vec<String>) {
         let [before, after] = [edited, live].map(|object| self.leaves(&without_counters(object)));
         let paths: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-        // With its defaults, where all of it was missing: our container, or its probe.
+        // If the whole parent was missing (our container, or its probe), it is restored with its defaults.
         let is_restored = |path: &str| {
             let ends = path.match_indices('.').map(|(end, _)| &path[..=end]);
             let mut missing = ends.filter(|parent| !before.keys().any(|path| path.starts_with(parent)));
@@ -96,7 +100,8 @@ impl Kept<'_> {
             let [was, is] = [&before, &after].map(|leaves| leaves.get(path).unwrap_or(&Value::Null));
             let is_of_ours = is_ours && (ours(kind).any(|ours| is_in(path, ours)) || is_restored(path));
             let follows = kind == "Service" && follows_type(path, edited);
-            if was != is && !is_of_ours && !follows {
+            let is_reset = self.is_template_reset && path.starts_with("spec.template.");
+            if was != is && !is_of_ours && !follows && !is_reset {
                 problems.push(format!("{kind} {path}: is not ours, was {was}, is {is}"));
             }
         }
@@ -112,20 +117,20 @@ impl Kept<'_> {
         }
         let [ready, stalled, mutated] =
             ["Ready", "Stalled", "Mutated"].map(|name| condition(self.web, name).unwrap_or(&Value::Null));
-        let said = format!("Ready is {ready}, Stalled is {stalled}, Mutated is {mutated}");
+        let conditions = format!("Ready is {ready}, Stalled is {stalled}, Mutated is {mutated}");
         if !all_ours {
             if ready["status"] != "False"
                 || stalled["status"] != "True"
                 || stalled["reason"] != "NameConflict"
             {
-                problems.push(format!("a child is somebody else's, and {said}"));
+                problems.push(format!("a child has another owner, and {conditions}"));
             }
         } else if !stalled.is_null() || !mutated.is_null() || is_rolled_out && ready["status"] != "True" {
-            problems.push(format!("all is ours, and {said}"));
+            problems.push(format!("all children are ours, and {conditions}"));
         }
     }
 
-    /// A field by its path, as README.md has it.
+    /// A field by its path, as written in README.md.
     fn field<'v>(&self, object: &'v Value, path: &str) -> &'v Value {
         let mut value = object;
         let mut rest = path;
@@ -150,7 +155,7 @@ impl Kept<'_> {
         value
     }
 
-    /// What tells an item of a list from others.
+    /// The key of a list item.
     fn key<'v>(&self, item: &'v Value) -> &'v str {
         if item["controller"] == true && item["uid"] == self.web["metadata"]["uid"] {
             return "ours";
@@ -192,12 +197,12 @@ impl Kept<'_> {
     }
 }
 
-/// Whether a path is that of a field of ours, or leads into it.
+/// Whether a path is that of a field that we own, or lies inside one.
 fn is_in(path: &str, ours: &str) -> bool {
     path.strip_prefix(ours).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Fields of a Service that the server gives and takes with the type.
+/// Fields of a Service that the server sets and removes with the type.
 fn follows_type(path: &str, edited: &Value) -> bool {
     const FIELDS: &str = "allocateLoadBalancerNodePorts clusterIP clusterIPs externalTrafficPolicy \
         healthCheckNodePort internalTrafficPolicy ipFamilies ipFamilyPolicy loadBalancerClass";
@@ -205,11 +210,11 @@ fn follows_type(path: &str, edited: &Value) -> bool {
     edited["spec"]["type"] != "ClusterIP" && FIELDS.split(' ').any(|name| name == field)
 }
 
-/// Whether the Service selects the Pods, and its port is that of our container. This is a model of the EndpointSlice
-/// controller, which does not run in the tests, as nobody makes Pods there: of `labels.Set.AsSelector`, and of
-/// `FindPort` in k8s.io/endpointslice, which takes the first container that has a port of that name. All containers of
-/// a Pod share its ports.
-fn leads_to_us(web: &Value, deployment: &Value, service: &Value) -> Result<(), String> {
+/// Whether the Service selects the Pods, and its port is that of our container. The EndpointSlice controller does not
+/// run in the tests, because no Pods exist there. This is a model of its `labels.Set.AsSelector`, and of `FindPort` in
+/// k8s.io/endpointslice, which takes the first container with a port of that name. All containers of a Pod share its
+/// ports.
+fn check_service_port(web: &Value, deployment: &Value, service: &Value) -> Result<(), String> {
     let template = &deployment["spec"]["template"];
     let labels = &template["metadata"]["labels"];
     let selector = service["spec"]["selector"].as_object();

@@ -1,8 +1,8 @@
-//! The same random edits of the same objects on both servers: what the real one accepts, refuses and makes of them, the
-//! embedded one does too. No operator is there.
+//! Compares the embedded server with a real one: both get the same random edits of the same objects, and must accept,
+//! refuse and store the same. No operator runs.
 //!
-//! The seeds are always the same, unless `LISTWATCH_SEEDS` names others: other seeds may find another difference. It is
-//! mended in apiserver, or added to [`FIELDS`] with its reason.
+//! The seeds are always the same, unless `LISTWATCH_SEEDS` is set. Other seeds may find a new difference: fix it in
+//! apiserver/src, or add it to apiserver/tests/it/contract/differences.txt with its reason.
 
 use std::sync::{
     Arc,
@@ -10,76 +10,62 @@ use std::sync::{
 };
 
 use fastrand::Rng;
-use listwatch::{
-    apiserver::{ApiServer, Options},
-    client::{Client, Config, Error},
-};
+use listwatch::client::Error;
+use listwatch_apiserver::{ApiServer, Options};
+use listwatch_control_plane::{has_assets, unique};
 use serde_json::{Value, json};
 
 use super::{
-    CHILDREN, ROUNDS, SEEDS_AT_ONCE, each,
+    CHILDREN, ROUNDS, SEEDS_AT_ONCE,
     edits::{Draw, Schemas},
-    promises, say, schemas, seeds, send,
+    for_each, print, promises, schemas, seeds, send,
 };
 use crate::{
-    hands::Hands,
-    plane::{self, Plane},
-    world::has_real,
+    client::{UserClient, admin},
+    fixture,
 };
 
 const SEEDS: u64 = 200;
 
-/// Parts of the paths of fields of Deployments and Services, of which our server is known to accept or make something else
-/// than the real one, and why.
-const FIELDS: &[(&str, &str)] = &[
-    (".resources.claims", "claims are typed and not checked"),
-    (".resourceClaims", "claims are typed and not checked"),
-    ("template.spec.resources", "the resources of a whole Pod are typed and not checked"),
-    (".topologySpreadConstraints", "typed and not checked"),
-    (".volumes", "the rarer volumes are typed, have no defaults, and are not checked"),
-    ("metadata.ownerReferences", "a strategic patch with one owner twice keeps both"),
-    ("spec.internalTrafficPolicy", "the real server keeps what it does not show of an ExternalName"),
-];
+/// The known differences between the embedded server and kube-apiserver.
+const KNOWN: &str = include_str!("../../../apiserver/tests/it/contract/differences.txt");
 
-/// Edits that the real server refused, and that it accepted.
+/// The numbers of edits that the real server refused and accepted.
 static COMPARED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-/// They are reported as they are found.
+/// The differences found so far. Each is reported as soon as it is found.
 static DIFFERENCES: AtomicUsize = AtomicUsize::new(0);
 
 #[tokio::test]
-async fn both_servers_make_the_same_of_an_edit() {
-    if !has_real() {
+async fn an_edit_has_the_same_result_on_kube_apiserver_and_on_the_embedded_server() {
+    if !has_assets() {
         return;
     }
-    let plane = Plane::shared().await;
+    let control_plane = fixture::shared_control_plane().await;
     let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await.unwrap();
-    let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
-    let namespace = format!("t-{}", plane::unique());
-    let servers = [plane.admin(), Client::new(config).unwrap()]
-        .map(|client| Hands { client, namespace: namespace.clone() });
-    for hands in &servers {
+    let namespace = format!("t-{}", unique());
+    let servers = [fixture::admin_of(control_plane), admin(&server)]
+        .map(|client| UserClient { client, namespace: namespace.clone() });
+    for user in &servers {
         let metadata = json!({"name": namespace});
-        hands.install(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})).await;
+        user.install(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})).await;
     }
     let schemas = Arc::new(schemas(&servers[0]).await);
     let seeds: Vec<u64> = seeds().unwrap_or(0..SEEDS).collect();
-    for some in seeds.chunks(SEEDS_AT_ONCE) {
+    for chunk in seeds.chunks(SEEDS_AT_ONCE) {
         let (schemas, servers) = (Arc::clone(&schemas), servers.clone());
-        each(&servers[0].clone(), some.to_vec(), move |_, seed| {
+        for_each(&servers[0].clone(), chunk.to_vec(), move |_, seed| {
             let (schemas, servers) = (Arc::clone(&schemas), servers.clone());
             async move { compare(&servers, &schemas, seed).await }
         })
         .await;
     }
     let [refused, accepted] = COMPARED.each_ref().map(|count| count.load(Relaxed));
-    say(&format!(
-        "drift_fuzz: both servers were sent {accepted} edits that are valid and {refused} that are not"
-    ));
+    print(&format!("drift_fuzz: compared {accepted} accepted and {refused} refused edits"));
     assert_eq!(DIFFERENCES.load(Relaxed), 0, "the servers differ; see above");
 }
 
-/// Some edits of a Deployment and of a Service, until the servers differ.
-async fn compare(servers: &[Hands; 2], schemas: &Schemas, seed: u64) {
+/// Sends edits of a Deployment and of a Service, until the servers differ.
+async fn compare(servers: &[UserClient; 2], schemas: &Schemas, seed: u64) {
     let name = format!("seed-{seed}");
     let web =
         json!({"metadata": {"name": name, "uid": "u", "resourceVersion": "1"}, "spec": {"image": "nginx"}});
@@ -101,15 +87,15 @@ async fn compare(servers: &[Hands; 2], schemas: &Schemas, seed: u64) {
                 live = real.unwrap_or(live);
                 continue;
             }
-            // Each server gives other node ports, and Services of other tests have some.
-            let is_given = |path: &str| path.ends_with("odePort") && real.is_ok() != ours.is_ok();
+            // Each server allocates different node ports, and Services of other tests have some.
+            let is_allocated = |path: &str| path.ends_with("odePort") && real.is_ok() != ours.is_ok();
             let is_known = |line: &String| {
                 let path = line.split(": ").next().unwrap();
-                is_given(path) || FIELDS.iter().any(|(field, _)| path.contains(field))
+                is_allocated(path) || fields().any(|field| path.contains(field))
             };
             if !differences.iter().any(is_known) {
-                say(&format!("seed {seed}: {}: {}", edit.command(&path), differences.join("; ")));
-                say(&format!("  LISTWATCH_SEED={seed} cargo test --locked --test it both_servers_make"));
+                print(&format!("seed {seed}: {}: {}", edit.command(&path), differences.join("; ")));
+                print(&format!("  LISTWATCH_SEED={seed} cargo test --locked --test it an_edit_has_the_same"));
                 DIFFERENCES.fetch_add(1, Relaxed);
             }
             break;
@@ -117,7 +103,12 @@ async fn compare(servers: &[Hands; 2], schemas: &Schemas, seed: u64) {
     }
 }
 
-/// Where two answers differ, and how, each after the path of the field.
+/// Parts of the paths of the fields of Deployments and Services in which the servers differ.
+fn fields() -> impl Iterator<Item = &'static str> {
+    KNOWN.lines().filter_map(|line| line.strip_prefix("edits | ")?.strip_suffix(" | *"))
+}
+
+/// The differences of two answers, each after the path of its field.
 fn differences(real: &Result<Value, Error>, ours: &Result<Value, Error>) -> Vec<String> {
     let mut all = Vec::new();
     match (real, ours) {
@@ -125,11 +116,11 @@ fn differences(real: &Result<Value, Error>, ours: &Result<Value, Error>) -> Vec<
         (Err(real), Err(ours)) if real.code() == ours.code() => {}
         (Err(real), Err(ours)) => all.push(format!("real {real}, ours {ours}")),
         (Err(error), Ok(_)) | (Ok(_), Err(error)) => {
-            let who = if real.is_err() { "real" } else { "ours" };
+            let server = if real.is_err() { "real" } else { "ours" };
             let causes = error.status().into_iter().flat_map(|status| &status.details.causes);
-            all.extend(causes.map(|cause| format!("{}: {who} {}", cause.field, cause.message)));
+            all.extend(causes.map(|cause| format!("{}: {server} {}", cause.field, cause.message)));
             if all.is_empty() {
-                all.push(format!("{who} {error}"));
+                all.push(format!("{server} {error}"));
             }
         }
     }
@@ -154,24 +145,24 @@ fn collect(real: &Value, ours: &Value, path: &str, all: &mut Vec<String>) {
     }
 }
 
-/// An object without what each server gives: uids, times, addresses and ports.
+/// An object without the values that each server chooses: uids, times, addresses and ports.
 fn comparable(before: &Value) -> Value {
     let mut object = promises::without_counters(before);
     object["metadata"]["generation"] = before["metadata"]["generation"].clone();
     for field in ["creationTimestamp", "uid"] {
         object["metadata"].as_object_mut().unwrap().remove(field);
     }
-    let given = |value: &mut Value| {
+    let hide = |value: &mut Value| {
         if !value.is_null() && *value != "None" && *value != json!(["None"]) {
-            *value = "given".into();
+            *value = "allocated".into();
         }
     };
     let spec = &mut object["spec"];
     for field in ["clusterIP", "clusterIPs", "healthCheckNodePort"] {
-        given(&mut spec[field]);
+        hide(&mut spec[field]);
     }
     for port in spec["ports"].as_array_mut().into_iter().flatten() {
-        given(&mut port["nodePort"]);
+        hide(&mut port["nodePort"]);
     }
     object
 }

@@ -1,0 +1,76 @@
+//! Creates a missing child. Unless its owner is new, first asks the API server whether the owner still exists.
+
+use serde::Serialize;
+use tracing::info;
+
+use super::{Child, Owned, Stage, Write, correction};
+use crate::{
+    client::Error,
+    cluster::Cluster,
+    resource::{Meta, Resource},
+};
+
+impl<K: Resource + Serialize> Owned<K> {
+    pub(super) async fn add<O: Resource>(
+        &self,
+        owner: &O,
+        desired: &K,
+        stage: Stage,
+    ) -> Option<(Child<K>, Option<Write>)> {
+        if stage == Stage::New {
+            let added = self.create(owner, desired, stage).await;
+            if !matches!(&added.0, Child::Failed { error, .. } if error.is_already_exists()) {
+                return Some(added);
+            }
+        }
+        // The watch may miss an object of that name: it has a label selector. So a GET comes first, because a create counts
+        // against a ResourceQuota even if it fails. The owner may be gone, too; then the garbage collector would delete each
+        // new child, and we would create it again.
+        let key = desired.key();
+        match tokio::join!(self.cluster.get_live::<K>(&key), is_wanted(&self.cluster, owner)) {
+            (_, Ok(false)) => None,
+            (Ok(live), Ok(true)) => self.update(owner, desired, live, stage).await,
+            (Err(error), Ok(true)) if error.is_not_found() => Some(self.create(owner, desired, stage).await),
+            (_, Err(error)) | (Err(error), _) => Some(Child::failed(error, None)),
+        }
+    }
+
+    pub(super) async fn create<O: Resource>(
+        &self,
+        owner: &O,
+        desired: &K,
+        stage: Stage,
+    ) -> (Child<K>, Option<Write>) {
+        let child = format!("{} {}", K::KIND, desired.metadata().name);
+        let correction = correction(owner, &child);
+        if self.truces.is_on(&correction) {
+            let error = Error::new("keep", child, "another client keeps deleting it; backing off");
+            return Child::failed(error, None);
+        }
+        let created = match self.cluster.create(desired).await {
+            Ok(created) => created,
+            Err(error) => return Child::failed(error, None),
+        };
+        self.count(stage, correction);
+        let write = match stage {
+            Stage::New | Stage::Changed | Stage::Refused => Write::Created(child),
+            Stage::Settled => {
+                info!(target: "listwatch::children", key = %owner.key(), child, "created again");
+                Write::Restored(child)
+            }
+        };
+        match self.compare(owner, desired, &created) {
+            Ok(_) => (Child::Kept(created), Some(write)),
+            Err(error) => (Child::Failed { error, live: Some(created) }, Some(write)),
+        }
+    }
+}
+
+/// Asks the API server whether the object with this uid still exists and is not being deleted.
+pub(super) async fn is_wanted<O: Resource>(cluster: &Cluster, owner: &O) -> Result<bool, Error> {
+    match cluster.get_live::<Meta<O>>(&owner.key()).await {
+        Ok(live) => Ok(live.metadata.uid == owner.metadata().uid && !live.metadata.is_terminating()),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,148 @@
+//! Why a child is not as desired, as reasons of conditions.
+
+use smol_str::format_smolstr;
+
+use super::Child;
+use crate::{
+    client::Error,
+    resource::{Resource, conditions::Verdict},
+};
+
+/// The reason if another owner's object has the name of a child.
+pub(super) const NAME_CONFLICT: &str = "NameConflict";
+/// The reason while a child of a deleted owner of the same name still exists.
+const PREDECESSOR_TERMINATING: &str = "PredecessorTerminating";
+
+/// Why the API server refuses a child. Retries alone do not help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Our ServiceAccount lacks the permission.
+    Forbidden,
+    /// A ResourceQuota is used up.
+    QuotaExceeded,
+    /// A webhook or policy denied the child.
+    AdmissionDenied,
+    /// A webhook denied the child with the status code of an overloaded or broken server, and may admit it later.
+    AdmissionDeniedForNow,
+    /// A webhook with `failurePolicy: Fail` does not answer.
+    AdmissionUnavailable,
+    /// The namespace is being deleted.
+    NamespaceTerminating,
+    /// The child is invalid.
+    InvalidSpec,
+    /// The API server reports an internal error. For example, its range of Service addresses is full.
+    InternalError,
+    /// Any other error that a retry does not solve.
+    Other,
+}
+
+impl Refusal {
+    /// All but [`Refusal::Other`], which is also the reason if another client keeps reverting our writes.
+    const NAMED: [Refusal; 8] = [
+        Refusal::Forbidden,
+        Refusal::QuotaExceeded,
+        Refusal::AdmissionDenied,
+        Refusal::AdmissionDeniedForNow,
+        Refusal::AdmissionUnavailable,
+        Refusal::NamespaceTerminating,
+        Refusal::InvalidSpec,
+        Refusal::InternalError,
+    ];
+
+    /// `None`: the error is no refusal, and goes away with a retry.
+    pub(crate) fn of(error: &Error) -> Option<Refusal> {
+        // First, because a webhook chooses the status code and the message of its denial, which may look like any
+        // other error.
+        if error.is_denied() {
+            return match error.code() {
+                Some(429 | 500..) => Some(Refusal::AdmissionDeniedForNow),
+                None | Some(_) => Some(Refusal::AdmissionDenied),
+            };
+        }
+        if error.is_namespace_terminating() {
+            return Some(Refusal::NamespaceTerminating);
+        }
+        if error.is_quota_exceeded() {
+            return Some(Refusal::QuotaExceeded);
+        }
+        let has_text = |text| error.status().is_some_and(|status| status.message.contains(text));
+        let is_internal = error.status().is_some_and(|status| status.reason == "InternalError");
+        match error.code() {
+            None if error.is_connection() || error.is_interrupted() => None,
+            Some(500) if has_text("failed calling webhook") => Some(Refusal::AdmissionUnavailable),
+            // A 500 from an overloaded server, from etcd or from a proxy has no reason.
+            Some(500) if is_internal => Some(Refusal::InternalError),
+            Some(401 | 404 | 408 | 409 | 429 | 500..) => None,
+            Some(403) => Some(Refusal::Forbidden),
+            Some(422) => Some(Refusal::InvalidSpec),
+            None | Some(_) => Some(Refusal::Other),
+        }
+    }
+
+    /// As a condition's reason.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Refusal::Forbidden => "Forbidden",
+            Refusal::QuotaExceeded => "QuotaExceeded",
+            Refusal::AdmissionDenied | Refusal::AdmissionDeniedForNow => "AdmissionDenied",
+            Refusal::AdmissionUnavailable => "AdmissionUnavailable",
+            Refusal::NamespaceTerminating => "NamespaceTerminating",
+            Refusal::InvalidSpec => "InvalidSpec",
+            Refusal::InternalError => "InternalError",
+            Refusal::Other => "ReconcileFailed",
+        }
+    }
+
+    /// Whether a user must act. Otherwise waiting may help.
+    fn is_stalled(self) -> bool {
+        match self {
+            Refusal::Forbidden | Refusal::AdmissionDenied | Refusal::InvalidSpec => true,
+            Refusal::QuotaExceeded
+            | Refusal::AdmissionDeniedForNow
+            | Refusal::AdmissionUnavailable
+            | Refusal::NamespaceTerminating
+            | Refusal::InternalError
+            | Refusal::Other => false,
+        }
+    }
+}
+
+/// Whether the reason means that a child could not be written, or that its name was taken.
+pub(super) fn is_refusal(reason: &str) -> bool {
+    let refusals = Refusal::NAMED.into_iter().map(Refusal::reason);
+    refusals.chain([NAME_CONFLICT, PREDECESSOR_TERMINATING]).any(|refusal| refusal == reason)
+}
+
+impl<K: Resource> Child<K> {
+    /// Why the child is not as desired, if so: the child is being deleted, is not ours, or could not be written.
+    pub(super) fn trouble<O: Resource>(&self) -> Option<Verdict> {
+        match self {
+            Child::Kept(_) => None,
+            Child::Awaited(Some(_)) => Some(Verdict::no(
+                "RolloutInProgress",
+                format_smolstr!("the {} is being deleted and will be created again", K::KIND),
+            )),
+            Child::Awaited(None) => Some(Verdict::no(
+                PREDECESSOR_TERMINATING,
+                format_smolstr!("the {} of a deleted {} of this name is being deleted", K::KIND, O::KIND),
+            )),
+            Child::NotOurs(message) => Some(Verdict::no(NAME_CONFLICT, message.as_str())),
+            Child::Failed { error, .. } => {
+                let refusal = Refusal::of(error).unwrap_or(Refusal::Other);
+                Some(Verdict::no(refusal.reason(), format_smolstr!("{error}")))
+            }
+        }
+    }
+
+    /// A state that does not end unless a user acts.
+    pub(super) fn dead_end(&self) -> Option<Verdict> {
+        match self {
+            Child::Kept(_) | Child::Awaited(_) => None,
+            Child::NotOurs(message) => Some(Verdict::yes(NAME_CONFLICT, message.as_str())),
+            Child::Failed { error, .. } => {
+                let refusal = Refusal::of(error).filter(|refusal| refusal.is_stalled())?;
+                Some(Verdict::yes(refusal.reason(), format_smolstr!("{error}")))
+            }
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Reports the outcomes of an object's children to users: conditions, Events and log lines.
+//!
+//! ```text
+//!   Created, Updated, DriftCorrected     Events of the writes
+//!   Ready, Stalled                       conditions: the worst outcome of a child, else the operator's own
+//!   Mutated                              condition and Event: admission changes the writes
+//!   Failed, NameConflict                 Events, when the condition is written
+//! ```
+
+use std::{collections::HashSet, sync::Mutex, time::Duration};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use smol_str::format_smolstr;
+use tracing::{info, warn};
+
+use super::{
+    Child, Outcome, Stage, Write,
+    pods::Looks,
+    refusal::{NAME_CONFLICT, Refusal, is_refusal},
+    rollout,
+};
+use crate::{
+    client::Error,
+    cluster::{Cluster, EventType, Events, Watch},
+    controller::{Next, ReconcileError},
+    locked,
+    resource::{
+        Condition, ObjectMeta, Resource, Uid,
+        conditions::{self, Verdict},
+        kinds::{ContainerType, Deployment},
+        list::Broken,
+    },
+};
+
+/// The target of the lines of this file in the log.
+const LOG: &str = "listwatch::children";
+/// The reason if admission changes our writes.
+pub(super) const CHANGED_BY_ADMISSION: &str = "ChangedByAdmission";
+/// Most objects that are not ready and that the log names at the start.
+const EXAMPLES_MAX: usize = 10;
+/// When to reconcile again while an object of another owner has the name of a child, or while a child is being deleted.
+/// The label selector may hide these objects from our watches. Less than the minute that `docs/conditions.md` promises.
+pub(super) const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
+
+/// A kind whose status has `observedGeneration` and `conditions`.
+pub trait Reported: Resource {
+    /// The status of the kind.
+    type Status: Serialize + DeserializeOwned + Clone + Default + PartialEq + Send + Sync;
+
+    /// The status that was written last, or the default.
+    fn status(&self) -> &Self::Status;
+
+    /// `observedGeneration`, which is negative in the default, and `conditions`.
+    fn observed(status: &Self::Status) -> (i64, &[Condition]);
+
+    /// Sets both.
+    fn observe(status: &mut Self::Status, generation: i64, conditions: Vec<Condition>);
+}
+
+impl Stage {
+    /// The stage according to the status of an object.
+    #[must_use]
+    pub fn of<O: Reported>(owner: &O) -> Stage {
+        let (observed_generation, before) = O::observed(owner.status());
+        match observed_generation {
+            ..0 => Stage::New,
+            observed if observed != owner.metadata().generation => Stage::Changed,
+            _ if conditions::find(before, "Ready").is_some_and(|ready| is_refusal(&ready.reason)) => {
+                Stage::Refused
+            }
+            _ => Stage::Settled,
+        }
+    }
+}
+
+/// Writes the statuses and Events of one operator.
+pub struct Reporter {
+    cluster: Cluster,
+    events: Events,
+    pods: Looks,
+    /// New objects whose children exist. Their first status is written in the next reconcile.
+    unreported: Mutex<HashSet<Uid>>,
+}
+
+/// The report of one reconcile of one object.
+pub struct Report<'a, O> {
+    reporter: &'a Reporter,
+    owner: &'a O,
+    outcomes: Outcomes,
+}
+
+/// The outcomes of all children of one object, without their kinds.
+#[derive(Default)]
+pub(crate) struct Outcomes {
+    writes: Vec<Write>,
+    /// The fields that admission changed.
+    mutations: Vec<String>,
+    /// Why children are not as desired.
+    troubles: Vec<Verdict>,
+    /// A state of a child that does not end unless a user acts.
+    dead_end: Option<Verdict>,
+    /// The errors of failed children.
+    errors: Vec<Error>,
+    /// The message about an object of another owner.
+    not_ours: Option<String>,
+    is_awaited: bool,
+}
+
+/// The operator's own view of an object whose children are all as desired.
+#[derive(Debug)]
+pub struct State {
+    /// The condition `Ready`.
+    pub ready: Verdict,
+    /// More conditions, by name.
+    pub others: Vec<(&'static str, Verdict)>,
+    /// The condition `Stalled`, if the object cannot progress until a user acts.
+    pub stalled: Option<Verdict>,
+    /// When to reconcile again.
+    pub next: Next,
+}
+
+impl From<Verdict> for State {
+    fn from(ready: Verdict) -> State {
+        State { ready, others: Vec::new(), stalled: None, next: Next::OnChange }
+    }
+}
+
+impl Outcomes {
+    /// Adds the state of a child of an `O`.
+    pub(crate) fn add<O: Resource, K: Resource>(&mut self, child: &Child<K>) {
+        self.troubles.extend(child.trouble::<O>());
+        self.dead_end = self.dead_end.take().or_else(|| child.dead_end());
+        match child {
+            Child::Kept(_) => {}
+            Child::Awaited(_) => self.is_awaited = true,
+            Child::NotOurs(message) => self.not_ours = self.not_ours.take().or_else(|| Some(message.clone())),
+            Child::Failed { error, .. } => self.errors.push(error.clone()),
+        }
+    }
+
+    /// The conditions to write: `Ready`, `Stalled` and `Mutated`, and the others of the operator.
+    pub(crate) fn conditions<O: Reported>(&self, owner: &O, state: State, now: &str) -> Vec<Condition> {
+        // A refusal comes before other trouble: [`Stage::of`] reads this reason later, because a child may be missing after
+        // a refusal.
+        let trouble = self.troubles.iter().min_by_key(|verdict| !is_refusal(&verdict.reason));
+        let ready = trouble.cloned().unwrap_or(state.ready);
+        let stalled = self.dead_end.clone().or(state.stalled);
+        let mutated = (!self.mutations.is_empty()).then(|| {
+            let fields = self.mutations.join("; ");
+            let message =
+                format_smolstr!("an admission webhook or policy changes what the operator writes: {fields}");
+            Verdict::yes(CHANGED_BY_ADMISSION, message)
+        });
+        let all = [("Ready", ready)].into_iter().chain(state.others);
+        let all = all.chain(stalled.map(|stalled| ("Stalled", stalled)));
+        let all = all.chain(mutated.map(|mutated| ("Mutated", mutated)));
+        let (generation, before) = (owner.metadata().generation, O::observed(owner.status()).1);
+        all.map(|(name, verdict)| verdict.condition(name, generation, before, now)).collect()
+    }
+}
+
+impl Reporter {
+    /// A reporter that writes through `cluster`, and records Events with `events`.
+    #[must_use]
+    pub fn new(cluster: &Cluster, events: Events) -> Reporter {
+        Reporter { cluster: cluster.clone(), events, pods: Looks::default(), unreported: Mutex::default() }
+    }
+
+    /// Starts the report of one reconcile.
+    pub fn of<'a, O: Reported>(&'a self, owner: &'a O) -> Report<'a, O> {
+        Report { reporter: self, owner, outcomes: Outcomes::default() }
+    }
+
+    /// Forgets an object that was deleted.
+    pub fn forget(&self, owner: &Uid) {
+        locked(&self.unreported).remove(owner);
+        self.pods.forget(owner);
+    }
+
+    /// Logs the number of objects at the start, and some that are not ready.
+    pub fn overview<O: Reported>(&self, objects: &Watch<O>) {
+        let (mut not_ready, mut examples) = (0, Vec::new());
+        let keys = objects.keys();
+        for key in &keys {
+            let object = objects.get(key);
+            let ready =
+                object.as_ref().map(|object| conditions::find(O::observed(object.status()).1, "Ready"));
+            let reason = match ready {
+                Some(Some(ready)) if ready.status == "True" => continue,
+                Some(ready) => ready.map_or("New".into(), |ready| ready.reason.clone()),
+                None => Refusal::InvalidSpec.reason().into(),
+            };
+            not_ready += 1;
+            if examples.len() < EXAMPLES_MAX {
+                examples.push(format!("{key} {reason}"));
+            }
+        }
+        let examples = (not_ready > 0).then(|| examples.join(", "));
+        info!(target: LOG, objects = keys.len(), not_ready, examples, "{}s at the start", O::KIND);
+    }
+
+    /// Reports an object that does not decode as `InvalidSpec`. The earlier report on its children stays.
+    pub async fn unreadable<O: Reported>(&self, broken: &Broken) -> Result<(), Error> {
+        self.forget(&broken.metadata.uid);
+        let live = self.cluster.get_live::<Unreadable<O>>(&broken.metadata.key()).await?;
+        let status = live.report(&broken.error, &self.now());
+        if status != live.status {
+            self.cluster.patch_status(&*live, &status).await?;
+        }
+        Ok(())
+    }
+
+    /// The time in RFC 3339, in whole seconds, for conditions.
+    fn now(&self) -> String {
+        humantime::format_rfc3339_seconds(self.cluster.now()).to_string()
+    }
+}
+
+/// An object with an unreadable `spec`: it may have been created with an older schema.
+#[derive(Debug, Deserialize)]
+#[serde(bound = "")]
+pub(crate) struct Unreadable<O: Reported> {
+    pub(crate) metadata: ObjectMeta,
+    #[serde(default)]
+    pub(crate) status: O::Status,
+}
+
+impl<O: Reported> Resource for Unreadable<O> {
+    const GROUP: &'static str = O::GROUP;
+    const VERSION: &'static str = O::VERSION;
+    const PLURAL: &'static str = O::PLURAL;
+    const KIND: &'static str = O::KIND;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
+impl<O: Reported> Unreadable<O> {
+    pub(crate) fn report(&self, error: &str, now: &str) -> O::Status {
+        let (generation, before) = (self.metadata.generation, O::observed(&self.status).1);
+        let mut after = before.to_vec();
+        let reason = Refusal::InvalidSpec.reason();
+        for (name, verdict) in
+            [("Ready", Verdict::no(reason, error)), ("Stalled", Verdict::yes(reason, error))]
+        {
+            let news = verdict.condition(name, generation, before, now);
+            match after.iter_mut().find(|condition| condition.r#type == name) {
+                Some(known) => *known = news,
+                None => after.push(news),
+            }
+        }
+        let mut status = self.status.clone();
+        O::observe(&mut status, generation, after);
+        status
+    }
+}
+
+impl<O: Reported> Report<'_, O> {
+    /// Adds the outcome of a child.
+    #[must_use]
+    pub fn with<K: Resource>(mut self, outcome: &Outcome<K>) -> Self {
+        self.outcomes.add::<O, K>(&outcome.child);
+        self.outcomes.writes.extend(outcome.write.clone());
+        self.outcomes.mutations.extend_from_slice(&outcome.mutations);
+        self
+    }
+
+    /// Records the Events of the writes. `Some`: nothing else is to do in this reconcile, because the first status comes
+    /// later, or because a retry may solve what failed.
+    #[must_use]
+    pub fn begin(&self, stage: Stage) -> Option<Result<Next, ReconcileError>> {
+        self.record_writes();
+        // The first status is written in the next reconcile, so that the children of other new objects come first. The
+        // write is put off only once: if it fails, the object must back off, even if its children are created again and
+        // again.
+        let uid = &self.owner.metadata().uid;
+        if stage != Stage::New {
+            locked(&self.reporter.unreported).remove(uid);
+        } else if self.outcomes.troubles.is_empty() && locked(&self.reporter.unreported).insert(uid.clone()) {
+            return Some(Ok(Next::After(Duration::ZERO)));
+        }
+        let mut errors = self.outcomes.errors.iter();
+        errors.find(|error| Refusal::of(error).is_none()).map(|error| Err(error.clone().into()))
+    }
+
+    /// The state of an object whose Pods a Deployment runs, with the reason why they do not run, if so.
+    pub async fn rollout<C: ContainerType>(
+        &self,
+        deployment: &Child<Deployment<C>>,
+        desired_replicas: i32,
+    ) -> State {
+        let Reporter { cluster, pods: looks, .. } = self.reporter;
+        let (pods, next) = match deployment {
+            Child::Kept(deployment) if rollout::waits_for_pods(deployment) => {
+                let (trouble, pause) = looks.look(cluster, self.owner, deployment).await;
+                (trouble, Next::After(pause))
+            }
+            Child::Kept(_) | Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } => {
+                looks.forget(&self.owner.metadata().uid);
+                (None, Next::OnChange)
+            }
+        };
+        rollout::state(deployment, desired_replicas, pods.as_ref(), next)
+    }
+
+    /// Writes the status, if it has changed, with its `observedGeneration` and `conditions`. Records the Events of failures.
+    pub async fn write(self, mut status: O::Status, state: State) -> Result<Next, ReconcileError> {
+        let next = state.next;
+        let conditions = self.outcomes.conditions(self.owner, state, &self.reporter.now());
+        O::observe(&mut status, self.owner.metadata().generation, conditions);
+        let written = self.write_status(&status).await;
+        // Return the error of a child, not a failure to write the status: the cause of the former must be removed first.
+        if let Some(error) = self.outcomes.errors.into_iter().next() {
+            if !matches!(written, Ok(false)) {
+                let reason = Refusal::of(&error).unwrap_or(Refusal::Other).reason();
+                self.reporter.events.record(
+                    self.owner,
+                    EventType::Warning,
+                    "Failed",
+                    format!("{reason}: {error}"),
+                );
+            }
+            return Err(error.into());
+        }
+        let is_written = written?;
+        if let Some(problem) = self.outcomes.not_ours {
+            if is_written {
+                self.reporter.events.record(self.owner, EventType::Warning, NAME_CONFLICT, problem);
+            }
+            return Ok(Next::After(UNSEEN_RECHECK));
+        }
+        // Usually a DELETED event follows, but not for a child without our label, which is in no watch of ours.
+        Ok(if self.outcomes.is_awaited { Next::After(UNSEEN_RECHECK) } else { next })
+    }
+
+    /// Whether the status had changed, and was written.
+    async fn write_status(&self, status: &O::Status) -> Result<bool, Error> {
+        let (owner, before) = (self.owner, self.owner.status());
+        if status == before {
+            return Ok(false);
+        }
+        self.reporter.cluster.patch_status(owner, status).await?;
+        let (before, after) = (O::observed(before).1, O::observed(status).1);
+        let find = conditions::find;
+        let is_ready = |all| find(all, "Ready").is_some_and(|ready| ready.status == "True");
+        if let Some(Condition { reason, message, .. }) =
+            find(after, "Ready").filter(|_| is_ready(after) != is_ready(before))
+        {
+            info!(target: LOG, kind = O::KIND, key = %owner.key(), generation = owner.metadata().generation, ready = is_ready(after), "{reason}: {message}");
+        }
+        let stalled = |all| find(all, "Stalled").filter(|stalled| stalled.status == "True");
+        if let Some(Condition { reason, message, .. }) = stalled(after)
+            && stalled(before).is_none_or(|before| before.reason != *reason)
+        {
+            warn!(target: LOG, kind = O::KIND, key = %owner.key(), %reason, details = %message, "stalled: it will not go on without help");
+        }
+        let mutated = |all| find(all, "Mutated").map(|mutated| &*mutated.message);
+        if let Some(message) = mutated(after).filter(|_| mutated(before) != mutated(after)) {
+            self.reporter.events.record(owner, EventType::Warning, CHANGED_BY_ADMISSION, message.to_owned());
+        }
+        Ok(true)
+    }
+
+    /// Records one Event for the created children, one for the updated and one for the restored ones.
+    fn record_writes(&self) {
+        let (mut created, mut updated, mut restored) = (Vec::new(), Vec::new(), Vec::new());
+        for write in &self.outcomes.writes {
+            match write {
+                Write::Created(what) => created.push(&**what),
+                Write::Updated(what) => updated.push(&**what),
+                Write::Restored(what) => restored.push(&**what),
+            }
+        }
+        if !created.is_empty() {
+            info!(target: LOG, kind = O::KIND, key = %self.owner.key(), children = created.join(", "), "created");
+        }
+        let news = [
+            ("Created", "created", created),
+            ("Updated", "changed", updated),
+            ("DriftCorrected", "restored", restored),
+        ];
+        for (reason, verb, what) in news {
+            if !what.is_empty() {
+                let note = format!("{verb} {}", what.join(", "));
+                self.reporter.events.record(self.owner, EventType::Normal, reason, note);
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Environment variables instead of flags: `LISTWATCH_LOG_LEVEL=debug` for `--log-level debug`.
+
+use std::env;
+
+use clap::{Arg, Command, builder::Resettable};
+
+use super::parse_switch;
+
+/// Flags, and the variables of other flags that they exclude. A typed flag wins over such a variable.
+const RIVALS: [(&str, &str); 4] = [
+    ("--kubeconfig", "LISTWATCH_SERVICE_ACCOUNT_DIR"),
+    ("--service-account-dir", "LISTWATCH_KUBECONFIG"),
+    ("--namespace", "LISTWATCH_ALL_NAMESPACES"),
+    ("--all-namespaces", "LISTWATCH_NAMESPACE"),
+];
+
+/// The variable of `--port`. For a Service called `listwatch`, Kubernetes sets it to `tcp://10.0.0.1:80` in every Pod of the
+/// namespace.
+const SERVICE_LINK: &str = "LISTWATCH_PORT";
+
+/// Has clap ignore the variables that are empty, set by Kubernetes, or excluded by a typed flag.
+pub(super) fn adapt(command: Command) -> Command {
+    let names: Vec<_> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let command = command.mut_args(adapt_one);
+    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, adapt))
+}
+
+fn adapt_one(arg: Arg) -> Arg {
+    let Some(name) = arg.get_env() else { return arg };
+    let is_empty = env::var_os(name).is_some_and(|value| value.is_empty());
+    let is_link = name == SERVICE_LINK && env::var(name).is_ok_and(|value| value.contains("://"));
+    let is_beaten =
+        RIVALS.iter().any(|(flag, variable)| name == *variable && is_typed(flag) && !is_off(flag));
+    if is_empty || is_link || is_beaten { arg.env(Resettable::Reset) } else { arg }
+}
+
+fn is_typed(flag: &str) -> bool {
+    let is_short = |arg: &str| match flag {
+        "--namespace" => arg.starts_with("-n"),
+        "--all-namespaces" => arg.starts_with("-A"),
+        _ => false,
+    };
+    let is_long = |arg: &str| arg == flag || arg.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='));
+    env::args().any(|arg| is_long(&arg) || is_short(&arg))
+}
+
+/// `--all-namespaces=false` names no namespaces, so it does not win over a variable that does.
+fn is_off(flag: &str) -> bool {
+    let value = |arg: &str| {
+        let (name, value) = arg.split_once('=')?;
+        ["--all-namespaces", "-A"].contains(&name).then(|| parse_switch(value))
+    };
+    flag == "--all-namespaces" && env::args().any(|arg| value(&arg) == Some(Ok(false)))
+}
+
+/// The variable that caused an error about a flag, if the flag was not typed: ` (LISTWATCH_LOG_LEVEL)`.
+pub(super) fn named_by(error: &str) -> String {
+    let Some((_, rest)) = error.split_once("--") else { return String::new() };
+    let flag: String = rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect();
+    let variable = format!("LISTWATCH_{}", flag.to_uppercase().replace('-', "_"));
+    if is_typed(&format!("--{flag}")) || env::var_os(&variable).is_none_or(|value| value.is_empty()) {
+        return String::new();
+    }
+    format!(" ({variable})")
+}

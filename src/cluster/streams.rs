@@ -1,0 +1,110 @@
+//! The open watches, shared by all callers with the same kind and scope.
+
+use std::{
+    any::{Any, TypeId},
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Weak},
+};
+
+use tokio::task::JoinHandle;
+use tracing::info;
+
+use super::{Cluster, Watch};
+use crate::{
+    client::Client,
+    locked,
+    resource::{Resource, Scope},
+    store::{Change, Listening, Store},
+    watch::{self, Health, Lists},
+};
+
+/// By kind and namespace. The namespace is empty for all namespaces.
+pub(super) type OpenStreams = HashMap<(TypeId, String), Vec<OpenStream>>;
+
+/// A stream of any kind that may still be open.
+pub(super) struct OpenStream {
+    labels: String,
+    pub(super) stream: Weak<dyn Any + Send + Sync>,
+    health: Arc<Health>,
+}
+
+impl OpenStream {
+    /// Whether a [`Watch`] still shares the stream.
+    fn is_open(&self) -> bool {
+        self.stream.strong_count() > 0
+    }
+}
+
+/// One running watch and its Store. Dropping it ends the watch.
+pub(super) struct Stream<K> {
+    pub(super) scope: Scope,
+    pub(super) store: Arc<Store<K>>,
+    health: Arc<Health>,
+    task: JoinHandle<()>,
+    _listening: Listening,
+}
+
+impl<K> Drop for Stream<K> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Cluster {
+    /// Watches a kind in all of the scopes. All callers with the same kind and scope share one stream and one Store.
+    pub fn watch<K: Resource>(&self, scopes: impl IntoIterator<Item = Scope>) -> Watch<K> {
+        let mut open = locked(&self.streams);
+        open.retain(|_, streams| {
+            streams.retain(OpenStream::is_open);
+            !streams.is_empty()
+        });
+        let mut streams = BTreeMap::<String, Vec<_>>::new();
+        for scope in scopes {
+            let namespace = scope.namespace.clone().unwrap_or_default();
+            let open = open.entry((TypeId::of::<K>(), namespace.clone())).or_default();
+            let known = open.iter().find(|open| open.labels == scope.labels);
+            let known = known.and_then(|open| open.stream.upgrade()?.downcast::<Stream<K>>().ok());
+            let stream = known.unwrap_or_else(|| {
+                let stream = Arc::new(Stream::open(self.client.clone(), scope.clone(), self.lists));
+                let erased: Arc<dyn Any + Send + Sync> = stream.clone();
+                let health = Arc::clone(&stream.health);
+                open.push(OpenStream { labels: scope.labels, stream: Arc::downgrade(&erased), health });
+                stream
+            });
+            streams.entry(namespace).or_default().push(stream);
+        }
+        Watch { streams: Arc::new(streams) }
+    }
+
+    /// The health of each open watch.
+    #[must_use]
+    pub fn health(&self) -> Vec<Arc<Health>> {
+        let streams = locked(&self.streams);
+        streams.values().flatten().filter(|open| open.is_open()).map(|open| open.health.clone()).collect()
+    }
+}
+
+impl<K: Resource> Stream<K> {
+    fn open(client: Client, scope: Scope, lists: Lists) -> Stream<K> {
+        let store = Arc::new(Store::default());
+        let health = Arc::new(Health::new(format!("{} in {scope}", K::PLURAL)));
+        let _listening = store.listen({
+            let (store, health) = (Arc::downgrade(&store), Arc::clone(&health));
+            move |change| {
+                if let (Change::Synced, Some(store)) = (change, store.upgrade()) {
+                    health.synced();
+                    info!(target: "listwatch::cluster", watch = health.what(), objects = store.len(), "synced");
+                }
+            }
+        });
+        let task = tokio::spawn({
+            let (scope, store, health) = (scope.clone(), Arc::clone(&store), Arc::clone(&health));
+            async move {
+                // Also after a panic, so that `/livez` fails.
+                let _ended = health.ended_when_dropped();
+                watch::watch(client, scope, lists, &store, &health).await;
+            }
+        });
+        Stream { scope, store, health, task, _listening }
+    }
+}

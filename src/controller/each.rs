@@ -1,0 +1,94 @@
+//! Watches that objects name in their specs: each is open while an object names its scope.
+//!
+//! ```text
+//!   object a ─────────┐
+//!                     ├─► watch of ConfigMaps in default, labels shared=true
+//!   object b ─────────┘
+//!   object c ───────────► watch of ConfigMaps in staging, labels team=web
+//! ```
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex},
+};
+
+use crate::{
+    cluster::{Cluster, Watch},
+    locked,
+    resource::{Key, Resource, Scope},
+    store::Listening,
+};
+
+/// The watches of kind `K` that objects name.
+pub(super) struct Each<K> {
+    cluster: Cluster,
+    /// Reconciles a key again.
+    wake: Arc<dyn Fn(&Key) + Send + Sync>,
+    open: Mutex<Open<K>>,
+}
+
+struct Open<K> {
+    /// The scopes that each object names.
+    named: HashMap<Key, Vec<Scope>>,
+    watches: HashMap<Scope, Named<K>>,
+}
+
+/// An open watch, and the objects that name it.
+struct Named<K> {
+    watch: Watch<K>,
+    by: Arc<Mutex<BTreeSet<Key>>>,
+    _listening: Listening,
+}
+
+impl<K: Resource> Each<K> {
+    pub(super) fn new(cluster: &Cluster, wake: impl Fn(&Key) + Send + Sync + 'static) -> Each<K> {
+        let open = Mutex::new(Open { named: HashMap::new(), watches: HashMap::new() });
+        Each { cluster: cluster.clone(), wake: Arc::new(wake), open }
+    }
+
+    /// Opens the watches that an object names now, and closes those that it named before, unless another object names them.
+    /// Returns whether all of them have synced.
+    pub(super) fn name(&self, key: &Key, scopes: Vec<Scope>) -> bool {
+        let mut open = locked(&self.open);
+        let Open { named, watches } = &mut *open;
+        if named.get(key).is_none_or(|before| *before != scopes) {
+            for scope in &scopes {
+                let watch = watches.entry(scope.clone()).or_insert_with(|| self.open(scope));
+                locked(&watch.by).insert(key.clone());
+            }
+            let before = named.insert(key.clone(), scopes.clone()).unwrap_or_default();
+            close(key, before.iter().filter(|scope| !scopes.contains(scope)), watches);
+        }
+        scopes.iter().all(|scope| watches[scope].watch.is_synced())
+    }
+
+    /// Closes the watches of a deleted object.
+    pub(super) fn forget(&self, key: &Key) {
+        let mut open = locked(&self.open);
+        let before = open.named.remove(key).unwrap_or_default();
+        close(key, before.iter(), &mut open.watches);
+    }
+
+    fn open(&self, scope: &Scope) -> Named<K> {
+        let watch = self.cluster.watch::<K>([scope.clone()]);
+        let by = Arc::<Mutex<BTreeSet<Key>>>::default();
+        let (keys, wake, store) = (Arc::clone(&by), Arc::clone(&self.wake), watch.clone());
+        let _listening = watch.listen(move |_, _| {
+            // Before, the keys wait for the sync, not for each object of the list.
+            if store.is_synced() {
+                locked(&keys).iter().for_each(|key| wake(key));
+            }
+        });
+        Named { watch, by, _listening }
+    }
+}
+
+fn close<'a, K>(key: &Key, scopes: impl Iterator<Item = &'a Scope>, watches: &mut HashMap<Scope, Named<K>>) {
+    for scope in scopes {
+        let Some(watch) = watches.get(scope) else { continue };
+        locked(&watch.by).remove(key);
+        if locked(&watch.by).is_empty() {
+            watches.remove(scope);
+        }
+    }
+}

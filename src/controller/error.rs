@@ -1,0 +1,105 @@
+//! Why a reconcile failed, and when to try again.
+
+use std::{error::Error, fmt, iter, time::Duration};
+
+use crate::client;
+
+/// An error of a reconcile. `?` makes it from any error, and the object is tried again with backoff.
+///
+/// It implements no [`Error`] itself, like `anyhow::Error`: otherwise there could be no conversion from every error.
+pub struct ReconcileError {
+    source: Box<dyn Error + Send + Sync>,
+    retry: Retry,
+}
+
+/// When an object is reconciled again after a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retry {
+    /// After a backoff, or after the `Retry-After` of the API server if that is longer.
+    Backoff,
+    /// After the backoff, but not before this time.
+    After(Duration),
+    /// When the object or a child of it changes.
+    OnChange,
+}
+
+impl ReconcileError {
+    /// An error after which the object is not tried again before this time, for example the `Retry-After` of another server.
+    /// If the object changes, it is tried at once.
+    pub fn after(pause: Duration, error: impl Into<Box<dyn Error + Send + Sync>>) -> ReconcileError {
+        ReconcileError { source: error.into(), retry: Retry::After(pause) }
+    }
+
+    /// An error that no retry can mend: the object is not tried again before it or a child of it changes.
+    pub fn terminal(error: impl Into<Box<dyn Error + Send + Sync>>) -> ReconcileError {
+        ReconcileError { source: error.into(), retry: Retry::OnChange }
+    }
+
+    /// The error of the API server or of the connection to it, if that is the cause.
+    #[must_use]
+    pub fn client(&self) -> Option<&client::Error> {
+        self.chain().find_map(|error| error.downcast_ref())
+    }
+
+    pub(super) fn retry(&self) -> Retry {
+        match (self.retry, self.client().and_then(client::Error::retry_after)) {
+            (Retry::Backoff, Some(pause)) => Retry::After(pause),
+            (retry, _) => retry,
+        }
+    }
+
+    /// Whether another client has changed or deleted an object in the meantime, so that the next attempt reads it again.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.client().is_some_and(|error| error.is_conflict() || error.is_not_found())
+    }
+
+    /// The error and its causes.
+    fn chain(&self) -> impl Iterator<Item = &(dyn Error + 'static)> {
+        let first: &(dyn Error + 'static) = &*self.source;
+        iter::successors(Some(first), |&error| error.source())
+    }
+}
+
+impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for ReconcileError {
+    fn from(error: E) -> ReconcileError {
+        ReconcileError { source: error.into(), retry: Retry::Backoff }
+    }
+}
+
+impl fmt::Display for ReconcileError {
+    /// The error and its causes: `call the registry: connection refused`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.chain().enumerate() {
+            write!(f, "{}{error}", if index == 0 { "" } else { ": " })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ReconcileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} ({:?})", self.retry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("make the backup")]
+    struct Wrapped(#[source] client::Error);
+
+    #[test]
+    fn an_error_of_the_client_keeps_its_meaning_inside_another() {
+        let inner = || client::Error::new("get", "pods/a", "no answer");
+        let error = ReconcileError::from(Wrapped(inner()));
+        assert!(error.client().is_some());
+        assert_eq!(error.to_string(), format!("make the backup: {}", inner()));
+        assert_eq!(error.retry(), Retry::Backoff);
+        assert!(ReconcileError::from("no disk").client().is_none());
+        assert_eq!(ReconcileError::terminal("no disk").retry(), Retry::OnChange);
+        let pause = Duration::from_secs(7);
+        assert_eq!(ReconcileError::after(pause, Wrapped(inner())).retry(), Retry::After(pause));
+    }
+}

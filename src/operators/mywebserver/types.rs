@@ -1,0 +1,160 @@
+//! The types of MyWebserver: metadata, spec, and the CustomResourceDefinition that `listwatch crd` prints.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+
+use super::status::MyWebserverStatus;
+use crate::{
+    operators::crd,
+    resource::{ObjectMeta, Resource, without_annotations},
+};
+
+/// Longest name of a MyWebserver: its Service is called `mws-<name>`, and a Service's name has at most 63 characters.
+const NAME_LENGTH_MAX: usize = 59;
+
+/// Most replicas that the CRD allows: an Endpoints object, which proxies and Ingress controllers still read, holds 1,000
+/// addresses, and the others would get no traffic. See
+/// <https://kubernetes.io/docs/concepts/services-networking/service/#over-capacity-endpoints>. Objects that were created
+/// with an older CRD keep their replicas.
+const REPLICAS_MAX: i32 = 1000;
+
+/// An image reference: `[HOST[:PORT]/]REPOSITORY[:TAG][@DIGEST]`. The kubelet parses it with
+/// <https://pkg.go.dev/github.com/distribution/reference>. This pattern allows a little more, so that it refuses no image
+/// that runs.
+pub(super) const IMAGE_PATTERN: &str = concat!(
+    r"^([^/@\s]+/)?",
+    r"[a-z0-9]([a-z0-9._/-]*[a-z0-9])?",
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?",
+    r"(@[A-Za-z0-9+._-]+:[0-9a-fA-F]+)?$",
+);
+
+/// The custom resource.
+#[derive(Clone, Debug, Deserialize)]
+pub struct MyWebserver {
+    /// Name, labels, owners, versions.
+    #[serde(deserialize_with = "without_annotations")]
+    pub metadata: ObjectMeta,
+    /// The desired web server.
+    pub spec: MyWebserverSpec,
+    /// The status that this operator has written.
+    #[serde(default)]
+    pub status: MyWebserverStatus,
+}
+
+crate::kind!(MyWebserver, "k8sobjects.gsa.com", "v2", "mywebservers");
+
+/// The desired web server.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+pub struct MyWebserverSpec {
+    /// Container image of the web server, as for `docker pull`: `[HOST[:PORT]/]REPOSITORY[:TAG][@DIGEST]`, the repository in
+    /// lower case. A new image is rolled out Pod by Pod.
+    #[schemars(with = "String", length(min = 1, max = 4096), regex(pattern = IMAGE_PATTERN))]
+    pub image: SmolStr,
+    /// TCP port of the web server and of its Service. 1 to 65535, default 80.
+    #[serde(default = "MyWebserverSpec::default_port")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: i32,
+    /// Number of replicas, default 1, at most 1000. 0 stops the web server and keeps its Service.
+    #[serde(default = "MyWebserverSpec::default_replicas")]
+    #[schemars(range(min = 0, max = REPLICAS_MAX))]
+    pub replicas: i32,
+}
+
+impl MyWebserverSpec {
+    fn default_port() -> i32 {
+        80
+    }
+
+    fn default_replicas() -> i32 {
+        1
+    }
+}
+
+/// `spec` of `v1`. Conversion between versions only changes `apiVersion`, and prunes what the other does not name: so v1
+/// names `replicas` too, or writing through v1 would lose them.
+#[derive(JsonSchema)]
+#[schemars(description = "The desired web server.")]
+#[allow(dead_code, reason = "only its schema is used: we read every object as v2")]
+struct SpecV1 {
+    /// Container image of the web server, as for `docker pull`: `[HOST[:PORT]/]REPOSITORY[:TAG][@DIGEST]`, the repository in
+    /// lower case. A new image is rolled out Pod by Pod.
+    #[schemars(with = "String", length(min = 1, max = 4096), regex(pattern = IMAGE_PATTERN))]
+    image: SmolStr,
+    /// TCP port of the web server and of its Service. 1 to 65535, default 80.
+    #[serde(default = "MyWebserverSpec::default_port")]
+    #[schemars(range(min = 1, max = 65535))]
+    port: i32,
+    /// Number of replicas, if it was set through v2 or `kubectl scale`; otherwise 1. At most 1000.
+    #[schemars(with = "i32", range(min = 0, max = REPLICAS_MAX))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replicas: Option<i32>,
+}
+
+/// The whole definition.
+#[must_use]
+pub fn definition() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{}.{}", MyWebserver::PLURAL, MyWebserver::GROUP)},
+        "spec": {
+            "group": MyWebserver::GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": MyWebserver::KIND,
+                "listKind": "MyWebserverList",
+                "plural": MyWebserver::PLURAL,
+                "singular": "mywebserver",
+                "shortNames": ["myweb", "mws"],
+            },
+            "versions": [
+                version("v1", false, &crd::schema_of::<SpecV1>()),
+                version("v2", true, &crd::schema_of::<MyWebserverSpec>()),
+            ],
+        },
+    })
+}
+
+fn version(name: &str, is_stored: bool, spec: &Value) -> Value {
+    let condition = |of: &str, field: &str| format!(".status.conditions[?(@.type==\"{of}\")].{field}");
+    let column = |name: &str, kind: &str, path: &str| json!({"name": name, "type": kind, "jsonPath": path});
+    let wide = |name: &str, kind: &str, path: &str| json!({"name": name, "type": kind, "jsonPath": path, "priority": 1});
+    // In the schema, not as a rule over the whole object: that would also block the status of objects that are older.
+    let metadata = json!({
+        "type": "object",
+        "properties": {"name": {
+            "type": "string", "maxLength": NAME_LENGTH_MAX, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        }},
+    });
+    let mut status = crd::schema_of::<MyWebserverStatus>();
+    status["default"] = json!({"observedGeneration": -1});
+    json!({
+        "name": name,
+        "served": true,
+        "storage": is_stored,
+        "schema": {"openAPIV3Schema": crd::object(
+            "A web server: a Deployment of its image and a Service on its port, both named mws-<name>.",
+            &metadata, spec, &status,
+        )},
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+        "additionalPrinterColumns": [
+            column("Ready", "string", &condition("Ready", "status")),
+            column("Replicas", "integer", ".spec.replicas"),
+            column("Available", "integer", ".status.availableReplicas"),
+            column("Image", "string", ".spec.image"),
+            wide("Port", "integer", ".spec.port"),
+            wide("Reason", "string", &condition("Ready", "reason")),
+            wide("Message", "string", &condition("Ready", "message")),
+            column("Age", "date", ".metadata.creationTimestamp"),
+        ],
+    })
+}

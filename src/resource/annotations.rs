@@ -1,0 +1,166 @@
+//! Annotations, kept as one text, and metadata with or without them.
+//!
+//! Annotations can be large, and most kinds do not use them. So a kind can leave them out while it is decoded:
+//! `#[serde(deserialize_with = "without_annotations")]`.
+
+use std::{fmt, marker::PhantomData};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::IgnoredAny};
+use smallvec::SmallVec;
+use smol_str::SmolStr;
+
+use super::{Labels, ObjectMeta, OwnerReference, Timestamp, Uid, labels::Pairs};
+
+/// The annotation of `kubectl apply`, which repeats the whole object, also the data of a Secret. Its value is never kept,
+/// but its name is: a patch must not add annotations as if there were none.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// A sorted map of annotations. The value of `kubectl.kubernetes.io/last-applied-configuration` is left out.
+///
+/// One text has them all: `key=5:value`, with the length of the value, which can have any characters. A key has no `=`.
+/// See <https://kubernetes.io/docs/concepts/overview/working-with-objects/annotations/>.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Annotations(Box<str>);
+
+impl Annotations {
+    /// The value of `key`.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
+    }
+
+    /// No annotations.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them, by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        let mut rest = &*self.0;
+        std::iter::from_fn(move || {
+            let (key, from_length) = rest.split_once('=')?;
+            let (length, from_value) = from_length.split_once(':')?;
+            let (value, after) = from_value.split_at_checked(length.parse().ok()?)?;
+            rest = after;
+            Some((key, value))
+        })
+    }
+}
+
+impl<'a> FromIterator<(&'a str, &'a str)> for Annotations {
+    fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(annotations: I) -> Annotations {
+        let mut kept: SmallVec<[_; 8]> = annotations.into_iter().collect();
+        kept.sort_unstable();
+        let text = |(key, value): (&str, &str)| match key {
+            LAST_APPLIED => format!("{key}=0:"),
+            key => format!("{key}={}:{value}", value.len()),
+        };
+        Annotations(kept.into_iter().map(text).collect())
+    }
+}
+
+impl fmt::Debug for Annotations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl Serialize for Annotations {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Annotations, D::Error> {
+        deserializer.deserialize_map(Pairs("a map of annotations", PhantomData))
+    }
+}
+
+/// Decodes metadata without their annotations, for a kind that does not use them. Its desired objects must have none, either:
+/// a patch would replace those of other writers.
+pub fn without_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    Decoded::<IgnoredAny>::deserialize(deserializer).map(|metadata| metadata.with(|_| Annotations::default()))
+}
+
+/// Metadata as they are decoded, with annotations of the type `A`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Decoded<A> {
+    name: SmolStr,
+    #[serde(default)]
+    namespace: Option<SmolStr>,
+    #[serde(default)]
+    uid: Uid,
+    resource_version: SmolStr,
+    #[serde(default)]
+    generation: i64,
+    #[serde(default)]
+    creation_timestamp: Option<Timestamp>,
+    #[serde(default)]
+    deletion_timestamp: Option<Timestamp>,
+    #[serde(default)]
+    labels: Labels,
+    annotations: Option<A>,
+    #[serde(default)]
+    owner_references: SmallVec<[OwnerReference; 1]>,
+    #[serde(default)]
+    finalizers: Box<[SmolStr]>,
+}
+
+impl<A> Decoded<A> {
+    pub(super) fn with(self, annotations: impl FnOnce(A) -> Annotations) -> ObjectMeta {
+        ObjectMeta {
+            name: self.name,
+            namespace: self.namespace,
+            uid: self.uid,
+            resource_version: self.resource_version,
+            generation: self.generation,
+            creation_timestamp: self.creation_timestamp,
+            deletion_timestamp: self.deletion_timestamp,
+            labels: self.labels,
+            annotations: self.annotations.map(annotations).unwrap_or_default(),
+            owner_references: self.owner_references,
+            finalizers: self.finalizers,
+        }
+    }
+}
+
+impl From<Decoded<Annotations>> for ObjectMeta {
+    fn from(decoded: Decoded<Annotations>) -> ObjectMeta {
+        decoded.with(|annotations| annotations)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_value_comes_out_as_it_went_in() {
+        let json = r#"{"a/b":"1=2:3","empty":"","note":"zwölf\nc=1:d\u0000"}"#;
+        let annotations: Annotations = serde_json::from_str(json).expect("annotations");
+        assert_eq!(annotations.get("a/b"), Some("1=2:3"));
+        assert_eq!(annotations.get("empty"), Some(""));
+        assert_eq!(annotations.get("c"), None);
+        assert_eq!(serde_json::to_string(&annotations).expect("JSON"), json);
+        assert_eq!(annotations, annotations.iter().collect());
+    }
+
+    #[test]
+    fn of_the_annotation_of_kubectl_apply_only_the_name_is_kept() {
+        let json = format!(r#"{{"a":"1","{LAST_APPLIED}":"{{}}"}}"#);
+        let annotations: Annotations = serde_json::from_str(&json).expect("annotations");
+        assert_eq!(annotations, [("a", "1"), (LAST_APPLIED, "")].into_iter().collect());
+    }
+
+    #[test]
+    fn a_kind_can_leave_its_annotations_out() {
+        let json = r#"{"name":"web","resourceVersion":"1","annotations":{"a":"1"}}"#;
+        let metadata: ObjectMeta = serde_json::from_str(json).expect("metadata");
+        assert_eq!(metadata.annotations.get("a"), Some("1"));
+        let without = without_annotations(&mut serde_json::Deserializer::from_str(json)).expect("metadata");
+        assert_eq!(without, ObjectMeta { annotations: Annotations::default(), ..metadata });
+    }
+}

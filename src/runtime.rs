@@ -1,0 +1,309 @@
+//! The process around controllers: connection, probes, Events, signals, and a graceful stop.
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use listwatch::{controller::*, resource::kinds::Service};
+//! # struct Services;
+//! # impl Operator for Services {
+//! #     type Kind = Service;
+//! #     async fn applied(&self, _: Arc<Service>) -> Result<Next, ReconcileError> { Ok(Next::OnChange) }
+//! # }
+//! use listwatch::runtime::{Error, Runtime};
+//!
+//! fn main() -> Result<(), Error> {
+//! #   #[cfg(feature = "log")]
+//!     listwatch::log::start()?;
+//!     Runtime::from_env()?
+//!         .probes(([0, 0, 0, 0], 8081).into())
+//!         .controller("example.com/services", |setup| {
+//!             let services = setup.cluster.watch::<Service>(setup.scopes(""));
+//!             Controller::new(&setup.cluster, &services, Services)
+//!         })
+//!         .run()
+//! }
+//! ```
+//!
+//! At SIGTERM or SIGINT, the controllers finish the reconciles in hand within 25 s, and the last Events are written within
+//! 2 s: together less than the 30 s after which the kubelet kills a Pod. A second signal ends the process at once.
+//!
+//! The log lines go to a subscriber of [`tracing`], such as the one that `listwatch::log::start` sets (feature `log`).
+
+use std::{
+    env, fmt,
+    future::pending,
+    mem,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    pin::{Pin, pin},
+    time::Duration,
+};
+
+use tokio::{net::TcpListener, task::JoinSet, time::timeout};
+use tracing::{info, warn};
+
+use crate::{
+    client::{Client, Config, Env, Options, Request},
+    cluster::{Cluster, Events},
+    controller::{Controller, Operator},
+    probes,
+    resource::Scope,
+    shutdown::{self, Stop},
+    watch::Lists,
+};
+
+/// How long to go on writing Events after the controllers have stopped.
+const LAST_EVENTS_LIMIT: Duration = Duration::from_secs(2);
+
+/// A larger number of namespaces is logged as a warning: three watches for each of 100 take four connections.
+const NAMESPACES_MANY: usize = 100;
+
+/// Why a [`Runtime`] did not start, or stopped at once.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The environment or the kubeconfig is invalid: the same start would fail again.
+    #[error("{0}")]
+    Config(String),
+    /// The probes cannot listen.
+    #[error("probes: cannot listen on {address}: {cause}")]
+    Probes {
+        /// The address of the probes.
+        address: SocketAddr,
+        /// The error of the system.
+        cause: std::io::Error,
+    },
+    /// The process cannot start or listen for signals, or a second signal came.
+    #[error(transparent)]
+    Shutdown(#[from] shutdown::Error),
+}
+
+/// Prints the message, for a `main` that returns the error.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Runs controllers until a signal.
+pub struct Runtime {
+    client: Client,
+    lists: Lists,
+    namespaces: Vec<String>,
+    instance: String,
+    workers: Option<usize>,
+    probes: Option<SocketAddr>,
+    controllers: Vec<Start>,
+}
+
+/// Starts a controller, which runs until the request to stop.
+type Start = Box<dyn FnOnce(&Runtime, Cluster, Stop) -> Running + Send>;
+type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The parts from which a controller is built.
+pub struct Setup {
+    /// The cluster that all controllers share.
+    pub cluster: Cluster,
+    /// The recorder of this controller's Events.
+    pub events: Events,
+    /// The namespaces to watch. Empty: all.
+    pub namespaces: Vec<String>,
+}
+
+impl Setup {
+    /// The scopes of the namespaces to watch, with a label selector. The empty selector selects all objects.
+    #[must_use]
+    pub fn scopes(&self, labels: &str) -> Vec<Scope> {
+        Scope::each(&self.namespaces, labels)
+    }
+}
+
+impl Runtime {
+    /// A runtime for all namespaces, without probes. Its Events name the Pod by `POD_NAME`, or else `HOSTNAME`.
+    #[must_use]
+    pub fn new(client: Client) -> Runtime {
+        let instance = env::var("POD_NAME").or_else(|_| env::var("HOSTNAME"));
+        Runtime {
+            client,
+            lists: Lists::Paged,
+            namespaces: Vec::new(),
+            instance: instance.unwrap_or_else(|_| "listwatch".into()),
+            workers: None,
+            probes: None,
+            controllers: Vec::new(),
+        }
+    }
+
+    /// A runtime with the service account of the Pod, or else with a kubeconfig. The variable `WATCH_NAMESPACE` has the
+    /// namespaces, separated by commas; without it, all are watched. Does not connect yet.
+    pub fn from_env() -> Result<Runtime, Error> {
+        let client = Config::load(&Options::default(), &Env::from_process()).and_then(Client::new);
+        let client = client.map_err(|error| Error::Config(error.to_string()))?;
+        let names = names_in(&env::var("WATCH_NAMESPACE").unwrap_or_default());
+        Ok(Runtime { namespaces: checked(names, "WATCH_NAMESPACE")?, ..Runtime::new(client) })
+    }
+
+    /// Watches only these namespaces; with none, all. Fails if one of them cannot be the name of a namespace.
+    pub fn namespaces(self, names: Vec<String>) -> Result<Runtime, Error> {
+        Ok(Runtime { namespaces: checked(names, "namespaces")?, ..self })
+    }
+
+    /// Sets how the watches list their objects.
+    #[must_use]
+    pub fn lists(self, lists: Lists) -> Runtime {
+        Runtime { lists, ..self }
+    }
+
+    /// Sets how many objects of one kind are reconciled at a time.
+    #[must_use]
+    pub fn workers(self, workers: usize) -> Runtime {
+        Runtime { workers: Some(workers), ..self }
+    }
+
+    /// Answers `/livez` and `/readyz` at this address.
+    #[must_use]
+    pub fn probes(self, address: SocketAddr) -> Runtime {
+        Runtime { probes: Some(address), ..self }
+    }
+
+    /// Adds a controller. `name` is the `reportingController` of its Events, a qualified name such as
+    /// `example.com/web-operator`. Controllers that watch the same kind in the same scope share the watch.
+    #[must_use]
+    pub fn controller<O: Operator>(
+        mut self,
+        name: &'static str,
+        build: impl FnOnce(Setup) -> Controller<O> + Send + 'static,
+    ) -> Runtime {
+        self.controllers.push(Box::new(move |runtime, cluster, stop| {
+            let (events, write_events) = Events::new(runtime.client.clone(), name, runtime.instance.clone());
+            // The task that writes Events ends with the last recorder, and the operator may have dropped its own.
+            let recorder = events.clone();
+            let controller = build(Setup { cluster, events, namespaces: runtime.namespaces.clone() });
+            let controller = match runtime.workers {
+                Some(workers) => controller.workers(workers),
+                None => controller,
+            };
+            Box::pin(async move {
+                let mut write_events = pin!(write_events);
+                tokio::select! {
+                    () = controller.run(stop.requested()) => {}
+                    () = &mut write_events => {}
+                }
+                drop(recorder);
+                // The remaining Events are dropped.
+                let _ = timeout(LAST_EVENTS_LIMIT, write_events).await;
+            })
+        }));
+        self
+    }
+
+    /// Runs the controllers on this thread until SIGTERM or SIGINT.
+    pub fn run(self) -> Result<(), Error> {
+        shutdown::run(|stop| self.run_until(stop.requested()))?
+    }
+
+    /// Runs the controllers until `stop`. Fails if the probes cannot listen.
+    pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Result<(), Error> {
+        let listener = match self.probes {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        let cluster = Cluster::new(self.client.clone(), self.lists);
+        let (stopping, requested) = Stop::channel();
+        let mut controllers = JoinSet::new();
+        for start in mem::take(&mut self.controllers) {
+            controllers.spawn(start(&self, cluster.clone(), requested.clone()));
+        }
+        let forward_stop = async {
+            stop.await;
+            drop(stopping);
+        };
+        // At the same time: an API server that does not answer must not delay the probes or the stopping.
+        let introduce = async {
+            greet(&self.client, &self.namespaces).await;
+            look_for_namespaces(&self.client, &self.namespaces).await;
+        };
+        let answer_probes = async {
+            match listener {
+                None => pending().await,
+                Some(listener) => probes::serve(listener, cluster.clone()).await,
+            }
+        };
+        let beside = async { tokio::join!(forward_stop, introduce, answer_probes).2 };
+        tokio::select! {
+            _ = controllers.join_all() => {}
+            never = beside => match never {},
+        }
+        info!("stopped");
+        Ok(())
+    }
+}
+
+/// Logs the server, the user and the namespaces once.
+async fn greet(client: &Client, namespaces: &[String]) {
+    if namespaces.len() > NAMESPACES_MANY {
+        let count = namespaces.len();
+        warn!(
+            count,
+            "each namespace has watches of its own; watches of all namespaces cost less, and need a ClusterRole"
+        );
+    }
+    let namespaces = if namespaces.is_empty() { "all".to_owned() } else { namespaces.join(",") };
+    let (server, user) = (client.server(), client.user());
+    let listwatch = env!("CARGO_PKG_VERSION");
+    match client.version().await {
+        Ok(kubernetes) => info!(listwatch, server, kubernetes, user, namespaces, "started"),
+        Err(error) => {
+            warn!(listwatch, server, user, namespaces, %error, "started, but the API server cannot be used yet")
+        }
+    }
+}
+
+/// Logs a warning for each namespace that does not exist: its lists are empty, as if it had no objects.
+async fn look_for_namespaces(client: &Client, namespaces: &[String]) {
+    for name in namespaces {
+        match client.send(Request::get(format!("/api/v1/namespaces/{name}"))).await {
+            Err(error) if error.is_not_found() => {
+                warn!(namespace = name, "there is no such namespace; waiting for it");
+            }
+            // An operator with permissions in one namespace usually cannot read the Namespace itself.
+            Err(error) if error.is_forbidden() => return,
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+/// The names in a variable such as `WATCH_NAMESPACE`, in which operators customarily ignore empty ones.
+pub(crate) fn names_in(variable: &str) -> Vec<String> {
+    variable.split(',').filter(|name| !name.trim().is_empty()).map(str::to_owned).collect()
+}
+
+/// The names without duplicates. Fails, and names the source, if one of them cannot be the name of a namespace.
+pub(crate) fn checked(mut names: Vec<String>, source: &str) -> Result<Vec<String>, Error> {
+    for name in &mut names {
+        *name = name.trim().to_owned();
+        let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_label = (1..=63).contains(&name.len()) && name.bytes().all(inside);
+        if !is_label || name.starts_with('-') || name.ends_with('-') {
+            let cause = "is not the name of a namespace; for all of them, give none";
+            return Err(Error::Config(format!("{source}: {name:?} {cause}")));
+        }
+    }
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+/// Listens for probes, and logs the address: with port 0 the user does not know it.
+async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
+    let wrong = |cause| Error::Probes { address, cause };
+    let listener = match probes::bind(address).await {
+        // A machine without IPv6.
+        Err(_) if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) => {
+            probes::bind((Ipv4Addr::UNSPECIFIED, address.port()).into()).await
+        }
+        result => result,
+    };
+    let listener = listener.map_err(wrong)?;
+    let address = listener.local_addr().map_err(wrong)?;
+    info!(%address, "answering /livez and /readyz");
+    Ok(listener)
+}

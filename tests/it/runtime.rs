@@ -1,0 +1,133 @@
+//! Tests the runtime with operators that are none of ours.
+
+use std::{collections::BTreeSet, marker::PhantomData, sync::Arc};
+
+use listwatch::{
+    cluster::{EventType, Events},
+    controller::{Controller, Next, Operator, ReconcileError},
+    operators::mywebserver::MyWebserver,
+    resource::{
+        Resource,
+        kinds::{Deployment, Service},
+    },
+    runtime::Runtime,
+};
+use listwatch_control_plane::eventually;
+use serde_json::json;
+use tokio::sync::{oneshot, watch};
+
+use crate::{client, manifests};
+
+/// Records its calls, and Events if it has a recorder.
+struct Notes<K> {
+    name: &'static str,
+    events: Option<Events>,
+    seen: Seen,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: Resource> Operator for Notes<K> {
+    type Kind = K;
+
+    async fn applied(&self, object: Arc<K>) -> Result<Next, ReconcileError> {
+        if let Some(events) = &self.events {
+            events.record(&*object, EventType::Normal, "Seen", K::KIND.to_owned());
+        }
+        let call = format!("{} {}", self.name, object.key());
+        self.seen.send_modify(|seen| {
+            seen.insert(call);
+        });
+        Ok(Next::OnChange)
+    }
+}
+
+type Seen = watch::Sender<BTreeSet<String>>;
+
+fn add<K: Resource>(runtime: Runtime, name: &'static str, seen: &Seen) -> Runtime {
+    let seen = seen.clone();
+    runtime.controller(name, move |setup| {
+        let objects = setup.cluster.watch::<K>(setup.scopes(""));
+        let operator = Notes { name, events: Some(setup.events), seen, kind: PhantomData };
+        Controller::new(&setup.cluster, &objects, operator)
+    })
+}
+
+#[tokio::test]
+async fn two_controllers_share_a_watch_and_write_their_events_before_they_stop() {
+    let (server, user) = client::server().await;
+    user.create_service("web").await;
+    let (seen, mut all) = watch::channel(BTreeSet::new());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let runtime = Runtime::new(user.client.clone()).namespaces(vec!["default".to_owned()]).unwrap();
+    let runtime = add::<Service>(runtime, "example.com/first", &seen);
+    let runtime = add::<Service>(runtime, "example.com/second", &seen);
+    let runtime = add::<Deployment>(runtime, "example.com/third", &seen);
+    let running = tokio::spawn(runtime.run_until(async { drop(stopped.await) }));
+    all.wait_for(|all| all.len() == 2).await.unwrap();
+    let watches = || {
+        let mut requests = server.requests();
+        requests.retain(|request| request.query.contains("watch=1"));
+        requests.into_iter().map(|request| request.path).collect::<Vec<_>>()
+    };
+    eventually("two watches", async || (watches().len() >= 2).then_some(())).await;
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+
+    let all = all.borrow().clone();
+    assert_eq!(
+        all,
+        ["example.com/first default/web", "example.com/second default/web"].map(str::to_owned).into()
+    );
+    let mut watches = watches();
+    watches.sort();
+    let in_default = |group: &str, plural: &str| format!("{group}/namespaces/default/{plural}");
+    assert_eq!(watches, [in_default("/api/v1", "services"), in_default("/apis/apps/v1", "deployments")]);
+    let events = user.get("events").await;
+    let reporters = events["items"].as_array().unwrap().iter();
+    let reporters: BTreeSet<_> =
+        reporters.map(|event| event["reportingController"].as_str().unwrap()).collect();
+    assert_eq!(reporters, ["example.com/first", "example.com/second"].into());
+}
+
+#[tokio::test]
+async fn probes_that_cannot_listen_end_the_runtime_with_the_address() {
+    let (_server, user) = client::server().await;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let error = Runtime::new(user.client.clone()).probes(address).run_until(std::future::pending()).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.starts_with(&format!("probes: cannot listen on {address}: ")), "{error}");
+}
+
+#[tokio::test]
+async fn an_operator_without_events_runs_until_the_stop() {
+    let (_server, user) = client::server().await;
+    let (seen, mut all) = watch::channel(BTreeSet::new());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let runtime = Runtime::new(user.client.clone()).controller("example.com/silent", |setup| {
+        let services = setup.cluster.watch::<Service>(setup.scopes(""));
+        let operator = Notes { name: "silent", events: None, seen, kind: PhantomData };
+        Controller::new(&setup.cluster, &services, operator)
+    });
+    let running = tokio::spawn(runtime.run_until(async { drop(stopped.await) }));
+    user.create_service("web").await;
+    all.wait_for(|all| all.contains("silent default/web")).await.unwrap();
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_without_its_crd_waits_and_stops_no_other() {
+    let (_server, user) = client::server().await;
+    user.create_service("web").await;
+    let (seen, mut all) = watch::channel(BTreeSet::new());
+    let runtime = add::<MyWebserver>(Runtime::new(user.client.clone()), "example.com/webs", &seen);
+    let runtime = add::<Service>(runtime, "example.com/services", &seen);
+    let running = tokio::spawn(runtime.run_until(std::future::pending()));
+    all.wait_for(|all| all.contains("example.com/services default/web")).await.unwrap();
+    user.install(&manifests::crd()).await;
+    user.create_web("late", json!({"image": "nginx"})).await;
+    all.wait_for(|all| all.contains("example.com/webs default/late")).await.unwrap();
+    assert!(!running.is_finished());
+    running.abort();
+}
