@@ -23,6 +23,7 @@
 mod auth;
 mod config;
 mod connections;
+mod curl;
 mod delete;
 mod error;
 mod exec;
@@ -46,6 +47,7 @@ use serde_json::{Value, json};
 
 use crate::resource::{Accept, Key, ObjectMeta, Resource};
 pub use config::{Config, Env, Options};
+pub use curl::CurlFrom;
 pub use delete::DeleteOptions;
 pub use error::Error;
 use error::{Cause, not_json};

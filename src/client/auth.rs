@@ -117,6 +117,10 @@ impl Credentials {
         Credentials { login, known: Mutex::default() }
     }
 
+    pub(super) fn login(&self) -> &Login {
+        &self.login
+    }
+
     /// The present credential; read again when it is old.
     pub(super) async fn current(&self) -> Result<Credential, String> {
         let asked = Instant::now();

@@ -26,6 +26,7 @@ use url::Url;
 
 use super::{
     auth::{self, Login, Secret},
+    curl::Entries,
     error::Error,
     kubeconfig::Kubeconfig,
 };
@@ -84,6 +85,9 @@ pub struct Env {
     pub service_host: Option<String>,
     /// `KUBERNETES_SERVICE_PORT`, set in every pod.
     pub service_port: Option<String>,
+    /// Whether `HTTPS_PROXY` or a variable like it is set: a printed `curl` command must then choose no proxy where the
+    /// client uses none.
+    pub has_proxy: bool,
 }
 
 impl Env {
@@ -91,11 +95,13 @@ impl Env {
     #[must_use]
     pub fn from_process() -> Env {
         let text = |name| env::var(name).ok().filter(|value| !value.is_empty());
+        let proxies = ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
         Env {
             kubeconfig: env::var_os("KUBECONFIG").filter(|files| !files.is_empty()),
             home: env::home_dir(),
             service_host: text("KUBERNETES_SERVICE_HOST"),
             service_port: text("KUBERNETES_SERVICE_PORT"),
+            has_proxy: proxies.into_iter().any(|name| text(name).is_some()),
         }
     }
 }
@@ -114,10 +120,14 @@ pub struct Config {
     /// `Impersonate-User` and its like.
     pub(super) impersonate: HeaderMap,
     pub(super) proxy: Option<Url>,
+    /// Whether curl would use a proxy: see [`Env::has_proxy`].
+    pub(super) has_proxy_variable: bool,
     pub(super) request_timeout: Duration,
     /// Answers the requests instead of a server at the address.
     pub(super) in_process: Option<std::sync::Arc<dyn super::InProcess>>,
     pub(super) tap: Option<std::sync::Arc<dyn super::Tap>>,
+    /// The kubeconfig entries of the credentials. `None`: they come from elsewhere.
+    pub(super) entries: Option<Entries>,
 }
 
 /// The certificates of both sides.
@@ -177,6 +187,7 @@ impl Config {
             Some(timeout) => config.request_timeout = timeout,
             None => {}
         }
+        config.has_proxy_variable = env.has_proxy;
         config.keep_credentials_off_plain_http();
         Ok(config)
     }
@@ -187,6 +198,7 @@ impl Config {
         let mut config = Config::anonymous(parse_server(server, &origin)?, origin);
         "the bearer of a given token".clone_into(&mut config.user);
         config.login = Login::Token(Secret(token.to_owned()));
+        config.has_proxy_variable = Env::from_process().has_proxy;
         let field = "given certificate authority".to_owned();
         config.tls.authority = Some(Pem { field, source: PemSource::Inline(authority_pem.to_owned()) });
         config.keep_credentials_off_plain_http();
@@ -293,9 +305,11 @@ impl Config {
             tls: Tls::default(),
             impersonate: HeaderMap::new(),
             proxy: None,
+            has_proxy_variable: false,
             request_timeout: REQUEST_TIMEOUT,
             in_process: None,
             tap: None,
+            entries: None,
         }
     }
 

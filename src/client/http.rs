@@ -174,7 +174,7 @@ impl Request {
 
 /// The URL of a request: the parsed URL of the server with another path. Parsing the host again would take three times as
 /// long.
-fn url(base: &Url, request: &Request) -> Url {
+pub(super) fn url(base: &Url, request: &Request) -> Url {
     let mut url = base.clone();
     let target = request.target();
     let (path, query) = match target.split_once('?') {
@@ -209,6 +209,10 @@ impl Transport {
             turns: Turns::default(),
             config,
         })
+    }
+
+    pub(super) fn login(&self) -> &Login {
+        self.credentials.login()
     }
 
     /// How a dead connection is detected, by the HTTP version of the last answer.

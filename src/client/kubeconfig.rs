@@ -30,6 +30,7 @@ use yaml_serde::Value;
 use super::{
     auth::{self, Credential, Login, Secret},
     config::{self, Config, Options, Pem, PemSource},
+    curl::Entries,
     error::Error,
     exec::{Hidden, Plugin, Terminal},
 };
@@ -69,6 +70,8 @@ impl Kubeconfig {
             config.namespace = namespace;
         }
         // Without a user, requests have no credentials, which is enough for kubectl proxy.
+        let file = options.kubeconfig.as_ref().map(|file| file.display().to_string());
+        let mut entries = Entries { file, cluster: cluster_name, user: String::new() };
         let has_user = match &context {
             Some(context) => context.text("user")?.is_some(),
             None => false,
@@ -80,7 +83,9 @@ impl Kubeconfig {
                 Some(context) => format!("user {name} of {}", context.title()),
                 None => format!("user {name}"),
             };
+            entries.user = name;
         }
+        config.entries = Some(entries);
         Ok(config)
     }
 

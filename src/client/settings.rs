@@ -65,7 +65,7 @@ pub(super) fn reqwest_client(
 
 /// Whether requests go past a proxy that only the environment names. As in Go, requests to this machine never go through
 /// `HTTPS_PROXY`. With a tls-server-name they cannot.
-fn ignores_proxy_variables(config: &Config) -> bool {
+pub(super) fn ignores_proxy_variables(config: &Config) -> bool {
     config.proxy.is_none() && (is_loopback(&config.server) || config.tls.server_name.is_some())
 }
 

@@ -60,8 +60,9 @@ impl Credentials {
     /// The configuration of a Pod whose service account is in this directory.
     pub(in super::super) fn config(&self, dir: &str) -> Result<Config, Error> {
         let (host, port) = self.url.trim_start_matches("https://").split_once(':').unwrap_or_default();
+        let Env { has_proxy, .. } = Env::from_process();
         let (service_host, service_port) = (Some(host.into()), Some(port.into()));
-        let env = Env { service_host, service_port, ..Env::default() };
+        let env = Env { service_host, service_port, has_proxy, ..Env::default() };
         let options = Options { service_account_dir: Some(self.file(dir)), ..Options::default() };
         Config::load(&options, &env)
     }
