@@ -85,6 +85,7 @@
 //! - `cli`: the binary, with its flags and its log.
 //! - `log`: the module [`log`], a log on standard error.
 //! - `operators`: the module [`operators`], with the CRDs.
+//! - `testing`: the module `testing`, which runs an operator on the embedded API server until it is quiet.
 //!
 //! To write another operator, depend on this crate with `default-features = false`.
 
@@ -112,6 +113,10 @@ pub mod shutdown;
 pub mod runtime;
 #[cfg(feature = "log")]
 pub mod log;
+
+// The tests of an operator.
+#[cfg(feature = "testing")]
+pub mod testing;
 
 // The program.
 #[cfg(feature = "operators")]
