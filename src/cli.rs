@@ -9,10 +9,16 @@ mod crd;
 #[cfg(feature = "apiserver")]
 mod demo;
 mod env;
+mod get;
 mod log;
 #[cfg(feature = "apiserver")]
 mod manifests;
+mod replay;
 mod run;
+mod screen;
+#[cfg(feature = "apiserver")]
+mod stage;
+mod trace;
 
 use std::{
     fmt,
@@ -85,6 +91,9 @@ struct Cli {
 enum Command {
     Run(Box<run::Run>),
     Crd(crd::Crd),
+    Get(Box<get::Get>),
+    Watch(Box<get::Watch>),
+    Replay(replay::Replay),
     #[cfg(feature = "apiserver")]
     Demo(demo::Demo),
     #[cfg(feature = "apiserver")]
@@ -109,6 +118,16 @@ enum Failure {
 /// A client of this server. Does not connect yet.
 fn client(config: Config) -> Result<Client, Failure> {
     Client::new(config).map_err(|error| Failure::Usage(error.to_string()))
+}
+
+impl Failure {
+    /// The message of a usage or runtime error.
+    fn message(&self) -> &str {
+        match self {
+            Failure::Usage(message) | Failure::Runtime(message) => message,
+            Failure::ClosedPipe | Failure::AtOnce => "",
+        }
+    }
 }
 
 impl From<Error> for Failure {
@@ -151,6 +170,9 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(run) => run::main(*run),
         Command::Crd(crd) => crd::main(&crd),
+        Command::Get(get) => get::get(*get),
+        Command::Watch(watch) => get::watch(*watch),
+        Command::Replay(replay) => replay::main(replay),
         #[cfg(feature = "apiserver")]
         Command::Demo(demo) => demo::main(demo),
         #[cfg(feature = "apiserver")]

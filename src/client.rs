@@ -38,6 +38,8 @@ mod tap;
 mod tls;
 mod warnings;
 
+#[cfg(feature = "cli")]
+use std::time::Duration;
 use std::{fmt, sync::Arc, time::SystemTime};
 
 use ::http::Method;
@@ -46,6 +48,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::resource::{Accept, Key, ObjectMeta, Resource};
+#[cfg(feature = "cli")]
+pub(crate) use config::REQUEST_TIMEOUT;
 pub use config::{Config, Env, Options};
 pub use curl::CurlFrom;
 pub use delete::DeleteOptions;
@@ -54,6 +58,8 @@ use error::{Cause, not_json};
 use http::Transport;
 pub use http::{Answer, Body, Head, Liveness, Request};
 pub use in_process::{InProcess, InProcessAnswer};
+#[cfg(feature = "cli")]
+pub(crate) use list::CHECK_BYTES_MAX;
 pub(crate) use list::{Collection, InTurn, LIST_STREAM_BYTES, Turn};
 pub use list::{Page, WatchFrom, WatchMode};
 pub use tap::{Step, Tap};
@@ -125,6 +131,12 @@ impl Client {
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.transport.config.namespace
+    }
+
+    /// How long an answer may take.
+    #[cfg(feature = "cli")]
+    pub(crate) fn request_timeout(&self) -> Duration {
+        self.transport.config.request_timeout
     }
 
     /// The time of day, for timestamps in objects.

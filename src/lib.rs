@@ -38,8 +38,9 @@
 //!
 //! Each top-level file is a chapter, and the folder of the same name has its details. The modules are declared below in
 //! reading order. An arrow means "uses": `cli → operators → {runtime, children}`, `runtime → controller → {cluster, queue}`,
-//! `children → {controller, cluster}`, `cluster → {watch, client, store}`, `watch → {client, store}`. All of
-//! them use [`resource`], the types of objects.
+//! `children → {controller, cluster}`, `cluster → {watch, client, store}`, `watch → {client, store}`, `cli → study → {watch, client,
+//! store}`. All of them use [`resource`], the types of objects. `study` makes the wire visible: it explains and records
+//! requests and answers for `listwatch get`, `watch` and `replay`.
 //!
 //! # Glossary
 //!
@@ -68,7 +69,7 @@
 //!
 //! # Invariants
 //!
-//! - [`resource`], [`watch::decode`], [`watch::Machine`], [`store`] and [`backoff`] do no I/O.
+//! - [`resource`], [`watch::decode`], [`watch::Machine`], [`store`], [`backoff`] and `study` do no I/O.
 //! - Only [`client`] connects; only [`probes`] and the embedded API server listen.
 //! - In an operator, only its [`controller::Operator`] and [`children`] write objects, and only through a
 //!   [`cluster::Cluster`]. Events are written through the [`client::Client`], because no operator reads them.
@@ -121,6 +122,8 @@ pub mod testing;
 // The program.
 #[cfg(feature = "operators")]
 pub mod operators;
+#[cfg(feature = "cli")]
+mod study;
 #[cfg(feature = "cli")]
 pub mod cli;
 

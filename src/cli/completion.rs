@@ -6,6 +6,7 @@ use clap::{Args, Command};
 use clap_complete::{Shell, generate};
 
 use super::Failure;
+use crate::study::discovery::built_in_names;
 
 /// Print a script that completes commands and flags in a shell
 #[derive(Debug, Args)]
@@ -22,5 +23,11 @@ pub(super) fn main(completion: &Completion, mut command: Command) -> Result<(), 
     // In memory first, as the generator panics where it cannot write.
     let mut script = Vec::new();
     generate(completion.shell, &mut command, "listwatch", &mut script);
+    if completion.shell == Shell::Fish {
+        // The generator completes no arguments without a flag.
+        let names: Vec<_> = built_in_names().collect();
+        let of = "__fish_listwatch_using_subcommand get watch";
+        writeln!(script, "complete -c listwatch -n \"{of}\" -f -a \"{}\"", names.join(" "))?;
+    }
     Ok(io::stdout().write_all(&script)?)
 }

@@ -3,7 +3,6 @@
 //! Nothing is staged. The operator is the one that `listwatch run` runs, connected over TLS with a service-account
 //! directory. The events come from a watch; the requests come from the server's record of them.
 
-mod changes;
 mod printer;
 mod steps;
 
@@ -35,6 +34,7 @@ use super::{
     },
     log::Log,
     parse_switch,
+    trace::TraceFlags,
 };
 use crate::{
     client::{Body, Client, Config, DeleteOptions, Error, Part, Patch, Request},
@@ -45,6 +45,7 @@ use crate::{
         kinds::{Deployment, Service},
     },
     shutdown::Stop,
+    study::explain::Sentence,
     watch::{Lists, decode},
 };
 
@@ -82,7 +83,7 @@ const POD_START: Duration = Duration::from_millis(300);
     after_help = "Starts an API server on 127.0.0.1 and the operator in one process, then creates, scales, breaks and deletes\n\
     MyWebservers. Each line shows who did what: kubectl, the operator, or the server, which sends watch events.\n\
     -v shows whole requests and events; -vv adds the operator's log. Then the server stays up for your own kubectl.\n\
-    --step explains each step before it, and waits for Enter."
+    --step explains each step before it, and waits for Enter; --explain names what follows from each answer."
 )]
 pub(super) struct Demo {
     /// End after the tour
@@ -99,7 +100,21 @@ pub(super) struct Demo {
     #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0, value_parser = apiserver::parse_port)]
     port: u16,
     #[command(flatten)]
+    study: StudyFlags,
+    #[command(flatten)]
     log: Log,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Study")]
+struct StudyFlags {
+    /// Explain what the operator makes of each answer, as listwatch watch --explain does
+    #[arg(long, value_name = "BOOL", env = "LISTWATCH_EXPLAIN")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    #[arg(action = ArgAction::Set, value_parser = parse_switch)]
+    explain: bool,
+    #[command(flatten)]
+    trace: TraceFlags,
 }
 
 pub(super) fn main(mut demo: Demo) -> Result<(), Failure> {
@@ -107,10 +122,17 @@ pub(super) fn main(mut demo: Demo) -> Result<(), Failure> {
     let print = Printer::new(demo.log.take_verbose(), is_colored);
     let steps = if demo.step { Steps::with_pauses()? } else { Steps::without_pauses() };
     demo.log.start(Level::WARN);
-    super::until_signal(|stop| run(demo.exit, demo.port, print, steps, stop))
+    super::until_signal(|stop| run(demo.exit, demo.port, demo.study, print, steps, stop))
 }
 
-async fn run(exit: bool, port: u16, print: Printer, mut steps: Steps, stop: Stop) -> Result<(), Failure> {
+async fn run(
+    exit: bool,
+    port: u16,
+    study: StudyFlags,
+    print: Printer,
+    mut steps: Steps,
+    stop: Stop,
+) -> Result<(), Failure> {
     let options = ServerOptions { port, pod_start: POD_START, ..ServerOptions::default() };
     let server = apiserver::start(options).await?;
     say!("An API server is listening at {}, in this process.", server.url());
@@ -122,7 +144,7 @@ async fn run(exit: bool, port: u16, print: Printer, mut steps: Steps, stop: Stop
     written.map_err(|error| Failure::Runtime(format!("write {}: {error}", account.display())))?;
 
     let tour = async {
-        let mut tour = Tour::start(&server, &credentials, print, &mut steps, stop.clone()).await?;
+        let mut tour = Tour::start(&server, &credentials, &study, print, &mut steps, stop.clone()).await?;
         tour.scenes(&mut steps).await?;
         Ok::<_, Failure>(tour)
     };
@@ -158,6 +180,7 @@ struct Tour<'a> {
     server: &'a ApiServer,
     user: Client,
     events: mpsc::Receiver<String>,
+    sentences: mpsc::UnboundedReceiver<Sentence>,
     print: Printer,
     /// How many of the server's request records have been shown.
     shown: usize,
@@ -169,6 +192,7 @@ impl<'a> Tour<'a> {
     async fn start(
         server: &'a ApiServer,
         credentials: &Credentials,
+        study: &StudyFlags,
         print: Printer,
         steps: &mut Steps,
         stop: Stop,
@@ -211,7 +235,9 @@ impl<'a> Tour<'a> {
         steps.enter().await;
         say!("\n{}", print.command("listwatch run mywebserver"));
         let shown = server.requests().len();
-        let client = super::client(credentials.config(ACCOUNT)?)?;
+        let (sender, sentences) = mpsc::unbounded_channel();
+        let explain = study.explain.then_some(sender);
+        let client = study.trace.client(credentials.config(ACCOUNT)?, explain)?;
         say!("          authenticates with the {}", client.user());
         let cluster = Cluster::new(client.clone(), Lists::Paged);
         let (recorder, write_events) = mywebserver::events(client, "demo".to_owned());
@@ -219,7 +245,7 @@ impl<'a> Tour<'a> {
         tasks.spawn(async move {
             tokio::join!(controller.run(stop.requested()), write_events);
         });
-        let mut tour = Tour { server, user, events, print, shown, tasks, started: Instant::now() };
+        let mut tour = Tour { server, user, events, sentences, print, shown, tasks, started: Instant::now() };
         tour.until(async |_| Ok(cluster.health().iter().all(|watch| watch.is_synced()))).await?;
         Ok(tour)
     }
@@ -369,6 +395,10 @@ impl<'a> Tour<'a> {
         self.shown = requests.len();
         if let Some(event) = event {
             say!("{}", self.print.event(after, &event));
+            has_shown = true;
+        }
+        while let Ok(sentence) = self.sentences.try_recv() {
+            say!("{}", self.print.sentence(&sentence));
             has_shown = true;
         }
         Ok(has_shown)

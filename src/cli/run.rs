@@ -5,7 +5,7 @@ use std::{env, net::SocketAddr};
 use clap::{ArgAction, Args, ValueEnum};
 use tracing::Level;
 
-use super::{ConnectionFlags, Failure, log::Log, parse_switch};
+use super::{ConnectionFlags, Failure, log::Log, parse_switch, trace::TraceFlags};
 use crate::{
     controller,
     operators::BuiltIn,
@@ -59,6 +59,8 @@ pub(super) struct Run {
     #[command(flatten)]
     connection: ConnectionFlags,
     #[command(flatten)]
+    trace: TraceFlags,
+    #[command(flatten)]
     log: Log,
 }
 
@@ -89,7 +91,7 @@ pub(super) fn main(run: Run) -> Result<(), Failure> {
     // First, because reading a kubeconfig may log warnings.
     run.log.start(Level::INFO);
     let namespaces = namespaces(run.all_namespaces, run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
-    let client = super::client(run.connection.config()?)?;
+    let client = run.trace.client(run.connection.config()?, None)?;
     let lists = if run.streaming_lists { Lists::Streaming } else { Lists::Paged };
     let runtime = Runtime::new(client).namespaces(namespaces)?;
     let mut runtime = runtime.lists(lists).workers(run.max_concurrent_reconciles);

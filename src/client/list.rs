@@ -29,7 +29,7 @@ pub(super) const LISTS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Largest answer that is read to [`Client::latest_version`]: the metadata of one object, as a rule 1 to 5 kB, but
 /// annotations alone may have 256 KiB. If it is larger, the watch asks for a list instead.
-const CHECK_BYTES_MAX: usize = 512 * 1024;
+pub(crate) const CHECK_BYTES_MAX: usize = 512 * 1024;
 
 /// Such requests at a time: 8 MiB, and 16 of the 100 requests that a connection takes.
 const CHECKS_MAX: usize = 16;
@@ -187,6 +187,12 @@ impl Collection {
         }
         self.select(&mut request);
         request
+    }
+
+    /// The request for the server's present version.
+    #[cfg(feature = "cli")]
+    pub(crate) fn check_request(&self) -> Request {
+        self.any_object().list_request(&Page::ONE)
     }
 
     /// The same without its selectors: to find an object that matches, the server might have to read all of them.

@@ -1,4 +1,4 @@
-//! Observes requests and answers as they are on the wire.
+//! Observes requests and answers as they are on the wire, for `--curl`, `--explain` and `--record`.
 //!
 //! ```text
 //! exchange 7: Request  GET /api/v1/pods?watch=1&resourceVersion=1207

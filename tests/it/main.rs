@@ -53,8 +53,10 @@ mod outage;
 // Commands, manifests, docs, source and logs.
 mod apiserver;
 mod cli;
+mod curl;
 mod docs;
 mod layers;
 mod log;
 mod manifests;
 mod slow_clients;
+mod study;

@@ -11,7 +11,9 @@ use http::StatusCode;
 use listwatch_apiserver::RequestRecord;
 use serde_json::{Value, json};
 
-use super::changes::changes;
+use crate::study::object::changes;
+
+use crate::study::explain::Sentence;
 
 /// The author of a request or an event.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +52,12 @@ impl Printer {
             Actor::Kubectl => request.method != "GET",
             Actor::Operator | Actor::Server => self.is_full || request.path != "/version",
         }
+    }
+
+    /// A sentence about an answer to the operator.
+    pub(super) fn sentence(&self, sentence: &Sentence) -> String {
+        let mistake = sentence.mistake.map(|mistake| format!("\n          # {mistake}"));
+        self.colored("2", &format!("          # {sentence}{}", mistake.unwrap_or_default()))
     }
 
     /// A request, as verb, resource and name, and its status if that is an error.

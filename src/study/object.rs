@@ -1,20 +1,48 @@
-//! Which fields of an object of any kind have changed. Nothing in this file does I/O.
+//! An object of any kind, and which of its fields have changed. Nothing in this file does I/O.
 
+use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value};
 
-/// Most characters of changed fields.
-const CHANGES_CHARS: usize = 200;
+use crate::resource::{ObjectMeta, Resource};
+
+/// Most characters of changed fields, where no terminal sets a limit.
+pub(crate) const CHANGES_CHARS: usize = 200;
 /// Most characters of a value that are shown.
 const VALUE_CHARS_MAX: usize = 30;
 
-/// [`changes_within`] the limit.
-pub(super) fn changes(before: &Value, after: &Value) -> String {
+/// An object of any kind, whole.
+pub(crate) struct Object {
+    metadata: ObjectMeta,
+    pub(crate) value: Value,
+}
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Object, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let metadata = ObjectMeta::deserialize(&value["metadata"]).map_err(de::Error::custom)?;
+        Ok(Object { metadata, value })
+    }
+}
+
+impl Resource for Object {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "";
+    const PLURAL: &'static str = "objects";
+    const KIND: &'static str = "object";
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
+/// [`changes_within`], for where no terminal sets a limit.
+pub(crate) fn changes(before: &Value, after: &Value) -> String {
     changes_within(before, after, CHANGES_CHARS)
 }
 
 /// The fields that have changed, the most important ones first: `spec.replicas 1 → 3`. Whole fields in at most so many
 /// characters, and how many more there are. Of a Secret, the paths alone. The fields that change at every write are left out.
-fn changes_within(before: &Value, after: &Value, chars_max: usize) -> String {
+pub(crate) fn changes_within(before: &Value, after: &Value, chars_max: usize) -> String {
     let mut found = Vec::new();
     compare("", before, after, &mut found);
     found.sort_by_key(|(path, ..)| importance(path));

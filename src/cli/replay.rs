@@ -1,0 +1,124 @@
+//! `listwatch replay`: a recording, explained without a server.
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Args;
+
+use super::{
+    Failure,
+    screen::{Lines, Output, exit_when_blocked, explain, explainer, note},
+};
+use crate::study::record::{self, What};
+
+/// Replay a recording without a server, by the same decoder and state machine as the operator's
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    listwatch watch mws --follow --record mws.jsonl\n  \
+    listwatch replay mws.jsonl --explain\n  \
+    curl -sN \"$URL?watch=1\" | listwatch replay -\n\n\
+    FILE was written by --record, or by curl -N; - is standard input. At its end: what a store would hold, and which request would come next.")]
+pub(super) struct Replay {
+    /// Recording, or - for standard input
+    file: PathBuf,
+    /// Explain each step on standard error
+    #[arg(long)]
+    explain: bool,
+    /// Form of the answers
+    #[arg(short, long, value_name = "FORM", default_value = "short")]
+    output: Output,
+    /// How fast: 1 is the speed of the recording, 10 is ten times as fast. Default: at once
+    #[arg(long, value_name = "N", value_parser = parse_speed)]
+    speed: Option<f64>,
+}
+
+fn parse_speed(text: &str) -> Result<f64, &'static str> {
+    match text.parse() {
+        Ok(speed) if speed > 0.0 && f64::is_finite(speed) => Ok(speed),
+        Ok(_) | Err(_) => Err("is not a number above 0, such as 1 or 10"),
+    }
+}
+
+pub(super) fn main(replay: Replay) -> Result<(), Failure> {
+    exit_when_blocked();
+    super::until_signal(async |stop| {
+        tokio::select! {
+            result = run(&replay) => result,
+            () = stop.requested() => Ok(()),
+        }
+    })
+}
+
+/// Reads a file, or standard input.
+fn read(file: &Path) -> io::Result<Vec<u8>> {
+    if file.as_os_str() != "-" {
+        return fs::read(file);
+    }
+    let mut bytes = Vec::new();
+    io::stdin().read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+async fn run(replay: &Replay) -> Result<(), Failure> {
+    let name = replay.file.display();
+    let wrong = |cause: String| Failure::Usage(format!("{name}: {cause}"));
+    let (sender, bytes) = tokio::sync::oneshot::channel();
+    let file = replay.file.clone();
+    // A thread of its own, which ends with the process: standard input may be open for ever.
+    std::thread::spawn(move || sender.send(read(&file)));
+    let bytes = bytes.await.map_err(|_| wrong("cannot be read".to_owned()))?;
+    let bytes = bytes.map_err(|error| wrong(error.to_string()))?;
+    let text = String::from_utf8_lossy(&bytes);
+    let recorded = record::parse(&text).map_err(wrong)?;
+    let mut explainer = explainer(replay.output);
+    let mut lines = Lines::new(replay.output);
+    let mut watches = std::collections::HashMap::new();
+    let mut now = 0.0;
+    for entry in &recorded.entries {
+        if let Some(speed) = replay.speed {
+            let wait = Duration::try_from_secs_f64((entry.time - now) / speed).unwrap_or_default();
+            tokio::time::sleep(wait).await;
+            now = entry.time;
+        }
+        match &entry.what {
+            What::Request(sent) => {
+                let is_watch = crate::client::Request::get(&*sent.path).is_watch();
+                watches.insert(entry.exchange, is_watch);
+                if !sent.path.starts_with('?') {
+                    note(&format!("> {} {}", sent.method, sent.path));
+                }
+            }
+            What::Head(head) => {
+                if head.status >= 300 {
+                    watches.insert(entry.exchange, false);
+                }
+                note(&format!("< {} {}", head.version, head.status));
+            }
+            What::Line(line) | What::Rest(line) => {
+                let is_watch = watches.get(&entry.exchange).copied().unwrap_or_default();
+                let is_half = is_watch && matches!(entry.what, What::Rest(_));
+                if !is_half {
+                    lines.write(entry.time, &line.text(), is_watch)?;
+                }
+            }
+            What::End(_) => {}
+        }
+        let sentences = explainer.explain(entry);
+        if replay.explain {
+            for sentence in sentences {
+                explain(entry.time, &sentence);
+            }
+        }
+    }
+    if recorded.is_cut {
+        note(&format!("{name} is cut short: its last line has no end, and is left out"));
+    }
+    for line in explainer.summary() {
+        writeln!(io::stdout(), "{line}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,505 @@
+//! Shows exchanges: bodies on standard output; the curl command, the status, the headers and the explanation on standard
+//! error; and all of them in a recording.
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    fs::{File, OpenOptions},
+    io::{self, ErrorKind, IsTerminal, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    process,
+    sync::{Arc, Mutex, OnceLock},
+    time::{Duration, Instant},
+};
+
+use clap::ValueEnum;
+use serde_json::Value;
+use terminal_size::{Width, terminal_size_of};
+use tokio::{
+    runtime,
+    signal::unix::{SignalKind, signal},
+    sync::Notify,
+};
+
+use super::Failure;
+use crate::{
+    client::{Client, CurlFrom, Step, Tap},
+    locked, log,
+    study::{
+        explain::{Explainer, Sentence},
+        object::{CHANGES_CHARS, changes_within},
+        record::{Entry, Header, Recorders, What},
+    },
+};
+
+/// Fewest characters for the changed fields of an object beside its name.
+const CHANGES_CHARS_MIN: usize = 24;
+
+/// How long a command may take to end after a signal. Then a write blocks.
+const STOP_WAIT: Duration = Duration::from_millis(500);
+
+/// The form of the answers on standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Output {
+    /// The body, byte for byte
+    Raw,
+    /// One short line for each object or event
+    Short,
+    /// Indented JSON
+    Json,
+    /// YAML
+    Yaml,
+    /// KIND.GROUP/NAME
+    Name,
+    /// The columns of kubectl: asks the server for a Table
+    Wide,
+}
+
+impl Output {
+    /// The form that the user chose; else short lines for people, and the body for programs.
+    pub(super) fn or_default(chosen: Option<Output>) -> Output {
+        chosen.unwrap_or(if io::stdout().is_terminal() { Output::Short } else { Output::Raw })
+    }
+}
+
+/// The settings of a screen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Show {
+    pub(super) output: Output,
+    pub(super) explain: bool,
+    /// Ends after so many events.
+    pub(super) events_max: Option<u64>,
+}
+
+/// A tap that shows exchanges.
+pub(super) struct Screen {
+    show: Show,
+    state: Mutex<State>,
+    client: OnceLock<Client>,
+    /// Why the screen is full: an error of an output, or none after the last event.
+    ended: Mutex<Option<Result<(), Failure>>>,
+    full: Notify,
+}
+
+struct State {
+    began: Instant,
+    recorders: Recorders,
+    explainer: Explainer,
+    recording: Option<Recording>,
+    lines: Lines,
+    events: u64,
+}
+
+impl Screen {
+    pub(super) fn new(show: Show) -> Arc<Screen> {
+        let state = State {
+            began: Instant::now(),
+            recorders: Recorders::default(),
+            explainer: explainer(show.output),
+            recording: None,
+            lines: Lines::new(show.output),
+            events: 0,
+        };
+        Arc::new(Screen {
+            show,
+            state: Mutex::new(state),
+            client: OnceLock::new(),
+            ended: Mutex::default(),
+            full: Notify::new(),
+        })
+    }
+
+    /// Shows and records the exchanges of this client from now on.
+    pub(super) fn begin(&self, client: &Client, recording: Option<Recording>) {
+        let mut state = locked(&self.state);
+        state.began = Instant::now();
+        state.recording = recording;
+        state.explainer.request_timeout = client.request_timeout();
+        // Begun once.
+        let _ = self.client.set(client.clone());
+    }
+
+    /// Waits until nothing more is to be shown.
+    pub(super) async fn full(&self) -> Result<(), Failure> {
+        self.full.notified().await;
+        self.failure()
+    }
+
+    /// The error of an output, if there was one.
+    pub(super) fn failure(&self) -> Result<(), Failure> {
+        locked(&self.ended).take().unwrap_or(Ok(()))
+    }
+
+    fn end(&self, result: Result<(), Failure>) {
+        locked(&self.ended).get_or_insert(result);
+        self.full.notify_one();
+    }
+
+    fn show(&self, state: &mut State, exchange: u64, step: Step<'_>) -> Result<(), Failure> {
+        let Some(client) = self.client.get() else { return Ok(()) };
+        let time = state.began.elapsed().as_secs_f64();
+        if let Step::Request(request) = step {
+            note(&format!("$ {}", client.curl(request, CurlFrom::Here)));
+        }
+        let State { recorders, explainer, recording, lines, events, .. } = state;
+        recorders.step(exchange, step, |recorder, entries| {
+            let is_watch = recorder.is_watch();
+            let mut left = self.show.events_max.map_or(u64::MAX, |most| most.saturating_sub(*events));
+            if let (Step::Chunk(chunk), Output::Raw) = (step, self.show.output) {
+                self.write_raw(events, chunk, is_watch)?;
+            }
+            for what in entries {
+                let is_event = is_watch && matches!(what, What::Line(_));
+                if is_event && left == 0 {
+                    break;
+                }
+                left -= u64::from(is_event);
+                if let What::Head(head) = &what {
+                    note(&format!("< {} {}", head.version, head.status));
+                    head.headers.iter().for_each(|(name, value)| note(&format!("< {name}: {value}")));
+                }
+                // Of a watch, the rest is half a line.
+                let is_half = is_watch && matches!(what, What::Rest(_));
+                if let (What::Line(line) | What::Rest(line), true) =
+                    (&what, self.show.output != Output::Raw && !is_half)
+                {
+                    let is_shortened =
+                        matches!(self.show.output, Output::Short | Output::Name | Output::Wide);
+                    let line = line.text();
+                    let text =
+                        if is_shortened { recorder.redacted_text(&line) } else { Cow::Borrowed(&*line) };
+                    lines.write(time, text.trim_end(), is_watch)?;
+                    self.count(events, is_event);
+                }
+                let entry = Entry { time, exchange, what: recorder.redacted(what) };
+                if self.show.explain {
+                    explainer.explain(&entry).iter().for_each(|sentence| explain(time, sentence));
+                }
+                if let Some(recording) = recording {
+                    recording.write(&entry)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes the bytes as they came, up to the last event.
+    fn write_raw(&self, events: &mut u64, chunk: &[u8], is_watch: bool) -> Result<(), Failure> {
+        let mut stdout = io::stdout().lock();
+        for piece in chunk.split_inclusive(|byte| *byte == b'\n') {
+            if self.show.events_max.is_some_and(|most| is_watch && *events >= most) {
+                break;
+            }
+            stdout.write_all(piece)?;
+            self.count(events, is_watch && piece.ends_with(b"\n"));
+        }
+        Ok(stdout.flush()?)
+    }
+
+    fn count(&self, events: &mut u64, is_event: bool) {
+        *events += u64::from(is_event);
+        if is_event && self.show.events_max.is_some_and(|most| *events >= most) {
+            self.end(Ok(()));
+        }
+    }
+}
+
+impl Tap for Screen {
+    fn step(&self, exchange: u64, step: Step<'_>) {
+        let mut state = locked(&self.state);
+        let is_full = locked(&self.ended).is_some();
+        if is_full {
+            return;
+        }
+        if let Err(failure) = self.show(&mut state, exchange, step) {
+            self.end(Err(failure));
+        }
+    }
+}
+
+/// A line on standard error about an exchange. If standard error is closed, the line is dropped.
+pub(super) fn note(text: &str) {
+    let text = printable(text);
+    let color = log::is_colored(io::stderr().is_terminal(), std::env::var_os("NO_COLOR"));
+    let text = if color { format!("\x1b[2m{text}\x1b[0m") } else { text };
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// An explainer that does not repeat what the output shows.
+pub(super) fn explainer(output: Output) -> Explainer {
+    if output == Output::Short { Explainer::brief() } else { Explainer::default() }
+}
+
+/// Writes a sentence to standard error, broken between words at the width of a terminal.
+pub(super) fn explain(time: f64, sentence: &Sentence) {
+    let width = terminal_size_of(io::stderr()).map_or(usize::MAX, |(Width(width), _)| width.into());
+    let line = |text: &str| drop(writeln!(io::stderr(), "{}", broken(&printable(text), width)));
+    line(&format!("{time:+9.3}s # {sentence}"));
+    if let Some(mistake) = sentence.mistake {
+        line(&format!("{:11}# {mistake}", ""));
+    }
+}
+
+/// Ends the process soon after a signal even if a write to standard output blocks, because its reader has stopped reading.
+pub(super) fn exit_when_blocked() {
+    std::thread::spawn(|| {
+        let Ok(runtime) = runtime::Builder::new_current_thread().enable_all().build() else { return };
+        runtime.block_on(async {
+            let (Ok(mut terminate), Ok(mut interrupt)) =
+                (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+            else {
+                return;
+            };
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tokio::time::sleep(STOP_WAIT).await;
+            process::exit(0);
+        });
+    });
+}
+
+/// A text without control characters: those of a server could change what a terminal shows, or worse.
+fn printable(text: &str) -> String {
+    let is_harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    text.chars().map(|c| if is_harmless(c) { c } else { '\u{fffd}' }).collect()
+}
+
+/// Breaks a text between words. Lines after the first one are indented, less so in a narrow terminal.
+fn broken(text: &str, width: usize) -> String {
+    let indent = if width < 60 { 4 } else { 13 };
+    let mut column = 0;
+    let mut lines = String::new();
+    for word in text.split_inclusive(' ') {
+        let chars = word.trim_end().chars().count();
+        let new_line = format!("\n{:indent$}", "");
+        if column + chars > width && column > indent {
+            lines.truncate(lines.trim_end().len());
+            lines += &new_line;
+            column = indent;
+        }
+        for c in word.chars() {
+            // A word that is longer than a line, such as the name of a test.
+            if column >= width && c != ' ' {
+                lines += &new_line;
+                column = indent;
+            }
+            lines.push(c);
+            column += 1;
+        }
+    }
+    lines
+}
+
+/// A file of entries, readable by its owner alone.
+pub(super) struct Recording {
+    file: File,
+    path: String,
+}
+
+impl Recording {
+    /// Creates the file. An existing file is not overwritten.
+    pub(super) fn create(path: &Path, server: &str) -> Result<Recording, Failure> {
+        let mut recording =
+            Recording { file: create("--record", path, 0o600)?, path: path.display().to_string() };
+        recording.write(&Header::new(server))?;
+        Ok(recording)
+    }
+
+    /// Writes an entry, or the header.
+    pub(super) fn write(&mut self, line: &impl serde::Serialize) -> Result<(), Failure> {
+        let line = serde_json::to_string(line).map_err(|error| Failure::Runtime(error.to_string()))?;
+        let line = line + "\n";
+        self.file
+            .write_all(line.as_bytes())
+            .map_err(|error| Failure::Runtime(format!("--record {}: {error}", self.path)))
+    }
+}
+
+/// Creates a file that a flag names.
+pub(super) fn create(flag: &str, path: &Path, mode: u32) -> Result<File, Failure> {
+    OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(|error| {
+        let path = path.display();
+        match error.kind() {
+            ErrorKind::AlreadyExists => {
+                Failure::Usage(format!("{flag} {path}: exists; remove it, or choose another file"))
+            }
+            _ => Failure::Runtime(format!("{flag} {path}: {error}")),
+        }
+    })
+}
+
+/// The lines of bodies in a form for people.
+pub(super) struct Lines {
+    output: Output,
+    is_colored: bool,
+    /// Of the terminal, if there is one.
+    width: Option<usize>,
+    /// The last state of each object, by uid.
+    objects: HashMap<String, Value>,
+    /// The width of each column of a Table.
+    widths: Vec<usize>,
+}
+
+impl Lines {
+    pub(super) fn new(output: Output) -> Lines {
+        let is_colored = log::is_colored(io::stdout().is_terminal(), std::env::var_os("NO_COLOR"));
+        let width = terminal_size_of(io::stdout()).map(|(Width(width), _)| width.into());
+        Lines { output, is_colored, width, objects: HashMap::new(), widths: Vec::new() }
+    }
+
+    /// Writes a line of a body.
+    pub(super) fn write(&mut self, time: f64, line: &str, is_watch: bool) -> Result<(), Failure> {
+        let Ok(value) = serde_json::from_str::<Value>(line) else {
+            return self.write_text(line);
+        };
+        let text = match self.output {
+            Output::Raw => format!("{line}\n"),
+            Output::Json => serde_json::to_string_pretty(&value).unwrap_or_default() + "\n",
+            Output::Yaml => "---\n".to_owned() + &yaml_serde::to_string(&value).unwrap_or_default(),
+            Output::Name => each(&value, |object, list| format!("{}\n", name(object, list))),
+            Output::Wide | Output::Short if is_table(&value) || is_table(&value["object"]) => {
+                self.table(if is_watch { &value["object"] } else { &value })
+            }
+            Output::Wide | Output::Short if is_watch => self.event(time, &value),
+            Output::Wide | Output::Short => {
+                // A watch that follows shows the fields that have changed since the list.
+                for object in value["items"].as_array().into_iter().flatten() {
+                    // The answer to a check has the metadata only.
+                    self.objects.entry(uid(object)).or_insert_with(|| object.clone());
+                }
+                let version = value["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+                let objects = each(&value, |object, _| format!("{}\n", short(object)));
+                if value["items"].is_array() {
+                    format!("{objects}the list has version {version}\n")
+                } else {
+                    objects
+                }
+            }
+        };
+        Ok(io::stdout().write_all(text.as_bytes())?)
+    }
+
+    /// A body that is no JSON, such as `/metrics` or `/healthz`.
+    fn write_text(&self, line: &str) -> Result<(), Failure> {
+        if self.output == Output::Raw {
+            return Ok(writeln!(io::stdout(), "{line}")?);
+        }
+        if self.output != Output::Short {
+            return Err(Failure::Runtime("the answer is not JSON: -o raw writes it as it came".to_owned()));
+        }
+        if line.chars().any(|c| c == '\u{fffd}' || (c.is_control() && !matches!(c, '\t' | '\n' | '\r'))) {
+            return Err(Failure::Runtime(
+                "the answer is binary data: write it to a file, with -o raw > FILE".to_owned(),
+            ));
+        }
+        Ok(writeln!(io::stdout(), "{line}")?)
+    }
+
+    /// `+1.204s MODIFIED default/web 1208 spec.replicas 1 → 3`.
+    fn event(&mut self, time: f64, event: &Value) -> String {
+        let (kind, object) = (event["type"].as_str().unwrap_or("?"), &event["object"]);
+        let before = match kind {
+            "DELETED" => self.objects.remove(&uid(object)),
+            "ADDED" | "MODIFIED" => self.objects.insert(uid(object), object.clone()),
+            _ => None,
+        };
+        let rest = match (kind, before) {
+            ("MODIFIED", Some(before)) => {
+                let name = short(object);
+                let room =
+                    self.width.map_or(CHANGES_CHARS, |width| width.saturating_sub(22 + name.chars().count()));
+                // In a narrow terminal, on the next line.
+                let (separator, room) = match self.width {
+                    Some(width) if room < CHANGES_CHARS_MIN => ("\n    ", width.saturating_sub(4)),
+                    Some(_) | None => ("  ", room),
+                };
+                format!("{name}{separator}{}", changes_within(&before, object, room))
+            }
+            ("BOOKMARK", _) => object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned(),
+            _ => short(object),
+        };
+        let color = match kind {
+            "ADDED" => "32",
+            "MODIFIED" => "33",
+            "DELETED" | "ERROR" => "31",
+            _ => "2",
+        };
+        let kind = format!("{kind:8}");
+        let kind = if self.is_colored { format!("\x1b[{color}m{kind}\x1b[0m") } else { kind };
+        format!("{time:+9.3}s {kind} {}\n", printable(rest.trim_end()))
+    }
+
+    /// The rows of a Table, after its columns if they come for the first time.
+    fn table(&mut self, table: &Value) -> String {
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let text = |value: &Value| match value {
+            Value::Null => String::new(),
+            Value::String(text) => printable(text),
+            other => other.to_string(),
+        };
+        let mut rows: Vec<Vec<String>> =
+            list(&table["rows"]).iter().map(|row| list(&row["cells"]).iter().map(text).collect()).collect();
+        let columns = list(&table["columnDefinitions"]);
+        if self.widths.is_empty() && !columns.is_empty() {
+            rows.insert(0, columns.iter().map(|column| text(&column["name"]).to_uppercase()).collect());
+            self.widths = (0..columns.len())
+                .map(|index| {
+                    rows.iter().filter_map(|row| row.get(index)).map(|cell| cell.chars().count()).max()
+                })
+                .map(Option::unwrap_or_default)
+                .collect();
+        }
+        let mut lines = String::new();
+        for row in rows {
+            let cells = row.iter().zip(&self.widths).map(|(cell, width)| format!("{cell:width$}"));
+            lines += cells.collect::<Vec<_>>().join("   ").trim_end();
+            lines.push('\n');
+        }
+        lines
+    }
+}
+
+fn is_table(value: &Value) -> bool {
+    value["kind"] == "Table"
+}
+
+fn uid(object: &Value) -> String {
+    object["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Each object of a list or of a Table, or the one object.
+fn each(value: &Value, line: impl Fn(&Value, &Value) -> String) -> String {
+    let value = if value["object"].is_object() { &value["object"] } else { value };
+    match (value["items"].as_array(), value["rows"].as_array()) {
+        (Some(items), _) => items.iter().map(|item| line(item, value)).collect(),
+        (None, Some(rows)) => rows.iter().map(|row| line(&row["object"], &Value::Null)).collect(),
+        (None, None) => line(value, &Value::Null),
+    }
+}
+
+/// `deployment.apps/web`. The objects of a list have no kind of their own. Of metadata alone, the kind is not known.
+fn name(object: &Value, list: &Value) -> String {
+    let text = |field: &str| object[field].as_str().or(list[field].as_str()).unwrap_or_default();
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    if text("kind").starts_with("PartialObjectMetadata") {
+        return name.to_owned();
+    }
+    let kind = text("kind").trim_end_matches("List").to_lowercase();
+    let group = text("apiVersion").split_once('/').map_or(String::new(), |(group, _)| format!(".{group}"));
+    format!("{kind}{group}/{name}")
+}
+
+/// `default/web  1208`, or `410 Expired: too old resource version`.
+fn short(object: &Value) -> String {
+    if object["kind"] == "Status" {
+        let text = |field: &str| object[field].as_str().unwrap_or_default();
+        return format!("{} {}: {}", object["code"], text("reason"), text("message"));
+    }
+    let metadata = &object["metadata"];
+    let text = |field: &str| metadata[field].as_str().unwrap_or_default();
+    let slash = if metadata["namespace"].is_string() { "/" } else { "" };
+    format!("{}{slash}{}  {}", text("namespace"), text("name"), text("resourceVersion"))
+}

@@ -1,0 +1,150 @@
+//! `--record FILE` and `--curl FILE` of `listwatch run` and `listwatch demo`: the requests of the operator, in files.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::Write,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, OnceLock},
+    time::Instant,
+};
+
+use clap::Args;
+use tokio::sync::mpsc::UnboundedSender;
+use tracing::warn;
+
+use super::{
+    Failure,
+    screen::{Recording, create},
+};
+use crate::{
+    client::{Client, Config, CurlFrom, Step, Tap},
+    locked,
+    study::{
+        explain::{Explainer, Sentence},
+        record::{Entry, Recorder, Recorders},
+    },
+};
+
+/// The first lines of the script.
+const SCRIPT: &str = "#!/usr/bin/env bash\n\
+    # The requests of listwatch, in order. A watch ends when the server ends it.\n\
+    # The server of listwatch demo ends with the demo.\n";
+
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Study")]
+pub(super) struct TraceFlags {
+    /// Record each request and its answer, without tokens and Secrets, for listwatch replay. If FILE exists, FILE-2 is written
+    #[arg(long, value_name = "FILE", env = "LISTWATCH_RECORD")]
+    record: Option<PathBuf>,
+    /// Write each request as a curl command: a script to step through. If FILE exists, FILE-2 is written
+    #[arg(long, value_name = "FILE", env = "LISTWATCH_CURL")]
+    curl: Option<PathBuf>,
+}
+
+/// A tap that writes to the files.
+struct Trace {
+    began: Instant,
+    files: Mutex<Files>,
+    client: OnceLock<Client>,
+}
+
+struct Files {
+    recorders: Recorders,
+    recording: Option<Recording>,
+    script: Option<File>,
+    explainer: Explainer,
+    explain: Option<UnboundedSender<Sentence>>,
+}
+
+impl TraceFlags {
+    /// A client of this server, whose exchanges are also explained to `explain`. Creates the files, and does not connect.
+    pub(super) fn client(
+        &self,
+        config: Config,
+        explain: Option<UnboundedSender<Sentence>>,
+    ) -> Result<Client, Failure> {
+        if self.record.is_none() && self.curl.is_none() && explain.is_none() {
+            return super::client(config);
+        }
+        let server = config.server().to_owned();
+        let recording =
+            self.record.as_deref().map(|path| Recording::create(&unused(path), &server)).transpose()?;
+        let script = match &self.curl {
+            None => None,
+            Some(path) => {
+                let mut script = create("--curl", &unused(path), 0o700)?;
+                script.write_all(SCRIPT.as_bytes()).map_err(|error| failed("--curl", &error))?;
+                Some(script)
+            }
+        };
+        let files = Mutex::new(Files {
+            recorders: Recorders::default(),
+            recording,
+            script,
+            explainer: Explainer::default(),
+            explain,
+        });
+        let trace = Arc::new(Trace { began: Instant::now(), files, client: OnceLock::new() });
+        let client = super::client(config.with_tap(trace.clone()))?;
+        locked(&trace.files).explainer.request_timeout = client.request_timeout();
+        // Set once, before the first request.
+        let _ = trace.client.set(client.clone());
+        Ok(client)
+    }
+}
+
+/// The path, or else the first of `run-2.jsonl`, `run-3.jsonl`, … that does not exist: a container that is started again finds
+/// the files of its predecessor.
+fn unused(path: &Path) -> PathBuf {
+    let text = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+    let (stem, extension) = (text(path.file_stem()), text(path.extension()));
+    let dot = if extension.is_empty() { "" } else { "." };
+    let numbered = (2..).map(|number| path.with_file_name(format!("{stem}-{number}{dot}{extension}")));
+    let mut paths = [path.to_owned()].into_iter().chain(numbered);
+    paths.find(|path| !path.exists()).unwrap_or_else(|| path.to_owned())
+}
+
+fn failed(flag: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::Runtime(format!("{flag}: {error}"))
+}
+
+impl Files {
+    fn step(&mut self, time: f64, client: &Client, exchange: u64, step: Step<'_>) -> Result<(), Failure> {
+        if let (Step::Request(request), Some(script)) = (step, &mut self.script) {
+            let request = Recorder::of(request).redacted_request(request);
+            let line = client.curl(&request, CurlFrom::Here);
+            let written = writeln!(script, "\n# {time:+.3}s\n{line}");
+            written.map_err(|error| failed("--curl", &error))?;
+        }
+        if self.recording.is_none() && self.explain.is_none() {
+            return Ok(());
+        }
+        let Files { recorders, recording, explainer, explain, .. } = self;
+        recorders.step(exchange, step, |recorder, entries| {
+            for what in entries {
+                let entry = Entry { time, exchange, what: recorder.redacted(what) };
+                if let Some(explain) = explain {
+                    // Whoever has dropped the receiver shows no more sentences.
+                    explainer.explain(&entry).into_iter().for_each(|sentence| drop(explain.send(sentence)));
+                }
+                if let Some(recording) = recording {
+                    recording.write(&entry)?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Tap for Trace {
+    fn step(&self, exchange: u64, step: Step<'_>) {
+        let Some(client) = self.client.get() else { return };
+        let mut files = locked(&self.files);
+        if let Err(failure) = files.step(self.began.elapsed().as_secs_f64(), client, exchange, step) {
+            // A full disk must not stop the operator.
+            (files.recording, files.script) = (None, None);
+            warn!(error = failure.message(), "no more requests are recorded");
+        }
+    }
+}

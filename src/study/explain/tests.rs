@@ -1,0 +1,243 @@
+//! Recorded exchanges in, sentences out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use regex::Regex;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A list of the Pod `a` at version 3.
+const LISTED: &str = "> /api/v1/pods?limit=100\n< 200\n[7 a:3]\n. clean\n";
+/// An open watch after [`LISTED`].
+const WATCHED: &str = "> /api/v1/pods?limit=100\n< 200\n[7 a:3]\n. clean\n> /api/v1/pods?watch=1&timeoutSeconds=300&resourceVersion=7\n< 200\n";
+/// A streaming list.
+const STREAMED: &str = "> /api/v1/pods?watch=1&allowWatchBookmarks=true&sendInitialEvents=true\n< 200\n";
+
+/// An object: `NAME:VERSION` or `NAME:VERSION:UID`.
+fn object(text: &str) -> Value {
+    let mut parts = text.split(':');
+    let (name, version) = (parts.next(), parts.next());
+    json!({"metadata": {"name": name, "uid": parts.next().or(name), "resourceVersion": version}})
+}
+
+/// Explains exchanges: `> TARGET`, `m TARGET` (metadata only), `< STATUS`, `[VERSION OBJECT]` for a list, `TYPE OBJECT` for
+/// an event, `{…}` for another line, `~ REST`, `+ SECONDS`, and `. END`.
+fn explain(script: &str) -> Vec<Sentence> {
+    let (mut explainer, mut sentences) = (Explainer::default(), Vec::new());
+    let (mut exchange, mut time) = (0, 0.0);
+    for line in script.lines() {
+        let (mark, text) = line.split_once(' ').unwrap_or((line, ""));
+        let (field, value) = match mark {
+            "+" => {
+                time += text.parse::<f64>().expect("seconds");
+                continue;
+            }
+            ">" | "m" => {
+                exchange += 1;
+                let accept = if mark == "m" { "application/json;as=PartialObjectMetadataList" } else { "" };
+                ("request", json!({"method": "GET", "path": text, "accept": accept}))
+            }
+            "<" => {
+                let status: u16 = text.parse().expect("a status");
+                ("head", json!({"status": status, "version": "HTTP/2.0", "headers": {"retry-after": "1"}}))
+            }
+            "." => ("end", json!(text)),
+            "~" => ("rest", json!(text)),
+            _ if line.starts_with('[') => {
+                let items: Vec<_> = text.trim_end_matches(']').split_whitespace().map(object).collect();
+                let (version, token) =
+                    mark[1..].trim_end_matches(']').split_once('/').unwrap_or((&mark[1..], ""));
+                let metadata = json!({"resourceVersion": version.trim_end_matches(']'), "continue": token});
+                ("rest", json!({"metadata": metadata, "items": items}))
+            }
+            _ if line.starts_with('{') => ("line", serde_json::from_str(line).unwrap_or(json!(line))),
+            kind => ("line", json!({"type": kind, "object": object(text)})),
+        };
+        let mut entry = json!({"time": time, "exchange": exchange});
+        entry[field] = value;
+        let entry = serde_json::from_str(&entry.to_string()).expect("an entry");
+        sentences.extend(explainer.explain(&entry));
+    }
+    sentences
+}
+
+/// Checks the rules of all sentences after `before`, and the next request. Returns what differs.
+fn differs(
+    seen: &mut BTreeMap<String, Vec<String>>,
+    before: &str,
+    script: &str,
+    rules: &[Rule],
+    next: &str,
+) -> Option<String> {
+    let count = explain(before).len();
+    let sentences = explain(&format!("{before}{script}")).split_off(count);
+    for sentence in &sentences {
+        seen.entry(format!("{:?}", sentence.rule)).or_default().push(sentence.to_string());
+    }
+    let found = sentences.iter().map(|sentence| sentence.rule);
+    let is_next = match sentences.last() {
+        Some(last) if !next.is_empty() => last.to_string() == format!("next: GET /api/v1/pods?{next}"),
+        Some(_) | None => next.is_empty(),
+    };
+    let rules = rules.iter().copied().chain((!next.is_empty()).then_some(Rule::Next));
+    (!found.eq(rules) || !is_next)
+        .then(|| format!("{before}{script}\n  {sentences:?}\n  wanted next: {next}\n"))
+}
+
+#[test]
+fn each_rule_is_explained_and_followed_by_the_next_request() {
+    use Rule::*;
+    let watch =
+        |version: u32| format!("watch=1&allowWatchBookmarks=true&timeoutSeconds=…&resourceVersion={version}");
+    let (from_7, list_again) = (watch(7), "limit=100&resourceVersion=7&resourceVersionMatch=NotOlderThan");
+    let expired = r#"{"type":"ERROR","object":{"code":410,"reason":"Expired","message":"too old"}}"#;
+    let failed = r#"{"type":"ERROR","object":{"code":500,"message":"x"}}"#;
+    let too_new = r#"~ {"code":504,"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
+    let all: &[(&str, String, &[Rule], &str)] = &[
+        ("", LISTED.to_owned(), &[Page, Listed], &from_7),
+        ("", "> /api/v1/pods?limit=1\n< 200\n[7/t a:3]\n. clean".to_owned(), &[Page], "limit=100&continue=t"),
+        ("", "> /api/v1/pods\n< 200\n~ <html>\n. clean".to_owned(), &[Garbled], "limit=100"),
+        ("", "> /api/v1/pods\n< 200\n[7/t]\n. clean".to_owned(), &[Garbled], "limit=100"),
+        ("", "> /api/v1/pods\n. lost".to_owned(), &[Unreachable], "limit=100"),
+        ("", "> /api/v1/pods\n< 200\n~ {\n. lost".to_owned(), &[Cut], "limit=100"),
+        ("", "> /api/v1/pods\n< 403\n~ {}\n. clean".to_owned(), &[Forbidden], "limit=100"),
+        ("", "> /api/v1/pods\n< 404\n~ {}\n. clean".to_owned(), &[NotFound], "limit=100"),
+        ("", "> /api/v1/pods\n< 429\n. clean".to_owned(), &[TooManyRequests], "limit=100"),
+        ("", "> /api/v1/pods\n< 503\n. clean".to_owned(), &[Unavailable], "limit=100"),
+        ("", "> /api/v1/pods\n< 400\n. clean".to_owned(), &[Refused], "limit=100"),
+        ("", "> /api/v1/pods/a\n< 404\n. clean".to_owned(), &[Refused], ""),
+        ("", "> /healthz\n< 500\n. clean".to_owned(), &[], ""),
+        (LISTED, "> /api/v1/pods?limit=100\n< 200\n[9 b:8]\n. clean".to_owned(), &[Page, Added, Swept], &watch(9)),
+        (LISTED, format!("> /api/v1/pods?{list_again}\n< 504\n{too_new}\n. clean"), &[TooNew], "limit=100"),
+        ("", "> /api/v1/pods\n+ 30\n. dropped".to_owned(), &[Late], "limit=100"),
+        ("", "> /api/v1/pods\n+ 9\n. dropped".to_owned(), &[], ""),
+        (LISTED, "> /api/v1/pods?watch=1&resourceVersion=7\n+ 30\n. dropped".to_owned(), &[Late], "limit=1"),
+        ("", format!("> /api/v1/pods?limit=100\n< 200\n~ {}\n. dropped", "x".repeat(9 << 20)), &[TooLarge], "limit=50"),
+        (WATCHED, format!(". lost\nm /api/v1/pods?limit=1\n< 200\n~ {}\n. dropped", "x".repeat(1 << 20)), &[Cut, Next, TooLarge], list_again),
+        (LISTED, "> /api/v1/pods?watch=1&resourceVersion=7\n< 200".to_owned(), &[WatchOpened], ""),
+        ("", "> /api/v1/pods?watch=1\n< 200".to_owned(), &[WatchOpened], ""),
+        (WATCHED, "ADDED b:8\nMODIFIED b:9\nDELETED b:10".to_owned(), &[Added, Modified, Deleted], ""),
+        (WATCHED, "MODIFIED a:8:other".to_owned(), &[Replaced, Added], ""),
+        (WATCHED, "FANCY a:8".to_owned(), &[UnknownType], ""),
+        (WATCHED, "BOOKMARK x:8\n+ 300\n. clean".to_owned(), &[Bookmark, CleanEnd], &watch(8)),
+        (WATCHED, "+ 300\n. clean".to_owned(), &[CleanEnd], "limit=1"),
+        (WATCHED, ". clean".to_owned(), &[VeryShort], "limit=1"),
+        (WATCHED, "MODIFIED a:8\n~ {\n. lost".to_owned(), &[Modified, HalfLine, Cut], "limit=1"),
+        (WATCHED, "+ 331\n. dropped".to_owned(), &[Silent], "limit=1"),
+        (WATCHED, "+ 9\n. dropped".to_owned(), &[], ""),
+        (WATCHED, expired.to_owned(), &[Expired], list_again),
+        (WATCHED, failed.to_owned(), &[Unavailable], list_again),
+        (WATCHED, "{\"type\":".to_owned(), &[Garbled], list_again),
+        (LISTED, "> /api/v1/pods?watch=1&resourceVersion=7\n< 410\n. clean".to_owned(), &[Expired], list_again),
+        (LISTED, "> /api/v1/pods?watch=1&resourceVersion=7\n< 401\n. clean".to_owned(), &[Unauthorized], ""),
+        (WATCHED, ". lost\nm /api/v1/pods?limit=1\n< 200\n[9 a:3]\n. clean".to_owned(), &[Cut, Next, Checked], &from_7),
+        (WATCHED, ". lost\nm /api/v1/pods?limit=1\n< 200\n[5 a:3]\n. clean".to_owned(), &[Cut, Next, WentBack], "limit=100"),
+        // The client gave up the request for the watch, which had no answer.
+        (LISTED, "> /api/v1/pods?watch=1&resourceVersion=7\n. dropped\nm /api/v1/pods?limit=1\n< 200\n[9]\n. clean".to_owned(), &[Checked], &from_7),
+        ("", STREAMED.to_owned(), &[InitialEvents], ""),
+        (STREAMED, format!("ADDED a:3\n{}", bookmark(7)), &[InitialEventsEnd, Listed], ""),
+        (STREAMED, "MODIFIED a:3".to_owned(), &[NoStreamingLists], "limit=100"),
+        (STREAMED, ". clean".to_owned(), &[NoStreamingLists], "limit=100"),
+        (STREAMED, "+ 31\n. dropped".to_owned(), &[Silent], "limit=100"),
+        ("", format!("{}422\n. clean", &STREAMED[..STREAMED.len() - 4]), &[NoStreamingLists], "limit=100"),
+    ];
+    let mut seen = BTreeMap::new();
+    let mut differences: Vec<_> = all
+        .iter()
+        .filter_map(|(before, script, rules, next)| differs(&mut seen, before, script, rules, next))
+        .collect();
+    let selected = "> /api/v1/pods?watch=1&resourceVersion=7&labelSelector=x\n< 200\n";
+    differences.extend(differs(&mut seen, selected, "ADDED a:8\nDELETED a:9", &[Added, Deselected], ""));
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    let source = include_str!("../explain.rs").split_once("enum Rule {\n").expect("the rules").1;
+    let rules = source.lines().map(|line| line.trim().trim_end_matches(','));
+    let rules: BTreeSet<_> = rules.take_while(|rule| *rule != "}").collect();
+    assert_eq!(
+        seen.keys().map(String::as_str).collect::<BTreeSet<_>>(),
+        rules,
+        "rules that no exchange leads to"
+    );
+    // By these, tests/it/study.rs recognises the sentences of a command.
+    let patterns = include_str!("../../../tests/it/data/sentences.txt");
+    let patterns = patterns.lines().map(|line| line.split_once(": ").expect("RULE: PATTERN"));
+    let patterns: BTreeMap<_, _> =
+        patterns.map(|(rule, pattern)| (rule, Regex::new(pattern).expect(pattern))).collect();
+    assert_eq!(patterns.keys().copied().collect::<BTreeSet<_>>(), rules);
+    for (rule, sentence) in seen.iter().flat_map(|(rule, texts)| texts.iter().map(move |text| (rule, text))) {
+        let matching = patterns.iter().filter(|(_, pattern)| pattern.is_match(sentence));
+        assert_eq!(matching.map(|(rule, _)| *rule).collect::<Vec<_>>(), [rule], "{sentence}");
+    }
+}
+
+fn bookmark(version: u32) -> String {
+    let annotations = json!({"k8s.io/initial-events-end": "true"});
+    let metadata = json!({"resourceVersion": version.to_string(), "annotations": annotations});
+    json!({"type": "BOOKMARK", "object": {"metadata": metadata}}).to_string()
+}
+
+/// After a 401, the client sends the request again if it can read new credentials. Otherwise the request has failed.
+#[test]
+fn a_request_that_is_repeated_after_a_401_has_not_failed() {
+    let refused = format!("{LISTED}> /api/v1/pods?watch=1&resourceVersion=7\n< 401\n. clean\n");
+    let repeated = "> /api/v1/pods?watch=1&resourceVersion=7\n< 200\nMODIFIED a:8\n. clean";
+    let next = |script: &str| explain(&format!("{refused}{script}")).last().map(ToString::to_string);
+    assert!(next(repeated).is_some_and(|next| next.ends_with("&resourceVersion=8")), "{:?}", next(repeated));
+    let checked = "m /api/v1/pods?limit=1\n< 200\n[9]\n. clean";
+    assert!(next(checked).is_some_and(|next| next.ends_with("&resourceVersion=7")), "{:?}", next(checked));
+}
+
+#[test]
+fn each_mistake_is_listed_in_the_page_about_reliability() {
+    let page = include_str!("../../../docs/reliability.md");
+    for Mistake { number, title, test, file } in &MISTAKES {
+        let row = page.lines().find(|line| line.starts_with(&format!("| {number}. ")));
+        let row = row.unwrap_or_else(|| panic!("no mistake {number}"));
+        let place = format!("[`{test}`](../{file})");
+        assert!(row.contains(&place), "{number}: {place} is not in {row}");
+        let row = row.replace('`', "").to_lowercase();
+        assert!(row.starts_with(&format!("| {number}. {} |", title.to_lowercase())), "{title}: {row}");
+    }
+}
+
+#[test]
+fn a_mistake_is_explained_where_it_is_named_for_the_first_time() {
+    let sentences = explain(&format!("{WATCHED}+ 300\n. clean\n").repeat(2));
+    let ends: Vec<_> = sentences.iter().filter(|sentence| sentence.rule == Rule::CleanEnd).collect();
+    assert!(ends.iter().all(|sentence| sentence.to_string().ends_with(" (mistake 14)")));
+    let explained: Vec<_> =
+        ends.iter().map(|sentence| sentence.mistake.map(|mistake| mistake.number)).collect();
+    assert_eq!(explained, [Some(14), None]);
+}
+
+/// After a page that is too large, the client asks for half as many objects, and after each page for twice as many.
+#[test]
+fn halved_pages_are_followed() {
+    let pages = "> /api/v1/pods?limit=100\n< 200\n. dropped\n> /api/v1/pods?limit=50\n< 200\n. dropped\n\
+                 > /api/v1/pods?limit=25\n< 200\n[7/t a:3]\n. clean\n";
+    let next = explain(pages).last().map(ToString::to_string);
+    assert_eq!(next.as_deref(), Some("next: GET /api/v1/pods?limit=50&continue=t"));
+}
+
+#[test]
+fn a_403_names_the_rule_that_would_allow_the_request() {
+    for (message, rule) in [
+        (
+            r#"pods is forbidden: User "u" cannot list resource "pods" in API group "" in the namespace "web""#,
+            Some(r#"a Role with {apiGroups: [""], resources: ["pods"], verbs: ["list"]} would allow it"#),
+        ),
+        (
+            r#"nodes "a" is forbidden: User "u" cannot get resource "nodes/proxy" in API group "x" at the cluster scope"#,
+            Some(
+                r#"a ClusterRole with {apiGroups: ["x"], resources: ["nodes/proxy"], verbs: ["get"]} would allow it"#,
+            ),
+        ),
+        (
+            r#"forbidden: User "u" cannot get path "/metrics""#,
+            Some(r#"a ClusterRole with {nonResourceURLs: ["/metrics"], verbs: ["get"]} would allow it"#),
+        ),
+        ("no", None),
+    ] {
+        assert_eq!(grant(message).as_deref(), rule, "{message}");
+    }
+}

@@ -1,0 +1,786 @@
+//! Tests `listwatch get`, `watch` and `replay`: the built binary, on the embedded server and on a real one.
+
+use std::{
+    env,
+    fs::{self, File},
+    path::Path,
+    process::{Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use listwatch::watch::Lists;
+use listwatch_apiserver::{Fault, Planned};
+use listwatch_control_plane::{eventually, saw};
+use regex::Regex;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    process::{Child, Command},
+};
+
+use crate::{
+    fixture::{Fixture, Kind, on},
+    operator,
+    proxy::Proxy,
+};
+
+const BOTH: [Kind; 2] = [Kind::Embedded, Kind::Real];
+
+/// The binary with a service account of its own, whose namespace is that of a fixture.
+struct Reader {
+    dir: TempDir,
+    url: String,
+}
+
+/// A command that has ended.
+struct Ran {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Reader {
+    fn new(fixture: &Fixture, url: &str, token: &str) -> Reader {
+        let dir = TempDir::new().unwrap();
+        let files = [("token", token), ("ca.crt", &fixture.ca_pem()), ("namespace", &fixture.namespace)];
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        Reader { dir, url: url.to_owned() }
+    }
+
+    /// With the token of an administrator.
+    fn admin(fixture: &Fixture) -> Reader {
+        Reader::new(fixture, &fixture.url(), fixture.admin_token())
+    }
+
+    fn command(&self, args: &str) -> Command {
+        let mut command = Command::from(operator::listwatch());
+        let (host, port) = self.url.strip_prefix("https://").unwrap().rsplit_once(':').unwrap();
+        command.args(args.split_whitespace()).arg("--service-account-dir").arg(self.dir.path());
+        command.env("KUBERNETES_SERVICE_HOST", host).env("KUBERNETES_SERVICE_PORT", port);
+        command.kill_on_drop(true);
+        command
+    }
+
+    async fn run(&self, args: &str) -> Ran {
+        ran(self.command(args)).await
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+}
+
+async fn ran(mut command: Command) -> Ran {
+    let Output { status, stdout, stderr } = command.output().await.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
+}
+
+impl Ran {
+    fn succeeded(self) -> String {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        self.stdout
+    }
+
+    /// Checks the exit code, and that there is one line of error.
+    #[track_caller]
+    fn failed(&self, code: i32, cause: &str) {
+        let errors: Vec<_> = self.stderr.lines().filter(|line| line.starts_with("listwatch: ")).collect();
+        assert!(self.code == Some(code) && errors.len() == 1, "{:?} {}", self.code, self.stderr);
+        assert!(errors[0].contains(cause), "{cause:?} is not in {:?}", errors[0]);
+    }
+}
+
+/// The sentences of `--explain`, with their times.
+fn sentences(stderr: &str) -> Vec<&str> {
+    stderr.lines().filter(|line| line.contains("s # ")).collect()
+}
+
+#[tokio::test]
+async fn get_and_watch_write_bodies_and_events_byte_for_byte() {
+    on(&BOTH, async |fixture| {
+        let reader = Reader::admin(fixture);
+        let listed: Value =
+            serde_json::from_str(&fixture.raw(&fixture.path("services")).await.unwrap()).unwrap();
+        fixture.create_service("web").await;
+        let path = fixture.path("services/web");
+        let body = fixture.raw(&path).await.unwrap();
+        for target in ["svc/web", "service/web", "services.v1/web", &path] {
+            assert_eq!(reader.run(&format!("get {target}")).await.succeeded(), body, "{target}");
+        }
+        let version = listed["metadata"]["resourceVersion"].as_str().unwrap();
+        for watch in ["watch svc", &format!("watch {}?watch=true", fixture.path("services"))] {
+            let args = format!("{watch} --resource-version={version} --max-events=1");
+            let event = format!("{{\"type\":\"ADDED\",\"object\":{}}}\n", body.trim_end());
+            assert_eq!(reader.run(&args).await.succeeded(), event, "{args}");
+        }
+        let object: Value = serde_json::from_str(&body).unwrap();
+        let form = async |form: &str| reader.run(&format!("get svc/web -o {form}")).await.succeeded();
+        assert_eq!(serde_json::from_str::<Value>(&form("json").await).unwrap(), object);
+        assert!(form("yaml").await.starts_with("---\napiVersion: v1\nkind: Service\nmetadata:\n"));
+        assert_eq!(form("name").await, "service/web\n");
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap();
+        assert_eq!(form("short").await, format!("{}/web  {version}\n", fixture.namespace));
+        let wide = form("wide").await;
+        let [head, row] = wide.lines().collect::<Vec<_>>()[..] else { panic!("{wide}") };
+        assert!(
+            head.starts_with("NAME   TYPE        CLUSTER-IP") && row.starts_with("web    ClusterIP"),
+            "{wide}"
+        );
+    })
+    .await;
+}
+
+/// Whether a request with this path and query has arrived at the server, the last one at the embedded server.
+async fn arrived(fixture: &Fixture, target: &str) -> bool {
+    if fixture.is_embedded() {
+        let last = fixture.embedded().requests().pop().unwrap();
+        return format!("{}?{}", last.path, last.query) == target;
+    }
+    let user = fixture.operator_user();
+    eventually(target, async || {
+        let requests = fixture.control_plane().audit(&mut 0, &user);
+        requests.iter().any(|request| request["requestURI"] == target).then_some(true)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn each_option_of_the_protocol_reaches_the_server() {
+    on(&BOTH, async |fixture| {
+        // The log of the real server has the requests of service accounts.
+        fixture.may_be_forbidden.set(true);
+        let token = fs::read_to_string(fixture.dir.path().join("token")).unwrap();
+        let reader = Reader::new(fixture, &fixture.url(), &token);
+        let services = fixture.path("services");
+        let other = services.replace(&fixture.namespace, "other");
+        for (args, target) in [
+            ("get pods -A --limit 5", "/api/v1/pods?limit=5"),
+            ("get svc -l a=b", &*format!("{services}?labelSelector=a%3Db")),
+            ("get svc --field-selector metadata.name=x", &format!("{services}?fieldSelector=metadata.name%3Dx")),
+            ("get svc -n other --continue t", &format!("{other}?continue=t")),
+            (
+                "get svc --resource-version 1 --resource-version-match NotOlderThan",
+                &format!("{services}?resourceVersion=1&resourceVersionMatch=NotOlderThan"),
+            ),
+            (
+                "watch svc --timeout-seconds 1 --allow-watch-bookmarks",
+                &format!("{services}?watch=1&timeoutSeconds=1&allowWatchBookmarks=true"),
+            ),
+            (
+                "watch svc --timeout-seconds 1 --send-initial-events",
+                &format!(
+                    "{services}?watch=1&timeoutSeconds=1&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+                ),
+            ),
+            ("get /api/v1/services?limit=2", "/api/v1/services?limit=2"),
+        ] {
+            let ran = reader.run(args).await;
+            assert!(arrived(fixture, target).await, "{args}: {}", ran.stderr);
+            assert!(ran.stderr.contains(&format!("{target}'")), "{args}: {}", ran.stderr);
+        }
+        for (args, accept) in [("--table", "as=Table"), ("--metadata", "as=PartialObjectMetadataList")] {
+            let ran = Reader::admin(fixture).run(&format!("get svc {args}")).await;
+            assert!(ran.stderr.contains(accept), "{}", ran.stderr);
+            let kind = accept.strip_prefix("as=").unwrap();
+            assert!(ran.succeeded().contains(&format!("\"kind\":\"{kind}\"")));
+        }
+    })
+    .await;
+}
+
+/// A `listwatch watch --follow --explain` that runs.
+struct Followed {
+    _child: Child,
+    log: String,
+    opened: usize,
+}
+
+impl Followed {
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    async fn until_logged(&self, text: &str, count: usize) {
+        eventually(&format!("{text:?} for the {count}. time"), async || {
+            let log = self.log();
+            saw("the end of the log", log.lines().rev().take(3).collect::<Vec<_>>().join(" / "));
+            (log.matches(text).count() >= count).then_some(())
+        })
+        .await;
+    }
+
+    /// Creates a Service and waits for its event: a watch that ends at once and without an event would be a failure.
+    async fn until_event(&self, fixture: &Fixture) {
+        let name = format!("s-{}", self.opened);
+        fixture.create_service(&name).await;
+        self.until_logged(&format!("/{name} is new"), 1).await;
+    }
+
+    async fn until_open_again(&mut self) {
+        self.opened += 1;
+        self.until_logged("the watch is open", self.opened).await;
+    }
+
+    /// Compares each announced request with the next one that was sent. Returns how many.
+    fn compare(&self) -> usize {
+        let url = Regex::new("'https://[^/]+(/[^']*/services[^']*)'$").unwrap();
+        let seconds = Regex::new("timeoutSeconds=[0-9]+").unwrap();
+        let (mut announced, mut count) = (None, 0);
+        let log = self.log();
+        for line in log.lines() {
+            if let Some((_, next)) = line.split_once("# next: GET ") {
+                assert_eq!(announced.replace(next.to_owned()), None, "{log}");
+            } else if let Some(sent) = url.captures(line) {
+                let Some(next) = announced.take() else { continue };
+                assert_eq!(next, seconds.replace(&sent[1], "timeoutSeconds=…"), "{log}");
+                count += 1;
+            }
+        }
+        count
+    }
+}
+
+/// Starts `listwatch watch` with these arguments, `--follow` and `--explain`.
+fn follow(reader: &Reader, args: &str) -> Followed {
+    let log = reader.file(&format!("{}.log", args.replace([' ', '/'], "-")));
+    let mut command = reader.command(&format!("watch {args} --follow --explain"));
+    command.stdout(Stdio::null()).stderr(File::create(&log).unwrap());
+    Followed { _child: command.spawn().unwrap(), log, opened: 0 }
+}
+
+#[tokio::test]
+async fn each_rule_of_explain_has_a_sentence_of_a_command() {
+    on(&[Kind::Embedded], async |fixture| {
+        if fixture.lists == Lists::Streaming {
+            return;
+        }
+        let (reader, server) = (Reader::admin(fixture), fixture.embedded());
+        let plan = |fault: &str| server.fault(fault.parse::<Planned>().unwrap());
+        let answer = |status: u16, body: String, path: &str| {
+            server.fault(Fault::Answer { status, body, retry_after_secs: None }.on("GET", path).times(1));
+        };
+        // These two take half a minute and 9 MB.
+        plan("stall-watches,path=/deployments");
+        let silent = follow(&reader, "deployments --send-initial-events");
+        answer(200, format!("{{{}", "x".repeat(9 << 20)), "/pods");
+        let large = follow(&reader, "pods");
+        let configmap = |name: &str| json!({"metadata": {"name": name}});
+
+        let mut logs = String::new();
+        let from = fixture.create_service("a").await["metadata"]["resourceVersion"].clone();
+        let from = from.as_str().unwrap();
+        let service =
+            json!({"metadata": {"name": "b", "labels": {"tier": "web"}}, "spec": {"ports": [{"port": 7}]}});
+        fixture.create("services", &service).await;
+        fixture.patch("services/b", json!({"metadata": {"labels": {"tier": "db"}}})).await;
+        fixture.delete("services/b").await;
+        let event = json!({"type": "FANCY", "object": configmap("a")});
+        answer(200, format!("{event}\n"), "/services?watch=1&timeoutSeconds=9");
+        answer(200, "<html>".to_owned(), "/services?limit=9");
+        for (fault, args) in [
+            ("", "get svc"),
+            ("", "get svc --limit 9"),
+            ("", &*format!("watch svc --timeout-seconds 1 --resource-version {from}")),
+            ("", &format!("watch svc --timeout-seconds 1 --resource-version {from} -l tier=web")),
+            ("", "watch svc --timeout-seconds 1 --send-initial-events"),
+            ("", "watch svc --timeout-seconds 9"),
+            ("bookmarks,every=50ms,path=/services", "watch svc --timeout-seconds 3 --allow-watch-bookmarks"),
+            ("end-watches,lines=0,times=1", "watch svc"),
+            ("no-streaming-lists,times=1", "watch svc --send-initial-events"),
+            ("unauthorized,path=/services,times=1", "get svc"),
+            ("forbidden,path=/services,times=1", "get svc"),
+            ("too-many-requests,path=/services,times=1", "get svc"),
+            ("unavailable,path=/services,times=1", "get svc"),
+            ("silence,path=/services,times=1", "get svc --request-timeout 1s"),
+            ("", "get svc --resource-version 999999999"),
+            ("", "get svc -l ("),
+            ("", "get /apis/example.com/v1/webs"),
+        ] {
+            if !fault.is_empty() {
+                plan(fault);
+            }
+            logs += &reader.run(&format!("{args} --explain")).await.stderr;
+        }
+        let nowhere = Reader::new(fixture, "https://127.0.0.1:1", "none");
+        logs += &nowhere.run("get /api/v1/services --explain").await.stderr;
+
+        let mut followed = follow(&reader, "configmaps");
+        followed.until_open_again().await;
+        for name in ["a", "b"] {
+            fixture.create("configmaps", &configmap(name)).await;
+        }
+        followed.until_logged("/b is new", 1).await;
+        plan("cut-watches,path=/configmaps");
+        followed.until_logged("not before our", 1).await;
+        followed.until_open_again().await;
+        silent.until_logged("nothing came for", 1).await;
+        plan("unavailable,path=/configmaps?watch=1");
+        plan("end-watches,path=/configmaps");
+        followed.until_logged("503", 1).await;
+        for name in ["a", "b"] {
+            fixture.delete(&format!("configmaps/{name}")).await;
+        }
+        fixture.create("configmaps", &configmap("a")).await;
+        plan("expire-history");
+        server.end_faults();
+        followed.until_logged("is missing from the list", 1).await;
+        large.until_logged("is not read to its end", 1).await;
+        plan("backup");
+        fixture.create("configmaps", &configmap("c")).await;
+        followed.until_logged("/c is new", 1).await;
+        plan("restore");
+        followed.until_logged("restored from a backup", 1).await;
+
+        for followed in [silent, large, followed] {
+            logs += &followed.log();
+        }
+        let sentences: Vec<_> = logs.lines().filter_map(|line| Some(line.split_once("s # ")?.1)).collect();
+        let is_seen = |rule: &&str| {
+            let pattern = Regex::new(rule.split_once(": ").unwrap().1).unwrap();
+            sentences.iter().any(|sentence| pattern.is_match(sentence))
+        };
+        let unseen: Vec<_> =
+            include_str!("data/sentences.txt").lines().filter(|rule| !is_seen(rule)).collect();
+        assert!(unseen.is_empty(), "{unseen:#?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_next_request_is_the_announced_one_and_a_replay_explains_the_same() {
+    on(&BOTH, async |fixture| {
+        let proxy = Proxy::start(&fixture.url()).await;
+        let reader = Reader::new(fixture, &proxy.url(), fixture.admin_token());
+        let recording = reader.file("recording");
+        let streaming = if fixture.lists == Lists::Streaming { "--send-initial-events" } else { "" };
+        let mut followed = follow(&reader, &format!("services --record {recording} {streaming}"));
+        followed.until_open_again().await;
+        followed.until_logged("the list is complete", 1).await;
+        followed.until_event(fixture).await;
+        proxy.cut();
+        followed.until_open_again().await;
+        let faults = [
+            ("end-watches", ""),
+            ("expire-watches", ""),
+            ("unauthorized,times=1,path=/services", "401: "),
+            ("unavailable,times=1,path=/services", "503: "),
+            ("expired,times=1,path=/services", "410 ("),
+            ("html,times=1,path=/services", "502: "),
+        ];
+        for (fault, text) in faults.into_iter().filter(|_| fixture.is_embedded()) {
+            followed.until_event(fixture).await;
+            fixture.embedded().fault(fault.parse::<Planned>().unwrap());
+            if !text.is_empty() {
+                proxy.cut();
+                followed.until_logged(text, 1).await;
+            }
+            followed.until_open_again().await;
+        }
+        followed.until_event(fixture).await;
+        assert!(followed.compare() >= if fixture.is_embedded() { 12 } else { 2 }, "{}", followed.log());
+        let mut replay = Command::from(operator::listwatch());
+        replay.args(["replay", &recording, "--explain", "-o", "raw"]);
+        let replayed = ran(replay).await;
+        let log = followed.log();
+        let (replayed_sentences, live) = (sentences(&replayed.stderr), sentences(&log));
+        for (replayed, live) in replayed_sentences.iter().zip(&live) {
+            assert_eq!(replayed, live);
+        }
+        assert_eq!(replayed_sentences.len(), live.len());
+        let last = format!("s-{}", followed.opened);
+        let stdout = replayed.succeeded();
+        assert!(stdout.contains("services: the store holds ") && stdout.contains(&last), "{stdout}");
+        assert!(stdout.contains("services: the next request is GET /api/v1/namespaces/"), "{stdout}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_recording_contains_no_token_and_no_value_of_a_secret() {
+    on(&BOTH, async |fixture| {
+        let reader = Reader::admin(fixture);
+        let applied =
+            json!({"kubectl.kubernetes.io/last-applied-configuration": "{\"data\":\"aHVudGVyMg==\"}"});
+        let metadata = json!({"name": "s", "annotations": applied});
+        fixture.create("secrets", &json!({"metadata": metadata, "data": {"password": "aHVudGVyMg=="}})).await;
+        for (number, args) in
+            ["get secrets/s", "get secrets", "get secrets --table", "watch secrets --max-events 1"]
+                .iter()
+                .enumerate()
+        {
+            let file = reader.file(&format!("recording-{number}"));
+            reader.run(&format!("{args} --record {file}")).await.succeeded();
+            let text = fs::read_to_string(&file).unwrap();
+            assert!(
+                text.contains("last-applied-configuration") && text.contains("/secrets"),
+                "{args}: {text}"
+            );
+            for secret in ["aHVudGVyMg", "hunter2", fixture.admin_token()] {
+                assert!(!text.contains(secret), "{args}: {text}");
+            }
+            let mut replay = Command::from(operator::listwatch());
+            replay.args(["replay", &file, "--explain"]);
+            // Neither one object nor a Table goes into a store.
+            let is_held = ran(replay).await.succeeded().contains("secrets: the store holds ");
+            assert_eq!(is_held, number % 2 == 1, "{args}");
+        }
+    })
+    .await;
+}
+
+const HEADER: &str = r#"{"listwatchRecording":1,"server":"https://127.0.0.1:6443"}"#;
+const REQUEST: &str =
+    r#"{"time":0,"exchange":1,"request":{"method":"GET","path":"/api/v1/pods?watch=1&resourceVersion=6"}}"#;
+const EVENT: &str = r#"{"type":"ADDED","object":{"kind":"Pod","metadata":{"name":"a","namespace":"n","uid":"1","resourceVersion":"7"}}}"#;
+
+#[tokio::test]
+async fn a_recording_that_is_cut_or_cannot_be_read_is_reported() {
+    let dir = TempDir::new().unwrap();
+    let replay = async |bytes: &[u8]| {
+        let file = dir.path().join("recording");
+        fs::write(&file, bytes).unwrap();
+        let mut command = Command::from(operator::listwatch());
+        ran({
+            command.arg("replay").arg(file);
+            command
+        })
+        .await
+    };
+    for (bytes, cause) in [
+        (&b""[..], "is empty"),
+        (b"no recording\n", "is neither a recording nor the JSON that curl received"),
+        (b"\xff\xfe\x00\n", "is neither a recording"),
+        (b"{}\n", "no `type`, no `kind`"),
+        (br#"{"listwatchRecording":2,"new":1}"#, "format 2, but this listwatch reads formats up to 1"),
+        (b"{\"listwatchRecording\":1}\n{\"time\":1}\n{}\n", "line 2 is no entry of a recording"),
+    ] {
+        replay(bytes).await.failed(2, cause);
+    }
+    let whole = format!("{HEADER}\n{REQUEST}\n{{\"time\":1,\"exchange\":1,\"line\":{EVENT}}}\n");
+    assert!(!replay(whole.as_bytes()).await.stderr.contains("cut short"));
+    let cut = replay(&whole.as_bytes()[..whole.len() - 9]).await;
+    assert!(cut.stderr.contains("is cut short: its last line has no end"), "{}", cut.stderr);
+    assert!(cut.succeeded().contains("pods: the store holds 0 objects, up to version 6\n"));
+}
+
+#[tokio::test]
+async fn the_output_of_curl_is_replayed_from_standard_input() {
+    let mut command = Command::from(operator::listwatch());
+    command.args(["replay", "-", "--explain", "-o", "name"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(format!("{EVENT}\n{EVENT}\n{{\"type\":\"MOD").as_bytes()).await.unwrap();
+    drop(stdin);
+    let Output { stdout, stderr, .. } = child.wait_with_output().await.unwrap();
+    let (stdout, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
+    assert!(stdout.contains("objects: the store holds 1 object, up to version 7: n/a\n"), "{stdout}");
+    assert!(stderr.contains("the last line has no end") && stderr.contains("- is cut short"), "{stderr}");
+}
+
+/// The directory of recordings, and of what `replay` makes of them.
+const REPLAYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/data/replay");
+
+/// `UPDATE_EXPECT=1` writes the files.
+#[tokio::test]
+async fn each_form_of_output_is_as_in_its_file() {
+    for (recording, form) in [
+        ("changes", "raw"),
+        ("changes", "short"),
+        ("changes", "json"),
+        ("changes", "yaml"),
+        ("changes", "name"),
+        ("table", "wide"),
+        ("table", "name"),
+    ] {
+        let mut command = Command::from(operator::listwatch());
+        command.args(["replay", &format!("{REPLAYS}/{recording}.jsonl"), "-o", form]);
+        if form == "short" {
+            command.arg("--explain");
+        }
+        let Ran { code, stdout, stderr } = ran(command).await;
+        assert_eq!(code, Some(0), "{stderr}");
+        let expected = format!("{REPLAYS}/{recording}.{form}.txt");
+        let output = format!("{stdout}\n=== standard error\n{stderr}");
+        if env::var_os("UPDATE_EXPECT").is_some() {
+            fs::write(&expected, output).unwrap();
+            continue;
+        }
+        let mut diff = Command::new("diff");
+        diff.args(["--unified", &expected, "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut diff = diff.spawn().unwrap();
+        diff.stdin.take().unwrap().write_all(output.as_bytes()).await.unwrap();
+        let Output { status, stdout, .. } = diff.wait_with_output().await.unwrap();
+        assert!(status.success(), "{}", String::from_utf8_lossy(&stdout));
+    }
+}
+
+#[tokio::test]
+async fn a_replay_with_a_speed_takes_its_time() {
+    let lines =
+        [HEADER.to_owned(), REQUEST.to_owned(), format!("{{\"time\":2,\"exchange\":1,\"line\":{EVENT}}}\n")];
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("recording");
+    fs::write(&file, lines.join("\n")).unwrap();
+    let replay = async |args: &[&str]| {
+        let mut command = Command::from(operator::listwatch());
+        command.arg("replay").arg(&file).args(args);
+        let begun = Instant::now();
+        let ran = ran(command).await;
+        (ran, begun.elapsed())
+    };
+    let (at_speed, lasted) = replay(&["--speed", "2"]).await;
+    assert!(lasted >= Duration::from_secs(1), "{lasted:?}");
+    let (at_once, _) = replay(&[]).await;
+    assert_eq!(at_speed.succeeded(), at_once.succeeded());
+    for wrong in ["0", "-1", "fast", "inf", "NaN"] {
+        let (refused, _) = replay(&[&*format!("--speed={wrong}")]).await;
+        refused.failed(2, "is not a number above 0, such as 1 or 10");
+    }
+}
+
+#[tokio::test]
+async fn the_output_goes_through_jq_and_into_head() {
+    on(&BOTH, async |fixture| {
+        let reader = Reader::admin(fixture);
+        fixture.create_service("a").await;
+        let version = fixture.create_service("b").await["metadata"]["resourceVersion"].clone();
+        fixture.delete("services/b").await;
+        let version = version.as_str().unwrap();
+        for (args, filter, expected) in [
+            ("get svc", "jq -r '.items[].metadata.name'", "a\n"),
+            ("get svc --limit 1", "jq -r '.kind, (.items | length)'", "ServiceList\n1\n"),
+            ("get svc/a -o json", "jq -r .metadata.name", "a\n"),
+            (
+                &*format!("watch svc --timeout-seconds 1 --resource-version {version}"),
+                "jq -r '.type, .object.metadata.name'",
+                "DELETED\nb\n",
+            ),
+            ("watch svc", "head -1 | jq -r .type", "ADDED\n"),
+        ] {
+            let listwatch = reader.command(args);
+            let mut command = Command::new("bash");
+            command.args(["-c", &format!("set -o pipefail; \"$0\" \"$@\" | {filter}")]);
+            command.arg(listwatch.as_std().get_program()).args(listwatch.as_std().get_args());
+            command.envs(listwatch.as_std().get_envs().filter_map(|(name, value)| Some((name, value?))));
+            assert_eq!(ran(command).await.succeeded(), expected, "{args} | {filter}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn binary_data_is_written_raw_and_not_to_a_terminal() {
+    on(&[Kind::Embedded], async |fixture| {
+        let reader = Reader::admin(fixture);
+        let body = "\u{7f}ELF\u{0}\u{1b}[2J".to_owned();
+        fixture.embedded().fault(
+            Fault::Answer { status: 200, body: body.clone(), retry_after_secs: None }
+                .on("", "/version/binary"),
+        );
+        assert_eq!(reader.run("get /version/binary").await.succeeded(), body);
+        reader.run("get /version/binary -o short").await.failed(1, "with -o raw > FILE");
+        reader.run("get /version/binary -o yaml").await.failed(1, "-o raw writes it as it came");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watch_of_metadata_has_no_spec() {
+    on(&BOTH, async |fixture| {
+        let reader = Reader::admin(fixture);
+        fixture.create_service("a").await;
+        for follow in ["", "--follow"] {
+            let args = format!("watch svc --metadata --max-events 1 {follow}");
+            if follow.is_empty() {
+                let event: Value = serde_json::from_str(&reader.run(&args).await.succeeded()).unwrap();
+                let object = &event["object"];
+                assert_eq!(
+                    (&event["type"], &object["kind"]),
+                    (&json!("ADDED"), &json!("PartialObjectMetadata"))
+                );
+                assert_eq!((&object["metadata"]["name"], &object["spec"]), (&json!("a"), &Value::Null));
+                continue;
+            }
+            let mut command = reader.command(&format!("{args} -o name"));
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            let child = command.spawn().unwrap();
+            let mut lines = BufReader::new(child.stdout.unwrap()).lines();
+            assert_eq!(lines.next_line().await.unwrap().unwrap(), "a");
+            fixture.create_service("b").await;
+            assert_eq!(lines.next_line().await.unwrap().unwrap(), "b");
+        }
+    })
+    .await;
+}
+
+/// The reader of a pipe may stop to read and stay, like `less`.
+#[tokio::test]
+async fn a_signal_ends_a_command_whose_output_nobody_reads() {
+    on(&[Kind::Embedded], async |fixture| {
+        let reader = Reader::admin(fixture);
+        let text = "x".repeat(900_000);
+        fixture.create("configmaps", &json!({"metadata": {"name": "large"}, "data": {"text": text}})).await;
+        let file = reader.file("recording");
+        reader.run(&format!("get cm --record {file}")).await.succeeded();
+        let mut replay = Command::from(operator::listwatch());
+        replay.args(["replay", "-o", "raw", &file]).kill_on_drop(true);
+        for mut command in [reader.command("get cm"), reader.command("watch cm"), replay] {
+            command.stdout(Stdio::piped()).stderr(Stdio::null());
+            let mut child = command.spawn().unwrap();
+            // More than a pipe holds follows the first byte.
+            let mut stdout = child.stdout.take().unwrap();
+            stdout.read_u8().await.unwrap();
+            let kill = format!("kill -INT {}", child.id().unwrap());
+            assert!(Command::new("sh").args(["-c", &kill]).status().await.unwrap().success());
+            assert_eq!(child.wait().await.unwrap().code(), Some(0));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn while_a_demo_runs_its_script_gets_the_same_objects() {
+    let dir = TempDir::new().unwrap();
+    let script = dir.path().join("script");
+    let mut demo = Command::from(operator::listwatch());
+    demo.arg("demo").arg("--curl").arg(&script).stdout(Stdio::null()).kill_on_drop(true);
+    let _demo = demo.spawn().unwrap();
+    let text = eventually("a write in the script", async || {
+        fs::read_to_string(&script).ok().filter(|text| text.contains("-X PATCH"))
+    })
+    .await;
+    assert!(text.contains("\n# The server of listwatch demo ends with the demo.\n"), "{text}");
+    let line = text.lines().find(|line| line.contains("/mywebservers?limit=")).unwrap();
+    let mut bash = Command::new("bash");
+    bash.args(["-c", line]);
+    let list: Value = serde_json::from_str(&ran(bash).await.succeeded()).unwrap();
+    assert_eq!(list["kind"], "MyWebserverList", "{line}");
+}
+
+#[tokio::test]
+async fn the_curl_of_a_demo_names_the_server_that_ends() {
+    let mut command = Command::from(operator::listwatch());
+    command.args(["get", "mws", "--demo", "--curl"]);
+    let stdout = ran(command).await.succeeded();
+    let [comment, line] = stdout.lines().collect::<Vec<_>>()[..] else { panic!("{stdout}") };
+    assert!(comment.starts_with("# The server of --demo ends with this command."), "{comment}");
+    assert!(line.starts_with("curl ") && line.ends_with("/namespaces/default/mywebservers'"), "{line}");
+}
+
+#[tokio::test]
+async fn bad_input_gives_one_line_of_error_with_the_remedy() {
+    on(&[Kind::Embedded], async |fixture| {
+        let reader = Reader::admin(fixture);
+        fs::write(reader.file("existing"), "").unwrap();
+        let record = format!("get svc --record {}", reader.file("existing"));
+        for (args, code, cause) in [
+            ("get deplo", 2, "there is no resource \"deplo\"; near: deployments.apps"),
+            ("get foo --curl", 2, "--curl knows only built-in resources: give a path"),
+            ("get /api/v1/pods -n x", 2, "leave out -n and -A"),
+            ("get svc/web -A", 2, "give -n NAME rather than -A"),
+            ("watch svc/web", 2, "listwatch watch svc --field-selector metadata.name=web"),
+            ("watch /api/v1/pods?limit=1 --follow", 2, "-l or --field-selector"),
+            ("watch svc --follow -o wide", 2, "choose another form"),
+            (&record, 2, "exists; remove it, or choose another file"),
+            ("get /healthz -o json", 1, "the answer is not JSON: -o raw"),
+            ("get svc/none", 1, "404 NotFound: services \"none\" not found"),
+        ] {
+            reader.run(args).await.failed(code, cause);
+        }
+        fixture.embedded().fault("end-watches,lines=0".parse::<Planned>().unwrap());
+        reader.run("watch svc").await.failed(1, "the server ended the watch at once, without an event");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_401_names_the_user_and_a_403_names_the_rule_that_would_allow_the_request() {
+    on(&BOTH, async |fixture| {
+        fixture.may_be_forbidden.set(true);
+        let path = fixture.path("secrets").replace("secrets", "configmaps");
+        let unknown = Reader::new(fixture, &fixture.url(), "unknown");
+        unknown.run(&format!("get {path}")).await.failed(1, "does not accept ");
+        // The operator may not read ConfigMaps.
+        let token = fs::read_to_string(fixture.dir.path().join("token")).unwrap();
+        let ran = Reader::new(fixture, &fixture.url(), &token).run(&format!("get {path}")).await;
+        ran.failed(1, &format!("User \"{}\" cannot list", fixture.operator_user()));
+        let rule =
+            r#"a Role with {apiGroups: [""], resources: ["configmaps"], verbs: ["list"]} would allow it"#;
+        ran.failed(1, rule);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watch_ends_at_once_and_quietly_when_its_reader_or_user_goes() {
+    on(&BOTH, async |fixture| {
+        fixture.create_service("web").await;
+        let reader = Reader::admin(fixture);
+        for has_reader in [false, true] {
+            let mut command = reader.command("watch svc");
+            command.stdout(Stdio::piped()).stderr(Stdio::null());
+            let mut child = command.spawn().unwrap();
+            let mut stdout = BufReader::new(child.stdout.take().unwrap());
+            let mut line = String::new();
+            stdout.read_line(&mut line).await.unwrap();
+            assert!(line.starts_with("{\"type\":\"ADDED\""), "{line}");
+            if has_reader {
+                let kill = format!("kill -INT {}", child.id().unwrap());
+                assert!(Command::new("sh").args(["-c", &kill]).status().await.unwrap().success());
+            } else {
+                drop(stdout);
+            }
+            assert_eq!(child.wait().await.unwrap().code(), Some(0));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn on_a_terminal_no_line_is_wider_than_the_terminal() {
+    let binary = Path::new(env!("CARGO_BIN_EXE_listwatch")).display();
+    let color = Regex::new("\x1b\\[[0-9]*m").unwrap();
+    for columns in [40, 80] {
+        let watch = format!("{binary} watch mws --demo --explain --max-events 7");
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--return", "--command"]);
+        command.arg(format!("stty rows 24 cols {columns}; {watch}")).arg("/dev/null");
+        let stdout = ran(command).await.succeeded();
+        let text = color.replace_all(&stdout, "");
+        assert!(text.contains(" MODIFIED default/") && text.contains(" # the watch is open"), "{text}");
+        // These are copied as they are.
+        let is_exchange = |line: &&str| line.starts_with(['$', '<']);
+        for line in text.lines().filter(|line| !is_exchange(line)) {
+            assert!(line.chars().count() <= columns, "{columns}: {line:?} in\n{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn shells_complete_the_names_of_resources() {
+    let script = async |shell: &str| {
+        let mut command = Command::from(operator::listwatch());
+        ran({
+            command.args(["completion", shell]);
+            command
+        })
+        .await
+        .succeeded()
+    };
+    for (shell, line) in [
+        ("zsh", "(pods services configmaps"),
+        ("fish", "using_subcommand get watch\" -f -a \"pods services configmaps"),
+    ] {
+        assert!(script(shell).await.contains(line), "{shell}");
+    }
+    let bash = script("bash").await;
+    let mut command = Command::new("bash");
+    let line = "COMP_WORDS=(listwatch watch dep); COMP_CWORD=2; _listwatch listwatch dep watch; echo ${COMPREPLY[@]}";
+    command.args(["-c", &format!("{bash}\n{line}")]).env_clear();
+    assert_eq!(ran(command).await.succeeded(), "deployments\n");
+}
