@@ -1,6 +1,9 @@
 //! The rules of [`Machine`], one test each: answers in, next request and pause out.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -13,6 +16,7 @@ use crate::{
         list::{Found, List},
     },
     store::{Change, Listening},
+    watch::machine::Freshness,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -669,4 +673,202 @@ fn after_a_restored_backup_a_streaming_list_gives_way_to_pages_once() {
     bench.request();
     bench.machine.end(How::Expired, MINUTE);
     assert_eq!(bench.request(), "watch 40 InitialEvents");
+}
+
+/// How requests end, with the names in the diagrams of docs/watch.md.
+fn ends() -> Vec<(&'static str, How)> {
+    let refused = |code| How::Refused { code, retry_after: None };
+    let mut ends = vec![
+        ("Clean", How::Clean),
+        ("Cut", How::Cut),
+        ("Silent", How::Silent),
+        ("Expired", How::Expired),
+        ("TooNew", How::TooNew),
+        ("Unsupported", How::Unsupported),
+        ("Failed", How::Failed { retry_after: None }),
+        ("Garbled", How::Garbled),
+        ("TooLong", How::TooLong),
+        ("TooLarge", How::TooLarge),
+        ("Unreachable", How::Unreachable),
+    ];
+    ends.extend([401, 403, 404, 429, 500, 503].map(|code| ("Refused", refused(code))));
+    ends.extend([400, 405, 406].map(|code| ("Invalid", refused(code))));
+    ends
+}
+
+/// Whether a request of this state can end like this: as a watch, or as a list or check.
+fn can_end(state: &State, how: How) -> bool {
+    let is_watch = matches!(state, State::Following | State::Streaming { .. });
+    match how {
+        How::Clean | How::Cut | How::Silent | How::Failed { .. } | How::TooLong => is_watch,
+        How::TooLarge => !is_watch,
+        How::Expired
+        | How::TooNew
+        | How::Unsupported
+        | How::Garbled
+        | How::Unreachable
+        | How::Refused { .. } => true,
+    }
+}
+
+/// A state in the diagrams.
+fn node(machine: &Machine) -> &'static str {
+    match &machine.state {
+        State::Listing { at: Freshness::MostRecent, .. } => "Listing",
+        State::Listing { at: Freshness::NotOlder, .. } => "ListingNotOlder",
+        State::Streaming { at: Freshness::MostRecent } => "Streaming",
+        State::Streaming { at: Freshness::NotOlder } => "StreamingNotOlder",
+        State::Following => "Following",
+        State::Checking => "Checking",
+    }
+}
+
+/// Machines in every state, and in all circumstances that matter for the next request or the pause.
+fn machines(lists: Lists) -> Vec<Machine> {
+    let mut states = Vec::new();
+    for at in [Freshness::MostRecent, Freshness::NotOlder] {
+        for (token, limit) in [("", 100), ("", 1), ("next", 100), ("next", 1)] {
+            states.push(State::Listing { at, continue_token: token.to_owned(), limit, has_expired: false });
+        }
+        if lists == Lists::Streaming {
+            states.push(State::Streaming { at });
+        }
+    }
+    states.extend([State::Following, State::Checking]);
+    let mut machines = Vec::new();
+    for state in states {
+        for (has_failed, lines) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+            let mut machine = Machine::new(lists);
+            if has_failed {
+                machine.end(How::Unreachable, BLINK);
+            }
+            (machine.state, machine.lines) = (state.clone(), lines);
+            machines.push(machine);
+        }
+    }
+    machines
+}
+
+/// The decision of the machine after an end, in some circumstances.
+struct Case {
+    to: &'static str,
+    is_pause: bool,
+    has_lines: bool,
+    is_between_pages: bool,
+}
+
+/// The arrows for one end. A label is the name of the end, with `!` if a pause follows, and `?` if a pause follows in
+/// some cases. If the next state depends on a circumstance, the label has it.
+fn labels(end: &str, cases: &[Case]) -> Vec<(&'static str, String)> {
+    let targets: BTreeSet<&'static str> = cases.iter().map(|case| case.to).collect();
+    let label = |to| {
+        let cases: Vec<_> = cases.iter().filter(|case| case.to == to).collect();
+        let circumstance = match () {
+            () if targets.len() == 1 => "",
+            () if cases.iter().all(|case| case.has_lines) => " after a line",
+            () if cases.iter().all(|case| !case.has_lines) => " without a line",
+            () if cases.iter().all(|case| case.is_between_pages) => " between pages",
+            () if cases.iter().all(|case| !case.is_between_pages) => " of the first page",
+            () => panic!("{end} leads to {targets:?}"),
+        };
+        let pause = match cases.iter().filter(|case| case.is_pause).count() {
+            0 => "",
+            all if all == cases.len() => "!",
+            _ => "?",
+        };
+        (to, format!("{end}{circumstance}{pause}"))
+    };
+    targets.iter().copied().map(label).collect()
+}
+
+/// Every transition of the machine, as the lines of a diagram. One that leads back to its state is a line in the box of that
+/// state: diagrams draw the labels of such arrows over other arrows.
+fn transitions(lists: Lists) -> Vec<String> {
+    let store = Store::<Service>::default();
+    store.listed("100", []);
+    store.list_ends(&"100".into());
+    let mut arrows: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
+    let mut add = |from, to, label: &str| {
+        let labels = arrows.entry((from, to)).or_default();
+        if labels.iter().all(|known| known != label) {
+            labels.push(label.to_owned());
+        }
+    };
+    for mut machine in machines(lists) {
+        let from = node(&machine);
+        match machine.state {
+            State::Listing { .. } => {
+                for (token, label) in [("another", "page"), ("", "last page")] {
+                    let metadata = format!(r#"{{"resourceVersion":"100","continue":"{token}"}}"#);
+                    let page = format!(r#"{{"metadata":{metadata},"items":[{}]}}"#, object("a", "1", "3"));
+                    machine.page(List::from_json(page.as_bytes()).expect("a page"), &store);
+                    add(from, node(&machine), label);
+                }
+            }
+            State::Streaming { .. } => {
+                let line = format!(r#"{{"type":"BOOKMARK","object":{END_OF_INITIAL_EVENTS}}}"#);
+                machine.line(WatchEvent::from_json(line.as_bytes()).expect("an event"), &store);
+                add(from, node(&machine), "end marker");
+            }
+            State::Following => {}
+            State::Checking => {
+                for (version, label) in [("99", "server is older"), ("100", "server is not older")] {
+                    store.bookmark(&"100".into());
+                    machine.checked(version, &store);
+                    add(from, node(&machine), label);
+                }
+            }
+        }
+    }
+    let mut cases: BTreeMap<(usize, &str), Vec<Case>> = BTreeMap::new();
+    let ends = ends();
+    for (name, how) in &ends {
+        let order = ends.iter().position(|(other, _)| other == name).expect("the end itself");
+        for lasted in [BLINK, 5 * MINUTE] {
+            for mut machine in machines(lists).into_iter().filter(|machine| can_end(&machine.state, *how)) {
+                let from = node(&machine);
+                let (has_lines, is_between_pages) = (machine.lines > 0, !machine.is_at_start_of_list());
+                let is_pause = is_backoff(machine.end(*how, lasted));
+                let mut to = node(&machine);
+                // The list after the next 410 shows whether streaming lists were given up.
+                machine.state = State::Following;
+                machine.end(How::Expired, BLINK);
+                if machine.is_streaming() != (lists == Lists::Streaming) {
+                    to = "Paged";
+                }
+                let case = Case { to, is_pause, has_lines, is_between_pages };
+                cases.entry((order, from)).or_default().push(case);
+            }
+        }
+    }
+    for ((end, from), cases) in cases {
+        for (to, label) in labels(ends[end].0, &cases) {
+            add(from, to, &label);
+        }
+    }
+    let mut lines = vec![format!("[*] --> {}", node(&Machine::new(lists)))];
+    for ((from, to), labels) in arrows {
+        let arrow = if from == to { format!("{from}: ↻") } else { format!("{from} --> {to}:") };
+        let labels: Vec<String> = labels.chunks(2).map(|labels| labels.join(", ")).collect();
+        lines.push(format!("{arrow} {}", labels.join(",<br>")));
+    }
+    lines
+}
+
+#[test]
+fn watch_md_draws_every_transition_of_the_machine() {
+    let page = include_str!("../../docs/watch.md");
+    let drawn = page.split("```mermaid\nstateDiagram-v2\n").skip(1).map(|diagram| {
+        let lines = diagram.lines().take_while(|line| *line != "```").map(str::trim);
+        let is_transition = |line: &&str| line.contains(" --> ") || line.contains(": ↻ ");
+        lines.filter(is_transition).map(str::to_owned).collect::<Vec<_>>()
+    });
+    let paged = transitions(Lists::Paged);
+    let (streaming, others): (Vec<_>, Vec<_>) = transitions(Lists::Streaming)
+        .into_iter()
+        .partition(|line| line.starts_with("[*]") || line.starts_with("Streaming"));
+    assert_eq!(others.join("\n").replace("Streaming", "Listing"), paged[1..].join("\n"));
+    for (drawn, lines) in drawn.chain([Vec::new(), Vec::new()]).zip([paged, streaming]) {
+        assert!(drawn == lines, "docs/watch.md should draw:\n{}", lines.join("\n"));
+    }
 }

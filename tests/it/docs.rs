@@ -1,6 +1,8 @@
-//! Checks the pages in `docs/` against the code: reasons, limits, and the functions that the pages name.
+//! Checks the pages in `docs/` against the code: reasons, limits, the functions that the pages name, and exchanges on the wire.
 
 use std::{collections::BTreeSet, fs, path::Path};
+
+use regex::Regex;
 
 use crate::manifests;
 
@@ -120,6 +122,7 @@ fn every_function_that_a_page_names_exists() {
         "docs/performance.md",
         "docs/conditions.md",
         "docs/troubleshooting.md",
+        "docs/watch.md",
     ] {
         let page = root.join(page);
         let text = fs::read_to_string(&page).unwrap();
@@ -140,4 +143,43 @@ fn every_function_that_a_page_names_exists() {
         }
     }
     assert!(found > 50, "{found}");
+}
+
+/// The lines of an exchange without white space. A line that is indented, or that ends an object, belongs to the line before.
+fn folded(exchange: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in exchange.lines().filter(|line| !line.is_empty() && !line.starts_with("# ")) {
+        let text: String = line.split_whitespace().collect();
+        match lines.last_mut() {
+            Some(last) if line.starts_with([' ', '}', ']']) => last.push_str(&text),
+            _ => lines.push(text),
+        }
+    }
+    lines
+}
+
+/// A block ```` ```http FILE ```` is an excerpt of an exchange in that transcript; its first line is the title there. `…` stands
+/// for any text within a line, or on a line of its own for any lines.
+#[test]
+fn every_exchange_in_watch_md_is_in_a_transcript() {
+    let page = read("docs/watch.md");
+    let blocks: Vec<&str> = page.split("\n```http ").skip(1).collect();
+    assert!(blocks.len() > 15, "{}", blocks.len());
+    for block in blocks {
+        let (file, block) = block.split_once('\n').unwrap();
+        let (title, block) = block.split_once("\n```").unwrap().0.split_once('\n').unwrap();
+        let transcript = read(&format!("apiserver/tests/it/contract/{file}"));
+        let (_, exchange) = transcript
+            .split_once(&format!("\n{title}\n"))
+            .unwrap_or_else(|| panic!("{file} has no exchange {title:?}"));
+        let exchange = folded(exchange.split("\n### ").next().unwrap());
+        let pattern = |line: &String| match line.as_str() {
+            "…" => "(.*\n)*".to_owned(),
+            line => regex::escape(line).replace('…', ".*") + "\n",
+        };
+        let pattern: String = folded(block).iter().map(pattern).collect();
+        let lines: String = exchange.iter().map(|line| format!("{line}\n")).collect();
+        let is_excerpt = Regex::new(&format!("^{pattern}$")).unwrap().is_match(&lines);
+        assert!(is_excerpt, "{file}, {title}: the transcript has\n{lines}\nand docs/watch.md has\n{block}");
+    }
 }
