@@ -54,6 +54,7 @@ mod outage;
 mod apiserver;
 mod cli;
 mod curl;
+mod course;
 mod docs;
 mod layers;
 mod log;

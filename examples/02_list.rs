@@ -1,0 +1,41 @@
+//! 2. A list: it has a resourceVersion of its own, besides those of its items.
+//!
+//! ```sh
+//! curl -s 'http://127.0.0.1:8001/api/v1/namespaces' | jq -c '.metadata, .items[].metadata.resourceVersion'
+//! ```
+//!
+//! Predict: `b` is created after `a`, and deleted. Is the list's version that of `a`, that of `b`, or another one?
+//! Run: cargo run --example course 2
+//! Notice: The version of the list is another one, newer than both: the list contains all changes up to its version, the
+//! deletion of `b` included. The version of an item is that of its last change. To watch from here, send the version of
+//! the list.
+//! Break it: cargo run --example course -- 2 --fault internal-error,method=GET,path=/configmaps
+//! Source: `from_json` in src/resource/list.rs; `compare_versions` in src/resource.rs
+//! Embedded server: No difference.
+
+use std::cmp::Ordering;
+
+use listwatch::resource::compare_versions;
+use serde_json::json;
+
+use crate::stage::{Outcome, Stage, ensure, say, shorten, version};
+
+pub(crate) async fn run(stage: &Stage) -> Outcome {
+    stage.create("a", json!({})).await?;
+    let b = stage.create("b", json!({})).await?;
+    stage.delete("b").await?;
+
+    let list = stage.get(&stage.configmaps).await?;
+    say!("  {}: {}", list["kind"], list["metadata"]);
+    for item in list["items"].as_array().into_iter().flatten() {
+        say!("    {}", shorten(item));
+    }
+    say!("  `b` had version {}", version(&b));
+    ensure!(
+        compare_versions(version(&list), version(&b)) == Some(Ordering::Greater),
+        "the list's version {} is not newer than that of `b`, {}",
+        version(&list),
+        version(&b)
+    );
+    Ok(())
+}

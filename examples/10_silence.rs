@@ -1,0 +1,49 @@
+//! 10. Silence: a watch from a version of the future, as after a restored backup, and a watch on a dead connection.
+//!
+//! ```sh
+//! URL=http://127.0.0.1:8001/api/v1/namespaces
+//! curl -sN "$URL?watch=1&resourceVersion=999999999999&timeoutSeconds=1"
+//! curl -s "$URL?resourceVersion=999999999999&resourceVersionMatch=NotOlderThan"
+//! ```
+//!
+//! Predict: The server was restored from a backup, and its versions are older than yours. What does your watch get?
+//! Run: cargo run --example course 10
+//! Notice: Nothing, not even an error, until the server reaches that version. A list with NotOlderThan is refused with
+//! 504 after three seconds. So before you resume, list one object: if the version of that list is older than yours, list
+//! everything. A dead connection is silent, too: wait only a little longer than timeoutSeconds, or send PINGs.
+//! Break it: cargo run --example course -- 10 --fault expire-watches,lines=0
+//! Source: `checked` in src/watch/machine.rs; `silence_limit` in src/watch/machine.rs
+//! Embedded server: Only here can the lesson stall a watch. `backup` and `restore` are faults, too.
+
+use std::{cmp::Ordering::Less, time::Duration};
+
+use listwatch::resource::compare_versions;
+use serde_json::json;
+
+use crate::stage::{Outcome, Stage, ensure, say, version};
+
+pub(crate) async fn run(stage: &Stage) -> Outcome {
+    let list = stage.get(&stage.configmaps).await?;
+    let ours = format!("9{}", version(&list));
+    let mut events = stage.watch(&format!("&resourceVersion={ours}&timeoutSeconds=2")).await?;
+    stage.create("a", json!({})).await?;
+    let seen = events.take(usize::MAX).await?;
+    ensure!(seen.is_empty(), "the watch from the future has sent {seen:?}");
+
+    let list = format!("{}?resourceVersion={ours}&resourceVersionMatch=NotOlderThan", stage.configmaps);
+    let error = stage.refused(&list, "504").await?;
+    ensure!(error.is_too_new(), "the list has another error: {error}");
+
+    let check = stage.get(&format!("{}?limit=1", stage.configmaps)).await?;
+    ensure!(compare_versions(version(&check), &ours) == Some(Less), "the server is not older");
+    say!("  the server is at {}, older than {ours}: list again\n", version(&check));
+    if stage.fault("stall-watches").await? {
+        let mut events =
+            stage.watch(&format!("&resourceVersion={}&timeoutSeconds=1", version(&check))).await?;
+        stage.create("b", json!({})).await?;
+        let is_silent = tokio::time::timeout(Duration::from_secs(2), events.next()).await.is_err();
+        ensure!(is_silent, "the stalled watch has sent something");
+        say!("  nothing for 2 s, neither `b` nor the end after timeoutSeconds=1: watch again");
+    }
+    Ok(())
+}

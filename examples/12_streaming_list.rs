@@ -1,0 +1,50 @@
+//! 12. A streaming list: a watch that begins with every object, and marks the end of them with a BOOKMARK.
+//!
+//! ```sh
+//! STREAM='watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true'
+//! curl -sN "http://127.0.0.1:8001/api/v1/namespaces?$STREAM&timeoutSeconds=1"
+//! ```
+//!
+//! Predict: In lesson 3, existing objects looked like new ones. What separates them here?
+//! Run: cargo run --example course 12
+//! Notice: A BOOKMARK with the annotation `k8s.io/initial-events-end`. Its version is that of the list; the events
+//! before it are in no order. The server does not build the list in memory. With the feature off, as 1.31 and 1.33 by
+//! default, a server refuses such a watch with 422. Older ones ignore the parameters and never send this BOOKMARK. Then
+//! list in pages.
+//! Break it: cargo run --example course -- 12 --fault ignore-streaming-lists
+//! Source: `line` in src/watch.rs; `end` in src/watch/machine.rs
+//! Embedded server: It also shows the refusal, which `--fault no-streaming-lists` injects from the start.
+
+use listwatch::client::Error;
+use serde_json::json;
+
+use crate::stage::{Outcome, Stage, ensure, name, say, version};
+
+const QUERY: &str =
+    "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=20";
+
+pub(crate) async fn run(stage: &Stage) -> Outcome {
+    stage.create("a", json!({})).await?;
+    if let Ok(mut events) = stage.watch(QUERY).await {
+        let mut names = Vec::new();
+        while let Some(event) = events.next().await? {
+            if event["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"] == "true" {
+                break;
+            }
+            names.push(name(&event["object"]).to_owned());
+        }
+        ensure!(names.iter().any(|name| name == "a"), "the list has {names:?}");
+        stage.create("b", json!({})).await?;
+        let seen = events.take(1).await?;
+        ensure!(seen == ["ADDED b"], "no end marker, or more initial events after it: {seen:?}");
+        if !stage.fault("no-streaming-lists").await? {
+            return Ok(());
+        }
+    }
+    let error = stage.watch(QUERY).await.err().ok_or("the streaming list was not refused")?;
+    ensure!(error.downcast_ref().is_some_and(Error::is_invalid), "the error is no 422: {error}");
+    say!("  {}", error.to_string().split_once(": ").unwrap_or_default().1);
+    let list = stage.get(&format!("{}?limit=500", stage.configmaps)).await?;
+    say!("  listed in pages, version {}", version(&list));
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! 15. 401, 403, 404, 429, 503: which error is final, which request is sent again, by whom, and when.
+//!
+//! ```sh
+//! API=http://127.0.0.1:8001
+//! curl -s -w '\n%{http_code}\n' $API/api/v1/namespaces/default/configmaps/none
+//! curl -s -w '\n%{http_code}\n' $API/apis/example.com/v1/webs
+//! ```
+//!
+//! Predict: Both answers are 404. How does a missing object differ from a kind that the server does not have?
+//! Run: cargo run --example course 15
+//! Notice: By the name in the Status; the other 404 may be plain text. No error above is final for `watch::watch`: it sends
+//! its requests again, with growing pauses, and keeps its version: a CRD may be installed later, a Role bound. After 400,
+//! 405, 406 and 422, it lists. For a call, an error is final, except: 401, if the token was renewed; 429 and 5xx that ask
+//! for at most 5 s (`Client::send` waits, and repeats writes, too); for a GET, a broken connection.
+//! Break it: cargo run --example course -- 15 --fault html,path=/configmaps/none
+//! Source: `pause` in src/client/retry.rs; `authorized` in src/client/http.rs; `may_pass` in src/watch/machine.rs
+//! Embedded server: Only here can the lesson provoke 401, 429 and 503. For the 403 elsewhere, it asks as another user.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::stage::{Outcome, Stage, ensure, say};
+
+pub(crate) async fn run(stage: &Stage) -> Outcome {
+    let error = stage.refused(&format!("{}/none", stage.configmaps), "404").await?;
+    ensure!(error.is_not_found(), "the error is no 404 for an object: {error}");
+    let error = stage.refused("/apis/example.com/v1/webs", "404").await?;
+    ensure!(error.is_missing_kind(), "the error is no 404 for a kind: {error}");
+    for (name, code, again) in [
+        ("unauthorized", 401, "the client with a new token, at once, or the watch loop after a pause"),
+        ("forbidden", 403, "the watch loop after a pause"),
+        ("too-many-requests", 429, "the watch loop after Retry-After and a pause"),
+        ("unavailable", 503, "the watch loop after Retry-After, if any, and a pause"),
+    ] {
+        if let Some(error) = stage.refused_watch(name).await? {
+            say!("  sent again by {again}, from the version kept");
+            ensure!(error.code() == Some(code), "expected {code}");
+        }
+    }
+    stage.create("a", json!({})).await?;
+    let begun = Instant::now();
+    if stage.fault("too-many-requests,path=/configmaps/a,times=1").await? {
+        stage.get(&format!("{}/a", stage.configmaps)).await?;
+        say!("  a call, not a watch loop: sent again by the client after {:.1?}", begun.elapsed());
+        ensure!(begun.elapsed() >= Duration::from_secs(1), "sent again before Retry-After");
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! 16. A Store by hand: apply, delete and sweep, with the Store of this library. Then the same events once more.
+//!
+//! ```sh
+//! URL=http://127.0.0.1:8001/api/v1/namespaces
+//! curl -s $URL | jq -c '.items[].metadata | {name, resourceVersion}'
+//! curl -sN "$URL?watch=1&timeoutSeconds=1" | jq -c '.object.metadata | {name, resourceVersion}'
+//! ```
+//!
+//! Predict: `b` is deleted while no watch is open, and its DELETED has expired. What removes `b` from the Store?
+//! Run: cargo run --example course 16
+//! Notice: The next list: it has no `b`, so the Store removes `b` and reports that the deletion is `Inferred`. An event
+//! that comes twice changes nothing, because its version is not newer. A controller adds the key of each Change to its
+//! queue.
+//! Break it: cargo run --example course -- 16 --fault end-watches,lines=0
+//! Source: `put` in src/store.rs; `sweep` in src/store/sweep.rs
+//! Embedded server: No difference.
+
+use std::sync::mpsc::channel;
+
+use listwatch::resource::list::List;
+use listwatch::{store::Change, store::Store, watch::decode::WatchEvent};
+use serde_json::json;
+
+use crate::stage::{ConfigMap, Outcome, Stage, ensure, say};
+
+async fn list(stage: &Stage, store: &Store<ConfigMap>) -> Outcome<String> {
+    let list = List::from_json(stage.get(&stage.configmaps).await?.to_string().as_bytes())?;
+    store.list_begins();
+    store.listed(&list.version, list.items);
+    store.list_ends(&list.version);
+    Ok(list.version.into())
+}
+
+pub(crate) async fn run(stage: &Stage) -> Outcome {
+    let (store, (sender, changes)) = (Store::default(), channel());
+    let _listening = store.listen(move |change| {
+        let _ = sender.send(match change {
+            Change::Applied { after, .. } => format!("applied {}", after.metadata().name),
+            Change::Deleted { last, source } => format!("deleted {}: {source:?}", last.metadata().name),
+            Change::Synced => "synced".to_owned(),
+        });
+    });
+    stage.create("a", json!({})).await?;
+    stage.create("b", json!({})).await?;
+    let version = list(stage, &store).await?;
+    say!("  {:?}\n", changes.try_iter().collect::<Vec<_>>());
+
+    stage.patch("a", json!({"data": {"colour": "blue"}})).await?;
+    let mut events = stage.watch(&format!("&resourceVersion={version}&timeoutSeconds=1")).await?;
+    while let Some(event) = events.next().await? {
+        for _twice in 0..2 {
+            match WatchEvent::from_json(event.to_string().as_bytes())? {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => store.applied(object),
+                WatchEvent::Deleted(object) => store.deleted(object),
+                WatchEvent::Bookmark { version, .. } => store.bookmark(&version),
+                WatchEvent::Error(_) | WatchEvent::Unknown(_) => {}
+            }
+        }
+    }
+    let seen: Vec<_> = changes.try_iter().collect();
+    ensure!(seen == ["applied a"], "an event that was given twice: {seen:?}");
+    say!("  {seen:?}, although the event was given twice\n");
+
+    stage.delete("b").await?;
+    list(stage, &store).await?;
+    let seen: Vec<_> = changes.try_iter().collect();
+    ensure!(seen == ["deleted b: Inferred"], "after the second list: {seen:?}");
+    say!("  {seen:?}");
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! 17. One reconcile: a conflict, a patch that changes nothing, the status, and a deletion in the foreground.
+//!
+//! ```sh
+//! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
+//! curl -s -o /dev/null -H 'content-type: application/json' -d '{"metadata": {"name": "listwatch-course"}}' $URL
+//! curl -s -X PATCH -H 'content-type: application/merge-patch+json' \
+//!   -d '{"metadata": {"resourceVersion": "1"}, "data": {"colour": "red"}}' $URL/listwatch-course
+//! curl -s -o /dev/null -X DELETE $URL/listwatch-course
+//! ```
+//!
+//! Predict: Which patch causes no event: one to the same value, or one to another value?
+//! Run: cargo run --example course 17
+//! Notice: A patch to the same value makes no new version and no event, so an operator that patches only differences
+//! comes to rest. An update based on an old version is refused with 409: read again, decide again. A write to `status`
+//! changes neither spec nor generation. With Foreground, the owner stays, with a deletionTimestamp and a finalizer,
+//! until the garbage collector has deleted its children: MODIFIED, then DELETED twice.
+//! Break it: cargo run --example course -- 17 --fault deny,path=/web,method=PATCH
+//! Source: `keep` in src/children.rs; `patch` in src/cluster.rs; `between` in src/resource/diff.rs
+//! Embedded server: Its garbage collector is a task, and faster.
+
+use http::Method;
+use listwatch::client::Error;
+use serde_json::json;
+
+use crate::stage::{Outcome, Stage, ensure, say, version};
+
+pub(crate) async fn run(stage: &Stage) -> Outcome {
+    let old = stage.create("web", json!({})).await?;
+    let blue = json!({"data": {"colour": "blue"}});
+    let new = stage.patch("web", blue.clone()).await?;
+    let conflict =
+        stage.patch("web", json!({"metadata": {"resourceVersion": version(&old)}, "data": {}})).await;
+    let error = conflict.err().ok_or("no conflict")?;
+    say!("  {}", error.to_string().split_once(": ").unwrap_or_default().1);
+    ensure!(error.downcast_ref().is_some_and(Error::is_conflict), "the error is no 409");
+    let same = stage.patch("web", blue).await?;
+    say!("  version {} before, {} after", version(&new), version(&same));
+    ensure!(version(&same) == version(&new), "a patch that changes nothing has made a new version");
+
+    let deployment = stage.create_deployment("web").await?;
+    let both = json!({"spec": {"replicas": 9}, "status": {"observedGeneration": 1}});
+    say!("PATCH deployments/web/status {both}");
+    let web = stage.send(Method::PATCH, &format!("{deployment}/status"), &both).await?;
+    say!("  replicas {}, generation {}", web["spec"]["replicas"], web["metadata"]["generation"]);
+    ensure!(web["spec"]["replicas"] == 0 && web["metadata"]["generation"] == 1, "the spec has changed");
+
+    let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "web", "uid": new["metadata"]["uid"], "blockOwnerDeletion": true}]);
+    let child = json!({"metadata": {"name": "child", "ownerReferences": owner}});
+    let child = stage.send(Method::POST, &stage.configmaps, &child).await?;
+    let mut events = stage.watch(&format!("&resourceVersion={}&timeoutSeconds=30", version(&child))).await?;
+    let web = format!("{}/web", stage.configmaps);
+    say!("DELETE web, with propagationPolicy Foreground");
+    stage.send(Method::DELETE, &web, &json!({"propagationPolicy": "Foreground"})).await?;
+    let seen = events.take(3).await?;
+    ensure!(seen == ["MODIFIED web", "DELETED child", "DELETED web"], "the watch has sent {seen:?}");
+    Ok(())
+}

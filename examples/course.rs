@@ -1,0 +1,128 @@
+//! The course: eighteen lessons about lists and watches, one file each. README.md is the table of contents.
+//!
+//! `cargo run --example course 4` runs lesson 4 against an API server in this process. With `-- 4 --context NAME`, it
+//! runs against your own cluster, in a namespace that it creates and deletes.
+
+use std::{
+    io::{self, ErrorKind::BrokenPipe},
+    pin::Pin,
+    process::ExitCode,
+};
+
+use clap::Parser;
+use stage::{Flags, Outcome, Stage, say};
+
+mod stage;
+
+#[path = "01_object.rs"]
+mod object;
+#[path = "02_list.rs"]
+mod list;
+#[path = "03_watch.rs"]
+mod watch;
+#[path = "04_list_then_watch.rs"]
+mod list_then_watch;
+#[path = "05_naive.rs"]
+mod naive;
+#[path = "06_clean_end.rs"]
+mod clean_end;
+#[path = "07_resume.rs"]
+mod resume;
+#[path = "08_bookmarks.rs"]
+mod bookmarks;
+#[path = "09_expired.rs"]
+mod expired;
+#[path = "10_silence.rs"]
+mod silence;
+#[path = "11_pages.rs"]
+mod pages;
+#[path = "12_streaming_list.rs"]
+mod streaming_list;
+#[path = "13_metadata_only.rs"]
+mod metadata_only;
+#[path = "14_selectors.rs"]
+mod selectors;
+#[path = "15_errors.rs"]
+mod errors;
+#[path = "16_store.rs"]
+mod store;
+#[path = "17_reconcile.rs"]
+mod reconcile;
+#[path = "18_reflector.rs"]
+mod reflector;
+
+/// The text of a lesson, its code, and where the fault of its "Break it" is repaired.
+type Lesson =
+    (&'static str, for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = Outcome> + 'a>>, &'static str);
+
+macro_rules! lesson {
+    ($file:literal, $module:ident, $repaired:literal) => {
+        (include_str!($file), |stage| Box::pin($module::run(stage)), $repaired)
+    };
+}
+
+const LESSONS: &[Lesson] = &[
+    lesson!("01_object.rs", object, "lesson 15"),
+    lesson!("02_list.rs", list, "lesson 15"),
+    lesson!("03_watch.rs", watch, "lesson 6"),
+    lesson!("04_list_then_watch.rs", list_then_watch, "lesson 9"),
+    lesson!("05_naive.rs", naive, "lesson 6"),
+    lesson!("06_clean_end.rs", clean_end, "lesson 7"),
+    lesson!("07_resume.rs", resume, "lesson 9"),
+    lesson!("08_bookmarks.rs", bookmarks, "lesson 9"),
+    lesson!("09_expired.rs", expired, "lesson 6"),
+    lesson!("10_silence.rs", silence, "lesson 9"),
+    lesson!("11_pages.rs", pages, "lesson 15"),
+    lesson!("12_streaming_list.rs", streaming_list, "lesson 11"),
+    lesson!("13_metadata_only.rs", metadata_only, "lesson 15"),
+    lesson!("14_selectors.rs", selectors, "lesson 6"),
+    lesson!("15_errors.rs", errors, "docs/watch.md, section 14"),
+    lesson!("16_store.rs", store, "lesson 6"),
+    lesson!("17_reconcile.rs", reconcile, "lesson 15"),
+    lesson!("18_reflector.rs", reflector, "src/watch.rs"),
+];
+
+/// Runs a lesson about lists and watches. Without a lesson, lists the lessons
+#[derive(Parser)]
+struct Course {
+    /// Number of the lesson
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=LESSONS.len() as i64))]
+    lesson: Option<u8>,
+    #[command(flatten)]
+    flags: Flags,
+}
+
+fn main() -> ExitCode {
+    match run(Course::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader has closed the output.
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == BrokenPipe) => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(Course { lesson, flags }: Course) -> Outcome {
+    let Some(number) = lesson else {
+        for (text, ..) in LESSONS {
+            say!("{}", text.lines().next().unwrap_or_default().trim_start_matches("//! "));
+        }
+        say!("\nTo run the first one: cargo run --example course 1");
+        return Ok(());
+    };
+    let (text, lesson, repaired) = LESSONS[usize::from(number) - 1];
+    let head: Vec<_> = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim_start).collect();
+    let (before, after) = head.split_at(head.iter().position(|line| line.starts_with("Run:")).unwrap_or(0));
+    say!("{}\n", before.join("\n").trim_end());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Another fault than that of the lesson may be repaired elsewhere.
+    let is_own = text.contains(&format!(" --fault {}\n", flags.fault.join(" --fault ")));
+    let repaired = if is_own { format!("; repaired in {repaired}") } else { String::new() };
+    runtime.block_on(Stage::run(flags, &repaired, lesson))?;
+    say!("\n{}", after[1..].join("\n"));
+    Ok(())
+}

@@ -1,0 +1,487 @@
+//! Runs the lessons in `examples/`, and the commands in their first lines, on both servers.
+
+use std::{
+    env,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::LazyLock,
+};
+
+use listwatch::client::{Client, Request};
+use listwatch_apiserver::{ApiServer, Options};
+use listwatch_control_plane::{ADMIN_TOKEN, ControlPlane, Http, assets, has_assets};
+use regex::Regex;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+    sync::OnceCell,
+    task::JoinSet,
+};
+
+use crate::{
+    apiserver::client,
+    curl::{documents, ends_initial_events},
+};
+
+/// The lines that each lesson shows, and a part of the answer of its curl.
+const SEEN: [&[&str]; 18] = [
+    &[r#""namespaced":true"#, r#""verbs":["#, r#""resourceVersion":"#],
+    &[r#""resourceVersion":"#],
+    &[r#"{"type":"ADDED","object":{"#],
+    &[r#"{"type":"ADDED","object":{"#, r#"{"type":"DELETED","object":{"#],
+    &[r#"{"list":""#, r#","newest":""#],
+    &[r#"{"type":"ADDED","object":{"#],
+    &[r#"{"type":"ADDED","object":{"#],
+    &[r#"{"type":"BOOKMARK","object":{"#, r#""metadata":{"resourceVersion":"#],
+    &[
+        r#"{"type":"ERROR","object":{"#,
+        r#""code":410"#,
+        r#""reason":"Expired""#,
+        "TheresourceVersionfortheprovidedlististooold",
+    ],
+    &["Toolargeresourceversion"],
+    &[r#""continue":""#, r#""remainingItemCount":"#],
+    &[r#"{"type":"ADDED","object":{"#, r#""k8s.io/initial-events-end":"true""#],
+    &[r#""PartialObjectMetadataList""#, r#""Table""#, r#""Name""#],
+    &[r#"{"type":"ADDED","object":{"#, r#"{"type":"DELETED","object":{"#],
+    &["notfound", "404pagenotfound"],
+    &[r#""resourceVersion":""#],
+    &["409", "Conflict", "theobjecthasbeenmodified"],
+    &[r#""resourceVersion":"#],
+];
+
+/// Most lines of a lesson, its first lines included.
+const LINES_MAX: usize = 50;
+/// The lessons about whole loops and controllers, and most lines of their code.
+const LONG: [usize; 4] = [5, 16, 17, 18];
+const LONG_CODE_MAX: usize = 80;
+
+/// How many lessons run at the same time.
+const LESSONS_AT_ONCE: usize = 4;
+
+/// The file of a lesson.
+struct Lesson {
+    number: usize,
+    file: String,
+    text: String,
+}
+
+impl Lesson {
+    /// The lines of the form `Label: text`, continued until the next label.
+    fn labelled(&self, label: &str) -> String {
+        let head = self.text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim);
+        let lines: Vec<_> = head.skip_while(|line| !line.starts_with(&format!("{label}: "))).collect();
+        let is_next = |line: &&&str| line.split(": ").next().is_some_and(|word| LABELS.contains(&word));
+        let text = lines.iter().skip(1).take_while(|line| !is_next(line)).copied();
+        let first = lines.first().unwrap_or_else(|| panic!("{}: no {label}:", self.file));
+        [&first[label.len() + 2..]].into_iter().chain(text).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The commands in the block of `sh`.
+    fn commands(&self) -> String {
+        let (_, block) =
+            self.text.split_once("//! ```sh\n").unwrap_or_else(|| panic!("{}: no ```sh", self.file));
+        block.split("//! ```").next().unwrap().replace("//! ", "")
+    }
+}
+
+const LABELS: [&str; 6] = ["Predict", "Run", "Notice", "Break it", "Source", "Embedded server"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All lessons, in order.
+fn lessons() -> Vec<Lesson> {
+    let names = fs::read_dir(root().join("examples")).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut files: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+    files.retain(|file| file.starts_with(|c: char| c.is_ascii_digit()));
+    files.sort();
+    let lesson = |(index, file): (usize, String)| {
+        let text = fs::read_to_string(root().join("examples").join(&file)).unwrap();
+        Lesson { number: index + 1, file, text }
+    };
+    files.into_iter().enumerate().map(lesson).collect()
+}
+
+/// The example. Built here, because `cargo test --test it` does not build it.
+fn course() -> Command {
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+        let target = Path::new(env!("CARGO_BIN_EXE_listwatch")).ancestors().nth(2).unwrap();
+        let mut cargo = std::process::Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "--example", "course", "--target-dir"]).arg(target);
+        // The build script of a dependency would run again because of the variables of this package.
+        for (name, _) in env::vars_os() {
+            if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.to_string_lossy().starts_with(start))
+            {
+                cargo.env_remove(name);
+            }
+        }
+        assert!(cargo.current_dir(root()).status().unwrap().success(), "{cargo:?}");
+        target.join("debug/examples/course")
+    });
+    let mut command = Command::new(&*PROGRAM);
+    command.env("KUBECONFIG", "/nonexistent").stdin(Stdio::null()).kill_on_drop(true);
+    command
+}
+
+/// Runs a command to its end, and returns its exit code, stdout and stderr.
+async fn run(command: &mut Command) -> (Option<i32>, String, String) {
+    let output = command.output().await.unwrap();
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    (output.status.code(), stdout, stderr)
+}
+
+/// A server with a kubeconfig.
+struct Cluster {
+    name: &'static str,
+    kubeconfig: PathBuf,
+    client: Client,
+    _dir: TempDir,
+}
+
+impl Cluster {
+    fn new(name: &'static str, kubeconfig: &str) -> Cluster {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("kubeconfig");
+        fs::write(&path, kubeconfig).unwrap();
+        Cluster { name, client: client(&path), kubeconfig: path, _dir: dir }
+    }
+
+    /// The real server, if there is one.
+    async fn real() -> Option<Cluster> {
+        static CONTROL_PLANE: OnceCell<ControlPlane> = OnceCell::const_new();
+        if !has_assets() {
+            return None;
+        }
+        let start = async || {
+            let control_plane = start_control_plane().await;
+            control_plane.start_controller_manager();
+            control_plane
+        };
+        Some(Cluster::of(CONTROL_PLANE.get_or_init(start).await))
+    }
+
+    fn of(control_plane: &ControlPlane) -> Cluster {
+        let ca = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, control_plane.ca_pem());
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "here",
+            "clusters": [{"name": "here", "cluster": {"server": control_plane.url(), "certificate-authority-data": ca}}],
+            "users": [{"name": "admin", "user": {"token": ADMIN_TOKEN}}],
+            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "admin"}}],
+        });
+        Cluster::new(control_plane.name(), &config.to_string())
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        serde_json::from_slice(&self.client.send(Request::get(path)).await.unwrap().body).unwrap()
+    }
+
+    /// The namespaces of lessons that are not being deleted.
+    async fn left_over(&self) -> Vec<Value> {
+        let mut namespaces = self.get("/api/v1/namespaces").await["items"].take();
+        let mut namespaces = std::mem::take(namespaces.as_array_mut().unwrap());
+        namespaces.retain(|namespace| {
+            let metadata = &namespace["metadata"];
+            metadata["name"].as_str().unwrap().starts_with("listwatch-course")
+                && metadata["deletionTimestamp"].is_null()
+        });
+        namespaces
+    }
+}
+
+/// A server that has lost the first versions, as any server after some minutes.
+async fn start_control_plane() -> ControlPlane {
+    let control_plane = ControlPlane::start(Http::Any).await;
+    control_plane.kill_apiserver();
+    control_plane.start_apiserver().await;
+    control_plane.compact().await;
+    control_plane
+}
+
+fn assert_seen(seen: &[&str], output: &str, whose: &str) {
+    let dense: String = output.split_whitespace().collect();
+    for part in seen {
+        assert!(dense.contains(part), "{whose}: no {part} in\n{output}");
+    }
+}
+
+#[test]
+fn each_lesson_has_the_same_parts_in_at_most_50_lines_and_names_functions_that_exist() {
+    let contents = fs::read_to_string(root().join("examples/README.md")).unwrap();
+    let lessons = lessons();
+    assert_eq!(lessons.len(), SEEN.len());
+    for lesson in lessons {
+        let Lesson { number, file, text } = &lesson;
+        let (title, _) = text.lines().next().unwrap().split_once(": ").unwrap();
+        assert!(title.starts_with(&format!("//! {number}. ")), "{file}: {title}");
+        assert!(contents.contains(&format!("]({file})")), "no {file} in README.md");
+        let (lines, code) =
+            (text.lines().count(), text.lines().filter(|line| !line.starts_with("//!")).count());
+        let is_short = if LONG.contains(number) { code <= LONG_CODE_MAX } else { lines <= LINES_MAX };
+        assert!(is_short, "{file} has {lines} lines, {code} of them code");
+        for label in LABELS {
+            assert!(lesson.labelled(label).len() > 10, "{file}: {label}");
+        }
+        assert_eq!(lesson.labelled("Run"), format!("cargo run --example course {number}"));
+        for place in lesson.labelled("Source").split("; ") {
+            let (function, path) = place.split_once(" in ").unwrap();
+            assert_declared(function.trim_matches('`'), path, file);
+        }
+    }
+    // `Machine::line` in [src/watch.rs](../src/watch.rs)
+    let places: Vec<_> = contents.split("](../").skip(1).collect();
+    let functions: Vec<_> = contents.split("` in [").collect();
+    assert_eq!(places.len() + 1, functions.len());
+    for (function, place) in functions.iter().zip(places) {
+        let function = function.rsplit(['`', ':']).next().unwrap();
+        assert_declared(function, place.split(')').next().unwrap(), "README.md");
+    }
+}
+
+fn assert_declared(function: &str, path: &str, whose: &str) {
+    let source = fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let declared = ["(", "<"].map(|next| format!("fn {function}{next}"));
+    assert!(declared.iter().any(|text| source.contains(text)), "{whose}: no {function} in {path}");
+}
+
+#[tokio::test]
+async fn each_lesson_shows_what_it_promises_on_both_servers_and_leaves_nothing_behind() {
+    let real = Cluster::real().await;
+    each_lesson(|lesson| {
+        let mut commands = vec![course()];
+        if let Some(real) = &real {
+            commands.push(course());
+            commands[1].arg("--kubeconfig").arg(&real.kubeconfig);
+        }
+        async move {
+            for command in &mut commands {
+                let (code, stdout, stderr) = run(command.arg(lesson.number.to_string())).await;
+                assert_eq!((code, &*stderr), (Some(0), ""), "{}\n{stdout}", lesson.file);
+                let (_, shown) = stdout.split_once("\n# ").unwrap();
+                let (shown, _) = shown.split_once("\nNotice: ").unwrap();
+                assert_seen(SEEN[lesson.number - 1], shown, &lesson.file);
+            }
+        }
+    })
+    .await;
+    if let Some(real) = real {
+        assert_eq!(real.left_over().await, Vec::<Value>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_fault_breaks_each_lesson_with_one_sentence() {
+    each_lesson(async |lesson: Lesson| {
+        let command = lesson.labelled("Break it");
+        let args =
+            command.strip_prefix("cargo run --example course -- ").unwrap_or_else(|| panic!("{command}"));
+        let (code, stdout, stderr) = run(course().args(args.split(' '))).await;
+        assert_eq!(code, Some(1), "{command}: {stdout}");
+        assert!(
+            stderr.starts_with("error: broken as intended: ") && stderr.contains("; repaired in "),
+            "{stderr}"
+        );
+        assert!(stderr.lines().count() == 1, "{command}: {stderr}");
+        assert!(!stderr.contains("did not end"), "{command}: {stderr}\n{stdout}");
+    })
+    .await;
+}
+
+/// Runs a script for each lesson, a few at a time, because lessons mostly wait.
+async fn each_lesson<S: Future<Output = ()> + Send + 'static>(script: impl Fn(Lesson) -> S) {
+    let mut running = JoinSet::new();
+    for lesson in lessons() {
+        if running.len() == LESSONS_AT_ONCE {
+            running.join_next().await.unwrap().unwrap();
+        }
+        running.spawn(script(lesson));
+    }
+    running.join_all().await;
+}
+
+/// A running `kubectl proxy`. Dropped: killed.
+async fn proxy(cluster: &Cluster) -> (Child, String) {
+    let mut command = Command::new(assets().unwrap().join("kubectl"));
+    command.args(["proxy", "--port=0"]).env("KUBECONFIG", &cluster.kubeconfig).kill_on_drop(true);
+    let mut proxy = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(proxy.stdout.take().unwrap()).read_line(&mut line).await.unwrap();
+    let address =
+        line.trim().strip_prefix("Starting to serve on ").unwrap_or_else(|| panic!("{line}")).to_owned();
+    (proxy, address)
+}
+
+/// A `curl` that leaves reads to listwatch, as far as the lessons need it.
+const READS_BY_LISTWATCH: &str = r#"#!/usr/bin/env bash
+for arg; do
+    [[ $before != -w ]] || format=$arg
+    case $arg in
+        -d | -X) PATH=${PATH#*:} exec curl "$@" ;;
+        http*) path=/${arg#http://*/} ;;
+        *as=Table*) form=--table ;;
+        *as=PartialObjectMetadata*) form=--metadata ;;
+    esac
+    before=$arg
+done
+exec 3>&1
+head=$("$LISTWATCH" get "$path" $form 2>&1 >&3 | grep '^< HTTP')
+format=${format//%\{http_code\}/${head##* }}
+printf "${format//%\{time_total\}/1.0}"
+"#;
+
+#[tokio::test]
+async fn the_curl_of_each_lesson_runs_as_printed_and_gets_what_listwatch_gets() {
+    // Servers on which nothing else happens.
+    if !has_assets() {
+        return;
+    }
+    let control_plane = start_control_plane().await;
+    let server = ApiServer::start(Options::default()).await.unwrap();
+    let embedded = Cluster::new("embedded", &server.kubeconfig());
+    let real = Cluster::of(&control_plane);
+    tokio::join!(run_curls(&embedded), run_curls(&real));
+}
+
+async fn run_curls(cluster: &Cluster) {
+    let (_proxy, address) = proxy(cluster).await;
+    let dir = TempDir::new().unwrap();
+    let curl = dir.path().join("curl");
+    fs::write(&curl, READS_BY_LISTWATCH).unwrap();
+    fs::set_permissions(&curl, Permissions::from_mode(0o700)).unwrap();
+    let path = env::var_os("PATH").unwrap();
+    let dirs = [dir.path().to_owned()].into_iter().chain(env::split_paths(&path));
+    let path = env::join_paths(dirs).unwrap();
+    for lesson in lessons() {
+        let commands = lesson.commands().replace("127.0.0.1:8001", &address);
+        let whose = format!("{}, {}", lesson.file, cluster.name);
+        let answer = async |by_listwatch: bool| {
+            let mut bash = Command::new("bash");
+            bash.args(["-euc", &commands]).kill_on_drop(true);
+            if by_listwatch {
+                bash.env("PATH", &path).env("KUBECONFIG", &cluster.kubeconfig);
+                bash.env("LISTWATCH", env!("CARGO_BIN_EXE_listwatch"));
+            }
+            let (code, stdout, stderr) = run(&mut bash).await;
+            assert_eq!((code, &*stderr), (Some(0), ""), "{whose}\n{stdout}");
+            stdout
+        };
+        let [by_curl, by_listwatch] = [answer(false).await, answer(true).await];
+        for output in [&by_curl, &by_listwatch] {
+            assert_seen(SEEN[lesson.number - 1], output, &whose);
+        }
+        assert_eq!(comparable(&by_curl), comparable(&by_listwatch), "{whose}");
+    }
+    let path = "/api/v1/namespaces/default/configmaps/listwatch-course";
+    assert_eq!(cluster.client.send(Request::get(path)).await.unwrap_err().code(), Some(404), "left over");
+}
+
+/// The documents of an output, without versions, times, uids, tokens, and the bookmarks that may come at any time.
+fn comparable(output: &str) -> Vec<Value> {
+    static VARIABLE: LazyLock<Regex> = LazyLock::new(|| {
+        let (version, uid) = ("[0-9]+", "[0-9a-f]{8}-[0-9a-f-]{27}");
+        let (time, age, token) = ("[0-9-]+T[0-9:.]+Z", "[0-9]+[smh]", "eyJ[^\"]+");
+        let message = r"current: [0-9]+|\([0-9]+\)|[0-9.]+ s$";
+        Regex::new(&format!("(?m)(\")(?:{})\"|{message}", [version, uid, time, age, token].join("|")))
+            .unwrap()
+    });
+    let mut documents = documents(&VARIABLE.replace_all(output, "$1…$1"));
+    documents.retain(|event| event["type"] != "BOOKMARK" || ends_initial_events(event));
+    documents
+}
+
+#[tokio::test]
+async fn an_interrupted_lesson_deletes_its_namespace() {
+    let server = ApiServer::start(Options::default()).await.unwrap();
+    let cluster = Cluster::new("embedded", &server.kubeconfig());
+    let mut command = course();
+    command.args(["3", "--fault", "stall-watches", "--kubeconfig"]).arg(&cluster.kubeconfig);
+    let mut lesson = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(lesson.stdout.take().unwrap()).lines();
+    while !lines.next_line().await.unwrap().unwrap().contains("the answer stays open") {}
+    let pid = lesson.id().unwrap().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+    let output = lesson.wait_with_output().await.unwrap();
+    assert_eq!((output.status.code(), &*output.stderr), (Some(1), &b"error: interrupted\n"[..]));
+    assert_eq!(cluster.left_over().await, Vec::<Value>::new());
+    // The faults have ended, too.
+    let watch = cluster.client.stream(Request::get("/api/v1/namespaces?watch=1")).await;
+    assert!(watch.unwrap().1.chunk().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn the_course_lists_its_lessons_and_uses_a_cluster_only_if_a_flag_names_one() {
+    let (code, stdout, _) = run(&mut course()).await;
+    assert_eq!((code, stdout.lines().filter(|line| line.contains(". ")).count()), (Some(0), SEEN.len()));
+    let (code, _, stderr) = run(course().args(["2", "--context", "any"])).await;
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("KUBECONFIG names /nonexistent, which does not exist"), "{stderr}");
+    let (code, _, stderr) = run(course().args(["2", "--fault", "cut"])).await;
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("is no fault"), "{stderr}");
+    let (code, _, stderr) = run(course().arg("99")).await;
+    assert_eq!(code, Some(2), "{stderr}");
+}
+
+#[tokio::test]
+async fn a_closed_stdout_ends_a_lesson_with_0_and_deletes_its_namespace() {
+    let server = ApiServer::start(Options::default()).await.unwrap();
+    let cluster = Cluster::new("embedded", &server.kubeconfig());
+    let mut command = course();
+    command.args(["10", "--kubeconfig"]).arg(&cluster.kubeconfig);
+    let mut lesson = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(lesson.stdout.take().unwrap()).lines();
+    while !lines.next_line().await.unwrap().unwrap().contains("the answer stays open") {}
+    drop(lines);
+    let output = lesson.wait_with_output().await.unwrap();
+    assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
+    assert_eq!(cluster.left_over().await, Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn the_naive_loop_loses_a_change_an_object_a_deletion_and_the_order() {
+    let (code, stdout, stderr) = run(course().arg("5")).await;
+    let lost: Vec<_> =
+        stdout.lines().filter_map(|line| line.strip_prefix("LOST ")?.split(':').next()).collect();
+    assert_eq!((code, &*stderr), (Some(0), ""));
+    assert_eq!(lost, ["a change", "an object", "a deletion", "the order"]);
+}
+
+#[tokio::test]
+async fn lessons_show_the_half_line_each_page_who_sends_again_and_what_a_list_has_deleted() {
+    let shown: [(_, &[&str]); 4] = [
+        ("7", &["←halfaline,dropped"]),
+        ("11", &[r#"?limit=2["a","b"]"#, r#"["c","d"]"#]),
+        ("15", &["sentagainbythewatchloopafterRetry-After", "acall,notawatchloop:sentagainbytheclient"]),
+        ("18", &["check:serverat", ",storeat", "notinthelist,sodeleted:[\"d\"]"]),
+    ];
+    for (lesson, seen) in shown {
+        let (code, stdout, stderr) = run(course().arg(lesson)).await;
+        assert_eq!((code, &*stderr), (Some(0), ""), "{stdout}");
+        assert_seen(seen, &stdout, lesson);
+    }
+}
+
+#[tokio::test]
+async fn lesson_15_shows_a_403_on_both_servers() {
+    let (code, embedded, stderr) = run(course().arg("15")).await;
+    assert_eq!((code, &*stderr), (Some(0), ""), "{embedded}");
+    assert_seen(&["403Forbidden:"], &embedded, "embedded");
+    let Some(real) = Cluster::real().await else { return };
+    let (code, shown, stderr) = run(course().args(["15", "--kubeconfig"]).arg(&real.kubeconfig)).await;
+    assert_eq!((code, &*stderr), (Some(0), ""), "{shown}");
+    assert_seen(&[r#"403Forbidden:configmapsisforbidden:User"listwatch-course"cannotwatch"#], &shown, "real");
+}
+
+#[tokio::test]
+async fn on_a_server_without_streaming_lists_lesson_12_lists_in_pages() {
+    let (code, stdout, stderr) = run(course().args(["12", "--fault", "no-streaming-lists"])).await;
+    assert_eq!((code, &*stderr), (Some(0), ""), "{stdout}");
+    assert_seen(&["422", "listedinpages"], &stdout, "lesson 12");
+    assert!(!stdout.contains(r#""type":"ADDED""#), "{stdout}");
+}
