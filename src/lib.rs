@@ -88,7 +88,7 @@
 //! - `operators`: the module [`operators`], with the CRDs.
 //! - `testing`: the module `testing`, which runs an operator on the embedded API server until it is quiet.
 //!
-//! To write another operator, depend on this crate with `default-features = false`.
+//! To write another operator, depend on this crate with `default-features = false`: `docs/your-operator.md` shows one.
 
 // Objects and their keys.
 pub mod resource;

@@ -10,6 +10,24 @@ fn read(file: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
 }
 
+#[test]
+fn your_operator_md_shows_exactly_the_code_of_the_example() {
+    let page = read("docs/your-operator.md");
+    let shown = |language: &str| {
+        let blocks = page.split("```").skip(1).step_by(2);
+        let blocks: Vec<&str> = blocks.filter_map(|block| block.strip_prefix(language)).collect();
+        blocks.concat().lines().filter(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let lines = |files: &[&str]| {
+        let text: String = files.iter().map(|file| read(&format!("examples/your-operator/{file}"))).collect();
+        text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let program = lines(&["src/main.rs"]);
+    assert!(program.len() < 80, "{} lines", program.len());
+    assert_eq!(shown("rust\n"), lines(&["src/main.rs", "src/tests.rs"]));
+    assert_eq!(shown("yaml\n"), lines(&["page.yaml", "crd.yaml"]));
+}
+
 /// The cells of each row of a page's tables, without backquotes.
 fn rows(page: &str) -> Vec<Vec<String>> {
     let is_row = |line: &&str| line.starts_with("| ");
