@@ -1,10 +1,11 @@
 //! The operators in the binary: `listwatch run` runs them, `listwatch crd` prints their CRDs.
 //!
-//! To add an operator: its module; a variant of [`BuiltIn`], whose name is its name on the command line; and the arms of
-//! the variant in the methods below. Its CRD, ClusterRole and samples are in a directory of its name, as those in
-//! `manifests/mywebserver`.
+//! To add an operator: its module; a variant of [`BuiltIn`], whose name is its name on the command line; the arms of the
+//! variant in the methods below; and, if it has flags, a struct of them in its module and a field in [`Flags`]. Its
+//! CRD, ClusterRole and samples are in a directory of its name, as those in `manifests/mywebserver`.
 
 pub mod crd;
+pub mod copyrator;
 pub mod mywebserver;
 
 use serde_json::Value;
@@ -15,8 +16,19 @@ use crate::runtime::Runtime;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum BuiltIn {
+    /// A CopyratorRule copies ConfigMaps or Secrets to other namespaces
+    Copyrator,
     /// A MyWebserver becomes a Deployment and a Service
     Mywebserver,
+}
+
+/// The flags of single operators. The name of a flag begins with the name of its operator.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
+pub struct Flags {
+    /// Of the copyrator.
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub copyrator: copyrator::Settings,
 }
 
 impl BuiltIn {
@@ -24,14 +36,21 @@ impl BuiltIn {
     #[must_use]
     pub fn definitions(self) -> Vec<Value> {
         match self {
+            BuiltIn::Copyrator => vec![copyrator::types::definition()],
             BuiltIn::Mywebserver => vec![mywebserver::types::definition()],
         }
     }
 
     /// Adds the controllers of the operator.
     #[must_use]
-    pub fn add_to(self, runtime: Runtime) -> Runtime {
+    pub fn add_to(self, runtime: Runtime, flags: &Flags) -> Runtime {
         match self {
+            BuiltIn::Copyrator => {
+                let settings = flags.copyrator.clone();
+                runtime.controller(copyrator::CONTROLLER, |setup| {
+                    copyrator::controller(&setup.cluster, &setup.namespaces, setup.events, settings)
+                })
+            }
             BuiltIn::Mywebserver => runtime.controller(mywebserver::CONTROLLER, |setup| {
                 mywebserver::controller(&setup.cluster, &setup.namespaces, setup.events)
             }),

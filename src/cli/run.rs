@@ -8,7 +8,7 @@ use tracing::Level;
 use super::{ConnectionFlags, Failure, log::Log, parse_switch, trace::TraceFlags};
 use crate::{
     controller,
-    operators::BuiltIn,
+    operators::{self, BuiltIn},
     runtime::{self, Runtime, checked, names_in},
     watch::Lists,
 };
@@ -57,6 +57,8 @@ pub(super) struct Run {
     #[arg(value_parser = parse_bind_address)]
     health_probe_bind_address: BindAddress,
     #[command(flatten)]
+    of_operators: operators::Flags,
+    #[command(flatten)]
     connection: ConnectionFlags,
     #[command(flatten)]
     trace: TraceFlags,
@@ -99,7 +101,7 @@ pub(super) fn main(run: Run) -> Result<(), Failure> {
         runtime = runtime.probes(address);
     }
     for operator in chosen(&run.operators) {
-        runtime = operator.add_to(runtime);
+        runtime = operator.add_to(runtime, &run.of_operators);
     }
     Ok(runtime.run()?)
 }

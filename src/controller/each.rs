@@ -1,10 +1,10 @@
 //! Watches that objects name in their specs: each is open while an object names its scope.
 //!
 //! ```text
-//!   object a ─────────┐
-//!                     ├─► watch of ConfigMaps in default, labels shared=true
-//!   object b ─────────┘
-//!   object c ───────────► watch of ConfigMaps in staging, labels team=web
+//!   CopyratorRule a ──┐
+//!                     ├─► watch of ConfigMaps in default, labels copyrator=true
+//!   CopyratorRule b ──┘
+//!   CopyratorRule c ────► watch of ConfigMaps in staging, labels team=web
 //! ```
 
 use std::{

@@ -30,6 +30,7 @@ mod update;
 
 // The controller with any operator.
 mod controller;
+mod copyrator;
 
 // The process, with any controllers.
 mod runtime;

@@ -1,0 +1,340 @@
+//! The operator of `CopyratorRule`: copies ConfigMaps or Secrets to other namespaces, and keeps the copies up to date.
+//!
+//! ```yaml
+//! apiVersion: flant.com/v1                # becomes   ConfigMap settings, in each namespace but default,
+//! kind: CopyratorRule                     #           if default has a ConfigMap settings with this label
+//! metadata: {name: main-rule, namespace: default}
+//! ruleType: configmap
+//! selector: {copyrator: "true"}
+//! namespace: default
+//! ```
+//!
+//! [`plan`] computes what to do, [`pass`] does a bounded share of it, [`copy`] knows a copy by its marks. The garbage
+//! collector does not delete the copies, because they are in other namespaces than the rule. So the rule has a finalizer.
+
+pub mod copy;
+mod glob;
+pub mod objects;
+mod pass;
+pub mod plan;
+mod report;
+pub mod selector;
+pub mod types;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex},
+};
+
+use smol_str::SmolStr;
+use tracing::info;
+
+use crate::{
+    children::{Reporter, State},
+    cluster::{Cluster, Events, Watch},
+    controller::{Cleanup, Controller, Next, Operator, ReconcileError},
+    locked,
+    resource::{Key, Resource, Scope, conditions::Verdict},
+};
+use copy::{Copied, LABEL, Mark};
+pub use glob::Glob;
+use objects::{ConfigMaps, Kind, Namespace, Object, Secrets};
+use pass::{Copies, Order, Pass};
+use plan::{Maker, OLDER_WINS};
+use report::{state_of, status_of};
+pub use types::{CopyratorRule, CopyratorSpec};
+use types::{DeletionPolicy, RuleType};
+
+/// The `reportingController` of its Events.
+pub const CONTROLLER: &str = "flant.com/copyrator";
+
+/// The flags of the operator.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
+pub struct Settings {
+    /// copyrator: copy Secrets, too. Needs the permissions of manifests/copyrator/secrets
+    #[cfg_attr(feature = "cli", arg(long = "copyrator-secrets", value_name = "BOOL"))]
+    #[cfg_attr(feature = "cli", arg(env = "LISTWATCH_COPYRATOR_SECRETS", default_value = "false"))]
+    #[cfg_attr(feature = "cli", arg(num_args = 0..=1, require_equals = true, default_missing_value = "true"))]
+    #[cfg_attr(feature = "cli", arg(action = clap::ArgAction::Set))]
+    #[cfg_attr(feature = "cli", arg(value_parser = clap::builder::BoolishValueParser::new()))]
+    pub secrets: bool,
+    /// copyrator: namespaces of which rules in other namespaces may copy objects, such as 'shared-*,default'
+    #[cfg_attr(feature = "cli", arg(long = "copyrator-source-namespaces", value_name = "GLOB"))]
+    #[cfg_attr(feature = "cli", arg(env = "LISTWATCH_COPYRATOR_SOURCE_NAMESPACES", value_delimiter = ','))]
+    pub source_namespaces: Vec<Glob>,
+    /// copyrator: serve only the CopyratorRule with this name, in the namespace of --namespace, else of $NAMESPACE, else in
+    /// default
+    #[cfg_attr(feature = "cli", arg(long, value_name = "NAME", env = "RULE_NAME"))]
+    pub rule_name: Option<String>,
+    /// The namespace of that rule, if no namespace is named otherwise.
+    #[cfg_attr(feature = "cli", arg(long, hide = true, env = "NAMESPACE", default_value = "default"))]
+    pub rule_namespace: String,
+}
+
+/// Keeps the copies of each CopyratorRule.
+pub struct Copyrator {
+    cluster: Cluster,
+    settings: Settings,
+    rules: Rules,
+    namespaces: Watch<Namespace>,
+    config_maps: Copies<ConfigMaps>,
+    secrets: Option<Copies<Secrets>>,
+    reporter: Reporter,
+    events: Events,
+    blocked: Arc<Blocked>,
+}
+
+/// The rules that can be seen.
+#[derive(Clone)]
+struct Rules {
+    watch: Watch<CopyratorRule>,
+    /// Empty: all.
+    namespaces: Arc<[String]>,
+}
+
+/// The rules that wait for the place of another rule's copy, by place.
+type Blocked = Mutex<HashMap<Key, BTreeSet<Key>>>;
+
+/// The controller of the Copyrator. Empty `namespaces`: the rules of all namespaces.
+pub fn controller(
+    cluster: &Cluster,
+    namespaces: &[String],
+    events: Events,
+    settings: Settings,
+) -> Controller<Copyrator> {
+    let only = [settings.rule_namespace.clone()];
+    let namespaces = if namespaces.is_empty() && settings.rule_name.is_some() { &only } else { namespaces };
+    let rules = cluster.watch::<CopyratorRule>(Scope::each(namespaces, ""));
+    let all_namespaces = cluster.watch::<Namespace>([Scope::default()]);
+    let config_maps = Copies::new(cluster);
+    let secrets = settings.secrets.then(|| Copies::new(cluster));
+    let blocked = Arc::<Blocked>::default();
+    let (copied_config_maps, copied_secrets) =
+        (config_maps.watch.clone(), secrets.as_ref().map(|secrets| secrets.watch.clone()));
+    let operator = Copyrator {
+        cluster: cluster.clone(),
+        settings: settings.clone(),
+        rules: Rules { watch: rules.clone(), namespaces: namespaces.into() },
+        namespaces: all_namespaces.clone(),
+        config_maps,
+        secrets,
+        reporter: Reporter::new(cluster, events.clone()),
+        events,
+        blocked: Arc::clone(&blocked),
+    };
+    let every_rule = rules.clone();
+    let mut controller = Controller::new(cluster, &rules, operator)
+        .also(&all_namespaces, move |_| every_rule.keys())
+        .also(&copied_config_maps, rules_of(&blocked))
+        .also_each::<Object<ConfigMaps>>(scopes_of::<ConfigMaps>(&settings));
+    if let Some(copied) = copied_secrets {
+        controller =
+            controller
+                .also(&copied, rules_of(&blocked))
+                .also_each::<Object<Secrets>>(scopes_of::<Secrets>(&settings));
+    }
+    controller
+}
+
+/// The rules to which a change of a copy matters.
+fn rules_of<K: Kind>(blocked: &Arc<Blocked>) -> impl Fn(&Copied<K>) -> Vec<Key> + Send + Sync + 'static {
+    let blocked = Arc::clone(blocked);
+    move |copied| {
+        let waiting = locked(&blocked).get(&copied.key()).cloned().unwrap_or_default();
+        waiting.into_iter().chain(copied.mark.as_ref().map(|mark| mark.rule.clone())).collect()
+    }
+}
+
+/// The scopes of a rule's sources of one kind.
+fn scopes_of<K: Kind>(settings: &Settings) -> impl Fn(&CopyratorRule) -> Vec<Scope> + Send + Sync + 'static {
+    let settings = settings.clone();
+    move |rule| match settings.accept(rule) {
+        Ok(spec) if spec.rule_type == K::RULE_TYPE && settings.serves(rule) => spec.sources(rule),
+        Ok(_) | Err(_) => Vec::new(),
+    }
+}
+
+impl CopyratorSpec {
+    /// The scopes of the objects to copy.
+    fn sources(&self, rule: &CopyratorRule) -> Vec<Scope> {
+        let not_a_copy = format!("!{LABEL}");
+        let selector = self.selector.to_string();
+        let labels = if selector.is_empty() { not_a_copy } else { format!("{selector},{not_a_copy}") };
+        Scope::each(&self.source_namespaces(rule), &labels)
+    }
+
+    fn source_namespaces(&self, rule: &CopyratorRule) -> Vec<String> {
+        let named = self.namespace.iter().chain(&self.namespaces);
+        let named: BTreeSet<String> = named.map(SmolStr::to_string).collect();
+        if named.is_empty() {
+            return rule.metadata.namespace.iter().map(SmolStr::to_string).collect();
+        }
+        named.into_iter().collect()
+    }
+}
+
+/// Why a rule is not served, as the reason and message of conditions.
+type Refused = (&'static str, String);
+
+impl Settings {
+    /// The fields of a rule, if they are valid and allowed.
+    fn accept<'a>(&self, rule: &'a CopyratorRule) -> Result<&'a CopyratorSpec, Refused> {
+        let invalid = |problem: String| ("InvalidSpec", problem);
+        let spec = rule.spec.as_ref().map_err(|error| invalid(error.clone()))?;
+        if spec.namespace.is_some() && !spec.namespaces.is_empty() {
+            return Err(invalid("namespace and namespaces are both set: leave one of them out".to_owned()));
+        }
+        if spec.selector.is_empty() && !spec.allow_all {
+            let problem = "selector is empty: give the labels of the objects to copy, or set allowAll to true to copy all of them";
+            return Err(invalid(problem.to_owned()));
+        }
+        if spec.rule_type == RuleType::Secret && !self.secrets {
+            let problem = "the operator does not copy Secrets: start it with --copyrator-secrets and the permissions for Secrets";
+            return Err(("SecretsNotEnabled", problem.to_owned()));
+        }
+        let own = rule.metadata.namespace.as_deref().unwrap_or_default();
+        let is_allowed =
+            |name: &String| name == own || self.source_namespaces.iter().any(|glob| glob.matches(name));
+        if let Some(namespace) = spec.source_namespaces(rule).iter().find(|name| !is_allowed(name)) {
+            let problem = format!(
+                "objects of namespace {namespace} may be copied only by rules in it: create the rule there, or start the operator with --copyrator-source-namespaces={namespace}"
+            );
+            return Err(("SourceNamespaceNotAllowed", problem));
+        }
+        Ok(spec)
+    }
+
+    /// Whether this process serves a rule.
+    fn serves(&self, rule: &CopyratorRule) -> bool {
+        self.rule_name.as_ref().is_none_or(|name| rule.metadata.name == *name)
+    }
+}
+
+impl Rules {
+    fn maker(&self, mark: &Mark, us: &CopyratorRule) -> Maker {
+        let namespace = mark.rule.namespace.as_deref().unwrap_or_default();
+        let is_seen = self.namespaces.is_empty() || self.namespaces.iter().any(|seen| seen == namespace);
+        match Maker::of(mark, us, self.watch.get(&mark.rule).as_deref()) {
+            // It may exist where we cannot see it.
+            Maker::Gone if !is_seen => Maker::Older(mark.rule.clone()),
+            maker => maker,
+        }
+    }
+}
+
+impl Copyrator {
+    /// One pass over the copies of both kinds: the rule may have had the other `ruleType` before.
+    async fn pass(&self, rule: &Arc<CopyratorRule>, spec: &CopyratorSpec, targets: &[SmolStr]) -> Pass {
+        let (rules, us) = (self.rules.clone(), Arc::clone(rule));
+        let order = Arc::new(Order {
+            rule: Arc::clone(rule),
+            policy: spec.conflict_policy,
+            maker: Box::new(move |mark| rules.maker(mark, &us)),
+        });
+        let mut pass = self.pass_of(&self.config_maps, &order, spec, targets).await;
+        if let Some(secrets) = &self.secrets {
+            pass.append(self.pass_of(secrets, &order, spec, targets).await);
+        }
+        self.report_writes(rule, &pass);
+        pass
+    }
+
+    async fn pass_of<K: Kind>(
+        &self,
+        copies: &Copies<K>,
+        order: &Arc<Order>,
+        spec: &CopyratorSpec,
+        targets: &[SmolStr],
+    ) -> Pass {
+        let sources = if spec.rule_type == K::RULE_TYPE && !order.rule.metadata.is_terminating() {
+            self.cluster.watch::<Object<K>>(spec.sources(&order.rule)).all()
+        } else {
+            Vec::new()
+        };
+        let is_active = |name: &str| {
+            self.namespaces.get(&Key::cluster(name)).is_some_and(|namespace| namespace.is_active())
+        };
+        copies.keep(order, spec, sources, targets, &is_active).await
+    }
+
+    /// Notes for which places a rule waits.
+    fn block(&self, rule: &CopyratorRule, pass: &Pass) {
+        let mut blocked = locked(&self.blocked);
+        let key = rule.key();
+        blocked.retain(|_, rules| {
+            rules.remove(&key);
+            !rules.is_empty()
+        });
+        for failure in pass.failures.iter().filter(|failure| failure.reason == OLDER_WINS) {
+            let place = Key::namespaced(&failure.namespace, &failure.name);
+            blocked.entry(place).or_default().insert(key.clone());
+        }
+    }
+
+    /// Reports why a rule is not served. Its copies stay as they are.
+    async fn refuse(&self, rule: &CopyratorRule, (reason, problem): Refused) -> Result<(), ReconcileError> {
+        let stalled = Some(Verdict::yes(reason, problem.as_str()));
+        let state = State { stalled, ..State::from(Verdict::no(reason, problem)) };
+        self.report(rule, rule.status.clone(), state).await.map(drop)
+    }
+}
+
+impl Operator for Copyrator {
+    type Kind = CopyratorRule;
+    const FINALIZER: Option<&'static str> = Some("flant.com/copies");
+
+    fn serves(&self, rule: &CopyratorRule) -> bool {
+        self.settings.serves(rule)
+    }
+
+    async fn applied(&self, rule: Arc<CopyratorRule>) -> Result<Next, ReconcileError> {
+        let spec = match self.settings.accept(&rule) {
+            Ok(spec) => spec,
+            Err(refused) => return self.refuse(&rule, refused).await.map(|()| Next::OnChange),
+        };
+        let namespaces = self.namespaces.all();
+        let targets = namespaces.iter().filter(|namespace| spec.is_target(namespace));
+        let targets: Vec<SmolStr> = targets.map(|namespace| namespace.metadata.name.clone()).collect();
+        let mut pass = self.pass(&rule, spec, &targets).await;
+        self.block(&rule, &pass);
+        if let Some(error) = pass.error.take() {
+            return Err(error.into());
+        }
+        self.report(&rule, status_of(&pass, targets.len()), state_of(&rule, spec, &pass)).await
+    }
+
+    async fn deleting(&self, rule: Arc<CopyratorRule>) -> Result<Cleanup, ReconcileError> {
+        // What becomes of the copies is not known if the fields are unreadable, so they stay.
+        let Ok(spec) = &rule.spec else { return Ok(Cleanup::Done) };
+        if spec.deletion_policy == DeletionPolicy::Retain {
+            return Ok(Cleanup::Done);
+        }
+        if spec.rule_type == RuleType::Secret && self.secrets.is_none() && rule.status.copies > 0 {
+            let problem = "the operator cannot delete the copied Secrets: start it with --copyrator-secrets and the permissions for Secrets, or set deletionPolicy to Retain";
+            self.refuse(&rule, ("SecretsNotEnabled", problem.to_owned())).await?;
+            return Ok(Cleanup::Pending(Next::OnChange));
+        }
+        let mut pass = self.pass(&rule, spec, &[]).await;
+        self.block(&rule, &Pass::default());
+        if let Some(error) = pass.error.take() {
+            return Err(error.into());
+        }
+        if pass.left == 0 && pass.retry.is_none() {
+            return Ok(Cleanup::Done);
+        }
+        let next = self.report(&rule, rule.status.clone(), state_of(&rule, spec, &pass)).await?;
+        Ok(Cleanup::Pending(next))
+    }
+
+    async fn deleted(&self, last: Arc<CopyratorRule>) -> Result<(), ReconcileError> {
+        info!(key = %last.key(), "deleted");
+        self.reporter.forget(&last.metadata.uid);
+        self.block(&last, &Pass::default());
+        Ok(())
+    }
+
+    fn synced(&self, rules: &Watch<CopyratorRule>) {
+        self.reporter.overview(rules);
+    }
+}

@@ -1,0 +1,362 @@
+//! One pass over the copies of a rule: a bounded number of steps, some of them at the same time.
+//!
+//! ```text
+//!   plan ─► Create ─► POST                                      409: Check
+//!           Check  ─► GET ─► decide ─► PATCH, or DELETE and POST
+//!           Delete ─► DELETE
+//! ```
+//!
+//! A step that fails stops no other one. It is tried again after a pause, longer each time.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use smol_str::SmolStr;
+use tokio::{task::JoinSet, time::Instant};
+
+use super::{
+    copy::{ALL_COPIES, Copied, Mark, Original},
+    objects::{Kind, Object},
+    plan::{Decision, Maker, Plan, Step, View, decide, failure, plan},
+    types::{ConflictPolicy, CopyratorRule, CopyratorSpec, Failure},
+};
+use crate::{
+    backoff::Backoff,
+    children::refusal::Refusal,
+    client::Error,
+    cluster::{Cluster, Index, Watch},
+    controller::Next,
+    locked,
+    resource::{Key, Resource, Scope, Uid},
+};
+
+/// Most steps in one pass. The rule is reconciled again at once for the rest, after other rules.
+const STEPS_MAX: usize = 1000;
+/// How long a pass starts new steps: less than the time that a stopping controller waits.
+const PASS_LIMIT: Duration = Duration::from_secs(10);
+/// Steps at the same time. The API server answers most writes in a few milliseconds, and has other clients, too.
+const PARALLEL: usize = 8;
+/// Between attempts at one copy.
+const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), cap: Duration::from_secs(60) };
+/// How long the number of attempts is remembered after the end of a pause.
+const PAUSE_REMEMBERED: Duration = Duration::from_secs(120);
+
+/// The copies of one kind.
+pub(super) struct Copies<K> {
+    cluster: Cluster,
+    pub(super) watch: Watch<Copied<K>>,
+    by_rule: Index<Copied<K>, Uid>,
+    pauses: Mutex<HashMap<(Uid, Key), Pause>>,
+}
+
+/// After a failure, or a correction of somebody's change: so two writers of one copy slow down.
+struct Pause {
+    tries: u32,
+    until: Instant,
+    failure: Option<Failure>,
+    /// The generation of the rule and the digest of the copy: after a change of either, there is no pause.
+    wanted: (i64, SmolStr),
+}
+
+/// The result of a pass.
+#[derive(Default)]
+pub(super) struct Pass {
+    pub(super) sources: usize,
+    /// Number of copies that there should be.
+    pub(super) wanted: usize,
+    /// Number of copies that are up to date.
+    pub(super) copies: usize,
+    pub(super) failures: Vec<Failure>,
+    pub(super) created: Vec<Key>,
+    pub(super) updated: Vec<Key>,
+    pub(super) deleted: Vec<Key>,
+    /// Number of steps that are left.
+    pub(super) left: usize,
+    /// Whether some of them will probably write.
+    pub(super) has_writes_left: bool,
+    /// When the first pause ends.
+    pub(super) retry: Option<Duration>,
+    /// Why the pass ended early.
+    pub(super) error: Option<Error>,
+}
+
+impl Pass {
+    /// When to reconcile again.
+    pub(super) fn next(&self) -> Next {
+        match self.retry {
+            _ if self.left > 0 => Next::After(Duration::ZERO),
+            Some(pause) => Next::After(pause),
+            None => Next::OnChange,
+        }
+    }
+
+    /// Adds a pass over the copies of the other kind.
+    pub(super) fn append(&mut self, other: Pass) {
+        self.sources += other.sources;
+        self.wanted += other.wanted;
+        self.copies += other.copies;
+        self.failures.extend(other.failures);
+        self.created.extend(other.created);
+        self.updated.extend(other.updated);
+        self.deleted.extend(other.deleted);
+        self.left += other.left;
+        self.has_writes_left |= other.has_writes_left;
+        self.retry = self.retry.into_iter().chain(other.retry).min();
+        self.error = self.error.take().or(other.error);
+    }
+}
+
+/// The rule of a pass, shared by its steps.
+pub(super) struct Order {
+    pub(super) rule: Arc<CopyratorRule>,
+    pub(super) policy: ConflictPolicy,
+    pub(super) maker: Box<dyn Fn(&Mark) -> Maker + Send + Sync>,
+}
+
+/// What a step did.
+enum Done {
+    Created,
+    Updated,
+    /// Changed by somebody else, and restored.
+    Corrected,
+    Deleted,
+    Kept,
+    /// The rest comes after a pause.
+    Begun,
+    Conflict(Failure),
+}
+
+impl<K: Kind> Copies<K> {
+    pub(super) fn new(cluster: &Cluster) -> Copies<K> {
+        let watch = cluster.watch([Scope { namespace: None, labels: ALL_COPIES.to_owned() }]);
+        let by_rule =
+            watch.index(|copied: &Copied<K>| copied.mark.as_ref().map(|mark| mark.rule_uid.clone()));
+        Copies { cluster: cluster.clone(), watch, by_rule, pauses: Mutex::default() }
+    }
+
+    /// Makes the copies of a rule complete, or begins to.
+    pub(super) async fn keep(
+        &self,
+        order: &Arc<Order>,
+        spec: &CopyratorSpec,
+        sources: Vec<Arc<Object<K>>>,
+        targets: &[SmolStr],
+        is_active: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Pass {
+        let Plan { steps, failures, sources, wanted, copies } = plan(
+            &order.rule,
+            spec,
+            View {
+                sources,
+                targets,
+                ours: self.by_rule.get(&order.rule.metadata.uid),
+                find: &|key| self.watch.get(key),
+                maker: &order.maker,
+                is_active,
+            },
+        );
+        let mut pass = Pass { sources, wanted, copies, failures, ..Pass::default() };
+        let steps = self.without_paused(&order.rule, steps, &mut pass);
+        self.run(order, steps, &mut pass).await;
+        pass.retry = self.next_retry(&order.rule.metadata.uid);
+        pass
+    }
+
+    /// Runs steps until the pass has its share of them, its time is over, or the API server does not accept requests.
+    async fn run(&self, order: &Arc<Order>, steps: Vec<Step<K>>, pass: &mut Pass) {
+        let (start, mut running) = (Instant::now(), JoinSet::new());
+        let mut started = 0;
+        let mut steps = steps.into_iter();
+        loop {
+            let may_start = |pass: &Pass| pass.error.is_none() && start.elapsed() < PASS_LIMIT;
+            while running.len() < PARALLEL && started < STEPS_MAX && may_start(pass) {
+                let Some(step) = steps.next() else { break };
+                started += 1;
+                // It is counted already.
+                let is_counted = matches!(step, Step::Verify(..));
+                pass.copies -= usize::from(is_counted);
+                let (cluster, watch) = (self.cluster.clone(), self.watch.clone());
+                let work = Work { cluster, watch, order: Arc::clone(order) };
+                running.spawn(async move {
+                    let (key, wanted) = (step.key(), step.digest());
+                    (key, wanted, work.run(step).await)
+                });
+            }
+            let Some(ended) = running.join_next().await else { break };
+            match ended {
+                Ok((key, digest, result)) => self.ended(&order.rule, key, digest, result, pass),
+                // The panic of a step is a panic of the reconcile.
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            }
+        }
+        for step in steps {
+            pass.left += 1;
+            pass.has_writes_left |= !matches!(step, Step::Verify(..));
+        }
+    }
+
+    /// Adds the result of a step to the pass.
+    fn ended(
+        &self,
+        rule: &CopyratorRule,
+        key: Key,
+        digest: SmolStr,
+        result: Result<Done, Error>,
+        pass: &mut Pass,
+    ) {
+        let trouble = match result {
+            Ok(Done::Conflict(failure)) => Some(failure),
+            Ok(done) => {
+                pass.copies += usize::from(!matches!(done, Done::Deleted | Done::Begun));
+                // A copy that is missing although all of them were there was deleted by somebody, who may do it again.
+                let is_restored = matches!(done, Done::Created) && was_ready(rule);
+                let is_done = !is_restored && !matches!(done, Done::Corrected | Done::Begun);
+                match done {
+                    Done::Created => pass.created.push(key.clone()),
+                    Done::Updated | Done::Corrected => pass.updated.push(key.clone()),
+                    Done::Deleted => pass.deleted.push(key.clone()),
+                    Done::Kept | Done::Begun | Done::Conflict(_) => {}
+                }
+                if is_done {
+                    locked(&self.pauses).remove(&(rule.metadata.uid.clone(), key));
+                    return;
+                }
+                None
+            }
+            // Nothing to report: the namespace is being deleted, or the copy has changed since it was read.
+            Err(error) if error.is_namespace_terminating() || error.is_not_found() || error.is_conflict() => {
+                None
+            }
+            Err(error) => {
+                let Some(refusal) = Refusal::of(&error) else {
+                    pass.error = Some(error);
+                    return;
+                };
+                Some(failure(&key, refusal.reason(), error.to_string()))
+            }
+        };
+        pass.failures.extend(trouble.clone());
+        let mut pauses = locked(&self.pauses);
+        let pause = pauses.entry((rule.metadata.uid.clone(), key)).or_insert_with(Pause::new);
+        pause.tries += 1;
+        pause.until = Instant::now() + BACKOFF.pause(pause.tries, Duration::ZERO, &mut fastrand::Rng::new());
+        pause.failure = trouble;
+        pause.wanted = (rule.metadata.generation, digest);
+    }
+
+    /// The steps whose pause is over. The failures of the others are added to the pass.
+    fn without_paused(&self, rule: &CopyratorRule, mut steps: Vec<Step<K>>, pass: &mut Pass) -> Vec<Step<K>> {
+        let (now, uid) = (Instant::now(), &rule.metadata.uid);
+        let mut pauses = locked(&self.pauses);
+        pauses.retain(|_, pause| now < pause.until + PAUSE_REMEMBERED);
+        if pauses.is_empty() {
+            return steps;
+        }
+        steps.retain(|step| {
+            let pause = pauses.get(&(uid.clone(), step.key()));
+            let pause = pause.filter(|pause| now < pause.until);
+            let pause = pause.filter(|pause| pause.wanted == (rule.metadata.generation, step.digest()));
+            pass.failures.extend(pause.and_then(|pause| pause.failure.clone()));
+            pause.is_none()
+        });
+        steps
+    }
+
+    /// When the first pause of a rule ends.
+    fn next_retry(&self, rule: &Uid) -> Option<Duration> {
+        let now = Instant::now();
+        let pauses = locked(&self.pauses);
+        let ends = pauses.iter().filter(|((uid, _), _)| uid == rule).map(|(_, pause)| pause.until);
+        ends.filter(|end| *end > now).min().map(|end| end - now)
+    }
+}
+
+/// Whether all copies were there, according to the status.
+fn was_ready(rule: &CopyratorRule) -> bool {
+    rule.status.conditions.first().is_some_and(|ready| ready.status == "True")
+}
+
+impl Pause {
+    fn new() -> Pause {
+        Pause { tries: 0, until: Instant::now(), failure: None, wanted: (0, SmolStr::default()) }
+    }
+}
+
+/// What a step needs.
+struct Work<K> {
+    cluster: Cluster,
+    watch: Watch<Copied<K>>,
+    order: Arc<Order>,
+}
+
+impl<K: Kind> Work<K> {
+    async fn run(self, step: Step<K>) -> Result<Done, Error> {
+        match &step {
+            Step::Create(original, namespace) => self.create(original, namespace).await,
+            Step::Check(original, namespace) | Step::Verify(original, namespace) => {
+                self.check(original, namespace).await
+            }
+            Step::Delete(copied) => self.cluster.delete(&**copied).await.map(|()| Done::Deleted),
+        }
+    }
+
+    async fn create(&self, original: &Original<K>, namespace: &str) -> Result<Done, Error> {
+        match self.cluster.create(&Copied::to_create(original.copy_for(namespace))).await {
+            Ok(created) => {
+                self.verified(&created);
+                Ok(Done::Created)
+            }
+            Err(error) if error.is_already_exists() => self.check(original, namespace).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the object that has the name of the copy, and makes it the copy if it may be.
+    async fn check(&self, original: &Original<K>, namespace: &str) -> Result<Done, Error> {
+        let desired = original.copy_for(namespace);
+        let key = desired.key();
+        let live = self.cluster.get_live::<Object<K>>(&key).await?;
+        if live.metadata.is_terminating() {
+            return Ok(Done::Begun);
+        }
+        let mark = Mark::of(&key, &live.annotations);
+        let maker = mark.as_ref().map(|mark| (self.order.maker)(mark));
+        let is_same_source = mark.as_ref().is_some_and(|mark| original.is_source_of(mark));
+        let is_drift = maker == Some(Maker::Us) && mark.is_some_and(|mark| original.is_up_to_date(&mark));
+        let decision = decide(&live, &desired, maker, is_same_source, self.order.policy);
+        let live = Copied::of(&*live);
+        match decision {
+            Decision::Keep => {
+                self.verified(&live);
+                Ok(Done::Kept)
+            }
+            Decision::Patch(operations) => {
+                let patched = self.cluster.patch(&live, operations).await?;
+                self.verified(&patched);
+                Ok(if is_drift { Done::Corrected } else { Done::Updated })
+            }
+            Decision::Take(operations) => self.cluster.patch(&live, operations).await.map(|_| Done::Begun),
+            Decision::Replace => {
+                self.cluster.delete(&live).await?;
+                let created = self.cluster.create(&Copied::to_create(desired)).await?;
+                self.verified(&created);
+                Ok(Done::Updated)
+            }
+            Decision::Conflict(reason, message) => Ok(Done::Conflict(failure(&key, reason, message))),
+        }
+    }
+
+    /// The content of this version is known. The watch may have put another object of this version into the Store.
+    fn verified(&self, seen: &Copied<K>) {
+        seen.verified();
+        let stored = self.watch.get(&seen.key());
+        if let Some(stored) =
+            stored.filter(|stored| stored.metadata().resource_version == seen.metadata().resource_version)
+        {
+            stored.verified();
+        }
+    }
+}

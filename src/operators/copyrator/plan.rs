@@ -1,0 +1,334 @@
+//! Computes which copies there should be, and what to do to get them. Nothing in this file does I/O.
+//!
+//! ```text
+//! sources × target namespaces − present copies = Create, Check
+//! present copies of the rule − wanted copies   = Delete
+//! ```
+//!
+//! [`plan`] knows the metadata of copies alone. So it checks each copy that may differ: the operator reads the object, and
+//! [`decide`] compares the whole.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
+
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+
+use super::{
+    Glob,
+    copy::{Copied, LABEL, Mark, Original, stale_labels},
+    objects::{Kind, Namespace, Object},
+    types::{ConflictPolicy, CopyratorRule, CopyratorSpec, Failure, SyncPolicy},
+};
+use crate::resource::{Key, Resource};
+
+/// The reason of a failure if another object has the name of a copy.
+pub const NAME_CONFLICT: &str = "NameConflict";
+/// The reason of a failure if another rule or source has precedence.
+pub const OLDER_WINS: &str = "OlderWins";
+
+/// The rule that made a copy, as seen by another rule.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Maker {
+    /// This rule.
+    Us,
+    /// A younger rule, which gives way.
+    Younger,
+    /// An older rule, which keeps its copies.
+    Older(Key),
+    /// A rule that no longer exists.
+    Gone,
+}
+
+impl Maker {
+    /// The rule that made a copy with these marks. `present` is the present rule of that name.
+    #[must_use]
+    pub fn of(mark: &Mark, us: &CopyratorRule, present: Option<&CopyratorRule>) -> Maker {
+        let age = |rule: &CopyratorRule| (rule.created.clone(), rule.key());
+        match present {
+            _ if mark.rule_uid == us.metadata.uid => Maker::Us,
+            Some(other) if other.metadata.uid != mark.rule_uid => Maker::Gone,
+            Some(other) if age(other) < age(us) => Maker::Older(other.key()),
+            Some(_) => Maker::Younger,
+            None => Maker::Gone,
+        }
+    }
+}
+
+/// Something to do for one copy.
+pub enum Step<K> {
+    /// No copy of any rule is there.
+    Create(Arc<Original<K>>, SmolStr),
+    /// The copy may differ, or belongs to a rule that gives way.
+    Check(Arc<Original<K>>, SmolStr),
+    /// According to its digest the copy is up to date, but its content was not seen since it has changed, or since we started.
+    Verify(Arc<Original<K>>, SmolStr),
+    /// The copy of this rule is no longer wanted.
+    Delete(Arc<Copied<K>>),
+}
+
+impl<K: Kind> Step<K> {
+    /// The copy.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        match self {
+            Step::Create(original, namespace)
+            | Step::Check(original, namespace)
+            | Step::Verify(original, namespace) => {
+                Key { namespace: Some(namespace.clone()), name: original.source().name.clone() }
+            }
+            Step::Delete(copied) => copied.key(),
+        }
+    }
+
+    /// The digest of the copy, empty for none.
+    #[must_use]
+    pub fn digest(&self) -> SmolStr {
+        match self {
+            Step::Create(original, _) | Step::Check(original, _) | Step::Verify(original, _) => {
+                original.digest().clone()
+            }
+            Step::Delete(_) => SmolStr::default(),
+        }
+    }
+}
+
+/// What to do for the copies of one rule and kind.
+pub struct Plan<K> {
+    /// Copies to create first, then to check, to delete and to verify.
+    pub steps: Vec<Step<K>>,
+    /// Copies that cannot be there.
+    pub failures: Vec<Failure>,
+    /// Number of copied objects.
+    pub sources: usize,
+    /// Number of copies that there should be.
+    pub wanted: usize,
+    /// Number of copies that are up to date according to their digests.
+    pub copies: usize,
+}
+
+/// The state of the cluster for a [`plan`].
+pub struct View<'a, K> {
+    /// The objects that match the selector.
+    pub sources: Vec<Arc<Object<K>>>,
+    /// The namespaces that get copies.
+    pub targets: &'a [SmolStr],
+    /// The copies of this rule.
+    pub ours: Vec<Arc<Copied<K>>>,
+    /// The copy of any rule at a place.
+    pub find: &'a dyn Fn(&Key) -> Option<Arc<Copied<K>>>,
+    /// The maker of a copy.
+    pub maker: &'a dyn Fn(&Mark) -> Maker,
+    /// Whether a namespace exists and is not being deleted. In other namespaces, nothing is deleted: all copies go with
+    /// their namespace.
+    pub is_active: &'a dyn Fn(&str) -> bool,
+}
+
+/// What to do to make the copies of `rule` complete.
+#[must_use]
+pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, K>) -> Plan<K> {
+    let mut plan = Plan { steps: Vec::new(), failures: Vec::new(), sources: 0, wanted: 0, copies: 0 };
+    let (mut checks, mut verifications) = (Vec::new(), Vec::new());
+    let mut wanted = HashSet::new();
+    for group in by_name(view.sources) {
+        let Some((winner, losers)) = group.split_first() else { continue };
+        plan.sources += 1;
+        let key = winner.key();
+        for loser in losers {
+            let message = format!("{key} is older and has the same name; rename one of them");
+            plan.failures.push(failure(&loser.key(), OLDER_WINS, message));
+        }
+        let is_source_in = |namespace: &SmolStr| {
+            group.iter().any(|source| source.metadata().namespace.as_ref() == Some(namespace))
+        };
+        let original = Arc::new(Original::new(rule, &**winner, |label| spec.is_copied_label(label)));
+        for namespace in view.targets.iter().filter(|namespace| !is_source_in(namespace)) {
+            let place = Key { namespace: Some(namespace.clone()), name: key.name.clone() };
+            let Some(copied) = (view.find)(&place) else {
+                wanted.insert(place);
+                plan.steps.push(Step::Create(Arc::clone(&original), namespace.clone()));
+                continue;
+            };
+            match copied.mark.as_ref().map(|mark| (mark, (view.maker)(mark))) {
+                // It will be created again.
+                _ if copied.metadata().is_terminating() => {}
+                Some((mark, Maker::Us)) if original.is_up_to_date(mark) => {
+                    plan.copies += 1;
+                    if spec.sync_policy == SyncPolicy::Always && !copied.is_verified() {
+                        verifications.push(Step::Verify(Arc::clone(&original), namespace.clone()));
+                    }
+                }
+                Some((_, Maker::Older(other))) => {
+                    plan.failures.push(failure(&place, OLDER_WINS, older(&other)));
+                }
+                Some((_, Maker::Us | Maker::Younger | Maker::Gone)) | None => {
+                    checks.push(Step::Check(Arc::clone(&original), namespace.clone()));
+                }
+            }
+            wanted.insert(place);
+        }
+    }
+    plan.steps.append(&mut checks);
+    plan.wanted = wanted.len();
+    let unwanted = view.ours.into_iter().filter(|copied| {
+        let metadata = copied.metadata();
+        let is_active = metadata.namespace.as_deref().is_some_and(view.is_active);
+        is_active && !metadata.is_terminating() && !wanted.contains(&metadata.key())
+    });
+    plan.steps.extend(unwanted.map(Step::Delete));
+    plan.steps.append(&mut verifications);
+    plan
+}
+
+/// The sources of each name, the oldest first.
+fn by_name<K: Kind>(sources: Vec<Arc<Object<K>>>) -> impl Iterator<Item = Vec<Arc<Object<K>>>> {
+    let mut groups = BTreeMap::<SmolStr, Vec<Arc<Object<K>>>>::new();
+    for source in sources {
+        // A copy of any rule is never a source, whatever the selector selects.
+        if !source.is_bound_to_its_namespace() && source.metadata().labels.get(LABEL).is_none() {
+            groups.entry(source.metadata().name.clone()).or_default().push(source);
+        }
+    }
+    groups.into_values().map(|mut group| {
+        group.sort_by_key(|source| (source.created.clone(), source.key()));
+        group
+    })
+}
+
+/// A failure of the copy `key`.
+#[must_use]
+pub fn failure(key: &Key, reason: &str, message: String) -> Failure {
+    let namespace = key.namespace.clone().unwrap_or_default();
+    Failure { namespace, name: key.name.clone(), reason: reason.into(), message }
+}
+
+fn older(rule: &Key) -> String {
+    format!("the CopyratorRule {rule} is older and has its copy there")
+}
+
+/// What to do with an object that has the name of a copy.
+#[derive(Debug, PartialEq)]
+pub enum Decision {
+    /// It is as desired.
+    Keep,
+    /// These operations make it as desired.
+    Patch(Vec<Value>),
+    /// These operations make it ours. Its content can never be changed, so it is replaced after that.
+    Take(Vec<Value>),
+    /// It is ours, and must be deleted and created again.
+    Replace,
+    /// It stays.
+    Conflict(&'static str, String),
+}
+
+/// What to do with `live` to get the copy `desired` of `original`. `maker` is the maker of `live`, if it is a copy.
+#[must_use]
+pub fn decide<K>(
+    live: &Object<K>,
+    desired: &Object<K>,
+    maker: Option<Maker>,
+    is_same_source: bool,
+    policy: ConflictPolicy,
+) -> Decision {
+    let (mut operations, content) = differences(live, desired);
+    let is_other = !content.is_empty();
+    // The API server allows no change of these.
+    let is_fixed = is_other && (live.content.immutable || live.content.r#type != desired.content.r#type);
+    let conflict = |message: &str| Decision::Conflict(NAME_CONFLICT, message.to_owned());
+    match maker {
+        Some(Maker::Us) if is_fixed => return Decision::Replace,
+        Some(Maker::Older(rule)) => return Decision::Conflict(OLDER_WINS, older(&rule)),
+        Some(Maker::Younger) if is_fixed => return Decision::Take(operations),
+        Some(Maker::Us | Maker::Younger) => {}
+        // What a deleted rule left behind has nothing of its own to lose.
+        Some(Maker::Gone) if is_same_source && !is_fixed => {}
+        Some(Maker::Gone) | None => match policy {
+            ConflictPolicy::Skip => {
+                return conflict(
+                    "an object that is no copy has this name: delete it, exclude its namespace, or set conflictPolicy",
+                );
+            }
+            ConflictPolicy::Adopt if is_other => {
+                return conflict(
+                    "an object with other content has this name, so it is not adopted: delete it, or set conflictPolicy to Overwrite",
+                );
+            }
+            ConflictPolicy::Overwrite if is_fixed => {
+                return conflict(
+                    "an object of another type, or with immutable: true, has this name: delete it",
+                );
+            }
+            ConflictPolicy::Adopt | ConflictPolicy::Overwrite => {}
+        },
+    }
+    operations.extend(content);
+    if operations.is_empty() { Decision::Keep } else { Decision::Patch(operations) }
+}
+
+/// The operations that make the metadata and the content of `live` as desired. Labels and annotations of other writers
+/// stay.
+fn differences<K>(live: &Object<K>, desired: &Object<K>) -> (Vec<Value>, Vec<Value>) {
+    let mut metadata = Vec::new();
+    let (has, wanted) = (&live.metadata.labels, &desired.metadata.labels);
+    if has.is_empty() {
+        metadata.push(json!({"op": "add", "path": "/metadata/labels", "value": {}}));
+    }
+    for (key, value) in wanted.iter().filter(|(key, value)| has.get(key) != Some(value)) {
+        metadata.push(json!({"op": "add", "path": path("/metadata/labels", key), "value": value}));
+    }
+    for key in stale_labels(live, desired) {
+        metadata.push(json!({"op": "remove", "path": path("/metadata/labels", key)}));
+    }
+    if live.annotations.is_empty() {
+        metadata.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
+    }
+    for (key, value) in
+        desired.annotations.iter().filter(|(key, value)| live.annotations.get(*key) != Some(*value))
+    {
+        metadata.push(json!({"op": "add", "path": path("/metadata/annotations", key), "value": value}));
+    }
+    let fields = |object: &Object<K>| serde_json::to_value(&object.content).expect("texts are JSON");
+    let (has, wanted) = (fields(live), fields(desired));
+    let mut content = Vec::new();
+    for (field, value) in
+        wanted.as_object().into_iter().flatten().filter(|(field, value)| has[*field] != **value)
+    {
+        content.push(json!({"op": "add", "path": path("", field), "value": value}));
+    }
+    for (field, _) in has.as_object().into_iter().flatten().filter(|(field, _)| wanted.get(field).is_none()) {
+        content.push(json!({"op": "remove", "path": path("", field)}));
+    }
+    (metadata, content)
+}
+
+/// The JSON pointer of a field.
+fn path(object: &str, field: &str) -> String {
+    format!("{object}/{}", field.replace('~', "~0").replace('/', "~1"))
+}
+
+impl CopyratorSpec {
+    /// Whether a namespace gets copies, apart from those of its own objects.
+    #[must_use]
+    pub fn is_target(&self, namespace: &Namespace) -> bool {
+        let target = &self.target_namespaces;
+        let name = &*namespace.metadata.name;
+        let is_included =
+            |is_included: fn(&Glob, &str) -> bool| target.include.iter().any(|glob| is_included(glob, name));
+        namespace.is_active()
+            && (target.include.is_empty() || is_included(Glob::matches))
+            && (!name.starts_with("kube-") || is_included(Glob::is_name))
+            && !target.exclude.iter().any(|glob| glob.matches(name))
+            && target.selector.matches(&namespace.metadata.labels)
+    }
+
+    /// Whether a copy gets the label with this key: never a label of the selector.
+    #[must_use]
+    pub fn is_copied_label(&self, key: &str) -> bool {
+        self.copy_labels.iter().any(|copied| copied == key) && key != LABEL && !self.selector.names(key)
+    }
+}

@@ -1,0 +1,407 @@
+//! Tests the plan with a small model of a cluster: what is planned is done, until nothing is left to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::operators::copyrator::objects::ConfigMaps;
+
+type ConfigMap = Object<ConfigMaps>;
+
+fn rule(uid: &str, created: &str, fields: &Value) -> CopyratorRule {
+    let mut rule = json!({
+        "metadata": {"name": uid, "namespace": "src", "uid": uid, "resourceVersion": "1", "creationTimestamp": created},
+        "ruleType": "configmap", "selector": {"copyrator": "true"},
+    });
+    rule.as_object_mut().expect("a rule").extend(fields.as_object().cloned().expect("fields"));
+    serde_json::from_value(rule).expect("a rule")
+}
+
+fn object(namespace: &str, name: &str, data: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": name, "namespace": namespace, "uid": format!("{namespace}-{name}"), "resourceVersion": "1",
+            "creationTimestamp": "2026-11-22T06:39:00Z", "labels": {"copyrator": "true", "team": "web"},
+        },
+        "data": {"a": data},
+    })
+}
+
+fn read(object: &Value) -> ConfigMap {
+    serde_json::from_value(object.clone()).expect("a ConfigMap")
+}
+
+/// The objects of a cluster, by namespace and name.
+#[derive(Clone, Default)]
+struct Model {
+    objects: BTreeMap<Key, Value>,
+    writes: Vec<String>,
+    /// Copies that were taken, and still have their old content.
+    taken: BTreeSet<Key>,
+}
+
+impl Model {
+    fn with(objects: &[Value]) -> Model {
+        let objects = objects.iter().map(|object| (read(object).key(), object.clone())).collect();
+        Model { objects, ..Model::default() }
+    }
+
+    fn copied(&self, key: &Key) -> Option<Arc<Copied<ConfigMaps>>> {
+        let object = self.objects.get(key).filter(|object| object["metadata"]["labels"][LABEL] == "true")?;
+        let copied = Copied::of(&read(object));
+        // As after a GET: the object has the content of its digest.
+        if object["data"]["edited"].is_null() && !self.taken.contains(key) {
+            copied.verified();
+        }
+        Some(Arc::new(copied))
+    }
+
+    fn plan(&self, rule: &CopyratorRule, others: &[&CopyratorRule], targets: &[&str]) -> Plan<ConfigMaps> {
+        let spec = rule.spec.as_ref().expect("readable");
+        let sources = self.objects.values().map(|object| Arc::new(read(object)));
+        let sources = sources.filter(|source| {
+            source.metadata.namespace.as_deref() == Some("src")
+                && spec.selector.matches(&source.metadata.labels)
+        });
+        let copies = self.objects.keys().filter_map(|key| self.copied(key));
+        let ours = copies
+            .filter(|copied| copied.mark.as_ref().is_some_and(|mark| mark.rule_uid == rule.metadata.uid));
+        let targets: Vec<SmolStr> = targets.iter().map(SmolStr::new).collect();
+        let maker = |mark: &Mark| maker(mark, rule, others);
+        plan(
+            rule,
+            spec,
+            View {
+                sources: sources.collect(),
+                targets: &targets,
+                ours: ours.collect(),
+                find: &|key| self.copied(key),
+                maker: &maker,
+                is_active: &|_| true,
+            },
+        )
+    }
+
+    /// Does one step, as the operator does.
+    fn step(&mut self, step: &Step<ConfigMaps>, rule: &CopyratorRule, others: &[&CopyratorRule]) {
+        let key = step.key();
+        match step {
+            Step::Create(original, namespace)
+            | Step::Check(original, namespace)
+            | Step::Verify(original, namespace) => {
+                let desired = original.copy_for(namespace);
+                let Some(live) = self.objects.get(&key).map(read) else {
+                    let mut created = serde_json::to_value(&desired).expect("JSON");
+                    created["metadata"]["uid"] = json!(format!("copy-{key}"));
+                    created["metadata"]["resourceVersion"] = json!("1");
+                    self.writes.push(format!("create {key}"));
+                    self.objects.insert(key, created);
+                    return;
+                };
+                let mark = Mark::of(&key, &live.annotations);
+                let maker = mark.as_ref().map(|mark| maker(mark, rule, others));
+                let is_same_source = mark.is_some_and(|mark| original.is_source_of(&mark));
+                let policy = rule.spec.as_ref().expect("readable").conflict_policy;
+                match decide(&live, &desired, maker, is_same_source, policy) {
+                    Decision::Keep | Decision::Conflict(..) => {}
+                    Decision::Patch(operations) => self.patch(&key, operations),
+                    Decision::Take(operations) => {
+                        self.patch(&key, operations);
+                        self.taken.insert(key);
+                    }
+                    Decision::Replace => {
+                        self.writes.push(format!("replace {key}"));
+                        self.objects.remove(&key);
+                        self.taken.remove(&key);
+                    }
+                }
+            }
+            Step::Delete(_) => {
+                self.writes.push(format!("delete {key}"));
+                self.objects.remove(&key);
+            }
+        }
+    }
+
+    fn patch(&mut self, key: &Key, operations: Vec<Value>) {
+        self.writes.push(format!("patch {key}"));
+        let patch: json_patch::Patch = serde_json::from_value(json!(operations)).expect("a patch");
+        let live = self.objects.get_mut(key).expect("it is there");
+        json_patch::patch(live, &patch).expect("the patch applies");
+    }
+
+    /// Does everything that is planned for a rule, until nothing is written any more.
+    fn settle(
+        &mut self,
+        rule: &CopyratorRule,
+        others: &[&CopyratorRule],
+        targets: &[&str],
+    ) -> Plan<ConfigMaps> {
+        for _ in 0..5 {
+            let (plan, before) = (self.plan(rule, others, targets), self.writes.len());
+            for step in &plan.steps {
+                self.step(step, rule, others);
+            }
+            if self.writes.len() == before {
+                return plan;
+            }
+        }
+        panic!("no end of writes: {:?}", self.writes);
+    }
+
+    fn data(&self, namespace: &str, name: &str) -> Option<&str> {
+        self.objects.get(&Key::namespaced(namespace, name))?["data"]["a"].as_str()
+    }
+}
+
+fn maker(mark: &Mark, rule: &CopyratorRule, others: &[&CopyratorRule]) -> Maker {
+    let present = others.iter().chain([&rule]).find(|other| other.key() == mark.rule);
+    Maker::of(mark, rule, present.copied())
+}
+
+const OLD: &str = "2026-11-22T06:00:00Z";
+const NEW: &str = "2026-11-22T07:00:00Z";
+
+#[test]
+fn a_copy_has_the_content_the_allowed_labels_and_the_marks() {
+    let rule = rule("r1", OLD, &json!({"copyLabels": ["team", "copyrator", "absent"]}));
+    let mut model = Model::with(&[object("src", "settings", "1")]);
+    let plan = model.settle(&rule, &[], &["src", "a", "b"]);
+    assert_eq!(model.writes, ["create a/settings", "create b/settings"]);
+    assert_eq!((plan.sources, plan.wanted, plan.copies), (1, 2, 2));
+    let copy = &model.objects[&Key::namespaced("a", "settings")];
+    assert_eq!(copy["metadata"]["labels"], json!({"flant.com/copy": "true", "team": "web"}));
+    let annotations = copy["metadata"]["annotations"].as_object().expect("annotations");
+    assert_eq!(annotations["flant.com/place"], "a/settings");
+    assert_eq!(annotations["flant.com/rule-uid"], "r1");
+    assert_eq!((annotations.len(), &copy["data"]), (6, &json!({"a": "1"})));
+}
+
+#[test]
+fn a_label_that_the_source_loses_leaves_the_copy_and_labels_of_others_stay() {
+    let rule = rule("r1", OLD, &json!({"copyLabels": ["team"]}));
+    let mut model = Model::with(&[object("src", "settings", "1")]);
+    model.settle(&rule, &[], &["a"]);
+    let copy = model.objects.get_mut(&Key::namespaced("a", "settings")).expect("a copy");
+    copy["metadata"]["labels"]["theirs"] = json!("x");
+    let source = model.objects.get_mut(&Key::namespaced("src", "settings")).expect("a source");
+    source["metadata"]["labels"].as_object_mut().expect("labels").remove("team");
+    model.settle(&rule, &[], &["a"]);
+    let labels = &model.objects[&Key::namespaced("a", "settings")]["metadata"]["labels"];
+    assert_eq!(*labels, json!({"flant.com/copy": "true", "theirs": "x"}));
+}
+
+/// After a restart, the status of a thousand copies went back to `InProgress` until all of them had been read.
+#[test]
+fn a_copy_that_was_not_read_yet_counts_as_up_to_date() {
+    let rule = rule("r1", OLD, &json!({}));
+    let mut model = Model::with(&[object("src", "settings", "1")]);
+    model.settle(&rule, &[], &["a"]);
+    model.taken.insert(Key::namespaced("a", "settings"));
+    let plan = model.plan(&rule, &[], &["a"]);
+    assert_eq!((plan.copies, plan.wanted), (1, 1));
+    assert!(matches!(plan.steps[..], [Step::Verify(..)]));
+}
+
+#[test]
+fn the_older_rule_wins_whoever_comes_first() {
+    let (old, new) = (rule("old", OLD, &json!({})), rule("new", NEW, &json!({})));
+    for first_is_old in [true, false] {
+        let mut model = Model::with(&[object("src", "settings", "1")]);
+        let (first, second) = if first_is_old { (&old, &new) } else { (&new, &old) };
+        model.settle(first, &[second], &["a"]);
+        model.settle(second, &[first], &["a"]);
+        let (writes, plan) = (model.writes.len(), model.plan(&new, &[&old], &["a"]));
+        assert_eq!((plan.failures.len(), &*plan.failures[0].reason), (1, OLDER_WINS));
+        model.settle(&old, &[&new], &["a"]);
+        model.settle(&new, &[&old], &["a"]);
+        assert_eq!(model.writes.len(), writes, "no flip-flop: {:?}", model.writes);
+        // The younger rule deletes nothing that it no longer has.
+        model.settle(&new, &[&old], &[]);
+        assert_eq!(model.data("a", "settings"), Some("1"));
+        model.settle(&old, &[&new], &[]);
+        assert_eq!(model.data("a", "settings"), None);
+    }
+}
+
+#[test]
+fn only_what_has_our_marks_in_its_place_is_ever_deleted() {
+    let (rule, other) = (rule("r1", OLD, &json!({})), rule("r2", NEW, &json!({})));
+    let mut model = Model::with(&[object("src", "settings", "1"), object("b", "theirs", "2")]);
+    model.settle(&rule, &[], &["a"]);
+    // A copy of a copy has the marks of another place.
+    let mut moved = model.objects[&Key::namespaced("a", "settings")].clone();
+    moved["metadata"]["namespace"] = json!("c");
+    model.objects.insert(Key::namespaced("c", "settings"), moved);
+    model.settle(&other, &[&rule], &[]);
+    model.settle(&rule, &[&other], &[]);
+    assert_eq!(model.writes, ["create a/settings", "delete a/settings"]);
+    assert!(model.data("c", "settings").is_some() && model.data("b", "theirs").is_some());
+}
+
+#[test]
+fn an_object_that_is_no_copy_is_taken_over_only_as_the_policy_says() {
+    for (policy, other, equal) in [("Skip", "2", false), ("Adopt", "2", true), ("Overwrite", "1", true)] {
+        let rule = rule("r1", OLD, &json!({"conflictPolicy": policy}));
+        let mut equal_one = object("b", "settings", "1");
+        equal_one["metadata"].as_object_mut().expect("metadata").remove("labels");
+        let mut model =
+            Model::with(&[object("src", "settings", "1"), object("a", "settings", "2"), equal_one]);
+        model.settle(&rule, &[], &["a", "b"]);
+        assert_eq!(model.data("a", "settings"), Some(other), "{policy}");
+        assert_eq!(model.copied(&Key::namespaced("b", "settings")).is_some(), equal, "{policy}");
+        model.settle(&rule, &[], &[]);
+        assert_eq!(model.data("a", "settings").is_some(), policy != "Overwrite", "{policy}");
+        assert_eq!(model.data("b", "settings").is_none(), equal, "{policy}");
+    }
+}
+
+#[test]
+fn content_that_can_never_change_is_replaced_only_if_it_is_ours() {
+    let fixed = |namespace: &str, data: &str| {
+        let mut object = object(namespace, "settings", data);
+        object["immutable"] = json!(true);
+        object
+    };
+    let (old, new) =
+        (rule("old", OLD, &json!({})), rule("new", NEW, &json!({"conflictPolicy": "Overwrite"})));
+    let mut model = Model::with(&[fixed("src", "1"), fixed("b", "theirs")]);
+    let plan = model.settle(&new, &[], &["a", "b"]);
+    assert_eq!((plan.copies, model.data("b", "settings")), (1, Some("theirs")));
+    model.objects.insert(Key::namespaced("src", "settings"), fixed("src", "2"));
+    // The older rule takes the copy first, and replaces its own after that.
+    model.settle(&old, &[&new], &["a"]);
+    assert_eq!(
+        model.writes,
+        ["create a/settings", "patch a/settings", "replace a/settings", "create a/settings"]
+    );
+    assert_eq!(model.data("a", "settings"), Some("2"));
+}
+
+#[test]
+fn of_two_sources_with_one_name_the_older_is_copied() {
+    let spec = json!({"namespaces": ["src", "other"]});
+    let rule = rule("r1", OLD, &spec);
+    let source = |namespace: &str, created: &str| {
+        let mut source = object(namespace, "settings", namespace);
+        source["metadata"]["creationTimestamp"] = json!(created);
+        Arc::new(read(&source))
+    };
+    let targets: Vec<SmolStr> = ["src", "other", "a"].map(SmolStr::new).to_vec();
+    let view = View {
+        sources: vec![source("src", NEW), source("other", OLD)],
+        targets: &targets,
+        ours: Vec::new(),
+        find: &|_| None,
+        maker: &|_| Maker::Us,
+        is_active: &|_| true,
+    };
+    let plan = plan(&rule, rule.spec.as_ref().expect("readable"), view);
+    let created: Vec<_> = plan.steps.iter().map(|step| step.key().to_string()).collect();
+    assert_eq!((created, plan.failures.len()), (vec!["a/settings".to_owned()], 1));
+    assert_eq!((&*plan.failures[0].namespace, &*plan.failures[0].reason), ("src", OLDER_WINS));
+}
+
+#[test]
+fn what_belongs_to_its_namespace_is_never_copied() {
+    let rule = rule("r1", OLD, &json!({}));
+    let mut helm = object("src", "release", "1");
+    helm["type"] = json!("helm.sh/release.v1");
+    let mut copy = object("src", "copy", "1");
+    copy["metadata"]["labels"][LABEL] = json!("true");
+    let model = Model::with(&[object("src", "kube-root-ca.crt", "1"), helm, copy]);
+    let plan = model.plan(&rule, &[], &["a"]);
+    assert_eq!((plan.sources, plan.steps.len()), (0, 0));
+}
+
+#[test]
+fn target_namespaces_are_chosen_by_name_and_label() {
+    let namespace = |name: &str, labels: &Value, phase: &str| -> Namespace {
+        let metadata = json!({"name": name, "resourceVersion": "1", "labels": labels});
+        serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase}}))
+            .expect("a Namespace")
+    };
+    let is_target = |fields: Value, name: &str, labels: Value| {
+        let rule = rule("r1", OLD, &json!({"targetNamespaces": fields}));
+        rule.spec.expect("readable").is_target(&namespace(name, &labels, "Active"))
+    };
+    for (fields, name, expected) in [
+        (json!({}), "team-a", true),
+        (json!({}), "kube-system", false),
+        (json!({"include": ["*"]}), "kube-system", false),
+        (json!({"include": ["kube-*"]}), "kube-system", false),
+        (json!({"include": ["kube-system"]}), "kube-system", true),
+        (json!({"include": ["kube-system"]}), "team-a", false),
+        (json!({"include": ["team-*"], "exclude": ["*-a"]}), "team-a", false),
+        (json!({"include": ["team-*"], "exclude": ["*-a"]}), "team-b", true),
+        (json!({"selector": {"tier": "web"}}), "team-a", true),
+        (json!({"selector": {"tier": "db"}}), "team-a", false),
+        (
+            json!({"selector": {"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["db"]}]}}),
+            "a",
+            true,
+        ),
+    ] {
+        assert_eq!(is_target(fields.clone(), name, json!({"tier": "web"})), expected, "{fields} {name}");
+    }
+    let all = rule("r1", OLD, &json!({})).spec.expect("readable");
+    assert!(!all.is_target(&namespace("team-a", &json!({}), "Terminating")));
+}
+
+proptest! {
+    /// Sources and targets come and go, copies are edited and deleted, and two rules take turns. In the end there is
+    /// exactly what the older rule wants, and then what the younger one wants in addition.
+    #[test]
+    fn whatever_happens_the_copies_end_as_they_should_be(
+        steps in proptest::collection::vec((0..6_u8, 0..3_usize, 0..3_usize), 0..40),
+    ) {
+        let (old, new) = (rule("old", OLD, &json!({})), rule("new", NEW, &json!({"copyLabels": ["team"]})));
+        let (names, namespaces) = (["x", "y", "z"], ["a", "b", "c"]);
+        let mut model = Model::with(&[]);
+        let mut targets = [BTreeSet::new(), BTreeSet::from([0, 1, 2])];
+        let at = |one: &BTreeSet<usize>| one.iter().map(|index| namespaces[*index]).collect::<Vec<_>>();
+        for (kind, which, other) in steps {
+            let source = Key::namespaced("src", names[which]);
+            let place = Key::namespaced(namespaces[other], names[which]);
+            match kind {
+                0 => drop(model.objects.insert(source, object("src", names[which], &other.to_string()))),
+                1 => drop(model.objects.remove(&source)),
+                2 => drop(model.objects.remove(&place)),
+                3 => {
+                    let place = model.objects.get_mut(&place);
+                    if let Some(copy) = place { copy["data"] = json!({"a": "theirs", "edited": "x"}) }
+                }
+                4 => if !targets[0].remove(&other) { targets[0].insert(other); },
+                _ => if !targets[1].remove(&other) { targets[1].insert(other); },
+            }
+            let rule = if which == 0 { &old } else { &new };
+            let index = usize::from(which != 0);
+            let plan = model.plan(rule, &[&old, &new], &at(&targets[index]));
+            if let Some(step) = plan.steps.get(other) {
+                model.step(step, rule, &[&old, &new]);
+            }
+        }
+        for _ in 0..2 {
+            model.settle(&old, &[&new], &at(&targets[0]));
+            model.settle(&new, &[&old], &at(&targets[1]));
+        }
+        let mut expected = BTreeMap::new();
+        for (rule, targets) in [(&new, &targets[1]), (&old, &targets[0])] {
+            for namespace in at(targets) {
+                for name in names {
+                    if let Some(data) = model.data("src", name) {
+                        expected.insert(Key::namespaced(namespace, name), (rule.metadata.uid.clone(), data.to_owned()));
+                    }
+                }
+            }
+        }
+        let copies = model.objects.keys().filter_map(|key| model.copied(key));
+        let found: BTreeMap<_, _> = copies.map(|copied| {
+            let key = copied.key();
+            let data = model.objects[&key]["data"]["a"].as_str().unwrap_or_default().to_owned();
+            (key, (copied.mark.as_ref().expect("a mark").rule_uid.clone(), data))
+        }).collect();
+        prop_assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,132 @@
+//! Reports to users: the conditions after a pass, Events and log lines.
+
+use smol_str::format_smolstr;
+use tracing::{info, warn};
+
+use super::{
+    Copyrator,
+    pass::Pass,
+    plan::{NAME_CONFLICT, OLDER_WINS},
+    types::{CopyratorRule, CopyratorSpec, CopyratorStatus, FAILURES_MAX, Failure},
+};
+use crate::{
+    children::{Reported, State},
+    cluster::EventType,
+    controller::{Next, ReconcileError},
+    resource::{Condition, Key, Resource, conditions::Verdict},
+};
+
+/// The target of the lines of this file in the log: the operator.
+const LOG: &str = "listwatch::operators::copyrator";
+/// Most names in the note of an Event.
+const NAMES_MAX: usize = 3;
+/// The reasons of failures that do not end unless a user acts.
+const NEEDS_HELP: [&str; 5] = ["Forbidden", "AdmissionDenied", "InvalidSpec", NAME_CONFLICT, OLDER_WINS];
+
+/// The conditions after a pass.
+pub(super) fn state_of(rule: &CopyratorRule, spec: &CopyratorSpec, pass: &Pass) -> State {
+    let state = |ready| State { next: pass.next(), ..State::from(ready) };
+    let counts = format_smolstr!("{} of {} copies are up to date", pass.copies, pass.wanted);
+    if let Some(first) = pass.failures.iter().min_by_key(|failure| place(failure)) {
+        let message = format_smolstr!("{counts}; {} failed, first {}", pass.failures.len(), sentence(first));
+        let stalled = pass.failures.iter().find(|failure| NEEDS_HELP.contains(&&*failure.reason));
+        let stalled = stalled.map(|failure| Verdict::yes(failure.reason.clone(), sentence(failure)));
+        return State { stalled, ..state(Verdict::no("CopiesFailed", message)) };
+    }
+    if pass.has_writes_left || pass.copies < pass.wanted {
+        return state(Verdict::no("InProgress", counts));
+    }
+    if pass.sources == 0 {
+        let (selector, namespaces) = (spec.selector.to_string(), spec.source_namespaces(rule).join(", "));
+        let message =
+            format_smolstr!("nothing to copy: the selector is {selector:?}, the namespace {namespaces}");
+        return state(Verdict::yes("NoSources", message));
+    }
+    state(Verdict::yes("Synced", counts))
+}
+
+/// The counts of a pass.
+pub(super) fn status_of(pass: &Pass, namespaces: usize) -> CopyratorStatus {
+    let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+    let mut failures = pass.failures.clone();
+    failures.sort_by(|one, other| place(one).cmp(&place(other)));
+    failures.truncate(FAILURES_MAX);
+    CopyratorStatus {
+        sources: count(pass.sources),
+        namespaces: count(namespaces),
+        copies: count(pass.copies),
+        failed: count(pass.failures.len()),
+        failures,
+        ..CopyratorStatus::default()
+    }
+}
+
+fn place(failure: &Failure) -> (&str, &str) {
+    (&failure.namespace, &failure.name)
+}
+
+fn sentence(Failure { namespace, name, reason, message }: &Failure) -> String {
+    format!("{namespace}/{name}: {reason}: {message}")
+}
+
+impl Copyrator {
+    /// Writes the status, if it has changed.
+    pub(super) async fn report(
+        &self,
+        rule: &CopyratorRule,
+        status: CopyratorStatus,
+        state: State,
+    ) -> Result<Next, ReconcileError> {
+        if let Some(first) =
+            status.failures.first().filter(|first| rule.status.failures.first() != Some(first))
+        {
+            let problem = sentence(first);
+            warn!(target: LOG, key = %rule.key(), failed = status.failed, problem, "copies failed; trying again");
+            self.events.record(rule, EventType::Warning, "CopyFailed", problem);
+        }
+        self.reporter.of(rule).write(status, state).await
+    }
+
+    /// One line in the log for the writes of a pass, and an Event for each kind of write.
+    pub(super) fn report_writes(&self, rule: &CopyratorRule, pass: &Pass) {
+        let (created, updated, deleted) = (pass.created.len(), pass.updated.len(), pass.deleted.len());
+        if created + updated + deleted > 0 {
+            info!(target: LOG, key = %rule.key(), created, updated, deleted, "copied");
+        }
+        let writes = [
+            ("Created", "created", &pass.created),
+            ("Updated", "updated", &pass.updated),
+            ("Deleted", "deleted", &pass.deleted),
+        ];
+        for (reason, verb, keys) in writes {
+            if !keys.is_empty() {
+                let named: Vec<_> = keys.iter().take(NAMES_MAX).map(Key::to_string).collect();
+                let more = keys.len() - named.len();
+                let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+                self.events.record(
+                    rule,
+                    EventType::Normal,
+                    reason,
+                    format!("{verb} {}{more}", named.join(", ")),
+                );
+            }
+        }
+    }
+}
+
+impl Reported for CopyratorRule {
+    type Status = CopyratorStatus;
+
+    fn status(&self) -> &CopyratorStatus {
+        &self.status
+    }
+
+    fn observed(status: &CopyratorStatus) -> (i64, &[Condition]) {
+        (status.observed_generation, &status.conditions)
+    }
+
+    fn observe(status: &mut CopyratorStatus, generation: i64, conditions: Vec<Condition>) {
+        status.observed_generation = generation;
+        status.conditions = conditions;
+    }
+}

@@ -1,0 +1,692 @@
+//! Tests the operator of CopyratorRule on both servers: in whatever order things come, the copies end as they should be.
+//!
+//! The operator runs in the process of the test, and a tap on its connection has a transcript of its writes. On the real server,
+//! which all tests share, each test has namespaces of its own, `c7-src`, `c7-a` and so on, and its rules copy to no others.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
+
+use http::Method;
+use listwatch::{
+    client::{Client, Config, Step, Tap},
+    cluster::{Cluster, Events},
+    operators::copyrator::{self, Settings},
+    watch::Lists,
+};
+use listwatch_apiserver::{ApiServer, Fault};
+use listwatch_control_plane::{ADMIN_TOKEN, eventually, has_assets, saw, unique};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::{
+    client::{self, UserClient, condition},
+    fixture::shared_control_plane,
+    manifests,
+};
+
+const RULES: &str = "/apis/flant.com/v1/namespaces";
+
+/// A server with the CRD, and namespaces for one test.
+struct World {
+    prefix: String,
+    user: UserClient,
+    /// The client of the operator.
+    client: Client,
+    wire: Arc<Wire>,
+    /// The embedded server.
+    server: Option<ApiServer>,
+}
+
+/// The requests of the operator: method and path of each.
+#[derive(Default)]
+struct Wire(Mutex<Vec<String>>);
+
+impl Tap for Wire {
+    fn step(&self, _: u64, step: Step<'_>) {
+        if let Step::Request(request) = step {
+            self.0.lock().unwrap().push(format!("{request:?}"));
+        }
+    }
+}
+
+/// A running operator. Dropped: stopped at once, as by `kill -9`.
+struct Running(#[allow(dead_code, reason = "dropping it ends the tasks")] JoinSet<()>);
+
+/// Runs a script on both servers.
+async fn on_both(script: impl AsyncFn(&World)) {
+    script(&World::embedded().await).await;
+    if has_assets() {
+        script(&World::real().await).await;
+    }
+}
+
+impl World {
+    async fn embedded() -> World {
+        let server = ApiServer::start(listwatch_apiserver::Options::default()).await.unwrap();
+        let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
+        World::new(config, client::admin(&server), Some(server)).await
+    }
+
+    async fn real() -> World {
+        let control_plane = shared_control_plane().await;
+        let (url, ca_pem) = (control_plane.url(), control_plane.ca_pem());
+        let config = || Config::new(&url, ca_pem.as_bytes(), ADMIN_TOKEN).unwrap();
+        World::new(config(), Client::new(config()).unwrap(), None).await
+    }
+
+    async fn new(config: Config, admin: Client, server: Option<ApiServer>) -> World {
+        let wire = Arc::<Wire>::default();
+        let client = Client::new(config.with_tap(wire.clone())).unwrap();
+        let prefix = format!("c{}", unique());
+        let user = UserClient { client: admin, namespace: format!("{prefix}-src") };
+        // Another test may have installed it on the shared server.
+        let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        match user.try_create(crds, &copyrator::types::definition()).await {
+            Err(error) if error.is_already_exists() => {}
+            created => drop(created.unwrap()),
+        }
+        eventually("the CRD to be served", async || user.raw("/apis/flant.com/v1/copyrators").await.ok())
+            .await;
+        let world = World { prefix, user, client, wire, server };
+        for namespace in ["src", "a", "b"] {
+            world.create_namespace(namespace, json!({})).await;
+        }
+        world
+    }
+
+    /// Starts an operator for the rules of this test.
+    fn start(&self) -> Running {
+        self.start_with(Settings { secrets: true, ..Settings::default() })
+    }
+
+    fn start_with(&self, settings: Settings) -> Running {
+        let cluster = Cluster::new(self.client.clone(), Lists::Paged);
+        let (events, write_events) = Events::new(self.client.clone(), copyrator::CONTROLLER, "test".into());
+        let controller =
+            copyrator::controller(&cluster, std::slice::from_ref(&self.user.namespace), events, settings);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(controller.run(std::future::pending()));
+        tasks.spawn(write_events);
+        Running(tasks)
+    }
+
+    fn namespace(&self, name: &str) -> String {
+        format!("{}-{name}", self.prefix)
+    }
+
+    async fn create_namespace(&self, name: &str, labels: Value) {
+        let name = self.namespace(name);
+        let namespace = json!({"metadata": {"name": name, "labels": labels}});
+        self.user.try_create("/api/v1/namespaces", &namespace).await.unwrap();
+    }
+
+    async fn change_namespace(&self, name: &str, patch: Value) {
+        let path = format!("/api/v1/namespaces/{}", self.namespace(name));
+        self.send(Method::PATCH, &path, &patch).await;
+    }
+
+    async fn delete_namespace(&self, name: &str) {
+        let path = format!("/api/v1/namespaces/{}", self.namespace(name));
+        self.send(Method::DELETE, &path, &json!(null)).await;
+    }
+
+    /// Sends a request with, if it is a PATCH, a merge patch.
+    async fn send(&self, method: Method, path: &str, body: &Value) -> Value {
+        self.user.send(method, path, "application/merge-patch+json", body).await.unwrap()
+    }
+
+    fn in_namespace(&self, name: &str) -> UserClient {
+        UserClient { namespace: self.namespace(name), ..self.user.clone() }
+    }
+
+    fn rule_path(&self, name: &str) -> String {
+        format!("{RULES}/{}/copyrators/{name}", self.user.namespace)
+    }
+
+    /// A rule that copies to the namespaces of this test, with more fields.
+    fn rule(&self, name: &str, fields: Value) -> Value {
+        let mut rule = json!({
+            "apiVersion": "flant.com/v1", "kind": "CopyratorRule", "metadata": {"name": name},
+            "ruleType": "configmap", "selector": {"copyrator": "true"},
+            "targetNamespaces": {"include": [format!("{}-*", self.prefix)]},
+        });
+        rule.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        rule
+    }
+
+    async fn create_rule(&self, name: &str, fields: Value) {
+        let path = format!("{RULES}/{}/copyrators", self.user.namespace);
+        self.user.try_create(&path, &self.rule(name, fields)).await.unwrap();
+    }
+
+    async fn create_source(&self, name: &str, data: Value) {
+        let source = json!({"metadata": {"name": name, "labels": {"copyrator": "true"}}, "data": data});
+        self.user.create("configmaps", &source).await;
+    }
+
+    /// Waits until the rule has this reason for `Ready`, at its present generation. Returns its status.
+    async fn until_ready(&self, name: &str, reason: &str) -> Value {
+        eventually(&format!("{name} to be {reason}"), async || {
+            let rule: Value =
+                serde_json::from_str(&self.user.raw(&self.rule_path(name)).await.ok()?).unwrap();
+            let is_observed = rule["status"]["observedGeneration"] == rule["metadata"]["generation"];
+            let is_so = condition(&rule, "Ready")?["reason"] == reason;
+            (is_observed && is_so).then(|| rule["status"].clone())
+        })
+        .await
+    }
+
+    /// Waits until these namespaces have a ConfigMap of this name with this data, and the others of this test have none.
+    async fn until_copied(&self, name: &str, data: Value, namespaces: &[&str]) {
+        let wanted: BTreeSet<_> = namespaces.iter().map(|name| self.namespace(name)).collect();
+        eventually(&format!("{name} to be in {wanted:?} with {data}"), async || {
+            let list = self.user.raw("/api/v1/configmaps?labelSelector=flant.com/copy").await.ok()?;
+            let list: Value = serde_json::from_str(&list).unwrap();
+            let copies = list["items"].as_array().unwrap().iter().filter(|copy| {
+                let namespace = copy["metadata"]["namespace"].as_str().unwrap();
+                copy["metadata"]["name"] == name && namespace.starts_with(&format!("{}-", self.prefix))
+            });
+            let mut found = BTreeSet::new();
+            for copy in copies {
+                if copy["data"] != data {
+                    return None;
+                }
+                found.insert(copy["metadata"]["namespace"].as_str().unwrap().to_owned());
+            }
+            (found == wanted).then_some(())
+        })
+        .await;
+    }
+
+    /// The writes of the operator since the last call, without Events, in the order of their texts.
+    fn writes(&self) -> Vec<String> {
+        let requests = std::mem::take(&mut *self.wire.0.lock().unwrap());
+        let writes = requests
+            .into_iter()
+            .filter(|request| !request.starts_with("GET") && !request.contains("/events"));
+        let mut writes: Vec<_> =
+            writes.map(|request| request.replace(&format!("{}-", self.prefix), "")).collect();
+        writes.iter_mut().for_each(|write| {
+            let end = write.find(" (").unwrap_or(write.len());
+            write.truncate(end);
+            *write = write.replace("/api/v1/namespaces/", "").replace("/apis/flant.com/v1/namespaces/", "");
+        });
+        writes.sort();
+        writes
+    }
+}
+
+/// The scenario of the article: a rule, a labelled ConfigMap, and then a new namespace.
+#[tokio::test]
+async fn a_labelled_config_map_is_copied_to_all_namespaces_also_to_new_ones() {
+    on_both(async |world| {
+        let _operator = world.start();
+        world.create_rule("main-rule", json!({})).await;
+        world.until_ready("main-rule", "NoSources").await;
+        world.create_source("settings", json!({"color": "red"})).await;
+        world.until_copied("settings", json!({"color": "red"}), &["a", "b"]).await;
+        world.create_namespace("new", json!({})).await;
+        world.until_copied("settings", json!({"color": "red"}), &["a", "b", "new"]).await;
+        let status = world.until_ready("main-rule", "Synced").await;
+        assert_eq!((&status["sources"], &status["failed"]), (&json!(1), &json!(0)));
+
+        // A copy is no source, and has nothing but the content of its source.
+        let copy = world.in_namespace("a").get("configmaps/settings").await;
+        assert_eq!(copy["metadata"]["labels"], json!({"flant.com/copy": "true"}));
+        assert_eq!(copy["metadata"]["ownerReferences"], json!(null));
+        assert_eq!(copy["metadata"]["finalizers"], json!(null));
+
+        world.user.patch("configmaps/settings", json!({"data": {"color": null, "size": "8"}})).await;
+        world.until_copied("settings", json!({"size": "8"}), &["a", "b", "new"]).await;
+        world.user.patch("configmaps/settings", json!({"metadata": {"labels": {"copyrator": "no"}}})).await;
+        world.until_copied("settings", json!({}), &[]).await;
+        assert!(world.user.find("configmaps/settings").await.is_some(), "the source stays");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rule_source_and_namespace_may_come_in_any_order() {
+    on_both(async |world| {
+        let _operator = world.start();
+        for (number, order) in ["rsn", "rns", "srn", "snr", "nrs", "nsr"].iter().enumerate() {
+            let (rule, source, namespace) =
+                (format!("rule-{number}"), format!("s-{number}"), format!("n{number}"));
+            for step in order.chars() {
+                match step {
+                    'r' => {
+                        let include = [world.namespace(&namespace)];
+                        let fields =
+                            json!({"selector": {"only": source}, "targetNamespaces": {"include": include}});
+                        world.create_rule(&rule, fields).await;
+                    }
+                    's' => {
+                        let labels = json!({"only": source});
+                        let object =
+                            json!({"metadata": {"name": source, "labels": labels}, "data": {"a": "1"}});
+                        world.user.create("configmaps", &object).await;
+                    }
+                    _ => world.create_namespace(&namespace, json!({})).await,
+                }
+            }
+            world.until_copied(&source, json!({"a": "1"}), &[&namespace]).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn copies_follow_the_labels_and_the_end_of_namespaces() {
+    on_both(async |world| {
+        let _operator = world.start();
+        let target = json!({"selector": {"team": "web"}, "include": [format!("{}-*", world.prefix)], "exclude": [world.namespace("b")]});
+        world.create_rule("main-rule", json!({"targetNamespaces": target})).await;
+        world.create_source("settings", json!({"a": "1"})).await;
+        world.until_ready("main-rule", "Synced").await;
+        let web = json!({"metadata": {"labels": {"team": "web"}}});
+        world.change_namespace("a", web.clone()).await;
+        world.change_namespace("b", web).await;
+        world.create_namespace("gone", json!({"team": "web"})).await;
+        world.until_copied("settings", json!({"a": "1"}), &["a", "gone"]).await;
+        world.delete_namespace("gone").await;
+        world.change_namespace("a", json!({"metadata": {"labels": {"team": "db"}}})).await;
+        world.until_copied("settings", json!({}), &[]).await;
+        let status = world.until_ready("main-rule", "Synced").await;
+        assert_eq!(status["failed"], 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn edited_and_deleted_copies_come_back() {
+    on_both(async |world| {
+        let _operator = world.start();
+        world.create_rule("main-rule", json!({})).await;
+        world.create_source("settings", json!({"a": "1"})).await;
+        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        let team = world.in_namespace("a");
+        team.patch("configmaps/settings", json!({"data": {"a": "2", "b": "3"}})).await;
+        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        team.delete("configmaps/settings").await;
+        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        // What others add to the metadata stays, and a lost mark comes back.
+        let metadata =
+            json!({"labels": {"theirs": "x", "flant.com/copy": null}, "annotations": {"note": "x"}});
+        world.in_namespace("b").patch("configmaps/settings", json!({"metadata": metadata})).await;
+        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        let copy = world.in_namespace("b").get("configmaps/settings").await;
+        assert_eq!(copy["metadata"]["labels"]["theirs"], "x");
+        assert_eq!(copy["metadata"]["annotations"]["note"], "x");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_edited_copy_stays_with_the_sync_policy_once() {
+    on_both(async |world| {
+        let operator = world.start();
+        world.create_rule("main-rule", json!({"syncPolicy": "Once"})).await;
+        world.create_source("settings", json!({"a": "1"})).await;
+        world.until_ready("main-rule", "Synced").await;
+        drop(operator);
+        world.in_namespace("a").patch("configmaps/settings", json!({"data": {"a": "mine"}})).await;
+        let _operator = world.start();
+        world.create_source("barrier", json!({"a": "mine"})).await;
+        world.until_copied("barrier", json!({"a": "mine"}), &["a", "b"]).await;
+        assert_eq!(world.in_namespace("a").get("configmaps/settings").await["data"], json!({"a": "mine"}));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deleted_rule_takes_its_copies_along_or_leaves_them() {
+    on_both(async |world| {
+        let _operator = world.start();
+        for policy in ["Delete", "Retain"] {
+            let name = policy.to_lowercase();
+            let labels = json!({"metadata": {"name": name, "labels": {"only": name}}, "data": {"a": "1"}});
+            world.user.create("configmaps", &labels).await;
+            world.create_rule(&name, json!({"deletionPolicy": policy, "selector": {"only": name}})).await;
+            world.until_ready(&name, "Synced").await;
+            world.send(Method::DELETE, &world.rule_path(&name), &json!(null)).await;
+            eventually("the rule to be deleted", async || {
+                let error = world.user.raw(&world.rule_path(&name)).await.err()?;
+                error.is_not_found().then_some(())
+            })
+            .await;
+        }
+        world.until_copied("delete", json!({}), &[]).await;
+        world.until_copied("retain", json!({"a": "1"}), &["a", "b"]).await;
+
+        // A new rule for the same source takes over what the other one left behind.
+        world.create_rule("again", json!({"selector": {"only": "retain"}})).await;
+        let status = world.until_ready("again", "Synced").await;
+        assert_eq!(status["copies"], 2);
+        let copy = world.in_namespace("a").get("configmaps/retain").await;
+        assert!(
+            copy["metadata"]["annotations"]["flant.com/rule"].as_str().unwrap().ends_with("/again"),
+            "{copy}"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_object_that_is_no_copy_stays_unless_the_policy_allows_more() {
+    on_both(async |world| {
+        let _operator = world.start();
+        let data = |value: &str| json!({"metadata": {"name": "settings"}, "data": {"a": value}});
+        world.in_namespace("a").create("configmaps", &data("theirs")).await;
+        world.in_namespace("b").create("configmaps", &data("1")).await;
+        world.create_source("settings", json!({"a": "1"})).await;
+        world.create_rule("main-rule", json!({})).await;
+        let status = world.until_ready("main-rule", "CopiesFailed").await;
+        assert_eq!((&status["copies"], &status["failed"]), (&json!(0), &json!(2)));
+        let failures: Vec<_> =
+            status["failures"].as_array().unwrap().iter().map(|failure| &failure["reason"]).collect();
+        assert_eq!(failures, ["NameConflict", "NameConflict"]);
+
+        // An equal object is adopted. A deleted rule deletes only what it has adopted.
+        let path = world.rule_path("main-rule");
+        world.send(Method::PATCH, &path, &json!({"conflictPolicy": "Adopt"})).await;
+        eventually("the equal object to be adopted", async || {
+            (world.until_ready("main-rule", "CopiesFailed").await["copies"] == 1).then_some(())
+        })
+        .await;
+        world.until_copied("settings", json!({"a": "1"}), &["b"]).await;
+        world.send(Method::PATCH, &path, &json!({"conflictPolicy": "Overwrite"})).await;
+        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        world.until_ready("main-rule", "Synced").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_two_rules_for_one_copy_the_older_wins_until_it_is_deleted() {
+    on_both(async |world| {
+        let _operator = world.start();
+        world.create_source("settings", json!({"a": "1"})).await;
+        world.create_rule("a-first", json!({})).await;
+        world.until_ready("a-first", "Synced").await;
+        world.create_rule("b-second", json!({})).await;
+        let status = world.until_ready("b-second", "CopiesFailed").await;
+        assert_eq!(status["failures"][0]["reason"], "OlderWins");
+        let copied =
+            world.writes().into_iter().filter(|write| write.contains("configmaps")).collect::<Vec<_>>();
+        assert_eq!(copied, ["POST a/configmaps", "POST b/configmaps"]);
+        world.send(Method::DELETE, &world.rule_path("a-first"), &json!(null)).await;
+        world.until_ready("b-second", "Synced").await;
+        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_immutable_copy_is_replaced() {
+    on_both(async |world| {
+        let _operator = world.start();
+        world.create_rule("main-rule", json!({})).await;
+        let source = |value: &str| {
+            let metadata = json!({"name": "settings", "labels": {"copyrator": "true"}});
+            json!({"metadata": metadata, "data": {"a": value}, "binaryData": {"b": "AAE="}, "immutable": true})
+        };
+        world.user.create("configmaps", &source("1")).await;
+        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        let copy = world.in_namespace("a").get("configmaps/settings").await;
+        assert_eq!((&copy["immutable"], &copy["binaryData"]), (&json!(true), &json!({"b": "AAE="})));
+        world.user.delete("configmaps/settings").await;
+        world.user.create("configmaps", &source("2")).await;
+        world.until_copied("settings", json!({"a": "2"}), &["a", "b"]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_namespace_stops_no_other_one() {
+    on_both(async |world| {
+        let full = world.in_namespace("a");
+        if let Some(server) = &world.server {
+            server.fault(
+                Fault::Quota("full".to_owned()).on("POST", &format!("/{}/configmaps", full.namespace)),
+            );
+        } else {
+            let quota = json!({"metadata": {"name": "full"}, "spec": {"hard": {"count/configmaps": "0"}}});
+            full.create("resourcequotas", &quota).await;
+            full.until("resourcequotas/full", |quota| quota["status"]["hard"].is_object()).await;
+        }
+        let _operator = world.start();
+        world.create_rule("main-rule", json!({})).await;
+        world.create_source("settings", json!({"a": "1"})).await;
+        let status = world.until_ready("main-rule", "CopiesFailed").await;
+        assert_eq!(status["failures"][0]["reason"], "QuotaExceeded", "{status}");
+        world.until_copied("settings", json!({"a": "1"}), &["b"]).await;
+        match &world.server {
+            Some(server) => server.end_faults(),
+            None => full.delete("resourcequotas/full").await,
+        }
+        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        world.until_ready("main-rule", "Synced").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn secrets_are_copied_only_if_that_is_enabled() {
+    on_both(async |world| {
+        let operator = world.start_with(Settings::default());
+        world.create_rule("main-rule", json!({"ruleType": "secret"})).await;
+        world.until_ready("main-rule", "SecretsNotEnabled").await;
+        drop(operator);
+        let secret = |name: &str, kind: &str, data: Value| {
+            let metadata = json!({"name": name, "labels": {"copyrator": "true"}});
+            json!({"metadata": metadata, "type": kind, "data": data})
+        };
+        let registry = json!({".dockerconfigjson": "eyJhdXRocyI6e319"});
+        world
+            .user
+            .create("secrets", &secret("registry", "kubernetes.io/dockerconfigjson", registry.clone()))
+            .await;
+        world.user.create("secrets", &secret("release", "helm.sh/release.v1", json!({}))).await;
+        let requests = world.wire.0.lock().unwrap().clone();
+        assert!(!requests.iter().any(|request| request.contains("/secrets")), "{requests:?}");
+
+        let _operator = world.start();
+        let status = world.until_ready("main-rule", "Synced").await;
+        assert_eq!((&status["sources"], &status["copies"]), (&json!(1), &json!(2)));
+        let copy = world.in_namespace("a").get("secrets/registry").await;
+        assert_eq!((&copy["type"], &copy["data"]), (&json!("kubernetes.io/dockerconfigjson"), &registry));
+        assert!(world.in_namespace("a").find("secrets/release").await.is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn objects_of_another_namespace_need_a_permission() {
+    on_both(async |world| {
+        let operator = world.start();
+        world.create_rule("main-rule", json!({"namespaces": [world.namespace("a"), world.namespace("b")]})).await;
+        world.until_ready("main-rule", "SourceNamespaceNotAllowed").await;
+        drop(operator);
+        let source_namespaces = vec![format!("{}-?", world.prefix).parse().unwrap()];
+        let _operator = world.start_with(Settings { source_namespaces, ..Settings::default() });
+        let source = |value: &str| json!({"metadata": {"name": "settings", "labels": {"copyrator": "true"}}, "data": {"a": value}});
+        world.in_namespace("a").create("configmaps", &source("1")).await;
+        world.until_copied("settings", json!({"a": "1"}), &["src", "b"]).await;
+        world.in_namespace("a").delete("configmaps/settings").await;
+        world.until_copied("settings", json!({}), &[]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_rule_of_another_name_is_left_alone() {
+    on_both(async |world| {
+        world.create_source("settings", json!({"a": "1"})).await;
+        world.create_rule("other-rule", json!({})).await;
+        world.create_rule("main-rule", json!({"selector": {"only": "this"}})).await;
+        let _operator =
+            world.start_with(Settings { rule_name: Some("main-rule".to_owned()), ..Settings::default() });
+        world.until_ready("main-rule", "NoSources").await;
+        let other = world.user.raw(&world.rule_path("other-rule")).await.unwrap();
+        let other: Value = serde_json::from_str(&other).unwrap();
+        assert_eq!(other["metadata"]["finalizers"], json!(null));
+        assert_eq!(other["status"]["observedGeneration"], -1);
+        let writes = world.writes();
+        assert!(writes.iter().all(|write| write.contains("main-rule")), "{writes:?}");
+    })
+    .await;
+}
+
+/// Whatever the operator has written when it is killed, the next one ends with the same copies, and creates none twice.
+#[tokio::test]
+async fn a_restart_between_any_two_writes_changes_nothing() {
+    on_both(async |world| {
+        world.create_source("one", json!({"a": "1"})).await;
+        world.create_source("two", json!({"a": "2"})).await;
+        world.create_rule("main-rule", json!({})).await;
+        let mut creations = Vec::new();
+        loop {
+            let operator = world.start();
+            let is_synced = eventually("a write, or the end", async || {
+                let rule: Value =
+                    serde_json::from_str(&world.user.raw(&world.rule_path("main-rule")).await.ok()?).unwrap();
+                let is_synced = condition(&rule, "Ready").is_some_and(|ready| ready["reason"] == "Synced");
+                let requests = world.wire.0.lock().unwrap();
+                let has_written = requests
+                    .iter()
+                    .any(|request| !request.starts_with("GET") && !request.contains("/events"));
+                (has_written || is_synced).then_some(is_synced)
+            })
+            .await;
+            drop(operator);
+            creations.extend(world.writes().into_iter().filter(|write| write.starts_with("POST")));
+            if is_synced {
+                break;
+            }
+        }
+        world.until_copied("one", json!({"a": "1"}), &["a", "b"]).await;
+        world.until_copied("two", json!({"a": "2"}), &["a", "b"]).await;
+
+        // A creation whose answer was lost is sent again, and refused.
+        let distinct: BTreeSet<_> = creations.iter().collect();
+        assert_eq!(distinct.len(), 2, "{creations:?}");
+        let _operator = world.start();
+        world.create_source("barrier", json!({})).await;
+        world.until_copied("barrier", json!(null), &["a", "b"]).await;
+        let mut writes = world.writes();
+        writes.retain(|write| write.contains("configmaps"));
+        assert_eq!(writes, ["POST a/configmaps", "POST b/configmaps"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_schema_refuses_a_rule_that_cannot_work() {
+    on_both(async |world| {
+        let path = format!("{RULES}/{}/copyrators?dryRun=All", world.user.namespace);
+        for (fields, problem) in [
+            (json!({"ruleType": "pod"}), "Unsupported value: \"pod\""),
+            (json!({"selector": null}), "selector is empty"),
+            (json!({"selector": {}}), "selector is empty"),
+            (json!({"namespace": "a", "namespaces": ["b"]}), "namespace and namespaces cannot both be set"),
+            (json!({"targetNamespaces": {"include": ["team-["]}}), "should match '^[-a-z0-9*?]+$'"),
+            (json!({"namespace": "No"}), "should match"),
+        ] {
+            let error = world.user.try_create(&path, &world.rule("main-rule", fields.clone())).await.err();
+            let error = error.unwrap_or_else(|| panic!("{fields} was accepted"));
+            assert!(error.is_invalid() && error.to_string().contains(problem), "{fields}: {error}");
+        }
+        for fields in [json!({"selector": {}, "allowAll": true}), json!({"selector": null, "allowAll": true})]
+        {
+            world.user.try_create(&path, &world.rule("main-rule", fields)).await.unwrap();
+        }
+        // The schema leaves the labels in the selector open.
+        let _operator = world.start();
+        for (name, selector) in
+            [("number", json!({"copyrator": 1})), ("mixed", json!({"matchLabels": {"a": "b"}, "c": "d"}))]
+        {
+            world.create_rule(name, json!({"selector": selector})).await;
+            world.until_ready(name, "InvalidSpec").await;
+        }
+    })
+    .await;
+}
+
+/// Everything that the operator does, with the permissions of the manifests: they must allow exactly the requests in the
+/// audit log.
+#[tokio::test]
+async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
+    if !has_assets() {
+        return;
+    }
+    let mut world = World::real().await;
+    let account = format!("{}-copyrator", world.prefix);
+    let mut role = manifests::read("copyrator/operator/role.yaml").remove(0);
+    let patch = manifests::read("copyrator/secrets/role-patch.yaml").remove(0);
+    role["rules"].as_array_mut().unwrap().push(patch[0]["value"].clone());
+    role["metadata"]["name"] = json!(account);
+    let binding = json!({
+        "metadata": {"name": account},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": account},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": world.user.namespace}],
+    });
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    world.user.try_create(&format!("{rbac}/clusterroles"), &role).await.unwrap();
+    world.user.try_create(&format!("{rbac}/clusterrolebindings"), &binding).await.unwrap();
+    world.user.create("serviceaccounts", &json!({"metadata": {"name": account}})).await;
+    let request =
+        json!({"spec": {"audiences": ["https://kubernetes.default.svc"], "expirationSeconds": 3600}});
+    let answer = world.user.create(&format!("serviceaccounts/{account}/token"), &request).await;
+    let control_plane = shared_control_plane().await;
+    let token = answer["status"]["token"].as_str().unwrap();
+    let config = Config::new(&control_plane.url(), control_plane.ca_pem().as_bytes(), token).unwrap();
+    world.client = Client::new(config.with_tap(world.wire.clone())).unwrap();
+
+    let operator = world.start_with(Settings { secrets: true, ..Settings::default() });
+    for (kind, resource) in [("configmap", "configmaps"), ("secret", "secrets")] {
+        // Another object has the name of a copy, and must be read.
+        world.in_namespace("a").create(resource, &json!({"metadata": {"name": "x"}})).await;
+        let source =
+            json!({"metadata": {"name": "x", "labels": {"copyrator": "true"}}, "data": {"a": "YQ=="}});
+        world.user.create(resource, &source).await;
+        world.create_rule(&account, json!({"ruleType": kind})).await;
+        world.until_ready(&account, "CopiesFailed").await;
+        world.send(Method::PATCH, &world.rule_path(&account), &json!({"conflictPolicy": "Overwrite"})).await;
+        world.until_ready(&account, "Synced").await;
+        world.send(Method::DELETE, &world.rule_path(&account), &json!(null)).await;
+        world.in_namespace("b").until_gone(&format!("{resource}/x")).await;
+        eventually("the rule to be deleted", async || world.user.raw(&world.rule_path(&account)).await.err())
+            .await;
+    }
+    // The audit log has a watch only after its end.
+    drop(operator);
+    let mut allowed = BTreeSet::new();
+    for rule in role["rules"].as_array().unwrap() {
+        let texts = |field: &str| rule[field].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
+        let (group, resource) = (texts("apiGroups").next().unwrap(), texts("resources").next().unwrap());
+        allowed.extend(texts("verbs").map(|verb| format!("{verb} {resource}.{group}")));
+    }
+    // Only after a conflict, and for a repeated Event.
+    let rare = ["get copyrators.flant.com", "patch events.events.k8s.io"].map(str::to_owned);
+    rare.iter().for_each(|request| assert!(allowed.remove(request), "{request}"));
+    let user = format!("system:serviceaccount:{}:{account}", world.user.namespace);
+    eventually("the audit log to have the allowed requests, and no others", async || {
+        let mut used = BTreeSet::new();
+        for event in control_plane.audit(&mut 0, &user) {
+            let object = &event["objectRef"];
+            let Some(resource) = object["resource"].as_str() else { continue };
+            assert_ne!(event["responseStatus"]["code"], 403, "{event}");
+            let subresource =
+                object["subresource"].as_str().map(|name| format!("/{name}")).unwrap_or_default();
+            let (verb, group) =
+                (event["verb"].as_str().unwrap(), object["apiGroup"].as_str().unwrap_or_default());
+            used.insert(format!("{verb} {resource}{subresource}.{group}"));
+        }
+        used.retain(|request| !rare.contains(request));
+        saw("used", format!("{used:?}"));
+        (used == allowed).then_some(())
+    })
+    .await;
+}
