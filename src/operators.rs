@@ -6,6 +6,7 @@
 
 pub mod crd;
 pub mod copyrator;
+pub mod memcached;
 pub mod mywebserver;
 
 use serde_json::Value;
@@ -20,6 +21,8 @@ pub enum BuiltIn {
     Copyrator,
     /// A MyWebserver becomes a Deployment and a Service
     Mywebserver,
+    /// A Memcached becomes a Deployment and a headless Service
+    Memcached,
 }
 
 /// The flags of single operators. The name of a flag begins with the name of its operator.
@@ -29,6 +32,9 @@ pub struct Flags {
     /// Of the copyrator.
     #[cfg_attr(feature = "cli", command(flatten))]
     pub copyrator: copyrator::Settings,
+    /// Of the Memcached operator.
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub memcached: memcached::MemcachedFlags,
 }
 
 impl BuiltIn {
@@ -38,6 +44,7 @@ impl BuiltIn {
         match self {
             BuiltIn::Copyrator => vec![copyrator::types::definition()],
             BuiltIn::Mywebserver => vec![mywebserver::types::definition()],
+            BuiltIn::Memcached => vec![memcached::types::definition()],
         }
     }
 
@@ -54,6 +61,10 @@ impl BuiltIn {
             BuiltIn::Mywebserver => runtime.controller(mywebserver::CONTROLLER, |setup| {
                 mywebserver::controller(&setup.cluster, &setup.namespaces, setup.events)
             }),
+            BuiltIn::Memcached => {
+                let flags = flags.memcached.clone();
+                runtime.controller(memcached::CONTROLLER, move |setup| memcached::controller(&setup, &flags))
+            }
         }
     }
 }

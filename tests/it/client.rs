@@ -48,6 +48,7 @@ impl UserClient {
         let api = match resource {
             "deployments" | "replicasets" => "apis/apps/v1",
             "mywebservers" => "apis/k8sobjects.gsa.com/v2",
+            "memcacheds" => "apis/cache.example.com/v1alpha1",
             "events" => "apis/events.k8s.io/v1",
             "rolebindings" | "roles" => "apis/rbac.authorization.k8s.io/v1",
             "leases" => "apis/coordination.k8s.io/v1",

@@ -28,6 +28,22 @@ fn your_operator_md_shows_exactly_the_code_of_the_example() {
     assert_eq!(shown("yaml\n"), lines(&["page.yaml", "crd.yaml"]));
 }
 
+/// Each block of Rust begins with the name of its file.
+#[test]
+fn operator_sdk_md_shows_lines_of_the_source() {
+    let page = read("docs/operator-sdk.md");
+    let blocks: Vec<&str> = page.split("```rust\n// ").skip(1).collect();
+    assert!(blocks.len() > 3);
+    for block in blocks {
+        let (file, block) = block.split_once('\n').unwrap();
+        let source = read(file);
+        let source: BTreeSet<&str> = source.lines().map(str::trim).collect();
+        for line in block.split("```").next().unwrap().lines() {
+            assert!(source.contains(line.trim()), "{file} does not have this line: {line}");
+        }
+    }
+}
+
 /// The cells of each row of a page's tables, without backquotes.
 fn rows(page: &str) -> Vec<Vec<String>> {
     let is_row = |line: &&str| line.starts_with("| ");

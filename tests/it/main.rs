@@ -28,6 +28,9 @@ mod refused;
 mod restart;
 mod update;
 
+// The other operators.
+mod memcached;
+
 // The controller with any operator.
 mod controller;
 mod copyrator;

@@ -1,0 +1,279 @@
+//! The operator of `Memcached`: each one gets a Deployment and a headless Service.
+//!
+//! ```yaml
+//! apiVersion: cache.example.com/v1alpha1   # becomes   Deployment cache: 3 × memcached -m 64, memory limit 104Mi
+//! kind: Memcached                          #           Service    cache: its name resolves to the addresses of the ready Pods
+//! metadata: {name: cache}                  #           status:    nodes: the names of the ready Pods; conditions
+//! spec: {size: 3, memoryMb: 64}
+//! ```
+//!
+//! It is the sample of the Operator SDK's guide: `docs/operator-sdk.md` compares the two, chapter by chapter. A Service has no
+//! address of its own, because a client of memcached spreads its keys over all Pods itself.
+
+pub mod types;
+
+use std::sync::Arc;
+
+use smallvec::smallvec;
+use smol_str::{SmolStr, format_smolstr};
+use tracing::info;
+
+use crate::{
+    children::{Owned, Reporter, Stage},
+    cluster::{Index, Watch},
+    controller::{Controller, Next, Operator, ReconcileError},
+    resource::{Key, LabelSelector, Labels, ObjectMeta, Resource, kinds::*, list::Broken},
+    runtime::Setup,
+};
+use types::{
+    CacheContainer, CacheSecurity, Capabilities, HeadlessService, HeadlessSpec, Limits, Pod, Resources,
+};
+pub use types::{Memcached, MemcachedSpec, MemcachedStatus};
+
+/// The name of the operator in labels and Events.
+const OPERATOR: &str = "memcached-operator";
+/// The `reportingController` of its Events.
+pub const CONTROLLER: &str = "cache.example.com/memcached-operator";
+/// Selects the children that this operator created, and their Pods.
+const MADE_BY_US: &str = "app.kubernetes.io/managed-by=memcached-operator";
+/// The label with the name of the Memcached.
+const INSTANCE: &str = "app.kubernetes.io/instance";
+/// The container in which memcached runs, its port, and the port of the Service.
+const CONTAINER: &str = "memcached";
+/// The port on which memcached listens by default.
+const PORT: i32 = 11211;
+/// The user `memcache` of the official image. Memcached does not start as root.
+const USER: i64 = 11211;
+
+/// The flags of the Memcached operator.
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
+pub struct MemcachedFlags {
+    /// Memcached: the image of the Pods. It must have the program memcached in its PATH
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, value_name = "IMAGE", env = "MEMCACHED_IMAGE", default_value = "memcached:1.6")
+    )]
+    pub memcached_image: String,
+}
+
+impl Default for MemcachedFlags {
+    fn default() -> MemcachedFlags {
+        MemcachedFlags { memcached_image: "memcached:1.6".to_owned() }
+    }
+}
+
+/// Creates and corrects the Deployment and Service of each Memcached.
+pub struct Memcacheds {
+    deployments: Owned<Deployment<CacheContainer>>,
+    services: Owned<HeadlessService>,
+    /// The Pods, by their Memcached.
+    pods: Index<Pod, Key>,
+    reporter: Reporter,
+    image: SmolStr,
+}
+
+/// The controller of the Memcached operator.
+#[must_use]
+pub fn controller(setup: &Setup, flags: &MemcachedFlags) -> Controller<Memcacheds> {
+    let cluster = &setup.cluster;
+    let caches = cluster.watch::<Memcached>(setup.scopes(""));
+    let deployments = cluster.watch::<Deployment<CacheContainer>>(setup.scopes(MADE_BY_US));
+    let services = cluster.watch::<HeadlessService>(setup.scopes(MADE_BY_US));
+    let pods = cluster.watch::<Pod>(setup.scopes(MADE_BY_US));
+    let operator = Memcacheds {
+        deployments: Owned::new(cluster, &deployments),
+        services: Owned::new(cluster, &services),
+        pods: pods.index(owner_of),
+        reporter: Reporter::new(cluster, setup.events.clone()),
+        image: flags.memcached_image.as_str().into(),
+    };
+    Controller::new(cluster, &caches, operator).owns(&deployments).owns(&services).also(&pods, owner_of)
+}
+
+/// The Memcached of a Pod, by its labels: the controller of a Pod is a ReplicaSet.
+fn owner_of(pod: &Pod) -> Option<Key> {
+    let name = pod.metadata.labels.get(INSTANCE)?;
+    Some(Key { namespace: pod.metadata.namespace.clone(), name: name.into() })
+}
+
+/// The desired children of a Memcached.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Children {
+    /// Runs the Pods.
+    pub deployment: Deployment<CacheContainer>,
+    /// Gives the Pods one name in DNS.
+    pub service: HeadlessService,
+}
+
+/// Computes the desired children of a Memcached, from the object and the image alone.
+#[must_use]
+pub fn desired(cache: &Memcached, image: &str) -> Children {
+    let name = &cache.metadata.name;
+    let identity = [("app.kubernetes.io/name", "memcached"), (INSTANCE, name)];
+    let selector: Labels = identity.into_iter().collect();
+    let labels: Labels = identity.into_iter().chain([("app.kubernetes.io/managed-by", OPERATOR)]).collect();
+    let metadata = ObjectMeta::of_child(cache, name, labels.clone());
+    let port_by_name = || Port::Name(CONTAINER.into());
+    let probe =
+        || Probe { tcp_socket: Some(TcpSocket { port: port_by_name(), host: None }), ..Probe::default() };
+    let limits = Limits { memory: memory_limit(cache.spec.memory_mb) };
+    let container = CacheContainer {
+        name: CONTAINER.into(),
+        image: image.into(),
+        command: ["memcached", "-m", &cache.spec.memory_mb.to_string()].map(SmolStr::from).into(),
+        args: None,
+        ports: smallvec![ContainerPort {
+            name: CONTAINER.into(),
+            container_port: PORT,
+            protocol: "TCP".into(),
+            ..ContainerPort::default()
+        }],
+        liveness_probe: Some(probe()),
+        readiness_probe: Some(probe()),
+        resources: Resources { limits: limits.clone(), requests: limits },
+        security_context: CacheSecurity {
+            allow_privilege_escalation: Some(false),
+            capabilities: Capabilities { drop: ["ALL".into()].into(), add: None },
+            run_as_non_root: Some(true),
+            run_as_user: Some(USER),
+            others: [].into(),
+        },
+    };
+    let pod = PodSpec {
+        containers: smallvec![container],
+        automount_service_account_token: Some(false),
+        security_context: Some(PodSecurityContext {
+            seccomp_profile: Some(SeccompProfile {
+                r#type: "RuntimeDefault".into(),
+                localhost_profile: None,
+            }),
+        }),
+    };
+    let deployment = Deployment {
+        metadata: metadata.clone(),
+        spec: DeploymentSpec {
+            replicas: cache.spec.size,
+            selector: LabelSelector { match_labels: selector.clone(), ..LabelSelector::default() },
+            template: PodTemplate { metadata: PodMeta { labels }, spec: pod },
+            paused: false,
+        },
+        status: DeploymentStatus::default(),
+    };
+    let port = ServicePort {
+        name: CONTAINER.into(),
+        port: PORT,
+        target_port: port_by_name(),
+        protocol: "TCP".into(),
+        node_port: 0,
+        app_protocol: SmolStr::default(),
+    };
+    let spec = HeadlessSpec {
+        r#type: "ClusterIP".into(),
+        cluster_ip: "None".into(),
+        selector,
+        ports: smallvec![port],
+    };
+    Children { deployment, service: HeadlessService { metadata, spec } }
+}
+
+/// The memory limit of a container, as the API server writes it: `1Gi`, never `1024Mi`.
+///
+/// `-m` limits the items alone. The hash table takes an eighth of that at most with items of the usual size, and threads and
+/// buffers of connections about 32 MiB.
+fn memory_limit(memory_mb: i32) -> SmolStr {
+    let mib = memory_mb + memory_mb / 8 + 32;
+    if mib % 1024 == 0 { format_smolstr!("{}Gi", mib / 1024) } else { format_smolstr!("{mib}Mi") }
+}
+
+impl Operator for Memcacheds {
+    type Kind = Memcached;
+
+    async fn applied(&self, cache: Arc<Memcached>) -> Result<Next, ReconcileError> {
+        let (children, stage) = (desired(&cache, &self.image), Stage::of(&*cache));
+        let kept = tokio::join!(
+            self.services.keep(&*cache, &children.service, stage),
+            self.deployments.keep(&*cache, &children.deployment, stage),
+        );
+        let (Some(service), Some(deployment)) = kept else { return Ok(Next::OnChange) };
+        let report = self.reporter.of(&*cache).with(&deployment).with(&service);
+        if let Some(result) = report.begin(stage) {
+            return result;
+        }
+        let state = report.rollout(&deployment.child, cache.spec.size).await;
+        let mut nodes: Vec<SmolStr> = Vec::new();
+        for pod in self.pods.get(&cache.key()) {
+            if pod.is_ready() {
+                nodes.push(pod.metadata.name.clone());
+            }
+        }
+        nodes.sort_unstable();
+        let status = MemcachedStatus {
+            nodes,
+            replicas: deployment.child.live().map_or(0, |live| live.status.replicas),
+            selector: children.service.spec.selector.as_selector().into(),
+            ..MemcachedStatus::default()
+        };
+        report.write(status, state).await
+    }
+
+    /// Deletes the children, because the garbage collector may be slow or absent.
+    async fn deleted(&self, last: Arc<Memcached>) -> Result<(), ReconcileError> {
+        info!(key = %last.key(), "deleted");
+        self.reporter.forget(&last.metadata.uid);
+        let deleted = self.deployments.delete(&*last, &last.key()).await;
+        Ok(self.services.delete(&*last, &last.key()).await.and(deleted)?)
+    }
+
+    fn synced(&self, caches: &Watch<Memcached>) {
+        self.reporter.overview(caches);
+    }
+
+    async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), ReconcileError> {
+        Ok(self.reporter.unreadable::<Memcached>(&broken).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn cache(memory_mb: i32) -> Memcached {
+        let cache = json!({
+            "metadata": {"name": "cache", "namespace": "default", "uid": "u1", "resourceVersion": "7"},
+            "spec": {"size": 3, "memoryMb": memory_mb},
+        });
+        serde_json::from_value(cache).expect("a Memcached")
+    }
+
+    #[test]
+    fn the_memory_limit_and_the_flag_of_memcached_change_together() {
+        // The API server writes a limit in the largest unit. In another unit, it would be a difference for ever.
+        for (memory_mb, limit) in [(16, "50Mi"), (64, "104Mi"), (882, "1Gi"), (65_536, "73760Mi")] {
+            let deployment = serde_json::to_value(desired(&cache(memory_mb), "memcached").deployment);
+            let container = deployment.expect("JSON")["spec"]["template"]["spec"]["containers"][0].take();
+            assert_eq!(container["command"], json!(["memcached", "-m", memory_mb.to_string()]));
+            assert_eq!(container["resources"]["limits"], json!({"memory": limit}));
+            assert_eq!(container["resources"]["requests"], json!({"memory": limit}));
+        }
+    }
+
+    #[test]
+    fn only_pods_that_are_ready_and_stay_are_nodes() {
+        let is_ready = |status: &str, deleted: Option<&str>| {
+            let conditions =
+                json!([{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": status}]);
+            let metadata = json!({"name": "p", "resourceVersion": "1", "deletionTimestamp": deleted});
+            let node = json!({"metadata": metadata, "status": {"conditions": conditions}});
+            serde_json::from_value::<Pod>(node).expect("a Pod").is_ready()
+        };
+        assert!(is_ready("True", None));
+        assert!(!is_ready("False", None));
+        assert!(!is_ready("True", Some("2026-11-22T12:00:00Z")));
+        let pending =
+            json!({"metadata": {"name": "p", "resourceVersion": "1"}, "status": {"phase": "Pending"}});
+        assert!(!serde_json::from_value::<Pod>(pending).expect("a Pod").is_ready());
+    }
+}

@@ -1,0 +1,220 @@
+//! Tests the operator of Memcached, on both servers and with the permissions of its ClusterRole. No Deployment controller runs, so
+//! each write of the operator is known.
+
+use std::future::pending;
+
+use listwatch::{
+    operators::{BuiltIn, Flags, memcached::types::definition},
+    runtime::Runtime,
+};
+use listwatch_control_plane::eventually;
+use serde_json::{Value, json};
+use tokio::task::{JoinHandle, spawn_local};
+
+use crate::{
+    client::condition,
+    fixture::{Fixture, Kind, on},
+    manifests,
+};
+
+/// The operator in this process. Dropped: stops at once, as if it was killed.
+struct Running(JoinHandle<()>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn start(fixture: &Fixture) -> Running {
+    let client = fixture.operators_client(&fixture.url());
+    let runtime = Runtime::new(client).namespaces(vec![fixture.namespace.clone()]).unwrap();
+    let runtime = BuiltIn::Memcached.add_to(runtime.lists(fixture.lists), &Flags::default());
+    Running(spawn_local(async move { runtime.run_until(pending()).await.unwrap() }))
+}
+
+async fn on_both(script: impl AsyncFn(&Fixture) + Copy + 'static) {
+    on(&[Kind::Embedded, Kind::RealHttp1], async move |fixture: &Fixture| {
+        let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let installed = fixture.try_create(crds, &definition()).await;
+        assert!(installed.as_ref().err().is_none_or(|error| error.is_already_exists()), "{installed:?}");
+        let path = fixture.path("memcacheds");
+        eventually("the CRD to be served", async || fixture.raw(&path).await.ok()).await;
+        fixture.allow_only(&manifests::read("memcached/operator/role.yaml")[0]["rules"]).await;
+        script(fixture).await;
+    })
+    .await;
+}
+
+fn cache(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "cache.example.com/v1alpha1", "kind": "Memcached", "metadata": {"name": name}, "spec": spec})
+}
+
+/// Waits until the status describes the newest spec.
+async fn until_reported(fixture: &Fixture) -> Value {
+    let is_reported =
+        |cache: &Value| cache["status"]["observedGeneration"] == cache["metadata"]["generation"];
+    fixture.until("memcacheds/cache", is_reported).await
+}
+
+/// Waits until the operator has written these lines, and checks that it has written nothing else.
+async fn wrote(fixture: &Fixture, expected: &[&str]) {
+    eventually(&format!("{expected:?}"), async || (fixture.written().len() >= expected.len()).then_some(()))
+        .await;
+    assert_eq!(fixture.transcript(), expected);
+}
+
+const CREATED: [&str; 3] = ["POST deployments 201", "POST services 201", "PATCH memcacheds/cache/status 200"];
+
+#[tokio::test]
+async fn a_memcached_gets_a_deployment_and_a_headless_service_that_stay_as_wanted() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        fixture.create("memcacheds", &cache("cache", json!({"size": 3}))).await;
+        let reported = until_reported(fixture).await;
+        wrote(fixture, &CREATED).await;
+        assert_eq!(condition(&reported, "Ready").unwrap()["reason"], "RolloutInProgress");
+        assert_eq!(fixture.get("services/cache").await["spec"]["clusterIP"], "None");
+        let container = |deployment: &Value| deployment["spec"]["template"]["spec"]["containers"][0].clone();
+        let deployment = fixture.get("deployments/cache").await;
+        assert_eq!(deployment["spec"]["replicas"], 3);
+        assert_eq!(container(&deployment)["image"], "memcached:1.6");
+        assert_eq!(container(&deployment)["command"], json!(["memcached", "-m", "64"]));
+
+        // Scaled by the subresource.
+        fixture.patch("memcacheds/cache/scale", json!({"spec": {"replicas": 5}})).await;
+        wrote(fixture, &["PATCH deployments/cache 200", "PATCH memcacheds/cache/status 200"]).await;
+        assert_eq!(fixture.get("deployments/cache").await["spec"]["replicas"], 5);
+
+        // More memory, in a larger unit.
+        fixture.patch("memcacheds/cache", json!({"spec": {"memoryMb": 882}})).await;
+        wrote(fixture, &["PATCH deployments/cache 200", "PATCH memcacheds/cache/status 200"]).await;
+        let deployment = fixture.get("deployments/cache").await;
+        assert_eq!(container(&deployment)["resources"]["limits"]["memory"], "1Gi");
+
+        // Drift. Fields of other writers stay.
+        let edited = json!({"spec": {"replicas": 1, "minReadySeconds": 7}});
+        fixture.patch("deployments/cache", edited).await;
+        wrote(fixture, &["PATCH deployments/cache 200"]).await;
+        let deployment = fixture.get("deployments/cache").await;
+        assert_eq!(
+            (&deployment["spec"]["replicas"], &deployment["spec"]["minReadySeconds"]),
+            (&json!(5), &json!(7))
+        );
+        fixture.delete("services/cache").await;
+        wrote(fixture, &["POST services 201"]).await;
+
+        fixture.delete("memcacheds/cache").await;
+        fixture.until_gone("deployments/cache").await;
+        fixture.until_gone("services/cache").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_nodes_are_the_ready_pods_and_are_written_only_when_they_change() {
+    on_both(async |fixture| {
+        let pod = async |name: &str, instance: &str| {
+            let labels = json!({
+                "app.kubernetes.io/instance": instance, "app.kubernetes.io/managed-by": "memcached-operator",
+            });
+            let spec = json!({"containers": [{"name": "memcached", "image": "memcached:1.6"}]});
+            let metadata = json!({"name": name, "labels": labels});
+            fixture.create("pods", &json!({"metadata": metadata, "spec": spec})).await;
+        };
+        let ready = async |name: &str, status: &str| {
+            let conditions = json!([{"type": "Ready", "status": status}]);
+            fixture
+                .patch(&format!("pods/{name}/status"), json!({"status": {"conditions": conditions}}))
+                .await;
+        };
+        let nodes = async |expected: &[&str]| {
+            fixture.until("memcacheds/cache", |cache| cache["status"]["nodes"] == json!(expected)).await;
+        };
+        let status = "PATCH memcacheds/cache/status 200";
+        let _running = start(fixture);
+        fixture.create("memcacheds", &cache("cache", json!({"size": 3}))).await;
+        wrote(fixture, &CREATED).await;
+        for name in ["b", "a", "pending"] {
+            pod(name, "cache").await;
+        }
+        pod("other", "other").await;
+        ready("other", "True").await;
+        ready("b", "True").await;
+        nodes(&["b"]).await;
+        ready("a", "True").await;
+        nodes(&["a", "b"]).await;
+        ready("b", "False").await;
+        nodes(&["a"]).await;
+        fixture.delete_with("pods/a", json!({"gracePeriodSeconds": 0})).await;
+        nodes(&[]).await;
+        wrote(fixture, &[status; 4]).await;
+    })
+    .await;
+}
+
+/// For each point at which a kill can interrupt the writes of a new object and of a change: the next start writes the rest.
+#[tokio::test]
+async fn an_operator_that_was_killed_between_two_writes_writes_the_rest() {
+    on_both(async |fixture| {
+        let running = start(fixture);
+        let created = fixture.create("memcacheds", &cache("cache", json!({"size": 3}))).await;
+        wrote(fixture, &CREATED).await;
+        drop(running);
+        let is_unreported = json!({"status": null});
+        let [deployment, service, status] = CREATED;
+        let written: [(&[&str], &[&str]); 4] = [
+            (&["deployments/cache", "services/cache"], &[deployment, service, status]),
+            (&["services/cache"], &[service, status]),
+            (&["deployments/cache"], &[deployment, status]),
+            (&[], &[status]),
+        ];
+        for (missing, rest) in written {
+            for child in missing {
+                fixture.delete(child).await;
+            }
+            fixture.patch("memcacheds/cache/status", is_unreported.clone()).await;
+            let running = start(fixture);
+            wrote(fixture, rest).await;
+            drop(running);
+        }
+        // The Deployment has the new size, and the status does not.
+        fixture.patch("memcacheds/cache", json!({"spec": {"size": 4}})).await;
+        fixture.patch("deployments/cache", json!({"spec": {"replicas": 4}})).await;
+        let running = start(fixture);
+        wrote(fixture, &[status]).await;
+        drop(running);
+
+        // Nothing is left to write but the answer to a change that comes after the start.
+        let running = start(fixture);
+        fixture.patch("memcacheds/cache", json!({"spec": {"size": 5}})).await;
+        wrote(fixture, &["PATCH deployments/cache 200", status]).await;
+        drop(running);
+        for child in ["deployments", "services"] {
+            let children = fixture.get(child).await;
+            let owned =
+                |child: &&Value| child["metadata"]["ownerReferences"][0]["uid"] == created["metadata"]["uid"];
+            assert_eq!(children["items"].as_array().unwrap().iter().filter(owned).count(), 1, "{child}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_schema_refuses_a_size_out_of_range_and_a_name_that_no_service_can_have() {
+    on_both(async |fixture| {
+        let path = fixture.path("memcacheds");
+        for (name, spec, field) in [
+            ("cache", json!({"size": -1}), "spec.size"),
+            ("cache", json!({"size": 101}), "spec.size"),
+            ("cache", json!({}), "spec.size"),
+            ("cache", json!({"size": 1, "memoryMb": 8}), "spec.memoryMb"),
+            ("1-cache", json!({"size": 1}), "metadata.name"),
+        ] {
+            let error = fixture.try_create(&path, &cache(name, spec)).await.unwrap_err();
+            assert_eq!(error.code(), Some(422), "{error}");
+            assert!(error.to_string().contains(field), "{error}");
+        }
+    })
+    .await;
+}
