@@ -1,6 +1,6 @@
 //! Tests that `manifests/` installs exactly what the code needs.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, env, ffi::OsStr, fs, path::Path, process::Command};
 
 use http::Method;
 use listwatch::client::Request;
@@ -90,6 +90,65 @@ fn each_crd_equals_the_output_of_listwatch_crd() {
             fs::read_to_string(dir.join(file)).unwrap(),
             "stale: cargo run -- crd {operator} > manifests/{operator}/crd/{file}"
         );
+    }
+}
+
+/// The chart has a link to the directory of each operator, and its schema knows their names.
+#[test]
+fn the_chart_has_every_operator_and_the_version_of_the_crate() {
+    let operators = operators();
+    let schema = &read("chart/values.schema.json")[0];
+    assert_eq!(schema["properties"]["operators"]["items"]["enum"], json!(operators));
+    assert_eq!(read("chart/values.yaml")[0]["operators"], json!(operators));
+    assert_eq!(read("chart/Chart.yaml")[0]["appVersion"], env!("CARGO_PKG_VERSION"));
+    for operator in operators {
+        assert_eq!(
+            read(&format!("chart/files/{operator}/operator/role.yaml")),
+            read(&format!("{operator}/operator/role.yaml"))
+        );
+    }
+}
+
+/// Needs `LISTWATCH_HELM`, and `kubectl` in `KUBEBUILDER_ASSETS`. Helm creates no Namespace, and keeps the CRDs.
+#[test]
+fn helm_and_kustomize_render_the_same_objects() {
+    let (Some(helm), Some(assets)) = (env::var_os("LISTWATCH_HELM"), env::var_os("KUBEBUILDER_ASSETS"))
+    else {
+        eprintln!("LISTWATCH_HELM or KUBEBUILDER_ASSETS is not set: the chart is not rendered");
+        return;
+    };
+    let render = |program: &OsStr, args: &[&str]| {
+        let output = Command::new(program)
+            .args(args)
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests"))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let documents = yaml_serde::Deserializer::from_str(&text);
+        let mut objects: Vec<_> = documents
+            .map(|document| Value::deserialize(document).unwrap())
+            .filter(Value::is_object)
+            .collect();
+        objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]["name"]));
+        objects
+    };
+    let plain =
+        operators().into_iter().map(|operator| (operator.clone(), operator, "copyrator.secrets=false"));
+    let secrets = ("copyrator".to_owned(), "copyrator/secrets".to_owned(), "copyrator.secrets=true");
+    for (operator, directory, value) in plain.chain([secrets]) {
+        let kubectl = Path::new(&assets).join("kubectl");
+        let mut expected = render(kubectl.as_os_str(), &["kustomize", &directory]);
+        expected.retain(|object| object["kind"] != "Namespace");
+        for object in &mut expected {
+            if object["kind"] == "CustomResourceDefinition" {
+                object["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
+            }
+        }
+        let (namespace, chosen) = (format!("{operator}-system"), format!("operators={{{operator}}}"));
+        let args = ["template", "any", "chart", "--namespace", &namespace, "--set", &chosen, "--set", value];
+        assert_eq!(render(&helm, &args), expected, "{directory}");
+        assert!(expected.len() >= 5, "{expected:?}");
     }
 }
 
