@@ -31,6 +31,8 @@ const ENDS_MIN: usize = 200;
 /// Most growth of the operator's own memory. Measured are 8 to 24 KiB, and 148 KiB if each end of a watch leaks 128
 /// bytes.
 const MEMORY_NOISE_KIB: u64 = 64;
+/// A busy machine now and then adds more than that to one batch. A leak adds it to each.
+const BATCHES_MAX: usize = 3;
 
 /// Longest time of a soak: five times the time on two busy CPUs.
 const SOAK_LIMIT: Duration = Duration::from_secs(600);
@@ -131,21 +133,37 @@ async fn after_hundreds_of_ended_watches_the_process_has_not_grown() {
     for _ in 0..WARM_UP_EXPIRIES {
         until_expired().await;
     }
-    let before =
-        fixtures.each_ref().map(|fixture| (resources(fixture), own_memory_kib(fixture), ended(fixture)));
-    in_time("the soak", async {
-        for _ in 0..EXPIRIES {
-            until_expired().await;
+    let mut grows = [true; 2];
+    for _ in 0..BATCHES_MAX {
+        let before =
+            fixtures.each_ref().map(|fixture| (resources(fixture), own_memory_kib(fixture), ended(fixture)));
+        in_time("the soak", async {
+            for _ in 0..EXPIRIES {
+                until_expired().await;
+            }
+        })
+        .await;
+        for ((fixture, grows), (before, memory_kib, ends)) in fixtures.iter().zip(&mut grows).zip(before) {
+            until_resources(fixture, &before).await;
+            let now_kib = own_memory_kib(fixture);
+            let ends: usize = ended(fixture).iter().sum::<usize>() - ends.iter().sum::<usize>();
+            eprintln!(
+                "{}: {ends} ends of watches, {memory_kib} KiB before, {now_kib} KiB after",
+                fixture.name
+            );
+            assert!(ends >= ENDS_MIN, "{ends}");
+            *grows &= now_kib > memory_kib + MEMORY_NOISE_KIB;
         }
-    })
-    .await;
-    for (fixture, (before, memory_kib, ends)) in fixtures.iter().zip(before) {
-        until_resources(fixture, &before).await;
-        let now_kib = own_memory_kib(fixture);
-        let ends: usize = ended(fixture).iter().sum::<usize>() - ends.iter().sum::<usize>();
-        eprintln!("{}: {ends} ends of watches, {memory_kib} KiB before, {now_kib} KiB after", fixture.name);
-        assert!(ends >= ENDS_MIN, "{ends}");
-        assert!(now_kib <= memory_kib + MEMORY_NOISE_KIB, "{now_kib} KiB, and {memory_kib} KiB before");
+        if grows == [false; 2] {
+            break;
+        }
+    }
+    for (fixture, grows) in fixtures.iter().zip(grows) {
+        assert!(
+            !grows,
+            "{} grew by more than {MEMORY_NOISE_KIB} KiB in each of {BATCHES_MAX} batches",
+            fixture.name
+        );
         fixture.operator().until_logged(&["request ended", "Expired"]).await;
         fixture.assert_clean();
     }
