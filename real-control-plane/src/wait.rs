@@ -9,7 +9,7 @@ use std::{
 };
 
 /// How long a wait may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 /// How many answers are shown when a wait times out.
 const SEEN_MAX: usize = 4;
 /// Bytes shown of each answer.
