@@ -150,6 +150,7 @@ async fn a_client_that_keeps_reverting_a_field_is_reported_and_the_operator_back
             fixture.patch(DEPLOYMENT, json!({"spec": {"replicas": 9}})).await;
             fixture.until(DEPLOYMENT, |deployment| deployment["spec"]["replicas"] == 2).await;
         }
+        fixture.settle().await;
         fixture.transcript();
         fixture.patch(DEPLOYMENT, json!({"spec": {"replicas": 9}})).await;
         fixture.operator().until_logged(&["WARN", "/web", "another client keeps changing it back"]).await;
