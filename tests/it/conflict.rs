@@ -1,5 +1,6 @@
 //! Tests name conflicts: the operator never changes another owner's object, and reports the conflict in the status.
 
+use listwatch_control_plane::{eventually, unique};
 use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, on_each};
@@ -53,8 +54,13 @@ async fn a_name_that_is_taken_costs_no_quota() {
         if is_real {
             let quota = json!({"metadata": {"name": "eight"}, "spec": {"hard": {"count/services": "8"}}});
             fixture.create("resourcequotas", &quota).await;
-            // The Service of the other owner, and that of the barrier.
-            fixture.until("resourcequotas/eight", |quota| used(quota, "2")).await;
+            // The Service of the other owner, and that of the barrier. The controller counts the objects in its cache, which may
+            // lag behind, and counts again when the quota changes.
+            eventually("the quota to count two Services", async || {
+                let changed = json!({"spec": {"hard": {"count/secrets": unique().to_string()}}});
+                used(&fixture.patch("resourcequotas/eight", changed).await, "2").then_some(())
+            })
+            .await;
         }
         fixture.create_web("web", json!({"image": "nginx"})).await;
         for port in 81..87 {
