@@ -7,7 +7,72 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Value, json};
 
-use crate::resource::conditions::{MESSAGE_LENGTH_MAX, REASON_LENGTH_MAX};
+use crate::resource::{
+    Resource,
+    conditions::{MESSAGE_LENGTH_MAX, REASON_LENGTH_MAX},
+};
+
+/// The definition of a kind with namespaces.
+#[must_use]
+pub fn definition<K: Resource>(singular: &str, short_names: &[&str], versions: &[Value]) -> Value {
+    let mut names = json!({
+        "kind": K::KIND,
+        "listKind": format!("{}List", K::KIND),
+        "plural": K::PLURAL,
+        "singular": singular,
+    });
+    if !short_names.is_empty() {
+        names["shortNames"] = json!(short_names);
+    }
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{}.{}", K::PLURAL, K::GROUP)},
+        "spec": {"group": K::GROUP, "scope": "Namespaced", "names": names, "versions": versions},
+    })
+}
+
+/// A served version of a kind, with the subresource `status`. It is stored if it is the version that we read. The columns
+/// for `kubectl get` stand between those that each kind has.
+#[must_use]
+pub fn version<K: Resource>(name: &str, schema: &Value, columns: &[Value]) -> Value {
+    let condition = |field: &str| format!(".status.conditions[?(@.type==\"Ready\")].{field}");
+    let ready = column("Ready", "string", &condition("status"));
+    let reason = wide("Reason", "string", &condition("reason"));
+    let message = wide("Message", "string", &condition("message"));
+    let age = column("Age", "date", ".metadata.creationTimestamp");
+    let columns = [&[ready], columns, &[reason, message, age]].concat();
+    json!({
+        "name": name,
+        "served": true,
+        "storage": name == K::VERSION,
+        "schema": {"openAPIV3Schema": schema},
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": columns,
+    })
+}
+
+/// A column of `kubectl get`.
+#[must_use]
+pub fn column(name: &str, kind: &str, path: &str) -> Value {
+    json!({"name": name, "type": kind, "jsonPath": path})
+}
+
+/// A column of `kubectl get -o wide`.
+#[must_use]
+pub fn wide(name: &str, kind: &str, path: &str) -> Value {
+    json!({"name": name, "type": kind, "jsonPath": path, "priority": 1})
+}
+
+/// The subresource `scale`, for `kubectl scale` and autoscalers. `replicas` is the path of the desired number of Pods.
+#[must_use]
+pub fn scale(replicas: &str) -> Value {
+    json!({
+        "specReplicasPath": replicas,
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    })
+}
 
 /// The schema of a type, as the API server takes it.
 #[must_use]
@@ -21,6 +86,14 @@ pub fn schema_of<T: JsonSchema>() -> Value {
         fields.remove("title");
     }
     plain_enums(&mut schema);
+    schema
+}
+
+/// The schema of a status. Its default says that the operator has not observed the object yet.
+#[must_use]
+pub fn status_of<T: JsonSchema>() -> Value {
+    let mut schema = schema_of::<T>();
+    schema["default"] = json!({"observedGeneration": -1});
     schema
 }
 

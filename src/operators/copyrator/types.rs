@@ -9,7 +9,7 @@ use smol_str::SmolStr;
 
 use super::{glob::Glob, selector::Selector};
 use crate::{
-    operators::crd,
+    operators::crd::{self, column},
     resource::{Condition, ObjectMeta, Resource},
 };
 
@@ -273,18 +273,13 @@ fn selector(_: &mut SchemaGenerator) -> Schema {
 /// The whole definition.
 #[must_use]
 pub fn definition() -> Value {
-    let condition = |of: &str, field: &str| format!(".status.conditions[?(@.type==\"{of}\")].{field}");
-    let column = |name: &str, kind: &str, path: &str| json!({"name": name, "type": kind, "jsonPath": path});
-    let wide = |name: &str, kind: &str, path: &str| json!({"name": name, "type": kind, "jsonPath": path, "priority": 1});
     let mut schema = crd::schema_of::<CopyratorSpec>();
-    let mut status = crd::schema_of::<CopyratorStatus>();
-    status["default"] = json!({"observedGeneration": -1});
     schema["description"] =
         json!("Copies ConfigMaps or Secrets to other namespaces, and keeps the copies up to date.");
     schema["properties"]["apiVersion"] = json!({"type": "string"});
     schema["properties"]["kind"] = json!({"type": "string"});
     schema["properties"]["metadata"] = json!({"type": "object"});
-    schema["properties"]["status"] = status;
+    schema["properties"]["status"] = crd::status_of::<CopyratorStatus>();
     schema["x-kubernetes-validations"] = json!([
         {
             // `dyn`, because the type of `selector` has no fields for the labels.
@@ -296,39 +291,14 @@ pub fn definition() -> Value {
             "message": "namespace and namespaces cannot both be set: leave one of them out",
         },
     ]);
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{}.{}", CopyratorRule::PLURAL, CopyratorRule::GROUP)},
-        "spec": {
-            "group": CopyratorRule::GROUP,
-            "scope": "Namespaced",
-            "names": {
-                "kind": CopyratorRule::KIND,
-                "listKind": "CopyratorRuleList",
-                "plural": CopyratorRule::PLURAL,
-                "singular": "copyrator",
-                "shortNames": ["copyr"],
-            },
-            "versions": [{
-                "name": CopyratorRule::VERSION,
-                "served": true,
-                "storage": true,
-                "schema": {"openAPIV3Schema": schema},
-                "subresources": {"status": {}},
-                "additionalPrinterColumns": [
-                    column("Ready", "string", &condition("Ready", "status")),
-                    column("Kind", "string", ".ruleType"),
-                    column("Sources", "integer", ".status.sources"),
-                    column("Copies", "integer", ".status.copies"),
-                    column("Failed", "integer", ".status.failed"),
-                    wide("Reason", "string", &condition("Ready", "reason")),
-                    wide("Message", "string", &condition("Ready", "message")),
-                    column("Age", "date", ".metadata.creationTimestamp"),
-                ],
-            }],
-        },
-    })
+    let columns = [
+        column("Kind", "string", ".ruleType"),
+        column("Sources", "integer", ".status.sources"),
+        column("Copies", "integer", ".status.copies"),
+        column("Failed", "integer", ".status.failed"),
+    ];
+    let version = crd::version::<CopyratorRule>(CopyratorRule::VERSION, &schema, &columns);
+    crd::definition::<CopyratorRule>("copyrator", &["copyr"], &[version])
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 
 use crate::{
     children::Reported,
-    operators::crd,
+    operators::crd::{self, column, wide},
     resource::{
         Condition, Labels, ObjectMeta, Resource,
         kinds::{ContainerPort, Present, Probe, ServicePort},
@@ -271,59 +271,23 @@ crate::kind!(Pod, "", "v1", "pods");
 /// The whole definition.
 #[must_use]
 pub fn definition() -> Value {
-    let condition = |field: &str| format!(".status.conditions[?(@.type==\"Ready\")].{field}");
-    let column = |name: &str, kind: &str, path: &str| json!({"name": name, "type": kind, "jsonPath": path});
-    let wide =
-        |name: &str, path: &str| json!({"name": name, "type": "string", "jsonPath": path, "priority": 1});
     // The name of a Service, which begins with a letter.
     let metadata = json!({
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 63, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}},
     });
-    let mut status = crd::schema_of::<MemcachedStatus>();
-    status["default"] = json!({"observedGeneration": -1});
     let schema = crd::object(
         "A cache: a Deployment of memcached and a headless Service, both with the name of the object.",
         &metadata,
         &crd::schema_of::<MemcachedSpec>(),
-        &status,
+        &crd::status_of::<MemcachedStatus>(),
     );
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{}.{}", Memcached::PLURAL, Memcached::GROUP)},
-        "spec": {
-            "group": Memcached::GROUP,
-            "scope": "Namespaced",
-            "names": {
-                "kind": Memcached::KIND,
-                "listKind": "MemcachedList",
-                "plural": Memcached::PLURAL,
-                "singular": "memcached",
-            },
-            "versions": [{
-                "name": Memcached::VERSION,
-                "served": true,
-                "storage": true,
-                "schema": {"openAPIV3Schema": schema},
-                "subresources": {
-                    "status": {},
-                    "scale": {
-                        "specReplicasPath": ".spec.size",
-                        "statusReplicasPath": ".status.replicas",
-                        "labelSelectorPath": ".status.selector",
-                    },
-                },
-                "additionalPrinterColumns": [
-                    column("Ready", "string", &condition("status")),
-                    column("Size", "integer", ".spec.size"),
-                    column("Memory", "integer", ".spec.memoryMb"),
-                    wide("Nodes", ".status.nodes"),
-                    wide("Reason", &condition("reason")),
-                    wide("Message", &condition("message")),
-                    column("Age", "date", ".metadata.creationTimestamp"),
-                ],
-            }],
-        },
-    })
+    let columns = [
+        column("Size", "integer", ".spec.size"),
+        column("Memory", "integer", ".spec.memoryMb"),
+        wide("Nodes", "string", ".status.nodes"),
+    ];
+    let mut version = crd::version::<Memcached>(Memcached::VERSION, &schema, &columns);
+    version["subresources"]["scale"] = crd::scale(".spec.size");
+    crd::definition::<Memcached>("memcached", &[], &[version])
 }

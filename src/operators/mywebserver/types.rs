@@ -7,8 +7,8 @@ use smol_str::SmolStr;
 
 use super::status::MyWebserverStatus;
 use crate::{
-    operators::crd,
-    resource::{ObjectMeta, Resource, without_annotations},
+    operators::crd::{self, column, wide},
+    resource::{ObjectMeta, without_annotations},
 };
 
 /// Longest name of a MyWebserver: its Service is called `mws-<name>`, and a Service's name has at most 63 characters.
@@ -95,32 +95,12 @@ struct SpecV1 {
 /// The whole definition.
 #[must_use]
 pub fn definition() -> Value {
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{}.{}", MyWebserver::PLURAL, MyWebserver::GROUP)},
-        "spec": {
-            "group": MyWebserver::GROUP,
-            "scope": "Namespaced",
-            "names": {
-                "kind": MyWebserver::KIND,
-                "listKind": "MyWebserverList",
-                "plural": MyWebserver::PLURAL,
-                "singular": "mywebserver",
-                "shortNames": ["myweb", "mws"],
-            },
-            "versions": [
-                version("v1", false, &crd::schema_of::<SpecV1>()),
-                version("v2", true, &crd::schema_of::<MyWebserverSpec>()),
-            ],
-        },
-    })
+    let versions =
+        [version("v1", &crd::schema_of::<SpecV1>()), version("v2", &crd::schema_of::<MyWebserverSpec>())];
+    crd::definition::<MyWebserver>("mywebserver", &["myweb", "mws"], &versions)
 }
 
-fn version(name: &str, is_stored: bool, spec: &Value) -> Value {
-    let condition = |of: &str, field: &str| format!(".status.conditions[?(@.type==\"{of}\")].{field}");
-    let column = |name: &str, kind: &str, path: &str| json!({"name": name, "type": kind, "jsonPath": path});
-    let wide = |name: &str, kind: &str, path: &str| json!({"name": name, "type": kind, "jsonPath": path, "priority": 1});
+fn version(name: &str, spec: &Value) -> Value {
     // In the schema, not as a rule over the whole object: that would also block the status of objects that are older.
     let metadata = json!({
         "type": "object",
@@ -128,33 +108,19 @@ fn version(name: &str, is_stored: bool, spec: &Value) -> Value {
             "type": "string", "maxLength": NAME_LENGTH_MAX, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
         }},
     });
-    let mut status = crd::schema_of::<MyWebserverStatus>();
-    status["default"] = json!({"observedGeneration": -1});
-    json!({
-        "name": name,
-        "served": true,
-        "storage": is_stored,
-        "schema": {"openAPIV3Schema": crd::object(
-            "A web server: a Deployment of its image and a Service on its port, both named mws-<name>.",
-            &metadata, spec, &status,
-        )},
-        "subresources": {
-            "status": {},
-            "scale": {
-                "specReplicasPath": ".spec.replicas",
-                "statusReplicasPath": ".status.replicas",
-                "labelSelectorPath": ".status.selector",
-            },
-        },
-        "additionalPrinterColumns": [
-            column("Ready", "string", &condition("Ready", "status")),
-            column("Replicas", "integer", ".spec.replicas"),
-            column("Available", "integer", ".status.availableReplicas"),
-            column("Image", "string", ".spec.image"),
-            wide("Port", "integer", ".spec.port"),
-            wide("Reason", "string", &condition("Ready", "reason")),
-            wide("Message", "string", &condition("Ready", "message")),
-            column("Age", "date", ".metadata.creationTimestamp"),
-        ],
-    })
+    let schema = crd::object(
+        "A web server: a Deployment of its image and a Service on its port, both named mws-<name>.",
+        &metadata,
+        spec,
+        &crd::status_of::<MyWebserverStatus>(),
+    );
+    let columns = [
+        column("Replicas", "integer", ".spec.replicas"),
+        column("Available", "integer", ".status.availableReplicas"),
+        column("Image", "string", ".spec.image"),
+        wide("Port", "integer", ".spec.port"),
+    ];
+    let mut version = crd::version::<MyWebserver>(name, &schema, &columns);
+    version["subresources"]["scale"] = crd::scale(".spec.replicas");
+    version
 }
