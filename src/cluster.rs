@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use crate::{
     client::{Client, DeleteOptions, Error, InTurn, Page, Part, Patch},
     locked,
-    resource::{Key, LabelSelector, Labels, ObjectMeta, Resource, Scope, list::Found},
+    resource::{Key, ObjectMeta, Resource, Scope, list::Found},
     store::{Change, Listening},
     watch::Lists,
 };
@@ -146,7 +146,7 @@ impl Cluster {
         let object = Arc::new(object);
         let key = object.key();
         for stream in self.streams_of::<K>(&key) {
-            if stream.store.find(&key).is_some() || selects(&stream.scope, &object.metadata().labels) {
+            if stream.store.find(&key).is_some() || stream.selects(&object.metadata().labels) {
                 stream.store.wrote(&object);
             }
         }
@@ -166,11 +166,6 @@ impl Cluster {
 /// The namespaces of the scopes that include a key: all namespaces, and its own.
 fn namespaces_of(key: &Key) -> impl Iterator<Item = &str> {
     std::iter::once("").chain(key.namespace.as_deref())
-}
-
-/// Whether the selector of a scope matches these labels. False for `Gt`, `Lt` and invalid selectors.
-fn selects(scope: &Scope, labels: &Labels) -> bool {
-    scope.labels.parse::<LabelSelector>().is_ok_and(|selector| selector.matches(labels))
 }
 
 impl<K: Resource> Watch<K> {
@@ -227,10 +222,18 @@ impl<K: Resource> Watch<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{client::Config, resource::kinds::Service};
+    use crate::{
+        client::Config,
+        resource::{Labels, kinds::Service},
+    };
 
-    #[test]
-    fn only_selectors_of_objects_are_known_to_select() {
+    fn cluster() -> Cluster {
+        let config = Config::new("http://127.0.0.1:1", b"", "").expect("a config");
+        Cluster::new(Client::new(config).expect("a client"), Lists::Paged)
+    }
+
+    #[tokio::test]
+    async fn only_selectors_of_objects_are_known_to_select() {
         let labels: Labels = serde_json::from_str(r#"{"app":"web","tier":"front"}"#).expect("labels");
         for (selector, expected) in [
             ("", true),
@@ -243,16 +246,15 @@ mod tests {
             ("app>1", false),
         ] {
             let scope = Scope { namespace: None, labels: selector.to_owned() };
-            assert_eq!(selects(&scope, &labels), expected, "{selector}");
+            let watch = cluster().watch::<Service>([scope]);
+            assert_eq!(watch.streams[""][0].selects(&labels), expected, "{selector}");
         }
     }
 
     #[tokio::test]
     async fn several_scopes_are_synced_when_each_of_them_is() {
-        let config = Config::new("http://127.0.0.1:1", b"", "").expect("a config");
-        let cluster = Cluster::new(Client::new(config).expect("a client"), Lists::Paged);
         let scope = |namespace: &str| Scope { namespace: Some(namespace.to_owned()), ..Scope::default() };
-        let watch = cluster.watch::<Service>([scope("a"), scope("b")]);
+        let watch = cluster().watch::<Service>([scope("a"), scope("b")]);
         let (a, b) = (Key::namespaced("a", "web"), Key::namespaced("b", "web"));
         let streams = |namespace: &str| &watch.streams[namespace][0].store;
         assert!(!watch.is_synced());

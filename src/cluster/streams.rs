@@ -13,7 +13,7 @@ use super::{Cluster, Watch};
 use crate::{
     client::Client,
     locked,
-    resource::{Resource, Scope},
+    resource::{LabelSelector, Labels, Resource, Scope},
     store::{Change, Listening, Store},
     watch::{self, Health, Lists},
 };
@@ -38,6 +38,8 @@ impl OpenStream {
 /// One running watch and its Store. Dropping it ends the watch.
 pub(super) struct Stream<K> {
     pub(super) scope: Scope,
+    /// `None`: the selector of the scope is invalid, or has `Gt` or `Lt`.
+    selector: Option<LabelSelector>,
     pub(super) store: Arc<Store<K>>,
     health: Arc<Health>,
     task: JoinHandle<()>,
@@ -105,6 +107,12 @@ impl<K: Resource> Stream<K> {
                 watch::watch(client, scope, lists, &store, &health).await;
             }
         });
-        Stream { scope, store, health, task, _listening }
+        let selector = scope.labels.parse().ok();
+        Stream { scope, selector, store, health, task, _listening }
+    }
+
+    /// Whether the scope is known to select an object with these labels.
+    pub(super) fn selects(&self, labels: &Labels) -> bool {
+        self.selector.as_ref().is_some_and(|selector| selector.matches(labels))
     }
 }
