@@ -201,15 +201,9 @@ impl Operator for Memcacheds {
             return result;
         }
         let state = report.rollout(&deployment.child, cache.spec.size).await;
-        let mut nodes: Vec<SmolStr> = Vec::new();
-        for pod in self.pods.get(&cache.key()) {
-            if pod.is_ready() {
-                nodes.push(pod.metadata.name.clone());
-            }
-        }
-        nodes.sort_unstable();
+        let pods = self.pods.get(&cache.key());
         let status = MemcachedStatus {
-            nodes,
+            nodes: pods.iter().filter(|pod| pod.is_ready()).map(|pod| pod.metadata.name.clone()).collect(),
             replicas: deployment.child.live().map_or(0, |live| live.status.replicas),
             selector: children.service.spec.selector.as_selector().into(),
             ..MemcachedStatus::default()
