@@ -17,11 +17,11 @@
 
 use std::sync::mpsc::channel;
 
-use listwatch::resource::list::List;
+use listwatch::resource::{kinds::ConfigMap, list::List};
 use listwatch::{store::Change, store::Store, watch::decode::WatchEvent};
 use serde_json::json;
 
-use crate::stage::{ConfigMap, Outcome, Stage, ensure, say};
+use crate::stage::{Outcome, Stage, ensure, say};
 
 async fn list(stage: &Stage, store: &Store<ConfigMap>) -> Outcome<String> {
     let list = List::from_json(stage.get(&stage.configmaps).await?.to_string().as_bytes())?;

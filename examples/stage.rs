@@ -6,7 +6,6 @@ use clap::{Args, builder::NonEmptyStringValueParser};
 use http::Method;
 use listwatch::{
     client::{self, Body, Client, Config, Env, Options, Request},
-    resource::{ObjectMeta, Resource},
     watch::decode::Lines,
 };
 use listwatch_apiserver::ApiServer;
@@ -248,23 +247,6 @@ impl Stage {
             self.client.send(request).await?;
         }
         Ok(self.takes_faults)
-    }
-}
-
-/// A ConfigMap, as far as lessons read it.
-#[derive(serde::Deserialize)]
-pub(crate) struct ConfigMap {
-    metadata: ObjectMeta,
-}
-
-impl Resource for ConfigMap {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const PLURAL: &'static str = "configmaps";
-    const KIND: &'static str = "ConfigMap";
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
     }
 }
 

@@ -92,10 +92,11 @@ pub trait Resource: DeserializeOwned + Send + Sync + 'static {
 }
 
 /// Declares a kind by the type of its objects, with group, version and plural: `kind!(Page, "example.com", "v1", "pages")`.
-/// The type has the name that is in `kind:`, and a field `metadata` of the type [`ObjectMeta`].
+/// The type has the name that is in `kind:`, and a field `metadata` of the type [`ObjectMeta`]. A block after the plural has
+/// what differs from the defaults of [`Resource`]: `kind!(Page, "example.com", "v1", "pages", { const MERGE: … })`.
 #[macro_export]
 macro_rules! kind {
-    ($kind:ident, $group:literal, $version:literal, $plural:literal) => {
+    ($kind:ident, $group:literal, $version:literal, $plural:literal $(, { $($more:tt)* })?) => {
         impl $crate::resource::Resource for $kind {
             const GROUP: &'static str = $group;
             const VERSION: &'static str = $version;
@@ -105,6 +106,8 @@ macro_rules! kind {
             fn metadata(&self) -> &$crate::resource::ObjectMeta {
                 &self.metadata
             }
+
+            $($($more)*)?
         }
     };
 }

@@ -275,22 +275,14 @@ pub struct Service {
     pub spec: ServiceSpec,
 }
 
-impl Resource for Service {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const PLURAL: &'static str = "services";
-    const KIND: &'static str = "Service";
+crate::kind!(Service, "", "v1", "services", {
     const MERGE: &'static [Rule] =
         &[("/metadata/annotations/service.beta.kubernetes.io~1load-balancer-source-ranges", Merge::Owned)];
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
 
     fn is_like(&self, desired: &Self) -> bool {
         self.spec == desired.spec && self.metadata.is_like(&desired.metadata)
     }
-}
+});
 
 /// The annotation of a Service that was once the only form of its `spec.loadBalancerSourceRanges`, and is as invalid with
 /// another type.

@@ -464,16 +464,7 @@ struct Widget {
     metadata: ObjectMeta,
 }
 
-impl Resource for Widget {
-    const GROUP: &'static str = "finalizers.example.com";
-    const VERSION: &'static str = "v1";
-    const PLURAL: &'static str = "widgets";
-    const KIND: &'static str = "Widget";
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-}
+listwatch::kind!(Widget, "finalizers.example.com", "v1", "widgets");
 
 #[tokio::test]
 async fn objects_are_cleaned_up_before_their_crd_is_gone() {

@@ -9,13 +9,12 @@ use std::{
 };
 
 use listwatch::{
-    resource::{ObjectMeta, Resource, Scope},
+    resource::{Scope, kinds::ConfigMap},
     store::{Change, Listening, Store},
     watch::{self, Health, Lists},
 };
 use listwatch_apiserver::Fault;
 use listwatch_control_plane::eventually;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{runtime, sync::oneshot};
 
@@ -55,22 +54,6 @@ async fn a_list_that_expires_between_its_pages_begins_anew() {
         assert!(next.path.contains("limit=") && !next.path.contains("continue="), "{next:?}");
     })
     .await;
-}
-
-#[derive(Deserialize)]
-struct ConfigMap {
-    metadata: ObjectMeta,
-}
-
-impl Resource for ConfigMap {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const PLURAL: &'static str = "configmaps";
-    const KIND: &'static str = "ConfigMap";
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
 }
 
 /// Lists ConfigMaps. While the Store takes in the first one and the rest wait, changes some and calls `interrupt`.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::resource::{ObjectMeta, Resource};
+use crate::resource::ObjectMeta;
 
 /// `v1` ConfigMap.
 /// See <https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/config-map-v1/>.
@@ -25,16 +25,7 @@ pub struct ConfigMap {
     pub immutable: bool,
 }
 
-impl Resource for ConfigMap {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const PLURAL: &'static str = "configmaps";
-    const KIND: &'static str = "ConfigMap";
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
+crate::kind!(ConfigMap, "", "v1", "configmaps", {
     fn is_immutable(&self, path: &str) -> bool {
         self.immutable && !path.starts_with("/metadata/")
     }
@@ -45,7 +36,7 @@ impl Resource for ConfigMap {
             && self.immutable == desired.immutable
             && self.metadata.is_like(&desired.metadata)
     }
-}
+});
 
 /// `v1` Secret. `Debug` shows no value.
 /// See <https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/secret-v1/>.
@@ -75,16 +66,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl Resource for Secret {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const PLURAL: &'static str = "secrets";
-    const KIND: &'static str = "Secret";
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
+crate::kind!(Secret, "", "v1", "secrets", {
     fn is_immutable(&self, path: &str) -> bool {
         path == "/type" || self.immutable && !path.starts_with("/metadata/")
     }
@@ -95,7 +77,7 @@ impl Resource for Secret {
             && self.immutable == desired.immutable
             && self.metadata.is_like(&desired.metadata)
     }
-}
+});
 
 #[cfg(test)]
 mod tests {
