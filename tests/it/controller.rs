@@ -1,10 +1,10 @@
 //! Tests the controller with any operator: if the operator panics or hangs on one object, it still handles the others.
 
-use std::{collections::HashMap, marker::PhantomData, sync::Arc, time::Duration};
+use std::{collections::HashMap, future, marker::PhantomData, sync::Arc, time::Duration};
 
 use http::Method;
 use listwatch::{
-    client::{Error, Request},
+    client::{Client, Error, Request},
     cluster::{Cluster, Watch},
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
     resource::{
@@ -18,14 +18,30 @@ use listwatch_control_plane::eventually;
 use serde_json::json;
 use tokio::{
     sync::{Semaphore, watch},
+    task::JoinSet,
     time::Instant,
 };
 
 use crate::{
     client::{self, UserClient},
-    fixture::{Kind, on},
+    fixture::{Fixture, Kind, on},
     thundering_herd::Gateway,
 };
+
+/// Runs an operator on the objects of a scope until the tasks are dropped, and returns what it records.
+fn start<O: Operator, T: Default>(
+    client: &Client,
+    lists: Lists,
+    scope: Scope,
+    operator: impl FnOnce(watch::Sender<T>) -> O,
+) -> (JoinSet<()>, watch::Receiver<T>) {
+    let cluster = Cluster::new(client.clone(), lists);
+    let (record, seen) = watch::channel(T::default());
+    let controller = Controller::new(&cluster, &cluster.watch([scope]), operator(record));
+    let mut running = JoinSet::new();
+    running.spawn(controller.run(future::pending()));
+    (running, seen)
+}
 
 /// Acts as the object's name says, and counts its calls.
 struct Clumsy<K> {
@@ -51,7 +67,7 @@ impl<K: Resource> Operator for Clumsy<K> {
         self.count(name.clone());
         match &*name {
             "panics" => panic!("as its name says"),
-            "hangs" => std::future::pending().await,
+            "hangs" => future::pending().await,
             "fails" => Err("as its name says".into()),
             "later" => Ok(Next::After(Duration::from_secs(30))),
             _ => Ok(Next::OnChange),
@@ -115,11 +131,8 @@ async fn an_object_that_leaves_the_selection_is_not_reported_as_deleted() {
     let service =
         json!({"metadata": {"name": "fine", "labels": {"color": "red"}}, "spec": {"ports": [{"port": 1}]}});
     user.create("services", &service).await;
-    let cluster = Cluster::new(user.client.clone(), Lists::Paged);
-    let services = cluster.watch::<Service>([Scope { namespace: None, labels: "color=red".to_owned() }]);
-    let (calls, mut seen) = watch::channel(HashMap::new());
-    let controller = Controller::new(&cluster, &services, Clumsy::new(calls));
-    let running = tokio::spawn(controller.run(std::future::pending()));
+    let scope = Scope { namespace: None, labels: "color=red".to_owned() };
+    let (_running, mut seen) = start(&user.client, Lists::Paged, scope, Clumsy::<Service>::new);
     seen.wait_for(|calls| calls.contains_key("fine")).await.unwrap();
 
     let refused = Fault::Answer { status: 403, body: String::new(), retry_after_secs: None };
@@ -137,7 +150,6 @@ async fn an_object_that_leaves_the_selection_is_not_reported_as_deleted() {
     assert!(!seen.borrow().contains_key("deleted fine"));
     user.delete("services/fine").await;
     seen.wait_for(|calls| calls.contains_key("deleted fine")).await.unwrap();
-    running.abort();
 }
 
 /// Both are waiting at the time of the call: the watch for its next list, and the object for its next attempt.
@@ -175,11 +187,7 @@ async fn only_a_new_generation_ends_the_pause_after_a_failure() {
     });
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "template": template});
     user.create("deployments", &json!({"metadata": {"name": "fails"}, "spec": spec})).await;
-    let cluster = Cluster::new(client, Lists::Paged);
-    let deployments = cluster.watch::<Deployment>([Scope::default()]);
-    let (calls, mut seen) = watch::channel(HashMap::new());
-    let running =
-        tokio::spawn(Controller::new(&cluster, &deployments, Clumsy::new(calls)).run(std::future::pending()));
+    let (_running, mut seen) = start(&client, Lists::Paged, Scope::default(), Clumsy::<Deployment>::new);
     let count = |calls: &HashMap<String, u32>| calls.get("fails").copied().unwrap_or_default();
     seen.wait_for(|calls| count(calls) > 8).await.unwrap();
 
@@ -191,7 +199,6 @@ async fn only_a_new_generation_ends_the_pause_after_a_failure() {
     user.patch("deployments/fails", json!({"spec": {"replicas": 2}})).await;
     seen.wait_for(|calls| count(calls) > before).await.unwrap();
     assert!(changed.elapsed() < Duration::from_secs(1), "{:?}", changed.elapsed());
-    running.abort();
 }
 
 /// Records each object for which it is called, and works on it until the test lets it continue.
@@ -222,7 +229,7 @@ async fn new_objects_come_first_then_changes_then_the_objects_of_the_first_list(
     let permits = Arc::new(Semaphore::new(0));
     let operator = Slow { called, permits: Arc::clone(&permits) };
     let controller = Controller::new(&cluster, &services, operator).workers(1);
-    let running = tokio::spawn(controller.run(std::future::pending()));
+    let running = tokio::spawn(controller.run(future::pending()));
     seen.wait_for(|called| *called == ["a"]).await.unwrap();
 
     user.patch("services/c", json!({"metadata": {"labels": {"edited": "yes"}}})).await;
@@ -263,7 +270,7 @@ async fn no_object_is_reconciled_before_the_first_list_of_its_children() {
     let (knows_children, mut seen) = watch::channel(Vec::new());
     let operator = Careful { deployments: deployments.clone(), knows_children };
     let controller = Controller::new(&cluster, &services, operator).owns(&deployments);
-    let running = tokio::spawn(controller.run(std::future::pending()));
+    let running = tokio::spawn(controller.run(future::pending()));
     seen.wait_for(|all| !all.is_empty()).await.unwrap();
     assert_eq!(*seen.borrow(), [true]);
     running.abort();
@@ -316,7 +323,7 @@ async fn while_the_operator_hangs_on_an_object_the_watch_is_read() {
         let services = cluster.watch::<Service>([scope]);
         let (calls, mut seen) = watch::channel(HashMap::new());
         let controller = Controller::new(&cluster, &services, Clumsy::new(calls)).workers(1);
-        let running = tokio::spawn(controller.run(std::future::pending()));
+        let running = tokio::spawn(controller.run(future::pending()));
         fixture.create_service("hangs").await;
         seen.wait_for(|calls| calls.contains_key("hangs")).await.unwrap();
 
@@ -335,6 +342,15 @@ async fn while_the_operator_hangs_on_an_object_the_watch_is_read() {
         running.abort();
     })
     .await;
+}
+
+/// [`start`] in the namespace of the test.
+fn start_in<O: Operator, T: Default>(
+    fixture: &Fixture,
+    operator: impl FnOnce(watch::Sender<T>) -> O,
+) -> (JoinSet<()>, watch::Receiver<T>) {
+    let scope = Scope { namespace: Some(fixture.namespace.clone()), ..Scope::default() };
+    start(&fixture.client, fixture.lists, scope, operator)
 }
 
 /// Records its calls. Its cleanup needs two of them.
@@ -374,12 +390,7 @@ impl<K: Resource, const SECOND: bool> Operator for Cleaner<K, SECOND> {
 #[tokio::test]
 async fn the_finalizer_comes_before_the_first_reconcile_and_goes_after_the_cleanup() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {
-        let cluster = Cluster::new(fixture.client.clone(), fixture.lists);
-        let scope = Scope { namespace: Some(fixture.namespace.clone()), ..Scope::default() };
-        let services = cluster.watch::<Service>([scope]);
-        let (calls, mut seen) = watch::channel(Vec::new());
-        let controller = Controller::new(&cluster, &services, Cleaner::<Service>::new(calls));
-        let running = tokio::spawn(controller.run(std::future::pending()));
+        let (_running, mut seen) = start_in(fixture, Cleaner::<Service>::new);
 
         let theirs = "example.com/theirs";
         let finalizers = |list: &[&str]| json!({"metadata": {"finalizers": list}});
@@ -406,7 +417,6 @@ async fn the_finalizer_comes_before_the_first_reconcile_and_goes_after_the_clean
         fixture.patch("services/a", finalizers(&[])).await;
         seen.wait_for(|calls| calls.last().is_some_and(|call| call == "deleted a")).await.unwrap();
         assert_eq!(deleting(&seen.borrow()), 2);
-        running.abort();
     })
     .await;
 }
@@ -417,15 +427,9 @@ async fn an_object_deleted_while_the_operator_was_stopped_is_cleaned_up() {
         let metadata = json!({"name": "a", "finalizers": ["example.com/cleaner"]});
         fixture.create("services", &json!({"metadata": metadata, "spec": {"ports": [{"port": 1}]}})).await;
         fixture.delete("services/a").await;
-        let cluster = Cluster::new(fixture.client.clone(), fixture.lists);
-        let scope = Scope { namespace: Some(fixture.namespace.clone()), ..Scope::default() };
-        let services = cluster.watch::<Service>([scope]);
-        let (calls, mut seen) = watch::channel(Vec::new());
-        let controller = Controller::new(&cluster, &services, Cleaner::<Service>::new(calls));
-        let running = tokio::spawn(controller.run(std::future::pending()));
+        let (_running, mut seen) = start_in(fixture, Cleaner::<Service>::new);
         seen.wait_for(|calls| calls.last().is_some_and(|call| call == "deleted a")).await.unwrap();
         assert!(!seen.borrow().iter().any(|call| call.starts_with("applied")));
-        running.abort();
     })
     .await;
 }
@@ -433,15 +437,8 @@ async fn an_object_deleted_while_the_operator_was_stopped_is_cleaned_up() {
 #[tokio::test]
 async fn two_operators_keep_their_finalizers_on_one_object() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {
-        let cluster = Cluster::new(fixture.client.clone(), fixture.lists);
-        let scope = Scope { namespace: Some(fixture.namespace.clone()), ..Scope::default() };
-        let services = cluster.watch::<Service>([scope]);
-        let (first, mut seen) = watch::channel(Vec::new());
-        let (second, mut also_seen) = watch::channel(Vec::new());
-        let one = Controller::new(&cluster, &services, Cleaner::<Service>::new(first));
-        let other = Controller::new(&cluster, &services, Cleaner::<Service, true>::new(second));
-        let running =
-            [tokio::spawn(one.run(std::future::pending())), tokio::spawn(other.run(std::future::pending()))];
+        let (_one, mut seen) = start_in(fixture, Cleaner::<Service>::new);
+        let (_other, mut also_seen) = start_in(fixture, Cleaner::<Service, true>::new);
         fixture.create_service("a").await;
         for seen in [&mut seen, &mut also_seen] {
             let has_both = |calls: &Vec<String>| {
@@ -453,7 +450,6 @@ async fn two_operators_keep_their_finalizers_on_one_object() {
         for seen in [&mut seen, &mut also_seen] {
             seen.wait_for(|calls| calls.last().is_some_and(|call| call == "deleted a")).await.unwrap();
         }
-        running.iter().for_each(tokio::task::JoinHandle::abort);
     })
     .await;
 }
@@ -489,12 +485,7 @@ async fn objects_are_cleaned_up_before_their_crd_is_gone() {
         let create = Request::get(&collection).sends(Method::POST, "application/json", widget.to_string().into());
         eventually("the kind to be served", async || fixture.client.send(create.clone()).await.ok()).await;
 
-        let cluster = Cluster::new(fixture.client.clone(), fixture.lists);
-        let scope = Scope { namespace: Some(fixture.namespace.clone()), ..Scope::default() };
-        let widgets = cluster.watch::<Widget>([scope]);
-        let (calls, mut seen) = watch::channel(Vec::new());
-        let controller = Controller::new(&cluster, &widgets, Cleaner::<Widget>::new(calls));
-        let running = tokio::spawn(controller.run(std::future::pending()));
+        let (_running, mut seen) = start_in(fixture, Cleaner::<Widget>::new);
         seen.wait_for(|calls| !calls.is_empty()).await.unwrap();
 
         let crd = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
@@ -507,7 +498,6 @@ async fn objects_are_cleaned_up_before_their_crd_is_gone() {
         eventually("the CRD to be gone", is_gone).await;
         let deleting = seen.borrow().iter().filter(|call| call.starts_with("deleting")).count();
         assert_eq!(deleting, 2, "{:?}", seen.borrow());
-        running.abort();
     })
     .await;
 }
@@ -517,11 +507,7 @@ async fn objects_are_cleaned_up_before_their_crd_is_gone() {
 async fn a_client_that_keeps_removing_the_finalizer_is_answered_ever_more_slowly() {
     let (server, user) = client::server().await;
     user.create_service("a").await;
-    let cluster = Cluster::new(user.client.clone(), Lists::Paged);
-    let services = cluster.watch::<Service>([Scope::default()]);
-    let (calls, mut seen) = watch::channel(Vec::new());
-    let controller = Controller::new(&cluster, &services, Cleaner::<Service>::new(calls));
-    let running = tokio::spawn(controller.run(std::future::pending()));
+    let (_running, mut seen) = start(&user.client, Lists::Paged, Scope::default(), Cleaner::<Service>::new);
     let began = Instant::now();
     for round in 1..=8 {
         seen.wait_for(|calls| calls.len() >= round).await.unwrap();
@@ -532,7 +518,6 @@ async fn a_client_that_keeps_removing_the_finalizer_is_answered_ever_more_slowly
     // Each of its eight patches is answered once, except perhaps the last.
     let patches = server.requests().iter().filter(|record| record.method == "PATCH").count();
     assert!((15..=16).contains(&patches), "{patches}");
-    running.abort();
 }
 
 /// Records, for each reconcile, the Deployments whose color the label of the object names.
@@ -575,7 +560,7 @@ async fn what_an_object_names_is_watched_for_as_long_as_an_object_names_it() {
     let (calls, mut seen) = watch::channel(Vec::new());
     let operator = Curious { cluster: cluster.clone(), calls };
     let controller = Controller::new(&cluster, &services, operator).also_each::<Deployment>(named);
-    let running = tokio::spawn(controller.run(std::future::pending()));
+    let running = tokio::spawn(controller.run(future::pending()));
     let mut until = async |expected: &str| {
         seen.wait_for(|calls| calls.last().is_some_and(|call| call == expected)).await.unwrap();
         seen.borrow().clone()
