@@ -14,11 +14,9 @@
 
 pub mod copy;
 mod glob;
-pub mod objects;
 mod pass;
 pub mod plan;
 mod report;
-pub mod selector;
 pub mod types;
 
 use std::{
@@ -34,11 +32,14 @@ use crate::{
     cluster::{Cluster, Events, Watch},
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
     locked,
-    resource::{Key, Resource, Scope, conditions::Verdict},
+    resource::{
+        Key, Resource, Scope,
+        conditions::Verdict,
+        kinds::{ConfigMap, Namespace, Secret},
+    },
 };
-use copy::{Copied, LABEL, Mark};
+use copy::{Copied, Kind, LABEL, Mark};
 pub use glob::Glob;
-use objects::{ConfigMaps, Kind, Namespace, Object, Secrets};
 use pass::{Copies, Order, Pass};
 use plan::{Maker, OLDER_WINS};
 use report::{state_of, status_of};
@@ -78,8 +79,8 @@ pub struct Copyrator {
     settings: Settings,
     rules: Rules,
     namespaces: Watch<Namespace>,
-    config_maps: Copies<ConfigMaps>,
-    secrets: Option<Copies<Secrets>>,
+    config_maps: Copies<ConfigMap>,
+    secrets: Option<Copies<Secret>>,
     reporter: Reporter,
     events: Events,
     blocked: Arc<Blocked>,
@@ -127,12 +128,10 @@ pub fn controller(
     let mut controller = Controller::new(cluster, &rules, operator)
         .also(&all_namespaces, move |_| every_rule.keys())
         .also(&copied_config_maps, rules_of(&blocked))
-        .also_each::<Object<ConfigMaps>>(scopes_of::<ConfigMaps>(&settings));
+        .also_each::<ConfigMap>(scopes_of::<ConfigMap>(&settings));
     if let Some(copied) = copied_secrets {
         controller =
-            controller
-                .also(&copied, rules_of(&blocked))
-                .also_each::<Object<Secrets>>(scopes_of::<Secrets>(&settings));
+            controller.also(&copied, rules_of(&blocked)).also_each::<Secret>(scopes_of::<Secret>(&settings));
     }
     controller
 }
@@ -248,14 +247,11 @@ impl Copyrator {
         targets: &[SmolStr],
     ) -> Pass {
         let sources = if spec.rule_type == K::RULE_TYPE && !order.rule.metadata.is_terminating() {
-            self.cluster.watch::<Object<K>>(spec.sources(&order.rule)).all()
+            self.cluster.watch::<K>(spec.sources(&order.rule)).all()
         } else {
             Vec::new()
         };
-        let is_active = |name: &str| {
-            self.namespaces.get(&Key::cluster(name)).is_some_and(|namespace| namespace.is_active())
-        };
-        copies.keep(order, spec, sources, targets, &is_active).await
+        copies.keep(order, spec, sources, targets, &self.namespaces).await
     }
 
     /// Notes for which places a rule waits.

@@ -112,6 +112,14 @@ impl World {
         Running(tasks)
     }
 
+    /// Starts an operator, with a rule for `settings`, a ConfigMap with the data `a: "1"`.
+    async fn start_copying(&self, fields: Value) -> Running {
+        let operator = self.start();
+        self.create_rule("main-rule", fields).await;
+        self.create_source("settings", json!({"a": "1"})).await;
+        operator
+    }
+
     fn namespace(&self, name: &str) -> String {
         format!("{}-{name}", self.prefix)
     }
@@ -161,6 +169,10 @@ impl World {
         self.user.try_create(&path, &self.rule(name, fields)).await.unwrap();
     }
 
+    async fn delete_rule(&self, name: &str) {
+        self.send(Method::DELETE, &self.rule_path(name), &json!(null)).await;
+    }
+
     async fn create_source(&self, name: &str, data: Value) {
         let source = json!({"metadata": {"name": name, "labels": {"copyrator": "true"}}, "data": data});
         self.user.create("configmaps", &source).await;
@@ -198,6 +210,11 @@ impl World {
             (found == wanted).then_some(())
         })
         .await;
+    }
+
+    /// Waits until these namespaces have the copy of [`World::start_copying`], and the others of this test have none.
+    async fn until_settings_in(&self, namespaces: &[&str]) {
+        self.until_copied("settings", json!({"a": "1"}), namespaces).await;
     }
 
     /// The writes of the operator since the last call, without Events, in the order of their texts.
@@ -241,7 +258,7 @@ async fn a_labelled_config_map_is_copied_to_all_namespaces_also_to_new_ones() {
         world.user.patch("configmaps/settings", json!({"data": {"color": null, "size": "8"}})).await;
         world.until_copied("settings", json!({"size": "8"}), &["a", "b", "new"]).await;
         world.user.patch("configmaps/settings", json!({"metadata": {"labels": {"copyrator": "no"}}})).await;
-        world.until_copied("settings", json!({}), &[]).await;
+        world.until_settings_in(&[]).await;
         assert!(world.user.find("configmaps/settings").await.is_some(), "the source stays");
     })
     .await;
@@ -280,19 +297,17 @@ async fn rule_source_and_namespace_may_come_in_any_order() {
 #[tokio::test]
 async fn copies_follow_the_labels_and_the_end_of_namespaces() {
     on_both(async |world| {
-        let _operator = world.start();
         let target = json!({"selector": {"team": "web"}, "include": [format!("{}-*", world.prefix)], "exclude": [world.namespace("b")]});
-        world.create_rule("main-rule", json!({"targetNamespaces": target})).await;
-        world.create_source("settings", json!({"a": "1"})).await;
+        let _operator = world.start_copying(json!({"targetNamespaces": target})).await;
         world.until_ready("main-rule", "Synced").await;
         let web = json!({"metadata": {"labels": {"team": "web"}}});
         world.change_namespace("a", web.clone()).await;
         world.change_namespace("b", web).await;
         world.create_namespace("gone", json!({"team": "web"})).await;
-        world.until_copied("settings", json!({"a": "1"}), &["a", "gone"]).await;
+        world.until_settings_in(&["a", "gone"]).await;
         world.delete_namespace("gone").await;
         world.change_namespace("a", json!({"metadata": {"labels": {"team": "db"}}})).await;
-        world.until_copied("settings", json!({}), &[]).await;
+        world.until_settings_in(&[]).await;
         let status = world.until_ready("main-rule", "Synced").await;
         assert_eq!(status["failed"], 0);
     })
@@ -302,20 +317,18 @@ async fn copies_follow_the_labels_and_the_end_of_namespaces() {
 #[tokio::test]
 async fn edited_and_deleted_copies_come_back() {
     on_both(async |world| {
-        let _operator = world.start();
-        world.create_rule("main-rule", json!({})).await;
-        world.create_source("settings", json!({"a": "1"})).await;
-        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        let _operator = world.start_copying(json!({})).await;
+        world.until_settings_in(&["a", "b"]).await;
         let team = world.in_namespace("a");
         team.patch("configmaps/settings", json!({"data": {"a": "2", "b": "3"}})).await;
-        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        world.until_settings_in(&["a", "b"]).await;
         team.delete("configmaps/settings").await;
-        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        world.until_settings_in(&["a", "b"]).await;
         // What others add to the metadata stays, and a lost mark comes back.
         let metadata =
             json!({"labels": {"theirs": "x", "flant.com/copy": null}, "annotations": {"note": "x"}});
         world.in_namespace("b").patch("configmaps/settings", json!({"metadata": metadata})).await;
-        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        world.until_settings_in(&["a", "b"]).await;
         let copy = world.in_namespace("b").get("configmaps/settings").await;
         assert_eq!(copy["metadata"]["labels"]["theirs"], "x");
         assert_eq!(copy["metadata"]["annotations"]["note"], "x");
@@ -326,9 +339,7 @@ async fn edited_and_deleted_copies_come_back() {
 #[tokio::test]
 async fn an_edited_copy_stays_with_the_sync_policy_once() {
     on_both(async |world| {
-        let operator = world.start();
-        world.create_rule("main-rule", json!({"syncPolicy": "Once"})).await;
-        world.create_source("settings", json!({"a": "1"})).await;
+        let operator = world.start_copying(json!({"syncPolicy": "Once"})).await;
         world.until_ready("main-rule", "Synced").await;
         drop(operator);
         world.in_namespace("a").patch("configmaps/settings", json!({"data": {"a": "mine"}})).await;
@@ -350,7 +361,7 @@ async fn a_deleted_rule_takes_its_copies_along_or_leaves_them() {
             world.user.create("configmaps", &labels).await;
             world.create_rule(&name, json!({"deletionPolicy": policy, "selector": {"only": name}})).await;
             world.until_ready(&name, "Synced").await;
-            world.send(Method::DELETE, &world.rule_path(&name), &json!(null)).await;
+            world.delete_rule(&name).await;
             eventually("the rule to be deleted", async || {
                 let error = world.user.raw(&world.rule_path(&name)).await.err()?;
                 error.is_not_found().then_some(())
@@ -395,9 +406,9 @@ async fn an_object_that_is_no_copy_stays_unless_the_policy_allows_more() {
             (world.until_ready("main-rule", "CopiesFailed").await["copies"] == 1).then_some(())
         })
         .await;
-        world.until_copied("settings", json!({"a": "1"}), &["b"]).await;
+        world.until_settings_in(&["b"]).await;
         world.send(Method::PATCH, &path, &json!({"conflictPolicy": "Overwrite"})).await;
-        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        world.until_settings_in(&["a", "b"]).await;
         world.until_ready("main-rule", "Synced").await;
     })
     .await;
@@ -416,9 +427,9 @@ async fn of_two_rules_for_one_copy_the_older_wins_until_it_is_deleted() {
         let copied =
             world.writes().into_iter().filter(|write| write.contains("configmaps")).collect::<Vec<_>>();
         assert_eq!(copied, ["POST a/configmaps", "POST b/configmaps"]);
-        world.send(Method::DELETE, &world.rule_path("a-first"), &json!(null)).await;
+        world.delete_rule("a-first").await;
         world.until_ready("b-second", "Synced").await;
-        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        world.until_settings_in(&["a", "b"]).await;
     })
     .await;
 }
@@ -433,7 +444,7 @@ async fn an_immutable_copy_is_replaced() {
             json!({"metadata": metadata, "data": {"a": value}, "binaryData": {"b": "AAE="}, "immutable": true})
         };
         world.user.create("configmaps", &source("1")).await;
-        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        world.until_settings_in(&["a", "b"]).await;
         let copy = world.in_namespace("a").get("configmaps/settings").await;
         assert_eq!((&copy["immutable"], &copy["binaryData"]), (&json!(true), &json!({"b": "AAE="})));
         world.user.delete("configmaps/settings").await;
@@ -456,17 +467,15 @@ async fn a_full_namespace_stops_no_other_one() {
             full.create("resourcequotas", &quota).await;
             full.until("resourcequotas/full", |quota| quota["status"]["hard"].is_object()).await;
         }
-        let _operator = world.start();
-        world.create_rule("main-rule", json!({})).await;
-        world.create_source("settings", json!({"a": "1"})).await;
+        let _operator = world.start_copying(json!({})).await;
         let status = world.until_ready("main-rule", "CopiesFailed").await;
         assert_eq!(status["failures"][0]["reason"], "QuotaExceeded", "{status}");
-        world.until_copied("settings", json!({"a": "1"}), &["b"]).await;
+        world.until_settings_in(&["b"]).await;
         match &world.server {
             Some(server) => server.end_faults(),
             None => full.delete("resourcequotas/full").await,
         }
-        world.until_copied("settings", json!({"a": "1"}), &["a", "b"]).await;
+        world.until_settings_in(&["a", "b"]).await;
         world.until_ready("main-rule", "Synced").await;
     })
     .await;
@@ -513,9 +522,9 @@ async fn objects_of_another_namespace_need_a_permission() {
         let _operator = world.start_with(Settings { source_namespaces, ..Settings::default() });
         let source = |value: &str| json!({"metadata": {"name": "settings", "labels": {"copyrator": "true"}}, "data": {"a": value}});
         world.in_namespace("a").create("configmaps", &source("1")).await;
-        world.until_copied("settings", json!({"a": "1"}), &["src", "b"]).await;
+        world.until_settings_in(&["src", "b"]).await;
         world.in_namespace("a").delete("configmaps/settings").await;
-        world.until_copied("settings", json!({}), &[]).await;
+        world.until_settings_in(&[]).await;
     })
     .await;
 }
@@ -655,7 +664,7 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
         world.until_ready(&account, "CopiesFailed").await;
         world.send(Method::PATCH, &world.rule_path(&account), &json!({"conflictPolicy": "Overwrite"})).await;
         world.until_ready(&account, "Synced").await;
-        world.send(Method::DELETE, &world.rule_path(&account), &json!(null)).await;
+        world.delete_rule(&account).await;
         world.in_namespace("b").until_gone(&format!("{resource}/x")).await;
         eventually("the rule to be deleted", async || world.user.raw(&world.rule_path(&account)).await.err())
             .await;

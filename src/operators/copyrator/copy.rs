@@ -15,21 +15,20 @@
 //!
 //! Copies have no ownerReferences, because their owner is in another namespace.
 
-use std::{
-    collections::BTreeMap,
-    marker::PhantomData,
-    sync::atomic::{AtomicBool, Ordering},
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize, Serializer};
 use smol_str::{SmolStr, ToSmolStr};
 
-use super::{
-    objects::{Content, Kind, Object},
-    types::CopyratorRule,
+use super::types::{CopyratorRule, RuleType};
+use crate::resource::{
+    Accept, Annotations, Key, Labels, Meta, ObjectMeta, Resource, Uid,
+    kinds::{ConfigMap, Secret},
 };
-use crate::resource::{Accept, Key, Labels, ObjectMeta, Resource, Timestamp, Uid};
 
 /// The label of each copy.
 pub const LABEL: &str = "flant.com/copy";
@@ -46,62 +45,89 @@ const LABELS: &str = "flant.com/labels";
 /// Bytes of the digest that are kept. Two contents with the same one do not come by chance.
 const DIGEST_BYTES: usize = 16;
 
+/// A kind of which objects can be copied.
+pub trait Kind: Resource + Clone + Serialize {
+    /// The `ruleType`.
+    const RULE_TYPE: RuleType;
+
+    /// An object with the content of this one: its data, type and `immutable`.
+    #[must_use]
+    fn with(&self, metadata: ObjectMeta) -> Self;
+
+    /// The type of a Secret.
+    fn secret_type(&self) -> &str {
+        ""
+    }
+}
+
+impl Kind for ConfigMap {
+    const RULE_TYPE: RuleType = RuleType::Configmap;
+
+    fn with(&self, metadata: ObjectMeta) -> ConfigMap {
+        ConfigMap { metadata, ..self.clone() }
+    }
+}
+
+impl Kind for Secret {
+    const RULE_TYPE: RuleType = RuleType::Secret;
+
+    fn with(&self, metadata: ObjectMeta) -> Secret {
+        Secret { metadata, ..self.clone() }
+    }
+
+    fn secret_type(&self) -> &str {
+        &self.r#type
+    }
+}
+
 /// The source and the rule of copies, from which each copy is made.
 pub struct Original<K> {
-    content: Content,
-    source: Key,
+    source: Arc<K>,
     rule: Key,
     rule_uid: Uid,
     labels: Labels,
     digest: SmolStr,
-    kind: PhantomData<fn() -> K>,
 }
 
 impl<K: Kind> Original<K> {
     /// The copies of `source` get those of its labels that `is_copied` allows.
     #[must_use]
-    pub fn new(rule: &CopyratorRule, source: &Object<K>, is_copied: impl Fn(&str) -> bool) -> Original<K> {
-        let labels: Labels = source.metadata.labels.iter().filter(|(key, _)| is_copied(key)).collect();
-        let mut bytes = serde_json::to_vec(&source.content).expect("texts are JSON");
-        bytes.extend_from_slice(labels.as_selector().as_bytes());
-        let digest = digest(&SHA256, &bytes);
-        Original {
-            digest: digest.as_ref()[..DIGEST_BYTES].iter().map(|byte| format!("{byte:02x}")).collect(),
-            content: source.content.clone(),
-            source: source.key(),
-            rule: rule.key(),
-            rule_uid: rule.metadata.uid.clone(),
-            labels,
-            kind: PhantomData,
-        }
+    pub fn new(rule: &CopyratorRule, source: Arc<K>, is_copied: impl Fn(&str) -> bool) -> Original<K> {
+        let labels: Labels = source.metadata().labels.iter().filter(|(key, _)| is_copied(key)).collect();
+        let content = source.with(ObjectMeta { labels: labels.clone(), ..ObjectMeta::default() });
+        let digest = digest(&SHA256, &serde_json::to_vec(&content).expect("texts are JSON"));
+        let digest: SmolStr =
+            digest.as_ref()[..DIGEST_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
+        Original { digest, source, rule: rule.key(), rule_uid: rule.metadata.uid.clone(), labels }
     }
 
     /// The copy for a namespace.
     #[must_use]
-    pub fn copy_for(&self, namespace: &str) -> Object<K> {
+    pub fn copy_for(&self, namespace: &str) -> K {
         let label_keys: Vec<&str> = self.labels.iter().map(|(key, _)| key).collect();
+        let name = self.name();
         let marks = [
             (RULE, self.rule.to_string()),
             (RULE_UID, self.rule_uid.to_string()),
-            (SOURCE, self.source.to_string()),
-            (PLACE, format!("{namespace}/{}", self.source.name)),
+            (SOURCE, self.source.key().to_string()),
+            (PLACE, format!("{namespace}/{name}")),
             (LABELS, label_keys.join(",")),
             (CONTENT, self.digest.to_string()),
         ];
-        let metadata = ObjectMeta {
-            name: self.source.name.clone(),
+        let marks = marks.iter().filter(|(_, value)| !value.is_empty());
+        self.source.with(ObjectMeta {
+            name: name.clone(),
             namespace: Some(namespace.into()),
             labels: self.labels.iter().chain([(LABEL, "true")]).collect(),
+            annotations: marks.map(|(key, value)| (*key, &**value)).collect(),
             ..ObjectMeta::default()
-        };
-        let marks = marks.into_iter().map(|(key, value)| (SmolStr::new_static(key), value));
-        Object::new(metadata, marks.filter(|(_, value)| !value.is_empty()).collect(), self.content.clone())
+        })
     }
 
-    /// The source.
+    /// The name of the source and of each copy.
     #[must_use]
-    pub fn source(&self) -> &Key {
-        &self.source
+    pub fn name(&self) -> &SmolStr {
+        &self.source.metadata().name
     }
 
     /// The digest of the content.
@@ -119,7 +145,7 @@ impl<K: Kind> Original<K> {
     /// Whether the copy with these marks was made from this source.
     #[must_use]
     pub fn is_source_of(&self, mark: &Mark) -> bool {
-        Some(&mark.source_namespace) == self.source.namespace.as_ref()
+        Some(&mark.source_namespace) == self.source.metadata().namespace.as_ref()
     }
 }
 
@@ -139,11 +165,11 @@ pub struct Mark {
 impl Mark {
     /// The marks of an object, if it is a copy that was written to this place.
     #[must_use]
-    pub fn of(key: &Key, annotations: &BTreeMap<SmolStr, String>) -> Option<Mark> {
-        let get = |name| annotations.get(name).map(String::as_str);
+    pub fn of(metadata: &ObjectMeta) -> Option<Mark> {
+        let get = |name| metadata.annotations.get(name);
         let (source_namespace, source_name) = get(SOURCE)?.split_once('/')?;
         let (rule_namespace, rule_name) = get(RULE)?.split_once('/')?;
-        let is_in_place = get(PLACE)? == key.to_smolstr() && source_name == key.name;
+        let is_in_place = get(PLACE)? == metadata.key().to_smolstr() && source_name == metadata.name;
         is_in_place.then_some(Mark {
             rule: Key::namespaced(rule_namespace, rule_name),
             rule_uid: get(RULE_UID)?.into(),
@@ -154,14 +180,15 @@ impl Mark {
 }
 
 /// The keys of the labels that an earlier version of the source had, and the copy still has.
-pub(super) fn stale_labels<'a, K>(live: &'a Object<K>, desired: &Object<K>) -> impl Iterator<Item = &'a str> {
-    let copied = live.annotations.get(LABELS).map(String::as_str).unwrap_or_default().split(',');
-    copied.filter(|key| live.metadata.labels.get(key).is_some() && desired.metadata.labels.get(key).is_none())
+pub(super) fn stale_labels<'a>(live: &'a ObjectMeta, desired: &ObjectMeta) -> impl Iterator<Item = &'a str> {
+    let copied = live.annotations.get(LABELS).unwrap_or_default().split(',');
+    copied.filter(|key| live.labels.get(key).is_some() && desired.labels.get(key).is_none())
 }
 
-/// A copy in our watch: its metadata and its marks. To create a copy, it has a body, too.
+/// A copy in our watch: its metadata without annotations, because there are many copies, and its marks. To create a copy, it
+/// has a body, too.
 #[derive(Deserialize)]
-#[serde(from = "Wire", bound = "")]
+#[serde(from = "Meta<K>", bound = "")]
 pub struct Copied<K> {
     metadata: ObjectMeta,
     /// The marks, if they are readable, and if this is the place to which the copy was written.
@@ -169,59 +196,28 @@ pub struct Copied<K> {
     /// Whether we have seen the content of this version. A change of the content changes nothing in the metadata but the
     /// version.
     is_verified: AtomicBool,
-    body: Option<Box<Object<K>>>,
+    body: Option<Box<K>>,
 }
 
-#[derive(Deserialize)]
-struct Wire {
-    metadata: WireMeta,
-}
-
-/// Only what is needed, because there are many copies.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct WireMeta {
-    name: SmolStr,
-    namespace: Option<SmolStr>,
-    #[serde(default)]
-    uid: Uid,
-    resource_version: SmolStr,
-    deletion_timestamp: Option<Timestamp>,
-    #[serde(default)]
-    labels: Labels,
-    #[serde(default)]
-    annotations: BTreeMap<SmolStr, String>,
-}
-
-impl<K> From<Wire> for Copied<K> {
-    fn from(Wire { metadata }: Wire) -> Copied<K> {
-        let WireMeta { name, namespace, uid, resource_version, deletion_timestamp, labels, annotations } =
-            metadata;
-        let metadata = ObjectMeta {
-            name,
-            namespace,
-            uid,
-            resource_version,
-            deletion_timestamp,
-            labels,
-            ..ObjectMeta::default()
-        };
-        let mark = Mark::of(&metadata.key(), &annotations);
+impl<K> From<Meta<K>> for Copied<K> {
+    fn from(Meta { metadata, .. }: Meta<K>) -> Copied<K> {
+        let mark = Mark::of(&metadata);
+        let metadata = ObjectMeta { annotations: Annotations::default(), ..metadata };
         Copied { metadata, mark, is_verified: AtomicBool::new(false), body: None }
     }
 }
 
-impl<K> Copied<K> {
+impl<K: Kind> Copied<K> {
     /// The metadata of an object that we have read.
     #[must_use]
-    pub fn of(object: &Object<K>) -> Copied<K> {
-        let mark = Mark::of(&object.metadata.key(), &object.annotations);
-        Copied { metadata: object.metadata.clone(), mark, is_verified: AtomicBool::new(false), body: None }
+    pub fn of(object: &K) -> Copied<K> {
+        let (metadata, mark) = (object.metadata().clone(), Mark::of(object.metadata()));
+        Copied { metadata, mark, is_verified: AtomicBool::new(false), body: None }
     }
 
     /// A copy to create.
     #[must_use]
-    pub fn to_create(object: Object<K>) -> Copied<K> {
+    pub fn to_create(object: K) -> Copied<K> {
         let metadata = Copied::of(&object);
         Copied { body: Some(Box::new(object)), ..metadata }
     }
@@ -238,15 +234,15 @@ impl<K> Copied<K> {
     }
 }
 
-impl<K> Serialize for Copied<K> {
+impl<K: Kind> Serialize for Copied<K> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.body.serialize(serializer)
     }
 }
 
 impl<K: Kind> Resource for Copied<K> {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
+    const GROUP: &'static str = K::GROUP;
+    const VERSION: &'static str = K::VERSION;
     const PLURAL: &'static str = K::PLURAL;
     const KIND: &'static str = K::KIND;
     const ACCEPT: Accept = Accept::MetadataOnly;

@@ -18,9 +18,8 @@ use smol_str::SmolStr;
 use tokio::{task::JoinSet, time::Instant};
 
 use super::{
-    copy::{ALL_COPIES, Copied, Mark, Original},
-    objects::{Kind, Object},
-    plan::{Decision, Maker, Plan, Step, View, decide, failure, plan},
+    copy::{ALL_COPIES, Copied, Kind, Mark, Original},
+    plan::{Decision, Maker, Plan, Step, View, decide, failure, is_active, plan},
     types::{ConflictPolicy, CopyratorRule, CopyratorSpec, Failure},
 };
 use crate::{
@@ -30,7 +29,7 @@ use crate::{
     cluster::{Cluster, Index, Watch},
     controller::Next,
     locked,
-    resource::{Key, Resource, Scope, Uid},
+    resource::{Key, Resource, Scope, Uid, kinds::Namespace},
 };
 
 /// Most steps in one pass. The rule is reconciled again at once for the rest, after other rules.
@@ -142,26 +141,28 @@ impl<K: Kind> Copies<K> {
         &self,
         order: &Arc<Order>,
         spec: &CopyratorSpec,
-        sources: Vec<Arc<Object<K>>>,
+        sources: Vec<Arc<K>>,
         targets: &[SmolStr],
-        is_active: &(dyn Fn(&str) -> bool + Sync),
+        namespaces: &Watch<Namespace>,
     ) -> Pass {
+        let uid = &order.rule.metadata.uid;
+        let namespace = |name: &str| namespaces.get(&Key::cluster(name));
         let Plan { steps, failures, sources, wanted, copies } = plan(
             &order.rule,
             spec,
             View {
                 sources,
                 targets,
-                ours: self.by_rule.get(&order.rule.metadata.uid),
+                ours: self.by_rule.get(uid),
                 find: &|key| self.watch.get(key),
                 maker: &order.maker,
-                is_active,
+                is_active: &|name| namespace(name).is_some_and(|namespace| is_active(&namespace)),
             },
         );
         let mut pass = Pass { sources, wanted, copies, failures, ..Pass::default() };
         let steps = self.without_paused(&order.rule, steps, &mut pass);
         self.run(order, steps, &mut pass).await;
-        pass.retry = self.next_retry(&order.rule.metadata.uid);
+        pass.retry = self.next_retry(uid);
         pass
     }
 
@@ -318,15 +319,15 @@ impl<K: Kind> Work<K> {
     async fn check(&self, original: &Original<K>, namespace: &str) -> Result<Done, Error> {
         let desired = original.copy_for(namespace);
         let key = desired.key();
-        let live = self.cluster.get_live::<Object<K>>(&key).await?;
-        if live.metadata.is_terminating() {
+        let live = self.cluster.get_live::<K>(&key).await?;
+        if live.metadata().is_terminating() {
             return Ok(Done::Begun);
         }
-        let mark = Mark::of(&key, &live.annotations);
+        let mark = Mark::of(live.metadata());
         let maker = mark.as_ref().map(|mark| (self.order.maker)(mark));
         let is_same_source = mark.as_ref().is_some_and(|mark| original.is_source_of(mark));
         let is_drift = maker == Some(Maker::Us) && mark.is_some_and(|mark| original.is_up_to_date(&mark));
-        let decision = decide(&live, &desired, maker, is_same_source, self.order.policy);
+        let decision = decide(&*live, &desired, maker, is_same_source, self.order.policy);
         let live = Copied::of(&*live);
         match decision {
             Decision::Keep => {

@@ -21,11 +21,10 @@ use smol_str::SmolStr;
 
 use super::{
     Glob,
-    copy::{Copied, LABEL, Mark, Original, stale_labels},
-    objects::{Kind, Namespace, Object},
+    copy::{Copied, Kind, LABEL, Mark, Original, stale_labels},
     types::{ConflictPolicy, CopyratorRule, CopyratorSpec, Failure, SyncPolicy},
 };
-use crate::resource::{Key, Resource};
+use crate::resource::{Key, Resource, diff, kinds::Namespace};
 
 /// The reason of a failure if another object has the name of a copy.
 pub const NAME_CONFLICT: &str = "NameConflict";
@@ -49,7 +48,7 @@ impl Maker {
     /// The rule that made a copy with these marks. `present` is the present rule of that name.
     #[must_use]
     pub fn of(mark: &Mark, us: &CopyratorRule, present: Option<&CopyratorRule>) -> Maker {
-        let age = |rule: &CopyratorRule| (rule.created.clone(), rule.key());
+        let age = |rule: &CopyratorRule| (rule.metadata.creation_timestamp, rule.key());
         match present {
             _ if mark.rule_uid == us.metadata.uid => Maker::Us,
             Some(other) if other.metadata.uid != mark.rule_uid => Maker::Gone,
@@ -80,7 +79,7 @@ impl<K: Kind> Step<K> {
             Step::Create(original, namespace)
             | Step::Check(original, namespace)
             | Step::Verify(original, namespace) => {
-                Key { namespace: Some(namespace.clone()), name: original.source().name.clone() }
+                Key { namespace: Some(namespace.clone()), name: original.name().clone() }
             }
             Step::Delete(copied) => copied.key(),
         }
@@ -115,7 +114,7 @@ pub struct Plan<K> {
 /// The state of the cluster for a [`plan`].
 pub struct View<'a, K> {
     /// The objects that match the selector.
-    pub sources: Vec<Arc<Object<K>>>,
+    pub sources: Vec<Arc<K>>,
     /// The namespaces that get copies.
     pub targets: &'a [SmolStr],
     /// The copies of this rule.
@@ -146,7 +145,7 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
         let is_source_in = |namespace: &SmolStr| {
             group.iter().any(|source| source.metadata().namespace.as_ref() == Some(namespace))
         };
-        let original = Arc::new(Original::new(rule, &**winner, |label| spec.is_copied_label(label)));
+        let original = Arc::new(Original::new(rule, Arc::clone(winner), |label| spec.is_copied_label(label)));
         for namespace in view.targets.iter().filter(|namespace| !is_source_in(namespace)) {
             let place = Key { namespace: Some(namespace.clone()), name: key.name.clone() };
             let Some(copied) = (view.find)(&place) else {
@@ -186,16 +185,16 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
 }
 
 /// The sources of each name, the oldest first.
-fn by_name<K: Kind>(sources: Vec<Arc<Object<K>>>) -> impl Iterator<Item = Vec<Arc<Object<K>>>> {
-    let mut groups = BTreeMap::<SmolStr, Vec<Arc<Object<K>>>>::new();
+fn by_name<K: Kind>(sources: Vec<Arc<K>>) -> impl Iterator<Item = Vec<Arc<K>>> {
+    let mut groups = BTreeMap::<SmolStr, Vec<Arc<K>>>::new();
     for source in sources {
         // A copy of any rule is never a source, whatever the selector selects.
-        if !source.is_bound_to_its_namespace() && source.metadata().labels.get(LABEL).is_none() {
+        if !is_bound_to_its_namespace(&*source) && source.metadata().labels.get(LABEL).is_none() {
             groups.entry(source.metadata().name.clone()).or_default().push(source);
         }
     }
     groups.into_values().map(|mut group| {
-        group.sort_by_key(|source| (source.created.clone(), source.key()));
+        group.sort_by_key(|source| (source.metadata().creation_timestamp, source.key()));
         group
     })
 }
@@ -228,17 +227,16 @@ pub enum Decision {
 
 /// What to do with `live` to get the copy `desired` of `original`. `maker` is the maker of `live`, if it is a copy.
 #[must_use]
-pub fn decide<K>(
-    live: &Object<K>,
-    desired: &Object<K>,
+pub fn decide<K: Kind>(
+    live: &K,
+    desired: &K,
     maker: Option<Maker>,
     is_same_source: bool,
     policy: ConflictPolicy,
 ) -> Decision {
     let (mut operations, content) = differences(live, desired);
     let is_other = !content.is_empty();
-    // The API server allows no change of these.
-    let is_fixed = is_other && (live.content.immutable || live.content.r#type != desired.content.r#type);
+    let is_fixed = content.iter().any(|operation| live.is_immutable(path_of(operation)));
     let conflict = |message: &str| Decision::Conflict(NAME_CONFLICT, message.to_owned());
     match maker {
         Some(Maker::Us) if is_fixed => return Decision::Replace,
@@ -270,45 +268,35 @@ pub fn decide<K>(
     if operations.is_empty() { Decision::Keep } else { Decision::Patch(operations) }
 }
 
-/// The operations that make the metadata and the content of `live` as desired. Labels and annotations of other writers
-/// stay.
-fn differences<K>(live: &Object<K>, desired: &Object<K>) -> (Vec<Value>, Vec<Value>) {
-    let mut metadata = Vec::new();
-    let (has, wanted) = (&live.metadata.labels, &desired.metadata.labels);
-    if has.is_empty() {
-        metadata.push(json!({"op": "add", "path": "/metadata/labels", "value": {}}));
+/// The operations that make the metadata and the content of `live` as desired.
+fn differences<K: Kind>(live: &K, desired: &K) -> (Vec<Value>, Vec<Value>) {
+    let mut operations = diff::between(live, desired);
+    for key in stale_labels(live.metadata(), desired.metadata()) {
+        let path = format!("/metadata/labels/{}", key.replace('/', "~1"));
+        operations.push(json!({"op": "remove", "path": path}));
     }
-    for (key, value) in wanted.iter().filter(|(key, value)| has.get(key) != Some(value)) {
-        metadata.push(json!({"op": "add", "path": path("/metadata/labels", key), "value": value}));
-    }
-    for key in stale_labels(live, desired) {
-        metadata.push(json!({"op": "remove", "path": path("/metadata/labels", key)}));
-    }
-    if live.annotations.is_empty() {
-        metadata.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
-    }
-    for (key, value) in
-        desired.annotations.iter().filter(|(key, value)| live.annotations.get(*key) != Some(*value))
-    {
-        metadata.push(json!({"op": "add", "path": path("/metadata/annotations", key), "value": value}));
-    }
-    let fields = |object: &Object<K>| serde_json::to_value(&object.content).expect("texts are JSON");
-    let (has, wanted) = (fields(live), fields(desired));
-    let mut content = Vec::new();
-    for (field, value) in
-        wanted.as_object().into_iter().flatten().filter(|(field, value)| has[*field] != **value)
-    {
-        content.push(json!({"op": "add", "path": path("", field), "value": value}));
-    }
-    for (field, _) in has.as_object().into_iter().flatten().filter(|(field, _)| wanted.get(field).is_none()) {
-        content.push(json!({"op": "remove", "path": path("", field)}));
-    }
-    (metadata, content)
+    operations.into_iter().partition(|operation| path_of(operation).starts_with("/metadata/"))
 }
 
-/// The JSON pointer of a field.
-fn path(object: &str, field: &str) -> String {
-    format!("{object}/{}", field.replace('~', "~0").replace('/', "~1"))
+fn path_of(operation: &Value) -> &str {
+    operation["path"].as_str().unwrap_or_default()
+}
+
+/// Whether objects like this one are made for their namespace alone, and are never copied.
+fn is_bound_to_its_namespace<K: Kind>(object: &K) -> bool {
+    let types =
+        ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1"];
+    let name = &object.metadata().name;
+    // Helm can store its releases in ConfigMaps, too.
+    types.contains(&object.secret_type())
+        || name == "kube-root-ca.crt"
+        || name.starts_with("sh.helm.release.v1.")
+}
+
+/// Whether a namespace accepts new objects.
+#[must_use]
+pub fn is_active(namespace: &Namespace) -> bool {
+    namespace.status.phase != "Terminating" && !namespace.metadata.is_terminating()
 }
 
 impl CopyratorSpec {
@@ -319,7 +307,7 @@ impl CopyratorSpec {
         let name = &*namespace.metadata.name;
         let is_included =
             |is_included: fn(&Glob, &str) -> bool| target.include.iter().any(|glob| is_included(glob, name));
-        namespace.is_active()
+        is_active(namespace)
             && (target.include.is_empty() || is_included(Glob::matches))
             && (!name.starts_with("kube-") || is_included(Glob::is_name))
             && !target.exclude.iter().any(|glob| glob.matches(name))
@@ -329,6 +317,8 @@ impl CopyratorSpec {
     /// Whether a copy gets the label with this key: never a label of the selector.
     #[must_use]
     pub fn is_copied_label(&self, key: &str) -> bool {
-        self.copy_labels.iter().any(|copied| copied == key) && key != LABEL && !self.selector.names(key)
+        self.copy_labels.iter().any(|copied| copied == key)
+            && key != LABEL
+            && !self.selector.keys().any(|selected| selected == key)
     }
 }

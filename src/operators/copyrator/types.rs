@@ -2,15 +2,19 @@
 //!
 //! The fields are at the top level and have no `spec` around them, as in the article that introduced this kind.
 
+use std::{collections::BTreeMap, fmt};
+
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
 
-use super::{glob::Glob, selector::Selector};
+use super::glob::Glob;
 use crate::{
     operators::crd::{self, column},
-    resource::{Condition, ObjectMeta, Resource},
+    resource::{
+        Condition, LabelSelector, LabelSelectorOperator, LabelSelectorRequirement, ObjectMeta, Resource,
+    },
 };
 
 /// The names of a namespace, as a pattern.
@@ -20,12 +24,10 @@ pub const FAILURES_MAX: usize = 10;
 
 /// The custom resource. Its fields may be unreadable, if the object is older than the schema.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(try_from = "Wire")]
+#[serde(from = "Wire")]
 pub struct CopyratorRule {
     /// Name, labels, owners, versions.
     pub metadata: ObjectMeta,
-    /// When the rule was created, RFC 3339 in whole seconds: the older of two rules wins.
-    pub created: SmolStr,
     /// The fields, or why they are unreadable.
     pub spec: Result<CopyratorSpec, String>,
     /// The status that this operator has written.
@@ -35,23 +37,20 @@ pub struct CopyratorRule {
 /// A rule as JSON.
 #[derive(Deserialize)]
 struct Wire {
-    metadata: Value,
+    metadata: ObjectMeta,
     #[serde(default)]
     status: Value,
     #[serde(flatten)]
     fields: Map<String, Value>,
 }
 
-impl TryFrom<Wire> for CopyratorRule {
-    type Error = serde_json::Error;
-
-    fn try_from(wire: Wire) -> Result<CopyratorRule, serde_json::Error> {
-        Ok(CopyratorRule {
-            created: wire.metadata["creationTimestamp"].as_str().unwrap_or_default().into(),
-            metadata: ObjectMeta::deserialize(wire.metadata)?,
+impl From<Wire> for CopyratorRule {
+    fn from(wire: Wire) -> CopyratorRule {
+        CopyratorRule {
+            metadata: wire.metadata,
             spec: CopyratorSpec::deserialize(Value::Object(wire.fields)).map_err(|error| error.to_string()),
             status: CopyratorStatus::deserialize(wire.status).unwrap_or_default(),
-        })
+        }
     }
 }
 
@@ -74,9 +73,9 @@ pub struct CopyratorSpec {
     pub rule_type: RuleType,
     /// The labels of the objects to copy: either the labels themselves (copyrator: "true"), or matchLabels and
     /// matchExpressions. Required, unless allowAll is true.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_selector")]
     #[schemars(schema_with = "selector")]
-    pub selector: Selector,
+    pub selector: LabelSelector,
     /// Whether an empty selector is meant: it copies every object of the kind.
     #[serde(default)]
     pub allow_all: bool,
@@ -115,8 +114,9 @@ pub struct CopyratorSpec {
 #[serde(default)]
 pub struct TargetNamespaces {
     /// The labels of the namespaces: either the labels themselves, or matchLabels and matchExpressions. Default: any.
+    #[serde(deserialize_with = "read_selector")]
     #[schemars(schema_with = "selector")]
-    pub selector: Selector,
+    pub selector: LabelSelector,
     /// Names of namespaces. * stands for any characters, and ? for one. Default: all.
     #[schemars(schema_with = "globs")]
     pub include: Vec<Glob>,
@@ -237,6 +237,32 @@ fn globs(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// Reads a label selector, or the labels themselves, as far as the API server would accept a list with it.
+fn read_selector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LabelSelector, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+    struct Fields {
+        match_labels: BTreeMap<SmolStr, SmolStr>,
+        match_expressions: Vec<LabelSelectorRequirement>,
+    }
+    let mut fields = Map::deserialize(deserializer)?;
+    if !fields.contains_key("matchLabels") && !fields.contains_key("matchExpressions") {
+        fields = Map::from_iter([("matchLabels".to_owned(), Value::Object(fields))]);
+    }
+    let invalid = |error: &dyn fmt::Display| de::Error::custom(format_args!("selector: {error}"));
+    let fields = Fields::deserialize(Value::Object(fields)).map_err(|error| invalid(&error))?;
+    // Requirements, because the schema does not keep a comma out of a label, and `Labels` would take it as two.
+    let labels = fields.match_labels.into_iter().map(|(key, value)| LabelSelectorRequirement {
+        key,
+        operator: LabelSelectorOperator::In,
+        values: vec![value],
+    });
+    let match_expressions = labels.chain(fields.match_expressions).collect();
+    let selector = LabelSelector { match_expressions, ..LabelSelector::default() };
+    selector.validate().map_err(|error| invalid(&error))?;
+    Ok(selector)
+}
+
 /// A label selector, or the labels themselves, which a structural schema can only leave open.
 fn selector(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
@@ -326,6 +352,32 @@ mod tests {
         let policies = (spec.sync_policy, spec.conflict_policy, spec.deletion_policy);
         assert_eq!(policies, (SyncPolicy::Always, ConflictPolicy::Skip, DeletionPolicy::Delete));
         assert_eq!(rule.status, CopyratorStatus::default());
+    }
+
+    #[test]
+    fn labels_alone_are_match_labels() {
+        let selector = |selector: Value| {
+            let spec = read(json!({"ruleType": "configmap", "selector": selector})).spec;
+            spec.map(|spec| spec.selector.to_string())
+        };
+        let expression = json!({"key": "tier", "operator": "In", "values": ["a", "b"]});
+        for (fields, text) in [
+            (json!({"copyrator": "true", "a/b": ""}), "a/b=,copyrator=true"),
+            (json!({"matchLabels": {"copyrator": "true"}}), "copyrator=true"),
+            (json!({"matchLabels": {"a": "b"}, "matchExpressions": [expression]}), "a=b,tier in (a,b)"),
+            (json!({"matchLabels": {}, "matchExpressions": []}), ""),
+        ] {
+            assert_eq!(selector(fields).as_deref(), Ok(text));
+        }
+        for (fields, problem) in [
+            (json!({"copyrator": true}), "selector: invalid type: boolean"),
+            (json!({"matchLabels": {}, "a": "b"}), "selector: unknown field `a`"),
+            (json!({"a b": "c"}), "\"a b\" is no key of a label"),
+            (json!({"a": "b,c=d"}), "\"b,c=d\" is no value of a label"),
+        ] {
+            let error = selector(fields).expect_err("an error");
+            assert!(error.contains(problem), "{error}");
+        }
     }
 
     /// Its finalizer must still be removed.

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::operators::copyrator::objects::ConfigMaps;
-
-type ConfigMap = Object<ConfigMaps>;
+use crate::resource::kinds::{ConfigMap, Secret};
 
 fn rule(uid: &str, created: &str, fields: &Value) -> CopyratorRule {
     let mut rule = json!({
@@ -47,7 +45,7 @@ impl Model {
         Model { objects, ..Model::default() }
     }
 
-    fn copied(&self, key: &Key) -> Option<Arc<Copied<ConfigMaps>>> {
+    fn copied(&self, key: &Key) -> Option<Arc<Copied<ConfigMap>>> {
         let object = self.objects.get(key).filter(|object| object["metadata"]["labels"][LABEL] == "true")?;
         let copied = Copied::of(&read(object));
         // As after a GET: the object has the content of its digest.
@@ -57,7 +55,7 @@ impl Model {
         Some(Arc::new(copied))
     }
 
-    fn plan(&self, rule: &CopyratorRule, others: &[&CopyratorRule], targets: &[&str]) -> Plan<ConfigMaps> {
+    fn plan(&self, rule: &CopyratorRule, others: &[&CopyratorRule], targets: &[&str]) -> Plan<ConfigMap> {
         let spec = rule.spec.as_ref().expect("readable");
         let sources = self.objects.values().map(|object| Arc::new(read(object)));
         let sources = sources.filter(|source| {
@@ -84,7 +82,7 @@ impl Model {
     }
 
     /// Does one step, as the operator does.
-    fn step(&mut self, step: &Step<ConfigMaps>, rule: &CopyratorRule, others: &[&CopyratorRule]) {
+    fn step(&mut self, step: &Step<ConfigMap>, rule: &CopyratorRule, others: &[&CopyratorRule]) {
         let key = step.key();
         match step {
             Step::Create(original, namespace)
@@ -99,7 +97,7 @@ impl Model {
                     self.objects.insert(key, created);
                     return;
                 };
-                let mark = Mark::of(&key, &live.annotations);
+                let mark = Mark::of(&live.metadata);
                 let maker = mark.as_ref().map(|mark| maker(mark, rule, others));
                 let is_same_source = mark.is_some_and(|mark| original.is_source_of(&mark));
                 let policy = rule.spec.as_ref().expect("readable").conflict_policy;
@@ -137,7 +135,7 @@ impl Model {
         rule: &CopyratorRule,
         others: &[&CopyratorRule],
         targets: &[&str],
-    ) -> Plan<ConfigMaps> {
+    ) -> Plan<ConfigMap> {
         for _ in 0..5 {
             let (plan, before) = (self.plan(rule, others, targets), self.writes.len());
             for step in &plan.steps {
@@ -202,6 +200,22 @@ fn a_copy_that_was_not_read_yet_counts_as_up_to_date() {
     let plan = model.plan(&rule, &[], &["a"]);
     assert_eq!((plan.copies, plan.wanted), (1, 1));
     assert!(matches!(plan.steps[..], [Step::Verify(..)]));
+}
+
+/// Its value is not kept in memory, but a patch that adds the first annotation would remove it.
+#[test]
+fn the_annotation_of_kubectl_apply_stays_on_an_adopted_object() {
+    let rule = rule("r1", OLD, &json!({"conflictPolicy": "Overwrite"}));
+    let mut theirs = object("a", "settings", "2");
+    let applied = json!({"kubectl.kubernetes.io/last-applied-configuration": "{}"});
+    theirs["metadata"]["annotations"] = applied.clone();
+    let mut model = Model::with(&[object("src", "settings", "1"), theirs]);
+    model.settle(&rule, &[], &["a"]);
+    let copy = &model.objects[&Key::namespaced("a", "settings")];
+    assert_eq!(copy["data"], json!({"a": "1"}));
+    for (key, value) in applied.as_object().expect("annotations") {
+        assert_eq!(copy["metadata"]["annotations"][key], *value);
+    }
 }
 
 #[test]
@@ -306,13 +320,16 @@ fn of_two_sources_with_one_name_the_older_is_copied() {
 #[test]
 fn what_belongs_to_its_namespace_is_never_copied() {
     let rule = rule("r1", OLD, &json!({}));
-    let mut helm = object("src", "release", "1");
-    helm["type"] = json!("helm.sh/release.v1");
     let mut copy = object("src", "copy", "1");
     copy["metadata"]["labels"][LABEL] = json!("true");
+    let helm = object("src", "sh.helm.release.v1.web.v1", "1");
     let model = Model::with(&[object("src", "kube-root-ca.crt", "1"), helm, copy]);
     let plan = model.plan(&rule, &[], &["a"]);
     assert_eq!((plan.sources, plan.steps.len()), (0, 0));
+    for (kind, expected) in [("kubernetes.io/service-account-token", true), ("kubernetes.io/tls", false)] {
+        let secret = Secret { r#type: kind.into(), ..Secret::default() };
+        assert_eq!(is_bound_to_its_namespace(&secret), expected, "{kind}");
+    }
 }
 
 #[test]
