@@ -48,6 +48,29 @@ pub struct Watch<K> {
     streams: Arc<BTreeMap<String, Vec<Arc<Stream<K>>>>>,
 }
 
+/// Whether Stores have every object.
+#[derive(Debug)]
+pub(crate) enum Readiness {
+    /// They have synced.
+    Ready,
+    /// Some of them have not.
+    Waiting,
+    /// A watch of a Store that has not synced fails, for this reason.
+    Failing(String),
+}
+
+impl Readiness {
+    pub(crate) fn and(self, other: Readiness) -> Readiness {
+        match (self, other) {
+            (Readiness::Ready, other) => other,
+            (Readiness::Failing(problem), _) | (Readiness::Waiting, Readiness::Failing(problem)) => {
+                Readiness::Failing(problem)
+            }
+            (Readiness::Waiting, Readiness::Ready | Readiness::Waiting) => Readiness::Waiting,
+        }
+    }
+}
+
 impl<K> Clone for Watch<K> {
     fn clone(&self) -> Watch<K> {
         Watch { streams: Arc::clone(&self.streams) }
@@ -192,6 +215,16 @@ impl<K: Resource> Watch<K> {
         self.streams.values().flatten().all(|stream| stream.store.is_synced())
     }
 
+    /// Whether the Stores whose scope includes this key have every object.
+    pub(crate) fn readiness_for(&self, key: &Key) -> Readiness {
+        readiness(self.streams_of(key))
+    }
+
+    /// Whether all Stores have every object.
+    pub(crate) fn readiness(&self) -> Readiness {
+        readiness(self.streams.values().flatten())
+    }
+
     /// Whether a scope has a label selector.
     pub(crate) fn is_filtered(&self) -> bool {
         self.streams.values().flatten().any(|stream| !stream.scope.labels.is_empty())
@@ -217,6 +250,15 @@ impl<K: Resource> Watch<K> {
         };
         self.streams.values().flatten().map(listen).collect()
     }
+}
+
+fn readiness<'a, K: Resource>(streams: impl Iterator<Item = &'a Arc<Stream<K>>>) -> Readiness {
+    let of = |stream: &Arc<Stream<K>>| match stream.health.problem() {
+        _ if stream.store.is_synced() => Readiness::Ready,
+        Some(problem) => Readiness::Failing(problem),
+        None => Readiness::Waiting,
+    };
+    streams.map(of).fold(Readiness::Ready, Readiness::and)
 }
 
 #[cfg(test)]

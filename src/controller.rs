@@ -32,7 +32,7 @@ use tokio::{
 use tracing::{debug, error, info, warn};
 
 use crate::{
-    cluster::{Cluster, Watch},
+    cluster::{Cluster, Readiness, Watch},
     locked,
     queue::{Outcome, Queue, Urgency},
     resource::{
@@ -52,6 +52,8 @@ use finalizers::position;
 pub const WORKERS: usize = 8;
 /// Longest time for one reconcile: several requests, each with its own shorter deadline and its retries.
 const RECONCILE_LIMIT: Duration = Duration::from_secs(120);
+/// How often to look whether the watch fails for which an object waits.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How long a stopping controller waits for running reconciles. The kubelet kills a Pod 30 s after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
 
@@ -100,6 +102,17 @@ pub trait Operator: Send + Sync + 'static {
         let _ = objects;
     }
 
+    /// Called while an object waits for a watch that has not synced and fails, again and again. An implementation can report
+    /// the problem in the status.
+    fn unwatched(
+        &self,
+        object: Arc<Self::Kind>,
+        problem: String,
+    ) -> impl Future<Output = Result<(), ReconcileError>> + Send {
+        let _ = (object, problem);
+        async { Ok(()) }
+    }
+
     /// Called for an object that exists but cannot be decoded. An implementation can report that in the status. The object
     /// keeps its finalizer.
     fn unreadable(&self, object: Arc<Broken>) -> impl Future<Output = Result<(), ReconcileError>> + Send {
@@ -131,13 +144,13 @@ pub struct Controller<O: Operator> {
     shared: Arc<Shared<O>>,
     listening: Vec<Listening>,
     /// For each watch: whether its Stores have every object that matters for a key.
-    awaited: Vec<Box<IsSynced>>,
+    awaited: Vec<Box<Awaited>>,
     /// The keys that [`Controller::wakes`] adds.
     wakes: Vec<mpsc::Receiver<Key>>,
     workers: usize,
 }
 
-type IsSynced = dyn Fn(&Key) -> bool + Send + Sync;
+type Awaited = dyn Fn(&Key) -> Readiness + Send + Sync;
 
 /// State that the listeners of the watches and the workers share.
 struct Shared<O: Operator> {
@@ -249,10 +262,10 @@ impl<O: Operator> Controller<O> {
         });
         self.awaited.push(Box::new(move |key| match shared.objects.find(key) {
             Some(Found::Readable(object)) => each.name(key, scopes(&object)),
-            Some(Found::Broken(_)) => true,
+            Some(Found::Broken(_)) => Readiness::Ready,
             None => {
                 each.forget(key);
-                true
+                Readiness::Ready
             }
         }));
         self
@@ -270,7 +283,7 @@ impl<O: Operator> Controller<O> {
     /// Reconciles a key only after this watch has synced for the namespace of the key.
     fn awaits<K: Resource>(mut self, watch: &Watch<K>) -> Self {
         let watch = watch.clone();
-        self.awaited.push(Box::new(move |key| watch.is_synced_for(key)));
+        self.awaited.push(Box::new(move |key| watch.readiness_for(key)));
         self
     }
 
@@ -302,10 +315,16 @@ impl<O: Operator> Controller<O> {
                     self.shared.queue.add(&key, Urgency::Change);
                 }
                 key = self.shared.queue.take(), if working.len() < self.workers => {
-                    if self.is_ready(&key) {
-                        let work = work(Arc::clone(&self.shared), key.clone());
-                        workers.keys.insert(working.spawn(work).id(), key);
-                    }
+                    let shared = Arc::clone(&self.shared);
+                    let task = match self.readiness(&key) {
+                        Readiness::Ready => working.spawn(work(shared, key.clone())),
+                        Readiness::Failing(problem) => working.spawn(unwatched(shared, key.clone(), problem)),
+                        Readiness::Waiting => {
+                            self.shared.queue.done(&key, Outcome::Again(LOOK_AGAIN));
+                            continue;
+                        }
+                    };
+                    workers.keys.insert(task.id(), key);
                 }
             }
         }
@@ -325,16 +344,15 @@ impl<O: Operator> Controller<O> {
     }
 
     /// Whether every watch has synced that matters for the key. If not, holds the key until they have.
-    fn is_ready(&self, key: &Key) -> bool {
+    fn readiness(&self, key: &Key) -> Readiness {
         // The key is held before the check, so that a sync during the check releases it.
         locked(&self.shared.held).insert(key.clone());
-        let is_ready = self.awaited.iter().all(|is_synced| is_synced(key));
-        if is_ready {
+        let all = self.awaited.iter().map(|awaited| awaited(key));
+        let readiness = all.fold(Readiness::Ready, Readiness::and);
+        if let Readiness::Ready = readiness {
             locked(&self.shared.held).remove(key);
-        } else {
-            self.shared.queue.done(key, Outcome::Done);
         }
-        is_ready
+        readiness
     }
 
     /// A worker has ended: its result decides when the key is reconciled again.
@@ -389,6 +407,20 @@ async fn work<O: Operator>(shared: Arc<Shared<O>>, key: Key) -> Result<Next, Rec
     timeout(RECONCILE_LIMIT, shared.reconcile(&key)).await.unwrap_or_else(|_| {
         Err(format!("the reconcile was not done after {} s", RECONCILE_LIMIT.as_secs()).into())
     })
+}
+
+/// The task of one worker: tells the operator that an object waits for a watch that fails.
+async fn unwatched<O: Operator>(
+    shared: Arc<Shared<O>>,
+    key: Key,
+    problem: String,
+) -> Result<Next, ReconcileError> {
+    if let Some(Found::Readable(object)) = shared.objects.find(&key)
+        && shared.operator.serves(&object)
+    {
+        shared.operator.unwatched(object, problem).await?;
+    }
+    Ok(Next::After(LOOK_AGAIN))
 }
 
 impl<O: Operator> Shared<O> {

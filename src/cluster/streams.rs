@@ -41,7 +41,7 @@ pub(super) struct Stream<K> {
     /// `None`: the selector of the scope is invalid, or has `Gt` or `Lt`.
     selector: Option<LabelSelector>,
     pub(super) store: Arc<Store<K>>,
-    health: Arc<Health>,
+    pub(super) health: Arc<Health>,
     task: JoinHandle<()>,
     _listening: Listening,
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    cluster::{Cluster, Watch},
+    cluster::{Cluster, Readiness, Watch},
     locked,
     resource::{Key, Resource, Scope},
     store::Listening,
@@ -48,7 +48,7 @@ impl<K: Resource> Each<K> {
 
     /// Opens the watches that an object names now, and closes those that it named before, unless another object names them.
     /// Returns whether all of them have synced.
-    pub(super) fn name(&self, key: &Key, scopes: Vec<Scope>) -> bool {
+    pub(super) fn name(&self, key: &Key, scopes: Vec<Scope>) -> Readiness {
         let mut open = locked(&self.open);
         let Open { named, watches } = &mut *open;
         if named.get(key).is_none_or(|before| *before != scopes) {
@@ -59,7 +59,8 @@ impl<K: Resource> Each<K> {
             let before = named.insert(key.clone(), scopes.clone()).unwrap_or_default();
             close(key, before.iter().filter(|scope| !scopes.contains(scope)), watches);
         }
-        scopes.iter().all(|scope| watches[scope].watch.is_synced())
+        let of = |scope: &Scope| watches[scope].watch.readiness();
+        scopes.iter().map(of).fold(Readiness::Ready, Readiness::and)
     }
 
     /// Closes the watches of a deleted object.

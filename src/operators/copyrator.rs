@@ -149,6 +149,8 @@ fn rules_of<K: Kind>(blocked: &Arc<Blocked>) -> impl Fn(&Copied<K>) -> Vec<Key> 
 fn scopes_of<K: Kind>(settings: &Settings) -> impl Fn(&CopyratorRule) -> Vec<Scope> + Send + Sync + 'static {
     let settings = settings.clone();
     move |rule| match settings.accept(rule) {
+        // Sources do not matter for the deletion of the copies.
+        Ok(_) if rule.metadata.is_terminating() => Vec::new(),
         Ok(spec) if spec.rule_type == K::RULE_TYPE && settings.serves(rule) => spec.sources(rule),
         Ok(_) | Err(_) => Vec::new(),
     }
@@ -328,6 +330,10 @@ impl Operator for Copyrator {
         self.reporter.forget(&last.metadata.uid);
         self.block(&last, &Pass::default());
         Ok(())
+    }
+
+    async fn unwatched(&self, rule: Arc<CopyratorRule>, problem: String) -> Result<(), ReconcileError> {
+        self.refuse(&rule, ("WatchFailed", problem)).await
     }
 
     fn synced(&self, rules: &Watch<CopyratorRule>) {
