@@ -49,6 +49,11 @@ use types::{DeletionPolicy, RuleType};
 /// The `reportingController` of its Events.
 pub const CONTROLLER: &str = "flant.com/copyrator";
 
+/// The `--rule-name` of an operator that runs alone.
+const MAIN_RULE: &str = "main-rule";
+/// The `--rule-name` for all rules.
+const ALL_RULES: &str = "*";
+
 /// The flags of the operator.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
@@ -64,8 +69,8 @@ pub struct Settings {
     #[cfg_attr(feature = "cli", arg(long = "copyrator-source-namespaces", value_name = "GLOB"))]
     #[cfg_attr(feature = "cli", arg(env = "LISTWATCH_COPYRATOR_SOURCE_NAMESPACES", value_delimiter = ','))]
     pub source_namespaces: Vec<Glob>,
-    /// copyrator: serve only the CopyratorRule with this name, in the namespace of --namespace, else of $NAMESPACE, else in
-    /// default
+    /// copyrator: serve only the CopyratorRule with this name; '*' for all. Default: main-rule if copyrator runs alone, else
+    /// all. Its namespace is that of --namespace, else $NAMESPACE, else default
     #[cfg_attr(feature = "cli", arg(long, value_name = "NAME", env = "RULE_NAME"))]
     pub rule_name: Option<String>,
     /// The namespace of that rule, if no namespace is named otherwise.
@@ -104,8 +109,6 @@ pub fn controller(
     events: Events,
     settings: Settings,
 ) -> Controller<Copyrator> {
-    let only = [settings.rule_namespace.clone()];
-    let namespaces = if namespaces.is_empty() && settings.rule_name.is_some() { &only } else { namespaces };
     let rules = cluster.watch::<CopyratorRule>(Scope::each(namespaces, ""));
     let all_namespaces = cluster.watch::<Namespace>([Scope::default()]);
     let config_maps = Copies::new(cluster);
@@ -175,6 +178,24 @@ impl CopyratorSpec {
     }
 }
 
+impl Settings {
+    /// Completes the flags of an operator that runs alone, as the article's operator does: it serves one rule.
+    pub fn complete(&mut self, namespaces: &mut Vec<String>) {
+        let name = self.rule_name.get_or_insert_with(|| MAIN_RULE.to_owned());
+        if *name == ALL_RULES {
+            return;
+        }
+        if namespaces.is_empty() {
+            namespaces.push(self.rule_namespace.clone());
+        }
+        info!(
+            name,
+            namespaces = namespaces.join(","),
+            "serving one CopyratorRule; --rule-name='*' serves all"
+        );
+    }
+}
+
 /// Why a rule is not served, as the reason and message of conditions.
 type Refused = (&'static str, String);
 
@@ -208,7 +229,7 @@ impl Settings {
 
     /// Whether this process serves a rule.
     fn serves(&self, rule: &CopyratorRule) -> bool {
-        self.rule_name.as_ref().is_none_or(|name| rule.metadata.name == *name)
+        self.rule_name.as_ref().is_none_or(|name| *name == ALL_RULES || rule.metadata.name == *name)
     }
 }
 
