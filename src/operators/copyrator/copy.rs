@@ -87,6 +87,7 @@ pub struct Original<K> {
     rule_uid: Uid,
     labels: Labels,
     digest: SmolStr,
+    version: String,
 }
 
 impl<K: Kind> Original<K> {
@@ -98,7 +99,14 @@ impl<K: Kind> Original<K> {
         let digest = digest(&SHA256, &serde_json::to_vec(&content).expect("texts are JSON"));
         let digest: SmolStr =
             digest.as_ref()[..DIGEST_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
-        Original { digest, source, rule: rule.key(), rule_uid: rule.metadata.uid.clone(), labels }
+        Original {
+            version: format!("{}@{digest}", source.key()),
+            digest,
+            source,
+            rule: rule.key(),
+            rule_uid: rule.metadata.uid.clone(),
+            labels,
+        }
     }
 
     /// The copy for a namespace.
@@ -128,6 +136,12 @@ impl<K: Kind> Original<K> {
     #[must_use]
     pub fn name(&self) -> &SmolStr {
         &self.source.metadata().name
+    }
+
+    /// The source and the digest of its content, for [`Once`](super::types::Once).
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
     }
 
     /// The digest of the content.

@@ -9,7 +9,7 @@
 //! A step that fails stops no other one. It is tried again after a pause, longer each time.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -20,7 +20,7 @@ use tokio::{task::JoinSet, time::Instant};
 use super::{
     copy::{ALL_COPIES, Copied, Kind, Mark, Original},
     plan::{Decision, Maker, Plan, Step, View, decide, failure, is_active, plan},
-    types::{ConflictPolicy, CopyratorRule, CopyratorSpec, Failure},
+    types::{ConflictPolicy, CopyratorRule, CopyratorSpec, Failure, Once, SyncPolicy},
 };
 use crate::{
     backoff::Backoff,
@@ -69,6 +69,8 @@ pub(super) struct Pass {
     /// Number of copies that are up to date.
     pub(super) copies: usize,
     pub(super) failures: Vec<Failure>,
+    /// With `syncPolicy: Once`: the copies that were created, now or before.
+    pub(super) once: Once,
     pub(super) created: Vec<Key>,
     pub(super) updated: Vec<Key>,
     pub(super) deleted: Vec<Key>,
@@ -98,6 +100,9 @@ impl Pass {
         self.wanted += other.wanted;
         self.copies += other.copies;
         self.failures.extend(other.failures);
+        if self.once.sources.is_empty() {
+            self.once = other.once;
+        }
         self.created.extend(other.created);
         self.updated.extend(other.updated);
         self.deleted.extend(other.deleted);
@@ -147,7 +152,14 @@ impl<K: Kind> Copies<K> {
     ) -> Pass {
         let uid = &order.rule.metadata.uid;
         let namespace = |name: &str| namespaces.get(&Key::cluster(name));
-        let Plan { steps, failures, sources, wanted, copies } = plan(
+        let uid_of = |name: &str| namespace(name).map(|namespace| namespace.metadata.uid.clone());
+        let Once { sources: copied, namespaces: copied_to } = &order.rule.status.once;
+        let was_created = |original: &Original<K>, namespace: &str| {
+            spec.sync_policy == SyncPolicy::Once
+                && copied.iter().any(|source| source == original.version())
+                && uid_of(namespace).is_some_and(|uid| copied_to.contains(&uid))
+        };
+        let Plan { steps, once, failures, sources, wanted, copies } = plan(
             &order.rule,
             spec,
             View {
@@ -155,6 +167,7 @@ impl<K: Kind> Copies<K> {
                 targets,
                 ours: self.by_rule.get(uid),
                 find: &|key| self.watch.get(key),
+                was_created: &was_created,
                 maker: &order.maker,
                 is_active: &|name| namespace(name).is_some_and(|namespace| is_active(&namespace)),
             },
@@ -163,6 +176,24 @@ impl<K: Kind> Copies<K> {
         let steps = self.without_paused(&order.rule, steps, &mut pass);
         self.run(order, steps, &mut pass).await;
         pass.retry = self.next_retry(uid);
+        pass.once = if pass.left > 0 {
+            order.rule.status.once.clone()
+        } else {
+            let is_missing = |(original, namespace): &&(Arc<Original<K>>, SmolStr)| {
+                let copied = self.watch.get(&Key::namespaced(namespace, original.name()));
+                let mark = copied.as_ref().and_then(|copied| copied.mark.as_ref());
+                let is_there = mark.is_some_and(|mark| mark.rule_uid == *uid && original.is_up_to_date(mark));
+                !is_there && !was_created(original, namespace)
+            };
+            let missing: HashSet<_> =
+                once.iter().filter(is_missing).map(|(_, namespace)| namespace).collect();
+            let sources = once.chunk_by(|(one, _), (other, _)| Arc::ptr_eq(one, other));
+            let namespaces = targets.iter().filter(|target| !once.is_empty() && !missing.contains(target));
+            Once {
+                sources: sources.map(|places| places[0].0.version().to_owned()).collect(),
+                namespaces: namespaces.filter_map(|name| uid_of(name)).collect(),
+            }
+        };
         pass
     }
 

@@ -101,6 +101,8 @@ impl<K: Kind> Step<K> {
 pub struct Plan<K> {
     /// Copies to create first, then to check, to delete and to verify.
     pub steps: Vec<Step<K>>,
+    /// With [`SyncPolicy::Once`]: all places of copies, by source.
+    pub once: Vec<(Arc<Original<K>>, SmolStr)>,
     /// Copies that cannot be there.
     pub failures: Vec<Failure>,
     /// Number of copied objects.
@@ -121,6 +123,8 @@ pub struct View<'a, K> {
     pub ours: Vec<Arc<Copied<K>>>,
     /// The copy of any rule at a place.
     pub find: &'a dyn Fn(&Key) -> Option<Arc<Copied<K>>>,
+    /// Whether the copy in this namespace was created once, and is not created again.
+    pub was_created: &'a dyn Fn(&Original<K>, &str) -> bool,
     /// The maker of a copy.
     pub maker: &'a dyn Fn(&Mark) -> Maker,
     /// Whether a namespace exists and is not being deleted. In other namespaces, nothing is deleted: all copies go with
@@ -131,7 +135,8 @@ pub struct View<'a, K> {
 /// What to do to make the copies of `rule` complete.
 #[must_use]
 pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, K>) -> Plan<K> {
-    let mut plan = Plan { steps: Vec::new(), failures: Vec::new(), sources: 0, wanted: 0, copies: 0 };
+    let mut plan =
+        Plan { steps: Vec::new(), once: Vec::new(), failures: Vec::new(), sources: 0, wanted: 0, copies: 0 };
     let (mut checks, mut verifications) = (Vec::new(), Vec::new());
     let mut wanted = HashSet::new();
     for group in by_name(view.sources) {
@@ -148,9 +153,14 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
         let original = Arc::new(Original::new(rule, Arc::clone(winner), |label| spec.is_copied_label(label)));
         for namespace in view.targets.iter().filter(|namespace| !is_source_in(namespace)) {
             let place = Key { namespace: Some(namespace.clone()), name: key.name.clone() };
+            if spec.sync_policy == SyncPolicy::Once {
+                plan.once.push((Arc::clone(&original), namespace.clone()));
+            }
             let Some(copied) = (view.find)(&place) else {
-                wanted.insert(place);
-                plan.steps.push(Step::Create(Arc::clone(&original), namespace.clone()));
+                if !(view.was_created)(&original, namespace) {
+                    wanted.insert(place);
+                    plan.steps.push(Step::Create(Arc::clone(&original), namespace.clone()));
+                }
                 continue;
             };
             match copied.mark.as_ref().map(|mark| (mark, (view.maker)(mark))) {

@@ -13,7 +13,7 @@ use super::glob::Glob;
 use crate::{
     operators::crd::{self, column},
     resource::{
-        Condition, LabelSelector, LabelSelectorOperator, LabelSelectorRequirement, ObjectMeta, Resource,
+        Condition, LabelSelector, LabelSelectorOperator, LabelSelectorRequirement, ObjectMeta, Resource, Uid,
     },
 };
 
@@ -73,7 +73,7 @@ pub struct CopyratorSpec {
     pub rule_type: RuleType,
     /// The labels of the objects to copy: either the labels themselves (copyrator: "true"), or matchLabels and
     /// matchExpressions. Required, unless allowAll is true.
-    #[serde(default, deserialize_with = "read_selector")]
+    #[serde(default, deserialize_with = "read_selector", skip_serializing_if = "LabelSelector::is_empty")]
     #[schemars(schema_with = "selector")]
     pub selector: LabelSelector,
     /// Whether an empty selector is meant: it copies every object of the kind.
@@ -97,7 +97,7 @@ pub struct CopyratorSpec {
     #[schemars(with = "Vec<String>", length(max = 32), inner(length(min = 1, max = 317)))]
     pub copy_labels: Vec<SmolStr>,
     /// Always: copies that were changed or deleted come back. Once: each copy is created and never written again, until the
-    /// copied object changes.
+    /// copied object changes; a deleted copy stays away as long.
     #[serde(default)]
     pub sync_policy: SyncPolicy,
     /// What happens if an object that is no copy has the name of a copy. Skip: the object stays. Adopt: it becomes a copy, if
@@ -114,7 +114,7 @@ pub struct CopyratorSpec {
 #[serde(default)]
 pub struct TargetNamespaces {
     /// The labels of the namespaces: either the labels themselves, or matchLabels and matchExpressions. Default: any.
-    #[serde(deserialize_with = "read_selector")]
+    #[serde(deserialize_with = "read_selector", skip_serializing_if = "LabelSelector::is_empty")]
     #[schemars(schema_with = "selector")]
     pub selector: LabelSelector,
     /// Names of namespaces. * stands for any characters, and ? for one. Default: all.
@@ -184,6 +184,8 @@ pub struct CopyratorStatus {
     /// The first ten failures.
     #[schemars(length(max = FAILURES_MAX))]
     pub failures: Vec<Failure>,
+    /// With syncPolicy Once: the copies that were created.
+    pub once: Once,
     /// Ready: all copies are up to date. Stalled: some copy cannot be written until a user acts.
     #[schemars(schema_with = "crd::conditions")]
     pub conditions: Vec<Condition>,
@@ -198,9 +200,21 @@ impl Default for CopyratorStatus {
             copies: 0,
             failed: 0,
             failures: Vec::new(),
+            once: Once::default(),
             conditions: Vec::new(),
         }
     }
+}
+
+/// The copies that were created, of each object in each namespace. One of them that is not there was deleted by somebody.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Once {
+    /// The copied objects: NAMESPACE/NAME@DIGEST.
+    pub sources: Vec<String>,
+    /// The uids of the namespaces.
+    #[schemars(with = "Vec<String>")]
+    pub namespaces: Vec<Uid>,
 }
 
 /// A copy that is missing or out of date.

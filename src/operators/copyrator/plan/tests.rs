@@ -75,6 +75,7 @@ impl Model {
                 targets: &targets,
                 ours: ours.collect(),
                 find: &|key| self.copied(key),
+                was_created: &|_, _| false,
                 maker: &maker,
                 is_active: &|_| true,
             },
@@ -308,6 +309,7 @@ fn of_two_sources_with_one_name_the_older_is_copied() {
         targets: &targets,
         ours: Vec::new(),
         find: &|_| None,
+        was_created: &|_, _| false,
         maker: &|_| Maker::Us,
         is_active: &|_| true,
     };
