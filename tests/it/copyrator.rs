@@ -1,11 +1,15 @@
 //! Tests the operator of CopyratorRule on both servers: in whatever order things come, the copies end as they should be.
 //!
 //! The operator runs in the process of the test, and a tap on its connection has a transcript of its writes. On the real server,
-//! which all tests share, each test has namespaces of its own, `c7-src`, `c7-a` and so on, and its rules copy to no others.
+//! which all tests share, each test has namespaces of its own, `c7-src`, `c7-a` and so on, and its rules copy to no others. The
+//! operator has the permissions of the manifests.
 
 use std::{
     collections::BTreeSet,
+    fs,
+    path::Path,
     sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 use http::Method;
@@ -16,17 +20,20 @@ use listwatch::{
     watch::Lists,
 };
 use listwatch_apiserver::{ApiServer, Fault};
-use listwatch_control_plane::{ADMIN_TOKEN, eventually, has_assets, saw, unique};
+use listwatch_control_plane::{ControlPlane, Http, eventually, has_assets, saw, unique};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use crate::{
     client::{self, UserClient, condition},
-    fixture::shared_control_plane,
+    fixture::{admin_of, installed_control_plane, shared_control_plane},
     manifests,
+    operator::Operator,
 };
 
 const RULES: &str = "/apis/flant.com/v1/namespaces";
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
 /// A server with the CRD, and namespaces for one test.
 struct World {
@@ -37,22 +44,51 @@ struct World {
     wire: Arc<Wire>,
     /// The embedded server.
     server: Option<ApiServer>,
+    url: String,
+    ca_pem: String,
+    /// Of the operator.
+    token: String,
 }
 
-/// The requests of the operator: method and path of each.
+/// The requests of the operator: time, method and path of each.
 #[derive(Default)]
-struct Wire(Mutex<Vec<String>>);
+struct Wire(Mutex<Vec<(Instant, String)>>);
 
 impl Tap for Wire {
     fn step(&self, _: u64, step: Step<'_>) {
         if let Step::Request(request) = step {
-            self.0.lock().unwrap().push(format!("{request:?}"));
+            self.0.lock().unwrap().push((Instant::now(), format!("{request:?}")));
         }
     }
 }
 
 /// A running operator. Dropped: stopped at once, as by `kill -9`.
 struct Running(#[allow(dead_code, reason = "dropping it ends the tasks")] JoinSet<()>);
+
+/// The permissions of the manifests, with those for Secrets.
+fn rules() -> Value {
+    let mut rules = manifests::read("copyrator/operator/role.yaml")[0]["rules"].take();
+    let patch = manifests::read("copyrator/secrets/role-patch.yaml").remove(0);
+    rules.as_array_mut().unwrap().push(patch[0]["value"].clone());
+    rules
+}
+
+/// Creates a ServiceAccount with a ClusterRole of its own, still without rules. Returns a token.
+async fn new_account(user: &UserClient, name: &str) -> String {
+    let metadata = json!({"name": name});
+    let binding = json!({
+        "metadata": metadata,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": user.namespace}],
+    });
+    user.try_create(&format!("{RBAC}/clusterroles"), &json!({"metadata": metadata})).await.unwrap();
+    user.try_create(&format!("{RBAC}/clusterrolebindings"), &binding).await.unwrap();
+    user.create("serviceaccounts", &json!({"metadata": metadata})).await;
+    let request =
+        json!({"spec": {"audiences": ["https://kubernetes.default.svc"], "expirationSeconds": 3600}});
+    let answer = user.create(&format!("serviceaccounts/{name}/token"), &request).await;
+    answer["status"]["token"].as_str().unwrap().to_owned()
+}
 
 /// Runs a script on both servers.
 async fn on_both(script: impl AsyncFn(&World)) {
@@ -65,20 +101,19 @@ async fn on_both(script: impl AsyncFn(&World)) {
 impl World {
     async fn embedded() -> World {
         let server = ApiServer::start(listwatch_apiserver::Options::default()).await.unwrap();
-        let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
-        World::new(config, client::admin(&server), Some(server)).await
+        let (url, ca_pem) = (server.url(), server.ca_pem().to_owned());
+        World::new(url, ca_pem, client::admin(&server), Some(server)).await
     }
 
     async fn real() -> World {
-        let control_plane = shared_control_plane().await;
-        let (url, ca_pem) = (control_plane.url(), control_plane.ca_pem());
-        let config = || Config::new(&url, ca_pem.as_bytes(), ADMIN_TOKEN).unwrap();
-        World::new(config(), Client::new(config()).unwrap(), None).await
+        World::on(shared_control_plane().await).await
     }
 
-    async fn new(config: Config, admin: Client, server: Option<ApiServer>) -> World {
-        let wire = Arc::<Wire>::default();
-        let client = Client::new(config.with_tap(wire.clone())).unwrap();
+    async fn on(control_plane: &ControlPlane) -> World {
+        World::new(control_plane.url(), control_plane.ca_pem(), admin_of(control_plane), None).await
+    }
+
+    async fn new(url: String, ca_pem: String, admin: Client, server: Option<ApiServer>) -> World {
         let prefix = format!("c{}", unique());
         let user = UserClient { client: admin, namespace: format!("{prefix}-src") };
         // Another test may have installed it on the shared server.
@@ -89,11 +124,44 @@ impl World {
         }
         eventually("the CRD to be served", async || user.raw("/apis/flant.com/v1/copyrators").await.ok())
             .await;
-        let world = World { prefix, user, client, wire, server };
-        for namespace in ["src", "a", "b"] {
+        let namespace = json!({"metadata": {"name": user.namespace}});
+        user.try_create("/api/v1/namespaces", &namespace).await.unwrap();
+        let token = match &server {
+            Some(server) => server.new_token(&prefix),
+            None => new_account(&user, &prefix).await,
+        };
+        let wire = Arc::<Wire>::default();
+        let config = Config::new(&url, ca_pem.as_bytes(), &token).unwrap().with_tap(wire.clone());
+        let client = Client::new(config).unwrap();
+        let world = World { prefix, user, client, wire, server, url, ca_pem, token };
+        world.allow(&rules()).await;
+        for namespace in ["a", "b"] {
             world.create_namespace(namespace, json!({})).await;
         }
         world
+    }
+
+    /// Replaces the permissions of the operator.
+    async fn allow(&self, rules: &Value) {
+        match &self.server {
+            Some(server) => server.limit(&self.prefix, serde_json::from_value(rules.clone()).unwrap()),
+            None => {
+                let path = format!("{RBAC}/clusterroles/{}", self.prefix);
+                self.send(Method::PATCH, &path, &json!({"rules": rules})).await;
+            }
+        }
+    }
+
+    /// Starts the operator as a process, with a directory for its files.
+    fn run(&self, args: &[&str]) -> (TempDir, Operator) {
+        let dir = TempDir::new().unwrap();
+        for (name, text) in
+            [("token", &self.token), ("ca.crt", &self.ca_pem), ("namespace", &self.user.namespace)]
+        {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let operator = Operator::run("copyrator", &self.url, dir.path(), args);
+        (dir, operator)
     }
 
     /// Starts an operator for the rules of this test.
@@ -222,6 +290,7 @@ impl World {
         let requests = std::mem::take(&mut *self.wire.0.lock().unwrap());
         let writes = requests
             .into_iter()
+            .map(|(_, request)| request)
             .filter(|request| !request.starts_with("GET") && !request.contains("/events"));
         let mut writes: Vec<_> =
             writes.map(|request| request.replace(&format!("{}-", self.prefix), "")).collect();
@@ -337,16 +406,28 @@ async fn edited_and_deleted_copies_come_back() {
 }
 
 #[tokio::test]
-async fn an_edited_copy_stays_with_the_sync_policy_once() {
+async fn with_the_sync_policy_once_edited_copies_stay_and_deleted_ones_stay_away_until_the_source_changes() {
     on_both(async |world| {
         let operator = world.start_copying(json!({"syncPolicy": "Once"})).await;
         world.until_ready("main-rule", "Synced").await;
+        let (edited, deleted) = (world.in_namespace("a"), world.in_namespace("b"));
+        let mine = json!({"a": "mine"});
+        let stay = async |barrier: &str| {
+            world.create_source(barrier, mine.clone()).await;
+            world.until_copied(barrier, mine.clone(), &["a", "b", "new"]).await;
+            assert_eq!(edited.get("configmaps/settings").await["data"], mine);
+            assert!(deleted.find("configmaps/settings").await.is_none());
+            assert_eq!(world.in_namespace("new").get("configmaps/settings").await["data"], json!({"a": "1"}));
+        };
+        edited.patch("configmaps/settings", json!({"data": mine})).await;
+        deleted.delete("configmaps/settings").await;
+        world.create_namespace("new", json!({})).await;
+        stay("running").await;
         drop(operator);
-        world.in_namespace("a").patch("configmaps/settings", json!({"data": {"a": "mine"}})).await;
         let _operator = world.start();
-        world.create_source("barrier", json!({"a": "mine"})).await;
-        world.until_copied("barrier", json!({"a": "mine"}), &["a", "b"]).await;
-        assert_eq!(world.in_namespace("a").get("configmaps/settings").await["data"], json!({"a": "mine"}));
+        stay("restarted").await;
+        world.user.patch("configmaps/settings", json!({"data": {"a": "2"}})).await;
+        world.until_copied("settings", json!({"a": "2"}), &["a", "b", "new"]).await;
     })
     .await;
 }
@@ -454,27 +535,197 @@ async fn an_immutable_copy_is_replaced() {
     .await;
 }
 
+/// The copy for namespace `a` is refused, and that for `b` is created. After `admit`, both are there.
+async fn a_refusal_stops_no_other_copy(world: &World, reason: &str, admit: impl AsyncFn(&UserClient)) {
+    let _operator = world.start_copying(json!({})).await;
+    let status = world.until_ready("main-rule", "CopiesFailed").await;
+    assert_eq!(status["failures"][0]["reason"], reason, "{status}");
+    world.until_settings_in(&["b"]).await;
+    match &world.server {
+        Some(server) => server.end_faults(),
+        None => admit(&world.in_namespace("a")).await,
+    }
+    world.until_settings_in(&["a", "b"]).await;
+    world.until_ready("main-rule", "Synced").await;
+}
+
 #[tokio::test]
 async fn a_full_namespace_stops_no_other_one() {
     on_both(async |world| {
         let full = world.in_namespace("a");
         if let Some(server) = &world.server {
-            server.fault(
-                Fault::Quota("full".to_owned()).on("POST", &format!("/{}/configmaps", full.namespace)),
-            );
+            server.fault(Fault::Quota("full".to_owned()).on("POST", &full.path("configmaps")));
         } else {
             let quota = json!({"metadata": {"name": "full"}, "spec": {"hard": {"count/configmaps": "0"}}});
             full.create("resourcequotas", &quota).await;
             full.until("resourcequotas/full", |quota| quota["status"]["hard"].is_object()).await;
         }
-        let _operator = world.start_copying(json!({})).await;
-        let status = world.until_ready("main-rule", "CopiesFailed").await;
-        assert_eq!(status["failures"][0]["reason"], "QuotaExceeded", "{status}");
-        world.until_settings_in(&["b"]).await;
-        match &world.server {
-            Some(server) => server.end_faults(),
-            None => full.delete("resourcequotas/full").await,
+        let admit = async |full: &UserClient| full.delete("resourcequotas/full").await;
+        a_refusal_stops_no_other_copy(world, "QuotaExceeded", admit).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_policy_that_denies_a_copy_stops_no_other_one() {
+    on_both(async |world| {
+        let admission = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic";
+        let denied = world.in_namespace("a");
+        if let Some(server) = &world.server {
+            let (webhook, message) = ("policy".to_owned(), "no copies".to_owned());
+            server.fault(Fault::Deny { webhook, message, code: 422 }.on("POST", &denied.path("configmaps")));
+        } else {
+            let name = &denied.namespace;
+            let metadata = json!({"name": name});
+            let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]});
+            let spec = json!({"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "false"}]});
+            let policy = json!({"metadata": metadata, "spec": spec});
+            world.user.try_create(&format!("{admission}ies"), &policy).await.unwrap();
+            let namespace = json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}});
+            let spec = json!({"policyName": name, "validationActions": ["Deny"], "matchResources": namespace});
+            let binding = json!({"metadata": metadata, "spec": spec});
+            world.user.try_create(&format!("{admission}ybindings"), &binding).await.unwrap();
+            let path = denied.path("configmaps?dryRun=All");
+            let probe = json!({"metadata": {"name": "probe"}});
+            eventually("the policy to deny", async || denied.try_create(&path, &probe).await.err()).await;
         }
+        let admit = async |denied: &UserClient| {
+            let path = format!("{admission}ybindings/{}", denied.namespace);
+            world.send(Method::DELETE, &path, &json!(null)).await;
+        };
+        a_refusal_stops_no_other_copy(world, "AdmissionDenied", admit).await;
+    })
+    .await;
+}
+
+/// A real server answers so only under load.
+#[tokio::test]
+async fn after_a_429_a_copy_waits_as_long_as_the_server_asks_and_the_others_go_on() {
+    let world = World::embedded().await;
+    let server = world.server.as_ref().unwrap();
+    let body = "Too many requests, please try again later.\n".to_owned();
+    let busy = Fault::Answer { status: 429, body, retry_after_secs: Some(1) };
+    server.fault(busy.on("POST", &world.in_namespace("a").path("configmaps")));
+    let _operator = world.start_copying(json!({})).await;
+    world.until_settings_in(&["b"]).await;
+    server.end_faults();
+    world.until_settings_in(&["a", "b"]).await;
+    let requests = world.wire.0.lock().unwrap();
+    let sent = |namespace: &str| {
+        let path = world.in_namespace(namespace).path("configmaps");
+        let is_it = |(_, request): &&(Instant, String)| request.starts_with(&format!("POST {path}"));
+        requests.iter().filter(is_it).map(|(time, _)| *time).collect::<Vec<_>>()
+    };
+    let (waiting, other) = (sent("a"), sent("b"));
+    assert!(waiting.len() > 1 && other[0] < waiting[1], "{waiting:?} {other:?}");
+    let is_patient = |times: &[Instant]| times[1] - times[0] >= Duration::from_secs(1);
+    assert!(waiting.windows(2).all(is_patient), "{waiting:?}");
+}
+
+#[tokio::test]
+async fn a_source_of_one_mebibyte_is_copied() {
+    on_both(async |world| {
+        let _operator = world.start();
+        world.create_rule("main-rule", json!({})).await;
+        // In base64, four characters are three bytes.
+        let icon = "AAEC".repeat(1024 * 1024 / 3);
+        let metadata = json!({"name": "large", "labels": {"copyrator": "true"}});
+        let large = json!({"metadata": metadata, "binaryData": {"i": icon}});
+        world.user.create("configmaps", &large).await;
+        world.until_ready("main-rule", "Synced").await;
+        for namespace in ["a", "b"] {
+            let copy = world.in_namespace(namespace).get("configmaps/large").await;
+            assert!(copy["binaryData"]["i"] == *icon, "the bytes differ in {namespace}");
+        }
+    })
+    .await;
+}
+
+/// The operator as a process, with all that it can write about its requests.
+#[tokio::test]
+async fn the_data_of_a_secret_is_in_no_log_event_status_or_recording() {
+    on_both(async |world| {
+        let (secret, shown) = ("aHVudGVyMg==", ["aHVudGVyMg", "hunter2"]);
+        let metadata = json!({
+            "name": "password", "labels": {"copyrator": "true"},
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "hunter2"},
+        });
+        let source = json!({"metadata": metadata, "data": {"password": secret}});
+        world.user.create("secrets", &source).await;
+        // Another object has the name of a copy, and a copy that is edited is read.
+        let theirs = json!({"metadata": {"name": "password"}, "data": {"password": secret}});
+        world.in_namespace("a").create("secrets", &theirs).await;
+        world.create_rule("main-rule", json!({"ruleType": "secret"})).await;
+        let files = TempDir::new().unwrap();
+        let (record, curl) = (files.path().join("record"), files.path().join("curl"));
+        let (_dir, operator) = world.run(&[
+            "--copyrator-secrets",
+            "--log-level",
+            "trace",
+            "-n",
+            &world.user.namespace,
+            "--record",
+            record.to_str().unwrap(),
+            "--curl",
+            curl.to_str().unwrap(),
+        ]);
+        world.until_ready("main-rule", "CopiesFailed").await;
+        let copy = world.in_namespace("b");
+        copy.until("secrets/password", |copy| copy["data"]["password"] == secret).await;
+        copy.patch("secrets/password", json!({"data": {"password": "aHVudGVyMw=="}})).await;
+        copy.until("secrets/password", |copy| copy["data"]["password"] == secret).await;
+        world.user.patch("secrets/password", json!({"immutable": true})).await;
+        copy.until("secrets/password", |copy| copy["immutable"] == true).await;
+        let events = world.user.until("events", |events| events["items"] != json!([])).await;
+        let rule = world.user.raw(&world.rule_path("main-rule")).await.unwrap();
+        let read = |path: &Path| fs::read_to_string(path).unwrap();
+        let texts = [operator.log(), events.to_string(), rule, read(&record), read(&curl)];
+        for (text, hint) in texts.iter().zip(["copyrator", "Event", "CopyratorRule", "password", "password"])
+        {
+            assert!(text.contains(hint), "{hint}: {text}");
+            assert!(!shown.iter().any(|shown| text.contains(shown)), "{text}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rules_are_deleted_with_their_crd_and_their_copies_with_them() {
+    let script = async |world: &World| {
+        let _operator = world.start_copying(json!({})).await;
+        world.until_ready("main-rule", "Synced").await;
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/copyrators.flant.com";
+        world.send(Method::DELETE, path, &json!(null)).await;
+        world.until_settings_in(&[]).await;
+        eventually("the CRD to be deleted", async || {
+            world.user.raw(path).await.err().filter(|error| error.is_not_found())
+        })
+        .await;
+    };
+    script(&World::embedded().await).await;
+    if has_assets() {
+        let control_plane = installed_control_plane(Http::Any).await;
+        script(&World::on(&control_plane).await).await;
+    }
+}
+
+/// Also if the missing permission is for a kind that the rule does not name.
+#[tokio::test]
+async fn a_rule_that_waits_for_a_watch_that_is_forbidden_says_so_and_goes_on_after_that() {
+    on_both(async |world| {
+        let mut fewer = rules();
+        fewer.as_array_mut().unwrap().retain(|rule| rule["resources"] != json!(["secrets"]));
+        world.allow(&fewer).await;
+        let account = UserClient::new(world.client.clone());
+        eventually("the permission to be gone", async || {
+            account.raw("/api/v1/secrets").await.err().filter(|error| error.is_forbidden())
+        })
+        .await;
+        let _operator = world.start_copying(json!({})).await;
+        let status = world.until_ready("main-rule", "WatchFailed").await;
+        let stalled = status["conditions"][1]["message"].as_str().unwrap();
+        assert!(stalled.contains("grant the verbs list and watch on the resource secrets"), "{stalled}");
+        world.allow(&rules()).await;
         world.until_settings_in(&["a", "b"]).await;
         world.until_ready("main-rule", "Synced").await;
     })
@@ -499,7 +750,7 @@ async fn secrets_are_copied_only_if_that_is_enabled() {
             .await;
         world.user.create("secrets", &secret("release", "helm.sh/release.v1", json!({}))).await;
         let requests = world.wire.0.lock().unwrap().clone();
-        assert!(!requests.iter().any(|request| request.contains("/secrets")), "{requests:?}");
+        assert!(!requests.iter().any(|(_, request)| request.contains("/secrets")), "{requests:?}");
 
         let _operator = world.start();
         let status = world.until_ready("main-rule", "Synced").await;
@@ -548,6 +799,41 @@ async fn a_rule_of_another_name_is_left_alone() {
     .await;
 }
 
+/// As the article's operator, which has `main-rule` in `default` as its defaults.
+#[tokio::test]
+async fn an_operator_that_runs_alone_serves_the_main_rule_unless_it_is_told_to_serve_all() {
+    on_both(async |world| {
+        let rules = format!("{RULES}/default/copyrators");
+        let nothing = json!({"selector": {"only": world.prefix}});
+        for name in ["main-rule", "other-rule"] {
+            world.user.try_create(&rules, &world.rule(name, nothing.clone())).await.unwrap();
+        }
+        let rule = async |name: &str| -> Value {
+            serde_json::from_str(&world.user.raw(&format!("{rules}/{name}")).await.unwrap()).unwrap()
+        };
+        let until_served = async |name: &str| {
+            let is_served = async || (rule(name).await["status"]["observedGeneration"] == 1).then_some(());
+            eventually(&format!("{name} to be served"), is_served).await;
+        };
+        let (dir, operator) = world.run(&[]);
+        operator.until_logged(&["serving one CopyratorRule", "main-rule", "default"]).await;
+        until_served("main-rule").await;
+        assert_eq!(rule("other-rule").await["metadata"]["finalizers"], json!(null));
+        drop((operator, dir));
+
+        let _operator = world.run(&["--rule-name", "*"]);
+        until_served("other-rule").await;
+        for name in ["main-rule", "other-rule"] {
+            world.send(Method::DELETE, &format!("{rules}/{name}"), &json!(null)).await;
+            eventually("the rule to be deleted", async || {
+                world.user.raw(&format!("{rules}/{name}")).await.err()
+            })
+            .await;
+        }
+    })
+    .await;
+}
+
 /// Whatever the operator has written when it is killed, the next one ends with the same copies, and creates none twice.
 #[tokio::test]
 async fn a_restart_between_any_two_writes_changes_nothing() {
@@ -565,7 +851,7 @@ async fn a_restart_between_any_two_writes_changes_nothing() {
                 let requests = world.wire.0.lock().unwrap();
                 let has_written = requests
                     .iter()
-                    .any(|request| !request.starts_with("GET") && !request.contains("/events"));
+                    .any(|(_, request)| !request.starts_with("GET") && !request.contains("/events"));
                 (has_written || is_synced).then_some(is_synced)
             })
             .await;
@@ -630,30 +916,10 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
     if !has_assets() {
         return;
     }
-    let mut world = World::real().await;
-    let account = format!("{}-copyrator", world.prefix);
-    let mut role = manifests::read("copyrator/operator/role.yaml").remove(0);
-    let patch = manifests::read("copyrator/secrets/role-patch.yaml").remove(0);
-    role["rules"].as_array_mut().unwrap().push(patch[0]["value"].clone());
-    role["metadata"]["name"] = json!(account);
-    let binding = json!({
-        "metadata": {"name": account},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": account},
-        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": world.user.namespace}],
-    });
-    let rbac = "/apis/rbac.authorization.k8s.io/v1";
-    world.user.try_create(&format!("{rbac}/clusterroles"), &role).await.unwrap();
-    world.user.try_create(&format!("{rbac}/clusterrolebindings"), &binding).await.unwrap();
-    world.user.create("serviceaccounts", &json!({"metadata": {"name": account}})).await;
-    let request =
-        json!({"spec": {"audiences": ["https://kubernetes.default.svc"], "expirationSeconds": 3600}});
-    let answer = world.user.create(&format!("serviceaccounts/{account}/token"), &request).await;
+    let world = World::real().await;
+    let account = world.prefix.clone();
     let control_plane = shared_control_plane().await;
-    let token = answer["status"]["token"].as_str().unwrap();
-    let config = Config::new(&control_plane.url(), control_plane.ca_pem().as_bytes(), token).unwrap();
-    world.client = Client::new(config.with_tap(world.wire.clone())).unwrap();
-
-    let operator = world.start_with(Settings { secrets: true, ..Settings::default() });
+    let operator = world.start();
     for (kind, resource) in [("configmap", "configmaps"), ("secret", "secrets")] {
         // Another object has the name of a copy, and must be read.
         world.in_namespace("a").create(resource, &json!({"metadata": {"name": "x"}})).await;
@@ -671,28 +937,13 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
     }
     // The audit log has a watch only after its end.
     drop(operator);
-    let mut allowed = BTreeSet::new();
-    for rule in role["rules"].as_array().unwrap() {
-        let texts = |field: &str| rule[field].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
-        let (group, resource) = (texts("apiGroups").next().unwrap(), texts("resources").next().unwrap());
-        allowed.extend(texts("verbs").map(|verb| format!("{verb} {resource}.{group}")));
-    }
+    let mut allowed = manifests::allowed(&json!({"rules": rules()}));
     // Only after a conflict, and for a repeated Event.
     let rare = ["get copyrators.flant.com", "patch events.events.k8s.io"].map(str::to_owned);
     rare.iter().for_each(|request| assert!(allowed.remove(request), "{request}"));
     let user = format!("system:serviceaccount:{}:{account}", world.user.namespace);
     eventually("the audit log to have the allowed requests, and no others", async || {
-        let mut used = BTreeSet::new();
-        for event in control_plane.audit(&mut 0, &user) {
-            let object = &event["objectRef"];
-            let Some(resource) = object["resource"].as_str() else { continue };
-            assert_ne!(event["responseStatus"]["code"], 403, "{event}");
-            let subresource =
-                object["subresource"].as_str().map(|name| format!("/{name}")).unwrap_or_default();
-            let (verb, group) =
-                (event["verb"].as_str().unwrap(), object["apiGroup"].as_str().unwrap_or_default());
-            used.insert(format!("{verb} {resource}{subresource}.{group}"));
-        }
+        let mut used = manifests::used(control_plane, &user);
         used.retain(|request| !rare.contains(request));
         saw("used", format!("{used:?}"));
         (used == allowed).then_some(())
