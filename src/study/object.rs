@@ -41,7 +41,7 @@ pub(crate) fn changes(before: &Value, after: &Value) -> String {
 }
 
 /// The fields that have changed, the most important ones first: `spec.replicas 1 → 3`. Whole fields in at most so many
-/// characters, and how many more there are. Of a Secret, the paths alone. The fields that change at every write are left out.
+/// characters, and how many more there are; at least the end of the path of the first one. Of a Secret, the paths alone. The fields that change at every write are left out.
 pub(crate) fn changes_within(before: &Value, after: &Value, chars_max: usize) -> String {
     let mut found = Vec::new();
     compare("", before, after, &mut found);
@@ -63,13 +63,25 @@ pub(crate) fn changes_within(before: &Value, after: &Value, chars_max: usize) ->
         };
         let rest = if index + 1 == count { 0 } else { ", 99 more".len() };
         if text.chars().count() + 2 + change.chars().count() + rest > chars_max {
-            let more = format!("{} more", count - index);
-            return if text.is_empty() { format!("{count} fields") } else { format!("{text}, {more}") };
+            let left = if index == 0 { count - 1 } else { count - index };
+            let more = if left == 0 { String::new() } else { format!(", {left} more") };
+            let first = if index == 0 { end_of(name, chars_max.saturating_sub(more.len())) } else { text };
+            return first + &more;
         }
         let comma = if text.is_empty() { "" } else { ", " };
         text += &format!("{comma}{change}");
     }
     text
+}
+
+/// The end of a path: `…[nginx].image`.
+fn end_of(path: &str, chars_max: usize) -> String {
+    let count = path.chars().count();
+    if count <= chars_max {
+        return path.to_owned();
+    }
+    let end = path.chars().skip(count + 1 - chars_max.clamp(1, count));
+    ['…'].into_iter().chain(end).collect()
 }
 
 /// The place of a changed field among the others: 0 is the first.
@@ -174,7 +186,11 @@ mod tests {
             changes_within(&before, &after, 60),
             "spec.replicas 1 → 3, Ready \"False\" → \"True\", 3 more"
         );
-        assert_eq!(changes_within(&before, &after, 10), "5 fields");
+        assert_eq!(changes_within(&before, &after, 29), "spec.replicas, 4 more");
+        assert_eq!(changes_within(&before, &after, 18), "….replicas, 4 more");
+        assert_eq!(changes_within(&before, &after, 0), "…, 4 more");
+        let one = |image: &str| json!({"spec": {"containers": [{"name": "web", "image": image}]}});
+        assert_eq!(changes_within(&one("a"), &one("b"), 22), "…containers[web].image");
         assert_eq!(changes(&before, &before), "");
         let observed = |generation: i64| json!({"status": {"observedGeneration": generation}});
         assert_eq!(
