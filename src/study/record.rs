@@ -388,6 +388,9 @@ fn curl_output(text: &str) -> Result<Recorded, String> {
     let first =
         first.ok_or("is neither a recording nor the JSON that curl received, or is cut in its first line")?;
     let is_watch = first["type"].is_string() && first["object"].is_object();
+    if first["kind"] == "Status" {
+        return Err(format!("is a Status, neither a list nor a watch: {first}"));
+    }
     if !is_watch && !first["kind"].is_string() {
         return Err("is neither a recording nor an answer of an API server: no `type`, no `kind`".to_owned());
     }

@@ -455,6 +455,10 @@ async fn a_recording_that_is_cut_or_cannot_be_read_is_reported() {
         (b"no recording\n", "is neither a recording nor the JSON that curl received"),
         (b"\xff\xfe\x00\n", "is neither a recording"),
         (b"{}\n", "no `type`, no `kind`"),
+        (
+            br#"{"kind":"Status","code":403,"message":"no"}"#,
+            r#"is a Status, neither a list nor a watch: {"code":403,"#,
+        ),
         (br#"{"listwatchRecording":2,"new":1}"#, "format 2, but this listwatch reads formats up to 1"),
         (b"{\"listwatchRecording\":1}\n{\"time\":1}\n{}\n", "line 2 is no entry of a recording"),
     ] {
