@@ -169,7 +169,11 @@ impl Screen {
                     let line = line.text();
                     let text =
                         if is_shortened { recorder.redacted_text(&line) } else { Cow::Borrowed(&*line) };
-                    lines.write(time, text.trim_end(), is_watch)?;
+                    if recorder.is_refused() {
+                        lines.write_refusal(time, &text)?;
+                    } else {
+                        lines.write(time, text.trim_end(), is_watch)?;
+                    }
                     self.count(events, is_event);
                 }
                 let entry = Entry { time, exchange, what: recorder.redacted(what) };
@@ -380,6 +384,15 @@ impl Lines {
             }
         };
         Ok(io::stdout().write_all(text.as_bytes())?)
+    }
+
+    /// Writes the body of an error. A page of a proxy is no JSON; then it goes to standard error, in any form.
+    pub(super) fn write_refusal(&mut self, time: f64, body: &str) -> Result<(), Failure> {
+        if self.output == Output::Raw || body.starts_with('{') {
+            return self.write(time, body.trim_end(), false);
+        }
+        note(body.trim_end());
+        Ok(())
     }
 
     /// A body that is no JSON, such as `/metrics` or `/healthz`.

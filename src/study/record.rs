@@ -189,15 +189,21 @@ pub(crate) struct Recorder {
     /// Whether the answers may hold Secrets or tokens.
     is_secret: bool,
     is_watch: bool,
+    is_refused: bool,
 }
 
 impl Recorder {
     pub(crate) fn of(request: &Request) -> Recorder {
-        Recorder { rest: Vec::new(), is_secret: is_secret(&request.path), is_watch: request.is_watch() }
+        let (is_secret, is_watch) = (is_secret(&request.path), request.is_watch());
+        Recorder { rest: Vec::new(), is_secret, is_watch, is_refused: false }
     }
 
     pub(crate) fn is_watch(&self) -> bool {
         self.is_watch
+    }
+
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// The entries that a step adds to the recording.
@@ -206,7 +212,8 @@ impl Recorder {
             Step::Request(request) => vec![What::Request(Sent::new(request))],
             Step::Head { status, version, headers } => {
                 // The body of an error is no stream of events.
-                self.is_watch &= status < 300;
+                self.is_refused = status >= 300;
+                self.is_watch &= !self.is_refused;
                 let text = |name: &str| {
                     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
                     values.collect::<Vec<_>>().join(", ")
@@ -396,7 +403,7 @@ fn curl_output(text: &str) -> Result<Recorded, String> {
     }
     let path = if is_watch { "?watch=1" } else { "" }.to_owned();
     let sent = Sent { method: "GET".to_owned(), path, accept: String::new(), body: String::new() };
-    let mut recorder = Recorder { rest: Vec::new(), is_secret: false, is_watch };
+    let mut recorder = Recorder { rest: Vec::new(), is_secret: false, is_watch, is_refused: false };
     let body = recorder.chunk(text.as_bytes());
     let is_cut = is_watch && !text.ends_with('\n');
     // curl does not write whether the server ended a watch.
