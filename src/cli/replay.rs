@@ -1,6 +1,7 @@
 //! `listwatch replay`: a recording, explained without a server.
 
 use std::{
+    collections::{HashMap, HashSet},
     fs,
     io::{self, Read, Write},
     path::{Path, PathBuf},
@@ -13,7 +14,10 @@ use super::{
     Failure,
     screen::{Lines, Output, exit_when_blocked, explain, explainer, note},
 };
-use crate::study::record::{self, What};
+use crate::{
+    client::Request,
+    study::record::{self, Entry, What},
+};
 
 /// Replay a recording without a server, by the same decoder and state machine as the operator's
 #[derive(Debug, Args)]
@@ -76,7 +80,7 @@ async fn run(replay: &Replay) -> Result<(), Failure> {
     let recorded = record::parse(&text).map_err(wrong)?;
     let mut explainer = explainer(replay.output);
     let mut lines = Lines::new(replay.output);
-    let mut watches = std::collections::HashMap::new();
+    let mut shown = Shown { is_numbered: overlap(&recorded.entries), last: 0, begun: HashMap::new() };
     let mut now = 0.0;
     for entry in &recorded.entries {
         if let Some(speed) = replay.speed {
@@ -84,34 +88,11 @@ async fn run(replay: &Replay) -> Result<(), Failure> {
             tokio::time::sleep(wait).await;
             now = entry.time;
         }
-        match &entry.what {
-            What::Request(sent) => {
-                let is_watch = crate::client::Request::get(&*sent.path).is_watch();
-                watches.insert(entry.exchange, is_watch);
-                if !sent.path.starts_with('?') {
-                    note(&format!("> {} {}", sent.method, sent.path));
-                }
-            }
-            What::Head(head) => {
-                if head.status >= 300 {
-                    watches.insert(entry.exchange, false);
-                }
-                note(&format!("< {} {}", head.version, head.status));
-            }
-            What::Line(line) | What::Rest(line) => {
-                let is_watch = watches.get(&entry.exchange).copied().unwrap_or_default();
-                let is_half = is_watch && matches!(entry.what, What::Rest(_));
-                if !is_half {
-                    lines.write(entry.time, &line.text(), is_watch)?;
-                }
-            }
-            What::End(_) => {}
-        }
+        shown.show(entry, &mut lines)?;
         let sentences = explainer.explain(entry);
-        if replay.explain {
-            for sentence in sentences {
-                explain(entry.time, &sentence);
-            }
+        if replay.explain && !sentences.is_empty() {
+            shown.turn_to(entry.exchange);
+            sentences.iter().for_each(|sentence| explain(entry.time, sentence));
         }
     }
     if recorded.is_cut {
@@ -121,4 +102,83 @@ async fn run(replay: &Replay) -> Result<(), Failure> {
         writeln!(io::stdout(), "{line}")?;
     }
     Ok(())
+}
+
+/// Whether several exchanges are open at the same time.
+fn overlap(entries: &[Entry]) -> bool {
+    let mut open = HashSet::new();
+    entries.iter().any(|entry| {
+        match &entry.what {
+            What::Request(_) => drop(open.insert(entry.exchange)),
+            What::End(_) => drop(open.remove(&entry.exchange)),
+            What::Head(_) | What::Line(_) | What::Rest(_) => {}
+        }
+        open.len() > 1
+    })
+}
+
+/// What the screen shows of the exchanges.
+struct Shown<'a> {
+    /// Whether each line about an exchange needs its number.
+    is_numbered: bool,
+    /// The exchange that the last line was about.
+    last: u64,
+    begun: HashMap<u64, Begun<'a>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Begun<'a> {
+    path: &'a str,
+    is_watch: bool,
+    is_refused: bool,
+}
+
+impl<'a> Shown<'a> {
+    fn show(&mut self, entry: &'a Entry, lines: &mut Lines) -> Result<(), Failure> {
+        let exchange = entry.exchange;
+        let number = if self.is_numbered { format!("{exchange}: ") } else { String::new() };
+        match &entry.what {
+            What::Request(sent) => {
+                let path = sent.path.split('?').next().unwrap_or_default();
+                let is_watch = Request::get(&*sent.path).is_watch();
+                self.begun.insert(exchange, Begun { path, is_watch, is_refused: false });
+                // Of what curl wrote, the path is not known.
+                if !path.is_empty() {
+                    note(&format!("> {number}{} {}", sent.method, sent.path));
+                }
+                self.last = exchange;
+            }
+            What::Head(head) => {
+                let begun = self.begun.entry(exchange).or_default();
+                begun.is_refused = head.status >= 300;
+                // The body of an error is no stream of events.
+                begun.is_watch &= !begun.is_refused;
+                note(&format!("< {number}{} {}", head.version, head.status));
+                self.last = exchange;
+            }
+            What::Line(line) | What::Rest(line) => {
+                let Begun { is_watch, is_refused, .. } =
+                    self.begun.get(&exchange).copied().unwrap_or_default();
+                if is_watch && matches!(entry.what, What::Rest(_)) {
+                    // Half a line.
+                    return Ok(());
+                }
+                self.turn_to(exchange);
+                if is_refused {
+                    return lines.write_refusal(entry.time, &line.text());
+                }
+                lines.write(entry.time, &line.text(), is_watch)?;
+            }
+            What::End(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Before a line about an exchange: says which one it is, unless the line before was about the same one.
+    fn turn_to(&mut self, exchange: u64) {
+        if self.is_numbered && std::mem::replace(&mut self.last, exchange) != exchange {
+            let path = self.begun.get(&exchange).map_or("", |begun| begun.path);
+            note(&format!("< {exchange}: {path}"));
+        }
+    }
 }
