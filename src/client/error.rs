@@ -18,6 +18,8 @@
 //!
 //! All of them become an [`Error`], with methods such as [`Error::is_conflict`]. Nothing in this file does I/O.
 
+#[cfg(feature = "cli")]
+use std::collections::BTreeMap;
 use std::{
     borrow::Cow,
     error, fmt, io,
@@ -109,6 +111,15 @@ impl Error {
         flatten(&mut status);
         let retry_after = wait(status.details.retry_after_seconds);
         Cause::Refused { status: Box::new(status), retry_after }.about(verb, object.to_string())
+    }
+
+    /// The error of an answer that was recorded.
+    #[cfg(feature = "cli")]
+    pub(crate) fn answered(code: u16, headers: &BTreeMap<String, String>, body: &str) -> Error {
+        let pair = |(name, value): (&String, &String)| Some((name.parse().ok()?, value.parse().ok()?));
+        let headers: HeaderMap = headers.iter().filter_map(pair).collect();
+        let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        refusal(code, &headers, body.as_bytes(), SystemTime::now()).about("", "")
     }
 
     /// The [`Status`] of the answer, if the server answered with an error. Made from the text if the answer was no JSON.

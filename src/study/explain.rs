@@ -15,21 +15,28 @@ use std::{
     time::Duration,
 };
 
+use changes::By;
 use mistakes::{MISTAKES, Mistake};
+use place::Place;
+use refusal::event_error;
+pub(crate) use refusal::grant;
 
 use super::{
-    object::{Object, changes},
+    object::Object,
     record::{End, Entry, Head, Sent, What},
 };
 use crate::{
-    client::{CHECK_BYTES_MAX, Collection, Error, REQUEST_TIMEOUT, Request},
+    client::{CHECK_BYTES_MAX, Collection, REQUEST_TIMEOUT, Request},
     locked,
-    resource::{Accept, ObjectMeta, Scope, Status, list::List},
-    store::{Change, DeletionSource, Listening, Store},
+    resource::{Accept, Scope, list::List},
+    store::{Change, Listening, Store},
     watch::{self, How, Lists, Machine, NextRequest, Pause, decode::WatchEvent},
 };
 
+mod changes;
 mod mistakes;
+mod place;
+mod refusal;
 
 /// The `timeoutSeconds` of a watch that is only predicted.
 const TIMEOUT_SECS: u32 = 300;
@@ -53,6 +60,7 @@ pub(crate) enum Rule {
     CleanEnd,
     VeryShort,
     Cut,
+    NoVersion,
     HalfLine,
     Silent,
     Expired,
@@ -60,10 +68,13 @@ pub(crate) enum Rule {
     NoStreamingLists,
     Unauthorized,
     Forbidden,
-    NotFound,
+    NoResource,
+    NoObject,
     TooManyRequests,
     Unavailable,
+    NotTheServer,
     Refused,
+    Failed,
     Unreachable,
     Late,
     TooLarge,
@@ -76,40 +87,7 @@ pub(crate) enum Rule {
 impl Rule {
     /// The mistake that the rule avoids, if it is listed in docs/reliability.md.
     fn mistake(self) -> Option<&'static Mistake> {
-        let number: u8 = match self {
-            Rule::Listed => 2,
-            Rule::InitialEvents => 3,
-            Rule::Bookmark => 5,
-            Rule::Expired => 7,
-            Rule::Swept => 8,
-            Rule::CleanEnd | Rule::VeryShort => 14,
-            Rule::HalfLine => 15,
-            Rule::Silent => 13,
-            Rule::TooManyRequests | Rule::Unavailable => 17,
-            Rule::Deselected => 18,
-            Rule::Replaced => 20,
-            Rule::UnknownType => 21,
-            Rule::NoStreamingLists => 24,
-            Rule::Unauthorized => 25,
-            Rule::WentBack | Rule::TooNew => 30,
-            Rule::NotFound => 34,
-            Rule::Page
-            | Rule::WatchOpened
-            | Rule::Added
-            | Rule::Modified
-            | Rule::Deleted
-            | Rule::InitialEventsEnd
-            | Rule::Cut
-            | Rule::Forbidden
-            | Rule::Refused
-            | Rule::Unreachable
-            | Rule::Late
-            | Rule::TooLarge
-            | Rule::Garbled
-            | Rule::Checked
-            | Rule::Next => return None,
-        };
-        MISTAKES.iter().find(|mistake| mistake.number == number)
+        MISTAKES.iter().find(|mistake| mistake.rules.contains(&self))
     }
 }
 
@@ -118,7 +96,7 @@ impl Rule {
 pub(crate) struct Sentence {
     rule: Rule,
     text: String,
-    /// The mistake that the rule avoids, in the first sentence that names it.
+    /// The mistake that the rule avoids, if its test was not named before.
     pub(crate) mistake: Option<&'static Mistake>,
 }
 
@@ -139,8 +117,8 @@ pub(crate) struct Explainer {
     exchanges: HashMap<u64, Exchange>,
     /// The sentences about the present entry.
     sentences: Vec<Sentence>,
-    /// The numbers of the mistakes that a sentence has named.
-    mistakes: BTreeSet<u8>,
+    /// The tests that were named beside a sentence.
+    tests: BTreeSet<&'static str>,
     /// How long the client waits for an answer.
     pub(crate) request_timeout: Duration,
     /// Whether the changed fields are shown already, beside the sentences.
@@ -155,8 +133,6 @@ struct Followed {
     /// The changes of the Store that have not been explained yet.
     changes: Arc<Mutex<Vec<Change<Object>>>>,
     _listening: Listening,
-    /// Whether the watch began without a version, so that its events may be initial ones, in no order.
-    is_unversioned: bool,
     /// A request that was refused with 401, and how long it took. The client sends it once more if it has new credentials.
     unauthorized: Option<(String, Duration)>,
 }
@@ -165,6 +141,7 @@ struct Followed {
 struct Exchange {
     /// The key of its collection; `None`: it is no list and no watch.
     collection: Option<String>,
+    method: String,
     target: String,
     asked: Asked,
     began: f64,
@@ -177,8 +154,9 @@ struct Exchange {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
-    /// A write, or a path that is not in the API of objects.
+    /// Something that goes into no Store.
     Other,
+    /// A GET or a write of one object.
     Object,
     List,
     Check,
@@ -191,31 +169,36 @@ impl Followed {
         let changes = Arc::<Mutex<Vec<_>>>::default();
         let seen = Arc::clone(&changes);
         let _listening = store.listen(move |change| locked(&seen).push(change.clone()));
-        Followed {
-            collection,
-            machine,
-            store,
-            changes,
-            _listening,
-            is_unversioned: false,
-            unauthorized: None,
-        }
+        Followed { collection, machine, store, changes, _listening, unauthorized: None }
     }
 
-    /// The request that the operator would send next.
-    fn next(&mut self) -> Request {
+    /// Whether the present watch began without a version, and no BOOKMARK has come. Its events may be initial ones, in no
+    /// order, so no watch can resume from their versions.
+    fn is_unversioned(&self) -> bool {
+        !self.machine.is_listing() && !self.machine.is_streaming() && self.store.version().is_empty()
+    }
+
+    fn by_list(&self) -> By {
+        if self.store.is_synced() { By::List } else { By::FirstList }
+    }
+
+    fn has_selector(&self) -> bool {
+        !self.collection.scope.labels.is_empty() || !self.collection.fields.is_empty()
+    }
+
+    /// The path and query of the request that the operator would send next. The `timeoutSeconds` are random.
+    fn next_target(&mut self) -> String {
+        if self.is_unversioned() {
+            self.machine = Machine::new(Lists::Paged);
+        }
         let version = self.store.version();
-        match self.machine.request(&version, TIMEOUT_SECS) {
+        let request = match self.machine.request(&version, TIMEOUT_SECS) {
             NextRequest::List(page) => self.collection.list_request(&page),
             NextRequest::Watch(from) => self.collection.watch_request(&from),
             NextRequest::Check => self.collection.check_request(),
-        }
-    }
-
-    /// The path and query of that request. The `timeoutSeconds` are random.
-    fn next_target(&mut self) -> String {
+        };
         let timeout = |secs: &str| format!("timeoutSeconds={secs}");
-        let target = self.next().target().replace(&timeout(&TIMEOUT_SECS.to_string()), &timeout("…"));
+        let target = request.target().replace(&timeout(&TIMEOUT_SECS.to_string()), &timeout("…"));
         // Of what curl wrote, the path is not known.
         if target.starts_with('/') { target } else { format!("…{target}") }
     }
@@ -227,7 +210,7 @@ impl Default for Explainer {
             collections: HashMap::new(),
             exchanges: HashMap::new(),
             sentences: Vec::new(),
-            mistakes: BTreeSet::new(),
+            tests: BTreeSet::new(),
             request_timeout: REQUEST_TIMEOUT,
             is_brief: false,
         }
@@ -260,6 +243,7 @@ impl Explainer {
         for followed in all {
             let keys: Vec<_> = followed.store.keys().iter().map(ToString::to_string).collect();
             let (resource, version) = (followed.collection.resource.clone(), followed.store.version());
+            // No version of an initial event is one to resume from.
             let version =
                 if version.is_empty() { String::new() } else { format!(", up to version {version}") };
             let keys = if keys.is_empty() { String::new() } else { format!(": {}", keys.join(" ")) };
@@ -271,7 +255,7 @@ impl Explainer {
     }
 
     fn say(&mut self, rule: Rule, text: impl Into<String>) {
-        let mistake = rule.mistake().filter(|mistake| self.mistakes.insert(mistake.number));
+        let mistake = rule.mistake().filter(|mistake| self.tests.insert(mistake.test));
         self.sentences.push(Sentence { rule, text: text.into(), mistake });
     }
 
@@ -290,6 +274,7 @@ impl Explainer {
         };
         let mut exchange = Exchange {
             collection: None,
+            method: sent.method.clone(),
             target: sent.path.clone(),
             asked: Asked::Other,
             began: entry.time,
@@ -298,15 +283,18 @@ impl Explainer {
             body: String::new(),
             timeout_secs: value("timeoutSeconds").parse().unwrap_or_default(),
         };
+        // Such a list of the operator goes into no Store: [`Cluster::list_live`](crate::cluster::Cluster::list_live).
+        let is_live = !is_watch && value("resourceVersion") == "1" && !value("labelSelector").is_empty();
         // A Table has rows, not objects.
-        if sent.method == "GET" && !sent.accept.contains("as=Table") {
-            exchange.asked = match depth(path) {
-                0 => Asked::Other,
-                _ if is_watch => Asked::Watch,
-                1 => Asked::List,
-                _ => Asked::Object,
-            };
-        }
+        let is_left_out = is_live || sent.accept.contains("as=Table");
+        exchange.asked = match Place::of(path) {
+            None => Asked::Other,
+            Some(_) if is_left_out => Asked::Other,
+            Some(_) if sent.method != "GET" => Asked::Object,
+            Some(_) if is_watch => Asked::Watch,
+            Some(Place { name: None, .. }) => Asked::List,
+            Some(_) => Asked::Object,
+        };
         if matches!(exchange.asked, Asked::List | Asked::Watch) {
             self.after_unauthorized(path, &sent.path);
             let is_check = value("limit") == "1" && is_metadata && value("continue").is_empty();
@@ -341,7 +329,8 @@ impl Explainer {
     fn checked(&mut self, path: &str) -> Option<String> {
         let followed = self.collections.iter_mut().filter(|(_, followed)| {
             let machine = &followed.machine;
-            followed.collection.path == path && !machine.is_listing() && !machine.is_streaming()
+            let is_listing = machine.is_listing() || machine.is_streaming() || followed.is_unversioned();
+            followed.collection.path == path && !is_listing
         });
         let (key, followed) = followed.max_by_key(|(_, followed)| followed.machine.is_checking())?;
         if !followed.machine.is_checking() {
@@ -353,27 +342,25 @@ impl Explainer {
 
     /// Adopts a watch that the machine did not ask for, as of a user with curl.
     fn watch_begins(&mut self, key: &str, collection: Collection, version: &str, is_streaming: bool) {
-        let lists = if is_streaming { Lists::Streaming } else { Lists::Paged };
-        let followed = self.collections.entry(key.to_owned()).or_insert_with(|| {
-            let machine = if is_streaming { Machine::new(lists) } else { Machine::resumed(lists) };
-            Followed::new(collection.clone(), machine)
-        });
+        // From any version: the existing objects first, as without a version.
+        let version = if version == "0" { "" } else { version };
+        let new =
+            || if is_streaming { Machine::new(Lists::Streaming) } else { Machine::resumed(Lists::Paged) };
+        let followed =
+            self.collections.entry(key.to_owned()).or_insert_with(|| Followed::new(collection, new()));
         let expected = followed.store.version();
         let is_expected = match followed.machine.request(&expected, TIMEOUT_SECS) {
-            NextRequest::Watch(from) => from.version == version || version.is_empty(),
+            NextRequest::Watch(from) => from.version == version,
             NextRequest::List(_) | NextRequest::Check => false,
         };
         if followed.machine.is_streaming() != is_streaming || !is_expected {
-            followed.machine = if is_streaming { Machine::new(lists) } else { Machine::resumed(lists) };
+            followed.machine = new();
         }
-        followed.is_unversioned = !is_streaming && matches!(version, "" | "0") && !followed.store.is_synced();
-        if followed.machine.is_at_start_of_list() {
+        if is_streaming {
             followed.store.list_begins();
-        } else if !version.is_empty() && expected != *version {
+        } else {
             followed.store.bookmark(&version.into());
         }
-        // Resets the count of its lines.
-        drop(followed.next());
     }
 
     fn list_begins(&mut self, key: &str, collection: Collection, continue_token: &str, limit: u32) {
@@ -408,25 +395,26 @@ impl Explainer {
         let Some(followed) = exchange.collection.as_ref().and_then(|key| self.collections.get(key)) else {
             return;
         };
-        let version = followed.store.version();
-        if followed.machine.is_streaming() {
+        let (rule, text) = if followed.machine.is_streaming() {
             let text = "the watch is open: it sends every object first, as ADDED, in no order; no watch can resume from \
                         their versions";
-            self.say(Rule::InitialEvents, text);
-        } else if version.is_empty() || version == "0" {
+            (Rule::InitialEvents, text.to_owned())
+        } else if followed.is_unversioned() {
             let end = if exchange.target.contains("allowWatchBookmarks=true") {
-                "a BOOKMARK marks their end"
+                "a BOOKMARK comes after them"
             } else {
                 "without allowWatchBookmarks, nothing marks their end"
             };
             let text = "the watch is open: without a version, it sends the existing objects first, as ADDED, in no order";
-            self.say(Rule::WatchOpened, format!("{text}; {end}"));
+            (Rule::InitialEvents, format!("{text}; {end}"))
         } else {
-            self.say(
-                Rule::WatchOpened,
-                format!("the watch is open: it sends every change after {version}, in order"),
+            let version = followed.store.version();
+            let text = format!(
+                "the watch is open: it sends every change after {version}, in order, if the server still has them"
             );
-        }
+            (Rule::WatchOpened, text)
+        };
+        self.say(rule, text);
     }
 
     fn line(&mut self, entry: &Entry, line: &str) {
@@ -448,8 +436,9 @@ impl Explainer {
                 return self.ends(entry.exchange, Rule::Garbled, text, How::Garbled, lasted);
             }
         };
-        let is_streaming = followed.machine.is_streaming();
-        followed.is_unversioned &= !matches!(event, WatchEvent::Bookmark { .. });
+        let (was_streaming, was_unversioned) = (followed.machine.is_streaming(), followed.is_unversioned());
+        let by = if was_streaming { followed.by_list() } else { By::Event };
+        let is_bookmark = matches!(event, WatchEvent::Bookmark { .. });
         let about = match &event {
             WatchEvent::Bookmark { version, ends_initial_events: false } => Some((
                 Rule::Bookmark,
@@ -473,10 +462,17 @@ impl Explainer {
         };
         let status = if let WatchEvent::Error(status) = &event { Some(status.clone()) } else { None };
         let ended = followed.machine.line(event, &followed.store);
+        let is_complete = was_streaming && !followed.machine.is_streaming();
+        if was_unversioned && !is_bookmark {
+            followed.store.bookmark(&"".into());
+        }
         if let Some((rule, text)) = about {
             self.say(rule, text);
         }
-        self.changed(&key, is_streaming);
+        let removed = self.changed(&key, by);
+        if is_complete {
+            self.listed(&key, by, removed);
+        }
         if let Some(how) = ended {
             let (rule, text) = match &status {
                 Some(status) => event_error(status),
@@ -501,112 +497,43 @@ impl Explainer {
         exchange.body += rest;
     }
 
-    /// Sentences about what happened in the Store.
-    fn changed(&mut self, key: &str, is_streaming: bool) {
-        let Some(followed) = self.collections.get(key) else { return };
-        let all = mem::take(&mut *locked(&followed.changes));
-        let (count, version) = (followed.store.len(), followed.store.version());
-        let resource = followed.collection.resource.clone();
-        let name = |metadata: &ObjectMeta| format!("{resource} {}", metadata.key());
-        let has_selector =
-            !followed.collection.scope.labels.is_empty() || !followed.collection.fields.is_empty();
-        let or_left = if has_selector { ", or left the selection," } else { "" };
-        let replaced: Vec<_> = all
-            .iter()
-            .filter_map(|change| match change {
-                Change::Applied { before: None, after } => Some(after.metadata().key()),
-                Change::Applied { .. } | Change::Deleted { .. } | Change::Synced => None,
-            })
-            .collect();
-        for change in all {
-            match change {
-                // Of a list, only the end has a sentence.
-                Change::Applied { before: None, after } if !is_streaming => {
-                    let name = name(after.metadata());
-                    self.say(Rule::Added, format!("{name} is new → reconcile it; the store holds {}", objects(count)));
-                }
-                Change::Applied { before: None, .. } => {}
-                Change::Applied { before: Some(before), after } => {
-                    let value = |found: &crate::resource::list::Found<Object>| {
-                        found.readable().map(|object| object.value.clone()).unwrap_or_default()
-                    };
-                    let changed = changes(&value(&before), &value(&after));
-                    let name = name(after.metadata());
-                    if self.is_brief || changed.is_empty() {
-                        self.say(Rule::Modified, format!("{name} has changed → reconcile it"));
-                    } else {
-                        self.say(Rule::Modified, format!("{name} has changed → reconcile it: {changed}"));
-                    }
-                }
-                Change::Deleted { last, source: DeletionSource::Inferred } => {
-                    let is_replaced = replaced.contains(&last.metadata().key());
-                    let name = name(last.metadata());
-                    if is_replaced {
-                        let text = format!("{name} was deleted, and another object has its name: the uid differs");
-                        self.say(Rule::Replaced, text);
-                        continue;
-                    }
-                    self.say(
-                        Rule::Swept,
-                        format!("{name} is missing from the list: it was deleted{or_left} while no watch was open → reconcile it"),
-                    );
-                }
-                Change::Deleted { last, source: DeletionSource::Event } if has_selector => {
-                    let name = name(last.metadata());
-                    self.say(
-                        Rule::Deselected,
-                        format!("{name} has left the selection: DELETED, but it may exist with other labels or fields → GET it"),
-                    );
-                }
-                Change::Deleted { last, source: DeletionSource::Event } => {
-                    let name = name(last.metadata());
-                    self.say(
-                        Rule::Deleted,
-                        format!("{name} was deleted, at version {version} → reconcile it; the store holds {}", objects(count)),
-                    );
-                }
-                Change::Synced => self.say(
-                    Rule::Listed,
-                    format!(
-                        "the list is complete: the store holds {} as of {version}, the version of the list, from which a watch continues",
-                        objects(count)
-                    ),
-                ),
-            }
-        }
-    }
-
     fn end(&mut self, entry: &Entry, end: End) {
         let Some(exchange) = self.exchanges.get(&entry.exchange) else { return };
         let lasted = seconds(entry.time - exchange.began);
         let (asked, status) = (exchange.asked, exchange.head.as_ref().map(|head| head.status));
-        if status.is_some_and(|status| status >= 300) && asked != Asked::Other {
+        let (key, is_write) = (exchange.collection.clone(), exchange.method != "GET");
+        if asked == Asked::Object {
+            self.remember(entry.exchange);
+        }
+        if status.is_some_and(|status| status >= 300) && asked != Asked::Other && !is_write {
             return self.refused(entry, lasted);
         }
-        let Some(key) = exchange.collection.clone() else {
+        let Some(key) = key else {
             self.exchanges.remove(&entry.exchange);
             return;
         };
         match (asked, end) {
             (_, End::Lost) if status.is_none() => {
-                let text = "no answer: the server cannot be reached → back off";
+                let text = "no answer: the server cannot be reached → back off".to_owned();
                 self.ends(entry.exchange, Rule::Unreachable, text, How::Unreachable, lasted);
             }
             (Asked::Watch, End::Clean) => self.watch_ends_cleanly(entry.exchange, &key, lasted),
             (Asked::Watch, End::Lost) => {
                 let Some(followed) = self.collections.get(&key) else { return };
-                let text = if followed.machine.is_streaming() || followed.is_unversioned {
-                    "the connection broke before a list was complete → list"
+                let (rule, text) = if followed.machine.is_streaming() || followed.is_unversioned() {
+                    let text = "the connection broke, and no watch can resume from the versions of initial events → list";
+                    (Rule::NoVersion, text)
                 } else {
-                    "the connection broke; the lines before it count → check the server's version, then resume"
+                    let text = "the connection broke; the lines before it count → check the server's version, then resume";
+                    (Rule::Cut, text)
                 };
-                self.ends(entry.exchange, Rule::Cut, text, How::Cut, lasted);
+                self.ends(entry.exchange, rule, text.to_owned(), How::Cut, lasted);
             }
             (Asked::Watch, End::Dropped) if status.is_some() => self.watch_is_dropped(entry, &key, lasted),
             (Asked::Watch | Asked::List | Asked::Check, End::Dropped) => self.is_dropped(entry, &key, lasted),
             (Asked::List | Asked::Check, End::Clean) => self.answered(entry.exchange, &key, lasted),
             (Asked::List | Asked::Check, End::Lost) => {
-                let text = "the connection broke within the answer → back off";
+                let text = "the connection broke within the answer → back off".to_owned();
                 self.ends(entry.exchange, Rule::Cut, text, How::Unreachable, lasted);
             }
             (Asked::Object | Asked::Other, _) => {
@@ -616,34 +543,24 @@ impl Explainer {
     }
 
     fn watch_ends_cleanly(&mut self, exchange: u64, key: &str, lasted: Duration) {
-        let Some(Exchange { timeout_secs, .. }) = self.exchanges.get(&exchange) else { return };
-        let after = match timeout_secs {
-            0 => "without timeoutSeconds, after 30 to 60 minutes".to_owned(),
-            secs => format!("timeoutSeconds={secs}"),
-        };
         let Some(followed) = self.collections.get(key) else { return };
         let version = followed.store.version();
-        let from = if version.is_empty() { String::new() } else { format!(" from {version}") };
+        let ended =
+            format!("the server ended the watch after {:.1} s, as it may at any time", lasted.as_secs_f64());
         let (rule, text) = if followed.machine.is_streaming() {
             let text = "the watch ended before the end of the initial events → list in pages from now on";
             (Rule::NoStreamingLists, text.to_owned())
-        } else if followed.is_unversioned && lasted >= watch::VERY_SHORT {
-            let text = format!(
-                "the server ended the watch ({after}): no failure; but no watch can resume from the versions of initial events → list"
-            );
-            (Rule::CleanEnd, text)
-        } else if followed.machine.has_lines() {
-            let text = format!(
-                "the server ended the watch ({after}): no failure → resume{from} at once, without a list"
-            );
-            (Rule::CleanEnd, text)
-        } else if lasted < watch::VERY_SHORT {
+        } else if lasted < watch::VERY_SHORT && !followed.machine.has_lines() {
             let text = "the watch ended within a second, without a line: that is a failure → back off";
             (Rule::VeryShort, text.to_owned())
+        } else if followed.is_unversioned() {
+            let text = format!("{ended}; no watch can resume from the versions of initial events → list");
+            (Rule::NoVersion, text)
+        } else if followed.machine.has_lines() {
+            (Rule::CleanEnd, format!("{ended} → resume from {version} at once, without a list"))
         } else {
-            let text = format!(
-                "the server ended the watch ({after}): no failure; no line has come → check the server's version, then resume{from}"
-            );
+            let text =
+                format!("{ended}, without a line → check the server's version, then resume from {version}");
             (Rule::CleanEnd, text)
         };
         self.ends(exchange, rule, text, How::Clean, lasted);
@@ -657,9 +574,7 @@ impl Explainer {
             self.exchanges.remove(&entry.exchange);
             return;
         }
-        let then =
-            if machine.is_streaming() { "list in pages from now on" } else { "check the server's version" };
-        let text = format!("nothing came for {} s: the connection may be dead → {then}", silent.as_secs());
+        let text = format!("nothing came for {} s: the connection may be dead", silent.as_secs());
         self.ends(entry.exchange, Rule::Silent, text, How::Silent, lasted);
     }
 
@@ -667,14 +582,12 @@ impl Explainer {
     fn is_dropped(&mut self, entry: &Entry, key: &str, lasted: Duration) {
         let Some(Exchange { body, asked, .. }) = self.exchanges.get(&entry.exchange) else { return };
         let Some(Followed { machine, .. }) = self.collections.get_mut(key) else { return };
-        let (bytes_max, then) = match machine.request("", TIMEOUT_SECS) {
-            NextRequest::List(page) if page.limit > 1 => (page.bytes_max(), "ask for half as many objects"),
-            NextRequest::List(page) => (page.bytes_max(), "back off"),
-            NextRequest::Check | NextRequest::Watch(_) => (CHECK_BYTES_MAX, "list"),
+        let bytes_max = match machine.request("", TIMEOUT_SECS) {
+            NextRequest::List(page) => page.bytes_max(),
+            NextRequest::Check | NextRequest::Watch(_) => CHECK_BYTES_MAX,
         };
         if *asked != Asked::Watch && body.len() > bytes_max {
-            let text =
-                format!("an answer of more than {} KiB is not read to its end → {then}", bytes_max / 1024);
+            let text = format!("an answer of more than {} KiB is not read to its end", bytes_max / 1024);
             return self.ends(entry.exchange, Rule::TooLarge, text, How::TooLarge, lasted);
         }
         // A part of the time has passed before the exchange begins.
@@ -721,80 +634,38 @@ impl Explainer {
             return self.next(key);
         }
         let (count, more) = (list.items.len(), !list.continue_token.is_empty());
-        let was_synced = followed.store.is_synced();
+        let by = followed.by_list();
         if let Some(how) = followed.machine.page(list, &followed.store) {
-            let text = "the continue token leads to no other page → back off, then list from the start";
+            let text =
+                "the continue token leads to no other page → back off, then list from the start".to_owned();
             return self.ends(exchange, Rule::Garbled, text, how, lasted);
         }
         self.exchanges.remove(&exchange);
         let more = if more { "; metadata.continue leads to the next page" } else { ", the last one" };
+        let is_complete = !followed.machine.is_listing();
         self.say(Rule::Page, format!("a page of {}{more}", objects(count)));
-        self.changed(key, !was_synced);
+        let removed = self.changed(key, by);
+        if is_complete {
+            self.listed(key, by, removed);
+        }
         self.next(key);
     }
 
-    /// An answer that is an error.
-    fn refused(&mut self, entry: &Entry, lasted: Duration) {
-        let Some(exchange) = self.exchanges.get(&entry.exchange) else { return };
-        let code = exchange.head.as_ref().map(|head| head.status).unwrap_or_default();
-        let retry_after = exchange.head.as_ref().and_then(|head| head.headers.get("retry-after").cloned());
-        let followed = exchange.collection.as_ref().and_then(|key| self.collections.get_mut(key));
-        let mut status: Status = serde_json::from_str(&exchange.body).unwrap_or_default();
-        status.code = code;
-        let how = How::of(&Error::refused("list", "", status.clone()));
-        let message = if status.message.is_empty() { String::new() } else { format!(": {}", status.message) };
-        let is_streaming = followed.as_ref().is_some_and(|followed| followed.machine.is_streaming());
-        let back_off = if followed.is_some() { " → back off" } else { "" };
-        let (rule, text) = match code {
-            _ if how == How::Expired || how == How::TooNew => event_error(&status),
-            401 => {
-                if let Some(followed) = followed {
-                    followed.unauthorized = Some((exchange.target.clone(), lasted));
-                }
-                let text =
-                    "the credentials are not valid → read them again, and try once more if they are new";
-                self.say(Rule::Unauthorized, format!("401{message}: {text}"));
-                self.exchanges.remove(&entry.exchange);
-                return;
-            }
-            403 => {
-                let grant = grant(&status.message).map(|grant| format!("; {grant}")).unwrap_or_default();
-                (Rule::Forbidden, format!("403{message}{grant}{back_off}"))
-            }
-            404 if followed.is_some() => {
-                let text = "the server has no such resource → back off, as its CRD may come";
-                (Rule::NotFound, format!("404{message}: {text}"))
-            }
-            422 if is_streaming => {
-                let text = "this server has no streaming lists → list in pages from now on";
-                (Rule::NoStreamingLists, format!("422{message}: {text}"))
-            }
-            429 => {
-                let wait = retry_after.map(|secs| format!(" for at least {secs} s (Retry-After)"));
-                let text = format!("429{message}: the server is overloaded{back_off}");
-                (Rule::TooManyRequests, text + &wait.filter(|_| !back_off.is_empty()).unwrap_or_default())
-            }
-            500.. => (Rule::Unavailable, format!("{code}{message}: the fault is the server's{back_off}")),
-            _ => (Rule::Refused, format!("{code}{message}: the same request would fail again")),
-        };
-        self.ends(entry.exchange, rule, text, how, lasted);
-    }
-
     /// The end of an exchange, and what follows from it.
-    fn ends(&mut self, exchange: u64, rule: Rule, text: impl Into<String>, how: How, lasted: Duration) {
-        self.say(rule, text);
-        let Some(Exchange { collection: Some(key), .. }) = self.exchanges.remove(&exchange) else { return };
-        if let Some(followed) = self.collections.get_mut(&key) {
-            let pause = followed.machine.end(how, lasted);
-            if mem::take(&mut followed.is_unversioned) {
-                followed.machine = Machine::new(Lists::Paged);
-            }
-            if let (Pause::Backoff { failures, at_least }, Some(last)) = (pause, self.sentences.last_mut()) {
-                let longest = watch::BACKOFF.longest(failures);
-                let [from, to] = [longest / 2, longest].map(|pause| (at_least + pause).as_secs_f64());
-                last.text += &format!("; failure {failures} in a row, so a pause of {from:.1} to {to:.1} s");
+    fn ends(&mut self, exchange: u64, rule: Rule, mut text: String, how: How, lasted: Duration) {
+        let Some(Exchange { collection: Some(key), .. }) = self.exchanges.remove(&exchange) else {
+            return self.say(rule, text);
+        };
+        let pause = self.collections.get_mut(&key).map(|followed| followed.machine.end(how, lasted));
+        if let Some(Pause::Backoff { failures, at_least }) = pause {
+            let longest = watch::BACKOFF.longest(failures);
+            let [from, to] = [longest / 2, longest].map(|pause| (at_least + pause).as_secs_f64());
+            text += &format!("; failure {failures} in a row, so a pause of {from:.1} to {to:.1} s");
+            if !at_least.is_zero() {
+                text += &format!(", {} s of it for Retry-After", at_least.as_secs());
             }
         }
+        self.say(rule, text);
         self.next(&key);
     }
 
@@ -803,58 +674,6 @@ impl Explainer {
             let next = followed.next_target();
             self.say(Rule::Next, format!("next: GET {next}"));
         }
-    }
-}
-
-/// About a 410 or another error that ends a watch or a list.
-fn event_error(status: &Status) -> (Rule, String) {
-    let Status { code, message, .. } = status;
-    if status.is_expired() {
-        let text =
-            format!("{code} ({message}): the server no longer has the changes from there → list again");
-        return (Rule::Expired, text);
-    }
-    if status.is_too_new() {
-        let text = format!(
-            "{code} ({message}): the server has not reached that version, as after a restored backup"
-        );
-        return (Rule::TooNew, text + " → list");
-    }
-    (Rule::Unavailable, format!("ERROR {code} ({message}) ends the watch"))
-}
-
-/// The rule that would allow a request, from the message of a 403:
-/// `… cannot list resource "pods" in API group "" in the namespace "web"`.
-pub(crate) fn grant(message: &str) -> Option<String> {
-    let (verb, about) = message.split_once(" cannot ")?.1.split_once(' ')?;
-    let mut words = about.split('"');
-    let (what, name) = (words.next()?.trim(), words.next()?);
-    let role = if about.contains(" in the namespace ") { "Role" } else { "ClusterRole" };
-    if what == "path" {
-        return Some(format!(
-            "a {role} with {{nonResourceURLs: [\"{name}\"], verbs: [\"{verb}\"]}} would allow it"
-        ));
-    }
-    let group = words.nth(1)?;
-    Some(format!(
-        "a {role} with {{apiGroups: [\"{group}\"], resources: [\"{name}\"], verbs: [\"{verb}\"]}} would allow it"
-    ))
-}
-
-/// How many parts a path has after group, version and namespace: 1 for a collection, 2 for an object, 0 for other paths.
-fn depth(path: &str) -> usize {
-    let mut parts = path.trim_start_matches('/').split('/').filter(|part| !part.is_empty());
-    let root = match parts.next() {
-        // curl does not write the path.
-        None => return 1,
-        Some("api") => 1,
-        Some("apis") => 2,
-        Some(_) => return 0,
-    };
-    let parts: Vec<_> = parts.skip(root).collect();
-    match &parts[..] {
-        ["namespaces", _, rest @ ..] if !rest.is_empty() => rest.len(),
-        all => all.len(),
     }
 }
 

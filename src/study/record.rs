@@ -26,8 +26,9 @@ use crate::client::{Request, Step};
 /// The format that this version writes, and the newest one that it reads.
 const FORMAT: u32 = 1;
 /// The headers of an answer that are recorded and shown. The others are about the connection.
-pub(crate) const HEADERS: [&str; 7] = [
+pub(crate) const HEADERS: [&str; 8] = [
     "content-type",
+    "location",
     "transfer-encoding",
     "retry-after",
     "warning",

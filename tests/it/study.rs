@@ -253,7 +253,7 @@ fn follow(reader: &Reader, args: &str) -> Followed {
 }
 
 #[tokio::test]
-async fn each_rule_of_explain_has_a_sentence_of_a_command() {
+async fn each_sentence_of_explain_is_said_by_a_command() {
     on(&[Kind::Embedded], async |fixture| {
         if fixture.lists == Lists::Streaming {
             return;
@@ -278,16 +278,34 @@ async fn each_rule_of_explain_has_a_sentence_of_a_command() {
         fixture.create("services", &service).await;
         fixture.patch("services/b", json!({"metadata": {"labels": {"tier": "db"}}})).await;
         fixture.delete("services/b").await;
-        let event = json!({"type": "FANCY", "object": configmap("a")});
-        answer(200, format!("{event}\n"), "/services?watch=1&timeoutSeconds=9");
+        let event = |kind: &str, object: Value| format!("{}\n", json!({"type": kind, "object": object}));
+        answer(200, event("FANCY", configmap("a")), "/services?watch=1&timeoutSeconds=9");
+        answer(
+            200,
+            event("ERROR", json!({"code": 500, "message": "x"})),
+            "/services?watch=1&timeoutSeconds=8",
+        );
+        answer(200, event("MODIFIED", pod(3)), "/services?watch=1&timeoutSeconds=7");
+        answer(200, String::new(), "/services?watch=1&timeoutSeconds=6");
+        answer(200, "<html>\n".to_owned(), "/services?watch=1&timeoutSeconds=5");
         answer(200, "<html>".to_owned(), "/services?limit=9");
+        let nowhere = json!({"metadata": {"resourceVersion": "7", "continue": "t"}, "items": []});
+        answer(200, nowhere.to_string(), "/services?limit=8");
         for (fault, args) in [
             ("", "get svc"),
             ("", "get svc --limit 9"),
+            ("", "get svc --limit 8"),
+            ("", "get ns --limit 1"),
             ("", &*format!("watch svc --timeout-seconds 1 --resource-version {from}")),
             ("", &format!("watch svc --timeout-seconds 1 --resource-version {from} -l tier=web")),
             ("", "watch svc --timeout-seconds 1 --send-initial-events"),
+            ("", "watch svc --timeout-seconds 1"),
+            ("", &format!("watch nodes --timeout-seconds 2 --resource-version {from}")),
             ("", "watch svc --timeout-seconds 9"),
+            ("", "watch svc --timeout-seconds 8"),
+            ("", "watch svc --timeout-seconds 7 --send-initial-events"),
+            ("", "watch svc --timeout-seconds 6 --send-initial-events"),
+            ("", "watch svc --timeout-seconds 5"),
             ("bookmarks,every=50ms,path=/services", "watch svc --timeout-seconds 3 --allow-watch-bookmarks"),
             ("end-watches,lines=0,times=1", "watch svc"),
             ("no-streaming-lists,times=1", "watch svc --send-initial-events"),
@@ -295,10 +313,12 @@ async fn each_rule_of_explain_has_a_sentence_of_a_command() {
             ("forbidden,path=/services,times=1", "get svc"),
             ("too-many-requests,path=/services,times=1", "get svc"),
             ("unavailable,path=/services,times=1", "get svc"),
+            ("html,path=/services,times=1", "get svc"),
             ("silence,path=/services,times=1", "get svc --request-timeout 1s"),
             ("", "get svc --resource-version 999999999"),
             ("", "get svc -l ("),
             ("", "get /apis/example.com/v1/webs"),
+            ("", "get svc/none"),
         ] {
             if !fault.is_empty() {
                 plan(fault);
@@ -307,6 +327,7 @@ async fn each_rule_of_explain_has_a_sentence_of_a_command() {
         }
         let nowhere = Reader::new(fixture, "https://127.0.0.1:1", "none");
         logs += &nowhere.run("get /api/v1/services --explain").await.stderr;
+        logs += &replay(&rare_entries(), "--explain").await.stderr;
 
         let mut followed = follow(&reader, "configmaps");
         followed.until_open_again().await;
@@ -314,6 +335,8 @@ async fn each_rule_of_explain_has_a_sentence_of_a_command() {
             fixture.create("configmaps", &configmap(name)).await;
         }
         followed.until_logged("/b is new", 1).await;
+        plan("expire-watches,path=/configmaps");
+        followed.until_open_again().await;
         plan("cut-watches,path=/configmaps");
         followed.until_logged("not before our", 1).await;
         followed.until_open_again().await;
@@ -369,7 +392,7 @@ async fn the_next_request_is_the_announced_one_and_a_replay_explains_the_same() 
             ("unauthorized,times=1,path=/services", "401: "),
             ("unavailable,times=1,path=/services", "503: "),
             ("expired,times=1,path=/services", "410 ("),
-            ("html,times=1,path=/services", "502: "),
+            ("html,times=1,path=/services", "502, an HTML page"),
         ];
         for (fault, text) in faults.into_iter().filter(|_| fixture.is_embedded()) {
             followed.until_event(fixture).await;
@@ -432,6 +455,174 @@ async fn a_recording_contains_no_token_and_no_value_of_a_secret() {
     .await;
 }
 
+/// Replays a recording of these entries, one each second: the number of the exchange, the field and its value.
+async fn replay(entries: &[(u64, &str, Value)], args: &str) -> Ran {
+    let mut text = format!("{HEADER}\n");
+    for (time, (exchange, field, value)) in entries.iter().enumerate() {
+        let mut entry = json!({"time": time, "exchange": exchange});
+        entry[*field] = value.clone();
+        text += &format!("{entry}\n");
+    }
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("recording");
+    fs::write(&file, text).unwrap();
+    let mut command = Command::from(operator::listwatch());
+    command.arg("replay").arg(file).args(args.split_whitespace());
+    ran(command).await
+}
+
+fn request(method: &str, path: &str) -> Value {
+    json!({"method": method, "path": path})
+}
+
+fn head(status: u16, kind: &str) -> Value {
+    json!({"status": status, "version": "HTTP/2.0", "headers": {"content-type": kind}})
+}
+
+const JSON: &str = "application/json";
+
+fn pod(version: u32) -> Value {
+    json!({"kind": "Pod", "metadata": {"namespace": "n", "name": "a", "uid": "1", "resourceVersion": version.to_string()}})
+}
+
+/// What a server does rarely: it breaks a connection within a list or within initial events; an object leaves a selection while
+/// no watch is open.
+fn rare_entries() -> Vec<(u64, &'static str, Value)> {
+    let list =
+        |version: &str, items: Value| json!({"metadata": {"resourceVersion": version}, "items": items});
+    vec![
+        (1, "request", request("GET", "/api/v1/pods?limit=100")),
+        (1, "head", head(200, JSON)),
+        (1, "rest", json!("{\"items\":")),
+        (1, "end", json!("lost")),
+        (2, "request", request("GET", "/api/v1/services?watch=1")),
+        (2, "head", head(200, JSON)),
+        (2, "line", json!({"type": "ADDED", "object": pod(3)})),
+        (2, "end", json!("lost")),
+        (3, "request", request("GET", "/api/v1/nodes?labelSelector=x&limit=100")),
+        (3, "head", head(200, JSON)),
+        (3, "rest", list("7", json!([pod(3)]))),
+        (3, "end", json!("clean")),
+        (4, "request", request("GET", "/api/v1/nodes?labelSelector=x&limit=100")),
+        (4, "head", head(200, JSON)),
+        (4, "rest", list("8", json!([]))),
+        (4, "end", json!("clean")),
+    ]
+    .into_iter()
+    .chain(operator_entries())
+    .collect()
+}
+
+/// An operator that creates, patches and deletes a Deployment while its watch is open, and before the watch sends that.
+fn operator_entries() -> Vec<(u64, &'static str, Value)> {
+    let owner = json!({"apiVersion": "k8sobjects.gsa.com/v2", "kind": "MyWebserver", "name": "web", "uid": "7", "controller": true});
+    let deployment = |version: &str, replicas: u32| {
+        let metadata = json!({"namespace": "n", "name": "mws-web", "uid": "8", "resourceVersion": version, "ownerReferences": [owner]});
+        json!({"kind": "Deployment", "metadata": metadata, "spec": {"replicas": replicas}})
+    };
+    let list = json!({"metadata": {"resourceVersion": "5"}, "items": []});
+    let (all, path) = ("/apis/apps/v1/deployments", "/apis/apps/v1/namespaces/n/deployments");
+    let one = format!("{path}/mws-web");
+    vec![
+        (11, "request", request("GET", &format!("{all}?limit=100"))),
+        (11, "head", head(200, JSON)),
+        (11, "rest", list),
+        (11, "end", json!("clean")),
+        (12, "request", request("GET", &format!("{all}?watch=1&resourceVersion=5"))),
+        (12, "head", head(200, JSON)),
+        (13, "request", request("POST", path)),
+        (13, "head", head(201, JSON)),
+        (13, "rest", deployment("6", 1)),
+        (13, "end", json!("clean")),
+        (14, "request", request("PATCH", &one)),
+        (14, "head", head(200, JSON)),
+        (14, "rest", deployment("7", 2)),
+        (14, "end", json!("clean")),
+        (12, "line", json!({"type": "ADDED", "object": deployment("6", 1)})),
+        (15, "request", request("DELETE", &one)),
+        (15, "head", head(200, JSON)),
+        (15, "rest", json!({"kind": "Status", "status": "Success"})),
+        (15, "end", json!("clean")),
+    ]
+}
+
+/// It named the child, and not the owner, as the object to reconcile; and the Store had no answer of a write.
+#[tokio::test]
+async fn a_replay_of_an_operator_knows_its_writes_and_the_owners_of_its_children() {
+    let entries = operator_entries();
+    let created = replay(&entries[..10], "--explain").await;
+    let added =
+        "deployments n/mws-web is new → reconcile its owner, MyWebserver web; the store holds 1 object\n";
+    assert!(created.stderr.contains(added), "{}", created.stderr);
+    // Up to the version of the watch, not of the write.
+    let stdout = created.succeeded();
+    assert!(
+        stdout.contains("deployments: the store holds 1 object, up to version 5: n/mws-web\n"),
+        "{stdout}"
+    );
+    let deleted = replay(&entries, "--explain").await;
+    for line in [
+        "deployments n/mws-web has changed → reconcile its owner, MyWebserver web: spec.replicas 1 → 2\n",
+        "deployments n/mws-web was deleted → reconcile its owner, MyWebserver web; the store holds 0 objects\n",
+        // Which answer belongs to which request.
+        "> 14: PATCH /apis/apps/v1/namespaces/n/deployments/mws-web\n< 14: HTTP/2.0 200\n",
+        "< 12: /apis/apps/v1/deployments\n",
+    ] {
+        assert!(deleted.stderr.contains(line), "{line}: {}", deleted.stderr);
+    }
+    assert_eq!(deleted.stderr.matches("is new").count(), 1, "{}", deleted.stderr);
+    let one_at_a_time = replay(&entries[..6], "").await.stderr;
+    assert!(one_at_a_time.contains("> GET ") && one_at_a_time.contains("< HTTP/2.0 200"), "{one_at_a_time}");
+}
+
+/// It resumed from the version of an initial event.
+#[tokio::test]
+async fn after_a_watch_without_a_version_a_replay_lists() {
+    for (version, end) in [("", "dropped"), ("&resourceVersion=0", "dropped"), ("", "clean"), ("", "lost")] {
+        let ran = replay(
+            &[
+                (1, "request", request("GET", &format!("/api/v1/pods?watch=1{version}"))),
+                (1, "head", head(200, JSON)),
+                (1, "line", json!({"type": "ADDED", "object": pod(7)})),
+                (1, "end", json!(end)),
+            ],
+            "--explain",
+        )
+        .await;
+        let next =
+            "pods: the store holds 1 object: n/a\npods: the next request is GET /api/v1/pods?limit=100\n";
+        let stdout = ran.succeeded();
+        assert!(stdout.ends_with(next), "{version} {end}: {stdout}");
+    }
+}
+
+/// With `-o yaml`, the page ended the command.
+#[tokio::test]
+async fn the_page_of_a_proxy_goes_to_standard_error_and_is_explained() {
+    for form in ["yaml", "json", "name", "short", "wide"] {
+        let ran = replay(
+            &[
+                (1, "request", request("GET", "/api/v1/pods?limit=100")),
+                (1, "head", head(502, "text/html")),
+                (1, "rest", json!("<html>Bad Gateway</html>")),
+                (1, "end", json!("clean")),
+            ],
+            &format!("--explain -o {form}"),
+        )
+        .await;
+        assert!(ran.stderr.contains("\n<html>Bad Gateway</html>\n"), "{form}: {}", ran.stderr);
+        assert!(ran.stderr.contains("# 502, an HTML page and no Status"), "{form}: {}", ran.stderr);
+        assert!(ran.succeeded().contains("pods: the next request is GET /api/v1/pods?limit=100\n"));
+    }
+    on(&[Kind::Embedded], async |fixture| {
+        fixture.embedded().fault("html,path=/services".parse::<Planned>().unwrap());
+        let ran = Reader::admin(fixture).run("get svc -o yaml").await;
+        ran.failed(1, "502 Bad Gateway: an HTML page, not from the API server");
+        assert_eq!(ran.stdout, "");
+    })
+    .await;
+}
+
 const HEADER: &str = r#"{"listwatchRecording":1,"server":"https://127.0.0.1:6443"}"#;
 const REQUEST: &str =
     r#"{"time":0,"exchange":1,"request":{"method":"GET","path":"/api/v1/pods?watch=1&resourceVersion=6"}}"#;
@@ -482,7 +673,9 @@ async fn the_output_of_curl_is_replayed_from_standard_input() {
     drop(stdin);
     let Output { stdout, stderr, .. } = child.wait_with_output().await.unwrap();
     let (stdout, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
-    assert!(stdout.contains("objects: the store holds 1 object, up to version 7: n/a\n"), "{stdout}");
+    // The request is not known. Without a version, no watch can resume from this one.
+    let next = "objects: the store holds 1 object: n/a\nobjects: the next request is GET …?limit=100\n";
+    assert!(stdout.ends_with(next), "{stdout}");
     assert!(stderr.contains("the last line has no end") && stderr.contains("- is cut short"), "{stderr}");
 }
 

@@ -1,0 +1,165 @@
+//! Sentences about changes of a Store: by a list, by an event, or by the answer to a write.
+
+use std::{mem, sync::Arc};
+
+use super::{Collection, Exchange, Explainer, Followed, Rule, objects, place::Place};
+use crate::{
+    locked,
+    resource::{Accept, Key, LabelSelector, ObjectMeta, Resource, list::Found},
+    store::{Change, DeletionSource},
+    study::object::{Object, changes},
+};
+
+/// What has changed a Store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    FirstList,
+    List,
+    Event,
+    /// The answer to a GET or a write of one object.
+    Answer,
+}
+
+impl Explainer {
+    /// Sentences about what happened in the Store. Returns how many objects a list has removed.
+    pub(super) fn changed(&mut self, key: &str, by: By) -> usize {
+        let Some(followed) = self.collections.get(key) else { return 0 };
+        let all = mem::take(&mut *locked(&followed.changes));
+        let resource = followed.collection.resource.clone();
+        let name = |metadata: &ObjectMeta| format!("{resource} {}", metadata.key());
+        let holds = format!("; the store holds {}", objects(followed.store.len()));
+        let has_selector = followed.has_selector();
+        let mut added = Vec::new();
+        for change in &all {
+            if let Change::Applied { before: None, after } = change {
+                added.push(after.metadata().key());
+            }
+        }
+        let mut removed = 0;
+        for change in all {
+            let (rule, text) = match change {
+                // Of the first list, only the end has a sentence.
+                Change::Applied { before: None, .. } if by == By::FirstList => continue,
+                Change::Synced => continue,
+                Change::Applied { before: None, after } => {
+                    let metadata = after.metadata();
+                    (Rule::Added, format!("{} is new → {}{holds}", name(metadata), reconcile(metadata)))
+                }
+                Change::Applied { before: Some(before), after } => {
+                    let value = |found: &Found<Object>| {
+                        found.readable().map(|object| object.value.clone()).unwrap_or_default()
+                    };
+                    let is_shown = self.is_brief && by == By::Event;
+                    let fields =
+                        if is_shown { String::new() } else { changes(&value(&before), &value(&after)) };
+                    let colon = if fields.is_empty() { "" } else { ": " };
+                    let metadata = after.metadata();
+                    let text = format!("{} has changed → {}", name(metadata), reconcile(metadata));
+                    (Rule::Modified, text + colon + &fields)
+                }
+                Change::Deleted { last, source: DeletionSource::Inferred } => {
+                    let (metadata, name) = (last.metadata(), name(last.metadata()));
+                    if added.contains(&metadata.key()) {
+                        let text = "was deleted, and another object has its name: the uid differs";
+                        (Rule::Replaced, format!("{name} {text}"))
+                    } else {
+                        removed += 1;
+                        let or_left = if has_selector { ", or left the selection," } else { "" };
+                        let text = format!(
+                            "is missing from the list: it was deleted{or_left} while no watch was open"
+                        );
+                        (Rule::Swept, format!("{name} {text} → {}", reconcile(metadata)))
+                    }
+                }
+                Change::Deleted { last, source: DeletionSource::Event } => {
+                    let (metadata, name) = (last.metadata(), name(last.metadata()));
+                    if has_selector && by == By::Event {
+                        let text = "has left the selection: DELETED, but it may exist with other labels or fields → GET it";
+                        (Rule::Deselected, format!("{name} {text}"))
+                    } else {
+                        (Rule::Deleted, format!("{name} was deleted → {}{holds}", reconcile(metadata)))
+                    }
+                }
+            };
+            self.say(rule, text);
+        }
+        removed
+    }
+
+    /// A list is complete, and has removed so many objects.
+    pub(super) fn listed(&mut self, key: &str, by: By, removed: usize) {
+        let Some(Followed { store, .. }) = self.collections.get(key) else { return };
+        let (count, version) = (objects(store.len()), store.version());
+        let removed = match (by, removed) {
+            (By::FirstList, _) => String::new(),
+            (By::List | By::Event | By::Answer, 0) => "; no object was missing from it".to_owned(),
+            (By::List | By::Event | By::Answer, removed) => {
+                format!("; missing from it, and removed: {}", objects(removed))
+            }
+        };
+        let text = format!(
+            "the list is complete: the store holds {count} as of {version}, the version of the list, from which a watch continues{removed}"
+        );
+        self.say(Rule::Listed, text);
+    }
+
+    /// Puts the answer to a write or GET of one object into the Stores, as [`Cluster`](crate::cluster::Cluster) does.
+    pub(super) fn remember(&mut self, exchange: u64) {
+        let Some(Exchange { target, method, head: Some(head), body, .. }) = self.exchanges.get(&exchange)
+        else {
+            return;
+        };
+        let path = target.split('?').next().unwrap_or_default();
+        // Other subresources have the name of the object, but are none.
+        let is_whole = |place: &Place<'_>| place.subresource.is_none_or(|name| name == "status");
+        let Some(place) = Place::of(path).filter(is_whole) else { return };
+        let object =
+            serde_json::from_str::<Object>(body).ok().filter(|object| object.value["kind"] != "Status");
+        let is_deletion = method == "DELETE"
+            && (head.status == 404
+                || head.status < 300
+                    && object.as_ref().is_none_or(|object| !object.metadata().is_terminating()));
+        let object = object.filter(|_| head.status < 300 && !is_deletion).map(Arc::new);
+        let mut keys = Vec::new();
+        for (name, followed) in &self.collections {
+            let Collection { path, scope, fields, accept, .. } = &followed.collection;
+            let has_it = Place::of(path).is_some_and(|all| {
+                all.resource == place.resource && all.namespace.is_none_or(|all| place.namespace == Some(all))
+            });
+            if !has_it || *accept != Accept::Whole {
+                continue;
+            }
+            if is_deletion {
+                let key = Key {
+                    namespace: place.namespace.map(Into::into),
+                    name: place.name.unwrap_or_default().into(),
+                };
+                if let Some(found) = followed.store.find(&key) {
+                    followed.store.removed(found.metadata());
+                }
+            }
+            let selects = |object: &Object| {
+                let selector = scope.labels.parse::<LabelSelector>();
+                fields.is_empty()
+                    && selector.is_ok_and(|selector| selector.matches(&object.metadata().labels))
+            };
+            if let Some(object) = &object
+                && (followed.store.find(&object.key()).is_some() || selects(object))
+            {
+                followed.store.wrote(object);
+            }
+            keys.push(name.clone());
+        }
+        for key in keys {
+            self.changed(&key, By::Answer);
+        }
+    }
+}
+
+/// What to reconcile after a change of this object. An owner is in the namespace of the object, or in none.
+fn reconcile(metadata: &ObjectMeta) -> String {
+    match metadata.controller() {
+        Some(owner) => format!("reconcile its owner, {} {}", owner.kind, owner.name),
+        None => "reconcile it".to_owned(),
+    }
+}
