@@ -47,7 +47,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::resource::{Accept, Key, ObjectMeta, Resource};
+use crate::resource::{Accept, Key, ObjectMeta, Resource, from_json};
 #[cfg(feature = "cli")]
 pub(crate) use config::REQUEST_TIMEOUT;
 pub use config::{Config, Env, Options};
@@ -216,7 +216,7 @@ impl Client {
         kind: &str,
     ) -> Result<T, Cause> {
         let Answer { headers, body, .. } = self.transport.call(&request, bytes_max).await?;
-        serde_json::from_slice(&body).map_err(|error| not_json(&request.path, &headers, &body, kind, &error))
+        from_json(&body).map_err(|error| not_json(&request.path, &headers, &body, kind, &error))
     }
 
     /// Sends any request and reads the whole answer, of at most 32 MiB.

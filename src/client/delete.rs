@@ -10,7 +10,7 @@ use super::{
     error::{Cause, Error, not_json},
     name, path,
 };
-use crate::resource::{Key, Resource, Uid};
+use crate::resource::{Key, Resource, Uid, from_json};
 
 /// Preconditions of a delete.
 #[derive(Clone, Debug, Default)]
@@ -46,11 +46,11 @@ impl Client {
         let path = path::<K>(key).map_err(wrong)?;
         let request = Request::get(path).sends(Method::DELETE, JSON, options.to_json());
         let answer = self.transport.call(&request, OBJECT_BYTES_MAX).await.map_err(wrong)?;
-        if let Ok(object) = serde_json::from_slice::<K>(&answer.body) {
+        if let Ok(object) = from_json::<K>(&answer.body) {
             return Ok(Some(object).filter(|object| object.metadata().is_terminating()));
         }
         // Otherwise the answer must be a Status. An HTML page of a proxy does not mean that the object was deleted.
-        match serde_json::from_slice::<Kind>(&answer.body) {
+        match from_json::<Kind>(&answer.body) {
             Ok(_) => Ok(None),
             Err(error) => {
                 Err(wrong(not_json(&request.path, &answer.headers, &answer.body, "a Status", &error)))

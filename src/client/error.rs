@@ -348,7 +348,8 @@ pub(super) fn not_json(
     error: &serde_json::Error,
 ) -> Cause {
     // JSON of another form, or an object that is cut off.
-    if error.is_data() || body.trim_ascii_start().first() == Some(&b'{') {
+    let is_json = error.is_data() && str::from_utf8(body).is_ok();
+    if is_json || body.trim_ascii_start().first() == Some(&b'{') {
         // The error can quote a part of the body.
         let error = cut(&one_line(&error.to_string()), MESSAGE_BYTES_MAX);
         return Cause::Unreadable(format!("{path} does not read as {kind}: {error}"));
@@ -531,6 +532,7 @@ fn causes<'e>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resource::from_json;
 
     const WEBHOOK_DENIES: &str = "admission webhook \"a.b\" denied the request: no";
 
@@ -733,11 +735,12 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, "application/json".parse().expect("a header value"));
         let line = |body: &[u8]| {
-            let error = serde_json::from_slice::<Status>(body).expect_err("no status");
+            let error = from_json::<Status>(body).expect_err("no status");
             not_json("/x", &headers, body, "a status", &error).to_string()
         };
         assert_eq!(line(b""), "/x answered with nothing, not a status in JSON");
         assert_eq!(line(b"oops"), "/x answered with application/json that is no JSON: oops");
+        assert_eq!(line(b"\xff"), "/x answered with application/json that is no JSON: \u{fffd}");
         assert_eq!(
             line(b"null"),
             "/x does not read as a status: invalid type: null, expected struct Status at line 1 column 4"
