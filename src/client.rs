@@ -60,7 +60,7 @@ pub use http::{Answer, Body, Head, Liveness, Request};
 pub use in_process::{InProcess, InProcessAnswer};
 #[cfg(feature = "cli")]
 pub(crate) use list::CHECK_BYTES_MAX;
-pub(crate) use list::{Collection, InTurn, LIST_STREAM_BYTES, Turn};
+pub(crate) use list::{Collection, InTurn, LIST_STREAM_BYTES, PageBody, Turn};
 pub use list::{Page, WatchFrom, WatchMode};
 pub use tap::{Step, Tap};
 

@@ -22,6 +22,7 @@
 //! See <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>.
 
 pub mod decode;
+mod any_store;
 mod health;
 mod machine;
 #[cfg(test)]
@@ -34,10 +35,11 @@ use tracing::{debug, trace};
 
 use crate::{
     backoff::Backoff,
-    client::{Body, Client, Collection, Liveness, Turn},
+    client::{Body, Client, Collection, Error, Liveness, Turn},
     resource::{Resource, Scope},
     store::Store,
 };
+pub(crate) use any_store::AnyStore;
 use decode::{Lines, WatchEvent};
 pub use health::Health;
 use machine::{End, State};
@@ -98,23 +100,24 @@ pub async fn watch<K: Resource>(
     store: &Store<K>,
     health: &Health,
 ) {
-    match Collection::of::<K>(&scope) {
-        Ok(collection) => watch_of(client, collection, lists, store, health).await,
-        Err(error) => {
-            health.ill(error.to_string());
-            std::future::pending().await
-        }
-    }
+    watch_of(client, Collection::of::<K>(&scope), lists, store, health).await;
 }
 
 /// The same, of a collection of any kind.
-pub(crate) async fn watch_of<K: Resource>(
+pub(crate) async fn watch_of(
     client: Client,
-    collection: Collection,
+    collection: Result<Collection, Error>,
     lists: Lists,
-    store: &Store<K>,
+    store: &dyn AnyStore,
     health: &Health,
 ) {
+    let collection = match collection {
+        Ok(collection) => collection,
+        Err(error) => {
+            health.ill(error.to_string());
+            return std::future::pending().await;
+        }
+    };
     let mut machine = Machine::new(lists);
     let mut random = fastrand::Rng::new();
     if lists == Lists::Streaming {
@@ -145,11 +148,13 @@ pub(crate) async fn watch_of<K: Resource>(
             NextRequest::List(page) => {
                 // The turn is held until the page is in the Store.
                 let _turn = turn;
-                match client.page_of::<K>(&collection, &page).await {
-                    Ok(page) => {
+                let page = client.page_of(&collection, &page).await;
+                match page.and_then(|page| store.page(&mut machine, page, &collection)) {
+                    Ok(None) => {
                         health.well();
-                        debug!(resource = collection.resource, scope = %collection.scope, resource_version = %page.version, objects = page.items.len(), "page");
-                        let Some(how) = machine.page(page, store) else { continue };
+                        continue;
+                    }
+                    Ok(Some(how)) => {
                         End { how, problem: "a page of a list leads to no other page".to_owned() }
                     }
                     Err(error) => End::failed(&error, &collection),
@@ -157,16 +162,16 @@ pub(crate) async fn watch_of<K: Resource>(
             }
             NextRequest::Check => {
                 let _turn = turn;
-                match client.latest_version::<K>(&collection).await {
+                match client.latest_version(&collection).await {
                     Ok(version) => {
-                        machine.checked(&version, store);
+                        store.checked(&mut machine, &version);
                         continue;
                     }
                     Err(error) => End::failed(&error, &collection),
                 }
             }
             NextRequest::Watch(from) => match client.watch_of(&collection, &from).await {
-                Ok(body) => follow(body, turn, &mut machine, timeout_secs, store, health).await,
+                Ok(body) => follow(body, turn, &mut machine, timeout_secs, store, health, &collection).await,
                 Err(error) => {
                     drop(turn);
                     End::failed(&error, &collection)
@@ -187,13 +192,14 @@ pub(crate) async fn watch_of<K: Resource>(
 }
 
 /// Reads a watch to its end. Drops `turn` when a streaming list is complete.
-async fn follow<K: Resource>(
+async fn follow(
     mut body: Body,
     mut turn: Option<Turn<'_>>,
     machine: &mut Machine,
     timeout_secs: u32,
-    store: &Store<K>,
+    store: &dyn AnyStore,
     health: &Health,
+    collection: &Collection,
 ) -> End {
     let mut lines = Lines::default();
     loop {
@@ -216,9 +222,9 @@ async fn follow<K: Resource>(
                 return End { how: How::Silent, problem: format!("nothing heard for {} s", limit.as_secs()) };
             }
         };
-        trace!(resource = K::PLURAL, bytes = chunk.len(), "chunk");
+        trace!(resource = collection.resource, bytes = chunk.len(), "chunk");
         lines.push(&chunk);
-        if let Err(end) = read_lines(&mut lines, machine, store) {
+        if let Err(end) = read_lines(&mut lines, machine, store, collection) {
             return end;
         }
         if !machine.is_streaming() {
@@ -229,7 +235,12 @@ async fn follow<K: Resource>(
 }
 
 /// Handles all complete lines.
-fn read_lines<K: Resource>(lines: &mut Lines, machine: &mut Machine, store: &Store<K>) -> Result<(), End> {
+fn read_lines(
+    lines: &mut Lines,
+    machine: &mut Machine,
+    store: &dyn AnyStore,
+    collection: &Collection,
+) -> Result<(), End> {
     loop {
         let line = match lines.next_line() {
             Ok(Some(line)) => line,
@@ -239,39 +250,14 @@ fn read_lines<K: Resource>(lines: &mut Lines, machine: &mut Machine, store: &Sto
                 return Err(End { how: How::TooLong, problem });
             }
         };
-        let event = WatchEvent::<K>::from_json(line).map_err(|error| {
-            let start = String::from_utf8_lossy(&line[..line.len().min(GARBLED_BYTES_SHOWN)]);
-            End {
-                how: How::Garbled, problem: format!("a line that is no watch event: {error}: {start:?}…")
+        match store.line(machine, line, collection) {
+            Ok(None) => {}
+            Ok(Some(end)) => return Err(end),
+            Err(error) => {
+                let start = String::from_utf8_lossy(&line[..line.len().min(GARBLED_BYTES_SHOWN)]);
+                let problem = format!("a line that is no watch event: {error}: {start:?}…");
+                return Err(End { how: How::Garbled, problem });
             }
-        })?;
-        log(&event, line.len());
-        let problem =
-            if let WatchEvent::Error(status) = &event { status.message.clone() } else { String::new() };
-        if let Some(how) = machine.line(event, store) {
-            return Err(End { how, problem });
         }
     }
-}
-
-/// Logs a line of a watch, without the object, which may contain secrets.
-fn log<K: Resource>(event: &WatchEvent<K>, bytes: usize) {
-    let (object, version, status) = match event {
-        WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
-            (Some(object.metadata()), Some(&object.metadata().resource_version), None)
-        }
-        WatchEvent::Bookmark { version, .. } => (None, Some(version), None),
-        WatchEvent::Error(status) => (None, None, Some(status)),
-        WatchEvent::Unknown(_) => (None, None, None),
-    };
-    debug!(
-        resource = K::PLURAL,
-        "type" = event.type_name(),
-        key = object.map(|object| display(object.key())),
-        resource_version = version.map(display),
-        code = status.map(|status| status.code),
-        details = status.map(|status| &*status.message),
-        bytes,
-        "event"
-    );
 }

@@ -462,7 +462,7 @@ impl Wanted {
             accept: if self.request.metadata { Accept::MetadataOnly } else { Accept::Whole },
         };
         let health = Health::new(collection.resource.clone());
-        watch::watch_of::<Object>(client, collection, lists, &Store::default(), &health).await;
+        watch::watch_of(client, Ok(collection), lists, &Store::<Object>::default(), &health).await;
         Ok(())
     }
 }

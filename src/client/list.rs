@@ -11,9 +11,12 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     Answer, Body, Client, JSON, OBJECT_BYTES_MAX, Request, accept_object, collection_path,
-    error::{Cause, Error, not_json},
+    error::{Error, not_json},
 };
-use crate::resource::{Accept, Meta, Resource, Scope, list::List};
+use crate::resource::{
+    Accept, Resource, Scope,
+    list::{List, version_of},
+};
 
 /// Largest page of a list that is read. A page of 100 Deployments has some 0.5 MB. If a page is larger than this, the watch
 /// asks for fewer objects on each page, down to one.
@@ -60,6 +63,27 @@ pub(crate) struct Collection {
     /// A field selector. Empty: everything.
     pub(crate) fields: String,
     pub(crate) accept: Accept,
+}
+
+/// A page of a list, not decoded yet.
+pub(crate) struct PageBody {
+    path: String,
+    /// The name of the collection.
+    name: String,
+    answer: Answer,
+}
+
+impl PageBody {
+    /// The objects. Frees the bytes of the page.
+    pub(crate) fn decoded<K: Resource>(self) -> Result<List<K>, Error> {
+        self.read(List::from_json)
+    }
+
+    fn read<T>(self, decode: fn(&[u8]) -> Result<T, serde_json::Error>) -> Result<T, Error> {
+        let Answer { headers, body, .. } = self.answer;
+        decode(&body)
+            .map_err(|error| not_json(&self.path, &headers, &body, "a list", &error).about("list", self.name))
+    }
 }
 
 /// The version, the duration and the first events of a watch.
@@ -213,42 +237,33 @@ impl Collection {
 impl Client {
     /// Reads one page of a list. Sends the request again only after a 401.
     pub async fn list_page<K: Resource>(&self, scope: &Scope, page: &Page<'_>) -> Result<List<K>, Error> {
-        self.page_of(&Collection::of::<K>(scope)?, page).await
+        self.page_of(&Collection::of::<K>(scope)?, page).await?.decoded()
     }
 
     /// The same, of a collection of any kind.
-    pub(crate) async fn page_of<K: Resource>(
-        &self,
-        collection: &Collection,
-        page: &Page<'_>,
-    ) -> Result<List<K>, Error> {
+    pub(crate) async fn page_of(&self, collection: &Collection, page: &Page<'_>) -> Result<PageBody, Error> {
         self.page_within(collection, page, page.bytes_max()).await
     }
 
     /// Reads the server's present resourceVersion, by a list of one object of a kind, metadata only. Fails if that object has
     /// more than 512 KiB of metadata ([`Error::is_too_large`]).
-    pub(crate) async fn latest_version<K: Resource>(
-        &self,
-        collection: &Collection,
-    ) -> Result<SmolStr, Error> {
-        let any = collection.any_object();
-        Ok(self.page_within::<Meta<K>>(&any, &Page::ONE, CHECK_BYTES_MAX).await?.version)
+    pub(crate) async fn latest_version(&self, collection: &Collection) -> Result<SmolStr, Error> {
+        self.page_within(&collection.any_object(), &Page::ONE, CHECK_BYTES_MAX).await?.read(version_of)
     }
 
-    async fn page_within<K: Resource>(
+    async fn page_within(
         &self,
         collection: &Collection,
         page: &Page<'_>,
         bytes_max: usize,
-    ) -> Result<List<K>, Error> {
-        let wrong = |cause: Cause| cause.about("list", collection.name());
+    ) -> Result<PageBody, Error> {
         let request = collection.list_request(page);
         // Without retries: watches have a backoff of their own.
         let deadline = self.transport.config.request_timeout;
-        let answer = self.transport.call_once(&request, bytes_max, deadline).await;
-        let Answer { headers, body, .. } = answer.map_err(wrong)?;
-        List::from_json(&body)
-            .map_err(|error| wrong(not_json(&request.path, &headers, &body, "a list", &error)))
+        match self.transport.call_once(&request, bytes_max, deadline).await {
+            Ok(answer) => Ok(PageBody { path: request.path, name: collection.name(), answer }),
+            Err(cause) => Err(cause.about("list", collection.name())),
+        }
     }
 
     /// Opens a watch: `Ok` after the answer 200, before the first event. From then on there is no deadline.

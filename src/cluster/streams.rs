@@ -11,11 +11,11 @@ use tracing::info;
 
 use super::{Cluster, Watch};
 use crate::{
-    client::Client,
+    client::{Client, Collection, Error},
     locked,
     resource::{LabelSelector, Labels, Resource, Scope},
     store::{Change, Listening, Store},
-    watch::{self, Health, Lists},
+    watch::{self, AnyStore, Health, Lists},
 };
 
 /// By kind and namespace. The namespace is empty for all namespaces.
@@ -86,6 +86,19 @@ impl Cluster {
     }
 }
 
+/// The task of a stream, of any kind.
+async fn keep(
+    client: Client,
+    collection: Result<Collection, Error>,
+    lists: Lists,
+    store: Arc<dyn AnyStore>,
+    health: Arc<Health>,
+) {
+    // Also after a panic, so that `/livez` fails.
+    let _ended = health.ended_when_dropped();
+    watch::watch_of(client, collection, lists, &*store, &health).await;
+}
+
 impl<K: Resource> Stream<K> {
     fn open(client: Client, scope: Scope, lists: Lists) -> Stream<K> {
         let store = Arc::new(Store::default());
@@ -99,14 +112,9 @@ impl<K: Resource> Stream<K> {
                 }
             }
         });
-        let task = tokio::spawn({
-            let (scope, store, health) = (scope.clone(), Arc::clone(&store), Arc::clone(&health));
-            async move {
-                // Also after a panic, so that `/livez` fails.
-                let _ended = health.ended_when_dropped();
-                watch::watch(client, scope, lists, &store, &health).await;
-            }
-        });
+        let watching =
+            keep(client, Collection::of::<K>(&scope), lists, Arc::clone(&store) as _, Arc::clone(&health));
+        let task = tokio::spawn(watching);
         let selector = scope.labels.parse().ok();
         Stream { scope, selector, store, health, task, _listening }
     }

@@ -9,11 +9,14 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, de};
+use serde::{
+    Deserialize,
+    de::{self, IgnoredAny},
+};
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
-use super::{ObjectMeta, Resource};
+use super::{ObjectMeta, Resource, from_json};
 
 /// An object as the API server sent it.
 #[derive(Debug)]
@@ -108,6 +111,20 @@ struct ListMeta {
     r#continue: String,
 }
 
+impl ListMeta {
+    fn version(&self) -> Result<SmolStr, serde_json::Error> {
+        if self.resource_version.is_empty() {
+            return Err(de::Error::custom("the list has no resourceVersion"));
+        }
+        Ok(self.resource_version.clone())
+    }
+}
+
+/// The resourceVersion of a list of objects of any kind.
+pub(crate) fn version_of(json: &[u8]) -> Result<SmolStr, serde_json::Error> {
+    from_json::<ListPage<IgnoredAny>>(json)?.metadata.version()
+}
+
 impl<K: Resource> List<K> {
     /// Decodes a page. Takes a second pass only if an object is unreadable.
     ///
@@ -128,10 +145,7 @@ impl<K: Resource> List<K> {
                 (page.metadata, items?)
             }
         };
-        if metadata.resource_version.is_empty() {
-            return Err(de::Error::custom("the list has no resourceVersion"));
-        }
-        Ok(List { version: metadata.resource_version, continue_token: metadata.r#continue, items })
+        Ok(List { version: metadata.version()?, continue_token: metadata.r#continue, items })
     }
 }
 

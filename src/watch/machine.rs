@@ -139,7 +139,7 @@ pub enum Pause {
 }
 
 /// The end of a request, with the problem for [`Health`](super::Health).
-pub(super) struct End {
+pub(crate) struct End {
     pub(super) how: How,
     pub(super) problem: String,
 }
