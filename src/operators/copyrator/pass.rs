@@ -20,7 +20,7 @@ use tokio::{task::JoinSet, time::Instant};
 use super::{
     copy::{ALL_COPIES, Copied, Kind, Mark, Original},
     plan::{Decision, Maker, Plan, Step, View, decide, failure, is_active, plan},
-    types::{ConflictPolicy, CopyratorRule, CopyratorSpec, Failure, Once, SyncPolicy},
+    types::{ConflictPolicy, CopyratorRule, CopyratorSpec, CopyratorStatus, Failure, Once, SyncPolicy},
 };
 use crate::{
     backoff::Backoff,
@@ -243,8 +243,7 @@ impl<K: Kind> Copies<K> {
             Ok(Done::Conflict(failure)) => Some(failure),
             Ok(done) => {
                 pass.copies += usize::from(!matches!(done, Done::Deleted | Done::Begun));
-                // A copy that is missing although all of them were there was deleted by somebody, who may do it again.
-                let is_restored = matches!(done, Done::Created) && was_ready(rule);
+                let is_restored = matches!(done, Done::Created) && had_all(rule, pass.wanted);
                 let is_done = !is_restored && !matches!(done, Done::Corrected | Done::Begun);
                 match done {
                     Done::Created => pass.created.push(key.clone()),
@@ -306,9 +305,11 @@ impl<K: Kind> Copies<K> {
     }
 }
 
-/// Whether all copies were there, according to the status.
-fn was_ready(rule: &CopyratorRule) -> bool {
-    rule.status.conditions.first().is_some_and(|ready| ready.status == "True")
+/// Whether the status counts as many copies as there should be. One that is missing now was deleted by somebody, who may do it
+/// again.
+fn had_all(rule: &CopyratorRule, wanted: usize) -> bool {
+    let CopyratorStatus { copies, failed, .. } = rule.status;
+    usize::try_from(copies + failed).is_ok_and(|counted| counted >= wanted)
 }
 
 impl Pause {
