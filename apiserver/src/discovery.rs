@@ -20,6 +20,21 @@ pub(crate) fn version() -> Value {
         "compiler": "rustc", "platform": "linux/amd64"})
 }
 
+/// `/`: the paths of this server.
+pub(crate) fn paths(kinds: &Kinds) -> Value {
+    let fixed = ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"];
+    let mut paths: Vec<String> = fixed.map(str::to_owned).into();
+    paths.extend(["/healthz", "/livez", "/readyz"].map(|path| format!("{path}/ping")));
+    for group in kinds.groups() {
+        let root = if group.is_empty() { "/api".to_owned() } else { format!("/apis/{group}") };
+        paths.extend(kinds.versions(group).iter().map(|version| format!("{root}/{version}")));
+        paths.push(root);
+    }
+    paths.sort();
+    paths.dedup();
+    json!({"paths": paths})
+}
+
 /// The verbs of a resource.
 fn verbs(kind: &Kind) -> &'static [&'static str] {
     match kind.built_in() {

@@ -67,6 +67,7 @@ fn fixed(server: &Server, request: &Request) -> Result<Answer, StatusError> {
     let kinds = &storage.kinds;
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     let found = match parts[..] {
+        [] => Some(discovery::paths(kinds)),
         ["version"] => Some(discovery::version()),
         ["api" | "apis"] if request.accepts("as=APIGroupDiscoveryList") && request.accepts("v=v2;") => {
             let value = discovery::aggregated(kinds, path == "/api");
