@@ -1,7 +1,7 @@
 //! 9. 410 Expired, in three forms: in a watch, as the answer to a list, and for a continue token. List again.
 //!
 //! ```sh
-//! URL=http://127.0.0.1:8001/apis/coordination.k8s.io/v1/leases
+//! URL=http://127.0.0.1:8001/api/v1/events
 //! curl -s -o /dev/null -d expire-history http://127.0.0.1:8001/listwatch/faults
 //! curl -sN "$URL?watch=1&resourceVersion=1&timeoutSeconds=1"
 //! curl -s "$URL?resourceVersion=1&resourceVersionMatch=Exact"
@@ -14,29 +14,29 @@
 //! servers send the reason Gone. A client must handle all forms: list again, and watch from the version of that list.
 //! Break it: cargo run --example course -- 9 --fault end-watches,lines=0
 //! Source: `list_after_expiry` in src/watch/machine.rs; `is_expired` in src/resource.rs
-//! Embedded server: Its history expires on request, by the first curl. Other servers no longer have version 1 of Leases, which change
-//! often, ten minutes after their start.
+//! Embedded server: Its history expires on request, by the first curl. Others compact etcd every five minutes. They keep no
+//! history of Events elsewhere, so ten minutes after their first start, version 1 is gone.
 
 use listwatch::client::Request;
 use serde_json::json;
 
 use crate::stage::{Outcome, Stage, ensure, version};
 
-const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
+const EVENTS: &str = "/api/v1/events";
 
 /// A continue token of version 1. Tokens are opaque; this one is made up, because a real one expires after minutes.
 const TOKEN: &str = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MSwic3RhcnQiOiJhXHUwMDAwIn0";
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.fault("expire-history").await?;
-    let watch = Request::get(format!("{LEASES}?watch=1&resourceVersion=1&timeoutSeconds=1"));
+    let watch = Request::get(format!("{EVENTS}?watch=1&resourceVersion=1&timeoutSeconds=1"));
     let mut events = stage.open(watch).await?;
     let event = events.next().await?.unwrap_or_default();
     ensure!(event["object"]["code"] == 410, "no ERROR with 410: has the server run for ten minutes?");
     let queries = ["resourceVersion=1&resourceVersionMatch=Exact", &format!("limit=1&continue={TOKEN}")];
     for query in queries {
         let error =
-            stage.refused(&format!("{LEASES}?{query}"), "410: has the server run for ten minutes?").await?;
+            stage.refused(&format!("{EVENTS}?{query}"), "410: has the server run for ten minutes?").await?;
         ensure!(error.is_expired(), "the error is no 410: {error}");
     }
     let list = stage.get(&stage.configmaps).await?;
