@@ -258,10 +258,16 @@ impl Config {
                 "no kubeconfig in --kubeconfig, KUBECONFIG or ~/.kube/config, and this is no pod: name one of them",
             ));
         }
-        Kubeconfig::read(&default)?.config(options)
+        let mut config = Kubeconfig::read(&default)?.config(options)?;
+        if let Some(entries) = &mut config.entries {
+            // A printed curl command is shorter without them.
+            entries.files.clear();
+        }
+        Ok(config)
     }
 
     fn in_cluster(dir: &Path, options: &Options, env: &Env) -> Result<Config, Error> {
+        let dir = &absolute(dir);
         for (flag, value) in
             [("--context", &options.context), ("--cluster", &options.cluster), ("--user", &options.user)]
         {
@@ -389,6 +395,12 @@ pub(super) fn parse_server(text: &str, origin: &str) -> Result<Url, Error> {
 /// `Impersonate-Extra-` and the key, which may hold characters that a header name may not.
 pub(super) fn extra_header(key: &str) -> String {
     format!("Impersonate-Extra-{}", utf8_percent_encode(&key.to_lowercase(), NON_ALPHANUMERIC))
+}
+
+/// The path from the root, for those who work in another directory.
+pub(super) fn absolute(path: &Path) -> PathBuf {
+    // Fails only for an empty path, or where the working directory is gone.
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn existing(paths: &[PathBuf]) -> Vec<PathBuf> {

@@ -8,7 +8,7 @@
 //! The command never contains a secret. It reads the token from the file in which it is stored; a secret within a
 //! kubeconfig is printed by `kubectl config view`, when the command runs.
 
-use std::fmt::Write;
+use std::{fmt::Write, path::PathBuf};
 
 use http::Method;
 use serde_json::Value;
@@ -40,8 +40,8 @@ pub enum CurlFrom {
 /// The kubeconfig entries that a client uses.
 #[derive(Clone, Debug)]
 pub(super) struct Entries {
-    /// The flag `--kubeconfig`. `None`: kubectl finds the same file.
-    pub(super) file: Option<String>,
+    /// The absolute paths of the kubeconfig files. Empty: kubectl finds the same file.
+    pub(super) files: Vec<PathBuf>,
     pub(super) cluster: String,
     pub(super) user: String,
 }
@@ -90,6 +90,12 @@ impl Client {
         // Otherwise curl would expand these.
         let is_glob = url.as_str().contains(['[', ']', '{', '}']);
         line + if is_glob { " -g " } else { " " } + &quoted(url.as_str())
+    }
+
+    /// Whether the command of [`CurlFrom::Here`] needs `jq`, to read the output of a credential plugin.
+    #[must_use]
+    pub fn curl_needs_jq(&self) -> bool {
+        matches!(self.transport.login(), Login::Plugin(_))
     }
 }
 
@@ -162,8 +168,12 @@ impl Config {
 
 impl Entries {
     fn config_view(&self) -> String {
-        let file = self.file.as_ref().map(|file| format!(" --kubeconfig={}", word(file)));
-        format!("kubectl config view --raw{}", file.unwrap_or_default())
+        let files: Vec<_> = self.files.iter().map(|file| word(&file.to_string_lossy())).collect();
+        match &files[..] {
+            [] => "kubectl config view --raw".to_owned(),
+            [file] => format!("kubectl config view --raw --kubeconfig={file}"),
+            files => format!("KUBECONFIG={} kubectl config view --raw", files.join(":")),
+        }
     }
 }
 

@@ -54,7 +54,8 @@ impl Kubeconfig {
             if !value.is_mapping() && !value.is_null() {
                 return Err(wrong("not a kubeconfig: no fields at its top".to_owned()));
             }
-            files.push((path.clone(), value));
+            // A printed curl command names these files, and may run in another directory.
+            files.push((config::absolute(path), value));
         }
         Ok(Kubeconfig { files })
     }
@@ -70,8 +71,8 @@ impl Kubeconfig {
             config.namespace = namespace;
         }
         // Without a user, requests have no credentials, which is enough for kubectl proxy.
-        let file = options.kubeconfig.as_ref().map(|file| file.display().to_string());
-        let mut entries = Entries { file, cluster: cluster_name, user: String::new() };
+        let files = self.files.iter().map(|(path, _)| path.clone()).collect();
+        let mut entries = Entries { files, cluster: cluster_name, user: String::new() };
         let has_user = match &context {
             Some(context) => context.text("user")?.is_some(),
             None => false,
