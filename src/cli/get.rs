@@ -18,7 +18,7 @@ use tracing::Level;
 use super::{
     ConnectionFlags, Failure,
     log::Log,
-    screen::{Output, Recording, Screen, Show, exit_when_blocked},
+    screen::{NEEDS_JQ, Output, Recording, Screen, Show, exit_when_blocked},
 };
 use crate::{
     client::{Client, Collection, Config, CurlFrom, Error, Request},
@@ -259,6 +259,9 @@ fn main(wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Resul
             #[cfg(feature = "apiserver")]
             if demo.is_some() {
                 writeln!(io::stdout(), "# {DEMO_ENDS}")?;
+            }
+            if from == From::Here && client.curl_needs_jq() {
+                writeln!(io::stdout(), "# {NEEDS_JQ}")?;
             }
             return Ok(writeln!(io::stdout(), "{}", client.curl(&request, from.into()))?);
         }

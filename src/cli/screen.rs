@@ -36,6 +36,10 @@ use crate::{
 /// Fewest characters for the changed fields of an object beside its name.
 const CHANGES_CHARS_MIN: usize = 24;
 
+/// The comment of a curl command that runs a credential plugin.
+pub(super) const NEEDS_JQ: &str =
+    "This command needs jq, to read the token that the credential plugin prints";
+
 /// How long a command may take to end after a signal. Then a write blocks.
 const STOP_WAIT: Duration = Duration::from_millis(500);
 
@@ -116,6 +120,9 @@ impl Screen {
         state.began = Instant::now();
         state.recording = recording;
         state.explainer.request_timeout = client.request_timeout();
+        if client.curl_needs_jq() {
+            note(&format!("# {NEEDS_JQ}"));
+        }
         // Begun once.
         let _ = self.client.set(client.clone());
     }
