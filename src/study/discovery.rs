@@ -14,8 +14,8 @@ pub(crate) const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=
 
 /// Most names of resources that an error suggests.
 const NEAR_MAX: usize = 3;
-/// How alike a name is that is suggested, from 0 to 1.
-const NEAR: f64 = 0.85;
+/// A name is near if one letter in so many is wrong, missing or too many, or two neighbours have changed places.
+const LETTERS_PER_TYPO: usize = 3;
 
 /// The resources of every cluster, and ours: group/version, plural, singular, short names; `*` marks those without a
 /// namespace. For `--curl`, which asks no server, and for shells.
@@ -92,9 +92,10 @@ impl Kind {
     }
 }
 
-/// The plurals of the built-in resources.
+/// The plurals of the built-in resources, and then their short names.
 pub(crate) fn built_in_names() -> impl Iterator<Item = &'static str> {
-    BUILT_IN.lines().filter_map(|line| Some(line.split(' ').nth(1)?.trim_end_matches('*')))
+    let plurals = BUILT_IN.lines().filter_map(|line| Some(line.split(' ').nth(1)?.trim_end_matches('*')));
+    plurals.chain(BUILT_IN.lines().flat_map(|line| line.split(' ').skip(3)))
 }
 
 /// The resources that no server need be asked for.
@@ -121,13 +122,16 @@ pub(crate) fn find<'a>(kinds: &'a [Kind], word: &str) -> Result<&'a Kind, String
     if let Some(kind) = kinds.iter().find(|kind| kind.is_called(&word)) {
         return Ok(kind);
     }
-    let alike = |kind: &Kind| {
-        let alike = kind.names.iter().map(|name| strsim::jaro_winkler(name, &word));
-        alike.fold(0.0, f64::max)
+    let name = word.split('.').next().unwrap_or_default();
+    let typos = |known: &String| {
+        let typos = strsim::damerau_levenshtein(known, name);
+        // The beginning of a word is no typo.
+        if !name.is_empty() && known.starts_with(name) { 0 } else { typos }
     };
-    let mut near: Vec<_> = kinds.iter().map(|kind| (alike(kind), kind.full_name())).collect();
-    near.retain(|(alike, _)| *alike >= NEAR);
-    near.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let typos = |kind: &Kind| kind.names.iter().map(typos).min().unwrap_or(usize::MAX);
+    let mut near: Vec<_> = kinds.iter().map(|kind| (typos(kind), kind.full_name())).collect();
+    near.retain(|(typos, _)| *typos <= name.chars().count() / LETTERS_PER_TYPO);
+    near.sort();
     near.dedup();
     let near: Vec<_> = near.into_iter().take(NEAR_MAX).map(|(_, name)| name).collect();
     let hint = if near.is_empty() { String::new() } else { format!("; near: {}", near.join(", ")) };
@@ -211,7 +215,17 @@ mod tests {
             path("deploy.batch"),
             Err("there is no resource \"deploy.batch\"; near: deployments.apps".to_owned())
         );
-        assert_eq!(path("xyz"), Err("there is no resource \"xyz\"".to_owned()));
+        for (word, near) in [
+            ("xyz", ""),
+            ("", ""),
+            ("deplo", "; near: deployments.apps"),
+            ("pdos", "; near: pods"),
+            ("mw", "; near: mywebservers.k8sobjects.gsa.com"),
+            ("webservers", "; near: mywebservers.k8sobjects.gsa.com"),
+            ("endpointslcies", "; near: endpointslices.discovery.k8s.io"),
+        ] {
+            assert_eq!(path(word), Err(format!("there is no resource {word:?}{near}")));
+        }
     }
 
     #[test]

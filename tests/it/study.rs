@@ -973,11 +973,12 @@ async fn shells_complete_the_names_of_resources() {
         ("zsh", "(pods services configmaps"),
         ("fish", "using_subcommand get watch\" -f -a \"pods services configmaps"),
     ] {
-        assert!(script(shell).await.contains(line), "{shell}");
+        let script = script(shell).await;
+        assert!(script.contains(line) && script.contains(" svc "), "{shell}");
     }
     let bash = script("bash").await;
     let mut command = Command::new("bash");
     let line = "COMP_WORDS=(listwatch watch dep); COMP_CWORD=2; _listwatch listwatch dep watch; echo ${COMPREPLY[@]}";
     command.args(["-c", &format!("{bash}\n{line}")]).env_clear();
-    assert_eq!(ran(command).await.succeeded(), "deployments\n");
+    assert_eq!(ran(command).await.succeeded(), "deployments deploy\n");
 }
