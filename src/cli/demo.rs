@@ -65,6 +65,8 @@ const ACCOUNT: &str = "operator";
 /// The user name of the operator's token.
 const OPERATOR: &str = "system:serviceaccount:mywebserver-system:mywebserver-operator";
 /// Longest time for one scene. A scene takes less than a second; a busy machine needs more.
+/// A line of the script of `--curl`.
+const SERVER_ENDS: &str = "# The server of listwatch demo ends with the demo.\n";
 const SCENE_LIMIT: Duration = Duration::from_secs(30);
 /// Watch events that may wait to be shown. The whole tour has fewer.
 const EVENTS_MAX: usize = 1024;
@@ -237,8 +239,8 @@ impl<'a> Tour<'a> {
         let shown = server.requests().len();
         let (sender, sentences) = mpsc::unbounded_channel();
         let explain = study.explain.then_some(sender);
-        let client = study.trace.client(credentials.config(ACCOUNT)?, explain)?;
-        say!("          authenticates with the {}", client.user());
+        let client = study.trace.client(credentials.config(ACCOUNT)?, explain, SERVER_ENDS)?;
+        say!("{}", print.fit(&format!("          authenticates with the {}", client.user())));
         let cluster = Cluster::new(client.clone(), Lists::Paged);
         let (recorder, write_events) = mywebserver::events(client, "demo".to_owned());
         let controller = mywebserver::controller(&cluster, &[], recorder);

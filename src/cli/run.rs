@@ -93,7 +93,7 @@ pub(super) fn main(run: Run) -> Result<(), Failure> {
     // First, because reading a kubeconfig may log warnings.
     run.log.start(Level::INFO);
     let namespaces = namespaces(run.all_namespaces, run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
-    let client = run.trace.client(run.connection.config()?, None)?;
+    let client = run.trace.client(run.connection.config()?, None, "")?;
     let lists = if run.streaming_lists { Lists::Streaming } else { Lists::Paged };
     let (operators, mut flags, mut namespaces) = (chosen(&run.operators), run.of_operators, namespaces);
     if let ([BuiltIn::Copyrator], false) = (&*operators, run.all_namespaces) {

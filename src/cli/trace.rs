@@ -28,8 +28,10 @@ use crate::{
 
 /// The first lines of the script.
 const SCRIPT: &str = "#!/usr/bin/env bash\n\
-    # The requests of listwatch, in order. A watch ends when the server ends it.\n\
-    # The server of listwatch demo ends with the demo.\n";
+    # The requests of the operator, in order, each with the time since its start. Run all of them, or one after the other.\n\
+    # Watches run in the background: their events appear between the answers, until the script ends.\n\
+    # Writes are sent again. Where the object of a create still exists, the answer is 409 AlreadyExists.\n\
+    trap 'kill $(jobs -p) 2>/dev/null' EXIT\n";
 
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Study")]
@@ -59,22 +61,27 @@ struct Files {
 
 impl TraceFlags {
     /// A client of this server, whose exchanges are also explained to `explain`. Creates the files, and does not connect.
+    /// `comment` is a line of the script about the server.
     pub(super) fn client(
         &self,
         config: Config,
         explain: Option<UnboundedSender<Sentence>>,
+        comment: &str,
     ) -> Result<Client, Failure> {
         if self.record.is_none() && self.curl.is_none() && explain.is_none() {
             return super::client(config);
         }
         let server = config.server().to_owned();
-        let recording =
-            self.record.as_deref().map(|path| Recording::create(&unused(path), &server)).transpose()?;
+        let recording = self
+            .record
+            .as_deref()
+            .map(|path| Recording::create(&unused("--record", path), &server))
+            .transpose()?;
         let script = match &self.curl {
             None => None,
             Some(path) => {
-                let mut script = create("--curl", &unused(path), 0o700)?;
-                script.write_all(SCRIPT.as_bytes()).map_err(|error| failed("--curl", &error))?;
+                let mut script = create("--curl", &unused("--curl", path), 0o700)?;
+                write!(script, "{SCRIPT}{comment}").map_err(|error| failed("--curl", &error))?;
                 Some(script)
             }
         };
@@ -96,13 +103,17 @@ impl TraceFlags {
 
 /// The path, or else the first of `run-2.jsonl`, `run-3.jsonl`, … that does not exist: a container that is started again finds
 /// the files of its predecessor.
-fn unused(path: &Path) -> PathBuf {
+fn unused(flag: &str, path: &Path) -> PathBuf {
     let text = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
     let (stem, extension) = (text(path.file_stem()), text(path.extension()));
     let dot = if extension.is_empty() { "" } else { "." };
     let numbered = (2..).map(|number| path.with_file_name(format!("{stem}-{number}{dot}{extension}")));
     let mut paths = [path.to_owned()].into_iter().chain(numbered);
-    paths.find(|path| !path.exists()).unwrap_or_else(|| path.to_owned())
+    let unused = paths.find(|path| !path.exists()).unwrap_or_else(|| path.to_owned());
+    if unused != path {
+        warn!(flag, file = %unused.display(), "the named file exists, perhaps of an earlier run, so this run writes another one");
+    }
+    unused
 }
 
 fn failed(flag: &str, error: &dyn std::fmt::Display) -> Failure {
@@ -114,7 +125,8 @@ impl Files {
         if let (Step::Request(request), Some(script)) = (step, &mut self.script) {
             let request = Recorder::of(request).redacted_request(request);
             let line = client.curl(&request, CurlFrom::Here);
-            let written = writeln!(script, "\n# {time:+.3}s\n{line}");
+            let background = if request.is_watch() { " &" } else { "" };
+            let written = writeln!(script, "\n# {time:+.3}s\n{line}{background}");
             written.map_err(|error| failed("--curl", &error))?;
         }
         if self.recording.is_none() && self.explain.is_none() {

@@ -228,7 +228,7 @@ fn the_demo_shows_a_rollout_a_restored_service_and_a_deletion() {
         "server    MODIFIED web: Ready=True AllReplicasReady",
         "operator  patch    services/mws-web",
         "server    DELETED  web",
-        "The Deployment and the Service of web are deleted too; those of hello still exist.",
+        "The Deployment and Service of web are deleted too; those of hello still exist.",
     ] {
         assert!(story.contains(part), "no {part:?} in\n{story}");
     }
@@ -239,7 +239,7 @@ fn the_demo_shows_a_rollout_a_restored_service_and_a_deletion() {
 fn demo_in_steps() -> (Child, impl FnMut(&str) -> String) {
     let mut command = Command::new("script");
     // Without `exec`, a shell could stay between and end at Ctrl-C itself.
-    let demo = format!("exec {} demo --step --exit", env!("CARGO_BIN_EXE_listwatch"));
+    let demo = format!("stty rows 24 cols 80; exec {} demo --step --exit", env!("CARGO_BIN_EXE_listwatch"));
     command.args(["--quiet", "--return", "--command", &demo, "/dev/null"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();
@@ -264,6 +264,10 @@ fn each_step_of_the_demo_is_announced_and_waits_for_enter() {
     {
         let announced = until("Press Enter. ");
         let (_, announced) = announced.rsplit_once("Next: ").unwrap();
+        // A command is copied as it is.
+        for line in announced.lines().filter(|line| !line.starts_with("    ")) {
+            assert!(line.trim_end().chars().count() <= 80, "{line}");
+        }
         assert!(announced.contains("Look for: ") && announced.contains(part), "{part}: {announced}");
         keyboard.write_all(b"\n").unwrap();
     }
@@ -426,6 +430,27 @@ fn a_shell_completes_commands_and_flags() {
             (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
         assert!(stdout.split_whitespace().any(|word| word == completed), "{words}: {stdout}{stderr}");
     }
+}
+
+/// A container that is started again finds the files of its predecessor, and must not fail.
+#[tokio::test]
+async fn an_existing_recording_is_kept_and_the_log_names_the_new_file() {
+    on(&[Kind::Embedded], async |fixture| {
+        let [recording, script] = ["run.jsonl", "run.sh"].map(|name| fixture.dir.path().join(name));
+        for path in [&recording, &script] {
+            fs::write(path, "of the predecessor").unwrap();
+        }
+        let [record, curl] = [&recording, &script].map(|path| path.to_str().unwrap());
+        fixture.start_operator(&["--record", record, "--curl", curl]).await;
+        for (flag, name) in [("--record", "run-2.jsonl"), ("--curl", "run-2.sh")] {
+            fixture.operator().until_logged(&["WARN", "exists", flag, name]).await;
+        }
+        assert_eq!(fs::read_to_string(&recording).unwrap(), "of the predecessor");
+        let script = fs::read_to_string(fixture.dir.path().join("run-2.sh")).unwrap();
+        assert!(!script.contains("demo"), "{script}");
+        fixture.stop_operator().await;
+    })
+    .await;
 }
 
 #[tokio::test]

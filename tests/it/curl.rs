@@ -562,7 +562,13 @@ async fn the_script_of_an_operator_makes_its_children_again() {
             before.push(fixture.get(child).await);
             fixture.delete(child).await;
         }
-        // Each command is one line. The watches end only after minutes.
+        // The watches end only after minutes, but do not delay the other commands.
+        let output = Command::new("timeout").args(["60", "bash"]).arg(&script).output().await.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        for child in children {
+            fixture.delete(child).await;
+        }
+        // Each command is one line.
         let text = fs::read_to_string(&script).unwrap();
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("curl -sSN ")).collect();
         assert!(lines.len() < text.lines().count(), "{text}");
