@@ -34,6 +34,7 @@ use super::{
     },
     log::Log,
     parse_switch,
+    screen::width_of_stdout,
     trace::TraceFlags,
 };
 use crate::{
@@ -64,9 +65,9 @@ const SAMPLES: [(&str, &str); 2] = [
 const ACCOUNT: &str = "operator";
 /// The user name of the operator's token.
 const OPERATOR: &str = "system:serviceaccount:mywebserver-system:mywebserver-operator";
-/// Longest time for one scene. A scene takes less than a second; a busy machine needs more.
 /// A line of the script of `--curl`.
 const SERVER_ENDS: &str = "# The server of listwatch demo ends with the demo.\n";
+/// Longest time for one scene. A scene takes less than a second; a busy machine needs more.
 const SCENE_LIMIT: Duration = Duration::from_secs(30);
 /// Watch events that may wait to be shown. The whole tour has fewer.
 const EVENTS_MAX: usize = 1024;
@@ -121,7 +122,7 @@ struct StudyFlags {
 
 pub(super) fn main(mut demo: Demo) -> Result<(), Failure> {
     let is_colored = crate::log::is_colored(io::stdout().is_terminal(), env::var_os("NO_COLOR"));
-    let print = Printer::new(demo.log.take_verbose(), is_colored);
+    let print = Printer::new(demo.log.take_verbose(), is_colored, width_of_stdout());
     let steps = if demo.step { Steps::with_pauses()? } else { Steps::without_pauses() };
     demo.log.start(Level::WARN);
     super::until_signal(|stop| run(demo.exit, demo.port, demo.study, print, steps, stop))
@@ -164,9 +165,9 @@ async fn run(
         say!("    kubectl get mws,deploy,svc,pods");
         say!("    kubectl scale mws/hello --replicas=3");
         say!("\nOr with curl:\n\n{}", credentials.curl(&watch_path()));
-        say!(
-            "\nChanges and their consequences are shown here. Ctrl-C stops both; then `unset KUBECONFIG`.\n"
-        );
+        let end =
+            "Changes and their consequences are shown here. Ctrl-C stops both; then `unset KUBECONFIG`.";
+        say!("\n{}\n", tour.print.fit(end));
         tokio::select! {
             () = stop.requested() => {}
             shown = tour.go_on() => shown?,
@@ -202,7 +203,9 @@ impl<'a> Tour<'a> {
         let user = Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token())?)?;
         let mut tasks = JoinSet::new();
 
-        steps.announce(
+        let announce = |steps: &Steps, text: &str| steps.announce(&print.fit(text));
+        announce(
+            steps,
             "Next: the API server learns the kind MyWebserver from its CustomResourceDefinition.\n\
              Look for: nothing more. The kind exists then, but no object of this kind.",
         )?;
@@ -214,23 +217,22 @@ impl<'a> Tour<'a> {
         say!("          the API server now serves MyWebservers");
 
         let path = watch_path();
-        steps.announce(&format!(
+        let text = print.fit(
             "Next: a client opens a watch of all MyWebservers: a GET with watch=1.\n\
              Look for: the status 200 comes at once, although there is no object. The response does not end.\n\
-             To see whole events during the next steps, open the same watch in another terminal:\n\n{}\n",
-            credentials.curl(&path)
-        ))?;
+             To see whole events during the next steps, open the same watch in another terminal:",
+        );
+        steps.announce(&format!("{text}\n\n{}\n", credentials.curl(&path)))?;
         steps.enter().await;
         say!("\n{}", print.command(&format!("curl -N \"$API{path}\"")));
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let (head, body) = user.stream(Request::get(path)).await?;
-        say!(
-            "          HTTP {}; the response never ends: each line is a watch event, shown as \"server\"",
-            head.status
-        );
+        let text = "the response never ends: each line is a watch event, shown as \"server\"";
+        say!("{}", print.fit(&format!("          HTTP {}; {text}", head.status)));
         tasks.spawn(read_lines(body, sender));
 
-        steps.announce(
+        announce(
+            steps,
             "Next: the operator starts. It lists each kind that it needs, then watches from the version of the list.\n\
              Look for: three lists, then three watches.",
         )?;
@@ -298,9 +300,9 @@ impl<'a> Tour<'a> {
 
         let announced = "Next: the user adds a port to the Service of web.\n\
              Look for: one patch that removes the port. No event of web follows, because its status stays the same.";
-        let command = "kubectl patch service mws-web --type=json -p '[{\"op\":\"add\",\"path\":\"/spec/ports/-\",…}]'    # the operator removes it";
-        self.scene(steps, command, announced).await?;
         let port = json!([{"op": "add", "path": "/spec/ports/-", "value": {"name": "extra", "port": 9999}}]);
+        let command = format!("kubectl patch service mws-web --type=json -p \\\n    '{port}'");
+        self.scene(steps, &command, announced).await?;
         let operations = port.as_array().cloned().unwrap_or_default();
         self.user.patch::<Service>(&child, Part::Object, &Patch::Json(operations)).await?;
         self.until(async |user: &Client| Ok(user.get::<Service>(&child).await?.spec.ports.len() == 1))
@@ -316,13 +318,14 @@ impl<'a> Tour<'a> {
             Ok([deployment, service].iter().flatten().filter(|error| error.is_not_found()).count() == 2)
         })
         .await?;
-        say!("\nThe Deployment and the Service of web are deleted too; those of hello still exist.");
+        let end = "The Deployment and Service of web are deleted too; those of hello still exist.";
+        say!("\n{}", self.print.fit(end));
         Ok(())
     }
 
     /// Announces a step, and starts it. Until then, shows requests and events.
     async fn scene(&mut self, steps: &mut Steps, command: &str, announced: &str) -> Result<(), Failure> {
-        steps.announce(announced)?;
+        steps.announce(&self.print.fit(announced))?;
         loop {
             tokio::select! {
                 biased;

@@ -245,7 +245,7 @@ pub(super) fn explainer(output: Output) -> Explainer {
 /// Writes a sentence to standard error, broken between words at the width of a terminal.
 pub(super) fn explain(time: f64, sentence: &Sentence) {
     let width = terminal_size_of(io::stderr()).map_or(usize::MAX, |(Width(width), _)| width.into());
-    let line = |text: &str| drop(writeln!(io::stderr(), "{}", broken(&printable(text), width)));
+    let line = |text: &str| drop(writeln!(io::stderr(), "{}", broken(&printable(text), width, 13)));
     line(&format!("{time:+9.3}s # {sentence}"));
     if let Some(mistake) = sentence.mistake {
         line(&format!("{:11}# {mistake}", ""));
@@ -278,13 +278,18 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if is_harmless(c) { c } else { '\u{fffd}' }).collect()
 }
 
-/// Breaks a text between words. Lines after the first one are indented, less so in a narrow terminal.
-fn broken(text: &str, width: usize) -> String {
-    let indent = if width < 60 { 4 } else { 13 };
-    let mut column = 0;
+/// The columns of the terminal on standard output, if it is one.
+pub(super) fn width_of_stdout() -> Option<usize> {
+    terminal_size_of(io::stdout()).map(|(Width(width), _)| width.into())
+}
+
+/// Breaks a line between words. Later lines are indented, less so in a narrow terminal. Colors have no width.
+pub(super) fn broken(text: &str, width: usize, indent: usize) -> String {
+    let indent = if width < 60 { indent.min(4) } else { indent };
+    let (mut column, mut is_color) = (0, false);
     let mut lines = String::new();
     for word in text.split_inclusive(' ') {
-        let chars = word.trim_end().chars().count();
+        let chars = shown_chars(word.trim_end());
         let new_line = format!("\n{:indent$}", "");
         if column + chars > width && column > indent {
             lines.truncate(lines.trim_end().len());
@@ -292,16 +297,25 @@ fn broken(text: &str, width: usize) -> String {
             column = indent;
         }
         for c in word.chars() {
+            is_color |= c == '\x1b';
             // A word that is longer than a line, such as the name of a test.
-            if column >= width && c != ' ' {
+            if column >= width && c != ' ' && !is_color {
                 lines += &new_line;
                 column = indent;
             }
             lines.push(c);
-            column += 1;
+            column += usize::from(!is_color);
+            is_color &= c != 'm';
         }
     }
     lines
+}
+
+/// The number of characters without `\x1b[31m` and its like.
+fn shown_chars(text: &str) -> usize {
+    let rest = text.split('\x1b').skip(1).map(|part| part.split_once('m').unwrap_or_default().1);
+    let first = text.split('\x1b').next().unwrap_or_default();
+    first.chars().count() + rest.map(|part| part.chars().count()).sum::<usize>()
 }
 
 /// A file of entries, readable by its owner alone.
@@ -357,7 +371,7 @@ pub(super) struct Lines {
 impl Lines {
     pub(super) fn new(output: Output) -> Lines {
         let is_colored = log::is_colored(io::stdout().is_terminal(), std::env::var_os("NO_COLOR"));
-        let width = terminal_size_of(io::stdout()).map(|(Width(width), _)| width.into());
+        let width = width_of_stdout();
         Lines { output, is_colored, width, objects: HashMap::new(), widths: Vec::new() }
     }
 
@@ -366,13 +380,22 @@ impl Lines {
         let Ok(value) = serde_json::from_str::<Value>(line) else {
             return self.write_text(line);
         };
+        let indented = || serde_json::to_string_pretty(&value).unwrap_or_default() + "\n";
+        // `/version` has no objects, nor has a list of resources.
+        let has_objects = is_watch || value["metadata"].is_object();
         let text = match self.output {
             Output::Raw => format!("{line}\n"),
-            Output::Json => serde_json::to_string_pretty(&value).unwrap_or_default() + "\n",
+            Output::Json => indented(),
             Output::Yaml => "---\n".to_owned() + &yaml_serde::to_string(&value).unwrap_or_default(),
-            Output::Name => each(&value, |object, list| format!("{}\n", name(object, list))),
-            Output::Wide | Output::Short if is_table(&value) || is_table(&value["object"]) => {
-                self.table(if is_watch { &value["object"] } else { &value })
+            Output::Name if !has_objects => {
+                let cause = "the answer has no objects: -o raw writes it as it came";
+                return Err(Failure::Runtime(cause.to_owned()));
+            }
+            Output::Name => each(&value, name),
+            Output::Wide | Output::Short if !has_objects => indented(),
+            Output::Wide | Output::Short if is_table(&value) => self.table(&value, None),
+            Output::Wide | Output::Short if is_table(&value["object"]) => {
+                self.table(&value["object"], value["type"].as_str())
             }
             Output::Wide | Output::Short if is_watch => self.event(time, &value),
             Output::Wide | Output::Short => {
@@ -447,9 +470,8 @@ impl Lines {
             "DELETED" | "ERROR" => "31",
             _ => "2",
         };
-        let kind = format!("{kind:8}");
-        let kind = if self.is_colored { format!("\x1b[{color}m{kind}\x1b[0m") } else { kind };
-        format!("{time:+9.3}s {kind} {}\n", printable(rest.trim_end()))
+        let kind = format!("{kind:width$}");
+        if self.is_colored { format!("\x1b[{color}m{kind}\x1b[0m") } else { kind }
     }
 
     /// The rows of a Table, after its columns if they come for the first time.

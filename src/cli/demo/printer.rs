@@ -11,9 +11,8 @@ use http::StatusCode;
 use listwatch_apiserver::RequestRecord;
 use serde_json::{Value, json};
 
-use crate::study::object::changes;
-
-use crate::study::explain::Sentence;
+use super::super::screen::broken;
+use crate::study::{explain::Sentence, object::changes};
 
 /// The author of a request or an event.
 #[derive(Clone, Copy, Debug)]
@@ -31,13 +30,22 @@ pub(super) enum Actor {
 pub(super) struct Printer {
     is_full: bool,
     is_colored: bool,
+    /// Of the terminal, if there is one.
+    width: Option<usize>,
     /// The object of its last watch event, by uid.
     objects: HashMap<String, Value>,
 }
 
 impl Printer {
-    pub(super) fn new(is_full: bool, is_colored: bool) -> Printer {
-        Printer { is_full, is_colored, ..Printer::default() }
+    pub(super) fn new(is_full: bool, is_colored: bool, width: Option<usize>) -> Printer {
+        Printer { is_full, is_colored, width, ..Printer::default() }
+    }
+
+    /// A text whose lines fit the terminal. Whole requests and events are not broken.
+    pub(super) fn fit(&self, text: &str) -> String {
+        let Some(width) = self.width.filter(|_| !self.is_full) else { return text.to_owned() };
+        let indent = |line: &str| line.len() - line.trim_start().len();
+        text.lines().map(|line| broken(line, width, indent(line))).collect::<Vec<_>>().join("\n")
     }
 
     /// A command of the tour.
@@ -57,7 +65,7 @@ impl Printer {
     /// A sentence about an answer to the operator.
     pub(super) fn sentence(&self, sentence: &Sentence) -> String {
         let mistake = sentence.mistake.map(|mistake| format!("\n          # {mistake}"));
-        self.colored("2", &format!("          # {sentence}{}", mistake.unwrap_or_default()))
+        self.colored("2", &self.fit(&format!("          # {sentence}{}", mistake.unwrap_or_default())))
     }
 
     /// A request, as verb, resource and name, and its status if that is an error.
@@ -115,7 +123,12 @@ impl Printer {
             Actor::Server => ("server", "35"),
         };
         let after = self.colored("2", &format!("{:>5} ms", after.as_millis()));
-        format!("{after}  {}  {text}", self.colored(color, &format!("{name:8}")))
+        let line = format!("{after}  {}  {text}", self.colored(color, &format!("{name:8}")));
+        match self.width {
+            // Under the text.
+            Some(width) if !self.is_full => broken(&line, width, 20),
+            Some(_) | None => line,
+        }
     }
 
     /// See <https://en.wikipedia.org/wiki/ANSI_escape_code#Select_Graphic_Rendition_parameters>.
@@ -259,8 +272,22 @@ mod tests {
     }
 
     #[test]
+    fn a_line_is_broken_between_words_at_the_width_of_the_terminal() {
+        let mut lines = Printer::new(false, true, Some(60));
+        let line =
+            lines.event(Duration::ZERO, &event("ADDED", 2, &json!([{"type": "Ready", "message": "x"}])));
+        assert!(!line.contains('\n'), "{line}");
+        let long = "a message of so many words that it does not fit the line";
+        let ready = json!([{"type": "Ready", "message": long}]);
+        let line = lines.event(Duration::ZERO, &event("MODIFIED", 2, &ready));
+        let expected =
+            "\x1b[2m    0 ms\x1b[0m  \x1b[35mserver  \x1b[0m  MODIFIED web: a message of so many words\n";
+        assert_eq!(line, format!("{expected}{:20}that it does not fit the line", ""));
+    }
+
+    #[test]
     fn a_full_line_is_the_watch_event_as_it_was_sent() {
-        let mut lines = Printer::new(true, false);
+        let mut lines = Printer::new(true, false, Some(20));
         let event = event("ADDED", 2, &json!([]));
         assert_eq!(lines.event(Duration::ZERO, &event), format!("    0 ms  server    {event}"));
     }
