@@ -464,6 +464,11 @@ impl Lines {
             ("BOOKMARK", _) => object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned(),
             _ => short(object),
         };
+        format!("{time:+9.3}s {} {}\n", self.colored(kind, 8), printable(rest.trim_end()))
+    }
+
+    /// The type of an event, in this many characters.
+    fn colored(&self, kind: &str, width: usize) -> String {
         let color = match kind {
             "ADDED" => "32",
             "MODIFIED" => "33",
@@ -474,30 +479,37 @@ impl Lines {
         if self.is_colored { format!("\x1b[{color}m{kind}\x1b[0m") } else { kind }
     }
 
-    /// The rows of a Table, after its columns if they come for the first time.
-    fn table(&mut self, table: &Value) -> String {
+    /// The rows of a Table, after its columns if they come for the first time. In a watch, each row begins with its event, as
+    /// with `kubectl get --watch --output-watch-events`.
+    fn table(&mut self, table: &Value, event: Option<&str>) -> String {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let text = |value: &Value| match value {
             Value::Null => String::new(),
             Value::String(text) => printable(text),
             other => other.to_string(),
         };
-        let mut rows: Vec<Vec<String>> =
-            list(&table["rows"]).iter().map(|row| list(&row["cells"]).iter().map(text).collect()).collect();
+        let cells = |row: &Value| list(&row["cells"]).iter().map(text).collect();
+        let mut rows: Vec<(_, Vec<String>)> = match event {
+            // Its cells are empty.
+            Some("BOOKMARK") => vec![(event, vec![text(&table["metadata"]["resourceVersion"])])],
+            _ => list(&table["rows"]).iter().map(|row| (event, cells(row))).collect(),
+        };
         let columns = list(&table["columnDefinitions"]);
         if self.widths.is_empty() && !columns.is_empty() {
-            rows.insert(0, columns.iter().map(|column| text(&column["name"]).to_uppercase()).collect());
-            self.widths = (0..columns.len())
-                .map(|index| {
-                    rows.iter().filter_map(|row| row.get(index)).map(|cell| cell.chars().count()).max()
-                })
-                .map(Option::unwrap_or_default)
-                .collect();
+            let names = columns.iter().map(|column| text(&column["name"]).to_uppercase()).collect();
+            rows.insert(0, (event.map(|_| "EVENT"), names));
+            self.widths = vec![0; columns.len()];
+        }
+        for (_, row) in rows.iter().filter(|(event, _)| *event != Some("BOOKMARK")) {
+            for (width, cell) in self.widths.iter_mut().zip(row) {
+                *width = cell.chars().count().max(*width);
+            }
         }
         let mut lines = String::new();
-        for row in rows {
+        for (event, row) in rows {
+            let event = event.map(|event| self.colored(event, 11)).unwrap_or_default();
             let cells = row.iter().zip(&self.widths).map(|(cell, width)| format!("{cell:width$}"));
-            lines += cells.collect::<Vec<_>>().join("   ").trim_end();
+            lines += format!("{event}{}", cells.collect::<Vec<_>>().join("   ")).trim_end();
             lines.push('\n');
         }
         lines
@@ -522,16 +534,17 @@ fn each(value: &Value, line: impl Fn(&Value, &Value) -> String) -> String {
     }
 }
 
-/// `deployment.apps/web`. The objects of a list have no kind of their own. Of metadata alone, the kind is not known.
+/// `deployment.apps/web`. The objects of a list have no kind of their own. Of metadata alone, the kind is not known. A
+/// BOOKMARK and an error have no name, and no line.
 fn name(object: &Value, list: &Value) -> String {
     let text = |field: &str| object[field].as_str().or(list[field].as_str()).unwrap_or_default();
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let Some(name) = object["metadata"]["name"].as_str() else { return String::new() };
     if text("kind").starts_with("PartialObjectMetadata") {
-        return name.to_owned();
+        return format!("{name}\n");
     }
     let kind = text("kind").trim_end_matches("List").to_lowercase();
     let group = text("apiVersion").split_once('/').map_or(String::new(), |(group, _)| format!(".{group}"));
-    format!("{kind}{group}/{name}")
+    format!("{kind}{group}/{name}\n")
 }
 
 /// `default/web  1208`, or `410 Expired: too old resource version`.

@@ -24,6 +24,7 @@ pub(crate) use refusal::grant;
 use super::{
     object::Object,
     record::{End, Entry, Head, Sent, What},
+    table::as_metadata,
 };
 use crate::{
     client::{CHECK_BYTES_MAX, Collection, REQUEST_TIMEOUT, Request},
@@ -225,6 +226,7 @@ impl Explainer {
 
     /// The sentences about the next entry.
     pub(crate) fn explain(&mut self, entry: &Entry) -> Vec<Sentence> {
+        let entry = &*as_metadata(entry);
         match &entry.what {
             What::Request(sent) => self.request(entry, sent),
             What::Head(head) => self.head(entry, head),
@@ -285,7 +287,7 @@ impl Explainer {
         };
         // Such a list of the operator goes into no Store: [`Cluster::list_live`](crate::cluster::Cluster::list_live).
         let is_live = !is_watch && value("resourceVersion") == "1" && !value("labelSelector").is_empty();
-        // A Table has rows, not objects.
+        // A Table whose rows have no metadata.
         let is_left_out = is_live || sent.accept.contains("as=Table");
         exchange.asked = match Place::of(path) {
             None => Asked::Other,

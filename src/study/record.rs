@@ -167,7 +167,7 @@ impl Sent {
 }
 
 impl Line {
-    fn new(line: &str) -> Line {
+    pub(super) fn new(line: &str) -> Line {
         let is_object = line.starts_with('{') && !line.contains('\n');
         let raw = if is_object { RawValue::from_string(line.to_owned()).ok() } else { None };
         // A text is always JSON.
