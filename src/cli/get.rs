@@ -325,6 +325,30 @@ fn granted(error: Error) -> Failure {
     }
 }
 
+/// Refuses to watch anything but a collection: the server would ignore `watch`, and answer once.
+fn check_collection(target: &str) -> Result<(), Failure> {
+    let path = target.split('?').next().unwrap_or_default().trim_end_matches('/');
+    let parts: Vec<_> = path.split('/').skip(1).collect();
+    let resource = match &parts[..] {
+        ["api", _, resource @ ..] | ["apis", _, _, resource @ ..] => resource,
+        _ => &[],
+    };
+    let resource = match resource {
+        ["namespaces", _, resource @ ..] if !resource.is_empty() => resource,
+        resource => resource,
+    };
+    let hint = match resource {
+        // `/api/v1/watch/pods` is the old form of a watch.
+        [_] | ["watch", ..] => return Ok(()),
+        [_, name] => {
+            let collection = path.strip_suffix(name).unwrap_or_default().trim_end_matches('/');
+            format!(": listwatch watch {collection} --field-selector metadata.name={name}")
+        }
+        _ => ", such as /api/v1/pods".to_owned(),
+    };
+    Err(Failure::Usage(format!("a watch is of a collection{hint}")))
+}
+
 /// Waits until the reader of standard output has closed it: a watch may be quiet for long after `| head -1` has ended.
 async fn reader_is_gone() {
     // A regular file cannot be waited for, and has no reader.
@@ -352,6 +376,9 @@ impl Wanted {
                 let cause =
                     "--follow adds its own query: give a path without one, and -l or --field-selector";
                 return Err(Failure::Usage(cause.to_owned()));
+            }
+            if self.is_watch {
+                check_collection(&flags.target)?;
             }
             flags.target.clone()
         } else {

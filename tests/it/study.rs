@@ -447,7 +447,7 @@ async fn a_recording_contains_no_token_and_no_value_of_a_secret() {
             }
             let mut replay = Command::from(operator::listwatch());
             replay.args(["replay", &file, "--explain"]);
-            // Neither one object nor a Table goes into a store.
+            // One object does not go into a store.
             let is_held = ran(replay).await.succeeded().contains("secrets: the store holds ");
             assert_eq!(is_held, number > 0, "{args}");
         }
@@ -1006,6 +1006,24 @@ async fn bad_input_gives_one_line_of_error_with_the_remedy() {
             ("get /api/v1/pods -n x", 2, "leave out -n and -A"),
             ("get svc/web -A", 2, "give -n NAME rather than -A"),
             ("watch svc/web", 2, "listwatch watch svc --field-selector metadata.name=web"),
+            ("watch /version", 2, "a watch is of a collection, such as /api/v1/pods"),
+            ("watch /", 2, "a watch is of a collection, such as /api/v1/pods"),
+            (
+                "watch /api/v1/namespaces/a",
+                2,
+                "listwatch watch /api/v1/namespaces --field-selector metadata.name=a",
+            ),
+            (
+                "watch /apis/apps/v1/namespaces/a/deployments/b?resourceVersion=1",
+                2,
+                "listwatch watch /apis/apps/v1/namespaces/a/deployments --field-selector metadata.name=b",
+            ),
+            ("get /version -o name", 1, "the answer has no objects: -o raw writes it as it came"),
+            (
+                "get webservers",
+                2,
+                "there is no resource \"webservers\"; near: mywebservers.k8sobjects.gsa.com",
+            ),
             ("watch /api/v1/pods?limit=1 --follow", 2, "-l or --field-selector"),
             ("watch svc --follow -o wide", 2, "choose another form"),
             (&record, 2, "exists; remove it, or choose another file"),
