@@ -44,7 +44,7 @@ impl Printer {
     /// A text whose lines fit the terminal. Whole requests and events are not broken.
     pub(super) fn fit(&self, text: &str) -> String {
         let Some(width) = self.width.filter(|_| !self.is_full) else { return text.to_owned() };
-        let indent = |line: &str| line.len() - line.trim_start().len();
+        let indent = |line: &str| line.len() - line.trim_start_matches([' ', '#']).len();
         text.lines().map(|line| broken(line, width, indent(line))).collect::<Vec<_>>().join("\n")
     }
 
