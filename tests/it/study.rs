@@ -571,6 +571,10 @@ async fn a_replay_of_an_operator_knows_its_writes_and_the_owners_of_its_children
         assert!(deleted.stderr.contains(line), "{line}: {}", deleted.stderr);
     }
     assert_eq!(deleted.stderr.matches("is new").count(), 1, "{}", deleted.stderr);
+    let mut deleted_before = entries.clone();
+    deleted_before[16].2 = head(404, JSON);
+    let stdout = replay(&deleted_before, "").await.succeeded();
+    assert!(stdout.contains("deployments: the store holds 0 objects, up to version 6\n"), "{stdout}");
     let one_at_a_time = replay(&entries[..6], "").await.stderr;
     assert!(one_at_a_time.contains("> GET ") && one_at_a_time.contains("< HTTP/2.0 200"), "{one_at_a_time}");
 }

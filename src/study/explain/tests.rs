@@ -97,6 +97,9 @@ fn each_rule_is_explained_and_followed_by_the_next_request() {
     let failed = r#"{"type":"ERROR","object":{"code":500,"message":"x"}}"#;
     let too_new =
         r#"~ {"code":504,"message":"x","details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
+    let again = STREAMED.replace("&send", "&resourceVersion=7&send");
+    let streamed_again =
+        [InitialEventsEnd, Listed, Expired, Next, InitialEvents, Added, InitialEventsEnd, Swept, Listed];
     let all: &[(&str, String, &[Rule], &str)] = &[
         ("", LISTED.to_owned(), &[Page, Listed], &from_7),
         ("", "> /api/v1/pods?limit=1\n< 200\n[7/t a:3]\n. clean".to_owned(), &[Page], "limit=100&continue=t"),
@@ -146,6 +149,7 @@ fn each_rule_is_explained_and_followed_by_the_next_request() {
         (LISTED, "> /api/v1/pods?watch=1&resourceVersion=7\n. dropped\nm /api/v1/pods?limit=1\n< 200\n[9]\n. clean".to_owned(), &[Checked], &from_7),
         ("", STREAMED.to_owned(), &[InitialEvents], ""),
         (STREAMED, format!("ADDED a:3\n{}", bookmark(7)), &[InitialEventsEnd, Listed], ""),
+        (STREAMED, format!("ADDED a:3\n{}\n{expired}\n{again}ADDED b:8\n{}", bookmark(7), bookmark(9)), &streamed_again, ""),
         (STREAMED, "MODIFIED a:3".to_owned(), &[NoStreamingLists], "limit=100"),
         (STREAMED, ". clean".to_owned(), &[NoStreamingLists], "limit=100"),
         (STREAMED, "+ 31\n. dropped".to_owned(), &[Silent], "limit=100"),
