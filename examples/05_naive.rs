@@ -73,13 +73,15 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
 
         let (mut before, mut now) =
             (stage.create("d", json!({})).await?, stage.create("e", json!({})).await?);
+        say!("PATCH d and e in turn, until the version has one digit more");
         while version(&before).len() == version(&now).len() {
             let path = format!("{}/{}", stage.configmaps, name(&before));
             let next = stage.send(Method::PATCH, &path, &json!({"data": {"after": version(&now)}})).await?;
             (before, now) = (now, next);
         }
-        ensure!(list(stage, store).await? == version(&before), "the loop has found the newest version");
-        say!("LOST the order: the newest version is {}", version(&now));
+        let newest = list(stage, store).await?;
+        ensure!(newest == version(&before), "the loop has found the newest version");
+        say!("LOST the order: the newest version is {}, and the loop watches from {newest}", version(&now));
     }
     Ok(())
 }

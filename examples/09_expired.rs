@@ -14,8 +14,8 @@
 //! servers send the reason Gone. A client must handle all forms: list again, and watch from the version of that list.
 //! Break it: cargo run --example course -- 9 --fault end-watches,lines=0
 //! Source: `list_after_expiry` in src/watch/machine.rs; `is_expired` in src/resource.rs
-//! Embedded server: Its history expires on request, by the first curl. Others compact etcd every five minutes. They keep no
-//! history of Events elsewhere, so ten minutes after their first start, version 1 is gone.
+//! Embedded server: Its history expires on request, by the first curl. Others compact etcd every five minutes and have
+//! no watch cache for Events, so version 1 is gone ten minutes after their first start.
 
 use listwatch::client::Request;
 use serde_json::json;
