@@ -1,10 +1,11 @@
-//! `listwatch demo`: an API server and the operator in this process, and the requests and watch events between them.
+//! `listwatch demo`: an API server and an operator in this process, and the requests and watch events between them.
 //!
 //! Nothing is staged. The operator is the one that `listwatch run` runs, connected over TLS with a service-account
 //! directory. The events come from a watch; the requests come from the server's record of them.
 
 mod printer;
 mod steps;
+mod stories;
 
 use std::{
     env, fs,
@@ -16,7 +17,7 @@ use std::{
 use clap::{ArgAction, Args};
 use http::Method;
 use listwatch_apiserver::{ApiServer, Options as ServerOptions};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 
 use tracing::Level;
@@ -24,6 +25,7 @@ use tracing::Level;
 use self::{
     printer::{Actor, Printer},
     steps::Steps,
+    stories::{Scene, Story, UserRequest, applied},
 };
 use super::{
     Failure,
@@ -38,33 +40,16 @@ use super::{
     trace::TraceFlags,
 };
 use crate::{
-    client::{Body, Client, Config, DeleteOptions, Error, Part, Patch, Request},
-    cluster::Cluster,
-    operators::mywebserver::{self, MyWebserver},
-    resource::{
-        Key, Resource,
-        kinds::{Deployment, Service},
-    },
+    client::{Body, Client, Config, Error, Request},
+    operators::{BuiltIn, Flags},
+    runtime::Runtime,
     shutdown::Stop,
     study::explain::Sentence,
-    watch::{Lists, decode},
+    watch::decode,
 };
 
-/// The samples that the manifests install too.
-const SAMPLES: [(&str, &str); 2] = [
-    (
-        "manifests/mywebserver/samples/mywebserver-v1.yaml",
-        include_str!("../../manifests/mywebserver/samples/mywebserver-v1.yaml"),
-    ),
-    (
-        "manifests/mywebserver/samples/mywebserver-v2.yaml",
-        include_str!("../../manifests/mywebserver/samples/mywebserver-v2.yaml"),
-    ),
-];
 /// The operator's service-account directory, beside the kubeconfig.
 const ACCOUNT: &str = "operator";
-/// The user name of the operator's token.
-const OPERATOR: &str = "system:serviceaccount:mywebserver-system:mywebserver-operator";
 /// A line of the script of `--curl`.
 const SERVER_ENDS: &str = "# The server of listwatch demo ends with the demo.\n";
 /// Longest time for one scene. A scene takes less than a second; a busy machine needs more.
@@ -80,15 +65,18 @@ const QUIET: Duration = Duration::from_millis(400);
 /// How long the simulated kubelet takes to start a Pod, so that the rollout can be seen.
 const POD_START: Duration = Duration::from_millis(300);
 
-/// Watch the operator work on this machine, without a cluster
+/// Watch an operator work on this machine, without a cluster
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Starts an API server on 127.0.0.1 and the operator in one process, then creates, scales, breaks and deletes\n\
-    MyWebservers. Each line shows who did what: kubectl, the operator, or the server, which sends watch events.\n\
+    after_help = "Starts an API server on 127.0.0.1 and the operator in one process, then creates, changes, breaks and deletes\n\
+    objects. Each line shows who did what: kubectl, the operator, or the server, which sends watch events.\n\
     -v shows whole requests and events; -vv adds the operator's log. Then the server stays up for your own kubectl.\n\
     --step explains each step before it, and waits for Enter; --explain names what follows from each answer."
 )]
 pub(super) struct Demo {
+    /// The operator to watch
+    #[arg(value_name = "OPERATOR", default_value = "mywebserver")]
+    operator: BuiltIn,
     /// End after the tour
     #[arg(long, value_name = "BOOL", env = "LISTWATCH_EXIT")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
@@ -125,10 +113,12 @@ pub(super) fn main(mut demo: Demo) -> Result<(), Failure> {
     let print = Printer::new(demo.log.take_verbose(), is_colored, width_of_stdout());
     let steps = if demo.step { Steps::with_pauses()? } else { Steps::without_pauses() };
     demo.log.start(Level::WARN);
-    super::until_signal(|stop| run(demo.exit, demo.port, demo.study, print, steps, stop))
+    let story = Story::of(demo.operator);
+    super::until_signal(|stop| run(story, demo.exit, demo.port, demo.study, print, steps, stop))
 }
 
 async fn run(
+    story: Story,
     exit: bool,
     port: u16,
     study: StudyFlags,
@@ -141,14 +131,15 @@ async fn run(
     say!("An API server is listening at {}, in this process.", server.url());
     let credentials = Credentials::write(&server)?;
     let account = credentials.file(ACCOUNT);
-    let written = server
-        .write_service_account(&account)
-        .and_then(|()| fs::write(account.join("token"), server.new_token(OPERATOR)));
+    let token = server.new_token(&story.user());
+    let written =
+        server.write_service_account(&account).and_then(|()| fs::write(account.join("token"), token));
     written.map_err(|error| Failure::Runtime(format!("write {}: {error}", account.display())))?;
 
     let tour = async {
-        let mut tour = Tour::start(&server, &credentials, &study, print, &mut steps, stop.clone()).await?;
-        tour.scenes(&mut steps).await?;
+        let mut tour =
+            Tour::start(&story, &server, &credentials, &study, print, &mut steps, stop.clone()).await?;
+        tour.scenes(&story, &mut steps).await?;
         Ok::<_, Failure>(tour)
     };
     let mut tour = tokio::select! {
@@ -162,9 +153,10 @@ async fn run(
     if !exit {
         say!("\nThe API server and the operator stay up. In another terminal:\n");
         say!("    export KUBECONFIG={}", quoted(&credentials.file(KUBECONFIG)));
-        say!("    kubectl get mws,deploy,svc,pods");
-        say!("    kubectl scale mws/hello --replicas=3");
-        say!("\nOr with curl:\n\n{}", credentials.curl(&watch_path()));
+        for command in story.commands {
+            say!("    {command}");
+        }
+        say!("\nOr with curl:\n\n{}", credentials.curl(story.watch));
         let end =
             "Changes and their consequences are shown here. Ctrl-C stops both; then `unset KUBECONFIG`.";
         say!("\n{}\n", tour.print.fit(end));
@@ -185,6 +177,8 @@ struct Tour<'a> {
     events: mpsc::Receiver<String>,
     sentences: mpsc::UnboundedReceiver<Sentence>,
     print: Printer,
+    /// The user name of the operator.
+    operator: String,
     /// How many of the server's request records have been shown.
     shown: usize,
     tasks: JoinSet<()>,
@@ -193,6 +187,7 @@ struct Tour<'a> {
 
 impl<'a> Tour<'a> {
     async fn start(
+        story: &Story,
         server: &'a ApiServer,
         credentials: &Credentials,
         study: &StudyFlags,
@@ -200,126 +195,85 @@ impl<'a> Tour<'a> {
         steps: &mut Steps,
         stop: Stop,
     ) -> Result<Tour<'a>, Failure> {
+        let Story { operator, kind, watch, watched, .. } = *story;
+        let name = story.name();
         let user = Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token())?)?;
         let mut tasks = JoinSet::new();
 
-        let announce = |steps: &Steps, text: &str| steps.announce(&print.fit(text));
-        announce(
-            steps,
-            "Next: the API server learns the kind MyWebserver from its CustomResourceDefinition.\n\
-             Look for: nothing more. The kind exists then, but no object of this kind.",
-        )?;
+        steps.announce(&print.fit(&format!(
+            "Next: the API server learns the kind {kind} from its CustomResourceDefinition.\n\
+             Look for: nothing more. The kind exists then, but no object of this kind."
+        )))?;
         steps.enter().await;
-        say!("\n{}", print.command("listwatch crd | kubectl apply -f -"));
+        say!("\n{}", print.command(&format!("listwatch crd {name} | kubectl apply -f -")));
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        let body = applied(mywebserver::types::definition());
-        user.send(Request::get(path).sends(Method::POST, "application/json", body)).await?;
-        say!("          the API server now serves MyWebservers");
+        for definition in operator.definitions() {
+            send(&user, &(Method::POST, path, applied(definition))).await?;
+        }
+        say!("          the API server now serves {kind}s");
 
-        let path = watch_path();
-        let text = print.fit(
-            "Next: a client opens a watch of all MyWebservers: a GET with watch=1.\n\
+        let text = print.fit(&format!(
+            "Next: a client opens a watch of all {kind}s: a GET with watch=1.\n\
              Look for: the status 200 comes at once, although there is no object. The response does not end.\n\
-             To see whole events during the next steps, open the same watch in another terminal:",
-        );
-        steps.announce(&format!("{text}\n\n{}\n", credentials.curl(&path)))?;
+             To see whole events during the next steps, open the same watch in another terminal:"
+        ));
+        steps.announce(&format!("{text}\n\n{}\n", credentials.curl(watch)))?;
         steps.enter().await;
-        say!("\n{}", print.command(&format!("curl -N \"$API{path}\"")));
+        say!("\n{}", print.command(&format!("curl -N \"$API{watch}\"")));
         let (sender, events) = mpsc::channel(EVENTS_MAX);
-        let (head, body) = user.stream(Request::get(path)).await?;
+        let (head, body) = user.stream(Request::get(watch)).await?;
         let text = "the response never ends: each line is a watch event, shown as \"server\"";
         say!("{}", print.fit(&format!("          HTTP {}; {text}", head.status)));
         tasks.spawn(read_lines(body, sender));
 
-        announce(
-            steps,
+        steps.announce(&print.fit(&format!(
             "Next: the operator starts. It lists each kind that it needs, then watches from the version of the list.\n\
-             Look for: three lists, then three watches.",
-        )?;
+             Look for: {watched} lists, then {watched} watches."
+        )))?;
         steps.enter().await;
-        say!("\n{}", print.command("listwatch run mywebserver"));
+        say!("\n{}", print.command(&format!("listwatch run {name}")));
         let shown = server.requests().len();
         let (sender, sentences) = mpsc::unbounded_channel();
         let explain = study.explain.then_some(sender);
         let client = study.trace.client(credentials.config(ACCOUNT)?, explain, SERVER_ENDS)?;
         say!("{}", print.fit(&format!("          authenticates with the {}", client.user())));
-        let cluster = Cluster::new(client.clone(), Lists::Paged);
-        let (recorder, write_events) = mywebserver::events(client, "demo".to_owned());
-        let controller = mywebserver::controller(&cluster, &[], recorder);
-        tasks.spawn(async move {
-            tokio::join!(controller.run(stop.requested()), write_events);
-        });
-        let mut tour = Tour { server, user, events, sentences, print, shown, tasks, started: Instant::now() };
-        tour.until(async |_| Ok(cluster.health().iter().all(|watch| watch.is_synced()))).await?;
+        let runtime = operator.add_to(Runtime::new(client), &Flags::default());
+        tasks.spawn(async move { drop(runtime.run_until(stop.requested()).await) });
+        let (operator, started) = (story.user(), Instant::now());
+        let mut tour = Tour { server, user, events, sentences, print, operator, shown, tasks, started };
+        tour.until(async |_| {
+            let requests = server.requests();
+            let watches = requests
+                .iter()
+                .filter(|request| request.user == story.user() && request.query.contains("watch=1"));
+            Ok(watches.count() >= watched)
+        })
+        .await?;
         Ok(tour)
     }
 
-    async fn scenes(&mut self, steps: &mut Steps) -> Result<(), Failure> {
-        for ((file, sample), announced) in SAMPLES.into_iter().zip([
-            "Next: a user creates the MyWebserver hello in the API version v1, which has no field for replicas.\n\
-             Look for: ADDED, in the watch of v2, with the default of replicas. The operator creates two children.\n\
-             Each patch of the status is an event too. The last one is Ready=True.",
-            "Next: a user creates the MyWebserver web in the API version v2, with two replicas.\n\
-             Look for: the same requests as before. Ready=True comes when both Pods are ready.",
-        ]) {
-            let object: Value =
-                yaml_serde::from_str(sample).map_err(|error| Error::new("read", "sample", error))?;
-            let text = |pointer: &str| {
-                object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
-            };
-            let (version, name) = (text("/apiVersion"), text("/metadata/name"));
-            self.scene(steps, &format!("kubectl apply -f {file}"), announced).await?;
-            let path = format!("/apis/{version}/namespaces/default/mywebservers");
-            let body = applied(object);
-            self.user.send(Request::get(path).sends(Method::POST, "application/json", body)).await?;
-            self.until_ready(&Key::namespaced("default", &name)).await?;
-        }
-        let web = Key::namespaced("default", "web");
-        let child = Key::namespaced("default", "mws-web");
-
-        let announced = "Next: the user changes one field of web, replicas.\n\
-             Look for: one patch of the Deployment. The Service stays as it is.";
-        self.scene(steps, "kubectl scale mws/web --replicas=3", announced).await?;
-        self.user.set_scale::<MyWebserver>(&web, 3).await?;
-        self.until_ready(&web).await?;
-
-        let announced = "Next: the user deletes the Deployment of web.\n\
-             Look for: the operator reacts although web has not changed, because it watches Deployments too.\n\
-             It makes sure with a get (404), then it creates the Deployment again.";
-        let command = "kubectl delete deployment mws-web    # the operator recreates it";
-        self.scene(steps, command, announced).await?;
-        let before: Deployment = self.user.get(&child).await?;
-        self.user.delete::<Deployment>(&child, &DeleteOptions::default()).await?;
-        self.until(async |user: &Client| match user.get::<Deployment>(&child).await {
-            Ok(live) => Ok(live.metadata.uid != before.metadata.uid),
-            Err(error) if error.is_not_found() => Ok(false),
-            Err(error) => Err(error),
-        })
-        .await?;
-        self.until_ready(&web).await?;
-
-        let announced = "Next: the user adds a port to the Service of web.\n\
-             Look for: one patch that removes the port. No event of web follows, because its status stays the same.";
-        let port = json!([{"op": "add", "path": "/spec/ports/-", "value": {"name": "extra", "port": 9999}}]);
-        let command = format!("kubectl patch service mws-web --type=json -p \\\n    '{port}'");
-        self.scene(steps, &command, announced).await?;
-        let operations = port.as_array().cloned().unwrap_or_default();
-        self.user.patch::<Service>(&child, Part::Object, &Patch::Json(operations)).await?;
-        self.until(async |user: &Client| Ok(user.get::<Service>(&child).await?.spec.ports.len() == 1))
+    async fn scenes(&mut self, story: &Story, steps: &mut Steps) -> Result<(), Failure> {
+        for Scene { announced, command, requests, until } in &story.scenes {
+            self.scene(steps, command, announced).await?;
+            for request in requests {
+                send(&self.user, request).await?;
+            }
+            self.until(async |user: &Client| {
+                for (path, is_so) in until {
+                    let object = match user.send(Request::get(*path)).await {
+                        Ok(answer) => serde_json::from_slice(&answer.body).unwrap_or_default(),
+                        Err(error) if error.is_not_found() => Value::Null,
+                        Err(error) => return Err(error),
+                    };
+                    if !is_so(&object) {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            })
             .await?;
-
-        let announced = "Next: the user deletes web.\n\
-             Look for: DELETED, with the last state of web. The garbage collector of the cluster deletes the children.";
-        self.scene(steps, "kubectl delete mws/web", announced).await?;
-        self.user.delete::<MyWebserver>(&web, &DeleteOptions::default()).await?;
-        self.until(async |user: &Client| {
-            let deployment = user.get::<Deployment>(&child).await.err();
-            let service = user.get::<Service>(&child).await.err();
-            Ok([deployment, service].iter().flatten().filter(|error| error.is_not_found()).count() == 2)
-        })
-        .await?;
-        let end = "The Deployment and Service of web are deleted too; those of hello still exist.";
-        say!("\n{}", self.print.fit(end));
+        }
+        say!("\n{}", self.print.fit(story.end));
         Ok(())
     }
 
@@ -336,15 +290,6 @@ impl<'a> Tour<'a> {
         say!("\n{}", self.print.command(command));
         self.started = Instant::now();
         Ok(())
-    }
-
-    /// Shows requests and events until the operator reports the newest generation of a MyWebserver as Ready.
-    async fn until_ready(&mut self, key: &Key) -> Result<(), Failure> {
-        self.until(async |user: &Client| {
-            let web: MyWebserver = user.get(key).await?;
-            Ok(web.status.is_ready() && web.status.observed_generation == web.metadata.generation)
-        })
-        .await
     }
 
     /// Shows requests and events until `is_done`, and then until there are no more.
@@ -391,7 +336,7 @@ impl<'a> Tour<'a> {
         let requests = self.server.requests();
         let mut has_shown = false;
         for request in &requests[self.shown.min(requests.len())..] {
-            let actor = if request.user == OPERATOR { Actor::Operator } else { Actor::Kubectl };
+            let actor = if request.user == self.operator { Actor::Operator } else { Actor::Kubectl };
             if self.print.shows(actor, request) {
                 say!("{}", self.print.request(after, actor, request));
                 has_shown = true;
@@ -425,16 +370,15 @@ impl<'a> Tour<'a> {
     }
 }
 
-/// The path of the watch whose events are shown.
-fn watch_path() -> String {
-    format!("{}?watch=1", MyWebserver::collection_path(None))
-}
-
-/// An object as `kubectl apply` creates it: with the annotation by which a later `apply` finds removed fields.
-fn applied(mut object: Value) -> Vec<u8> {
-    let manifest = format!("{object}\n");
-    object["metadata"]["annotations"] = json!({"kubectl.kubernetes.io/last-applied-configuration": manifest});
-    object.to_string().into_bytes()
+/// Sends a request of the user.
+async fn send(user: &Client, (method, path, body): &UserRequest) -> Result<(), Error> {
+    let content_type = match body {
+        _ if *method == Method::POST => "application/json",
+        Value::Array(_) => "application/json-patch+json",
+        _ => "application/merge-patch+json",
+    };
+    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+    user.send(Request::get(*path).sends(method.clone(), content_type, body)).await.map(drop)
 }
 
 /// Sends each line of a watch to the channel.

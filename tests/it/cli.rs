@@ -213,13 +213,8 @@ async fn a_hanging_api_server_delays_neither_probes_nor_the_stop() {
 }
 
 #[test]
-fn the_demo_shows_a_rollout_a_restored_service_and_a_deletion() {
-    let output = listwatch().args(["demo", "--exit"]).output().unwrap();
-    let (story, errors) =
-        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    assert_eq!(output.status.code(), Some(0), "{errors}");
-    assert_eq!(errors, "");
-    for part in [
+fn the_demo_of_each_operator_shows_what_it_does() {
+    let rollout = [
         "operator  watch    mywebservers",
         "kubectl   create   mywebservers/web",
         r#"server    ADDED    web: spec {"image":"nginx","port":80,"replicas":2}"#,
@@ -229,10 +224,37 @@ fn the_demo_shows_a_rollout_a_restored_service_and_a_deletion() {
         "operator  patch    services/mws-web",
         "server    DELETED  web",
         "The Deployment and Service of web are deleted too; those of hello still exist.",
-    ] {
-        assert!(story.contains(part), "no {part:?} in\n{story}");
+    ];
+    let copies = [
+        "operator  watch    configmaps",
+        "kubectl   create   copyrators/main-rule",
+        "kubectl   create   namespaces/team-a",
+        "operator  create   configmaps/settings in team-a",
+        "operator  patch    configmaps/settings in team-a",
+        "operator  delete   configmaps/settings in team-a",
+        "server    DELETED  main-rule",
+        "The copy is deleted too; the ConfigMap in default still exists.",
+    ];
+    let caches = [
+        "operator  create   deployments/cache",
+        "server    MODIFIED cache: Ready=True AllReplicasReady",
+        "server    MODIFIED cache: spec.size 3 → 2",
+        "operator  create   services/cache",
+        "The Deployment has two Pods, whose names are in the status.",
+    ];
+    for (operator, parts) in
+        [("mywebserver", &rollout[..]), ("copyrator", &copies[..]), ("memcached", &caches[..])]
+    {
+        let output = listwatch().args(["demo", operator, "--exit"]).output().unwrap();
+        let (story, errors) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert_eq!(output.status.code(), Some(0), "{errors}");
+        assert_eq!(errors, "");
+        for part in parts {
+            assert!(story.contains(part), "no {part:?} in\n{story}");
+        }
+        assert!(!story.contains("Press Enter"), "{story}");
     }
-    assert!(!story.contains("Press Enter"), "{story}");
 }
 
 /// `listwatch demo --step --exit` on a terminal of its own, which `script` provides.

@@ -75,13 +75,18 @@ impl Printer {
             let mark = if query.is_empty() { "" } else { "?" };
             return self.line(after, actor, format_args!("{method} {path}{mark}{query}  {status}"));
         }
-        let resource = resource(path);
+        let (namespace, resource) = resource(path);
         let verb = verb(method, resource, query);
         // The names of Events are numbers.
+        let resource = if resource.starts_with("events/") { "events" } else { resource };
+        // The tour is in the namespace default, apart from copies.
+        let place = namespace
+            .filter(|name| *name != "default")
+            .map_or_else(String::new, |name| format!(" in {name}"));
         let name = if name.is_empty() || resource == "events" { String::new() } else { format!("/{name}") };
         let error = StatusCode::from_u16(*status).ok().filter(|status| status.as_u16() >= 400);
         let error = error.map_or_else(String::new, |status| format!(": {status}"));
-        self.line(after, actor, format_args!("{verb:8} {resource}{name}{error}"))
+        self.line(after, actor, format_args!("{verb:8} {resource}{name}{place}{error}"))
     }
 
     /// A watch event: its type, the object's name, and the most important change since the last event.
@@ -104,7 +109,7 @@ impl Printer {
             _ => {
                 let before = self.objects.insert(uid.to_owned(), object.clone());
                 before.map_or_else(
-                    || Some(format!("spec {}", object["spec"])),
+                    || object.get("spec").map(|spec| format!("spec {spec}")),
                     |before| change(&before, object),
                 )
             }
@@ -137,16 +142,17 @@ impl Printer {
     }
 }
 
-/// The path without group, version and namespace: `deployments`, `mywebservers/web/status`. Other paths are whole.
-fn resource(path: &str) -> &str {
-    let resource = match path.split('/').collect::<Vec<_>>()[..] {
-        ["", "api", _, "namespaces", _, _, ..] => path.splitn(6, '/').last(),
-        ["", "api", _, _, ..] => path.splitn(4, '/').last(),
-        ["", "apis", _, _, "namespaces", _, _, ..] => path.splitn(7, '/').last(),
-        ["", "apis", _, _, _, ..] => path.splitn(5, '/').last(),
-        _ => None,
-    };
-    resource.unwrap_or(path)
+/// The namespace of a path, and the path without group, version and namespace: `deployments`, `mywebservers/web/status`.
+/// Other paths are whole.
+fn resource(path: &str) -> (Option<&str>, &str) {
+    let after = |parts: usize| path.splitn(parts, '/').last().unwrap_or(path);
+    match path.split('/').collect::<Vec<_>>()[..] {
+        ["", "api", _, "namespaces", namespace, _, ..] => (Some(namespace), after(6)),
+        ["", "api", _, _, ..] => (None, after(4)),
+        ["", "apis", _, _, "namespaces", namespace, _, ..] => (Some(namespace), after(7)),
+        ["", "apis", _, _, _, ..] => (None, after(5)),
+        _ => (None, path),
+    }
 }
 
 /// The verb of the request, as in a Role.
@@ -207,6 +213,7 @@ mod tests {
         for (method, path, query, status, expected) in [
             ("POST", "/api/v1/namespaces/default/services", "", 201, "create   services/new"),
             ("POST", "/apis/events.k8s.io/v1/namespaces/default/events", "", 201, "create   events"),
+            ("PATCH", "/apis/events.k8s.io/v1/namespaces/default/events/web.1", "", 200, "patch    events"),
             ("GET", "/apis/k8sobjects.gsa.com/v2/mywebservers", "limit=100", 200, "list     mywebservers"),
             ("GET", "/apis/apps/v1/deployments", "watch=1&timeoutSeconds=300", 200, "watch    deployments"),
             (
@@ -214,17 +221,18 @@ mod tests {
                 "/apis/apps/v1/namespaces/a/deployments/b",
                 "",
                 404,
-                "get      deployments/b: 404 Not Found",
+                "get      deployments/b in a: 404 Not Found",
             ),
             (
                 "PATCH",
                 "/apis/g/v2/namespaces/a/mywebservers/web/status",
                 "",
                 200,
-                "patch    mywebservers/web/status",
+                "patch    mywebservers/web/status in a",
             ),
             ("DELETE", "/api/v1/namespaces/a", "", 200, "delete   namespaces/a"),
-            ("DELETE", "/api/v1/namespaces/a/pods", "", 200, "deletecollection pods"),
+            ("POST", "/api/v1/namespaces/a/configmaps", "", 201, "create   configmaps/new in a"),
+            ("DELETE", "/api/v1/namespaces/a/pods", "", 200, "deletecollection pods in a"),
             ("GET", "/version", "", 200, "get      /version"),
         ] {
             let request = RequestRecord {
