@@ -219,7 +219,8 @@ impl<'a> Tour<'a> {
         ));
         steps.announce(&format!("{text}\n\n{}\n", credentials.curl(watch)))?;
         steps.enter().await;
-        say!("\n{}", print.command(&format!("curl -N \"$API{watch}\"")));
+        let curlrc = quoted(&credentials.file("curlrc"));
+        say!("\n{}", print.command(&format!("curl -K {curlrc} \"{}{watch}\"", server.url())));
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let (head, body) = user.stream(Request::get(watch)).await?;
         let text = "the response never ends: each line is a watch event, shown as \"server\"";

@@ -333,15 +333,20 @@ async fn after_the_tour_the_clock_restarts_with_each_change() {
     let (_, kubeconfig) = story.split_once("export KUBECONFIG='").unwrap();
     let kubeconfig = Path::new(kubeconfig.split('\'').next().unwrap());
     is_private(kubeconfig);
-    let mut curl = printed_curl(&story).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut events = BufReader::new(curl.stdout.take().unwrap());
-    let _curl = Running { child: curl, stdout: String::new() };
-    let mut event = String::new();
-    events.read_line(&mut event).unwrap();
-    assert!(
-        event.starts_with(r#"{"type":"ADDED","object":{"apiVersion":"k8sobjects.gsa.com/v2""#),
-        "{event}"
-    );
+    let (_, of_the_tour) = story.split_once("\n$ curl ").unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("exec curl {}", of_the_tour.lines().next().unwrap())]);
+    for mut curl in [printed_curl(&story), shell] {
+        let mut child = curl.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut events = BufReader::new(child.stdout.take().unwrap());
+        let _curl = Running { child, stdout: String::new() };
+        let mut event = String::new();
+        events.read_line(&mut event).unwrap();
+        assert!(
+            event.starts_with(r#"{"type":"ADDED","object":{"apiVersion":"k8sobjects.gsa.com/v2""#),
+            "{event}"
+        );
+    }
     let user = client(kubeconfig);
     let mut after = String::new();
     for (replicas, times) in [(5, 2), (6, 3)] {
