@@ -175,9 +175,9 @@ mod tests {
 
     #[test]
     fn changed_fields_are_named_by_path_and_by_key() {
-        let before = json!({"metadata": {"resourceVersion": "1", "labels": {"a/b": "x"}}, "spec": {"replicas": 1},
+        let before = json!({"metadata": {"resourceVersion": "1", "managedFields": [{"manager": "a"}], "labels": {"a/b": "x"}}, "spec": {"replicas": 1},
             "status": {"conditions": [{"type": "Ready", "status": "False"}, {"type": "Old"}]}});
-        let after = json!({"metadata": {"resourceVersion": "2", "labels": {"a/b": "y"}}, "spec": {"replicas": 3},
+        let after = json!({"metadata": {"resourceVersion": "2", "managedFields": [{"manager": "b"}], "labels": {"a/b": "y"}}, "spec": {"replicas": 3},
             "status": {"conditions": [{"type": "Ready", "status": "True"}], "new": [1]}});
         let all = "spec.replicas 1 → 3, Ready \"False\" → \"True\", metadata.labels[a/b] \"x\" → \"y\", \
                    status.conditions[Old] {…} → absent, status.new absent → [1 items]";

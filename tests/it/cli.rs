@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::{
     apiserver::{Running, client, is_private, printed_curl},
+    curl::SHELLS,
     fixture::{Kind, on},
     operator::{Operator, listwatch},
 };
@@ -443,6 +444,10 @@ fn a_shell_completes_commands_and_flags() {
         let Output { status, stdout, .. } = listwatch().args(["completion", shell]).output().unwrap();
         let script = String::from_utf8(stdout).unwrap();
         assert!(status.success() && script.contains("max-concurrent-reconciles"), "{shell}: {script}");
+        if SHELLS.contains(&shell) {
+            let parsed = Command::new(shell).args(["-n", "-c", &script]).output().unwrap();
+            assert!(parsed.status.success(), "{shell}: {}", String::from_utf8_lossy(&parsed.stderr));
+        }
     }
     for (words, completed) in [("'' c", "crd"), ("run --max", "--max-concurrent-reconciles")] {
         let script = format!(

@@ -42,8 +42,8 @@ const ATTEMPTS_MAX: usize = 5;
 /// How often a request is sent until it gets an answer.
 const TRIES: u32 = 5;
 
-/// The shells in which a printed command must run.
-static SHELLS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+/// The shells in which a printed command or script must run.
+pub static SHELLS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let is_there = |shell: &&str| {
         let path = env::var_os("PATH").unwrap();
         env::split_paths(&path).any(|dir| dir.join(shell).exists())
@@ -51,7 +51,7 @@ static SHELLS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let (shells, missing): (Vec<_>, Vec<_>) = ["bash", "zsh"].into_iter().partition(is_there);
     if !missing.is_empty() {
         assert!(env::var_os("CI").is_none(), "CI needs {missing:?}");
-        let _ = writeln!(io::stderr(), "printed curl commands are not tested in {missing:?}");
+        let _ = writeln!(io::stderr(), "printed commands and scripts are not tested in {missing:?}");
     }
     shells
 });

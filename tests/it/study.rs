@@ -109,7 +109,9 @@ async fn get_and_watch_write_bodies_and_events_byte_for_byte() {
         let path = fixture.path("services/web");
         let body = fixture.raw(&path).await.unwrap();
         for target in ["svc/web", "service/web", "services.v1/web", &path] {
-            assert_eq!(reader.run(&format!("get {target}")).await.succeeded(), body, "{target}");
+            let ran = reader.run(&format!("get {target}")).await;
+            assert!(ran.stderr.contains("\n< content-type: application/json\n"), "{}", ran.stderr);
+            assert_eq!(ran.succeeded(), body, "{target}");
         }
         let version = listed["metadata"]["resourceVersion"].as_str().unwrap();
         for watch in ["watch svc", &format!("watch {}?watch=true", fixture.path("services"))] {
@@ -1048,7 +1050,8 @@ async fn a_401_names_the_user_and_a_403_names_the_rule_that_would_allow_the_requ
         fixture.may_be_forbidden.set(true);
         let path = fixture.path("secrets").replace("secrets", "configmaps");
         let unknown = Reader::new(fixture, &fixture.url(), "unknown");
-        unknown.run(&format!("get {path}")).await.failed(1, "does not accept ");
+        let user = format!("does not accept service account token in {}: ", unknown.dir.path().display());
+        unknown.run(&format!("get {path}")).await.failed(1, &user);
         // The operator may not read ConfigMaps.
         let token = fs::read_to_string(fixture.dir.path().join("token")).unwrap();
         let ran = Reader::new(fixture, &fixture.url(), &token).run(&format!("get {path}")).await;
@@ -1085,18 +1088,23 @@ async fn a_watch_ends_at_once_and_quietly_when_its_reader_or_user_goes() {
     .await;
 }
 
+/// What a command writes to a terminal.
+async fn on_terminal(columns: usize, args: &str, no_color: &str) -> String {
+    let binary = Path::new(env!("CARGO_BIN_EXE_listwatch")).display();
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--return", "--command"]).env("NO_COLOR", no_color);
+    command.arg(format!("stty rows 24 cols {columns}; {binary} {args}")).arg("/dev/null");
+    ran(command).await.succeeded()
+}
+
 #[tokio::test]
 async fn on_a_terminal_no_line_is_wider_than_the_terminal() {
-    let binary = Path::new(env!("CARGO_BIN_EXE_listwatch")).display();
     let color = Regex::new("\x1b\\[[0-9]*m").unwrap();
     let (watch, demo) = ("watch mws --demo --explain --max-events 7", "demo --explain --exit");
     for (columns, args, seen) in
         [(40, watch, " MODIFIED default/"), (80, watch, " MODIFIED default/"), (80, demo, " MODIFIED web: ")]
     {
-        let mut command = Command::new("script");
-        command.args(["--quiet", "--return", "--command"]);
-        command.arg(format!("stty rows 24 cols {columns}; {binary} {args}")).arg("/dev/null");
-        let stdout = ran(command).await.succeeded();
+        let stdout = on_terminal(columns, args, "").await;
         let text = color.replace_all(&stdout, "");
         assert!(text.contains(seen) && text.contains(" # the watch is open"), "{text}");
         // These are copied as they are.
@@ -1105,6 +1113,17 @@ async fn on_a_terminal_no_line_is_wider_than_the_terminal() {
             assert!(line.chars().count() <= columns, "{columns}: {line:?} in\n{text}");
         }
     }
+}
+
+#[tokio::test]
+async fn only_a_terminal_without_no_color_gets_colors() {
+    let expired = "watch mws --demo --resource-version 1";
+    let [colored, plain] = [on_terminal(80, expired, "").await, on_terminal(80, expired, "1").await];
+    assert!(
+        colored.contains(" \x1b[31mERROR ") && colored.contains("\x1b[2m< HTTP/2.0 200\x1b[0m"),
+        "{colored}"
+    );
+    assert!(plain.contains(" ERROR ") && !plain.contains('\x1b'), "{plain}");
 }
 
 #[tokio::test]
