@@ -406,11 +406,8 @@ impl Lines {
                 }
                 let version = value["metadata"]["resourceVersion"].as_str().unwrap_or_default();
                 let objects = each(&value, |object, _| format!("{}\n", short(object)));
-                if value["items"].is_array() {
-                    format!("{objects}the list has version {version}\n")
-                } else {
-                    objects
-                }
+                let end = format!("the list has version {version}\n");
+                self.fit(&(objects + if value["items"].is_array() { &*end } else { "" }))
             }
         };
         Ok(io::stdout().write_all(text.as_bytes())?)
@@ -464,7 +461,13 @@ impl Lines {
             ("BOOKMARK", _) => object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned(),
             _ => short(object),
         };
-        format!("{time:+9.3}s {} {}\n", self.colored(kind, 8), printable(rest.trim_end()))
+        self.fit(&format!("{time:+9.3}s {} {}\n", self.colored(kind, 8), printable(rest.trim_end())))
+    }
+
+    /// Lines, each broken at the width of the terminal.
+    fn fit(&self, lines: &str) -> String {
+        let width = self.width.unwrap_or(usize::MAX);
+        lines.lines().map(|line| broken(line, width, 4) + "\n").collect()
     }
 
     /// The type of an event, in this many characters.

@@ -1100,13 +1100,17 @@ async fn on_terminal(columns: usize, args: &str, no_color: &str) -> String {
 #[tokio::test]
 async fn on_a_terminal_no_line_is_wider_than_the_terminal() {
     let color = Regex::new("\x1b\\[[0-9]*m").unwrap();
-    let (watch, demo) = ("watch mws --demo --explain --max-events 7", "demo --explain --exit");
-    for (columns, args, seen) in
-        [(40, watch, " MODIFIED default/"), (80, watch, " MODIFIED default/"), (80, demo, " MODIFIED web: ")]
-    {
+    let watch = "watch mws --demo --explain --max-events 7";
+    for (columns, args, seen) in [
+        (20, "get crds --demo --explain", "\nthe list has version\r\n    "),
+        (40, watch, " MODIFIED default/"),
+        (40, "watch mws --demo --explain --resource-version 1", " ERROR    410 "),
+        (80, watch, " MODIFIED default/"),
+        (80, "demo --explain --exit", " MODIFIED web: "),
+    ] {
         let stdout = on_terminal(columns, args, "").await;
         let text = color.replace_all(&stdout, "");
-        assert!(text.contains(seen) && text.contains(" # the watch is open"), "{text}");
+        assert!(text.contains(seen) && text.contains(" # "), "{text}");
         // These are copied as they are.
         let is_exchange = |line: &&str| line.starts_with(['$', '<']);
         for line in text.lines().filter(|line| !is_exchange(line)) {
