@@ -722,6 +722,26 @@ async fn each_form_of_output_is_as_in_its_file() {
     }
 }
 
+/// Times, versions and the names of the server vary.
+#[tokio::test]
+async fn the_readme_shows_a_410_by_the_command_whose_output_is_in_the_page() {
+    let (readme, page) = (include_str!("../../README.md"), include_str!("../../docs/study.md"));
+    let command = "watch mws --demo --resource-version 1 --explain";
+    assert!(readme.contains(&format!("`cargo run -- {command}`")), "{command}");
+    assert!(page.contains(&format!("\nlistwatch {command} -o short\n")), "{command}");
+    let vary = Regex::new(
+        r"\+\d+\.\d+s|\S*/listwatch-\w+|127\.0\.0\.1:\d+|audit-id: [0-9a-f-]+|resource version: 1 \(\d+\)",
+    )
+    .unwrap();
+    let mut both = Command::new("sh");
+    both.args(["-c", &format!("exec \"$0\" {command} -o short 2>&1"), env!("CARGO_BIN_EXE_listwatch")]);
+    let stdout = ran(both).await.succeeded();
+    let (_, shown) = page.split_once("```\n$ curl ").unwrap();
+    let shown = format!("$ curl {}", shown.split("```").next().unwrap());
+    assert_eq!(vary.replace_all(&stdout, "…"), vary.replace_all(&shown, "…"));
+    assert!(stdout.contains(" ERROR    410 Expired: ") && stdout.contains(" (mistake 7)\n"), "{stdout}");
+}
+
 #[tokio::test]
 async fn a_replay_with_a_speed_takes_its_time() {
     let lines =
