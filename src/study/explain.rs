@@ -42,6 +42,9 @@ mod refusal;
 /// The `timeoutSeconds` of a watch that is only predicted.
 const TIMEOUT_SECS: u32 = 300;
 
+/// Most keys that a summary names.
+const KEYS_MAX: usize = 5;
+
 /// The subject of a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Rule {
@@ -136,6 +139,8 @@ struct Followed {
     _listening: Listening,
     /// A request that was refused with 401, and how long it took. The client sends it once more if it has new credentials.
     unauthorized: Option<(String, Duration)>,
+    /// The keys that all changes so far lead to.
+    reconciled: BTreeSet<String>,
 }
 
 /// An exchange that has not ended.
@@ -170,7 +175,8 @@ impl Followed {
         let changes = Arc::<Mutex<Vec<_>>>::default();
         let seen = Arc::clone(&changes);
         let _listening = store.listen(move |change| locked(&seen).push(change.clone()));
-        Followed { collection, machine, store, changes, _listening, unauthorized: None }
+        let reconciled = BTreeSet::new();
+        Followed { collection, machine, store, changes, _listening, unauthorized: None, reconciled }
     }
 
     /// Whether the present watch began without a version, and no BOOKMARK has come. Its events may be initial ones, in no
@@ -237,7 +243,7 @@ impl Explainer {
         mem::take(&mut self.sentences)
     }
 
-    /// The objects of each Store, and the request that would come next.
+    /// The objects of each Store, the request that would come next, and the keys that would have been reconciled.
     pub(crate) fn summary(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut all: Vec<_> = self.collections.values_mut().collect();
@@ -252,6 +258,13 @@ impl Explainer {
             let count = objects(followed.store.len());
             lines.push(format!("{resource}: the store holds {count}{version}{keys}"));
             lines.push(format!("{resource}: the next request is GET {}", followed.next_target()));
+            let keys: Vec<_> = followed.reconciled.iter().take(KEYS_MAX).map(String::as_str).collect();
+            let more = match followed.reconciled.len() - keys.len() {
+                0 => String::new(),
+                more => format!(", {more} more"),
+            };
+            let keys = if keys.is_empty() { "nothing".to_owned() } else { keys.join(", ") };
+            lines.push(format!("{resource}: would have reconciled {keys}{more}"));
         }
         lines
     }

@@ -577,6 +577,7 @@ async fn a_replay_of_an_operator_knows_its_writes_and_the_owners_of_its_children
     deleted_before[16].2 = head(404, JSON);
     let stdout = replay(&deleted_before, "").await.succeeded();
     assert!(stdout.contains("deployments: the store holds 0 objects, up to version 6\n"), "{stdout}");
+    assert!(stdout.contains("deployments: would have reconciled MyWebserver n/web\n"), "{stdout}");
     let one_at_a_time = replay(&entries[..6], "").await.stderr;
     assert!(one_at_a_time.contains("> GET ") && one_at_a_time.contains("< HTTP/2.0 200"), "{one_at_a_time}");
 }
@@ -595,10 +596,10 @@ async fn after_a_watch_without_a_version_a_replay_lists() {
             "--explain",
         )
         .await;
-        let next =
-            "pods: the store holds 1 object: n/a\npods: the next request is GET /api/v1/pods?limit=100\n";
+        let summary = "pods: the store holds 1 object: n/a\npods: the next request is GET /api/v1/pods?limit=100\n\
+             pods: would have reconciled n/a\n";
         let stdout = ran.succeeded();
-        assert!(stdout.ends_with(next), "{version} {end}: {stdout}");
+        assert!(stdout.ends_with(summary), "{version} {end}: {stdout}");
     }
 }
 
@@ -665,7 +666,9 @@ async fn a_recording_that_is_cut_or_cannot_be_read_is_reported() {
     assert!(!replay(whole.as_bytes()).await.stderr.contains("cut short"));
     let cut = replay(&whole.as_bytes()[..whole.len() - 9]).await;
     assert!(cut.stderr.contains("is cut short: its last line has no end"), "{}", cut.stderr);
-    assert!(cut.succeeded().contains("pods: the store holds 0 objects, up to version 6\n"));
+    let stdout = cut.succeeded();
+    assert!(stdout.contains("pods: the store holds 0 objects, up to version 6\n"), "{stdout}");
+    assert!(stdout.ends_with("pods: would have reconciled nothing\n"), "{stdout}");
 }
 
 #[tokio::test]
@@ -680,8 +683,9 @@ async fn the_output_of_curl_is_replayed_from_standard_input() {
     let Output { stdout, stderr, .. } = child.wait_with_output().await.unwrap();
     let (stdout, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
     // The request is not known. Without a version, no watch can resume from this one.
-    let next = "objects: the store holds 1 object: n/a\nobjects: the next request is GET …?limit=100\n";
-    assert!(stdout.ends_with(next), "{stdout}");
+    let summary = "objects: the store holds 1 object: n/a\nobjects: the next request is GET …?limit=100\n\
+         objects: would have reconciled n/a\n";
+    assert!(stdout.ends_with(summary), "{stdout}");
     assert!(stderr.contains("the last line has no end") && stderr.contains("- is cut short"), "{stderr}");
 }
 

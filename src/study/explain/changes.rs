@@ -23,7 +23,7 @@ pub(super) enum By {
 impl Explainer {
     /// Sentences about what happened in the Store. Returns how many objects a list has removed.
     pub(super) fn changed(&mut self, key: &str, by: By) -> usize {
-        let Some(followed) = self.collections.get(key) else { return 0 };
+        let Some(followed) = self.collections.get_mut(key) else { return 0 };
         let all = mem::take(&mut *locked(&followed.changes));
         let resource = followed.collection.resource.clone();
         let name = |metadata: &ObjectMeta| format!("{resource} {}", metadata.key());
@@ -31,8 +31,14 @@ impl Explainer {
         let has_selector = followed.has_selector();
         let mut added = Vec::new();
         for change in &all {
-            if let Change::Applied { before: None, after } = change {
-                added.push(after.metadata().key());
+            let metadata = match change {
+                Change::Applied { after, .. } => after.metadata(),
+                Change::Deleted { last, .. } => last.metadata(),
+                Change::Synced => continue,
+            };
+            followed.reconciled.insert(to_reconcile(metadata));
+            if let Change::Applied { before: None, .. } = change {
+                added.push(metadata.key());
             }
         }
         let mut removed = 0;
@@ -153,6 +159,15 @@ impl Explainer {
         for key in keys {
             self.changed(&key, By::Answer);
         }
+    }
+}
+
+/// The key that an operator adds to its queue after a change of this object, after the kind of an owner.
+fn to_reconcile(metadata: &ObjectMeta) -> String {
+    let Key { namespace, name } = metadata.key();
+    match metadata.controller() {
+        Some(owner) => format!("{} {}", owner.kind, Key { namespace, name: owner.name.clone() }),
+        None => Key { namespace, name }.to_string(),
     }
 }
 
