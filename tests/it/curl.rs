@@ -549,13 +549,29 @@ async fn check_command(place: &Arc<Place>, args: Vec<String>) {
     }
 }
 
+/// Also replays the recording of that operator.
 #[tokio::test]
 async fn the_script_of_an_operator_makes_its_children_again() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {
         let script = fixture.dir.path().join("script");
-        fixture.start_operator(&["--curl", script.to_str().unwrap()]).await;
+        let recording = fixture.dir.path().join("recording");
+        let files = [&script, &recording].map(|file| file.to_str().unwrap());
+        fixture.start_operator(&["--curl", files[0], "--record", files[1]]).await;
         fixture.create_settled_web("web", json!({"image": "nginx", "replicas": 2})).await;
         fixture.stop_operator().await;
+        let replay = Command::from(operator::listwatch()).args(["replay", files[1]]).output().await.unwrap();
+        let summary = String::from_utf8(replay.stdout).unwrap();
+        assert!(replay.status.success(), "{}", String::from_utf8_lossy(&replay.stderr));
+        let namespace = &fixture.namespace;
+        let owners = format!("MyWebserver {namespace}/barrier, MyWebserver {namespace}/web");
+        for line in [
+            "deployments: the store holds 2 objects, up to version ",
+            &format!(": {namespace}/mws-barrier {namespace}/mws-web\n"),
+            &format!("deployments: would have reconciled {owners}\n"),
+            &format!("mywebservers: would have reconciled {namespace}/barrier, {namespace}/web\n"),
+        ] {
+            assert!(summary.contains(line), "{line:?} is not in\n{summary}");
+        }
         let children = ["deployments/mws-web", "services/mws-web"];
         let mut before = Vec::new();
         for child in children {
