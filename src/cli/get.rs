@@ -63,7 +63,7 @@ pub(super) struct Get {
 #[command(after_help = "Examples:\n  \
     listwatch watch mws --explain                what each event means\n  \
     listwatch watch pods --resource-version=1    410 Expired, in an answer 200\n  \
-    listwatch watch deploy --follow --explain    as the operator does: resume, list again, back off\n  \
+    listwatch watch deploy --follow              as the operator does: resume, list again, back off\n  \
     listwatch watch mws --demo | jq .type\n\n\
     Without --follow, it ends when the server ends the watch, as curl does. --explain numbers mistakes as docs/reliability.md does.")]
 pub(super) struct Watch {
@@ -81,7 +81,7 @@ pub(super) struct Watch {
     /// End after so many events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_events: Option<u64>,
-    /// List first, and then watch as the operator does, until Ctrl-C
+    /// List first, and then watch as the operator does, until Ctrl-C. Explains each step, as --explain does
     #[arg(long, conflicts_with_all = ["resource_version", "resource_version_match", "limit", "continue_token", "table", "curl"])]
     follow: bool,
     #[command(flatten)]
@@ -249,7 +249,7 @@ fn main(wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Resul
         let config = config(connection, shown.curl)?;
         let show = Show {
             output: Output::or_default(shown.output),
-            explain: shown.explain,
+            explain: shown.explain || wanted.follow.is_some(),
             events_max: wanted.events_max,
         };
         let screen = Screen::new(show);

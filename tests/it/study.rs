@@ -194,7 +194,7 @@ async fn each_option_of_the_protocol_reaches_the_server() {
     .await;
 }
 
-/// A `listwatch watch --follow --explain` that runs.
+/// A `listwatch watch --follow` that runs.
 struct Followed {
     _child: Child,
     log: String,
@@ -246,10 +246,10 @@ impl Followed {
     }
 }
 
-/// Starts `listwatch watch` with these arguments, `--follow` and `--explain`.
+/// Starts `listwatch watch` with these arguments and `--follow`, which explains each step.
 fn follow(reader: &Reader, args: &str) -> Followed {
     let log = reader.file(&format!("{}.log", args.replace([' ', '/'], "-")));
-    let mut command = reader.command(&format!("watch {args} --follow --explain"));
+    let mut command = reader.command(&format!("watch {args} --follow"));
     command.stdout(Stdio::null()).stderr(File::create(&log).unwrap());
     Followed { _child: command.spawn().unwrap(), log, opened: 0 }
 }
