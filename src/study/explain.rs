@@ -83,6 +83,7 @@ pub(crate) enum Rule {
     Late,
     TooLarge,
     Garbled,
+    NoList,
     Checked,
     WentBack,
     Next,
@@ -549,7 +550,7 @@ impl Explainer {
             (Asked::List | Asked::Check, End::Clean) => self.answered(entry.exchange, &key, lasted),
             (Asked::List | Asked::Check, End::Lost) => {
                 let text = "the connection broke within the answer → back off".to_owned();
-                self.ends(entry.exchange, Rule::Cut, text, How::Unreachable, lasted);
+                self.ends(entry.exchange, Rule::Unreachable, text, How::Unreachable, lasted);
             }
             (Asked::Object | Asked::Other, _) => {
                 self.exchanges.remove(&entry.exchange);
@@ -603,7 +604,12 @@ impl Explainer {
         };
         if *asked != Asked::Watch && body.len() > bytes_max {
             let text = format!("an answer of more than {} KiB is not read to its end", bytes_max / 1024);
-            return self.ends(entry.exchange, Rule::TooLarge, text, How::TooLarge, lasted);
+            let (rule, text) = if *asked == Asked::Check {
+                (Rule::Refused, text + ": the same request would fail again")
+            } else {
+                (Rule::TooLarge, text)
+            };
+            return self.ends(entry.exchange, rule, text, How::TooLarge, lasted);
         }
         // A part of the time has passed before the exchange begins.
         if lasted < self.request_timeout.mul_f64(0.9) {
@@ -628,7 +634,7 @@ impl Explainer {
             }
             Err(error) => {
                 let text = format!("the answer is no list ({error}): the store stays as it is → back off");
-                return self.ends(exchange, Rule::Garbled, text, How::Garbled, lasted);
+                return self.ends(exchange, Rule::NoList, text, How::Garbled, lasted);
             }
         };
         if asked == Asked::Check {

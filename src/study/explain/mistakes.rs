@@ -33,7 +33,7 @@ const fn mistake(
 }
 
 /// All of them, by number.
-pub(super) static MISTAKES: [Mistake; 19] = [
+pub(super) static MISTAKES: [Mistake; 21] = [
     mistake(
         &[Rule::Listed],
         2,
@@ -75,6 +75,13 @@ pub(super) static MISTAKES: [Mistake; 19] = [
         "merge a new list into the known objects",
         "a_deletion_that_no_watch_reported_is_found_by_the_next_list",
         "tests/it/watch.rs",
+    ),
+    mistake(
+        &[Rule::NoList],
+        8,
+        "take 200 {\"metadata\":{}} from a proxy for an empty list",
+        "an_object_without_items_or_version_is_no_empty_list",
+        "src/resource/list.rs",
     ),
     mistake(
         &[Rule::Silent],
@@ -154,7 +161,14 @@ pub(super) static MISTAKES: [Mistake; 19] = [
         "tests/it/restart.rs",
     ),
     mistake(
-        &[Rule::WentBack, Rule::TooNew],
+        &[Rule::TooLarge],
+        28,
+        "ask again for a page that exceeds the read limit, with the same size",
+        "a_page_that_is_too_large_is_asked_for_in_smaller_ones_which_grow_back",
+        "src/watch/tests.rs",
+    ),
+    mistake(
+        &[Rule::Cut, Rule::Checked, Rule::WentBack, Rule::TooNew],
         30,
         "watch from a version of the future, after a restored backup: the watch hangs in silence",
         "a_restored_backup_is_noticed_and_later_objects_are_forgotten",
