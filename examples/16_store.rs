@@ -8,9 +8,9 @@
 //!
 //! Predict: `b` is deleted while no watch is open, and its DELETED has expired. What removes `b` from the Store?
 //! Run: cargo run --example course 16
-//! Notice: The next list: it has no `b`, so the Store removes `b` and reports that the deletion is `Inferred`. An event
-//! that comes twice changes nothing, because its version is not newer. A controller adds the key of each Change to its
-//! queue.
+//! Notice: The next list: it has no `b`, so the Store removes `b` and reports that the deletion is `Inferred`. The
+//! deletion of `c` was seen: its source is `Event`. An event that comes twice changes nothing, because its version is not
+//! newer. A controller adds the key of each Change to its queue.
 //! Break it: cargo run --example course -- 16 --fault end-watches,lines=0
 //! Source: `put` in src/store.rs; `sweep` in src/store/sweep.rs
 //! Embedded server: No difference.
@@ -42,10 +42,12 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     });
     stage.create("a", json!({})).await?;
     stage.create("b", json!({})).await?;
+    stage.create("c", json!({})).await?;
     let version = list(stage, &store).await?;
     say!("  {:?}\n", changes.try_iter().collect::<Vec<_>>());
 
     stage.patch("a", json!({"data": {"colour": "blue"}})).await?;
+    stage.delete("c").await?;
     let mut events = stage.watch(&format!("&resourceVersion={version}&timeoutSeconds=1")).await?;
     while let Some(event) = events.next().await? {
         for _twice in 0..2 {
@@ -58,8 +60,8 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
         }
     }
     let seen: Vec<_> = changes.try_iter().collect();
-    ensure!(seen == ["applied a"], "an event that was given twice: {seen:?}");
-    say!("  {seen:?}, although the event was given twice\n");
+    ensure!(seen == ["applied a", "deleted c: Event"], "events that were given twice: {seen:?}");
+    say!("  {seen:?}, although each event was given twice\n");
 
     stage.delete("b").await?;
     list(stage, &store).await?;
