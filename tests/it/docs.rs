@@ -179,6 +179,16 @@ fn every_function_that_a_page_names_exists() {
     assert!(found > 50, "{found}");
 }
 
+/// A block ```` ```json FILE ```` has successive lines of that file. `…` stands for any text within a line.
+#[test]
+fn the_recording_in_watch_md_has_the_lines_of_its_file() {
+    let page = read("docs/watch.md");
+    let (file, block) = page.split_once("\n```json ").unwrap().1.split_once('\n').unwrap();
+    let block = block.split_once("```").unwrap().0;
+    let pattern = format!("(?m)^{}", regex::escape(block).replace('…', ".*"));
+    assert!(Regex::new(&pattern).unwrap().is_match(&read(file)), "{file} does not have\n{block}");
+}
+
 /// The lines of an exchange without white space. A line that is indented, or that ends an object, belongs to the line before.
 fn folded(exchange: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
