@@ -2,10 +2,15 @@
 //!
 //! ```sh
 //! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
+//! MERGE='content-type: application/merge-patch+json'
 //! curl -s -o /dev/null -H 'content-type: application/json' -d '{"metadata": {"name": "listwatch-course"}}' $URL
-//! curl -s -X PATCH -H 'content-type: application/merge-patch+json' \
-//!   -d '{"metadata": {"resourceVersion": "1"}, "data": {"colour": "red"}}' $URL/listwatch-course
-//! curl -s -o /dev/null -X DELETE $URL/listwatch-course
+//! curl -s -X PATCH -H "$MERGE" -d '{"metadata": {"resourceVersion": "1"}, "data": {"colour": "red"}}' $URL/listwatch-course
+//! for _ in 1 2; do
+//!   curl -s -X PATCH -H "$MERGE" -d '{"data": {"colour": "blue"}}' $URL/listwatch-course \
+//!     | jq -c '.data + .metadata | {colour, resourceVersion}'
+//! done | uniq -c
+//! curl -s -X DELETE "$URL/listwatch-course?propagationPolicy=Foreground" | jq -c '.metadata | {deletionTimestamp, finalizers}'
+//! curl -s -o /dev/null -X PATCH -H "$MERGE" -d '{"metadata": {"finalizers": null}}' $URL/listwatch-course
 //! ```
 //!
 //! Predict: Which patch causes no event: one to the same value, or one to another value?
@@ -13,7 +18,8 @@
 //! Notice: A patch to the same value makes no new version and no event, so an operator that patches only differences
 //! comes to rest. An update based on an old version is refused with 409: read again, decide again. A write to `status`
 //! changes neither spec nor generation. With Foreground, the owner stays, with a deletionTimestamp and a finalizer,
-//! until the garbage collector has deleted its children: MODIFIED, then DELETED twice.
+//! until the garbage collector has deleted its children: MODIFIED, then DELETED twice. In the last curl, you are the
+//! garbage collector.
 //! Break it: cargo run --example course -- 17 --fault deny,path=/web,method=PATCH
 //! Source: `keep` in src/children.rs; `patch` in src/cluster.rs; `between` in src/resource/diff.rs
 //! Embedded server: Its garbage collector is a task, and faster.
