@@ -1,4 +1,4 @@
-//! 5. `naive`: a simple loop, and what it loses. Each of the next lessons repairs one of its losses.
+//! 5. `naive`: a simple loop, and what it loses. Each of the lessons 6 to 16 repairs one of its losses.
 //!
 //! ```sh
 //! URL=http://127.0.0.1:8001/api/v1/namespaces

@@ -14,7 +14,7 @@
 //! Send no resourceVersion with a token. remainingItemCount counts the later objects, also kube-root-ca.crt, if it is there.
 //! Break it: cargo run --example course -- 11 --fault internal-error,path=continue=
 //! Source: `page` in src/watch/machine.rs; `list_after_expiry` in src/watch/machine.rs
-//! Embedded server: Only here does the token expire at once. On another server it takes minutes.
+//! Embedded server: Only here does the token expire at once. On another server it takes minutes; lesson 9 shows the answer.
 
 use serde_json::{Value, json};
 

@@ -232,6 +232,11 @@ fn each_lesson_has_the_same_parts_in_at_most_50_lines_and_names_functions_that_e
             assert_declared(function.trim_matches('`'), path, file);
         }
     }
+    // As lesson 5 says.
+    let repairs =
+        contents.lines().filter_map(|line| line.split(" | ").nth(3)).flat_map(|cell| cell.split(", "));
+    let repairs: Vec<_> = repairs.filter_map(|lesson| lesson.parse().ok()).collect();
+    assert!((6..=16).all(|lesson| repairs.contains(&lesson)), "{repairs:?}");
     // `Machine::line` in [src/watch.rs](../src/watch.rs)
     let places: Vec<_> = contents.split("](../").skip(1).collect();
     let functions: Vec<_> = contents.split("` in [").collect();
