@@ -452,6 +452,7 @@ async fn a_policy_that_changes_our_image_is_reported_and_accepted_and_ready_foll
         fixture.settle().await;
         roll_out(fixture, 2).await;
         fixture.until_condition("web", "Ready", "True", "AllReplicasReady").await;
+        fixture.settle().await;
         let written = fixture.transcript();
         assert_eq!(written.iter().filter(|line| *line == one_write).count(), 2, "{written:?}");
 
