@@ -253,10 +253,11 @@ impl<K: Resource> Watch<K> {
 }
 
 fn readiness<'a, K: Resource>(streams: impl Iterator<Item = &'a Arc<Stream<K>>>) -> Readiness {
-    let of = |stream: &Arc<Stream<K>>| match stream.health.problem() {
-        _ if stream.store.is_synced() => Readiness::Ready,
-        Some(problem) => Readiness::Failing(problem),
-        None => Readiness::Waiting,
+    let of = |stream: &Arc<Stream<K>>| {
+        if stream.store.is_synced() {
+            return Readiness::Ready;
+        }
+        stream.health.problem().map_or(Readiness::Waiting, Readiness::Failing)
     };
     streams.map(of).fold(Readiness::Ready, Readiness::and)
 }

@@ -52,7 +52,7 @@ use finalizers::position;
 pub const WORKERS: usize = 8;
 /// Longest time for one reconcile: several requests, each with its own shorter deadline and its retries.
 const RECONCILE_LIMIT: Duration = Duration::from_secs(120);
-/// How often to look whether the watch fails for which an object waits.
+/// How long an object waits before its watches are looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How long a stopping controller waits for running reconciles. The kubelet kills a Pod 30 s after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
@@ -102,8 +102,8 @@ pub trait Operator: Send + Sync + 'static {
         let _ = objects;
     }
 
-    /// Called while an object waits for a watch that has not synced and fails, again and again. An implementation can report
-    /// the problem in the status.
+    /// Called again and again while an object waits for a watch that has not synced and fails. An implementation can report
+    /// the problem in the status. Its own error is only logged, at debug.
     fn unwatched(
         &self,
         object: Arc<Self::Kind>,
@@ -343,7 +343,7 @@ impl<O: Operator> Controller<O> {
         }
     }
 
-    /// Whether every watch has synced that matters for the key. If not, holds the key until they have.
+    /// Whether the watches have synced that matter for the key. If not, holds the key until they have.
     fn readiness(&self, key: &Key) -> Readiness {
         // The key is held before the check, so that a sync during the check releases it.
         locked(&self.shared.held).insert(key.clone());
@@ -418,8 +418,12 @@ async fn unwatched<O: Operator>(
     if let Some(Found::Readable(object)) = shared.objects.find(&key)
         && shared.operator.serves(&object)
     {
-        shared.operator.unwatched(object, problem).await?;
+        let reported = timeout(RECONCILE_LIMIT, shared.operator.unwatched(object, problem)).await;
+        if !matches!(reported, Ok(Ok(()))) {
+            debug!(kind = O::Kind::KIND, %key, ?reported, "cannot report the failing watch");
+        }
     }
+    // Never a failure: its pause might outlast the sync.
     Ok(Next::After(LOOK_AGAIN))
 }
 
