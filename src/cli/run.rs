@@ -95,9 +95,9 @@ pub(super) fn main(run: Run) -> Result<(), Failure> {
     let namespaces = namespaces(run.all_namespaces, run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
     let client = run.trace.client(run.connection.config()?, None, "")?;
     let lists = if run.streaming_lists { Lists::Streaming } else { Lists::Paged };
-    let (operators, mut flags, mut namespaces) = (chosen(&run.operators), run.of_operators, namespaces);
-    if let ([BuiltIn::Copyrator], false) = (&*operators, run.all_namespaces) {
-        flags.copyrator.complete(&mut namespaces);
+    let (operators, mut flags) = (chosen(&run.operators), run.of_operators);
+    if operators == [BuiltIn::Copyrator] {
+        flags.copyrator.runs_alone();
     }
     let runtime = Runtime::new(client).namespaces(namespaces)?;
     let mut runtime = runtime.lists(lists).workers(run.max_concurrent_reconciles);

@@ -102,13 +102,21 @@ struct Rules {
 /// The rules that wait for the place of another rule's copy, by place.
 type Blocked = Mutex<HashMap<Key, BTreeSet<Key>>>;
 
-/// The controller of the Copyrator. Empty `namespaces`: the rules of all namespaces.
+/// The controller of the Copyrator. Empty `namespaces`: the rules of all namespaces, or the namespace of the only rule.
 pub fn controller(
     cluster: &Cluster,
     namespaces: &[String],
     events: Events,
     settings: Settings,
 ) -> Controller<Copyrator> {
+    let namespaces = match settings.only_rule() {
+        Some(_) if namespaces.is_empty() => std::slice::from_ref(&settings.rule_namespace),
+        Some(_) | None => namespaces,
+    };
+    if let Some(name) = settings.only_rule() {
+        let namespaces = namespaces.join(",");
+        info!(name, namespaces, "serving one CopyratorRule; --rule-name='*' serves all");
+    }
     let rules = cluster.watch::<CopyratorRule>(Scope::each(namespaces, ""));
     let all_namespaces = cluster.watch::<Namespace>([Scope::default()]);
     let config_maps = Copies::new(cluster);
@@ -179,20 +187,14 @@ impl CopyratorSpec {
 }
 
 impl Settings {
-    /// Completes the flags of an operator that runs alone, as the article's operator does: it serves one rule.
-    pub fn complete(&mut self, namespaces: &mut Vec<String>) {
-        let name = self.rule_name.get_or_insert_with(|| MAIN_RULE.to_owned());
-        if *name == ALL_RULES {
-            return;
-        }
-        if namespaces.is_empty() {
-            namespaces.push(self.rule_namespace.clone());
-        }
-        info!(
-            name,
-            namespaces = namespaces.join(","),
-            "serving one CopyratorRule; --rule-name='*' serves all"
-        );
+    /// Serves `main-rule` unless told otherwise, as the article's operator does.
+    pub fn runs_alone(&mut self) {
+        self.rule_name.get_or_insert_with(|| MAIN_RULE.to_owned());
+    }
+
+    /// The name of the only rule to serve.
+    fn only_rule(&self) -> Option<&str> {
+        self.rule_name.as_deref().filter(|name| *name != ALL_RULES)
     }
 }
 
@@ -229,7 +231,7 @@ impl Settings {
 
     /// Whether this process serves a rule.
     fn serves(&self, rule: &CopyratorRule) -> bool {
-        self.rule_name.as_ref().is_none_or(|name| *name == ALL_RULES || rule.metadata.name == *name)
+        self.only_rule().is_none_or(|name| rule.metadata.name == name)
     }
 }
 
@@ -354,7 +356,9 @@ impl Operator for Copyrator {
     }
 
     async fn unwatched(&self, rule: Arc<CopyratorRule>, problem: String) -> Result<(), ReconcileError> {
-        self.refuse(&rule, ("WatchFailed", problem)).await
+        // Not stalled: most failures of a watch end without help.
+        let state = State::from(Verdict::no("WatchFailed", problem));
+        self.report(&rule, rule.status.clone(), state).await.map(drop)
     }
 
     fn synced(&self, rules: &Watch<CopyratorRule>) {

@@ -423,6 +423,11 @@ async fn with_the_sync_policy_once_edited_copies_stay_and_deleted_ones_stay_away
         deleted.delete("configmaps/settings").await;
         world.create_namespace("new", json!({})).await;
         stay("running").await;
+        // Also while not all copies are there.
+        deleted.create("configmaps", &json!({"metadata": {"name": "taken"}})).await;
+        world.create_source("taken", mine.clone()).await;
+        world.until_ready("main-rule", "CopiesFailed").await;
+        stay("failing").await;
         drop(operator);
         let _operator = world.start();
         stay("restarted").await;
@@ -656,10 +661,16 @@ async fn the_data_of_a_secret_is_in_no_log_event_status_or_recording() {
         let theirs = json!({"metadata": {"name": "password"}, "data": {"password": secret}});
         world.in_namespace("a").create("secrets", &theirs).await;
         world.create_rule("main-rule", json!({"ruleType": "secret"})).await;
+        let once =
+            json!({"metadata": {"name": "once", "labels": {"once": ""}}, "data": {"password": secret}});
+        world.user.create("secrets", &once).await;
+        let once = json!({"ruleType": "secret", "syncPolicy": "Once", "selector": {"once": ""}});
+        world.create_rule("once", once).await;
         let files = TempDir::new().unwrap();
         let (record, curl) = (files.path().join("record"), files.path().join("curl"));
         let (_dir, operator) = world.run(&[
             "--copyrator-secrets",
+            "--rule-name=*",
             "--log-level",
             "trace",
             "-n",
@@ -678,6 +689,11 @@ async fn the_data_of_a_secret_is_in_no_log_event_status_or_recording() {
         copy.until("secrets/password", |copy| copy["immutable"] == true).await;
         let events = world.user.until("events", |events| events["items"] != json!([])).await;
         let rule = world.user.raw(&world.rule_path("main-rule")).await.unwrap();
+        world.until_ready("once", "Synced").await;
+        let once = world.user.raw(&world.rule_path("once")).await.unwrap();
+        let copied = copy.get("secrets/once").await;
+        let digest = copied["metadata"]["annotations"]["flant.com/content"].as_str().unwrap();
+        assert!(once.contains("/once@") && !once.contains(digest), "{once}");
         let read = |path: &Path| fs::read_to_string(path).unwrap();
         let texts = [operator.log(), events.to_string(), rule, read(&record), read(&curl)];
         for (text, hint) in texts.iter().zip(["copyrator", "Event", "CopyratorRule", "password", "password"])
@@ -723,8 +739,9 @@ async fn a_rule_that_waits_for_a_watch_that_is_forbidden_says_so_and_goes_on_aft
         .await;
         let _operator = world.start_copying(json!({})).await;
         let status = world.until_ready("main-rule", "WatchFailed").await;
-        let stalled = status["conditions"][1]["message"].as_str().unwrap();
-        assert!(stalled.contains("grant the verbs list and watch on the resource secrets"), "{stalled}");
+        let ready = status["conditions"][0]["message"].as_str().unwrap();
+        assert!(ready.contains("grant the verbs list and watch on the resource secrets"), "{ready}");
+        assert_eq!(status["conditions"].as_array().unwrap().len(), 1, "{status}");
         world.allow(&rules()).await;
         world.until_settings_in(&["a", "b"]).await;
         world.until_ready("main-rule", "Synced").await;
@@ -803,6 +820,11 @@ async fn a_rule_of_another_name_is_left_alone() {
 #[tokio::test]
 async fn an_operator_that_runs_alone_serves_the_main_rule_unless_it_is_told_to_serve_all() {
     on_both(async |world| {
+        world.create_rule("other-rule", json!({"selector": {"only": world.prefix}})).await;
+        let elsewhere = async || -> Value {
+            let rule = world.user.raw(&world.rule_path("other-rule")).await.unwrap();
+            serde_json::from_str(&rule).unwrap()
+        };
         let rules = format!("{RULES}/default/copyrators");
         let nothing = json!({"selector": {"only": world.prefix}});
         for name in ["main-rule", "other-rule"] {
@@ -820,9 +842,17 @@ async fn an_operator_that_runs_alone_serves_the_main_rule_unless_it_is_told_to_s
         until_served("main-rule").await;
         assert_eq!(rule("other-rule").await["metadata"]["finalizers"], json!(null));
         drop((operator, dir));
+        // Beside other operators, too, a named rule is that of one namespace.
+        let (dir, operator) = world.run(&["memcached", "--rule-name", "other-rule"]);
+        until_served("other-rule").await;
+        assert_eq!(elsewhere().await["metadata"]["finalizers"], json!(null));
+        drop((operator, dir));
 
         let _operator = world.run(&["--rule-name", "*"]);
-        until_served("other-rule").await;
+        eventually("all rules to be served", async || {
+            (elsewhere().await["status"]["observedGeneration"] == 1).then_some(())
+        })
+        .await;
         for name in ["main-rule", "other-rule"] {
             world.send(Method::DELETE, &format!("{rules}/{name}"), &json!(null)).await;
             eventually("the rule to be deleted", async || {

@@ -87,7 +87,6 @@ pub struct Original<K> {
     rule_uid: Uid,
     labels: Labels,
     digest: SmolStr,
-    version: String,
 }
 
 impl<K: Kind> Original<K> {
@@ -99,14 +98,7 @@ impl<K: Kind> Original<K> {
         let digest = digest(&SHA256, &serde_json::to_vec(&content).expect("texts are JSON"));
         let digest: SmolStr =
             digest.as_ref()[..DIGEST_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
-        Original {
-            version: format!("{}@{digest}", source.key()),
-            digest,
-            source,
-            rule: rule.key(),
-            rule_uid: rule.metadata.uid.clone(),
-            labels,
-        }
+        Original { digest, source, rule: rule.key(), rule_uid: rule.metadata.uid.clone(), labels }
     }
 
     /// The copy for a namespace.
@@ -138,10 +130,11 @@ impl<K: Kind> Original<K> {
         &self.source.metadata().name
     }
 
-    /// The source and the digest of its content, for [`Once`](super::types::Once).
+    /// The source and its version, for [`Once`](super::types::Once). Not its digest, from which the data of a Secret might be
+    /// guessed.
     #[must_use]
-    pub fn version(&self) -> &str {
-        &self.version
+    pub fn version(&self) -> String {
+        format!("{}@{}", self.source.key(), self.source.metadata().resource_version)
     }
 
     /// The digest of the content.

@@ -69,8 +69,8 @@ pub(super) struct Pass {
     /// Number of copies that are up to date.
     pub(super) copies: usize,
     pub(super) failures: Vec<Failure>,
-    /// With `syncPolicy: Once`: the copies that were created, now or before.
-    pub(super) once: Once,
+    /// With `syncPolicy: Once`: the copies that users may delete.
+    pub(super) once: Option<Once>,
     pub(super) created: Vec<Key>,
     pub(super) updated: Vec<Key>,
     pub(super) deleted: Vec<Key>,
@@ -100,9 +100,7 @@ impl Pass {
         self.wanted += other.wanted;
         self.copies += other.copies;
         self.failures.extend(other.failures);
-        if self.once.sources.is_empty() {
-            self.once = other.once;
-        }
+        self.once = self.once.take().or(other.once);
         self.created.extend(other.created);
         self.updated.extend(other.updated);
         self.deleted.extend(other.deleted);
@@ -152,14 +150,17 @@ impl<K: Kind> Copies<K> {
     ) -> Pass {
         let uid = &order.rule.metadata.uid;
         let namespace = |name: &str| namespaces.get(&Key::cluster(name));
-        let uid_of = |name: &str| namespace(name).map(|namespace| namespace.metadata.uid.clone());
-        let Once { sources: copied, namespaces: copied_to } = &order.rule.status.once;
-        let was_created = |original: &Original<K>, namespace: &str| {
-            spec.sync_policy == SyncPolicy::Once
-                && copied.iter().any(|source| source == original.version())
+        let uid_of = |name: &SmolStr| namespace(name).map(|namespace| namespace.metadata.uid.clone());
+        let before = &order.rule.status.once;
+        let copied: HashSet<_> = before.sources.iter().map(String::as_str).collect();
+        let copied_to: HashSet<_> = before.namespaces.iter().collect();
+        let is_once = spec.sync_policy == SyncPolicy::Once && spec.rule_type == K::RULE_TYPE;
+        let was_created = |original: &Original<K>, namespace: &SmolStr| {
+            is_once
+                && copied.contains(&*original.version())
                 && uid_of(namespace).is_some_and(|uid| copied_to.contains(&uid))
         };
-        let Plan { steps, once, failures, sources, wanted, copies } = plan(
+        let Plan { steps, versions, failures, sources, wanted, copies } = plan(
             &order.rule,
             spec,
             View {
@@ -176,24 +177,13 @@ impl<K: Kind> Copies<K> {
         let steps = self.without_paused(&order.rule, steps, &mut pass);
         self.run(order, steps, &mut pass).await;
         pass.retry = self.next_retry(uid);
-        pass.once = if pass.left > 0 {
-            order.rule.status.once.clone()
-        } else {
-            let is_missing = |(original, namespace): &&(Arc<Original<K>>, SmolStr)| {
-                let copied = self.watch.get(&Key::namespaced(namespace, original.name()));
-                let mark = copied.as_ref().and_then(|copied| copied.mark.as_ref());
-                let is_there = mark.is_some_and(|mark| mark.rule_uid == *uid && original.is_up_to_date(mark));
-                !is_there && !was_created(original, namespace)
-            };
-            let missing: HashSet<_> =
-                once.iter().filter(is_missing).map(|(_, namespace)| namespace).collect();
-            let sources = once.chunk_by(|(one, _), (other, _)| Arc::ptr_eq(one, other));
-            let namespaces = targets.iter().filter(|target| !once.is_empty() && !missing.contains(target));
-            Once {
-                sources: sources.map(|places| places[0].0.version().to_owned()).collect(),
-                namespaces: namespaces.filter_map(|name| uid_of(name)).collect(),
+        pass.once = is_once.then(|| {
+            if pass.left == 0 && pass.copies == pass.wanted {
+                Once::new(versions, targets.iter().filter_map(uid_of).collect())
+            } else {
+                before.clone()
             }
-        };
+        });
         pass
     }
 

@@ -101,8 +101,8 @@ impl<K: Kind> Step<K> {
 pub struct Plan<K> {
     /// Copies to create first, then to check, to delete and to verify.
     pub steps: Vec<Step<K>>,
-    /// With [`SyncPolicy::Once`]: all places of copies, by source.
-    pub once: Vec<(Arc<Original<K>>, SmolStr)>,
+    /// The versions of the copied objects.
+    pub versions: Vec<String>,
     /// Copies that cannot be there.
     pub failures: Vec<Failure>,
     /// Number of copied objects.
@@ -124,7 +124,7 @@ pub struct View<'a, K> {
     /// The copy of any rule at a place.
     pub find: &'a dyn Fn(&Key) -> Option<Arc<Copied<K>>>,
     /// Whether the copy in this namespace was created once, and is not created again.
-    pub was_created: &'a dyn Fn(&Original<K>, &str) -> bool,
+    pub was_created: &'a dyn Fn(&Original<K>, &SmolStr) -> bool,
     /// The maker of a copy.
     pub maker: &'a dyn Fn(&Mark) -> Maker,
     /// Whether a namespace exists and is not being deleted. In other namespaces, nothing is deleted: all copies go with
@@ -135,8 +135,14 @@ pub struct View<'a, K> {
 /// What to do to make the copies of `rule` complete.
 #[must_use]
 pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, K>) -> Plan<K> {
-    let mut plan =
-        Plan { steps: Vec::new(), once: Vec::new(), failures: Vec::new(), sources: 0, wanted: 0, copies: 0 };
+    let mut plan = Plan {
+        steps: Vec::new(),
+        versions: Vec::new(),
+        failures: Vec::new(),
+        sources: 0,
+        wanted: 0,
+        copies: 0,
+    };
     let (mut checks, mut verifications) = (Vec::new(), Vec::new());
     let mut wanted = HashSet::new();
     for group in by_name(view.sources) {
@@ -151,11 +157,9 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
             group.iter().any(|source| source.metadata().namespace.as_ref() == Some(namespace))
         };
         let original = Arc::new(Original::new(rule, Arc::clone(winner), |label| spec.is_copied_label(label)));
+        plan.versions.push(original.version());
         for namespace in view.targets.iter().filter(|namespace| !is_source_in(namespace)) {
             let place = Key { namespace: Some(namespace.clone()), name: key.name.clone() };
-            if spec.sync_policy == SyncPolicy::Once {
-                plan.once.push((Arc::clone(&original), namespace.clone()));
-            }
             let Some(copied) = (view.find)(&place) else {
                 if !(view.was_created)(&original, namespace) {
                     wanted.insert(place);

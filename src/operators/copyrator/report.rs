@@ -57,7 +57,7 @@ pub(super) fn status_of(pass: &Pass, namespaces: usize) -> CopyratorStatus {
         copies: count(pass.copies),
         failed: count(pass.failures.len()),
         failures,
-        once: pass.once.clone(),
+        once: pass.once.clone().unwrap_or_default(),
         ..CopyratorStatus::default()
     }
 }

@@ -21,6 +21,9 @@ use crate::{
 const NAMESPACE_PATTERN: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 /// Most failures that the status lists.
 pub const FAILURES_MAX: usize = 10;
+/// Most objects and namespaces that [`Once`] names: less than half a megabyte.
+const ONCE_SOURCES_MAX: usize = 1000;
+const ONCE_NAMESPACES_MAX: usize = 5000;
 
 /// The custom resource. Its fields may be unreadable, if the object is older than the schema.
 #[derive(Clone, Debug, Deserialize)]
@@ -96,8 +99,8 @@ pub struct CopyratorSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>", length(max = 32), inner(length(min = 1, max = 317)))]
     pub copy_labels: Vec<SmolStr>,
-    /// Always: copies that were changed or deleted come back. Once: each copy is created and never written again, until the
-    /// copied object changes; a deleted copy stays away as long.
+    /// Always: copies that were changed or deleted come back. Once: an edited copy stays as it is until the content of the
+    /// copied object changes, and a copy that is deleted once all copies are there stays away until that object changes.
     #[serde(default)]
     pub sync_policy: SyncPolicy,
     /// What happens if an object that is no copy has the name of a copy. Skip: the object stays. Adopt: it becomes a copy, if
@@ -184,7 +187,7 @@ pub struct CopyratorStatus {
     /// The first ten failures.
     #[schemars(length(max = FAILURES_MAX))]
     pub failures: Vec<Failure>,
-    /// With syncPolicy Once: the copies that were created.
+    /// With syncPolicy Once: the objects and the namespaces at the last time when all copies were there.
     pub once: Once,
     /// Ready: all copies are up to date. Stalled: some copy cannot be written until a user acts.
     #[schemars(schema_with = "crd::conditions")]
@@ -206,15 +209,28 @@ impl Default for CopyratorStatus {
     }
 }
 
-/// The copies that were created, of each object in each namespace. One of them that is not there was deleted by somebody.
+/// The objects and the namespaces at the last time when all copies were there. A copy of one of these objects that is missing
+/// in one of these namespaces was deleted by somebody. Empty if there are too many.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Once {
-    /// The copied objects: NAMESPACE/NAME@DIGEST.
+    /// The copied objects: NAMESPACE/NAME@RESOURCEVERSION.
+    #[schemars(length(max = ONCE_SOURCES_MAX))]
     pub sources: Vec<String>,
     /// The uids of the namespaces.
-    #[schemars(with = "Vec<String>")]
+    #[schemars(with = "Vec<String>", length(max = ONCE_NAMESPACES_MAX))]
     pub namespaces: Vec<Uid>,
+}
+
+impl Once {
+    /// Nothing, if there are too many for a status.
+    #[must_use]
+    pub fn new(sources: Vec<String>, namespaces: Vec<Uid>) -> Once {
+        if sources.len() > ONCE_SOURCES_MAX || namespaces.len() > ONCE_NAMESPACES_MAX {
+            return Once::default();
+        }
+        Once { sources, namespaces }
+    }
 }
 
 /// A copy that is missing or out of date.

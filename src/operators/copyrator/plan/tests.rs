@@ -319,6 +319,20 @@ fn of_two_sources_with_one_name_the_older_is_copied() {
     assert_eq!((&*plan.failures[0].namespace, &*plan.failures[0].reason), ("src", OLDER_WINS));
 }
 
+/// Another digest would rewrite each copy of each user.
+#[test]
+fn the_digest_of_a_content_stays_as_it_is() {
+    let rule = rule("r1", OLD, &json!({}));
+    let digest =
+        |source: ConfigMap| Original::new(&rule, Arc::new(source), |label| label == "team").digest().clone();
+    assert_eq!(digest(read(&object("src", "settings", "1"))), "1193da34126d781ec8f0ff44594e48cc");
+    let mut secret = object("src", "settings", "MQ==");
+    secret["type"] = json!("Opaque");
+    let secret: Secret = serde_json::from_value(secret).expect("a Secret");
+    let digest = Original::new(&rule, Arc::new(secret), |_| false).digest().clone();
+    assert_eq!(digest, "ebcb143e2b11c695c1e03ad750091d7d");
+}
+
 #[test]
 fn what_belongs_to_its_namespace_is_never_copied() {
     let rule = rule("r1", OLD, &json!({}));
