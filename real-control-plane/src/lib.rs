@@ -20,7 +20,10 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
-    sync::{Mutex, Once},
+    sync::{
+        LazyLock, Mutex, Once,
+        atomic::{AtomicU16, Ordering},
+    },
 };
 
 use rcgen::KeyPair;
@@ -139,10 +142,11 @@ fn binary(name: &str) -> PathBuf {
     path
 }
 
-/// A port on which no program listens. It is none of those that Linux gives to outgoing connections, 32768 and more: one of
-/// these could take the port before the server listens.
+/// A port on which no program listens, and each port once: another control plane may have it and not listen yet. It is none
+/// of those that Linux gives to outgoing connections, 32768 and more: one of these could take the port, too.
 fn free_port() -> u16 {
-    iter::repeat_with(|| fastrand::u16(20_000..30_000))
+    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(fastrand::u16(0..10_000)));
+    iter::repeat_with(|| 20_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 10_000)
         .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
         .unwrap()
 }
