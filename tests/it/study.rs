@@ -578,6 +578,14 @@ async fn a_replay_of_an_operator_knows_its_writes_and_the_owners_of_its_children
     let stdout = replay(&deleted_before, "").await.succeeded();
     assert!(stdout.contains("deployments: the store holds 0 objects, up to version 6\n"), "{stdout}");
     assert!(stdout.contains("deployments: would have reconciled MyWebserver n/web\n"), "{stdout}");
+    // The object may only be terminating.
+    let mut cut = entries.clone();
+    (cut[17].2, cut[18].2) = (json!("{\"kind\": \"Sta"), json!("lost"));
+    let stdout = replay(&cut, "").await.succeeded();
+    assert!(
+        stdout.contains("deployments: the store holds 1 object, up to version 6: n/mws-web\n"),
+        "{stdout}"
+    );
     let one_at_a_time = replay(&entries[..6], "").await.stderr;
     assert!(one_at_a_time.contains("> GET ") && one_at_a_time.contains("< HTTP/2.0 200"), "{one_at_a_time}");
 }

@@ -2,6 +2,8 @@
 
 use std::{mem, sync::Arc};
 
+use serde::de::IgnoredAny;
+
 use super::{Collection, Exchange, Explainer, Followed, Rule, objects, place::Place};
 use crate::{
     locked,
@@ -117,13 +119,16 @@ impl Explainer {
         };
         let path = target.split('?').next().unwrap_or_default();
         // Other subresources have the name of the object, but are none.
-        let is_whole = |place: &Place<'_>| place.subresource.is_none_or(|name| name == "status");
-        let Some(place) = Place::of(path).filter(is_whole) else { return };
+        let is_object = |place: &Place<'_>| place.subresource.is_none_or(|name| name == "status");
+        let Some(place) = Place::of(path).filter(is_object) else { return };
         let object =
             serde_json::from_str::<Object>(body).ok().filter(|object| object.value["kind"] != "Status");
+        // Of an answer that was cut, nothing is known: the object may only be terminating.
+        let is_whole = serde_json::from_str::<IgnoredAny>(body).is_ok();
         let is_deletion = method == "DELETE"
             && (head.status == 404
                 || head.status < 300
+                    && is_whole
                     && object.as_ref().is_none_or(|object| !object.metadata().is_terminating()));
         let object = object.filter(|_| head.status < 300 && !is_deletion).map(Arc::new);
         let mut keys = Vec::new();
