@@ -413,9 +413,10 @@ impl Lines {
         Ok(io::stdout().write_all(text.as_bytes())?)
     }
 
-    /// Writes the body of an error. A page of a proxy is no JSON; then it goes to standard error, in any form.
+    /// Writes the body of an error. A page of a proxy is no JSON; then it goes to standard error, in any form but raw.
     pub(super) fn write_refusal(&mut self, time: f64, body: &str) -> Result<(), Failure> {
-        if self.output == Output::Raw || body.starts_with('{') {
+        // A refusal is no object with a name.
+        if self.output == Output::Raw || (body.starts_with('{') && self.output != Output::Name) {
             return self.write(time, body.trim_end(), false);
         }
         note(body.trim_end());

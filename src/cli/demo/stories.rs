@@ -75,9 +75,11 @@ fn apply(
     until: Vec<Until>,
 ) -> Scene {
     let objects = yaml_serde::Deserializer::from_str(text);
-    let objects = objects.map(|object| applied(serde::Deserialize::deserialize(object).unwrap_or_default()));
-    let requests =
-        collections.iter().zip(objects).map(|(collection, object)| (Method::POST, *collection, object));
+    let objects =
+        objects.map(|object| applied(serde::Deserialize::deserialize(object).expect("a sample is YAML")));
+    let objects: Vec<Value> = objects.collect();
+    assert_eq!(objects.len(), collections.len(), "the objects of {path}");
+    let requests = collections.iter().zip(objects).map(|(path, object)| (Method::POST, *path, object));
     let (command, requests) = (format!("kubectl apply -f manifests/{path}"), requests.collect());
     Scene { announced, command, requests, until }
 }
