@@ -586,11 +586,15 @@ impl Explainer {
         let Some(Exchange { heard, timeout_secs, .. }) = self.exchanges.get(&entry.exchange) else { return };
         let silent = seconds(entry.time - heard);
         let Some(Followed { machine, .. }) = self.collections.get(key) else { return };
-        if silent < machine.silence_limit(*timeout_secs) {
+        // A user may give up earlier than the operator, which waits for half a minute more.
+        let its_end = Duration::from_secs((*timeout_secs).into());
+        let is_overdue = !its_end.is_zero() && lasted >= its_end + watch::VERY_SHORT;
+        if silent < machine.silence_limit(*timeout_secs) && !is_overdue {
             self.exchanges.remove(&entry.exchange);
             return;
         }
-        let text = format!("nothing came for {} s: the connection may be dead", silent.as_secs());
+        let end = if is_overdue { ", not even the end after timeoutSeconds" } else { "" };
+        let text = format!("nothing came for {} s{end}: the connection may be dead", silent.as_secs());
         self.ends(entry.exchange, Rule::Silent, text, How::Silent, lasted);
     }
 

@@ -137,6 +137,7 @@ fn each_rule_is_explained_and_followed_by_the_next_request() {
         (WATCHED, ". clean".to_owned(), &[VeryShort], "limit=1"),
         (WATCHED, "MODIFIED a:8\n~ {\n. lost".to_owned(), &[Modified, HalfLine, Cut], "limit=1"),
         (WATCHED, "+ 331\n. dropped".to_owned(), &[Silent], "limit=1"),
+        (WATCHED, "+ 301\n. dropped".to_owned(), &[Silent], "limit=1"),
         (WATCHED, "+ 9\n. dropped".to_owned(), &[], ""),
         (WATCHED, expired.to_owned(), &[Expired], list_again),
         (WATCHED, failed.to_owned(), &[Failed], list_again),
@@ -171,7 +172,7 @@ fn each_rule_is_explained_and_followed_by_the_next_request() {
         rules,
         "rules that no exchange leads to"
     );
-    // By these, tests/it/study.rs recognises the sentences of commands.
+    // By these, tests/it/course.rs recognises the sentences of lessons.
     let patterns = include_str!("../../../tests/it/data/sentences.txt");
     let patterns = patterns.lines().map(|line| line.split_once(": ").expect("RULE: PATTERN"));
     let patterns: Vec<_> =
