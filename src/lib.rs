@@ -41,7 +41,7 @@
 //! reading order. An arrow means "uses": `cli → operators → {runtime, children}`, `runtime → controller → {cluster, queue}`,
 //! `children → {controller, cluster}`, `cluster → {watch, client, store}`, `watch → {client, store}`, `cli → study → {watch, client,
 //! store}`. All of them use [`resource`], the types of objects. `study` makes the wire visible: it explains and records
-//! requests and answers for `listwatch get`, `watch` and `replay`.
+//! requests and answers for `listwatch get`, `watch` and `replay`, and for the lessons in `examples/`.
 //!
 //! # Glossary
 //!
@@ -124,7 +124,7 @@ pub mod testing;
 #[cfg(feature = "operators")]
 pub mod operators;
 #[cfg(feature = "cli")]
-mod study;
+pub mod study;
 #[cfg(feature = "cli")]
 pub mod cli;
 

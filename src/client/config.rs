@@ -221,6 +221,12 @@ impl Config {
         self.server.as_str().trim_end_matches('/')
     }
 
+    /// Longest wait for an answer.
+    #[cfg(feature = "cli")]
+    pub(crate) fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
     /// The same, with an observer of all exchanges.
     #[must_use]
     pub fn with_tap(mut self, tap: std::sync::Arc<dyn super::Tap>) -> Config {
