@@ -2,14 +2,15 @@
 //!
 //! ```sh
 //! API=http://127.0.0.1:8001
-//! curl -s $API/api/v1 | jq -c '.resources[] | select(.name == "configmaps")'
+//! curl -s $API/api/v1 | jq -c '.resources[] | select(.name == "namespaces" or .name == "configmaps")'
 //! curl -s $API/api/v1/namespaces/default
 //! ```
 //!
 //! Predict: Which words of the path /api/v1/namespaces/default/configmaps/web come from discovery?
 //! Run: cargo run --example course 1
 //! Notice: `v1`, `configmaps`, and `namespaces/…`, because `namespaced` is true. The verbs include list and watch. An
-//! object has a name, a uid, which is never used again, and a resourceVersion, which is new after each change.
+//! object, here the namespace, has a name, a uid, which is never used again, and a resourceVersion, which is new after
+//! each change.
 //! Break it: cargo run --example course -- 1 --fault html,path=/api/v1
 //! Source: `collection_path` in src/resource.rs
 //! Embedded server: It serves fewer resources.
@@ -29,8 +30,7 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     ensure!(configmaps["namespaced"] == true, "configmaps are not namespaced");
     ensure!(has("list") && has("watch"), "configmaps cannot be listed and watched");
 
-    stage.create("web", json!({})).await?;
-    let object = stage.get(&format!("{}/web", stage.configmaps)).await?;
+    let object = stage.get(&stage.namespace).await?;
     say!("  {}", shorten(&object));
     for field in ["uid", "resourceVersion"] {
         say!("  {field} {}", object["metadata"][field]);

@@ -1,7 +1,7 @@
 //! 2. A list: it has a resourceVersion of its own, besides those of its items.
 //!
 //! ```sh
-//! curl -s 'http://127.0.0.1:8001/api/v1/namespaces' | jq -c '.metadata, .items[].metadata.resourceVersion'
+//! curl -s 'http://127.0.0.1:8001/api/v1/namespaces/default/configmaps' | jq -c '.metadata, .items[].metadata.resourceVersion'
 //! ```
 //!
 //! Predict: `b` is created after `a`, and deleted. Is the list's version that of `a`, that of `b`, or another one?

@@ -1,7 +1,9 @@
 //! 6. A clean end: the server ends every watch. That is no failure. Watch again, from the version of the last event.
 //!
 //! ```sh
-//! curl -sN -w 'HTTP %{http_code} after %{time_total} s\n' 'http://127.0.0.1:8001/api/v1/namespaces?watch=1&timeoutSeconds=1'
+//! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
+//! VERSION=$(curl -s $URL | jq -r .metadata.resourceVersion)
+//! curl -sN -w 'HTTP %{http_code} after %{time_total} s\n' "$URL?watch=1&resourceVersion=$VERSION&timeoutSeconds=1"
 //! ```
 //!
 //! Predict: `a` changes while no watch is open. Does the next watch send the change? Is a list needed before it?

@@ -17,18 +17,14 @@
 //! Lines are cut anywhere, also within a character, so find the line feed before you decode.
 //! Break it: cargo run --example course -- 7 --fault expired,path=watch=1
 //! Source: `next_line` in src/watch/decode.rs; `follow` in src/watch.rs
-//! Embedded server: It cuts the watch on request. On another server, the lesson drops the connection itself.
-
-use serde_json::json;
+//! Embedded server: It cuts the watch on request. No request makes another server do that, so there the lesson drops the connection.
 
 use crate::stage::{Outcome, Stage, ensure, name, version};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     let list = stage.get(&stage.configmaps).await?;
     let mut from = version(&list).to_owned();
-    for name in ["a", "b", "c", "d"] {
-        stage.create(name, json!({})).await?;
-    }
+    stage.create_each(["a", "b", "c", "d"]).await?;
     let is_cut = stage.fault("cut-watches,lines=2").await?;
     let mut seen = Vec::new();
     while seen.len() < 4 {

@@ -29,14 +29,13 @@ use crate::stage::{Outcome, Stage, ensure, version};
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     let quiet = stage.create("quiet", json!({})).await?;
     let query = "&fieldSelector=metadata.name%3Dquiet&allowWatchBookmarks=true&timeoutSeconds=5";
-    let mut events = stage.watch(&format!("{query}&resourceVersion={}", version(&quiet))).await?;
-    for name in ["busy-1", "busy-2"] {
-        stage.create(name, json!({})).await?;
-    }
+    let mut events = stage.watch(query).await?;
+    let first = events.take(1).await?;
+    stage.create_each(["busy-1", "busy-2"]).await?;
     let seen = events.take(usize::MAX).await?;
     ensure!(
-        !seen.is_empty() && seen.iter().all(|event| event == "BOOKMARK"),
-        "the quiet watch has sent {seen:?}"
+        first == ["ADDED quiet"] && !seen.is_empty() && seen.iter().all(|event| event == "BOOKMARK"),
+        "the quiet watch has sent {first:?} and {seen:?}"
     );
     let is_newer = compare_versions(&events.version, version(&quiet)) == Some(Ordering::Greater);
     ensure!(is_newer, "the BOOKMARK has version {}", events.version);

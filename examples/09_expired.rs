@@ -20,12 +20,9 @@
 use listwatch::client::Request;
 use serde_json::json;
 
-use crate::stage::{Outcome, Stage, ensure, version};
+use crate::stage::{EXPIRED_TOKEN, Outcome, Stage, ensure, version};
 
 const EVENTS: &str = "/api/v1/events";
-
-/// A continue token of version 1. Tokens are opaque; this one is made up, because a real one expires after minutes.
-const TOKEN: &str = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MSwic3RhcnQiOiJhXHUwMDAwIn0";
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.fault("expire-history").await?;
@@ -33,7 +30,8 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     let mut events = stage.open(watch).await?;
     let event = events.next().await?.unwrap_or_default();
     ensure!(event["object"]["code"] == 410, "no ERROR with 410: has the server run for ten minutes?");
-    let queries = ["resourceVersion=1&resourceVersionMatch=Exact", &format!("limit=1&continue={TOKEN}")];
+    let queries =
+        ["resourceVersion=1&resourceVersionMatch=Exact", &format!("limit=1&continue={EXPIRED_TOKEN}")];
     for query in queries {
         let error =
             stage.refused(&format!("{EVENTS}?{query}"), "410: has the server run for ten minutes?").await?;

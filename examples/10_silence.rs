@@ -1,8 +1,9 @@
 //! 10. Silence: a watch from a version of the future, as after a restored backup, and a watch on a dead connection.
 //!
 //! ```sh
-//! URL=http://127.0.0.1:8001/api/v1/namespaces
+//! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
 //! curl -sN "$URL?watch=1&resourceVersion=999999999999&timeoutSeconds=1"
+//! curl -s -H 'accept: application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1' "$URL?limit=1" | jq -c .metadata
 //! curl -s "$URL?resourceVersion=999999999999&resourceVersionMatch=NotOlderThan"
 //! ```
 //!
@@ -13,7 +14,8 @@
 //! everything. A dead connection is silent, too: wait only a little longer than timeoutSeconds, or send PINGs.
 //! Break it: cargo run --example course -- 10 --fault expire-watches,lines=0
 //! Source: `checked` in src/watch/machine.rs; `silence_limit` in src/watch/machine.rs
-//! Embedded server: Only here does the lesson restore a backup and stall a watch. Elsewhere, it makes up a version.
+//! Embedded server: Only here does the lesson restore a backup and stall a watch: no request does that to another server. There,
+//! it makes up a version.
 
 use std::{cmp::Ordering::Less, time::Duration};
 
@@ -34,11 +36,11 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     let seen = events.take(usize::MAX).await?;
     ensure!(seen.is_empty(), "the watch from the future has sent {seen:?}");
 
-    let list = format!("{}?resourceVersion={ours}&resourceVersionMatch=NotOlderThan", stage.configmaps);
-    ensure!(stage.refused(&list, "504").await?.is_too_new(), "the list has another error");
-    let check = stage.get(&format!("{}?limit=1", stage.configmaps)).await?;
+    let check = stage.check().await?;
     ensure!(compare_versions(version(&check), &ours) == Some(Less), "the server is not older");
     say!("  the server is at {}, older than {ours}: list again\n", version(&check));
+    let list = format!("{}?resourceVersion={ours}&resourceVersionMatch=NotOlderThan", stage.configmaps);
+    ensure!(stage.refused(&list, "504").await?.is_too_new(), "the list has another error");
     if stage.fault("stall-watches").await? {
         let mut events = stage.watch("&timeoutSeconds=1").await?;
         stage.create("b", json!({})).await?;

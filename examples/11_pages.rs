@@ -1,7 +1,7 @@
 //! 11. Pages: a large list in pieces of one version, and a continue token that expires between them.
 //!
 //! ```sh
-//! URL=http://127.0.0.1:8001/api/v1/namespaces
+//! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
 //! curl -s "$URL?limit=2" | jq -c .metadata
 //! NEXT=$(curl -s "$URL?limit=2" | jq -r .metadata.continue)
 //! curl -s "$URL?limit=2&continue=$NEXT" | jq -c '.metadata, .items[].metadata.name'
@@ -14,11 +14,12 @@
 //! Send no resourceVersion with a token. remainingItemCount counts the later objects, also kube-root-ca.crt, if it is there.
 //! Break it: cargo run --example course -- 11 --fault internal-error,path=continue=
 //! Source: `page` in src/watch/machine.rs; `list_after_expiry` in src/watch/machine.rs
-//! Embedded server: Only here does the token expire at once. On another server it takes minutes; lesson 9 shows the answer.
+//! Embedded server: Only here does the token expire at once. On another server, which keeps a version for minutes, the lesson
+//! sends a token of version 1, for Events (lesson 9).
 
 use serde_json::{Value, json};
 
-use crate::stage::{Outcome, Stage, ensure, name, say, text, version};
+use crate::stage::{EXPIRED_TOKEN, Outcome, Stage, ensure, name, say, text, version};
 
 /// Shows a page, and returns the names on it, without kube-root-ca.crt.
 fn show(page: &Value) -> Outcome<Vec<String>> {
@@ -28,9 +29,7 @@ fn show(page: &Value) -> Outcome<Vec<String>> {
 }
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
-    for name in ["a", "b", "c", "d", "e"] {
-        stage.create(name, json!({})).await?;
-    }
+    stage.create_each(["a", "b", "c", "d", "e"]).await?;
     let path = format!("{}?limit=2", stage.configmaps);
     let next = |page: &Value| format!("{path}&continue={}", text(&page["metadata"]["continue"]));
     let first = stage.get(&path).await?;
@@ -43,8 +42,12 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
         ensure!(version(&page) == version(&first), "a page has version {}", version(&page));
     }
     ensure!(names == ["a", "b", "c", "d", "e"], "the pages have {names:?}");
-    if stage.fault("expire-history").await? {
-        ensure!(stage.refused(&next(&first), "410").await?.is_expired(), "the error is no 410");
-    }
+    let expired = if stage.fault("expire-history").await? {
+        next(&first)
+    } else {
+        format!("/api/v1/events?limit=2&continue={EXPIRED_TOKEN}")
+    };
+    let error = stage.refused(&expired, "410: has the server run for ten minutes?").await?;
+    ensure!(error.is_expired(), "the error is no 410");
     Ok(())
 }

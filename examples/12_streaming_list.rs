@@ -2,7 +2,7 @@
 //!
 //! ```sh
 //! STREAM='watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true'
-//! curl -sN "http://127.0.0.1:8001/api/v1/namespaces?$STREAM&timeoutSeconds=1"
+//! curl -sN "http://127.0.0.1:8001/api/v1/namespaces/default/configmaps?$STREAM&timeoutSeconds=1"
 //! ```
 //!
 //! Predict: In lesson 3, existing objects looked like new ones. What separates them here?
@@ -13,7 +13,8 @@
 //! list in pages.
 //! Break it: cargo run --example course -- 12 --fault ignore-streaming-lists
 //! Source: `line` in src/watch.rs; `end` in src/watch/machine.rs
-//! Embedded server: It also shows the refusal, which `--fault no-streaming-lists` injects from the start.
+//! Embedded server: It refuses as a server without streaming lists; `--fault no-streaming-lists` does so from the start. Another
+//! server has them or not, so the lesson sends a watch that is refused with 422 for its parameters.
 
 use listwatch::client::Error;
 use serde_json::json;
@@ -23,7 +24,11 @@ use crate::stage::{Outcome, Stage, ensure, name, say, version};
 const QUERY: &str =
     "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=20";
 
+/// Refused by every server.
+const QUERY_WITHOUT_MATCH: &str = "&sendInitialEvents=true&allowWatchBookmarks=true&timeoutSeconds=20";
+
 pub(crate) async fn run(stage: &Stage) -> Outcome {
+    let mut refused = QUERY;
     stage.create("a", json!({})).await?;
     if let Ok(mut events) = stage.watch(QUERY).await {
         let mut names = Vec::new();
@@ -38,10 +43,10 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
         let seen = events.take(1).await?;
         ensure!(seen == ["ADDED b"], "no end marker, or more initial events after it: {seen:?}");
         if !stage.fault("no-streaming-lists").await? {
-            return Ok(());
+            refused = QUERY_WITHOUT_MATCH;
         }
     }
-    let error = stage.watch(QUERY).await.err().ok_or("the streaming list was not refused")?;
+    let error = stage.watch(refused).await.err().ok_or("the streaming list was not refused")?;
     ensure!(error.downcast_ref().is_some_and(Error::is_invalid), "the error is no 422: {error}");
     say!("  {}", error.to_string().split_once(": ").unwrap_or_default().1);
     let list = stage.get(&format!("{}?limit=500", stage.configmaps)).await?;

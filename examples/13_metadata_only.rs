@@ -1,7 +1,7 @@
 //! 13. Metadata only, and a Table: other forms of the same objects, chosen by the header Accept.
 //!
 //! ```sh
-//! URL=http://127.0.0.1:8001/api/v1/namespaces
+//! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
 //! FORM='g=meta.k8s.io;v=v1'
 //! curl -s -H "accept: application/json;as=PartialObjectMetadataList;$FORM" $URL | jq -c '.kind, .items[0].spec'
 //! curl -s -H "accept: application/json;as=Table;$FORM" $URL | jq -c '.kind, [.columnDefinitions[].name], .rows[0].cells'
@@ -15,14 +15,9 @@
 //! Source: `accept_object` in src/client.rs; `latest_version` in src/client/list.rs
 //! Embedded server: No difference.
 
-use listwatch::client::Request;
 use serde_json::{Value, json};
 
-use crate::stage::{Outcome, Stage, ensure, say};
-
-fn accept(path: &str, form: &str) -> Request {
-    Request { accept: format!("application/json;as={form};g=meta.k8s.io;v=v1").into(), ..Request::get(path) }
-}
+use crate::stage::{Outcome, Stage, accept, ensure, say};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.create("large", json!({})).await?;
@@ -31,12 +26,12 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     let whole = stage.get(path).await?.to_string().len();
     say!("  {whole} bytes");
     ensure!(whole > 20_000, "the data are missing");
-    let list = stage.ask(accept(path, "PartialObjectMetadataList")).await?;
+    let list = stage.send(accept(path, "PartialObjectMetadataList")).await?;
     say!("  {}: {} bytes", list["kind"], list.to_string().len());
     ensure!(list["kind"] == "PartialObjectMetadataList", "the list is no PartialObjectMetadataList");
     ensure!(list.to_string().len() < whole / 10, "the list has the data");
 
-    let table = stage.ask(accept(path, "Table")).await?;
+    let table = stage.send(accept(path, "Table")).await?;
     let columns =
         table["columnDefinitions"].as_array().into_iter().flatten().map(|column| column["name"].clone());
     say!("  {}: columns {}", table["kind"], columns.collect::<Value>());

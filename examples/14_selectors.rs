@@ -2,7 +2,7 @@
 //!
 //! ```sh
 //! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
-//! VERSION=$(curl -s $URL | jq -r .metadata.resourceVersion)
+//! VERSION=$(curl -s "$URL?labelSelector=tier%3Dweb" | jq -r .metadata.resourceVersion)
 //! OBJECT='{"metadata": {"name": "listwatch-course", "labels": {"tier": "web"}}}'
 //! curl -s -o /dev/null -H 'content-type: application/json' -d "$OBJECT" $URL
 //! curl -s -o /dev/null -X PATCH -H 'content-type: application/merge-patch+json' \
@@ -14,32 +14,37 @@
 //! Predict: You watch `tier=web`. `a` becomes `db`, changes, and becomes `web` again. Which events come?
 //! Run: cargo run --example course 14
 //! Notice: DELETED with the old labels, although `a` exists; no event while `a` does not match; then ADDED. So get the
-//! object before you clean up after a DELETED. At last, `a` is deleted and created again: only the uid shows that it is
-//! another object.
-//! Break it: cargo run --example course -- 14 --fault end-watches,lines=2
+//! object before you clean up after a DELETED. Then, while no watch is open, `a` is deleted and created again, and `b`
+//! becomes `db`. In the next list, only the uid shows that `a` is another object, and `b` is missing, although it exists.
+//! Break it: cargo run --example course -- 14 --fault end-watches,lines=1
 //! Source: `remove` in src/store.rs; `put` in src/store.rs
 //! Embedded server: No difference.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::stage::{Outcome, Stage, ensure, say, version};
+use crate::stage::{Outcome, Stage, ensure, name, say, version};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
-    let list = stage.get(&stage.configmaps).await?;
+    let tier = |tier: &str| json!({"metadata": {"labels": {"tier": tier}}});
     stage.create("a", json!({"tier": "web"})).await?;
-    stage.patch("a", json!({"metadata": {"labels": {"tier": "db"}}})).await?;
+    stage.create("b", json!({"tier": "web"})).await?;
+    let selected = format!("{}?labelSelector=tier%3Dweb", stage.configmaps);
+    let before = stage.get(&selected).await?;
+    stage.patch("a", tier("db")).await?;
     stage.patch("a", json!({"data": {"colour": "blue"}})).await?;
-    let before = stage.patch("a", json!({"metadata": {"labels": {"tier": "web"}}})).await?;
-    stage.delete("a").await?;
-    let after = stage.create("a", json!({"tier": "web"})).await?;
-
-    let query = format!("&labelSelector=tier%3Dweb&resourceVersion={}&timeoutSeconds=1", version(&list));
+    stage.patch("a", tier("web")).await?;
+    let query = format!("&labelSelector=tier%3Dweb&resourceVersion={}&timeoutSeconds=1", version(&before));
     let seen = stage.watch(&query).await?.take(usize::MAX).await?;
-    ensure!(
-        seen == ["ADDED a", "DELETED a", "ADDED a", "DELETED a", "ADDED a"],
-        "the watch has sent {seen:?}"
-    );
-    say!("  uid {} before, {} now", before["metadata"]["uid"], after["metadata"]["uid"]);
-    ensure!(before["metadata"]["uid"] != after["metadata"]["uid"], "both objects have the same uid");
+    ensure!(seen == ["DELETED a", "ADDED a"], "the watch has sent {seen:?}");
+
+    stage.delete("a").await?;
+    stage.create("a", json!({"tier": "web"})).await?;
+    stage.patch("b", tier("db")).await?;
+    let after = stage.get(&selected).await?;
+    let names = |list: &Value| list["items"].as_array().into_iter().flatten().map(name).collect::<String>();
+    ensure!(names(&before) == "ab" && names(&after) == "a", "the lists have {before} and {after}");
+    let [before, after] = [before, after].map(|list| list["items"][0]["metadata"]["uid"].clone());
+    say!("  uid of `a`: {before} before, {after} now");
+    ensure!(before != after, "both objects have the same uid");
     Ok(())
 }

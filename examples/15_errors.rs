@@ -2,9 +2,10 @@
 //!
 //! ```sh
 //! API=http://127.0.0.1:8001
-//! curl -s -w '\n%{http_code}\n' $API/api/v1/namespaces/default/configmaps/none
-//! curl -s -o /dev/null -d forbidden,path=/configmaps,times=1 $API/listwatch/faults
-//! curl -s -w '\n%{http_code}\n' -H 'Impersonate-User: nobody' $API/api/v1/namespaces/default/configmaps
+//! URL=$API/api/v1/namespaces/default/configmaps
+//! curl -s -w '\n%{http_code}\n' $URL/none
+//! curl -s -o /dev/null -d forbidden,path=watch=1,times=1 $API/listwatch/faults
+//! curl -s -w '\n%{http_code}\n' -H 'Impersonate-User: listwatch-course' "$URL?watch=1"
 //! curl -s -w '\n%{http_code}\n' $API/apis/example.com/v1/webs
 //! ```
 //!
@@ -16,7 +17,8 @@
 //! for at most 5 s (`Client::send` waits, and repeats writes, too); for a GET, a broken connection.
 //! Break it: cargo run --example course -- 15 --fault html,path=/configmaps/none
 //! Source: `pause` in src/client/retry.rs; `authorized` in src/client/http.rs; `may_pass` in src/watch/machine.rs
-//! Embedded server: Only here can the lesson provoke 401, 429 and 503, by faults. For the 403 elsewhere, it asks as another user.
+//! Embedded server: Only here can the lesson provoke 401, 429 and 503, by faults: another server would have to be overloaded,
+//! or your token wrong. For the 403, the lesson asks as another user.
 
 use std::time::{Duration, Instant};
 
@@ -27,6 +29,8 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     ensure!(error.is_not_found(), "the error is no 404 for an object: {error}");
     let error = stage.refused("/apis/example.com/v1/webs", "404").await?;
     ensure!(error.is_missing_kind(), "the error is no 404 for a kind: {error}");
+    let error = stage.refused(&format!("{}?labelSelector=%28", stage.configmaps), "400").await?;
+    ensure!(error.code() == Some(400), "the error is no 400: {error}");
     for (name, code, again) in [
         ("unauthorized", 401, "the client with a new token, at once, or the watch loop after a pause"),
         ("forbidden", 403, "the watch loop after a pause"),

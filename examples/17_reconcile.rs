@@ -5,10 +5,8 @@
 //! MERGE='content-type: application/merge-patch+json'
 //! curl -s -o /dev/null -H 'content-type: application/json' -d '{"metadata": {"name": "listwatch-course"}}' $URL
 //! curl -s -X PATCH -H "$MERGE" -d '{"metadata": {"resourceVersion": "1"}, "data": {"colour": "red"}}' $URL/listwatch-course
-//! for _ in 1 2; do
-//!   curl -s -X PATCH -H "$MERGE" -d '{"data": {"colour": "blue"}}' $URL/listwatch-course \
-//!     | jq -c '.data + .metadata | {colour, resourceVersion}'
-//! done | uniq -c
+//! for _ in 1 2; do curl -s -X PATCH -H "$MERGE" -d '{"data": {"colour": "blue"}}' $URL/listwatch-course; done \
+//!   | jq -c '.data + .metadata | {colour, resourceVersion}' | uniq -c
 //! curl -s -X DELETE "$URL/listwatch-course?propagationPolicy=Foreground" | jq -c '.metadata | {deletionTimestamp, finalizers}'
 //! curl -s -o /dev/null -X PATCH -H "$MERGE" -d '{"metadata": {"finalizers": null}}' $URL/listwatch-course
 //! ```
@@ -17,14 +15,12 @@
 //! Run: cargo run --example course 17
 //! Notice: A patch to the same value makes no new version and no event, so an operator that patches only differences
 //! comes to rest. An update based on an old version is refused with 409: read again, decide again. A write to `status`
-//! changes neither spec nor generation. With Foreground, the owner stays, with a deletionTimestamp and a finalizer,
-//! until the garbage collector has deleted its children: MODIFIED, then DELETED twice. In the last curl, you are the
-//! garbage collector.
+//! changes neither spec nor generation. With Foreground, the owner stays, with a deletionTimestamp and a finalizer, until
+//! the garbage collector (in the last curl, you) has deleted its children: MODIFIED, then DELETED twice.
 //! Break it: cargo run --example course -- 17 --fault deny,path=/web,method=PATCH
 //! Source: `keep` in src/children.rs; `patch` in src/cluster.rs; `between` in src/resource/diff.rs
 //! Embedded server: Its garbage collector is a task, and faster.
 
-use http::Method;
 use listwatch::client::Error;
 use serde_json::json;
 
@@ -34,9 +30,8 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     let old = stage.create("web", json!({})).await?;
     let blue = json!({"data": {"colour": "blue"}});
     let new = stage.patch("web", blue.clone()).await?;
-    let conflict =
-        stage.patch("web", json!({"metadata": {"resourceVersion": version(&old)}, "data": {}})).await;
-    let error = conflict.err().ok_or("no conflict")?;
+    let outdated = json!({"metadata": {"resourceVersion": version(&old)}, "data": {}});
+    let error = stage.patch("web", outdated).await.err().ok_or("no conflict")?;
     say!("  {}", error.to_string().split_once(": ").unwrap_or_default().1);
     ensure!(error.downcast_ref().is_some_and(Error::is_conflict), "the error is no 409");
     let same = stage.patch("web", blue).await?;
@@ -45,19 +40,15 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
 
     let deployment = stage.create_deployment("web").await?;
     let both = json!({"spec": {"replicas": 9}, "status": {"observedGeneration": 1}});
-    say!("PATCH deployments/web/status {both}");
-    let web = stage.send(Method::PATCH, &format!("{deployment}/status"), &both).await?;
+    let web = stage.patch_at(&format!("{deployment}/status"), &both).await?;
     say!("  replicas {}, generation {}", web["spec"]["replicas"], web["metadata"]["generation"]);
     ensure!(web["spec"]["replicas"] == 0 && web["metadata"]["generation"] == 1, "the spec has changed");
 
-    let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "web", "uid": new["metadata"]["uid"], "blockOwnerDeletion": true}]);
-    let child = json!({"metadata": {"name": "child", "ownerReferences": owner}});
-    let child = stage.send(Method::POST, &stage.configmaps, &child).await?;
-    let mut events = stage.watch(&format!("&resourceVersion={}&timeoutSeconds=30", version(&child))).await?;
-    let web = format!("{}/web", stage.configmaps);
-    say!("DELETE web, with propagationPolicy Foreground");
-    stage.send(Method::DELETE, &web, &json!({"propagationPolicy": "Foreground"})).await?;
-    let seen = events.take(3).await?;
-    ensure!(seen == ["MODIFIED web", "DELETED child", "DELETED web"], "the watch has sent {seen:?}");
+    let mut events = stage.watch(&format!("&resourceVersion={}&timeoutSeconds=30", version(&new))).await?;
+    stage.create_child("child", &new).await?;
+    stage.delete("web?propagationPolicy=Foreground").await?;
+    let seen = events.take(4).await?;
+    let expected = "ADDED child, MODIFIED web, DELETED child, DELETED web";
+    ensure!(seen.join(", ") == expected, "the watch has sent {seen:?}");
     Ok(())
 }

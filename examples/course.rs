@@ -1,4 +1,4 @@
-//! The course: eighteen lessons about lists and watches, one file each. README.md is the table of contents.
+//! The course: nineteen lessons about lists and watches, one file each. README.md is the table of contents.
 //!
 //! `cargo run --example course 4` runs lesson 4 against an API server in this process. With `-- 4 --context NAME`, it
 //! runs against your own cluster, in a namespace that it creates and deletes.
@@ -12,6 +12,8 @@ use std::{
 use clap::Parser;
 use stage::{Flags, Outcome, Stage, say};
 
+mod naive;
+mod reflector;
 mod stage;
 
 #[path = "01_object.rs"]
@@ -23,7 +25,7 @@ mod watch;
 #[path = "04_list_then_watch.rs"]
 mod list_then_watch;
 #[path = "05_naive.rs"]
-mod naive;
+mod losses;
 #[path = "06_clean_end.rs"]
 mod clean_end;
 #[path = "07_resume.rs"]
@@ -49,7 +51,9 @@ mod store;
 #[path = "17_reconcile.rs"]
 mod reconcile;
 #[path = "18_reflector.rs"]
-mod reflector;
+mod repaired;
+#[path = "19_odd_answers.rs"]
+mod odd_answers;
 
 /// The text of a lesson, its code, and where the fault of its "Break it" is repaired.
 type Lesson =
@@ -66,7 +70,7 @@ const LESSONS: &[Lesson] = &[
     lesson!("02_list.rs", list, "lesson 15"),
     lesson!("03_watch.rs", watch, "lesson 6"),
     lesson!("04_list_then_watch.rs", list_then_watch, "lesson 9"),
-    lesson!("05_naive.rs", naive, "lesson 6"),
+    lesson!("05_naive.rs", losses, "lesson 6"),
     lesson!("06_clean_end.rs", clean_end, "lesson 7"),
     lesson!("07_resume.rs", resume, "lesson 9"),
     lesson!("08_bookmarks.rs", bookmarks, "lesson 9"),
@@ -79,7 +83,8 @@ const LESSONS: &[Lesson] = &[
     lesson!("15_errors.rs", errors, "docs/watch.md, section 14"),
     lesson!("16_store.rs", store, "lesson 6"),
     lesson!("17_reconcile.rs", reconcile, "lesson 15"),
-    lesson!("18_reflector.rs", reflector, "src/watch.rs"),
+    lesson!("18_reflector.rs", repaired, "src/watch.rs"),
+    lesson!("19_odd_answers.rs", odd_answers, "lesson 15"),
 ];
 
 /// Runs a lesson about lists and watches. Without a lesson, lists the lessons

@@ -1,15 +1,32 @@
-//! The stage of a lesson: a server, a throw-away namespace with ConfigMaps, and one printed line for each request and event.
+//! The stage of a lesson: a server, a throw-away namespace with ConfigMaps, and the curl command of each request.
 
-use std::{error::Error, io, path::PathBuf, pin::Pin, time::Duration};
+use std::{
+    error::Error,
+    fs,
+    io::{self, Write},
+    path::PathBuf,
+    pin::Pin,
+    sync::mpsc::{Receiver, channel},
+    time::Duration,
+};
 
 use clap::{Args, builder::NonEmptyStringValueParser};
 use http::Method;
 use listwatch::{
-    client::{self, Body, Client, Config, Env, Options, Request},
-    watch::decode::Lines,
+    client::{self, Body, Client, Config, CurlFrom, Env, Options, Request},
+    resource::{kinds::ConfigMap, list::List},
+    store::{Change, Listening, Store},
+    study::explained,
+    watch::decode::{Lines, WatchEvent},
 };
 use listwatch_apiserver::ApiServer;
 use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
 
 /// Longest time for a lesson. A watch may stay silent for ever.
 const LESSON_LIMIT: Duration = Duration::from_secs(40);
@@ -19,6 +36,15 @@ const FAULTS: &str = "/listwatch/faults";
 
 /// Most characters of an object that are shown.
 const SHOWN_MAX: usize = 200;
+
+/// The user without permissions.
+const NOBODY: &str = "listwatch-course";
+
+/// Most writes for [`Stage::until_longer_version`].
+const WRITES_MAX: u32 = 100;
+
+/// A continue token of version 1. Tokens are opaque; this one is made up, because a real one expires after minutes.
+pub(crate) const EXPIRED_TOKEN: &str = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MSwic3RhcnQiOiJhXHUwMDAwIn0";
 
 /// The server of a lesson. Without a flag, it is in this process.
 #[derive(Args)]
@@ -32,6 +58,9 @@ pub(crate) struct Flags {
     /// Fault to inject before the lesson, as in `listwatch apiserver --fault`; may be repeated
     #[arg(long, value_name = "FAULT")]
     pub(crate) fault: Vec<String>,
+    /// Explain what follows from each answer, as `listwatch watch --explain` does
+    #[arg(long)]
+    explain: bool,
 }
 
 /// `println!` for an output that may be closed at any time, as with `| head -1`.
@@ -51,15 +80,20 @@ pub(crate) type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 /// A server, and a throw-away namespace.
 pub(crate) struct Stage {
+    /// Reads. Only its requests are explained.
     pub(crate) client: Client,
-    /// The same as a user without permissions. `None`: on the server in this process, everything is allowed.
-    nobody: Option<Client>,
+    /// Writes, as other users of the cluster do, and injects faults.
+    writer: Client,
+    /// A client of [`NOBODY`].
+    nobody: Client,
     /// The path of the ConfigMaps in the namespace.
     pub(crate) configmaps: String,
     /// The path of the namespace.
-    namespace: String,
+    pub(crate) namespace: String,
     /// Whether the server is an embedded one, which takes faults.
     takes_faults: bool,
+    explain: bool,
+    dir: TempDir,
     /// The server in this process, if no flag chooses another.
     _server: Option<ApiServer>,
 }
@@ -95,25 +129,26 @@ impl Stage {
         };
         if stage.takes_faults {
             let end = Request::get(FAULTS).sends(Method::DELETE, "text/plain", Vec::new());
-            let _ = stage.client.send(end).await;
+            let _ = stage.writer.send(end).await;
         }
-        let deleted = stage.send(Method::DELETE, &stage.namespace, &json!({})).await;
-        outcome.and(deleted.map(drop))
+        let end = Request::get(&*stage.namespace).sends(Method::DELETE, "application/json", Vec::new());
+        outcome.and(stage.writer.send(end).await.map(drop).map_err(Into::into))
     }
 
-    async fn new(Flags { kubeconfig, context, .. }: Flags) -> Outcome<Stage> {
-        let mut nobody = None;
-        let (config, server) = if kubeconfig.is_some() || context.is_some() {
-            let mut options = Options { kubeconfig, context, ..Options::default() };
-            let config = Config::load(&options, &Env::from_process())?;
-            options.act_as = Some("listwatch-course".to_owned());
-            nobody = Some(Client::new(Config::load(&options, &Env::from_process())?)?);
-            (config, None)
-        } else {
-            let server = ApiServer::start(listwatch_apiserver::Options::default()).await?;
-            (Config::new(&server.url(), server.ca_pem().as_bytes(), server.token())?, Some(server))
-        };
-        let client = Client::new(config)?;
+    async fn new(Flags { mut kubeconfig, context, explain, .. }: Flags) -> Outcome<Stage> {
+        let dir = TempDir::new()?;
+        let mut server = None;
+        if kubeconfig.is_none() && context.is_none() {
+            let started = ApiServer::start(listwatch_apiserver::Options::default()).await?;
+            let path = dir.path().join("kubeconfig");
+            fs::write(&path, started.kubeconfig())?;
+            (kubeconfig, server) = (Some(path), Some(started));
+        }
+        let mut options = Options { kubeconfig, context, ..Options::default() };
+        let writer = connect(&options, false)?;
+        let client = connect(&options, explain)?;
+        options.act_as = Some(NOBODY.to_owned());
+        let nobody = connect(&options, explain)?;
         match server {
             Some(_) => {
                 say!(
@@ -122,54 +157,44 @@ impl Stage {
             }
             None => say!("# {} as {}\n", client.server(), client.user()),
         }
-        let takes_faults = client.send(Request::get(FAULTS)).await.is_ok();
-        let namespace = "/api/v1/namespaces".to_owned();
-        let mut stage =
-            Stage { client, nobody, configmaps: String::new(), namespace, takes_faults, _server: server };
-        let object = json!({"metadata": {"generateName": "listwatch-course-"}});
-        let created = stage.send(Method::POST, &stage.namespace, &object).await?;
-        stage.namespace = format!("/api/v1/namespaces/{}", name(&created));
-        stage.configmaps = format!("{}/configmaps", stage.namespace);
-        Ok(stage)
+        let takes_faults = writer.send(Request::get(FAULTS)).await.is_ok();
+        let object = json!({"metadata": {"generateName": "listwatch-course-"}}).to_string();
+        let namespaces =
+            Request::get("/api/v1/namespaces").sends(Method::POST, "application/json", object.into());
+        let namespace = format!("/api/v1/namespaces/{}", name(&json(&writer, namespaces).await?));
+        let configmaps = format!("{namespace}/configmaps");
+        let _server = server;
+        Ok(Stage { client, writer, nobody, configmaps, namespace, takes_faults, explain, dir, _server })
     }
 
     /// Waits until the namespace has the ConfigMap that a controller creates in every namespace, if one runs.
     async fn until_published(&self) -> Outcome {
         let published = "?fieldSelector=metadata.name%3Dkube-root-ca.crt";
         let default = format!("/api/v1/namespaces/default/configmaps{published}");
-        if self.send(Method::GET, &default, &Value::Null).await?["items"] == json!([]) {
+        if json(&self.writer, Request::get(default)).await?["items"] == json!([]) {
             return Ok(());
         }
         let watch = format!("{}{published}&watch=1&timeoutSeconds=20", self.configmaps);
-        let (_, body) = self.client.stream(Request::get(watch)).await?;
+        let (_, body) = self.writer.stream(Request::get(watch)).await?;
         Events::new(body).event().await?;
         Ok(())
     }
 
-    /// Sends a request, and returns the answer as JSON.
-    pub(crate) async fn send(&self, method: Method, path: &str, body: &Value) -> Outcome<Value> {
-        let media_type =
-            if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
-        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        self.json(Request::get(path).sends(method, media_type, body)).await
+    /// Shows a request as a curl command behind `kubectl proxy`, sends it, and returns the answer as JSON.
+    pub(crate) async fn send(&self, request: Request) -> Outcome<Value> {
+        say!("$ {}", self.client.curl(&request, CurlFrom::Proxy));
+        let client = if request.method == Method::GET { &self.client } else { &self.writer };
+        json(client, request).await
     }
 
-    async fn json(&self, request: Request) -> Outcome<Value> {
-        let path = request.path.clone();
-        let answer = self.client.send(request).await?;
-        serde_json::from_slice(&answer.body).map_err(|error| format!("{path}: no JSON: {error}").into())
-    }
-
-    /// Sends any GET, shows its path and its header Accept, and returns the answer as JSON.
-    pub(crate) async fn ask(&self, request: Request) -> Outcome<Value> {
-        say!("GET {} accept: {}", request.path, request.accept);
-        self.json(request).await
-    }
-
-    /// Sends a GET, and shows its path.
+    /// Gets an object or a list.
     pub(crate) async fn get(&self, path: &str) -> Outcome<Value> {
-        say!("GET {path}");
-        self.send(Method::GET, path, &Value::Null).await
+        self.send(Request::get(path)).await
+    }
+
+    /// Gets one object of the list, without its data: its answer has the version of the server.
+    pub(crate) async fn check(&self) -> Outcome<Value> {
+        self.send(accept(&format!("{}?limit=1", self.configmaps), "PartialObjectMetadataList")).await
     }
 
     /// Sends a GET that must fail, and shows the error.
@@ -185,23 +210,47 @@ impl Stage {
     /// Opens a watch that is refused by this fault, and shows the error. Without faults, `forbidden` is had as a user without
     /// permissions, and the others are `None`.
     pub(crate) async fn refused_watch(&self, fault: &str) -> Outcome<Option<client::Error>> {
-        let client = match &self.nobody {
-            _ if self.fault(&format!("{fault},path=watch=1,times=1")).await? => &self.client,
-            Some(nobody) if fault == "forbidden" => nobody,
-            _ => return Ok(None),
-        };
-        let path = format!("{}?watch=1", self.configmaps);
-        say!("GET {path}");
-        let error = client.stream(Request::get(path)).await.err().ok_or("the watch was not refused")?;
+        let is_forbidden = fault == "forbidden";
+        if !self.fault(&format!("{fault},path=watch=1,times=1")).await? && !is_forbidden {
+            return Ok(None);
+        }
+        let client = if is_forbidden { &self.nobody } else { &self.client };
+        let request = Request::get(format!("{}?watch=1", self.configmaps));
+        say!("$ {}", client.curl(&request, CurlFrom::Proxy));
+        let error = client.stream(request).await.err().ok_or("the watch was not refused")?;
         say!("  {}", error.to_string().split_once(": ").unwrap_or_default().1);
         Ok(Some(error))
     }
 
     /// Creates a ConfigMap with these labels.
     pub(crate) async fn create(&self, name: &str, labels: Value) -> Outcome<Value> {
-        say!("POST {name}");
-        let object = json!({"metadata": {"name": name, "labels": labels}, "data": {"colour": "red"}});
-        self.send(Method::POST, &self.configmaps, &object).await
+        self.create_in(
+            &self.configmaps,
+            &json!({"metadata": {"name": name, "labels": labels}, "data": {"colour": "red"}}),
+        )
+        .await
+    }
+
+    /// Creates ConfigMaps with these names.
+    pub(crate) async fn create_each<const N: usize>(&self, names: [&str; N]) -> Outcome {
+        for name in names {
+            self.create(name, json!({})).await?;
+        }
+        Ok(())
+    }
+
+    /// Creates any object in a collection.
+    pub(crate) async fn create_in(&self, path: &str, object: &Value) -> Outcome<Value> {
+        let body = object.to_string().into_bytes();
+        self.send(Request::get(path).sends(Method::POST, "application/json", body)).await
+    }
+
+    /// Creates a ConfigMap whose controller is another one.
+    pub(crate) async fn create_child(&self, name: &str, owner: &Value) -> Outcome {
+        let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true});
+        let child = json!({"metadata": {"name": name, "ownerReferences": [owner]}});
+        self.create_in(&self.configmaps, &child).await.map(drop)
     }
 
     /// Creates a Deployment without replicas. Returns its path.
@@ -210,20 +259,43 @@ impl Stage {
         let (labels, containers) = (json!({"app": name}), json!([{"name": "web", "image": "web"}]));
         let template = json!({"metadata": {"labels": labels}, "spec": {"containers": containers}});
         let spec = json!({"replicas": 0, "selector": {"matchLabels": labels}, "template": template});
-        self.send(Method::POST, &path, &json!({"metadata": {"name": name}, "spec": spec})).await?;
+        self.create_in(&path, &json!({"metadata": {"name": name}, "spec": spec})).await?;
         Ok(format!("{path}/{name}"))
     }
 
     /// Changes a ConfigMap with a merge patch.
     pub(crate) async fn patch(&self, name: &str, patch: Value) -> Outcome<Value> {
-        say!("PATCH {name} {}", shorten(&patch));
-        self.send(Method::PATCH, &format!("{}/{name}", self.configmaps), &patch).await
+        self.patch_at(&format!("{}/{name}", self.configmaps), &patch).await
     }
 
-    /// Deletes a ConfigMap.
-    pub(crate) async fn delete(&self, name: &str) -> Outcome {
-        say!("DELETE {name}");
-        self.send(Method::DELETE, &format!("{}/{name}", self.configmaps), &json!({})).await.map(drop)
+    /// Changes any object with a merge patch.
+    pub(crate) async fn patch_at(&self, path: &str, patch: &Value) -> Outcome<Value> {
+        self.send(merge_patch(path, patch)).await
+    }
+
+    /// Deletes a ConfigMap. The query begins with `?`, unless it is empty.
+    pub(crate) async fn delete(&self, name_and_query: &str) -> Outcome {
+        let path = format!("{}/{name_and_query}", self.configmaps);
+        self.send(Request::get(path).sends(Method::DELETE, "application/json", Vec::new())).await.map(drop)
+    }
+
+    /// Creates `x` and `y` and changes them in turn, until the version has one digit more. Returns the last version with
+    /// fewer digits and the first one with more. `None`: that would take too many writes.
+    pub(crate) async fn until_longer_version(&self) -> Outcome<Option<[String; 2]>> {
+        let (x, mut last) = (self.create("x", json!({})).await?, self.create("y", json!({})).await?);
+        let digits = version(&last).len();
+        let left = 10_u128.pow(u32::try_from(digits)?).saturating_sub(version(&last).parse()?);
+        if left > WRITES_MAX.into() {
+            return Ok(None);
+        }
+        say!("  x and y are changed in turn, until the version has one digit more");
+        let mut before = x;
+        while version(&last).len() == digits {
+            let path = format!("{}/{}", self.configmaps, name(&before));
+            let patch = merge_patch(&path, &json!({"data": {"after": version(&last)}}));
+            (before, last) = (last, json(&self.writer, patch).await?);
+        }
+        Ok(Some([&before, &last].map(|object| version(object).to_owned())))
     }
 
     /// Opens a watch of the ConfigMaps: `query` follows `watch=1`.
@@ -233,7 +305,7 @@ impl Stage {
 
     /// Opens any watch.
     pub(crate) async fn open(&self, request: Request) -> Outcome<Events> {
-        say!("GET {}", request.path);
+        say!("$ {}", self.client.curl(&request, CurlFrom::Proxy));
         let (head, body) = self.client.stream(request).await?;
         say!("  HTTP {}, and the answer stays open", head.status);
         Ok(Events::new(body))
@@ -242,12 +314,107 @@ impl Stage {
     /// Injects faults, one per line. `false`: the server is not an embedded one, so nothing happens.
     pub(crate) async fn fault(&self, faults: &str) -> Outcome<bool> {
         if self.takes_faults {
-            say!("FAULT {faults}");
             let request = Request::get(FAULTS).sends(Method::POST, "text/plain", faults.into());
-            self.client.send(request).await?;
+            say!("$ {}", self.writer.curl(&request, CurlFrom::Proxy));
+            self.writer.send(request).await?;
         }
         Ok(self.takes_faults)
     }
+
+    /// Sends a GET of the ConfigMaps to another server, which answers with this head and body and closes the connection; without
+    /// a head, at once. Returns what the decoder makes of the answer.
+    pub(crate) async fn ask_another(&self, query: &str, head: &str, body: &str) -> Outcome<&'static str> {
+        let answer = match head {
+            "" => String::new(),
+            head => format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n{body}\n"),
+        };
+        let decoded = match self.ask(query, Some(answer)).await {
+            Err(_) => "an error",
+            Ok(body) if query.contains("watch=1") => match WatchEvent::<ConfigMap>::from_json(&body) {
+                Ok(WatchEvent::Unknown(_)) => "an event to pass over",
+                Ok(WatchEvent::Error(_)) => "an error",
+                Ok(_) => "an event",
+                Err(_) => "no event",
+            },
+            Ok(body) => List::<ConfigMap>::from_json(&body).map_or("no list", |_| "a list"),
+        };
+        let head = if head.is_empty() { "no answer".to_owned() } else { head.replace("\r\n", ", ") };
+        say!("  {head} {}\n  → {decoded}\n", cut(body.to_owned()));
+        Ok(decoded)
+    }
+
+    /// Sends a GET of the ConfigMaps to another server, which does not answer. Waits for a second.
+    pub(crate) async fn ask_in_vain(&self, query: &str) -> Outcome {
+        let error = self.ask(query, None).await.err().ok_or("there is an answer")?;
+        say!("  {}\n", error.to_string().split_once(": ").unwrap_or_default().1);
+        Ok(())
+    }
+
+    /// Returns the body of the answer, up to its end or to 9 MiB.
+    async fn ask(&self, query: &str, answer: Option<String>) -> Outcome<Vec<u8>> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let cluster = json!({"server": format!("http://{}", listener.local_addr()?)});
+        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "a", "clusters": [{"name": "a", "cluster": cluster}],
+            "contexts": [{"name": "a", "context": {"cluster": "a"}}]});
+        let kubeconfig = self.dir.path().join("another");
+        fs::write(&kubeconfig, config.to_string())?;
+        let request_timeout = Some(Duration::from_secs(1));
+        let options = Options { kubeconfig: Some(kubeconfig), request_timeout, ..Options::default() };
+        let client = connect(&options, self.explain)?;
+        let mut server = JoinSet::new();
+        server.spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                // The client shows what it gets.
+                let _ = serve(connection, answer.as_deref()).await;
+            }
+        });
+        let request = Request::get(format!("{}?{query}", self.configmaps));
+        say!("$ {}", client.curl(&request, CurlFrom::Here));
+        let (_, mut answer) = client.stream(request).await?;
+        let mut body = Vec::new();
+        while body.len() < 9 << 20
+            && let Some(chunk) = answer.chunk().await?
+        {
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+}
+
+/// Reads a request, and answers with these bytes. `None`: does not answer.
+async fn serve(mut connection: TcpStream, answer: Option<&str>) -> io::Result<()> {
+    let mut request = BufReader::new(&mut connection);
+    // The head of a request ends with an empty line.
+    while request.read_line(&mut String::new()).await? > "\r\n".len() {}
+    match answer {
+        Some(answer) => connection.write_all(answer.as_bytes()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Connects. `explain`: says what follows from each answer.
+fn connect(options: &Options, explain: bool) -> Outcome<Client> {
+    let config = Config::load(options, &Env::from_process())?;
+    // A closed output ends the lesson at its next line.
+    let say = |sentence: &str| drop(writeln!(io::stdout(), "  # {sentence}"));
+    Ok(Client::new(if explain { explained(config, say) } else { config })?)
+}
+
+/// Sends a request, and returns the answer as JSON.
+async fn json(client: &Client, request: Request) -> Outcome<Value> {
+    let path = request.path.clone();
+    let answer = client.send(request).await?;
+    serde_json::from_slice(&answer.body).map_err(|error| format!("{path}: no JSON: {error}").into())
+}
+
+fn merge_patch(path: &str, patch: &Value) -> Request {
+    let body = patch.to_string().into_bytes();
+    Request::get(path).sends(Method::PATCH, "application/merge-patch+json", body)
+}
+
+/// A GET of another form of the objects: `Table`, `PartialObjectMetadata`.
+pub(crate) fn accept(path: &str, form: &str) -> Request {
+    Request { accept: format!("application/json;as={form};g=meta.k8s.io;v=v1").into(), ..Request::get(path) }
 }
 
 /// The events of an open watch.
@@ -313,6 +480,37 @@ impl Events {
     }
 }
 
+/// The changes that a Store reports.
+pub(crate) struct Changes {
+    receiver: Receiver<String>,
+    _listening: Listening,
+}
+
+/// An empty Store that is listened to.
+pub(crate) fn store_with_changes() -> (Store<ConfigMap>, Changes) {
+    let store = Store::default();
+    let (sender, receiver) = channel();
+    let _listening = store.listen(move |change: &Change<ConfigMap>| {
+        let _ = sender.send(match change {
+            Change::Applied { after, .. } => format!("applied {}", after.metadata().name),
+            Change::Deleted { last, source } => format!("deleted {}: {source:?}", last.metadata().name),
+            Change::Synced => "synced".to_owned(),
+        });
+    });
+    (store, Changes { receiver, _listening })
+}
+
+impl Changes {
+    /// Shows those since the last call, which must be these.
+    pub(crate) fn expect(&self, expected: &[&str]) -> Outcome {
+        let seen: Vec<_> =
+            self.receiver.try_iter().filter(|change| !change.contains("kube-root-ca.crt")).collect();
+        say!("  the Store reports {seen:?}\n");
+        ensure!(seen == expected, "the Store has reported {seen:?}, expected {expected:?}");
+        Ok(())
+    }
+}
+
 /// A string in JSON. Empty if it is none.
 pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
@@ -349,6 +547,7 @@ pub(crate) fn shorten(object: &Value) -> String {
     cut(object.to_string())
 }
 
+/// The beginning of a text.
 fn cut(text: String) -> String {
     let end = text.floor_char_boundary(SHOWN_MAX);
     if end == text.len() { text } else { format!("{}…", &text[..end]) }
