@@ -1,6 +1,14 @@
-//! Counts the allocations while one watch event is decoded. They are most of the cost of a busy watch.
+//! Counts the allocations while one watch event is decoded, which are most of the cost of a busy watch, and the bytes of a copy.
 
-use listwatch::{resource::kinds::Deployment, watch::decode::WatchEvent};
+use listwatch::{
+    operators::copyrator::copy::Copied,
+    resource::{
+        kinds::{ConfigMap, Deployment},
+        list::Found,
+    },
+    store::Store,
+    watch::decode::WatchEvent,
+};
 
 /// The event of a rolled-out Deployment of ours, as kube-apiserver 1.36.3 sent it, including managedFields.
 const EVENT: &[u8] = include_bytes!("data/deployment_event.json");
@@ -13,4 +21,27 @@ fn one_deployment_event_takes_17_allocations() {
     let Some(Ok(WatchEvent::Modified(decoded))) = event else { panic!("not read: {event:?}") };
     assert_eq!(decoded.metadata().name, "mws-web");
     assert_eq!(used.count_total, 17);
+}
+
+/// The memory of a copy of ten sources in the Store of copyrator. If it is less, write the new number here.
+#[test]
+fn a_copy_takes_475_bytes() {
+    let line = |number: usize| {
+        let (namespace, name) = (format!("team-{}", number / 10), format!("source-{}", number % 10));
+        let digest = format!("{:032x}", number % 10);
+        Found::<Copied<ConfigMap>>::from_json(&format!(
+            r#"{{"metadata":{{"name":"{name}","namespace":"{namespace}","uid":"00e4f4f5-13c0-44c5-98d6-{number:012x}",
+            "resourceVersion":"{number}00","creationTimestamp":"2026-11-22T06:39:00Z","labels":{{"flant.com/copy":"true"}},
+            "annotations":{{"flant.com/rule":"default/main-rule","flant.com/rule-uid":"00e4f4f5-13c0-44c5-98d6-3aca49e4a0b4",
+            "flant.com/source":"default/{name}","flant.com/place":"{namespace}/{name}","flant.com/content":"{digest}"}}}}}}"#
+        ))
+        .unwrap()
+    };
+    let store = Store::default();
+    let used = allocation_counter::measure(|| {
+        store.list_begins();
+        store.listed("100", (0..10_000).map(line));
+        store.list_ends(&"100".into());
+    });
+    assert_eq!(used.bytes_current / 10_000, 475);
 }

@@ -15,9 +15,12 @@
 //!
 //! Copies have no ownerReferences, because their owner is in another namespace.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, LazyLock, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use ring::digest::{SHA256, digest};
@@ -25,9 +28,12 @@ use serde::{Deserialize, Serialize, Serializer};
 use smol_str::{SmolStr, ToSmolStr};
 
 use super::types::{CopyratorRule, RuleType};
-use crate::resource::{
-    Accept, Annotations, Key, Labels, Meta, ObjectMeta, Resource, Uid,
-    kinds::{ConfigMap, Secret},
+use crate::{
+    locked,
+    resource::{
+        Accept, Annotations, Key, Labels, Meta, ObjectMeta, Resource, Uid,
+        kinds::{ConfigMap, Secret},
+    },
 };
 
 /// The label of each copy.
@@ -156,8 +162,8 @@ impl<K: Kind> Original<K> {
     }
 }
 
-/// The marks of a copy, as its annotations have them.
-#[derive(Clone, Debug, PartialEq)]
+/// The marks of a copy, as its annotations have them. All copies of one source and rule share them.
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Mark {
     /// The rule for which the copy was made.
     pub rule: Key,
@@ -172,17 +178,34 @@ pub struct Mark {
 impl Mark {
     /// The marks of an object, if it is a copy that was written to this place.
     #[must_use]
-    pub fn of(metadata: &ObjectMeta) -> Option<Mark> {
+    pub fn of(metadata: &ObjectMeta) -> Option<Arc<Mark>> {
         let get = |name| metadata.annotations.get(name);
         let (source_namespace, source_name) = get(SOURCE)?.split_once('/')?;
         let (rule_namespace, rule_name) = get(RULE)?.split_once('/')?;
         let is_in_place = get(PLACE)? == metadata.key().to_smolstr() && source_name == metadata.name;
-        is_in_place.then_some(Mark {
+        let mark = Mark {
             rule: Key::namespaced(rule_namespace, rule_name),
             rule_uid: get(RULE_UID)?.into(),
             source_namespace: source_namespace.into(),
             digest: get(CONTENT)?.into(),
-        })
+        };
+        is_in_place.then(|| mark.shared())
+    }
+
+    /// The marks that an equal copy has already.
+    fn shared(self) -> Arc<Mark> {
+        static MARKS: LazyLock<Mutex<HashSet<Arc<Mark>>>> = LazyLock::new(Mutex::default);
+        let mut marks = locked(&MARKS);
+        if let Some(known) = marks.get(&self) {
+            return Arc::clone(known);
+        }
+        // Before the set grows, the marks that no copy has any more are dropped.
+        if marks.len() == marks.capacity() {
+            marks.retain(|mark| Arc::strong_count(mark) > 1);
+        }
+        let mark = Arc::new(self);
+        marks.insert(Arc::clone(&mark));
+        mark
     }
 }
 
@@ -199,7 +222,7 @@ pub(super) fn stale_labels<'a>(live: &'a ObjectMeta, desired: &ObjectMeta) -> im
 pub struct Copied<K> {
     metadata: ObjectMeta,
     /// The marks, if they are readable, and if this is the place to which the copy was written.
-    pub mark: Option<Mark>,
+    pub mark: Option<Arc<Mark>>,
     /// Whether we have seen the content of this version. A change of the content changes nothing in the metadata but the
     /// version.
     is_verified: AtomicBool,
