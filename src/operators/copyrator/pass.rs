@@ -32,8 +32,11 @@ use crate::{
     resource::{Key, Resource, Scope, Uid, kinds::Namespace},
 };
 
-/// Most steps in one pass. The rule is reconciled again at once for the rest, after other rules.
+/// Most steps in one pass, unless [`PASSES`] ask for more. The rule is reconciled again at once for the rest, after other rules.
 const STEPS_MAX: usize = 1000;
+/// In about so many passes, all copies are there. Each pass plans all of them, so with a share that does not grow with their
+/// number, the CPU time for one copy would.
+const PASSES: usize = 10;
 /// How long a pass starts new steps: less than the time that a stopping controller waits.
 const PASS_LIMIT: Duration = Duration::from_secs(10);
 /// Steps at the same time. The API server answers most writes in a few milliseconds, and has other clients, too.
@@ -190,11 +193,12 @@ impl<K: Kind> Copies<K> {
     /// Runs steps until the pass has its share of them, its time is over, or the API server does not accept requests.
     async fn run(&self, order: &Arc<Order>, steps: Vec<Step<K>>, pass: &mut Pass) {
         let (start, mut running) = (Instant::now(), JoinSet::new());
+        let steps_max = STEPS_MAX.max(pass.wanted.max(steps.len()) / PASSES);
         let mut started = 0;
         let mut steps = steps.into_iter();
         loop {
             let may_start = |pass: &Pass| pass.error.is_none() && start.elapsed() < PASS_LIMIT;
-            while running.len() < PARALLEL && started < STEPS_MAX && may_start(pass) {
+            while running.len() < PARALLEL && started < steps_max && may_start(pass) {
                 let Some(step) = steps.next() else { break };
                 started += 1;
                 // It is counted already.

@@ -144,8 +144,8 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
         copies: 0,
     };
     let (mut checks, mut verifications) = (Vec::new(), Vec::new());
-    let mut wanted = HashSet::new();
-    for group in by_name(view.sources) {
+    let groups = by_name(view.sources);
+    for group in groups.values() {
         let Some((winner, losers)) = group.split_first() else { continue };
         plan.sources += 1;
         let key = winner.key();
@@ -153,16 +153,13 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
             let message = format!("{key} is older and has the same name; rename one of them");
             plan.failures.push(failure(&loser.key(), OLDER_WINS, message));
         }
-        let is_source_in = |namespace: &SmolStr| {
-            group.iter().any(|source| source.metadata().namespace.as_ref() == Some(namespace))
-        };
         let original = Arc::new(Original::new(rule, Arc::clone(winner), |label| spec.is_copied_label(label)));
         plan.versions.push(original.version());
-        for namespace in view.targets.iter().filter(|namespace| !is_source_in(namespace)) {
+        for namespace in view.targets.iter().filter(|namespace| !has_source_in(group, namespace)) {
             let place = Key { namespace: Some(namespace.clone()), name: key.name.clone() };
             let Some(copied) = (view.find)(&place) else {
                 if !(view.was_created)(&original, namespace) {
-                    wanted.insert(place);
+                    plan.wanted += 1;
                     plan.steps.push(Step::Create(Arc::clone(&original), namespace.clone()));
                 }
                 continue;
@@ -183,23 +180,30 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
                     checks.push(Step::Check(Arc::clone(&original), namespace.clone()));
                 }
             }
-            wanted.insert(place);
+            plan.wanted += 1;
         }
     }
     plan.steps.append(&mut checks);
-    plan.wanted = wanted.len();
+    let targets: HashSet<&SmolStr> = view.targets.iter().collect();
     let unwanted = view.ours.into_iter().filter(|copied| {
         let metadata = copied.metadata();
-        let is_active = metadata.namespace.as_deref().is_some_and(view.is_active);
-        is_active && !metadata.is_terminating() && !wanted.contains(&metadata.key())
+        let Some(namespace) = &metadata.namespace else { return false };
+        let group = groups.get(&metadata.name).filter(|group| !has_source_in(group, namespace));
+        let is_wanted = group.is_some() && targets.contains(namespace);
+        !is_wanted && !metadata.is_terminating() && (view.is_active)(namespace)
     });
     plan.steps.extend(unwanted.map(Step::Delete));
     plan.steps.append(&mut verifications);
     plan
 }
 
+/// Whether one of the sources is in this namespace.
+fn has_source_in<K: Kind>(sources: &[Arc<K>], namespace: &SmolStr) -> bool {
+    sources.iter().any(|source| source.metadata().namespace.as_ref() == Some(namespace))
+}
+
 /// The sources of each name, the oldest first.
-fn by_name<K: Kind>(sources: Vec<Arc<K>>) -> impl Iterator<Item = Vec<Arc<K>>> {
+fn by_name<K: Kind>(sources: Vec<Arc<K>>) -> BTreeMap<SmolStr, Vec<Arc<K>>> {
     let mut groups = BTreeMap::<SmolStr, Vec<Arc<K>>>::new();
     for source in sources {
         // A copy of any rule is never a source, whatever the selector selects.
@@ -207,10 +211,10 @@ fn by_name<K: Kind>(sources: Vec<Arc<K>>) -> impl Iterator<Item = Vec<Arc<K>>> {
             groups.entry(source.metadata().name.clone()).or_default().push(source);
         }
     }
-    groups.into_values().map(|mut group| {
+    for group in groups.values_mut() {
         group.sort_by_key(|source| (source.metadata().creation_timestamp, source.key()));
-        group
-    })
+    }
+    groups
 }
 
 /// A failure of the copy `key`.
