@@ -20,7 +20,7 @@ use tokio::{task::JoinSet, time::Instant};
 use super::{
     copy::{ALL_COPIES, Copied, Kind, Mark, Original},
     plan::{Decision, Maker, Plan, Step, View, decide, failure, is_active, plan},
-    types::{ConflictPolicy, CopyratorRule, CopyratorSpec, CopyratorStatus, Failure, Once, SyncPolicy},
+    types::{ConflictPolicy, CopyratorRule, CopyratorSpec, Failure, Once, SyncPolicy},
 };
 use crate::{
     backoff::Backoff,
@@ -30,6 +30,7 @@ use crate::{
     controller::Next,
     locked,
     resource::{Key, Resource, Scope, Uid, kinds::Namespace},
+    store::{Change, Listening},
 };
 
 /// Most steps in one pass, unless [`PASSES`] ask for more. The rule is reconciled again at once for the rest, after other rules.
@@ -51,8 +52,12 @@ pub(super) struct Copies<K> {
     cluster: Cluster,
     pub(super) watch: Watch<Copied<K>>,
     by_rule: Index<Copied<K>, Uid>,
-    pauses: Mutex<HashMap<(Uid, Key), Pause>>,
+    pauses: Arc<Mutex<Pauses>>,
+    _listening: Listening,
 }
+
+/// By the uid of the rule and the place of the copy.
+type Pauses = HashMap<(Uid, Key), Pause>;
 
 /// After a failure, or a correction of somebody's change: so two writers of one copy slow down.
 struct Pause {
@@ -139,7 +144,16 @@ impl<K: Kind> Copies<K> {
         let watch = cluster.watch([Scope { namespace: None, labels: ALL_COPIES.to_owned() }]);
         let by_rule =
             watch.index(|copied: &Copied<K>| copied.mark.as_ref().map(|mark| mark.rule_uid.clone()));
-        Copies { cluster: cluster.clone(), watch, by_rule, pauses: Mutex::default() }
+        let pauses = Arc::<Mutex<Pauses>>::default();
+        let lost = Arc::clone(&pauses);
+        let listening = watch.listen(move |_, change| {
+            let Change::Deleted { last, .. } = change else { return };
+            let Some(mark) = last.readable().and_then(|copied| copied.mark.as_ref()) else { return };
+            // Remembered, and not paused: the copy is restored at once, and pauses if it is deleted again soon.
+            let place = (mark.rule_uid.clone(), last.metadata().key());
+            locked(&lost).entry(place).or_insert_with(Pause::new).failure = None;
+        });
+        Copies { cluster: cluster.clone(), watch, by_rule, pauses, _listening: listening }
     }
 
     /// Makes the copies of a rule complete, or begins to.
@@ -233,11 +247,13 @@ impl<K: Kind> Copies<K> {
         result: Result<Done, Error>,
         pass: &mut Pass,
     ) {
+        let place = (rule.metadata.uid.clone(), key.clone());
+        let was_lost = || locked(&self.pauses).get(&place).is_some_and(|pause| pause.failure.is_none());
         let trouble = match result {
             Ok(Done::Conflict(failure)) => Some(failure),
             Ok(done) => {
                 pass.copies += usize::from(!matches!(done, Done::Deleted | Done::Begun));
-                let is_restored = matches!(done, Done::Created) && had_all(rule, pass.wanted);
+                let is_restored = matches!(done, Done::Created) && was_lost();
                 let is_done = !is_restored && !matches!(done, Done::Corrected | Done::Begun);
                 match done {
                     Done::Created => pass.created.push(key.clone()),
@@ -246,7 +262,7 @@ impl<K: Kind> Copies<K> {
                     Done::Kept | Done::Begun | Done::Conflict(_) => {}
                 }
                 if is_done {
-                    locked(&self.pauses).remove(&(rule.metadata.uid.clone(), key));
+                    locked(&self.pauses).remove(&place);
                     return;
                 }
                 None
@@ -265,7 +281,7 @@ impl<K: Kind> Copies<K> {
         };
         pass.failures.extend(trouble.clone());
         let mut pauses = locked(&self.pauses);
-        let pause = pauses.entry((rule.metadata.uid.clone(), key)).or_insert_with(Pause::new);
+        let pause = pauses.entry(place).or_insert_with(Pause::new);
         pause.tries += 1;
         pause.until = Instant::now() + BACKOFF.pause(pause.tries, Duration::ZERO, &mut fastrand::Rng::new());
         pause.failure = trouble;
@@ -297,13 +313,6 @@ impl<K: Kind> Copies<K> {
         let ends = pauses.iter().filter(|((uid, _), _)| uid == rule).map(|(_, pause)| pause.until);
         ends.filter(|end| *end > now).min().map(|end| end - now)
     }
-}
-
-/// Whether the status counts as many copies as there should be. One that is missing now was deleted by somebody, who may do it
-/// again.
-fn had_all(rule: &CopyratorRule, wanted: usize) -> bool {
-    let CopyratorStatus { copies, failed, .. } = rule.status;
-    usize::try_from(copies + failed).is_ok_and(|counted| counted >= wanted)
 }
 
 impl Pause {
@@ -385,5 +394,60 @@ impl<K: Kind> Work<K> {
         {
             stored.verified();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_apiserver::{ApiServer, Options};
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        client::{Client, Config},
+        resource::kinds::ConfigMap,
+        watch::Lists,
+    };
+
+    /// The failure of a source that gave way to an older one counted as a copy that was there before. So the first copy counted
+    /// as restored, and the correction of an edit waited.
+    #[tokio::test]
+    async fn a_new_copy_is_corrected_at_once_and_a_restored_one_after_a_pause() {
+        let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await;
+        let server = server.expect("a server");
+        let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token());
+        let client = Client::new(config.expect("a config")).expect("a client");
+        let cluster = Cluster::new(client, Lists::Paged);
+        let copies = Copies::<ConfigMap>::new(&cluster);
+        let (sender, mut synced) = tokio::sync::mpsc::unbounded_channel();
+        let _listening = copies.watch.listen(move |_, change| {
+            if let Change::Synced = change {
+                sender.send(()).expect("a receiver");
+            }
+        });
+        synced.recv().await.expect("a sender");
+
+        let rule: CopyratorRule = serde_json::from_value(json!({
+            "metadata": {"name": "main-rule", "namespace": "sources", "uid": "u", "resourceVersion": "1"},
+            "ruleType": "configmap", "selector": {"copyrator": "true"}, "status": {"copies": 0, "failed": 1},
+        }))
+        .expect("a rule");
+        let spec = rule.spec.clone().expect("the fields of a rule");
+        let policy = spec.conflict_policy;
+        let order = Arc::new(Order { rule: Arc::new(rule), policy, maker: Box::new(|_| Maker::Us) });
+        let metadata = json!({"name": "settings", "namespace": "sources", "resourceVersion": "1"});
+        let source: ConfigMap = serde_json::from_value(json!({"metadata": metadata})).expect("a source");
+        let (source, place) = (Arc::new(source), Key::namespaced("default", "settings"));
+        let namespaces = cluster.watch::<Namespace>([Scope::default()]);
+        let targets = ["default".into()];
+        let pass = async || copies.keep(&order, &spec, vec![source.clone()], &targets, &namespaces).await;
+
+        let first = pass().await;
+        assert_eq!((first.created, first.retry), (vec![place.clone()], None));
+        let copy = copies.watch.get(&place).expect("a copy");
+        cluster.delete(&*copy).await.expect("an answer");
+        let second = pass().await;
+        assert_eq!(second.created, [place]);
+        assert!(second.retry.is_some());
     }
 }
