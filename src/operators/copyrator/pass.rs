@@ -177,22 +177,29 @@ impl<K: Kind> Copies<K> {
                 && copied.contains(&*original.version())
                 && uid_of(namespace).is_some_and(|uid| copied_to.contains(&uid))
         };
-        let Plan { steps, versions, failures, sources, wanted, copies } = plan(
+        let ours = self.by_rule.get(uid);
+        let steps_max = STEPS_MAX.max(ours.len().max(sources.len() * targets.len()) / PASSES);
+        let mut paused = Vec::new();
+        let mut is_due = self.is_due(&order.rule, &mut paused);
+        let Plan { steps, left, has_writes_left, versions, mut failures, sources, wanted, copies } = plan(
             &order.rule,
             spec,
             View {
                 sources,
                 targets,
-                ours: self.by_rule.get(uid),
+                ours,
                 find: &|key| self.watch.get(key),
                 was_created: &was_created,
                 maker: &order.maker,
+                is_due: &mut is_due,
+                steps_max,
                 is_active: &|name| namespace(name).is_some_and(|namespace| is_active(&namespace)),
             },
         );
-        let mut pass = Pass { sources, wanted, copies, failures, ..Pass::default() };
-        let steps = self.without_paused(&order.rule, steps, &mut pass);
-        self.run(order, steps, &mut pass).await;
+        drop(is_due);
+        failures.append(&mut paused);
+        let mut pass = Pass { sources, wanted, copies, failures, left, has_writes_left, ..Pass::default() };
+        self.run(order, steps, steps_max, &mut pass).await;
         pass.retry = self.next_retry(uid);
         pass.once = is_once.then(|| {
             if pass.left == 0 && pass.copies == pass.wanted {
@@ -205,9 +212,8 @@ impl<K: Kind> Copies<K> {
     }
 
     /// Runs steps until the pass has its share of them, its time is over, or the API server does not accept requests.
-    async fn run(&self, order: &Arc<Order>, steps: Vec<Step<K>>, pass: &mut Pass) {
+    async fn run(&self, order: &Arc<Order>, steps: Vec<Step<K>>, steps_max: usize, pass: &mut Pass) {
         let (start, mut running) = (Instant::now(), JoinSet::new());
-        let steps_max = STEPS_MAX.max(pass.wanted.max(steps.len()) / PASSES);
         let mut started = 0;
         let mut steps = steps.into_iter();
         loop {
@@ -215,9 +221,8 @@ impl<K: Kind> Copies<K> {
             while running.len() < PARALLEL && started < steps_max && may_start(pass) {
                 let Some(step) = steps.next() else { break };
                 started += 1;
-                // It is counted already.
-                let is_counted = matches!(step, Step::Verify(..));
-                pass.copies -= usize::from(is_counted);
+                // A verified copy is counted already.
+                pass.copies -= usize::from(!step.writes());
                 let (cluster, watch) = (self.cluster.clone(), self.watch.clone());
                 let work = Work { cluster, watch, order: Arc::clone(order) };
                 running.spawn(async move {
@@ -234,7 +239,7 @@ impl<K: Kind> Copies<K> {
         }
         for step in steps {
             pass.left += 1;
-            pass.has_writes_left |= !matches!(step, Step::Verify(..));
+            pass.has_writes_left |= step.writes();
         }
     }
 
@@ -288,22 +293,25 @@ impl<K: Kind> Copies<K> {
         pause.wanted = (rule.metadata.generation, digest);
     }
 
-    /// The steps whose pause is over. The failures of the others are added to the pass.
-    fn without_paused(&self, rule: &CopyratorRule, mut steps: Vec<Step<K>>, pass: &mut Pass) -> Vec<Step<K>> {
-        let (now, uid) = (Instant::now(), &rule.metadata.uid);
-        let mut pauses = locked(&self.pauses);
-        pauses.retain(|_, pause| now < pause.until + PAUSE_REMEMBERED);
-        if pauses.is_empty() {
-            return steps;
-        }
-        steps.retain(|step| {
-            let pause = pauses.get(&(uid.clone(), step.key()));
+    /// Whether the pause of a step is over. The failures of the other steps are added to `paused`.
+    fn is_due<'a>(
+        &'a self,
+        rule: &'a CopyratorRule,
+        paused: &'a mut Vec<Failure>,
+    ) -> impl FnMut(&Step<K>) -> bool + 'a {
+        let now = Instant::now();
+        locked(&self.pauses).retain(|_, pause| now < pause.until + PAUSE_REMEMBERED);
+        move |step| {
+            let pauses = locked(&self.pauses);
+            if pauses.is_empty() {
+                return true;
+            }
+            let pause = pauses.get(&(rule.metadata.uid.clone(), step.key()));
             let pause = pause.filter(|pause| now < pause.until);
             let pause = pause.filter(|pause| pause.wanted == (rule.metadata.generation, step.digest()));
-            pass.failures.extend(pause.and_then(|pause| pause.failure.clone()));
+            paused.extend(pause.and_then(|pause| pause.failure.clone()));
             pause.is_none()
-        });
-        steps
+        }
     }
 
     /// When the first pause of a rule ends.

@@ -85,6 +85,15 @@ impl<K: Kind> Step<K> {
         }
     }
 
+    /// Whether the step will probably write.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        match self {
+            Step::Create(..) | Step::Check(..) | Step::Delete(_) => true,
+            Step::Verify(..) => false,
+        }
+    }
+
     /// The digest of the copy, empty for none.
     #[must_use]
     pub fn digest(&self) -> SmolStr {
@@ -99,8 +108,12 @@ impl<K: Kind> Step<K> {
 
 /// What to do for the copies of one rule and kind.
 pub struct Plan<K> {
-    /// Copies to create first, then to check, to delete and to verify.
+    /// Copies to create first, then to check, to delete and to verify. At most [`View::steps_max`] of each.
     pub steps: Vec<Step<K>>,
+    /// Number of other steps.
+    pub left: usize,
+    /// Whether some of them will probably write.
+    pub has_writes_left: bool,
     /// The versions of the copied objects.
     pub versions: Vec<String>,
     /// Copies that cannot be there.
@@ -127,6 +140,10 @@ pub struct View<'a, K> {
     pub was_created: &'a dyn Fn(&Original<K>, &SmolStr) -> bool,
     /// The maker of a copy.
     pub maker: &'a dyn Fn(&Mark) -> Maker,
+    /// Whether a step is due, or waits for the end of a pause.
+    pub is_due: &'a mut dyn FnMut(&Step<K>) -> bool,
+    /// Most steps of each kind. All steps of many copies would take as much memory as a tenth of the copies.
+    pub steps_max: usize,
     /// Whether a namespace exists and is not being deleted. In other namespaces, nothing is deleted: all copies go with
     /// their namespace.
     pub is_active: &'a dyn Fn(&str) -> bool,
@@ -137,13 +154,26 @@ pub struct View<'a, K> {
 pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, K>) -> Plan<K> {
     let mut plan = Plan {
         steps: Vec::new(),
+        left: 0,
+        has_writes_left: false,
         versions: Vec::new(),
         failures: Vec::new(),
         sources: 0,
         wanted: 0,
         copies: 0,
     };
-    let (mut checks, mut verifications) = (Vec::new(), Vec::new());
+    let [mut creates, mut checks, mut deletes, mut verifications] = [const { Vec::new() }; 4];
+    let mut add = |steps: &mut Vec<Step<K>>, step: Step<K>| {
+        if !(view.is_due)(&step) {
+            return;
+        }
+        if steps.len() < view.steps_max {
+            steps.push(step);
+            return;
+        }
+        plan.left += 1;
+        plan.has_writes_left |= step.writes();
+    };
     let groups = by_name(view.sources);
     for group in groups.values() {
         let Some((winner, losers)) = group.split_first() else { continue };
@@ -160,7 +190,7 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
             let Some(copied) = (view.find)(&place) else {
                 if !(view.was_created)(&original, namespace) {
                     plan.wanted += 1;
-                    plan.steps.push(Step::Create(Arc::clone(&original), namespace.clone()));
+                    add(&mut creates, Step::Create(Arc::clone(&original), namespace.clone()));
                 }
                 continue;
             };
@@ -170,20 +200,19 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
                 Some((mark, Maker::Us)) if original.is_up_to_date(mark) => {
                     plan.copies += 1;
                     if spec.sync_policy == SyncPolicy::Always && !copied.is_verified() {
-                        verifications.push(Step::Verify(Arc::clone(&original), namespace.clone()));
+                        add(&mut verifications, Step::Verify(Arc::clone(&original), namespace.clone()));
                     }
                 }
                 Some((_, Maker::Older(other))) => {
                     plan.failures.push(failure(&place, OLDER_WINS, older(&other)));
                 }
                 Some((_, Maker::Us | Maker::Younger | Maker::Gone)) | None => {
-                    checks.push(Step::Check(Arc::clone(&original), namespace.clone()));
+                    add(&mut checks, Step::Check(Arc::clone(&original), namespace.clone()));
                 }
             }
             plan.wanted += 1;
         }
     }
-    plan.steps.append(&mut checks);
     let targets: HashSet<&SmolStr> = view.targets.iter().collect();
     let unwanted = view.ours.into_iter().filter(|copied| {
         let metadata = copied.metadata();
@@ -192,8 +221,8 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
         let is_wanted = group.is_some() && targets.contains(namespace);
         !is_wanted && !metadata.is_terminating() && (view.is_active)(namespace)
     });
-    plan.steps.extend(unwanted.map(Step::Delete));
-    plan.steps.append(&mut verifications);
+    unwanted.for_each(|copied| add(&mut deletes, Step::Delete(copied)));
+    plan.steps = [creates, checks, deletes, verifications].into_iter().flatten().collect();
     plan
 }
 

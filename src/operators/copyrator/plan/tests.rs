@@ -77,6 +77,8 @@ impl Model {
                 find: &|key| self.copied(key),
                 was_created: &|_, _| false,
                 maker: &maker,
+                is_due: &mut |_| true,
+                steps_max: usize::MAX,
                 is_active: &|_| true,
             },
         )
@@ -311,6 +313,8 @@ fn of_two_sources_with_one_name_the_older_is_copied() {
         find: &|_| None,
         was_created: &|_, _| false,
         maker: &|_| Maker::Us,
+        is_due: &mut |_| true,
+        steps_max: usize::MAX,
         is_active: &|_| true,
     };
     let plan = plan(&rule, rule.spec.as_ref().expect("readable"), view);
