@@ -1,4 +1,5 @@
-//! The controllers: garbage collection, namespaces, Deployments and ReplicaSets, and a simulated kubelet.
+//! The controllers: garbage collection, namespaces, Deployments, ReplicaSets, StatefulSets and their claims, and a
+//! simulated kubelet.
 //!
 //! All controllers run in one task. It reads the journal of the storage. For each change, it queues the object, its
 //! owners, its dependents and its namespace, and reconciles each of them. Like those of Kubernetes, these controllers
@@ -7,6 +8,8 @@
 mod garbage;
 mod kubelet;
 mod rollout;
+mod stateful_set;
+mod volume;
 
 pub(crate) use kubelet::HEARTBEAT;
 
@@ -53,6 +56,7 @@ pub(crate) async fn run(server: Arc<Server>, ca_pem: String) {
         later: BTreeSet::new(),
         due: BTreeMap::new(),
         started: HashMap::new(),
+        waiting: HashMap::new(),
         pod_start: server.pod_start,
         heartbeat: server.heartbeat,
         ca_pem,
@@ -99,6 +103,8 @@ struct Controllers {
     due: BTreeMap<Place, Instant>,
     /// When the kubelet first saw each Pod that is not settled yet, by uid.
     started: HashMap<String, Instant>,
+    /// The Pods that wait for each claim to be bound.
+    waiting: HashMap<Place, BTreeSet<Place>>,
     pod_start: Duration,
     heartbeat: Duration,
     ca_pem: String,
@@ -169,6 +175,11 @@ impl Controllers {
         if let (true, Some(object)) = (leaves, &change.before) {
             self.queue.extend(storage.dependents(uid(object)));
         }
+        if collection == "pods" {
+            let pods = [&change.before, &change.after];
+            self.queue.extend(pods.into_iter().flatten().flat_map(|pod| volume::claims_of(pod)));
+        }
+        self.queue.extend(self.waiting.remove(&place).into_iter().flatten());
         if let (None, Some(namespace)) = (&change.after, place.namespace()) {
             self.queue.insert(Place::new("namespaces", None, namespace));
         }
@@ -182,6 +193,8 @@ impl Controllers {
             "namespaces" => self.namespace(storage, place, &object),
             "deployments.apps" => rollout::deployment(self, storage, place, &object),
             "replicasets.apps" => rollout::replica_set(self, storage, place, &object),
+            "statefulsets.apps" => stateful_set::stateful_set(self, storage, place, &object),
+            "persistentvolumeclaims" => volume::claim(storage, place, &object),
             "pods" => kubelet::pod(self, storage, place, &object),
             "nodes" if *place == kubelet::node() => kubelet::heartbeat(self, storage),
             _ => {}

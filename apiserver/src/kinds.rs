@@ -12,6 +12,7 @@ pub(crate) mod conditions;
 pub(crate) mod status_errors;
 pub(crate) mod validation;
 pub(crate) mod pods;
+pub(crate) mod stateful_sets;
 pub(crate) mod cluster_ip;
 pub(crate) mod crd;
 pub(crate) mod custom_resources;
@@ -144,7 +145,7 @@ impl Kind {
 
     /// Whether the names of objects must be DNS labels.
     pub(crate) fn has_label_name(&self) -> bool {
-        matches!(&self.source, Source::BuiltIn(entry) if matches!(entry.kind, "Namespace" | "Service"))
+        matches!(&self.source, Source::BuiltIn(entry) if matches!(entry.kind, "Namespace" | "Service" | "StatefulSet"))
     }
 
     /// Whether finalizers must be qualified with a domain.
@@ -169,7 +170,7 @@ impl Kind {
 
     /// Whether a delete answers with the object instead of a Status.
     pub(crate) fn delete_answers_object(&self) -> bool {
-        matches!(&self.source, Source::BuiltIn(entry) if matches!(entry.kind, "Pod" | "Service" | "ServiceAccount"))
+        matches!(&self.source, Source::BuiltIn(entry) if matches!(entry.kind, "Pod" | "Service" | "ServiceAccount" | "PersistentVolumeClaim"))
     }
 
     /// Validates an object against its old version, and adds the errors to `causes`.

@@ -27,7 +27,8 @@
 //!
 //! ```text
 //! http/           server (TLS, connections), router (path and method to handler), handlers, options, response
-//! controllers/    garbage collector, namespaces, Deployments and ReplicaSets, a simulated kubelet
+//! controllers/    garbage collector, namespaces, rollout (Deployments, ReplicaSets), stateful_set, volume (claims), a
+//!                 simulated kubelet
 //! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, scale; served_kinds (the
 //!                 kinds of CRDs), table (the output of `kubectl get`)
 //! discovery       /api, /apis, /openapi/v3, /version
@@ -37,8 +38,8 @@
 //! request         path, query, Accept header and body of a request
 //! storage         objects, versions, the history that watches read
 //! apply/          server-side apply: managed_fields, field_set (fieldpath.Set), typed_value (structured-merge-diff)
-//! kinds/          the table of kinds: built_in, its defaults, printer_columns and validation; events, pods, cluster_ip,
-//!                 metadata, conditions, status_errors; crd, custom_resources
+//! kinds/          the table of kinds: built_in, its defaults, printer_columns and validation; events, pods,
+//!                 stateful_sets, cluster_ip, metadata, conditions, status_errors; crd, custom_resources
 //! selector        label and field selectors
 //! schema/         CRDs: structural schemas, defaults and pruning, cel, field_errors (field.ErrorList); built-in types:
 //!                 openapi (definitions), decode (type errors), encode (omitempty), quantity
@@ -107,7 +108,7 @@ pub struct Options {
     pub port: u16,
     /// How many past changes each collection keeps. A watch that resumes from an older version gets a 410.
     pub history: usize,
-    /// Whether the controllers run: for garbage collection, namespaces, Deployments, ReplicaSets and Pods.
+    /// Whether the controllers run: for garbage collection, namespaces, workloads and Pods.
     pub controllers: bool,
     /// How long the simulated kubelet takes to make a Pod ready.
     pub pod_start: Duration,

@@ -3,6 +3,7 @@
 mod faults;
 mod limits;
 mod rollout;
+mod workloads;
 
 use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 

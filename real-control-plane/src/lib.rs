@@ -310,6 +310,11 @@ impl ControlPlane {
     /// Starts kube-controller-manager with its garbage collector. Install CRDs first: the collector looks for new kinds only
     /// every 30 s.
     pub fn start_controller_manager(&self) {
+        self.start_controllers(&["resourcequota-controller"]);
+    }
+
+    /// Starts kube-controller-manager with its garbage collector and these controllers.
+    pub fn start_controllers(&self, controllers: &[&str]) {
         let kubeconfig = self.dir.path().join("kubeconfig");
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "local",
@@ -325,7 +330,7 @@ impl ControlPlane {
             ("secure-port", free_port().to_string()),
             (
                 "controllers",
-                "garbage-collector-controller,namespace-controller,resourcequota-controller".to_owned(),
+                [&["garbage-collector-controller", "namespace-controller"], controllers].concat().join(","),
             ),
         ];
         let process = Process::spawn(self.dir.path(), &binary("kube-controller-manager"), &flags(&flag));

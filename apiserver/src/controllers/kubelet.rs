@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Controllers, change, delete, make, record, record_warning, uid};
+use super::{Controllers, change, delete, make, record, record_warning, uid, volume};
 use crate::{
     kinds::Part,
     kinds::conditions::set_condition,
@@ -24,7 +24,7 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 const NODE: &str = "node-1";
 
 /// The annotation that makes a Pod fail: `crash` or `unready`.
-const SIMULATE: &str = "listwatch/simulate";
+pub(super) const SIMULATE: &str = "listwatch/simulate";
 
 /// Images with this in their name do not exist.
 const MISSING_IMAGE: &str = "does-not-exist";
@@ -81,6 +81,10 @@ pub(crate) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
         return;
     }
     if pod["spec"]["nodeName"].is_null() {
+        if let Some((claim, message)) = volume::unbound(storage, pod) {
+            controllers.waiting.entry(claim).or_default().insert(place.clone());
+            return unschedulable(storage, place, pod, &message);
+        }
         let now = storage.clock.time();
         change(storage, place, Part::Binding, |pod| pod["spec"]["nodeName"] = NODE.into());
         change(storage, place, Part::Status, |pod| {
@@ -115,6 +119,20 @@ pub(crate) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
             record_warning(storage, pod, "kubelet", "Failed", "Error: ErrImagePull");
         }
     }
+}
+
+/// Reports why the scheduler does not schedule a Pod.
+fn unschedulable(storage: &mut Storage, place: &Place, pod: &Value, why: &str) {
+    let message = format!("0/1 nodes are available: {why}.");
+    let known = pod["status"]["conditions"].as_array().into_iter().flatten();
+    if known.into_iter().any(|condition| condition["message"] == message) {
+        return;
+    }
+    let now = storage.clock.time();
+    change(storage, place, Part::Status, |pod| {
+        set_condition(pod, "PodScheduled", "False", "Unschedulable", &message, &now);
+    });
+    record_warning(storage, pod, "default-scheduler", "FailedScheduling", &message);
 }
 
 /// The state of a container that fails again and again: each try is followed by a longer pause.

@@ -25,20 +25,20 @@ const HASH: &str = "pod-template-hash";
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 /// Pods that one reconcile of a ReplicaSet creates or deletes, before it is the turn of other objects.
-const PODS_AT_ONCE: usize = 10;
+pub(super) const PODS_AT_ONCE: usize = 10;
 
 /// Most Pods of one ReplicaSet, and of all together. A Pod with its Events takes some 60 kB of memory, and `replicas`
 /// may be two thousand million.
-const PODS_OF_SET_MAX: usize = 1000;
-const PODS_MAX: usize = 10_000;
+pub(super) const PODS_OF_SET_MAX: usize = 1000;
+pub(super) const PODS_MAX: usize = 10_000;
 
 /// The pause before a ReplicaSet that exceeded this limit is reconciled again.
-const ROOM_PAUSE: Duration = Duration::from_secs(10);
+pub(super) const ROOM_PAUSE: Duration = Duration::from_secs(10);
 
 /// An object and its place.
-type Stored = (Place, Arc<Value>);
+pub(super) type Stored = (Place, Arc<Value>);
 
-fn count(object: &Value, pointer: &str) -> i64 {
+pub(super) fn count(object: &Value, pointer: &str) -> i64 {
     object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0)
 }
 
@@ -47,12 +47,12 @@ fn sum(sets: &[Stored], pointer: &str) -> i64 {
     sets.iter().map(|(_, set)| count(set, pointer)).sum()
 }
 
-fn name(object: &Value) -> &str {
+pub(super) fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or_default()
 }
 
 /// The objects of one collection that an object controls.
-fn controlled(storage: &Storage, owner: &Value, collection: &str) -> Vec<Stored> {
+pub(super) fn controlled(storage: &Storage, owner: &Value, collection: &str) -> Vec<Stored> {
     let mut found = Vec::new();
     for place in storage.dependents(uid(owner)) {
         if place.collection != collection {
@@ -68,12 +68,18 @@ fn controlled(storage: &Storage, owner: &Value, collection: &str) -> Vec<Stored>
 
 /// Adopts matching objects without a controller, because orphans of `--cascade=orphan` occupy the names of new objects.
 /// Releases objects that no longer match, because users relabel a Pod to isolate it.
-fn claim(storage: &mut Storage, owner: &Value, collection: &str) {
+pub(super) fn claim(
+    storage: &mut Storage,
+    owner: &Value,
+    collection: &str,
+    is_member: impl Fn(&Value) -> bool,
+) {
     let selector = Labels::from_object(&owner["spec"]["selector"]);
     let Some(all) = storage.collection(collection) else { return };
     let is_orphan = |object: &Value| {
         object["metadata"]["namespace"] == owner["metadata"]["namespace"]
             && selector.matches(&object["metadata"]["labels"])
+            && is_member(object)
             && !is_terminating(object)
             && !owners(object).any(|one| one["controller"] == true)
     };
@@ -81,7 +87,7 @@ fn claim(storage: &mut Storage, owner: &Value, collection: &str) {
     let orphans: Vec<Place> =
         orphans.map(|(key, _)| Place { collection: collection.to_owned(), key: key.clone() }).collect();
     let mut strangers = controlled(storage, owner, collection);
-    strangers.retain(|(_, object)| !selector.matches(&object["metadata"]["labels"]));
+    strangers.retain(|(_, object)| !selector.matches(&object["metadata"]["labels"]) || !is_member(object));
     for orphan in orphans {
         change(storage, &orphan, Part::Main, |object| {
             let references = owners(object).cloned().chain([owner_reference(owner)]).collect();
@@ -93,7 +99,7 @@ fn claim(storage: &mut Storage, owner: &Value, collection: &str) {
     }
 }
 
-fn owner_reference(owner: &Value) -> Value {
+pub(super) fn owner_reference(owner: &Value) -> Value {
     json!({"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
         "uid": owner["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true})
 }
@@ -108,7 +114,7 @@ pub(crate) fn deployment(
     if is_terminating(deployment) {
         return;
     }
-    claim(storage, deployment, "replicasets.apps");
+    claim(storage, deployment, "replicasets.apps", |_| true);
     set_paused(storage, place, deployment);
     let mut old = controlled(storage, deployment, "replicasets.apps");
     let new = old.iter().position(|(_, set)| same_template(deployment, set)).map(|at| old.remove(at));
@@ -187,6 +193,11 @@ fn template_hash(template: &Value) -> String {
     for byte in template.to_string().bytes() {
         hash = (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
     }
+    letters(hash)
+}
+
+/// `SafeEncodeString`: the digits of a hash as letters that form no words.
+pub(super) fn letters(hash: u32) -> String {
     let digits = hash.to_string();
     digits.bytes().map(|digit| char::from(LETTERS[usize::from(digit) % LETTERS.len()])).collect()
 }
@@ -484,7 +495,7 @@ fn set_progress(
 }
 
 /// Go omits a zero.
-fn set_count(status: &mut Value, field: &str, number: impl Into<Value>) {
+pub(super) fn set_count(status: &mut Value, field: &str, number: impl Into<Value>) {
     let number = number.into();
     if number != 0 {
         status[field] = number;
@@ -493,11 +504,11 @@ fn set_count(status: &mut Value, field: &str, number: impl Into<Value>) {
     }
 }
 
-fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+pub(super) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
 }
 
-fn remove_condition(object: &mut Value, kind: &str) {
+pub(super) fn remove_condition(object: &mut Value, kind: &str) {
     let Some(status) = object["status"].as_object_mut() else { return };
     let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) else { return };
     conditions.retain(|condition| condition["type"] != kind);
@@ -528,7 +539,7 @@ fn set_condition(deployment: &mut Value, kind: &str, status: &str, reason: &str,
 pub(crate) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, place: &Place, set: &Value) {
     let mut failure = None;
     if !is_terminating(set) {
-        claim(storage, set, "pods");
+        claim(storage, set, "pods", |_| true);
         let mut living = controlled(storage, set, "pods");
         living.retain(|(_, pod)| !is_terminating(pod));
         let wanted = usize::try_from(count(set, "/spec/replicas")).unwrap_or(0);
@@ -557,14 +568,8 @@ pub(crate) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, 
     // Counts the Pods last. The end of a terminating Pod queues the ReplicaSet again.
     let pods = controlled(storage, set, "pods").into_iter().map(|(_, pod)| pod);
     let (going, living): (Vec<_>, Vec<_>) = pods.partition(|pod| is_terminating(pod));
-    let min_ready = Duration::from_secs(u64::try_from(count(set, "/spec/minReadySeconds")).unwrap_or(0));
     let clock = storage.clock;
-    // The time until each ready Pod is available.
-    let left = |pod: &Arc<Value>| {
-        let ready = condition(pod, "Ready").filter(|ready| ready["status"] == "True")?;
-        Some(min_ready.saturating_sub(clock.since(&ready["lastTransitionTime"]).unwrap_or_default()))
-    };
-    let left: Vec<Duration> = living.iter().filter_map(left).collect();
+    let left: Vec<Duration> = living.iter().filter_map(|pod| until_available(set, pod, &clock)).collect();
     let (ready, available) = (left.len(), left.iter().filter(|left| left.is_zero()).count());
     if let Some(least) = left.into_iter().filter(|left| !left.is_zero()).min() {
         controllers.requeue(place, least);
@@ -597,21 +602,32 @@ pub(crate) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, 
     });
 }
 
-fn is_ready(pod: &Value) -> bool {
+/// The time until a Pod is available, by `minReadySeconds` of its owner. `None` if it is not ready.
+pub(super) fn until_available(owner: &Value, pod: &Value, clock: &Clock) -> Option<Duration> {
+    let ready = condition(pod, "Ready").filter(|ready| ready["status"] == "True")?;
+    let least = Duration::from_secs(u64::try_from(count(owner, "/spec/minReadySeconds")).unwrap_or(0));
+    Some(least.saturating_sub(clock.since(&ready["lastTransitionTime"]).unwrap_or_default()))
+}
+
+pub(super) fn is_ready(pod: &Value) -> bool {
     condition(pod, "Ready").is_some_and(|ready| ready["status"] == "True")
 }
 
-fn make_pod(storage: &mut Storage, place: &Place, set: &Value) {
-    let template = &set["spec"]["template"];
-    let base = format!("{}-", name(set));
+/// A Pod from a template, with a random name: `GetPodFromTemplate`.
+pub(super) fn pod_of(owner: &Value, template: &Value) -> Value {
+    let base = format!("{}-", name(owner));
     let mut metadata = json!({"name": format!("{base}{}", random_letters()), "generateName": base,
-        "ownerReferences": [owner_reference(set)]});
-    for field in ["labels", "annotations"] {
+        "ownerReferences": [owner_reference(owner)]});
+    for field in ["labels", "annotations", "finalizers"] {
         if !template["metadata"][field].is_null() {
             metadata[field] = template["metadata"][field].clone();
         }
     }
-    let pod = json!({"metadata": metadata, "spec": template["spec"]});
+    json!({"metadata": metadata, "spec": template["spec"]})
+}
+
+fn make_pod(storage: &mut Storage, place: &Place, set: &Value) {
+    let pod = pod_of(set, &set["spec"]["template"]);
     if let Some(pod) = make(storage, "", "pods", place.namespace(), pod) {
         let message = format!("Created pod: {}", name(&pod));
         record(storage, set, "replicaset-controller", "SuccessfulCreate", &message);

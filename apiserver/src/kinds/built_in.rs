@@ -7,7 +7,7 @@ use crate::{
     kinds::{
         crd, defaults, events, pods,
         printer_columns::{self, PrinterColumns},
-        validation,
+        stateful_sets, validation,
     },
     status::Cause,
 };
@@ -119,6 +119,16 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         ..PLAIN
     },
     BuiltIn {
+        plural: "persistentvolumeclaims",
+        kind: "PersistentVolumeClaim",
+        short_names: &["pvc"],
+        status: true,
+        columns: printer_columns::PERSISTENT_VOLUME_CLAIM,
+        defaults: defaults::claim,
+        validate: stateful_sets::claim,
+        ..PLAIN
+    },
+    BuiltIn {
         plural: "nodes",
         kind: "Node",
         short_names: &["no"],
@@ -211,6 +221,28 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         columns: printer_columns::REPLICA_SET,
         defaults: defaults::replica_set,
         validate: validation::replica_set,
+        ..PLAIN
+    },
+    BuiltIn {
+        group: "apps",
+        plural: "statefulsets",
+        kind: "StatefulSet",
+        short_names: &["sts"],
+        categories: &["all"],
+        status: true,
+        scale: true,
+        generation: true,
+        columns: printer_columns::STATEFUL_SET,
+        defaults: defaults::stateful_set,
+        validate: stateful_sets::stateful_set,
+        ..PLAIN
+    },
+    BuiltIn {
+        group: "apps",
+        plural: "controllerrevisions",
+        kind: "ControllerRevision",
+        columns: printer_columns::CONTROLLER_REVISION,
+        validate: stateful_sets::revision,
         ..PLAIN
     },
     BuiltIn {

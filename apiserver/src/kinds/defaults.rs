@@ -50,8 +50,29 @@ pub(crate) fn node(object: &mut Value) {
     }
 }
 
+/// Sets what admission plugins and registry strategies add to a new object, after its managers are recorded.
+pub(crate) fn admit(kind: &str, object: &mut Value) {
+    match kind {
+        "Node" => taint_until_ready(object),
+        "PersistentVolumeClaim" => protect(object),
+        _ => {}
+    }
+}
+
+/// The admission plugin StorageObjectInUseProtection: a claim stays until no Pod uses it.
+fn protect(claim: &mut Value) {
+    let mut finalizers = claim["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+    if !finalizers.iter().any(|one| one == CLAIM_FINALIZER) {
+        finalizers.push(CLAIM_FINALIZER.into());
+        claim["metadata"]["finalizers"] = finalizers.into();
+    }
+}
+
+/// Holds a claim that a Pod uses.
+pub(crate) const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
+
 /// The admission plugin TaintNodesByCondition: no Pod is scheduled on a new Node before it is ready.
-pub(crate) fn taint_until_ready(node: &mut Value) {
+fn taint_until_ready(node: &mut Value) {
     let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
     let taints = &mut node["spec"]["taints"];
     if !each(taints).any(|one| one["key"] == taint["key"] && one["effect"] == taint["effect"]) {
@@ -116,6 +137,42 @@ pub(crate) fn replica_set(object: &mut Value) {
     set_default(object, "/spec/replicas", json!(1));
     set_default(object, "/status/replicas", json!(0));
     template_defaults(&mut object["spec"]["template"]);
+}
+
+pub(crate) fn claim(object: &mut Value) {
+    set_default(object, "/spec/volumeMode", "Filesystem".into());
+    set_default(object, "/status/phase", "Pending".into());
+}
+
+pub(crate) fn stateful_set(object: &mut Value) {
+    let spec = &mut object["spec"];
+    set_default(spec, "/podManagementPolicy", "OrderedReady".into());
+    if spec["updateStrategy"]["type"].is_null() {
+        set_default(spec, "/updateStrategy/type", "RollingUpdate".into());
+        set_default(spec, "/updateStrategy/rollingUpdate", json!({}));
+    }
+    if let Some(Value::Object(rolling)) = spec.pointer_mut("/updateStrategy/rollingUpdate") {
+        // The feature gate MaxUnavailableStatefulSet is off by default.
+        rolling.remove("maxUnavailable");
+        if spec["updateStrategy"]["type"] == "RollingUpdate" {
+            set_default(spec, "/updateStrategy/rollingUpdate/partition", 0.into());
+        }
+    }
+    for when in ["whenDeleted", "whenScaled"] {
+        set_default(spec, &format!("/persistentVolumeClaimRetentionPolicy/{when}"), "Retain".into());
+    }
+    set_default(spec, "/replicas", 1.into());
+    set_default(spec, "/revisionHistoryLimit", 10.into());
+    set_default(spec, "/serviceName", "".into());
+    for template in items(spec, "volumeClaimTemplates") {
+        template["apiVersion"] = "v1".into();
+        template["kind"] = "PersistentVolumeClaim".into();
+        claim(template);
+    }
+    template_defaults(&mut spec["template"]);
+    for field in ["/status/replicas", "/status/availableReplicas"] {
+        set_default(object, field, 0.into());
+    }
 }
 
 pub(crate) fn pod(object: &mut Value) {

@@ -245,6 +245,85 @@ pub(crate) const REPLICA_SET: PrinterColumns = PrinterColumns {
     },
 };
 
+pub(crate) const STATEFUL_SET: PrinterColumns = PrinterColumns {
+    definitions: &[
+        ("Ready", "string", 0),
+        ("Age", "string", 0),
+        ("Containers", "string", 1),
+        ("Images", "string", 1),
+    ],
+    cells: |object, clock| {
+        let ready = object["status"]["readyReplicas"].as_i64().unwrap_or(0);
+        let [names, images] = containers_and_images(&object["spec"]["template"]["spec"]);
+        let ready = format!("{ready}/{}", object["spec"]["replicas"]).into();
+        vec![name(object), ready, age(object, clock), names, images]
+    },
+};
+
+pub(crate) const CONTROLLER_REVISION: PrinterColumns = PrinterColumns {
+    definitions: &[("Controller", "string", 0), ("Revision", "string", 0), ("Age", "string", 0)],
+    cells: |object, clock| {
+        let mut owners = each(&object["metadata"]["ownerReferences"]);
+        let controller = match owners.find(|owner| owner["controller"] == true) {
+            Some(owner) => {
+                let text = |field: &str| owner[field].as_str().unwrap_or_default().to_owned();
+                let (version, kind) = (text("apiVersion"), text("kind").to_lowercase());
+                let group = version.split_once('/').map_or(String::new(), |(group, _)| format!(".{group}"));
+                format!("{kind}{group}/{}", text("name"))
+            }
+            None => "<none>".to_owned(),
+        };
+        vec![name(object), controller.into(), object["revision"].clone(), age(object, clock)]
+    },
+};
+
+pub(crate) const PERSISTENT_VOLUME_CLAIM: PrinterColumns = PrinterColumns {
+    definitions: &[
+        ("Status", "string", 0),
+        ("Volume", "string", 0),
+        ("Capacity", "string", 0),
+        ("Access Modes", "string", 0),
+        ("StorageClass", "string", 0),
+        ("VolumeAttributesClass", "string", 0),
+        ("Age", "string", 0),
+        ("VolumeMode", "string", 1),
+    ],
+    cells: |object, clock| {
+        let (spec, status) = (&object["spec"], &object["status"]);
+        let text = |value: &Value, none: &str| value.as_str().unwrap_or(none).to_owned();
+        let phase = match object["metadata"]["deletionTimestamp"].is_null() {
+            true => text(&status["phase"], ""),
+            false => "Terminating".to_owned(),
+        };
+        let (mut capacity, mut modes) = (String::new(), Vec::new());
+        if spec["volumeName"].is_string() {
+            capacity = text(&status["capacity"]["storage"], "0");
+            let is_of = |mode: &str| each(&status["accessModes"]).any(|one| one == mode);
+            modes =
+                ACCESS_MODES.into_iter().filter(|(mode, _)| is_of(mode)).map(|(_, short)| short).collect();
+        }
+        vec![
+            name(object),
+            phase.into(),
+            text(&spec["volumeName"], "").into(),
+            capacity.into(),
+            modes.join(",").into(),
+            text(&spec["storageClassName"], "").into(),
+            text(&spec["volumeAttributesClassName"], "<unset>").into(),
+            age(object, clock),
+            text(&spec["volumeMode"], "<unset>").into(),
+        ]
+    },
+};
+
+/// The access modes of a claim, and their short names in a table.
+const ACCESS_MODES: [(&str, &str); 4] = [
+    ("ReadWriteOnce", "RWO"),
+    ("ReadOnlyMany", "ROX"),
+    ("ReadWriteMany", "RWX"),
+    ("ReadWriteOncePod", "RWOP"),
+];
+
 fn containers_and_images(spec: &Value) -> [Value; 2] {
     let joined = |field: &str| -> Value {
         let all: Vec<&str> = each(&spec["containers"]).filter_map(|one| one[field].as_str()).collect();

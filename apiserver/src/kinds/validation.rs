@@ -23,7 +23,7 @@ use crate::{
 pub(crate) const PORT_RANGE: &str = "must be between 1 and 65535, inclusive";
 pub(crate) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 pub(crate) const NO_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-const IMMUTABLE: &str = "field is immutable";
+pub(crate) const IMMUTABLE: &str = "field is immutable";
 
 /// The items of a list. A missing list has none.
 pub(crate) fn each(list: &Value) -> impl Iterator<Item = &Value> {
@@ -34,7 +34,7 @@ pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn is_empty(map: &Value) -> bool {
+pub(crate) fn is_empty(map: &Value) -> bool {
     map.as_object().is_none_or(serde_json::Map::is_empty)
 }
 
@@ -352,9 +352,8 @@ fn node_ports(all: &mut Vec<Cause>, spec: &Value) {
     }
 }
 
-/// Validates a LabelSelector at `spec.selector`.
-fn selector(selector: &Value) -> Vec<Cause> {
-    let at = "spec.selector";
+/// Validates a LabelSelector.
+pub(crate) fn selector(selector: &Value, at: &str) -> Vec<Cause> {
     let mut all = labels_errors(&format!("{at}.matchLabels"), &selector["matchLabels"]);
     for (index, expression) in each(&selector["matchExpressions"]).enumerate() {
         let at = format!("{at}.matchExpressions[{index}]");
@@ -390,7 +389,7 @@ fn workload(object: &Value) -> Vec<Cause> {
     if spec["selector"].is_null() {
         all.push(Cause::required("spec.selector", ""));
     } else {
-        let wrong = selector(&spec["selector"]);
+        let wrong = selector(&spec["selector"], "spec.selector");
         if is_everything {
             let text = "empty selector is invalid for deployment";
             all.push(Cause::invalid("spec.selector", &spec["selector"], text));
@@ -410,12 +409,7 @@ fn workload(object: &Value) -> Vec<Cause> {
         let text = "`selector` does not match template `labels`";
         all.push(Cause::invalid(format!("{at}.metadata.labels"), labels, text));
     }
-    all.extend(labels_errors(&format!("{at}.labels"), labels));
-    pod_spec(&mut all, &template["spec"], &format!("{at}.spec"));
-    if each(&template["spec"]["ephemeralContainers"]).next().is_some() {
-        let text = "ephemeral containers not allowed in pod template";
-        all.push(Cause::forbidden(format!("{at}.spec.ephemeralContainers"), text));
-    }
+    pod_template(&mut all, template, at);
     let restarts = &template["spec"]["restartPolicy"];
     if !restarts.is_null() {
         not_one_of(&mut all, format!("{at}.spec.restartPolicy"), restarts, &["Always"]);
@@ -425,6 +419,16 @@ fn workload(object: &Value) -> Vec<Cause> {
         all.push(Cause::forbidden(format!("{at}.spec.activeDeadlineSeconds"), text));
     }
     all
+}
+
+/// Validates a Pod template: `ValidatePodTemplateSpec`.
+pub(crate) fn pod_template(all: &mut Vec<Cause>, template: &Value, at: &str) {
+    all.extend(labels_errors(&format!("{at}.labels"), &template["metadata"]["labels"]));
+    pod_spec(all, &template["spec"], &format!("{at}.spec"));
+    if each(&template["spec"]["ephemeralContainers"]).next().is_some() {
+        let text = "ephemeral containers not allowed in pod template";
+        all.push(Cause::forbidden(format!("{at}.spec.ephemeralContainers"), text));
+    }
 }
 
 fn fixed_selector(all: &mut Vec<Cause>, object: &Value, before: Option<&Value>) {

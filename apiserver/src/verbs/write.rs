@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apply::managed_fields::{self, Force, Manager},
-    kinds::{Kind, Part, Source, cluster_ip, metadata},
+    kinds::{Kind, Part, Source, cluster_ip, defaults, metadata},
     schema::{Nulls, openapi, prune_object},
     status::{Cause, StatusError},
     storage::{Place, Storage},
@@ -85,9 +85,7 @@ pub(crate) fn create(
     }
     prune(kind, &mut object, options)?;
     finish(storage, kind, None, &mut object, managed, options)?;
-    if kind.built_in() == "Node" {
-        crate::kinds::defaults::taint_until_ready(&mut object);
-    }
+    defaults::admit(kind.built_in(), &mut object);
     let mut causes = metadata::errors(kind, &object);
     kind.validate(&object, None, &mut causes);
     if !causes.is_empty() {

@@ -23,9 +23,13 @@
 //! - `lines n`: read this many events of a watch, and close it.
 //! - `until text`: repeat the request until the head or the body, written without spaces, contains this text.
 //! - `only names`: show only the fields of a long answer, or the elements of its lists, with these names.
+//! - `hide names`: hide the fields with these names, wherever they are.
 //! - `managedFields`: show them. They are long, and hidden elsewhere.
 //!
 //! `# @controllers` before the first request starts the garbage collector and namespace controller, as in a cluster.
+//!
+//! `# @workloads` there starts the controllers of StatefulSets, claims, Jobs and PodDisruptionBudgets too, on a server of
+//! its own. No kubelet runs: the story writes the status of Pods.
 //!
 //! `# @refusals` there chooses a server of its own that refuses more: its first versions are lost, it has no streaming lists,
 //! and the server of the group `gone.example.com` is not there. `# @stop` before one of its requests begins to stop it.
@@ -69,6 +73,7 @@ macro_rules! stories {
 
 stories! {
     applying
+    claims
     collecting
     configmaps
     crds
@@ -82,6 +87,7 @@ stories! {
     kinds
     namespaces
     nodes
+    ordinals
     paging
     patching
     pods
@@ -90,6 +96,7 @@ stories! {
     scaling
     schemas
     services
+    statefulsets
     undecodable
     updating
     watching
@@ -135,6 +142,7 @@ struct Step {
     until: Option<String>,
     stops: bool,
     only: Vec<String>,
+    hidden: Vec<String>,
     shows_managed_fields: bool,
     method: Method,
     path: String,
@@ -159,6 +167,7 @@ impl Step {
             until: None,
             stops: false,
             only: Vec::new(),
+            hidden: Vec::new(),
             shows_managed_fields: false,
             method: Method::GET,
             path: String::new(),
@@ -176,6 +185,7 @@ impl Step {
                 ("stop", "") => step.stops = true,
                 ("until", text) => step.until = Some(text.to_owned()),
                 ("only", names) => step.only = names.split(' ').map(str::to_owned).collect(),
+                ("hide", names) => step.hidden = names.split(' ').map(str::to_owned).collect(),
                 ("managedFields", "") => step.shows_managed_fields = true,
                 _ => panic!("{}: unknown @{directive}", step.title),
             }
@@ -248,7 +258,7 @@ struct Server {
     url: String,
     token: String,
     embedded: Option<ApiServer>,
-    /// Of a server for `@refusals`.
+    /// Of a server for `@refusals` or `@workloads`.
     control_plane: Option<ControlPlane>,
 }
 
@@ -260,8 +270,14 @@ impl Server {
 
     /// An embedded server, after the prelude. Its user `jane` has no permissions.
     async fn embedded(story: &str) -> Arc<Server> {
-        let controllers = asks(story, "@controllers");
-        let server = ApiServer::start(Options { controllers, ..Options::default() }).await.unwrap();
+        let workloads = asks(story, "@workloads");
+        let controllers = workloads || asks(story, "@controllers");
+        let mut options = Options { controllers, ..Options::default() };
+        if workloads {
+            // The simulated kubelet starts no Pod during the story.
+            options.pod_start = Duration::from_secs(3600);
+        }
+        let server = ApiServer::start(options).await.unwrap();
         server.add_token(JANE_TOKEN, "jane");
         server.limit("jane", Vec::new());
         let (url, ca_pem, token) = (server.url(), server.ca_pem().to_owned(), server.token().to_owned());
@@ -294,6 +310,21 @@ impl Server {
         server.create("/apis/apiregistration.k8s.io/v1/apiservices", &object).await;
         server.control_plane.as_ref().unwrap().compact().await;
         server
+    }
+
+    /// A kube-apiserver of its own, for `@workloads`.
+    async fn kube_apiserver_with_workloads() -> Arc<Server> {
+        let control_plane = ControlPlane::start(Http::Any).await;
+        let (url, ca_pem) = (control_plane.url(), control_plane.ca_pem());
+        control_plane.start_controllers(&[
+            "statefulset-controller",
+            "persistentvolumeclaim-protection-controller",
+            "job-controller",
+            "cronjob-controller",
+            "disruption-controller",
+        ]);
+        let server = Server::new(url, &ca_pem, ADMIN_TOKEN, None);
+        Arc::new(Server { control_plane: Some(control_plane), ..server })
     }
 
     /// The kube-apiserver that all tests share, after the prelude.
@@ -330,9 +361,9 @@ impl Server {
             rest = later;
         }
         for (step, answer) in steps.iter().zip(&mut answers) {
-            if !step.shows_managed_fields {
-                answer.body.iter_mut().for_each(normal::hide_managed_fields);
-            }
+            let managed_fields = (!step.shows_managed_fields).then_some("managedFields");
+            let hidden: Vec<&str> = step.hidden.iter().map(String::as_str).chain(managed_fields).collect();
+            answer.body.iter_mut().for_each(|document| normal::hide(document, &hidden));
             if !step.only.is_empty() {
                 answer.body.iter_mut().for_each(|document| normal::keep_only(document, &step.only));
             }
@@ -482,6 +513,8 @@ async fn check(story: &str) {
     if has_assets() {
         let answers = if asks(story, "@refusals") {
             Server::refusing_kube_apiserver().await.run(story).await
+        } else if asks(story, "@workloads") {
+            Server::kube_apiserver_with_workloads().await.run(story).await
         } else {
             Server::kube_apiserver().await.run(story).await
         };

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::fixture::{Kind, on};
 
 /// The OpenAPI documents, each with the definitions of the kinds that the embedded server has.
-const ROOTS: [(&str, &[&str]); 5] = [
+const ROOTS: [(&str, &[&str]); 7] = [
     (
         "api/v1",
         &[
@@ -17,13 +17,25 @@ const ROOTS: [(&str, &[&str]); 5] = [
             "core.v1.Secret",
             "core.v1.Service",
             "core.v1.ServiceAccount",
+            "core.v1.PersistentVolumeClaim",
             "core.v1.Pod",
             "core.v1.Node",
             "core.v1.Event",
             "meta.v1.DeleteOptions",
         ],
     ),
-    ("apis/apps/v1", &["apps.v1.Deployment", "apps.v1.ReplicaSet", "autoscaling.v1.Scale"]),
+    (
+        "apis/apps/v1",
+        &[
+            "apps.v1.Deployment",
+            "apps.v1.ReplicaSet",
+            "apps.v1.StatefulSet",
+            "apps.v1.ControllerRevision",
+            "autoscaling.v1.Scale",
+        ],
+    ),
+    ("apis/batch/v1", &["batch.v1.Job", "batch.v1.CronJob"]),
+    ("apis/policy/v1", &["policy.v1.PodDisruptionBudget"]),
     ("apis/coordination.k8s.io/v1", &["coordination.v1.Lease"]),
     ("apis/events.k8s.io/v1", &["events.v1.Event"]),
     ("apis/apiextensions.k8s.io/v1", &["apiextensions.v1.CustomResourceDefinition"]),
@@ -43,8 +55,10 @@ impl Schemas<'_> {
         if !self.taken.contains_key(&name) {
             self.taken.insert(name.clone(), Value::Null);
             let schema = match last {
-                // The fieldsV1 of managedFields.
-                "FieldsV1" => json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+                // The fieldsV1 of managedFields, and the data of a ControllerRevision.
+                "FieldsV1" | "RawExtension" => {
+                    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+                }
                 // Any JSON.
                 "JSON" => json!({"x-kubernetes-preserve-unknown-fields": true}),
                 // A schema or another type: a union in Go that OpenAPI cannot express.

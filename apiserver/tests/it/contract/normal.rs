@@ -46,13 +46,17 @@ fn one_line(value: &Value) -> String {
     }
 }
 
-pub fn hide_managed_fields(value: &mut Value) {
+/// The letters that a server appends to a `generateName`. A Pod of a StatefulSet has a number instead.
+const RANDOM_LETTERS: usize = 5;
+
+/// Removes the fields with these names, wherever they are.
+pub fn hide(value: &mut Value, names: &[&str]) {
     match value {
         Value::Object(map) => {
-            map.remove("managedFields");
-            map.values_mut().for_each(hide_managed_fields);
+            map.retain(|name, _| !names.contains(&name.as_str()));
+            map.values_mut().for_each(|value| hide(value, names));
         }
-        Value::Array(list) => list.iter_mut().for_each(hide_managed_fields),
+        Value::Array(list) => list.iter_mut().for_each(|value| hide(value, names)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
@@ -167,7 +171,7 @@ impl Names {
                 }
                 if let (Some(prefix), Some(name)) =
                     (metadata["generateName"].as_str(), metadata["name"].as_str())
-                    && name.starts_with(prefix)
+                    && name.strip_prefix(prefix).is_some_and(|random| random.len() == RANDOM_LETTERS)
                 {
                     self.generated.insert(name.to_owned(), format!("{prefix}<random>"));
                 }
