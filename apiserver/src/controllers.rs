@@ -1,11 +1,12 @@
-//! The controllers: garbage collection, namespaces, Deployments, ReplicaSets, StatefulSets and their claims, and a
-//! simulated kubelet.
+//! The controllers: garbage collection, namespaces, Deployments, ReplicaSets, StatefulSets and their claims, Jobs,
+//! CronJobs, and a simulated kubelet.
 //!
 //! All controllers run in one task. It reads the journal of the storage. For each change, it queues the object, its
 //! owners, its dependents and its namespace, and reconciles each of them. Like those of Kubernetes, these controllers
 //! compare the current state with the desired state, so an extra reconcile does no harm.
 
 mod garbage;
+mod job;
 mod kubelet;
 mod rollout;
 mod stateful_set;
@@ -29,7 +30,7 @@ use crate::{
     state::Server,
     storage::{Change, Place, Storage},
     verbs::{
-        delete::Deletion,
+        delete::{Deletion, Propagation},
         write::{self, WriteOptions, is_terminating},
     },
 };
@@ -194,8 +195,13 @@ impl Controllers {
             "deployments.apps" => rollout::deployment(self, storage, place, &object),
             "replicasets.apps" => rollout::replica_set(self, storage, place, &object),
             "statefulsets.apps" => stateful_set::stateful_set(self, storage, place, &object),
+            "jobs.batch" => job::job(self, storage, place, &object),
+            "cronjobs.batch" => job::cron_job(self, storage, place, &object),
             "persistentvolumeclaims" => volume::claim(storage, place, &object),
-            "pods" => kubelet::pod(self, storage, place, &object),
+            "pods" => {
+                job::release_orphan(storage, place, &object);
+                kubelet::pod(self, storage, place, &object);
+            }
             "nodes" if *place == kubelet::node() => kubelet::heartbeat(self, storage),
             _ => {}
         }
@@ -209,8 +215,9 @@ impl Controllers {
         let collections = storage.kinds.collections().into_keys();
         let mut content: Vec<Place> = collections.flat_map(|name| storage.places(&name)).collect();
         content.retain(|content| content.namespace() == Some(place.name()));
+        let background = Deletion { propagation: Some(Propagation::Background), ..Deletion::default() };
         for content in &content {
-            delete(storage, content, &Deletion::default());
+            delete(storage, content, &background);
         }
         let left: Vec<_> =
             content.iter().filter_map(|place| Some((place, storage.get(place)?.clone()))).collect();

@@ -13,6 +13,8 @@ pub(crate) mod status_errors;
 pub(crate) mod validation;
 pub(crate) mod pods;
 pub(crate) mod stateful_sets;
+pub(crate) mod jobs;
+pub(crate) mod schedule;
 pub(crate) mod cluster_ip;
 pub(crate) mod crd;
 pub(crate) mod custom_resources;
@@ -157,7 +159,10 @@ impl Kind {
     pub(crate) fn needs_version(&self) -> bool {
         match &self.source {
             Source::BuiltIn(entry) => {
-                matches!(entry.kind, "Lease" | "CustomResourceDefinition" | "ServiceAccount")
+                matches!(
+                    entry.kind,
+                    "Lease" | "CustomResourceDefinition" | "ServiceAccount"
+                )
             }
             Source::Custom(_) => true,
         }

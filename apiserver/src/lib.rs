@@ -27,8 +27,8 @@
 //!
 //! ```text
 //! http/           server (TLS, connections), router (path and method to handler), handlers, options, response
-//! controllers/    garbage collector, namespaces, rollout (Deployments, ReplicaSets), stateful_set, volume (claims), a
-//!                 simulated kubelet
+//! controllers/    garbage collector, namespaces, rollout (Deployments, ReplicaSets), stateful_set, volume (claims), job
+//!                 (Jobs, CronJobs), a simulated kubelet
 //! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, scale; served_kinds (the
 //!                 kinds of CRDs), table (the output of `kubectl get`)
 //! discovery       /api, /apis, /openapi/v3, /version
@@ -39,7 +39,7 @@
 //! storage         objects, versions, the history that watches read
 //! apply/          server-side apply: managed_fields, field_set (fieldpath.Set), typed_value (structured-merge-diff)
 //! kinds/          the table of kinds: built_in, its defaults, printer_columns and validation; events, pods,
-//!                 stateful_sets, cluster_ip, metadata, conditions, status_errors; crd, custom_resources
+//!                 stateful_sets, jobs, schedule, cluster_ip, metadata, conditions, status_errors; crd, custom_resources
 //! selector        label and field selectors
 //! schema/         CRDs: structural schemas, defaults and pruning, cel, field_errors (field.ErrorList); built-in types:
 //!                 openapi (definitions), decode (type errors), encode (omitempty), quantity

@@ -67,7 +67,12 @@ pub(crate) fn collect(storage: &mut Storage, place: &Place) {
             }
         });
     }
-    let propagation = foreground.then_some(Propagation::Foreground);
+    // Without a finalizer, a Job would orphan its Pods.
+    let is_decided = finalizers(&object).iter().any(|one| ["orphan", "foregroundDeletion"].contains(one));
+    let propagation = match foreground {
+        true => Some(Propagation::Foreground),
+        false => (!is_decided).then_some(Propagation::Background),
+    };
     let uid = Some(uid(&object).to_owned());
     delete(storage, place, &Deletion { propagation, uid, ..Deletion::default() });
 }

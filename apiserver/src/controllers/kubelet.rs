@@ -2,14 +2,14 @@
 //!
 //! To show a rollout that gets stuck, a Pod can fail. An image with `does-not-exist` in its name cannot be pulled. An
 //! image name that cannot be parsed (`nginx:`) is not pulled at all. The annotation `listwatch/simulate` can be `crash`
-//! or `unready`. Retries have the intervals and messages of the kubelet.
+//! or `unready`. The Pods of a Job end. Retries have the intervals and messages of the kubelet.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Controllers, change, delete, make, record, record_warning, uid, volume};
+use super::{Controllers, change, delete, make, owners, record, record_warning, uid, volume};
 use crate::{
     kinds::Part,
     kinds::conditions::set_condition,
@@ -106,7 +106,22 @@ pub(crate) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
         return;
     }
     let cycle = Cycle::after(seen.elapsed() - controllers.pod_start);
-    if start(storage, place, &cycle) {
+    let fails = start(storage, place, &cycle);
+    let is_running = |storage: &Storage| {
+        storage.get(place).is_some_and(|pod| {
+            let mut statuses = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+            statuses.all(|status| status["state"].get("running").is_some())
+        })
+    };
+    if let Some(code) = exit_code(pod).filter(|_| is_running(storage)) {
+        let left = (controllers.pod_start * 2).saturating_sub(seen.elapsed());
+        if left.is_zero() {
+            end(storage, place, code);
+            controllers.started.remove(uid(pod));
+        } else {
+            controllers.requeue(place, left);
+        }
+    } else if fails {
         controllers.requeue(place, cycle.left);
     } else {
         controllers.started.remove(uid(pod));
@@ -133,6 +148,41 @@ fn unschedulable(storage: &mut Storage, place: &Place, pod: &Value, why: &str) {
         set_condition(pod, "PodScheduled", "False", "Unschedulable", &message, &now);
     });
     record_warning(storage, pod, "default-scheduler", "FailedScheduling", &message);
+}
+
+fn simulation(pod: &Value) -> &str {
+    pod["metadata"]["annotations"][SIMULATE].as_str().unwrap_or_default()
+}
+
+/// The exit code of the containers of a Pod that ends. The Pod of a Job succeeds, unless it crashes. A crash ends any Pod
+/// whose containers are never restarted.
+fn exit_code(pod: &Value) -> Option<u8> {
+    let restarts = pod["spec"]["restartPolicy"].as_str().unwrap_or_default();
+    let is_of_job = owners(pod).any(|owner| owner["kind"] == "Job" && owner["controller"] == true);
+    match simulation(pod) {
+        "crash" => (restarts == "Never").then_some(1),
+        "unready" => None,
+        _ => (is_of_job && restarts != "Always").then_some(0),
+    }
+}
+
+/// Ends all containers of a Pod.
+fn end(storage: &mut Storage, place: &Place, code: u8) {
+    let now = storage.clock.time();
+    let (phase, why, reason) =
+        if code == 0 { ("Succeeded", "PodCompleted", "Completed") } else { ("Failed", "PodFailed", "Error") };
+    change(storage, place, Part::Status, |pod| {
+        pod["status"]["phase"] = phase.into();
+        for status in pod["status"]["containerStatuses"].as_array_mut().into_iter().flatten() {
+            let started = status["state"]["running"]["startedAt"].clone();
+            status["ready"] = false.into();
+            status["started"] = false.into();
+            status["state"] = json!({"terminated": {"exitCode": code, "reason": reason, "startedAt": started,
+                "finishedAt": now}});
+        }
+        set_pod_condition(pod, "Ready", "False", Some(why), &now);
+        set_pod_condition(pod, "ContainersReady", "False", Some(why), &now);
+    });
 }
 
 /// The state of a container that fails again and again: each try is followed by a longer pause.
@@ -224,7 +274,7 @@ fn start(storage: &mut Storage, place: &Place, cycle: &Cycle) -> bool {
     let now = storage.clock.time();
     let mut fails = false;
     change(storage, place, Part::Status, |pod| {
-        let simulate = pod["metadata"]["annotations"][SIMULATE].as_str().unwrap_or_default();
+        let simulate = if exit_code(pod).is_some() { "" } else { simulation(pod) };
         let mut statuses = Vec::new();
         for (index, container) in pod["spec"]["containers"].as_array().into_iter().flatten().enumerate() {
             let image = container["image"].as_str().unwrap_or_default();

@@ -236,16 +236,18 @@ pub(crate) fn delete(
 ) -> Result<Answer, StatusError> {
     let deletion = delete_options(request)?;
     let mut storage = server.storage();
-    match delete::delete(&mut storage, kind, place, &deletion)? {
+    let mut answer = match delete::delete(&mut storage, kind, place, &deletion)? {
         Deleted::Gone(object) if !kind.delete_answers_object() => {
-            Ok(Answer::json(200, success(kind, place.name(), &object)))
+            Answer::json(200, success(kind, place.name(), &object))
         }
-        Deleted::Gone(object) => shown(request, &storage, kind, Target::Object(Part::Main), 200, &object),
+        Deleted::Gone(object) => shown(request, &storage, kind, Target::Object(Part::Main), 200, &object)?,
         Deleted::Terminating(object) => {
             let status = if deletion.is_old_cascade { 202 } else { 200 };
-            shown(request, &storage, kind, Target::Object(Part::Main), status, &object)
+            shown(request, &storage, kind, Target::Object(Part::Main), status, &object)?
         }
-    }
+    };
+    answer.warnings.extend(delete::warning(kind, &deletion));
+    Ok(answer)
 }
 
 /// Deletes the objects of a list, and answers with the list.
@@ -265,7 +267,9 @@ pub(crate) fn delete_collection(
         let place = Place::new(kind.stored_in(), metadata["namespace"].as_str(), name);
         delete::delete(&mut storage, kind, &place, &deletion)?;
     }
-    listed(request, &storage, kind, &page)
+    let mut answer = listed(request, &storage, kind, &page)?;
+    answer.warnings.extend(delete::warning(kind, &deletion));
+    Ok(answer)
 }
 
 /// The endpoint for faults on demand, for administrators: POST plans faults or shows help, GET lists, DELETE ends them.

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{
     kinds::{
-        crd, defaults, events, pods,
+        crd, defaults, events, jobs, pods,
         printer_columns::{self, PrinterColumns},
         stateful_sets, validation,
     },
@@ -243,6 +243,31 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         kind: "ControllerRevision",
         columns: printer_columns::CONTROLLER_REVISION,
         validate: stateful_sets::revision,
+        ..PLAIN
+    },
+    BuiltIn {
+        group: "batch",
+        plural: "jobs",
+        kind: "Job",
+        categories: &["all"],
+        status: true,
+        generation: true,
+        columns: printer_columns::JOB,
+        defaults: defaults::job,
+        validate: jobs::job,
+        ..PLAIN
+    },
+    BuiltIn {
+        group: "batch",
+        plural: "cronjobs",
+        kind: "CronJob",
+        short_names: &["cj"],
+        categories: &["all"],
+        status: true,
+        generation: true,
+        columns: printer_columns::CRON_JOB,
+        defaults: defaults::cron_job,
+        validate: jobs::cron_job,
         ..PLAIN
     },
     BuiltIn {

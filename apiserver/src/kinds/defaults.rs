@@ -6,7 +6,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::{cluster_ip, validation::each},
+    kinds::{cluster_ip, jobs::POD_LABELS, validation::each},
     schema::quantity::quantity,
 };
 
@@ -55,6 +55,10 @@ pub(crate) fn admit(kind: &str, object: &mut Value) {
     match kind {
         "Node" => taint_until_ready(object),
         "PersistentVolumeClaim" => protect(object),
+        "Job" => {
+            generate_selector(object);
+            label_as_template(object);
+        }
         _ => {}
     }
 }
@@ -65,6 +69,35 @@ fn protect(claim: &mut Value) {
     if !finalizers.iter().any(|one| one == CLAIM_FINALIZER) {
         finalizers.push(CLAIM_FINALIZER.into());
         claim["metadata"]["finalizers"] = finalizers.into();
+    }
+}
+
+/// Selects the Pods of a Job by the uid of the Job, unless the Job has a selector of its own.
+fn generate_selector(job: &mut Value) {
+    if job["spec"]["manualSelector"] == true {
+        return;
+    }
+    let metadata = job["metadata"].clone();
+    for (key, field) in POD_LABELS {
+        set_default_at(&mut job["spec"]["template"]["metadata"]["labels"], key, &metadata[field]);
+    }
+    let key = "batch.kubernetes.io/controller-uid";
+    set_default_at(&mut job["spec"]["selector"]["matchLabels"], key, &metadata["uid"]);
+}
+
+/// A Job without labels has those of its template.
+fn label_as_template(job: &mut Value) {
+    let labels = job["spec"]["template"]["metadata"]["labels"].clone();
+    let is_empty = job["metadata"]["labels"].as_object().is_none_or(serde_json::Map::is_empty);
+    if labels.is_object() && is_empty {
+        job["metadata"]["labels"] = labels;
+    }
+}
+
+/// Sets a missing key, which may contain slashes.
+fn set_default_at(map: &mut Value, key: &str, value: &Value) {
+    if map[key].is_null() {
+        map[key] = value.clone();
     }
 }
 
@@ -173,6 +206,57 @@ pub(crate) fn stateful_set(object: &mut Value) {
     for field in ["/status/replicas", "/status/availableReplicas"] {
         set_default(object, field, 0.into());
     }
+}
+
+pub(crate) fn job(object: &mut Value) {
+    job_spec_defaults(&mut object["spec"]);
+    let spec = &mut object["spec"];
+    if spec["completions"].is_null() && spec["parallelism"].is_null() {
+        set_default(spec, "/completions", 1.into());
+    }
+    let limit = if spec["backoffLimitPerIndex"].is_null() { 6 } else { i32::MAX };
+    let replacement = if spec["podFailurePolicy"].is_null() { "TerminatingOrFailed" } else { "Failed" };
+    for (field, value) in [
+        ("/parallelism", 1.into()),
+        ("/backoffLimit", limit.into()),
+        ("/completionMode", "NonIndexed".into()),
+        ("/suspend", false.into()),
+        ("/podReplacementPolicy", replacement.into()),
+        ("/manualSelector", false.into()),
+    ] {
+        set_default(spec, field, value);
+    }
+    // A new Job gets its labels later, with those that the server generates.
+    if !object["metadata"]["resourceVersion"].is_null() {
+        label_as_template(object);
+    }
+    set_default(object, "/status", json!({}));
+}
+
+/// The defaults of the template and the policies. The template of a CronJob has no other defaults of a Job.
+fn job_spec_defaults(spec: &mut Value) {
+    template_defaults(&mut spec["template"]);
+    let Some(policy) = spec.get_mut("podFailurePolicy") else { return };
+    for rule in items(policy, "rules") {
+        for pattern in items(rule, "onPodConditions") {
+            set_default(pattern, "/status", "True".into());
+        }
+    }
+}
+
+pub(crate) fn cron_job(object: &mut Value) {
+    let spec = &mut object["spec"];
+    for (field, value) in [
+        ("/concurrencyPolicy", "Allow".into()),
+        ("/suspend", false.into()),
+        ("/successfulJobsHistoryLimit", 3.into()),
+        ("/failedJobsHistoryLimit", 1.into()),
+    ] {
+        set_default(spec, field, value);
+    }
+    set_default(spec, "/jobTemplate/metadata", json!({}));
+    job_spec_defaults(&mut spec["jobTemplate"]["spec"]);
+    set_default(object, "/status", json!({}));
 }
 
 pub(crate) fn pod(object: &mut Value) {

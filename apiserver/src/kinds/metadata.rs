@@ -64,6 +64,19 @@ pub(crate) fn warnings(kind: &Kind, object: &Value) -> Vec<String> {
     all
 }
 
+/// Warnings about a new object.
+pub(crate) fn name_warning(kind: &Kind, object: &Value) -> Option<String> {
+    let errors = label_errors(object["metadata"]["name"].as_str().unwrap_or_default());
+    let is_of_pods = ["Job", "CronJob"].contains(&kind.built_in());
+    (is_of_pods && !errors.is_empty()).then(|| {
+        let errors = errors.join(" ");
+        format!(
+            "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label \
+            is recommended: [{errors}]"
+        )
+    })
+}
+
 fn annotations_errors(annotations: &Value) -> Vec<Cause> {
     let (field, mut all, mut bytes) = ("metadata.annotations", Vec::new(), 0);
     for (key, value) in annotations.as_object().into_iter().flatten() {

@@ -9,7 +9,7 @@
 use serde_json::Value;
 
 use crate::{
-    clock::Clock,
+    clock::{Clock, human_duration},
     kinds::{events, validation::each},
     selector,
 };
@@ -96,8 +96,10 @@ pub(crate) const POD: PrinterColumns = PrinterColumns {
         let ready = containers.filter(|one| one["ready"] == true).count();
         let restarts: i64 =
             each(&status["containerStatuses"]).filter_map(|one| one["restartCount"].as_i64()).sum();
-        let waiting =
-            each(&status["containerStatuses"]).find_map(|one| one["state"]["waiting"]["reason"].as_str());
+        let waiting = each(&status["containerStatuses"]).find_map(|one| {
+            let state = &one["state"];
+            state["waiting"]["reason"].as_str().or(state["terminated"]["reason"].as_str())
+        });
         let phase = match object["metadata"]["deletionTimestamp"].is_null() {
             true => waiting.or(status["phase"].as_str()).unwrap_or("Unknown"),
             false => "Terminating",
@@ -323,6 +325,81 @@ const ACCESS_MODES: [(&str, &str); 4] = [
     ("ReadWriteMany", "RWX"),
     ("ReadWriteOncePod", "RWOP"),
 ];
+
+pub(crate) const JOB: PrinterColumns = PrinterColumns {
+    definitions: &[
+        ("Status", "string", 0),
+        ("Completions", "string", 0),
+        ("Duration", "string", 0),
+        ("Age", "string", 0),
+        ("Containers", "string", 1),
+        ("Images", "string", 1),
+        ("Selector", "string", 1),
+    ],
+    cells: |object, clock| {
+        let (spec, status) = (&object["spec"], &object["status"]);
+        let is = |kind: &str| {
+            each(&status["conditions"]).any(|one| one["type"] == kind && one["status"] == "True")
+        };
+        let before = ["Complete", "Failed"].into_iter().find(|kind| is(kind));
+        let after = ["Suspended", "FailureTarget", "SuccessCriteriaMet"].into_iter().find(|kind| is(kind));
+        let phase = match object["metadata"]["deletionTimestamp"].is_null() {
+            true => before.or(after).unwrap_or("Running"),
+            false => before.unwrap_or("Terminating"),
+        };
+        let succeeded = status["succeeded"].as_i64().unwrap_or(0);
+        let completions = match (spec["completions"].as_i64(), spec["parallelism"].as_i64().unwrap_or(0)) {
+            (Some(completions), _) => format!("{succeeded}/{completions}"),
+            (None, 0..=1) => format!("{succeeded}/1"),
+            (None, parallelism) => format!("{succeeded}/1 of {parallelism}"),
+        };
+        let since_end = clock.since(&status["completionTime"]).unwrap_or_default();
+        let duration = clock.since(&status["startTime"]).map(|age| age.saturating_sub(since_end));
+        let [names, images] = containers_and_images(&spec["template"]["spec"]);
+        vec![
+            name(object),
+            phase.into(),
+            completions.into(),
+            duration.map(human_duration).unwrap_or_default().into(),
+            age(object, clock),
+            names,
+            images,
+            selector::shown(&spec["selector"]["matchLabels"]).into(),
+        ]
+    },
+};
+
+pub(crate) const CRON_JOB: PrinterColumns = PrinterColumns {
+    definitions: &[
+        ("Schedule", "string", 0),
+        ("Timezone", "string", 0),
+        ("Suspend", "boolean", 0),
+        ("Active", "integer", 0),
+        ("Last Schedule", "string", 0),
+        ("Age", "string", 0),
+        ("Containers", "string", 1),
+        ("Images", "string", 1),
+        ("Selector", "string", 1),
+    ],
+    cells: |object, clock| {
+        let (spec, status) = (&object["spec"], &object["status"]);
+        let job = &spec["jobTemplate"]["spec"];
+        let [names, images] = containers_and_images(&job["template"]["spec"]);
+        let last = &status["lastScheduleTime"];
+        vec![
+            name(object),
+            spec["schedule"].clone(),
+            spec["timeZone"].as_str().unwrap_or("<none>").into(),
+            if spec["suspend"] == true { "True" } else { "False" }.into(),
+            each(&status["active"]).count().into(),
+            if last.is_null() { "<none>".to_owned() } else { clock.age(last) }.into(),
+            age(object, clock),
+            names,
+            images,
+            selector::shown(&job["selector"]["matchLabels"]).into(),
+        ]
+    },
+};
 
 fn containers_and_images(spec: &Value) -> [Value; 2] {
     let joined = |field: &str| -> Value {

@@ -1,11 +1,14 @@
 //! What no kube-apiserver without a node can show: claims that are bound, and Pods that run.
 
 use serde_json::{Value, json};
+use tokio::time::{Duration, sleep};
 
 use super::World;
 
 const SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
 const PODS: &str = "/api/v1/namespaces/default/pods";
+const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+const CRON_JOBS: &str = "/apis/batch/v1/namespaces/default/cronjobs";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 
 fn stateful_set(replicas: u64) -> Value {
@@ -84,4 +87,90 @@ async fn a_claim_that_goes_with_its_pod_is_made_anew() {
     world.until(&db, is_available(2)).await;
     let (_, after) = world.get(&format!("{CLAIMS}/data-db-1")).await;
     assert_ne!(before["metadata"]["uid"], after["metadata"]["uid"]);
+}
+
+fn job_spec(simulate: &str) -> Value {
+    json!({"template": {"metadata": {"annotations": {"listwatch/simulate": simulate}}, "spec": {
+        "restartPolicy": "Never", "containers": [{"name": "c", "image": "postgres:15"}]}}})
+}
+
+fn conditions(object: &Value) -> Vec<&str> {
+    let all = object["status"]["conditions"].as_array().into_iter().flatten();
+    all.filter_map(|condition| condition["type"].as_str()).collect()
+}
+
+async fn phases(world: &World, job: &str) -> Vec<Value> {
+    let (_, pods) = world.get(&format!("{PODS}?labelSelector=job-name={job}")).await;
+    let pods = pods["items"].as_array().cloned().unwrap_or_default();
+    pods.iter().map(|pod| pod["status"]["phase"].clone()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pod_of_a_job_succeeds_or_crashes_by_annotation() {
+    let world = World::start().await;
+    world.post(JOBS, json!({"metadata": {"name": "good"}, "spec": job_spec("")})).await;
+    let mut spec = job_spec("crash");
+    spec["backoffLimit"] = 2.into();
+    world.post(JOBS, json!({"metadata": {"name": "bad"}, "spec": spec})).await;
+    world.post(JOBS, json!({"metadata": {"name": "endless"}, "spec": job_spec("unready")})).await;
+    // The second Pod comes ten seconds after the first failure, the third one twenty seconds later.
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(phases(&world, "bad").await, ["Failed", "Failed"]);
+    sleep(Duration::from_secs(20)).await;
+    let (_, good) = world.get(&format!("{JOBS}/good")).await;
+    assert_eq!(conditions(&good), ["SuccessCriteriaMet", "Complete"]);
+    assert_eq!(phases(&world, "good").await, ["Succeeded"]);
+    let (_, bad) = world.get(&format!("{JOBS}/bad")).await;
+    assert_eq!(conditions(&bad), ["FailureTarget", "Failed"]);
+    assert_eq!(bad["status"]["failed"], 3);
+    let (_, endless) = world.get(&format!("{JOBS}/endless")).await;
+    assert_eq!(endless["status"]["active"], 1);
+    world.delete(&format!("{JOBS}/endless?propagationPolicy=Background")).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(phases(&world, "endless").await, [] as [Value; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cron_job_runs_on_time_and_keeps_its_last_jobs() {
+    let world = World::start().await;
+    let spec = json!({"schedule": "*/5 * * * *", "successfulJobsHistoryLimit": 2, "jobTemplate": {"spec": job_spec("")}});
+    world.post(CRON_JOBS, json!({"metadata": {"name": "often"}, "spec": spec})).await;
+    sleep(Duration::from_secs(22 * 60)).await;
+    let (_, often) = world.get(&format!("{CRON_JOBS}/often")).await;
+    assert!(often["status"]["lastSuccessfulTime"].is_string(), "{often}");
+    assert!(often["status"]["active"].is_null(), "{often}");
+    let (_, jobs) = world.get(JOBS).await;
+    let jobs = jobs["items"].as_array().cloned().unwrap_or_default();
+    assert_eq!(jobs.len(), 2);
+    for job in &jobs {
+        let due = job["metadata"]["annotations"]["batch.kubernetes.io/cronjob-scheduled-timestamp"].as_str();
+        assert!(due.is_some_and(|due| due.ends_with("0:00Z") || due.ends_with("5:00Z")), "{job}");
+    }
+    world.merge(&format!("{CRON_JOBS}/often"), json!({"spec": {"suspend": true}})).await;
+    sleep(Duration::from_secs(22 * 60)).await;
+    let (_, later) = world.get(JOBS).await;
+    assert_eq!(later["items"], json!(jobs));
+}
+
+/// Each Job is made by hand from the CronJob, with its ownerReference: `kubectl create job --from`.
+#[tokio::test(start_paused = true)]
+async fn a_suspended_cron_job_counts_jobs_that_a_user_makes() {
+    let world = World::start().await;
+    let spec = json!({"schedule": "@daily", "suspend": true, "successfulJobsHistoryLimit": 1, "failedJobsHistoryLimit": 0,
+        "jobTemplate": {"spec": job_spec("")}});
+    let (_, cron_job) = world.post(CRON_JOBS, json!({"metadata": {"name": "nightly"}, "spec": spec})).await;
+    let owner = json!([{"apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly", "controller": true,
+        "uid": cron_job["metadata"]["uid"]}]);
+    for (name, simulate) in [("first", ""), ("second", ""), ("bad", "crash")] {
+        let mut spec = job_spec(simulate);
+        spec["backoffLimit"] = 0.into();
+        world.post(JOBS, json!({"metadata": {"name": name, "ownerReferences": owner}, "spec": spec})).await;
+        sleep(Duration::from_secs(10)).await;
+    }
+    let (_, jobs) = world.get(JOBS).await;
+    let jobs = jobs["items"].as_array().cloned().unwrap_or_default();
+    let names: Vec<&Value> = jobs.iter().map(|job| &job["metadata"]["name"]).collect();
+    assert_eq!(names, ["second"]);
+    let (_, nightly) = world.get(&format!("{CRON_JOBS}/nightly")).await;
+    assert_eq!(nightly["status"]["lastSuccessfulTime"], jobs[0]["status"]["completionTime"]);
 }

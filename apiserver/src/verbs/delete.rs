@@ -97,6 +97,13 @@ pub(crate) fn delete(
     Ok(Deleted::Terminating(after))
 }
 
+/// Warns that a delete of Jobs orphans their Pods.
+pub(crate) fn warning(kind: &Kind, deletion: &Deletion) -> Option<String> {
+    let text = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove \
+        them or set propagationPolicy=Orphan to suppress this warning";
+    (kind.built_in() == "Job" && deletion.propagation.is_none()).then(|| text.to_owned())
+}
+
 /// Sets the finalizers for a propagation policy, and the finalizer of a CRD.
 fn hold(kind: &Kind, object: &mut Value, propagation: Option<Propagation>) {
     let mut list = finalizers(object);
@@ -107,6 +114,12 @@ fn hold(kind: &Kind, object: &mut Value, propagation: Option<Propagation>) {
             Propagation::Foreground => list.push("foregroundDeletion"),
             Propagation::Orphan => list.push("orphan"),
         }
+    }
+    // A delete of a Job orphans its Pods, unless it says otherwise.
+    let is_decided =
+        propagation.is_some() || list.contains(&"foregroundDeletion") || list.contains(&"orphan");
+    if kind.built_in() == "Job" && !is_decided {
+        list.push("orphan");
     }
     // A CRD always gets a finalizer, so that its custom resources are deleted first.
     if kind.built_in() == "CustomResourceDefinition" && !list.contains(&CRD_FINALIZER) {

@@ -91,6 +91,7 @@ pub(crate) fn create(
     if !causes.is_empty() {
         return Err(StatusError::invalid(kind, &name, causes));
     }
+    options.warnings.extend(metadata::name_warning(kind, &object));
     options.warnings.extend(metadata::warnings(kind, &object));
     let place = Place::new(kind.stored_in(), namespace, &name);
     if storage.get(&place).is_some() {

@@ -132,7 +132,7 @@ fn sort_unknown_fields(message: &mut String) {
 
 /// API groups that validate fields in a fixed order. CRDs, their schemas and custom resources are validated in any
 /// order, and some of their fields twice.
-const IN_ORDER: [&str; 4] = ["", "apps", "coordination.k8s.io", "events.k8s.io"];
+const IN_ORDER: [&str; 6] = ["", "apps", "batch", "coordination.k8s.io", "events.k8s.io", "policy"];
 
 /// Fields that are maps in Go, and therefore validated in any order.
 const MAPS: [&str; 8] =
