@@ -1,10 +1,11 @@
 //! The controllers: garbage collection, namespaces, Deployments, ReplicaSets, StatefulSets and their claims, Jobs,
-//! CronJobs, and a simulated kubelet.
+//! CronJobs, PodDisruptionBudgets, and a simulated kubelet.
 //!
 //! All controllers run in one task. It reads the journal of the storage. For each change, it queues the object, its
 //! owners, its dependents and its namespace, and reconciles each of them. Like those of Kubernetes, these controllers
 //! compare the current state with the desired state, so an extra reconcile does no harm.
 
+mod disruption;
 mod garbage;
 mod job;
 mod kubelet;
@@ -178,7 +179,10 @@ impl Controllers {
         }
         if collection == "pods" {
             let pods = [&change.before, &change.after];
-            self.queue.extend(pods.into_iter().flatten().flat_map(|pod| volume::claims_of(pod)));
+            for pod in pods.into_iter().flatten() {
+                self.queue.extend(volume::claims_of(pod));
+                self.queue.extend(disruption::budgets_of(storage, pod));
+            }
         }
         self.queue.extend(self.waiting.remove(&place).into_iter().flatten());
         if let (None, Some(namespace)) = (&change.after, place.namespace()) {
@@ -195,6 +199,7 @@ impl Controllers {
             "deployments.apps" => rollout::deployment(self, storage, place, &object),
             "replicasets.apps" => rollout::replica_set(self, storage, place, &object),
             "statefulsets.apps" => stateful_set::stateful_set(self, storage, place, &object),
+            "poddisruptionbudgets.policy" => disruption::budget(storage, place, &object),
             "jobs.batch" => job::job(self, storage, place, &object),
             "cronjobs.batch" => job::cron_job(self, storage, place, &object),
             "persistentvolumeclaims" => volume::claim(storage, place, &object),

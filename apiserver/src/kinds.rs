@@ -161,7 +161,7 @@ impl Kind {
             Source::BuiltIn(entry) => {
                 matches!(
                     entry.kind,
-                    "Lease" | "CustomResourceDefinition" | "ServiceAccount"
+                    "Lease" | "CustomResourceDefinition" | "ServiceAccount" | "PodDisruptionBudget"
                 )
             }
             Source::Custom(_) => true,

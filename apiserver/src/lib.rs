@@ -28,7 +28,7 @@
 //! ```text
 //! http/           server (TLS, connections), router (path and method to handler), handlers, options, response
 //! controllers/    garbage collector, namespaces, rollout (Deployments, ReplicaSets), stateful_set, volume (claims), job
-//!                 (Jobs, CronJobs), a simulated kubelet
+//!                 (Jobs, CronJobs), disruption, a simulated kubelet
 //! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, scale; served_kinds (the
 //!                 kinds of CRDs), table (the output of `kubectl get`)
 //! discovery       /api, /apis, /openapi/v3, /version

@@ -270,7 +270,7 @@ fn take_revision(storage: &mut Storage, place: &Place, (new_place, new_set): &St
 }
 
 /// An absolute number, or a percentage of the replicas such as `25%`.
-fn share(value: &Value, replicas: i64, round_up: bool) -> i64 {
+pub(super) fn share(value: &Value, replicas: i64, round_up: bool) -> i64 {
     if let Some(number) = value.as_i64() {
         return number;
     }

@@ -271,6 +271,18 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         ..PLAIN
     },
     BuiltIn {
+        group: "policy",
+        plural: "poddisruptionbudgets",
+        kind: "PodDisruptionBudget",
+        short_names: &["pdb"],
+        status: true,
+        generation: true,
+        columns: printer_columns::POD_DISRUPTION_BUDGET,
+        defaults: defaults::disruption_budget,
+        validate: validation::disruption_budget,
+        ..PLAIN
+    },
+    BuiltIn {
         group: "apiextensions.k8s.io",
         plural: "customresourcedefinitions",
         kind: "CustomResourceDefinition",

@@ -259,6 +259,12 @@ pub(crate) fn cron_job(object: &mut Value) {
     set_default(object, "/status", json!({}));
 }
 
+pub(crate) fn disruption_budget(object: &mut Value) {
+    for field in ["currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods"] {
+        set_default(object, &format!("/status/{field}"), 0.into());
+    }
+}
+
 pub(crate) fn pod(object: &mut Value) {
     let spec = &mut object["spec"];
     pod_spec_defaults(spec);

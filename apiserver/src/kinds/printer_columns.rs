@@ -401,6 +401,26 @@ pub(crate) const CRON_JOB: PrinterColumns = PrinterColumns {
     },
 };
 
+pub(crate) const POD_DISRUPTION_BUDGET: PrinterColumns = PrinterColumns {
+    definitions: &[
+        ("Min Available", "string", 0),
+        ("Max Unavailable", "string", 0),
+        ("Allowed Disruptions", "integer", 0),
+        ("Age", "string", 0),
+    ],
+    cells: |object, clock| {
+        let shown = |field: &str| -> Value {
+            match &object["spec"][field] {
+                Value::String(percent) => percent.as_str().into(),
+                Value::Null => "N/A".into(),
+                number => number.to_string().into(),
+            }
+        };
+        let allowed = object["status"]["disruptionsAllowed"].as_i64().unwrap_or(0);
+        vec![name(object), shown("minAvailable"), shown("maxUnavailable"), allowed.into(), age(object, clock)]
+    },
+};
+
 fn containers_and_images(spec: &Value) -> [Value; 2] {
     let joined = |field: &str| -> Value {
         let all: Vec<&str> = each(&spec["containers"]).filter_map(|one| one[field].as_str()).collect();

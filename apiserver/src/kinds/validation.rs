@@ -509,6 +509,32 @@ fn int_or_percent(field: &str, value: &Value) -> Option<Cause> {
     value.as_i64().filter(|number| *number < 0).map(|_| Cause::invalid(field, value, NOT_NEGATIVE))
 }
 
+pub(crate) fn disruption_budget(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let spec = &object["spec"];
+    let mut all = Vec::new();
+    if !spec["minAvailable"].is_null() && !spec["maxUnavailable"].is_null() {
+        all.push(Cause::invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set"));
+    }
+    for name in ["minAvailable", "maxUnavailable"] {
+        let field = format!("spec.{name}");
+        all.extend(int_or_percent(&field, &spec[name]));
+        if percent(&spec[name]).is_some_and(|percent| percent > 100) {
+            all.push(Cause::invalid(field, &spec[name], "must not be greater than 100%"));
+        }
+    }
+    all.extend(selector(&spec["selector"], "spec.selector"));
+    let policy = &spec["unhealthyPodEvictionPolicy"];
+    if !policy.is_null() {
+        let supported = ["AlwaysAllow", "IfHealthyBudget"];
+        not_one_of(&mut all, "spec.unhealthyPodEvictionPolicy".to_owned(), policy, &supported);
+    }
+    if before.is_some() {
+        let counts = ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
+        not_negative(&mut all, &object["status"], "status", &counts);
+    }
+    all
+}
+
 /// Validates a Node. Like kube-apiserver, it reports taints under `metadata`.
 pub(crate) fn node(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     let mut all = Vec::new();

@@ -28,7 +28,7 @@
 //!
 //! `# @controllers` before the first request starts the garbage collector and namespace controller, as in a cluster.
 //!
-//! `# @workloads` there starts the controllers of StatefulSets, claims and Jobs too, on a server of
+//! `# @workloads` there starts the controllers of StatefulSets, claims, Jobs and PodDisruptionBudgets too, on a server of
 //! its own. No kubelet runs: the story writes the status of Pods.
 //!
 //! `# @refusals` there chooses a server of its own that refuses more: its first versions are lost, it has no streaming lists,
@@ -73,6 +73,7 @@ macro_rules! stories {
 
 stories! {
     applying
+    budgets
     claims
     collecting
     configmaps
