@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`report`] turns the outcomes into conditions and Events: [`refusal`] has the reasons of refused writes, [`rollout`] and [`pods`]
-//! those of a Deployment.
+//! those of a Deployment. [`once`] is for objects that outlive their owner.
 //!
 //! A child is an object whose controller ownerReference has the uid of the owner. If another writer keeps reverting a
 //! correction, the corrections pause for a while (`truces.rs`). If an admission webhook or policy changes a field
@@ -17,6 +17,7 @@
 
 mod admission;
 mod create;
+pub mod once;
 pub(crate) mod pods;
 pub(crate) mod refusal;
 pub(crate) mod report;

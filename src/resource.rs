@@ -357,6 +357,13 @@ pub struct Meta<K> {
     kind: PhantomData<fn() -> K>,
 }
 
+impl<K: Resource> Meta<K> {
+    /// The metadata of an object.
+    pub fn of(object: &K) -> Meta<K> {
+        Meta { metadata: object.metadata().clone(), kind: PhantomData }
+    }
+}
+
 impl<K: Resource> Resource for Meta<K> {
     const GROUP: &'static str = K::GROUP;
     const VERSION: &'static str = K::VERSION;
