@@ -26,8 +26,8 @@ use crate::{
     cluster::Cluster,
     locked,
     resource::{
-        Condition, ObjectMeta, Resource, Scope, Uid, conditions,
-        kinds::{Container, ContainerType, Deployment, DeploymentCondition as PodCondition, PodSpec},
+        Condition, Labels, ObjectMeta, Resource, Scope, Uid, conditions,
+        kinds::{Container, ContainerType, DeploymentCondition as PodCondition, PodSpec},
         without_annotations,
     },
 };
@@ -112,6 +112,16 @@ impl<C: ContainerType> Resource for Pod<C> {
     }
 }
 
+/// The Pods that a Deployment or StatefulSet creates.
+pub(crate) struct PodsOf<'a, C> {
+    /// Of the Deployment. A new generation is a new rollout.
+    pub generation: i64,
+    /// Selects them.
+    pub selector: &'a Labels,
+    /// The containers of the template.
+    pub containers: &'a [C],
+}
+
 /// Why a Pod does not run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Trouble {
@@ -165,13 +175,13 @@ fn shape(message: &str) -> impl Iterator<Item = &str> {
 /// If no Pod has the containers of the template, all Pods count, because admission may change the containers.
 pub(crate) fn trouble<'a, C: ContainerType>(
     pods: impl IntoIterator<Item = &'a Pod<C>>,
-    template: &PodSpec<C>,
+    wanted: &[C],
     now: SystemTime,
 ) -> Option<Trouble> {
     let is_living = |pod: &&Pod<C>| {
         !pod.metadata.is_terminating() && !matches!(&*pod.status.phase, "Failed" | "Succeeded")
     };
-    let is_wanted = |pod: &Pod<C>| template.containers.iter().all(|one| pod.spec.containers.contains(one));
+    let is_wanted = |pod: &Pod<C>| wanted.iter().all(|one| pod.spec.containers.contains(one));
     let living: Vec<&Pod<C>> = pods.into_iter().filter(is_living).collect();
     let are_some_wanted = living.iter().any(|pod| is_wanted(pod));
     let counted = living.into_iter().filter(|pod| !are_some_wanted || is_wanted(pod));
@@ -268,7 +278,7 @@ pub(crate) struct Looks {
 
 #[derive(Clone)]
 struct Look {
-    /// Of the Deployment. A new generation is a new rollout.
+    /// Of the Deployment or StatefulSet.
     generation: i64,
     since: Instant,
     next: Instant,
@@ -281,23 +291,23 @@ impl Looks {
         &self,
         cluster: &Cluster,
         owner: &O,
-        deployment: &Deployment<C>,
+        wanted: &PodsOf<'_, C>,
     ) -> (Option<Trouble>, Duration) {
         let metadata = owner.metadata();
-        let mut look = self.known(cluster, owner, deployment);
+        let mut look = self.known(cluster, owner, wanted.generation);
         let left = look.next.saturating_duration_since(Instant::now());
         if !left.is_zero() {
             return (look.found, left);
         }
         let scope = Scope {
             namespace: metadata.namespace.as_ref().map(ToString::to_string),
-            labels: deployment.spec.selector.match_labels.as_selector().to_owned(),
+            labels: wanted.selector.as_selector().to_owned(),
         };
         let pause = look.since.elapsed().clamp(FIRST_PAUSE, PAUSE_MAX);
         match timeout(LOOK_LIMIT, cluster.list_live::<Pod<C>>(&scope, PODS_MAX)).await {
             Ok(Ok(pods)) => {
                 let pods = pods.iter().map(Arc::as_ref);
-                let found = trouble(pods, &deployment.spec.template.spec, cluster.now());
+                let found = trouble(pods, wanted.containers, cluster.now());
                 look.found = found.map(|trouble| trouble.with_known_message(O::observed(owner.status()).1));
             }
             Ok(Err(error)) if error.is_forbidden() => {
@@ -320,10 +330,9 @@ impl Looks {
 
     /// The last finding, and the time since which the object has waited. After a restart, the time comes from the
     /// condition `Ready`, so that a reason from the Pods in that condition is not lost.
-    fn known<O: Reported, C>(&self, cluster: &Cluster, owner: &O, deployment: &Deployment<C>) -> Look {
+    fn known<O: Reported>(&self, cluster: &Cluster, owner: &O, generation: i64) -> Look {
         let (metadata, (observed_generation, before)) = (owner.metadata(), O::observed(owner.status()));
         let mut all = locked(&self.all);
-        let generation = deployment.metadata.generation;
         let known = all.get(&metadata.uid);
         if let Some(look) = known.filter(|look| look.generation == generation) {
             return look.clone();
@@ -367,7 +376,7 @@ mod tests {
 
     fn trouble_of(pods: &[Pod]) -> Option<String> {
         let now = humantime::parse_rfc3339("2026-11-22T06:40:00Z").expect("a time");
-        let trouble = trouble(pods, &PodSpec::default(), now)?;
+        let trouble = trouble(pods, &[], now)?;
         Some(format!("{}: {}", trouble.reason, trouble.message))
     }
 
@@ -436,7 +445,7 @@ mod tests {
             spec: PodSpec { containers: containers(image).expect("containers"), ..PodSpec::default() },
             ..pod(status)
         };
-        let template = |image: &str| of(image, json!({})).spec;
+        let template = |image: &str| of(image, json!({})).spec.containers;
         let pods =
             [of("old", waiting("ErrImagePull", "no such image")), of("new", waiting("CreateError", "no"))];
         let reason =

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::{
     Child, Outcome, Stage, Write,
-    pods::Looks,
+    pods::{Looks, PodsOf, Trouble},
     refusal::{NAME_CONFLICT, Refusal, is_refusal},
     rollout,
 };
@@ -290,18 +290,30 @@ impl<O: Reported> Report<'_, O> {
         deployment: &Child<Deployment<C>>,
         desired_replicas: i32,
     ) -> State {
-        let Reporter { cluster, pods: looks, .. } = self.reporter;
-        let (pods, next) = match deployment {
-            Child::Kept(deployment) if rollout::waits_for_pods(deployment) => {
-                let (trouble, pause) = looks.look(cluster, self.owner, deployment).await;
-                (trouble, Next::After(pause))
-            }
-            Child::Kept(_) | Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } => {
-                looks.forget(&self.owner.metadata().uid);
-                (None, Next::OnChange)
-            }
+        let waiting = match deployment {
+            Child::Kept(deployment) if rollout::waits_for_pods(deployment) => Some(PodsOf {
+                generation: deployment.metadata.generation,
+                selector: &deployment.spec.selector.match_labels,
+                containers: &deployment.spec.template.spec.containers,
+            }),
+            Child::Kept(_) | Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } => None,
         };
+        let (pods, next) = self.look(waiting).await;
         rollout::state(deployment, desired_replicas, pods.as_ref(), next)
+    }
+
+    /// Why the Pods do not run for which the object waits, if it waits for any, and when to look again.
+    pub(crate) async fn look<C: ContainerType>(
+        &self,
+        waiting: Option<PodsOf<'_, C>>,
+    ) -> (Option<Trouble>, Next) {
+        let Reporter { cluster, pods: looks, .. } = self.reporter;
+        let Some(pods) = waiting else {
+            looks.forget(&self.owner.metadata().uid);
+            return (None, Next::OnChange);
+        };
+        let (trouble, pause) = looks.look(cluster, self.owner, &pods).await;
+        (trouble, Next::After(pause))
     }
 
     /// Writes the status, if it has changed, with its `observedGeneration` and `conditions`. Records the Events of failures.
