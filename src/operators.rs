@@ -7,6 +7,7 @@
 
 pub mod crd;
 pub mod copyrator;
+pub mod database;
 pub mod memcached;
 pub mod mywebserver;
 
@@ -20,6 +21,8 @@ use crate::runtime::Runtime;
 pub enum BuiltIn {
     /// A CopyratorRule copies ConfigMaps or Secrets to other namespaces
     Copyrator,
+    /// A Database becomes PostgreSQL with replicas
+    Database,
     /// A MyWebserver becomes a Deployment and a Service
     Mywebserver,
     /// A Memcached becomes a Deployment and a headless Service
@@ -33,6 +36,9 @@ pub struct Flags {
     /// Of the copyrator.
     #[cfg_attr(feature = "cli", command(flatten))]
     pub copyrator: copyrator::Settings,
+    /// Of the Database operator.
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub database: database::DatabaseFlags,
     /// Of the Memcached operator.
     #[cfg_attr(feature = "cli", command(flatten))]
     pub memcached: memcached::MemcachedFlags,
@@ -44,6 +50,7 @@ impl BuiltIn {
     pub fn definitions(self) -> Vec<Value> {
         match self {
             BuiltIn::Copyrator => vec![copyrator::types::definition()],
+            BuiltIn::Database => vec![database::types::definition()],
             BuiltIn::Mywebserver => vec![mywebserver::types::definition()],
             BuiltIn::Memcached => vec![memcached::types::definition()],
         }
@@ -58,6 +65,10 @@ impl BuiltIn {
                 runtime.controller(copyrator::CONTROLLER, |setup| {
                     copyrator::controller(&setup.cluster, &setup.namespaces, setup.events, settings)
                 })
+            }
+            BuiltIn::Database => {
+                let flags = flags.database.clone();
+                runtime.controller(database::CONTROLLER, move |setup| database::controller(&setup, &flags))
             }
             BuiltIn::Mywebserver => runtime.controller(mywebserver::CONTROLLER, |setup| {
                 mywebserver::controller(&setup.cluster, &setup.namespaces, setup.events)

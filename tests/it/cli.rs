@@ -243,9 +243,19 @@ fn the_demo_of_each_operator_shows_what_it_does() {
         "operator  create   services/cache",
         "The Deployment has two Pods, whose names are in the status.",
     ];
-    for (operator, parts) in
-        [("mywebserver", &rollout[..]), ("copyrator", &copies[..]), ("memcached", &caches[..])]
-    {
+    let databases = [
+        "operator  create   statefulsets/db",
+        "server    MODIFIED db: spec.size 2 → 3",
+        "operator  patch    configmaps/db-scripts",
+        "operator  delete   statefulsets/db",
+        "The claims and the Secrets still exist",
+    ];
+    for (operator, parts) in [
+        ("mywebserver", &rollout[..]),
+        ("copyrator", &copies[..]),
+        ("memcached", &caches[..]),
+        ("database", &databases[..]),
+    ] {
         let output = listwatch().args(["demo", operator, "--exit"]).output().unwrap();
         let (story, errors) =
             (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());

@@ -46,13 +46,20 @@ impl UserClient {
     pub fn path(&self, what: &str) -> String {
         let resource = what.split(['/', '?']).next().unwrap();
         let api = match resource {
-            "deployments" | "replicasets" => "apis/apps/v1",
+            "deployments" | "replicasets" | "statefulsets" => "apis/apps/v1",
             "mywebservers" => "apis/k8sobjects.gsa.com/v2",
             "memcacheds" => "apis/cache.example.com/v1alpha1",
+            "databases" => "apis/app.example.com/v1",
             "events" => "apis/events.k8s.io/v1",
             "rolebindings" | "roles" => "apis/rbac.authorization.k8s.io/v1",
             "leases" => "apis/coordination.k8s.io/v1",
-            "services" | "configmaps" | "secrets" | "serviceaccounts" | "resourcequotas" | "pods" => "api/v1",
+            "services"
+            | "configmaps"
+            | "secrets"
+            | "serviceaccounts"
+            | "resourcequotas"
+            | "pods"
+            | "persistentvolumeclaims" => "api/v1",
             unknown => panic!("{unknown}: unknown resource"),
         };
         format!("/{api}/namespaces/{}/{what}", self.namespace)

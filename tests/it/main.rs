@@ -30,6 +30,7 @@ mod update;
 
 // The other operators.
 mod memcached;
+mod database;
 
 // The controller with any operator.
 mod controller;

@@ -43,6 +43,7 @@ impl Story {
         match operator {
             BuiltIn::Mywebserver => mywebserver(),
             BuiltIn::Copyrator => copyrator(),
+            BuiltIn::Database => database(),
             BuiltIn::Memcached => memcached(),
         }
     }
@@ -272,5 +273,56 @@ fn memcached() -> Story {
         ],
         end: "The Deployment has two Pods, whose names are in the status.",
         commands: &["kubectl get memcached,deploy,svc,pods", "kubectl scale memcached/cache --replicas=5"],
+    }
+}
+
+const DATABASES: &str = "/apis/app.example.com/v1/namespaces/default/databases";
+const DATABASE: &str = "/apis/app.example.com/v1/namespaces/default/databases/db";
+const DATABASE_SET: &str = "/apis/apps/v1/namespaces/default/statefulsets/db";
+const DATABASE_CLAIM: &str = "/api/v1/namespaces/default/persistentvolumeclaims/data-db-2";
+
+fn database() -> Story {
+    Story {
+        operator: BuiltIn::Database,
+        kind: "Database",
+        watch: "/apis/app.example.com/v1/databases?watch=1",
+        watched: 7,
+        scenes: vec![
+            apply(
+                "Next: a user creates the Database db, with a primary and a replica.\n\
+                 Look for: a StatefulSet, two Services, two Secrets with new passwords, and a ConfigMap with the scripts of the Pods.",
+                sample!("database/samples/database.yaml"),
+                &[DATABASES],
+                vec![(DATABASE, is_ready)],
+            ),
+            Scene {
+                announced: "Next: the user wants a second replica.\n\
+                            Look for: one patch of the StatefulSet, and one of the file that says the size.",
+                command: "kubectl patch db/db --type=merge -p '{\"spec\":{\"size\":3}}'".to_owned(),
+                requests: vec![(Method::PATCH, DATABASE, json!({"spec": {"size": 3}}))],
+                until: vec![(DATABASE, |database| {
+                    is_ready(database) && database["status"]["readyInstances"] == 3
+                })],
+            },
+            Scene {
+                announced: "Next: a new minor version of PostgreSQL.\n\
+                            Look for: the Pods are replaced one by one, the replicas first. Then status.version follows.",
+                command: "kubectl patch db/db --type=merge -p '{\"spec\":{\"version\":\"15.15\"}}'"
+                    .to_owned(),
+                requests: vec![(Method::PATCH, DATABASE, json!({"spec": {"version": "15.15"}}))],
+                until: vec![(DATABASE, |database| {
+                    is_ready(database) && database["status"]["version"] == "15.15"
+                })],
+            },
+            Scene {
+                announced: "Next: the user deletes the Database.\n\
+                            Look for: its StatefulSet, Services and scripts are deleted; claims and Secrets are not.",
+                command: "kubectl delete db/db".to_owned(),
+                requests: vec![(Method::DELETE, DATABASE, Value::Null)],
+                until: vec![(DATABASE, is_gone), (DATABASE_SET, is_gone), (DATABASE_CLAIM, is_there)],
+            },
+        ],
+        end: "The claims and the Secrets still exist: a new Database of that name takes them over.",
+        commands: &["kubectl get pvc,secrets", "kubectl apply -f manifests/database/samples/database.yaml"],
     }
 }

@@ -1,0 +1,14 @@
+-- The roles, with the passwords of the Secrets, and the database. These statements are in no log and no error.
+\set VERBOSITY terse
+SET log_statement = 'none';
+SET log_min_error_statement = 'panic';
+SET log_min_duration_statement = -1;
+\set app `cat /secrets/app/username`
+\set app_password `cat /secrets/app/password`
+\set replication_password `cat /secrets/replication/password`
+
+SELECT format('CREATE ROLE %I LOGIN', :'app') WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = :'app') \gexec
+ALTER ROLE :"app" PASSWORD :'app_password';
+SELECT 'CREATE ROLE replication LOGIN REPLICATION' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'replication') \gexec
+ALTER ROLE replication PASSWORD :'replication_password';
+SELECT format('CREATE DATABASE app OWNER %I', :'app') WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'app') \gexec

@@ -1,0 +1,555 @@
+//! The types of Database: its spec and status, its CustomResourceDefinition, and the fields of its children that are not in
+//! [`kinds`](crate::resource::kinds).
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use smallvec::SmallVec;
+use smol_str::SmolStr;
+
+use crate::{
+    children::Reported,
+    operators::crd::{self, column, wide},
+    resource::{
+        Condition, LabelSelector, Labels, ObjectMeta, Resource,
+        diff::{Merge, Rule},
+        kinds::{ContainerPort, PodMeta, Present, SeccompProfile},
+        without_annotations,
+    },
+};
+
+/// Most instances of one Database: the settings allow as many replicas to clone the primary at the same time.
+const SIZE_MAX: i32 = 10;
+
+/// The custom resource.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Database {
+    /// Name, labels, owners, versions.
+    #[serde(deserialize_with = "without_annotations")]
+    pub metadata: ObjectMeta,
+    /// The desired database.
+    pub spec: DatabaseSpec,
+    /// The status that this operator has written.
+    #[serde(default)]
+    pub status: DatabaseStatus,
+}
+
+crate::kind!(Database, "app.example.com", "v1", "databases");
+
+/// The desired database.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DatabaseSpec {
+    /// Number of instances, 1 to 10. The first is the primary; the others are replicas, which can only be read.
+    #[schemars(range(min = 1, max = SIZE_MAX))]
+    pub size: i32,
+    /// Version of PostgreSQL: the tag of the image. A major version (15 to 18), with or without a minor version. The minor
+    /// version can be raised; for another major version, create another Database.
+    #[schemars(regex(pattern = r"^1[5-8](\.(0|[1-9][0-9]?))?$"), length(max = 5))]
+    pub version: String,
+    /// Size of the claim of each instance, in Gi. Default 1Gi. It can only grow, and only if the StorageClass allows that.
+    #[serde(default = "DatabaseSpec::default_storage")]
+    #[schemars(regex(pattern = "^[1-9][0-9]{0,4}Gi$"), length(max = 7))]
+    pub storage: String,
+    /// A replica that has been further behind the primary for this time gets no connections. 5 to 3600 seconds, default 60.
+    #[serde(default = "DatabaseSpec::default_max_lag_seconds")]
+    #[schemars(range(min = 5, max = 3600))]
+    pub max_lag_seconds: i32,
+    /// What happens to claims and passwords if the Database is deleted. Default Retain: they stay, and a new Database of
+    /// this name takes them over.
+    #[serde(default)]
+    pub deletion_policy: DeletionPolicy,
+}
+
+/// What happens to claims and passwords if the Database is deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DeletionPolicy {
+    /// They stay.
+    #[default]
+    Retain,
+    /// They are deleted.
+    Delete,
+}
+
+impl DatabaseSpec {
+    fn default_storage() -> String {
+        "1Gi".to_owned()
+    }
+
+    fn default_max_lag_seconds() -> i32 {
+        60
+    }
+}
+
+/// The observed state of the database.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DatabaseStatus {
+    /// The latest metadata.generation that the operator has observed. -1: none yet.
+    pub observed_generation: i64,
+    /// Name of the Pod of the primary.
+    #[schemars(with = "String")]
+    pub primary: SmolStr,
+    /// Number of instances that are ready.
+    pub ready_instances: i32,
+    /// The version that all instances run.
+    #[schemars(with = "String", length(max = 5))]
+    pub version: SmolStr,
+    /// Ready: all instances are ready and have the latest spec. Available: the primary accepts connections. Progressing: a
+    /// rollout is in progress or complete. Stalled: the spec cannot be carried out until a user acts. Mutated: an admission
+    /// webhook or policy changes fields that the operator writes.
+    #[schemars(schema_with = "crd::conditions")]
+    pub conditions: Vec<Condition>,
+}
+
+impl Default for DatabaseStatus {
+    fn default() -> DatabaseStatus {
+        DatabaseStatus {
+            observed_generation: -1,
+            primary: SmolStr::default(),
+            ready_instances: 0,
+            version: SmolStr::default(),
+            conditions: Vec::new(),
+        }
+    }
+}
+
+impl Reported for Database {
+    type Status = DatabaseStatus;
+
+    fn status(&self) -> &DatabaseStatus {
+        &self.status
+    }
+
+    fn observed(status: &DatabaseStatus) -> (i64, &[Condition]) {
+        (status.observed_generation, &status.conditions)
+    }
+
+    fn observe(status: &mut DatabaseStatus, generation: i64, conditions: Vec<Condition>) {
+        (status.observed_generation, status.conditions) = (generation, conditions);
+    }
+}
+
+/// `apps/v1` StatefulSet: Pods with stable names, each with a claim of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatefulSet {
+    /// Name, labels, owners, versions.
+    #[serde(deserialize_with = "without_annotations")]
+    pub metadata: ObjectMeta,
+    /// The desired state.
+    pub spec: StatefulSetSpec,
+    /// The state that the StatefulSet controller reports.
+    #[serde(default, skip_serializing)]
+    pub status: StatefulSetStatus,
+}
+
+crate::kind!(StatefulSet, "apps", "v1", "statefulsets", {
+    const MERGE: &'static [Rule] = &[
+        ("/spec/template/metadata/labels", Merge::Shared),
+        ("/spec/template/spec/containers", Merge::SharedBy(&["name"])),
+        ("/spec/template/spec/containers/*/readinessProbe", Merge::OneOf(&["exec"])),
+        ("/spec/template/spec/volumes", Merge::SharedBy(&["name"])),
+        ("/spec/template/spec/volumes/*", Merge::Whole),
+        // The API server lets nobody change them. The claims grow one by one.
+        ("/spec/volumeClaimTemplates", Merge::NotOurs),
+    ];
+
+    fn is_immutable(&self, path: &str) -> bool {
+        path.starts_with("/spec/selector/")
+            || path == "/spec/serviceName"
+            || path == "/spec/podManagementPolicy"
+    }
+});
+
+/// The desired state of a [`StatefulSet`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StatefulSetSpec {
+    /// The number of Pods.
+    pub replicas: i32,
+    /// Selects its Pods. Immutable.
+    pub selector: LabelSelector,
+    /// The Service after which the Pods are named. Immutable.
+    #[serde(default)]
+    pub service_name: SmolStr,
+    /// `Parallel`: no Pod waits for another one to be ready before it is created or replaced by one of a new template. Immutable.
+    pub pod_management_policy: SmolStr,
+    /// Whether claims are deleted.
+    pub persistent_volume_claim_retention_policy: ClaimRetention,
+    /// The template of each Pod.
+    pub template: PodTemplate,
+    /// The claims of each Pod.
+    #[serde(default)]
+    pub volume_claim_templates: SmallVec<[ClaimTemplate; 1]>,
+}
+
+/// Whether the StatefulSet controller deletes claims.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimRetention {
+    /// When the StatefulSet is deleted: `Retain`.
+    pub when_deleted: SmolStr,
+    /// When their Pod is scaled away: `Retain`.
+    pub when_scaled: SmolStr,
+}
+
+/// A claim of each Pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClaimTemplate {
+    /// Name and labels.
+    pub metadata: ClaimMeta,
+    /// The desired volume.
+    pub spec: ClaimTemplateSpec,
+}
+
+/// Metadata of a [`ClaimTemplate`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClaimMeta {
+    /// The claim of the Pod `db-0` is called `data-db-0`.
+    pub name: SmolStr,
+    /// The labels of the claims.
+    #[serde(default)]
+    pub labels: Labels,
+}
+
+/// The desired volume of a [`ClaimTemplate`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimTemplateSpec {
+    /// `ReadWriteOnce`
+    pub access_modes: SmallVec<[SmolStr; 1]>,
+    /// Its size.
+    pub resources: ClaimResources,
+}
+
+/// The template from which the Pods are created.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PodTemplate {
+    /// The labels of the Pods.
+    pub metadata: PodMeta,
+    /// The `spec` of the Pods.
+    pub spec: InstanceSpec,
+}
+
+/// The `spec` of an instance's Pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InstanceSpec {
+    /// The containers, each with a unique name.
+    pub containers: SmallVec<[Instance; 1]>,
+    /// The volumes, but for that of the claim.
+    pub volumes: Vec<Volume>,
+    /// Whether the Pod gets credentials for the API server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub automount_service_account_token: Option<bool>,
+    /// Security settings for all containers.
+    pub security_context: InstanceSecurity,
+    /// How long a shutdown may take.
+    pub termination_grace_period_seconds: i64,
+}
+
+/// Security settings for all containers of a Pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InstanceSecurity {
+    /// Whether the kubelet refuses to run a container as root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_as_non_root: Option<bool>,
+    /// The user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_as_user: Option<i64>,
+    /// The group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_as_group: Option<i64>,
+    /// The group that can write the volumes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fs_group: Option<i64>,
+    /// The system calls that are allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seccomp_profile: Option<SeccompProfile>,
+}
+
+/// The fields of the container that we own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Instance {
+    /// Unique in the Pod.
+    pub name: SmolStr,
+    /// The image to run.
+    pub image: SmolStr,
+    /// The program and its arguments.
+    pub command: Box<[SmolStr]>,
+    /// More arguments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub args: Option<Present>,
+    /// Environment variables.
+    pub env: Vec<EnvVar>,
+    /// The port on which PostgreSQL listens.
+    pub ports: SmallVec<[ContainerPort; 1]>,
+    /// Decides when the instance gets connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readiness_probe: Option<ExecProbe>,
+    /// What happens before the container is stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lifecycle: Option<Lifecycle>,
+    /// Where the volumes are.
+    pub volume_mounts: Vec<VolumeMount>,
+    /// The privileges of the container.
+    pub security_context: ContainerSecurity,
+}
+
+/// An environment variable, with its value or the field of the Pod that has its value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvVar {
+    /// Its name.
+    pub name: SmolStr,
+    /// Its value. May contain `$(NAME)` of an earlier variable.
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+    pub value: SmolStr,
+    /// Where its value is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value_from: Option<EnvSource>,
+}
+
+/// Where the value of an environment variable is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvSource {
+    /// In a field of the Pod.
+    pub field_ref: Option<FieldRef>,
+}
+
+/// A field of the Pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FieldRef {
+    /// `metadata.name`
+    pub field_path: SmolStr,
+}
+
+/// A probe by a command. The failures that it takes are those of other writers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ExecProbe {
+    /// The command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exec: Option<Exec>,
+    /// Time between two probes.
+    pub period_seconds: i32,
+    /// Time limit of a probe.
+    pub timeout_seconds: i32,
+}
+
+/// A command that the kubelet runs in the container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Exec {
+    /// Program and arguments.
+    pub command: Box<[SmolStr]>,
+}
+
+/// What the kubelet does at the start and the end of a container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Lifecycle {
+    /// Before it is stopped.
+    pub pre_stop: Hook,
+}
+
+/// A command that the kubelet runs at one point in the life of a container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Hook {
+    /// The command.
+    pub exec: Exec,
+}
+
+/// Where a volume is in the container.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeMount {
+    /// The name of the volume.
+    pub name: SmolStr,
+    /// Its directory.
+    pub mount_path: SmolStr,
+    /// Whether the container cannot write it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
+}
+
+/// The privileges of the container: those that the Pod Security Standard "restricted" allows, and no write to its image.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerSecurity {
+    /// Whether a process can gain more rights than its parent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_privilege_escalation: Option<bool>,
+    /// The capabilities of root.
+    pub capabilities: Capabilities,
+    /// Whether the files of the image are read-only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_only_root_filesystem: Option<bool>,
+    /// All other fields.
+    #[serde(flatten)]
+    pub others: BTreeMap<SmolStr, Present>,
+}
+
+/// Capabilities of root.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Capabilities {
+    /// Those taken away.
+    pub drop: Box<[SmolStr]>,
+    /// Those added.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add: Option<Present>,
+}
+
+/// A volume of a Pod, from one of these sources.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Volume {
+    /// Unique in the Pod.
+    pub name: SmolStr,
+    /// The keys of a ConfigMap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_map: Option<ConfigMapSource>,
+    /// The keys of a Secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<SecretSource>,
+    /// A directory that is deleted with the Pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub empty_dir: Option<EmptyDir>,
+}
+
+/// The keys of a ConfigMap as files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConfigMapSource {
+    /// Its name.
+    pub name: SmolStr,
+}
+
+/// The keys of a Secret as files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretSource {
+    /// Its name.
+    pub secret_name: SmolStr,
+}
+
+/// A directory that is deleted with the Pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EmptyDir {}
+
+/// The state that the StatefulSet controller reports.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StatefulSetStatus {
+    /// The `metadata.generation` that this status describes.
+    pub observed_generation: i64,
+    /// Pods that exist.
+    pub replicas: i32,
+    /// Pods that pass their readiness probe.
+    pub ready_replicas: i32,
+    /// Pods of the present template.
+    pub updated_replicas: i32,
+}
+
+/// `v1` PersistentVolumeClaim: the volume of one instance. The StatefulSet controller creates it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct PersistentVolumeClaim {
+    /// Name, labels, owners, versions.
+    #[serde(deserialize_with = "without_annotations")]
+    pub metadata: ObjectMeta,
+    /// The desired volume.
+    #[serde(default)]
+    pub spec: ClaimSpec,
+    /// The state that the volume controller reports.
+    #[serde(default)]
+    pub status: ClaimStatus,
+}
+
+crate::kind!(PersistentVolumeClaim, "", "v1", "persistentvolumeclaims");
+
+/// The desired volume.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ClaimSpec {
+    /// Its size.
+    pub resources: ClaimResources,
+}
+
+/// The state of a claim.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ClaimStatus {
+    /// `Pending`, `Bound` or `Lost`.
+    pub phase: SmolStr,
+}
+
+/// The size of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClaimResources {
+    /// At least.
+    pub requests: StorageRequest,
+}
+
+/// An amount of storage.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StorageRequest {
+    /// `1Gi`
+    pub storage: SmolStr,
+}
+
+/// The whole definition.
+#[must_use]
+pub fn definition() -> Value {
+    // The name of a Service, which begins with a letter. The StatefulSet controller writes names of ten more letters into labels.
+    let metadata = json!({
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 52, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}},
+    });
+    let mut spec = crd::schema_of::<DatabaseSpec>();
+    // All are whole numbers of Gi: of two texts, the longer is the larger number.
+    spec["properties"]["storage"]["x-kubernetes-validations"] = json!([{
+        "rule": "size(self) > size(oldSelf) || size(self) == size(oldSelf) && self >= oldSelf",
+        "message": "storage can only grow: a volume cannot be made smaller",
+    }]);
+    let mut schema = crd::object(
+        "A PostgreSQL database: a StatefulSet with a primary and its replicas, two Services and a Secret.",
+        &metadata,
+        &spec,
+        &crd::status_of::<DatabaseStatus>(),
+    );
+    schema["x-kubernetes-validations"] = json!([
+        {
+            "rule": NO_DOWNGRADE,
+            "message": "spec.version is older than status.version, and PostgreSQL cannot go back",
+        },
+        {
+            "rule": "!self.metadata.name.endsWith('-replication')",
+            "message": "a Secret with this name would be that of the replicas of another Database: choose another name",
+        },
+    ]);
+    let columns = [
+        column("Size", "integer", ".spec.size"),
+        column("Instances", "integer", ".status.readyInstances"),
+        column("Version", "string", ".status.version"),
+        wide("Primary", "string", ".status.primary"),
+    ];
+    let version = crd::version::<Database>(Database::VERSION, &schema, &columns);
+    crd::definition::<Database>("database", &["db"], &[version])
+}
+
+/// The wanted version is not older than the running one. A tag without a minor version may be any of them. With one more digit, a minor
+/// version is newer.
+const NO_DOWNGRADE: &str = "!has(self.status) || !has(self.status.version) || \
+    (['15', '16', '17', '18'].exists(major, self.spec.version.startsWith(major) && self.status.version.startsWith(major)) \
+    ? size(self.spec.version) == 2 || size(self.spec.version) > size(self.status.version) \
+    || size(self.spec.version) == size(self.status.version) && self.spec.version >= self.status.version \
+    : self.spec.version > self.status.version)";

@@ -1,0 +1,503 @@
+//! Tests the operator of Database, on both servers and with the permissions of its ClusterRole. No StatefulSet controller runs, so
+//! each write of the operator is known. `tests/e2e/database` has the real PostgreSQL.
+
+use std::future::pending;
+
+use listwatch::{
+    operators::{BuiltIn, Flags, database::types::definition},
+    runtime::Runtime,
+    watch::Lists,
+};
+use listwatch_control_plane::{eventually, saw};
+use serde_json::{Value, json};
+use tokio::task::{JoinHandle, spawn_local};
+
+use crate::{
+    client::condition,
+    fixture::{Fixture, Kind, on},
+    manifests,
+};
+
+/// The operator in this process. Dropped: stops at once, as if it was killed.
+struct Running(JoinHandle<()>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn start(fixture: &Fixture) -> Running {
+    let client = fixture.operators_client(&fixture.url());
+    let runtime = Runtime::new(client).namespaces(vec![fixture.namespace.clone()]).unwrap();
+    let runtime = BuiltIn::Database.add_to(runtime.lists(fixture.lists), &Flags::default());
+    Running(spawn_local(async move { runtime.run_until(pending()).await.unwrap() }))
+}
+
+async fn on_both(script: impl AsyncFn(&Fixture) + Copy + 'static) {
+    on_each_of(&[Kind::Embedded, Kind::RealHttp1], script).await;
+}
+
+async fn on_each_of(kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + 'static) {
+    on(kinds, async move |fixture: &Fixture| {
+        let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let installed = fixture.try_create(crds, &definition()).await;
+        assert!(installed.as_ref().err().is_none_or(|error| error.is_already_exists()), "{installed:?}");
+        let path = fixture.path("databases");
+        eventually("the CRD to be served", async || fixture.raw(&path).await.ok()).await;
+        fixture.allow_only(&manifests::read("database/operator/role.yaml")[0]["rules"]).await;
+        script(fixture).await;
+    })
+    .await;
+}
+
+fn database(spec: Value) -> Value {
+    json!({"apiVersion": "app.example.com/v1", "kind": "Database", "metadata": {"name": "db"}, "spec": spec})
+}
+
+/// Waits until the operator has written these lines, in any order, and checks that it has written nothing else. Nothing shows that
+/// it will write no more, so the next call has what came too much.
+async fn wrote(fixture: &Fixture, expected: &[&str]) {
+    eventually(&format!("{expected:?}"), async || (fixture.written().len() >= expected.len()).then_some(()))
+        .await;
+    let (mut written, mut expected) = (fixture.transcript(), expected.to_vec());
+    written.sort();
+    expected.sort_unstable();
+    assert_eq!(written, expected);
+}
+
+const STATUS: &str = "PATCH databases/db/status 200";
+const CREATED: [&str; 7] = [
+    "POST secrets 201",
+    "POST secrets 201",
+    "POST configmaps 201",
+    "POST services 201",
+    "POST services 201",
+    "POST statefulsets 201",
+    STATUS,
+];
+
+/// What the StatefulSet controller would write: all instances are ready.
+async fn roll_out(fixture: &Fixture) {
+    let set = fixture.get("statefulsets/db").await;
+    let size = &set["spec"]["replicas"];
+    let status = json!({
+        "observedGeneration": set["metadata"]["generation"], "replicas": size, "readyReplicas": size, "updatedReplicas": size,
+    });
+    fixture.patch("statefulsets/db/status", json!({ "status": status })).await;
+}
+
+/// The claim that the StatefulSet controller would create.
+async fn create_claim(fixture: &Fixture, name: &str) {
+    let labels = json!({
+        "app.kubernetes.io/name": "postgresql", "app.kubernetes.io/instance": "db",
+        "app.kubernetes.io/managed-by": "database-operator",
+    });
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let claim = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
+    fixture.create("persistentvolumeclaims", &claim).await;
+}
+
+/// What the operator must never change or delete, by what its metadata and data are.
+async fn data(fixture: &Fixture) -> Vec<Value> {
+    let mut all = Vec::new();
+    for resource in ["secrets", "persistentvolumeclaims"] {
+        let list = fixture.get(resource).await;
+        let is_ours = |object: &&Value| object["metadata"]["labels"]["app.kubernetes.io/instance"] == "db";
+        let uid = |object: &Value| json!([object["metadata"]["uid"], object["data"]]);
+        all.extend(list["items"].as_array().unwrap().iter().filter(is_ours).map(uid));
+    }
+    all
+}
+
+async fn image(fixture: &Fixture) -> Value {
+    fixture.get("statefulsets/db").await["spec"]["template"]["spec"]["containers"][0]["image"].clone()
+}
+
+#[tokio::test]
+async fn a_database_gets_its_children_once_and_they_stay_as_wanted() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        fixture.create("databases", &database(json!({"size": 2, "version": "15.4"}))).await;
+        wrote(fixture, &CREATED).await;
+        let reported = fixture.get("databases/db").await;
+        assert_eq!(condition(&reported, "Ready").unwrap()["reason"], "RolloutInProgress");
+        assert_eq!(condition(&reported, "Available").unwrap()["reason"], "PrimaryNotReady");
+        assert_eq!(image(fixture).await, "postgres:15.4");
+        let secret = fixture.get("secrets/db").await;
+        assert_eq!(secret["type"], "kubernetes.io/basic-auth");
+        let keys: Vec<_> = secret["data"].as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["password", "uri", "username"]);
+        assert_ne!(
+            secret["data"]["password"],
+            fixture.get("secrets/db-replication").await["data"]["password"]
+        );
+
+        roll_out(fixture).await;
+        wrote(fixture, &[STATUS]).await;
+        let reported = fixture.get("databases/db").await;
+        assert_eq!(condition(&reported, "Ready").unwrap()["reason"], "AllInstancesReady");
+        assert_eq!(reported["status"]["version"], "15.4");
+        assert_eq!(reported["status"]["primary"], "db-0");
+        assert_eq!(reported["status"]["readyInstances"], 2);
+
+        // A new size changes a file, and no Pod.
+        fixture.patch("databases/db", json!({"spec": {"size": 3}})).await;
+        wrote(fixture, &["PATCH configmaps/db-scripts 200", "PATCH statefulsets/db 200", STATUS]).await;
+        assert_eq!(fixture.get("configmaps/db-scripts").await["data"]["size"], "3");
+        roll_out(fixture).await;
+        wrote(fixture, &[STATUS]).await;
+
+        // A new minor version.
+        fixture.patch("databases/db", json!({"spec": {"version": "15.12"}})).await;
+        wrote(fixture, &["PATCH statefulsets/db 200", STATUS]).await;
+        assert_eq!(image(fixture).await, "postgres:15.12");
+        assert_eq!(fixture.get("databases/db").await["status"]["version"], "15.4");
+        roll_out(fixture).await;
+        wrote(fixture, &[STATUS]).await;
+        assert_eq!(fixture.get("databases/db").await["status"]["version"], "15.12");
+
+        // Drift. Fields of other writers stay.
+        let resources = json!([{"name": "postgres", "resources": {"limits": {"memory": "2Gi"}}}]);
+        let template = json!({"spec": {"containers": resources}});
+        let policy = json!({"whenDeleted": "Delete", "whenScaled": "Delete"});
+        let edited = json!({"spec": {"template": template, "persistentVolumeClaimRetentionPolicy": policy}});
+        let path = fixture.path("statefulsets/db");
+        let strategic = "application/strategic-merge-patch+json";
+        fixture.send(http::Method::PATCH, &path, strategic, &edited).await.unwrap();
+        wrote(fixture, &["PATCH statefulsets/db 200", STATUS]).await;
+        roll_out(fixture).await;
+        wrote(fixture, &[STATUS]).await;
+        let set = fixture.get("statefulsets/db").await;
+        assert_eq!(set["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"], "2Gi");
+        assert_eq!(set["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"], "Retain");
+        fixture.delete("services/db-ro").await;
+        wrote(fixture, &["POST services 201"]).await;
+    })
+    .await;
+}
+
+/// The schema refuses what it can. A downgrade is one from the version that runs: what was never reached can be taken back.
+#[tokio::test]
+async fn the_schema_refuses_wrong_sizes_versions_and_less_storage() {
+    on_both(async |fixture| {
+        let path = fixture.path("databases");
+        for (spec, field) in [
+            (json!({"size": 0, "version": "15"}), "spec.size"),
+            (json!({"size": 11, "version": "15"}), "spec.size"),
+            (json!({"size": 1}), "spec.version"),
+            (json!({"size": 1, "version": "latest"}), "spec.version"),
+            (json!({"size": 1, "version": "15.x"}), "spec.version"),
+            (json!({"size": 1, "version": "15.04"}), "spec.version"),
+            (json!({"size": 1, "version": "9.6"}), "spec.version"),
+            (json!({"size": 1, "version": "15", "storage": "1G"}), "spec.storage"),
+            (json!({"size": 1, "version": "15", "storage": "0Gi"}), "spec.storage"),
+            (json!({"size": 1, "version": "15", "deletionPolicy": "Keep"}), "spec.deletionPolicy"),
+        ] {
+            let error = fixture.try_create(&path, &database(spec)).await.unwrap_err();
+            assert_eq!(error.code(), Some(422), "{error}");
+            assert!(error.to_string().contains(field), "{error}");
+        }
+        let mut confusing = database(json!({"size": 1, "version": "15"}));
+        confusing["metadata"]["name"] = json!("db-replication");
+        let error = fixture.try_create(&path, &confusing).await.unwrap_err();
+        assert!(error.to_string().contains("another name"), "{error}");
+        fixture.create("databases", &database(json!({"size": 1, "version": "15.9", "storage": "9Gi"}))).await;
+        let update = async |spec: Value| {
+            let (path, patch) = (fixture.path("databases/db"), json!({ "spec": spec }));
+            fixture.send(http::Method::PATCH, &path, "application/merge-patch+json", &patch).await
+        };
+        update(json!({"storage": "10Gi"})).await.unwrap();
+        let error = update(json!({"storage": "9Gi"})).await.unwrap_err();
+        assert!(error.to_string().contains("storage can only grow"), "{error}");
+
+        for version in ["15.8", "15.9"] {
+            update(json!({"version": version})).await.unwrap();
+        }
+        fixture.patch("databases/db/status", json!({"status": {"version": "15.9"}})).await;
+        for newer in ["15.9", "15.10", "15", "15.9", "16.0", "16.10"] {
+            update(json!({"version": newer})).await.unwrap();
+        }
+        fixture.patch("databases/db/status", json!({"status": {"version": "16.10"}})).await;
+        for older in ["15.11", "16.9", "15"] {
+            let error = update(json!({"version": older})).await.unwrap_err();
+            assert!(error.to_string().contains("older than status.version"), "{older}: {error}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn another_major_version_is_refused_and_the_running_one_stays() {
+    on_both(async |fixture| {
+        let running = start(fixture);
+        fixture.create("databases", &database(json!({"size": 1, "version": "15.4"}))).await;
+        wrote(fixture, &CREATED).await;
+        fixture.patch("databases/db", json!({"spec": {"version": "16.1", "size": 2}})).await;
+        wrote(fixture, &["PATCH configmaps/db-scripts 200", "PATCH statefulsets/db 200", STATUS]).await;
+        let reported = fixture.get("databases/db").await;
+        let stalled = condition(&reported, "Stalled").unwrap();
+        assert_eq!(stalled["reason"], "UnsupportedVersion");
+        assert!(stalled["message"].as_str().unwrap().contains("pg_dump"), "{stalled}");
+        assert_eq!(condition(&reported, "Ready").unwrap()["reason"], "UnsupportedVersion");
+        assert_eq!(image(fixture).await, "postgres:15.4");
+        // Not even if the StatefulSet is gone.
+        roll_out(fixture).await;
+        wrote(fixture, &[STATUS]).await;
+        drop(running);
+        fixture.delete("statefulsets/db").await;
+        let _running = start(fixture);
+        fixture.until("statefulsets/db", |set| set["spec"]["replicas"] == 2).await;
+        assert_eq!(image(fixture).await, "postgres:15.4");
+        fixture.patch("databases/db", json!({"spec": {"version": "15.5"}})).await;
+        fixture.until("databases/db", |database| condition(database, "Stalled").is_none()).await;
+        assert_eq!(image(fixture).await, "postgres:15.5");
+    })
+    .await;
+}
+
+/// For each point at which a kill can interrupt the writes of a new object: the next start writes the rest, and no second password.
+#[tokio::test]
+async fn an_operator_that_was_killed_between_two_writes_writes_the_rest() {
+    on_both(async |fixture| {
+        let running = start(fixture);
+        let created = fixture.create("databases", &database(json!({"size": 1, "version": "15"}))).await;
+        wrote(fixture, &CREATED).await;
+        drop(running);
+        let before = data(fixture).await;
+        let children = ["configmaps/db-scripts", "services/db", "services/db-ro", "statefulsets/db"];
+        for missing in 0..1 << children.len() {
+            let mut rest = vec![STATUS.to_owned()];
+            for (index, child) in children.into_iter().enumerate() {
+                if missing & (1 << index) != 0 {
+                    fixture.delete(child).await;
+                    rest.push(format!("POST {} 201", child.split_once('/').unwrap().0));
+                }
+            }
+            fixture.patch("databases/db/status", json!({"status": null})).await;
+            let running = start(fixture);
+            wrote(fixture, &rest.iter().map(String::as_str).collect::<Vec<_>>()).await;
+            drop(running);
+        }
+        assert_eq!(data(fixture).await, before);
+
+        // Killed before the second Secret: the first one stays.
+        fixture.delete("secrets/db-replication").await;
+        fixture.patch("databases/db/status", json!({"status": null})).await;
+        let running = start(fixture);
+        wrote(fixture, &["POST secrets 201", STATUS]).await;
+        drop(running);
+        assert!(data(fixture).await.contains(&before[0]));
+
+        // Nothing is left to write but the answer to a change that comes after the start.
+        let running = start(fixture);
+        fixture.patch("databases/db", json!({"spec": {"version": "15.1"}})).await;
+        wrote(fixture, &["PATCH statefulsets/db 200", STATUS]).await;
+        drop(running);
+        for (resource, number) in [("statefulsets", 1), ("services", 2), ("configmaps", 1), ("secrets", 0)] {
+            let list = fixture.get(resource).await;
+            let is_owned =
+                |child: &&Value| child["metadata"]["ownerReferences"][0]["uid"] == created["metadata"]["uid"];
+            let owned = list["items"].as_array().unwrap().iter().filter(is_owned).count();
+            assert_eq!(owned, number, "{resource}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_secret_of_a_user_is_used_and_stays_as_it_is() {
+    on_both(async |fixture| {
+        let secret = json!({
+            "metadata": {"name": "db", "labels": {"app.kubernetes.io/instance": "db"}}, "type": "kubernetes.io/basic-auth",
+            "stringData": {"username": "owner", "password": "chosen"},
+        });
+        fixture.create("secrets", &secret).await;
+        let before = fixture.get("secrets/db").await;
+        let _running = start(fixture);
+        let spec = json!({"size": 1, "version": "15", "deletionPolicy": "Delete"});
+        fixture.create("databases", &database(spec)).await;
+        wrote(fixture, &CREATED[1..]).await;
+        assert_eq!(fixture.get("secrets/db").await, before);
+    })
+    .await;
+}
+
+/// Claims and passwords are owned while the policy is Delete, and at no other time. Only the garbage collector deletes them.
+#[tokio::test]
+async fn data_is_owned_by_the_database_only_while_the_deletion_policy_says_so() {
+    on_both(async |fixture| {
+        let running = start(fixture);
+        let created = fixture.create("databases", &database(json!({"size": 2, "version": "15"}))).await;
+        wrote(fixture, &CREATED).await;
+        drop(running);
+        // One is that of an instance that was scaled away.
+        let data = [
+            "secrets/db",
+            "secrets/db-replication",
+            "persistentvolumeclaims/data-db-0",
+            "persistentvolumeclaims/data-db-7",
+        ];
+        create_claim(fixture, "data-db-0").await;
+        create_claim(fixture, "data-db-7").await;
+        let backup = json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]);
+        fixture.patch("secrets/db", json!({"metadata": {"ownerReferences": backup}})).await;
+        let _running = start(fixture);
+        let owned = async |policy: &str, owners: &[usize]| {
+            fixture.patch("databases/db", json!({"spec": {"deletionPolicy": policy}})).await;
+            let patches = data.map(|object| format!("PATCH {object} 200"));
+            wrote(fixture, &patches.iter().map(String::as_str).chain([STATUS]).collect::<Vec<_>>()).await;
+            for (object, owners) in data.into_iter().zip(owners) {
+                let live = fixture.get(object).await["metadata"]["ownerReferences"].take();
+                let live: Vec<Value> = live.as_array().cloned().unwrap_or_default();
+                assert_eq!(live.len(), *owners, "{object}: {live:?}");
+                let is_ours = |owner: &Value| owner["uid"] == created["metadata"]["uid"];
+                assert_eq!(live.iter().any(is_ours), policy == "Delete", "{object}");
+            }
+        };
+        owned("Delete", &[2, 1, 1, 1]).await;
+        owned("Retain", &[1, 0, 0, 0]).await;
+    })
+    .await;
+}
+
+/// Whatever happens to the Database and its children: claims and Secrets are those of the beginning.
+#[tokio::test]
+async fn nothing_that_holds_data_is_ever_deleted() {
+    on_both(async |fixture| {
+        let spec = json!({"size": 3, "version": "15.4"});
+        fixture.create("databases", &database(spec.clone())).await;
+        let mut running = start(fixture);
+        wrote(fixture, &CREATED).await;
+        for index in 0..3 {
+            create_claim(fixture, &format!("data-db-{index}")).await;
+        }
+        let before = data(fixture).await;
+        assert_eq!(before.len(), 5);
+        let is_whole = async |fixture: &Fixture| {
+            fixture
+                .until("databases/db", |database| {
+                    database["status"]["observedGeneration"] == database["metadata"]["generation"]
+                })
+                .await;
+            fixture.until("statefulsets/db", |set| set["metadata"]["deletionTimestamp"].is_null()).await;
+            assert_eq!(data(fixture).await, before);
+        };
+        for _ in 0..2 {
+            drop(running);
+            running = start(fixture);
+            for change in [
+                json!({"size": 1}),
+                json!({"version": "16.0"}),
+                json!({"version": "15.5"}),
+                json!({"size": 3}),
+            ] {
+                fixture.patch("databases/db", json!({ "spec": change })).await;
+                is_whole(fixture).await;
+            }
+            // The StatefulSet is deleted, or loses its label.
+            fixture.delete("statefulsets/db").await;
+            is_whole(fixture).await;
+            let unlabelled = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}});
+            fixture.patch("statefulsets/db", unlabelled).await;
+            fixture
+                .until("statefulsets/db", |set| {
+                    set["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "database-operator"
+                })
+                .await;
+            is_whole(fixture).await;
+            // The Database of the same name takes them over.
+            fixture.delete("databases/db").await;
+            fixture.until_gone("databases/db").await;
+            fixture.until_gone("statefulsets/db").await;
+            fixture.create("databases", &database(spec.clone())).await;
+            is_whole(fixture).await;
+        }
+        drop(running);
+        let deleted = fixture.records().into_iter().filter(|record| record.method == "DELETE");
+        for record in deleted {
+            assert!(
+                !record.path.contains("/secrets") && !record.path.contains("/persistentvolumeclaims"),
+                "{record:?}"
+            );
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_claim_that_cannot_grow_is_a_condition() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        fixture.create("databases", &database(json!({"size": 1, "version": "15"}))).await;
+        wrote(fixture, &CREATED).await;
+        create_claim(fixture, "data-db-0").await;
+        // A claim that is not bound cannot grow.
+        fixture.patch("databases/db", json!({"spec": {"storage": "2Gi"}})).await;
+        wrote(fixture, &[STATUS]).await;
+        if fixture.is_embedded() {
+            let bound = json!({"status": {"phase": "Bound"}});
+            fixture.patch("persistentvolumeclaims/data-db-0/status", bound).await;
+            wrote(fixture, &["PATCH persistentvolumeclaims/data-db-0 200"]).await;
+            return;
+        }
+        // No StorageClass allows it here.
+        fixture.may_be_forbidden.set(true);
+        let bound = json!({"status": {"phase": "Bound"}});
+        fixture.patch("persistentvolumeclaims/data-db-0/status", bound).await;
+        let refused = |database: &Value| {
+            condition(database, "Stalled").is_some_and(|stalled| stalled["reason"] == "Forbidden")
+        };
+        let database = fixture.until("databases/db", refused).await;
+        let ready = condition(&database, "Ready").unwrap();
+        assert!(ready["message"].as_str().unwrap().contains("data-db-0"), "{ready}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
+    on_each_of(&[Kind::RealHttp1], async |fixture| {
+        if fixture.lists == Lists::Streaming {
+            return;
+        }
+        fixture.may_be_forbidden.set(true);
+        let running = start(fixture);
+        let spec = json!({"size": 1, "version": "15", "deletionPolicy": "Delete"});
+        fixture.create("databases", &database(spec)).await;
+        wrote(fixture, &CREATED).await;
+        create_claim(fixture, "data-db-0").await;
+        let is_owned = |claim: &Value| claim["metadata"]["ownerReferences"].is_array();
+        fixture.until("persistentvolumeclaims/data-db-0", is_owned).await;
+        fixture.patch("databases/db", json!({"spec": {"deletionPolicy": "Retain", "size": 2}})).await;
+        fixture.until("statefulsets/db", |set| set["spec"]["replicas"] == 2).await;
+        fixture.patch("services/db", json!({"spec": {"type": "NodePort"}})).await;
+        fixture.until("services/db", |service| service["spec"]["type"] == "ClusterIP").await;
+        let has_labels = |child: &Value| {
+            child["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "database-operator"
+        };
+        for child in ["statefulsets/db", "services/db-ro", "configmaps/db-scripts"] {
+            let unlabelled = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}});
+            fixture.patch(child, unlabelled).await;
+            fixture.until(child, has_labels).await;
+        }
+        fixture.delete("databases/db").await;
+        for child in ["statefulsets/db", "services/db", "services/db-ro", "configmaps/db-scripts"] {
+            fixture.until_gone(child).await;
+        }
+        drop(running);
+        let mut allowed = manifests::allowed(&manifests::read("database/operator/role.yaml")[0]);
+        // Never requested, but checked by an admission plugin: see the file.
+        assert!(allowed.remove("update databases/finalizers.app.example.com"));
+        // Only for a repeated Event.
+        assert!(allowed.remove("patch events.events.k8s.io"));
+        eventually("the audit log to have the allowed requests, and no others", async || {
+            let mut used = manifests::used(fixture.control_plane(), &fixture.operator_user());
+            used.remove("patch events.events.k8s.io");
+            saw("used", format!("{used:?}"));
+            (used == allowed).then_some(())
+        })
+        .await;
+    })
+    .await;
+}
