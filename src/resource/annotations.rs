@@ -74,7 +74,7 @@ impl Serialize for Annotations {
 
 impl<'de> Deserialize<'de> for Annotations {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Annotations, D::Error> {
-        deserializer.deserialize_map(Pairs("a map of annotations", PhantomData))
+        deserializer.deserialize_map(Pairs("a map of annotations", &[], PhantomData))
     }
 }
 

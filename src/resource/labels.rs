@@ -8,7 +8,7 @@ use std::{fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{MapAccess, Visitor},
+    de::{Error, MapAccess, Unexpected, Visitor},
 };
 use smallvec::SmallVec;
 
@@ -69,12 +69,13 @@ impl Serialize for Labels {
 
 impl<'de> Deserialize<'de> for Labels {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Labels, D::Error> {
-        deserializer.deserialize_map(Pairs("a map of labels", PhantomData))
+        deserializer.deserialize_map(Pairs("a map of labels without `,` and `=`", &[',', '='], PhantomData))
     }
 }
 
-/// Decodes a map of strings without a copy of each: what it expects, and what it becomes.
-pub(super) struct Pairs<T>(pub(super) &'static str, pub(super) PhantomData<T>);
+/// Decodes a map of strings without a copy of each: what it expects, the characters that no string may have, and what it
+/// becomes.
+pub(super) struct Pairs<T>(pub(super) &'static str, pub(super) &'static [char], pub(super) PhantomData<T>);
 
 impl<'de, T: for<'a> FromIterator<(&'a str, &'a str)>> Visitor<'de> for Pairs<T> {
     type Value = T;
@@ -86,7 +87,12 @@ impl<'de, T: for<'a> FromIterator<(&'a str, &'a str)>> Visitor<'de> for Pairs<T>
     /// The API server sends them sorted, so copying them is nearly always all there is to do.
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
         let mut pairs = SmallVec::<[(Piece<'de>, Piece<'de>); 8]>::new();
-        while let Some(pair) = map.next_entry()? {
+        while let Some(pair) = map.next_entry::<Piece<'de>, Piece<'de>>()? {
+            for Piece(text) in [&pair.0, &pair.1] {
+                if text.contains(self.1) {
+                    return Err(A::Error::invalid_value(Unexpected::Str(text), &self));
+                }
+            }
             pairs.push(pair);
         }
         Ok(pairs.iter().map(|(key, value)| (&*key.0, &*value.0)).collect())
@@ -114,6 +120,14 @@ mod tests {
             r#"{"app":"web","empty":"","tier":"front"}"#
         );
         assert_eq!(labels, [("tier", "front"), ("empty", ""), ("app", "web")].into_iter().collect());
+    }
+
+    #[test]
+    fn a_label_with_a_comma_or_an_equals_sign_is_refused_and_not_read_as_two() {
+        for json in [r#"{"a":"b,c=d"}"#, r#"{"a=b":""}"#, r#"{"a":"b=c"}"#] {
+            let error = serde_json::from_str::<Labels>(json).expect_err(json).to_string();
+            assert!(error.contains("expected a map of labels without `,` and `=`"), "{json}: {error}");
+        }
     }
 
     #[test]
