@@ -4,6 +4,7 @@
 //! client/tap.rs       requests, heads and pieces of bodies, as they are on the wire
 //! study/record.rs     entries: one JSON line each, without secrets; a recording is a file of them
 //! study/explain.rs    entries → sentences, by the decoder, the Machine and the Store of the operator
+//! study/place.rs      /apis/apps/v1/namespaces/a/deployments/b → its parts
 //! study/table.rs      a Table as the objects of its rows
 //! study/discovery.rs  `deploy.apps` → /apis/apps/v1/…/deployments
 //! ```
@@ -14,6 +15,7 @@
 pub(crate) mod discovery;
 pub(crate) mod explain;
 pub(crate) mod object;
+pub(crate) mod place;
 pub(crate) mod record;
 mod table;
 

@@ -100,24 +100,34 @@ pub async fn watch<K: Resource>(
     store: &Store<K>,
     health: &Health,
 ) {
-    watch_of(client, Collection::of::<K>(&scope), lists, store, health).await;
+    watch_if_valid(client, Collection::of::<K>(&scope), lists, store, health).await;
 }
 
-/// The same, of a collection of any kind.
-pub(crate) async fn watch_of(
+/// The same, of a collection of any kind. Reports an invalid scope, and then only waits.
+pub(crate) async fn watch_if_valid(
     client: Client,
     collection: Result<Collection, Error>,
     lists: Lists,
     store: &dyn AnyStore,
     health: &Health,
 ) {
-    let collection = match collection {
-        Ok(collection) => collection,
+    match collection {
+        Ok(collection) => watch_of(client, collection, lists, store, health).await,
         Err(error) => {
             health.ill(error.to_string());
-            return std::future::pending().await;
+            std::future::pending().await
         }
-    };
+    }
+}
+
+/// The same, of a valid collection.
+pub(crate) async fn watch_of(
+    client: Client,
+    collection: Collection,
+    lists: Lists,
+    store: &dyn AnyStore,
+    health: &Health,
+) {
     let mut machine = Machine::new(lists);
     let mut random = fastrand::Rng::new();
     if lists == Lists::Streaming {

@@ -28,6 +28,7 @@ use crate::{
         discovery::{self, Kind},
         explain::grant,
         object::Object,
+        place::Place,
     },
     watch::{self, Health, Lists},
 };
@@ -328,23 +329,16 @@ fn granted(error: Error) -> Failure {
 /// Refuses to watch anything but a collection: the server would ignore `watch`, and answer once.
 fn check_collection(target: &str) -> Result<(), Failure> {
     let path = target.split('?').next().unwrap_or_default().trim_end_matches('/');
-    let parts: Vec<_> = path.split('/').skip(1).collect();
-    let resource = match &parts[..] {
-        ["api", _, resource @ ..] | ["apis", _, _, resource @ ..] => resource,
-        _ => &[],
-    };
-    let resource = match resource {
-        ["namespaces", _, resource @ ..] if !resource.is_empty() => resource,
-        resource => resource,
-    };
-    let hint = match resource {
+    let place = Place::of(path).filter(|place| !place.resource.is_empty());
+    let hint = match place {
+        Some(Place { name: None, .. }) => return Ok(()),
         // `/api/v1/watch/pods` is the old form of a watch.
-        [_] | ["watch", ..] => return Ok(()),
-        [_, name] => {
+        Some(place) if place.plural() == "watch" => return Ok(()),
+        Some(Place { name: Some(name), subresource: None, .. }) => {
             let collection = path.strip_suffix(name).unwrap_or_default().trim_end_matches('/');
             format!(": listwatch watch {collection} --field-selector metadata.name={name}")
         }
-        _ => ", such as /api/v1/pods".to_owned(),
+        Some(_) | None => ", such as /api/v1/pods".to_owned(),
     };
     Err(Failure::Usage(format!("a watch is of a collection{hint}")))
 }
@@ -492,7 +486,7 @@ impl Wanted {
             accept: if self.request.metadata { Accept::MetadataOnly } else { Accept::Whole },
         };
         let health = Health::new(collection.resource.clone());
-        watch::watch_of(client, Ok(collection), lists, &Store::<Object>::default(), &health).await;
+        watch::watch_of(client, collection, lists, &Store::<Object>::default(), &health).await;
         Ok(())
     }
 }

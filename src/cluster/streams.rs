@@ -96,7 +96,7 @@ async fn keep(
 ) {
     // Also after a panic, so that `/livez` fails.
     let _ended = health.ended_when_dropped();
-    watch::watch_of(client, collection, lists, &*store, &health).await;
+    watch::watch_if_valid(client, collection, lists, &*store, &health).await;
 }
 
 impl<K: Resource> Stream<K> {

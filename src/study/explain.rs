@@ -17,12 +17,12 @@ use std::{
 
 use changes::By;
 use mistakes::{MISTAKES, Mistake};
-use place::Place;
 use refusal::event_error;
 pub(crate) use refusal::grant;
 
 use super::{
     object::Object,
+    place::Place,
     record::{End, Entry, Head, Sent, What},
     table::as_metadata,
 };
@@ -36,7 +36,6 @@ use crate::{
 
 mod changes;
 mod mistakes;
-mod place;
 mod refusal;
 
 /// The `timeoutSeconds` of a watch that is only predicted.
@@ -83,6 +82,7 @@ pub(crate) enum Rule {
     Late,
     TooLarge,
     Garbled,
+    NoOtherPage,
     NoList,
     Checked,
     WentBack,
@@ -663,7 +663,7 @@ impl Explainer {
         if let Some(how) = followed.machine.page(list, &followed.store) {
             let text =
                 "the continue token leads to no other page → back off, then list from the start".to_owned();
-            return self.ends(exchange, Rule::Garbled, text, how, lasted);
+            return self.ends(exchange, Rule::NoOtherPage, text, how, lasted);
         }
         self.exchanges.remove(&exchange);
         let more = if more { "; metadata.continue leads to the next page" } else { ", the last one" };

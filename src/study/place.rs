@@ -1,19 +1,19 @@
-//! Paths of the API, in parts.
+//! Paths of the API, in parts. Nothing in this file does I/O.
 
 /// A path of the API of objects: `/apis/apps/v1/namespaces/default/deployments/web/status`.
 #[derive(Default)]
-pub(super) struct Place<'a> {
+pub(crate) struct Place<'a> {
     /// With group and version: `apis`, `apps`, `v1`, `deployments`. Empty for what curl wrote, whose path is not known.
-    pub(super) resource: Vec<&'a str>,
-    pub(super) namespace: Option<&'a str>,
+    pub(crate) resource: Vec<&'a str>,
+    pub(crate) namespace: Option<&'a str>,
     /// `None`: the path of a collection.
-    pub(super) name: Option<&'a str>,
-    pub(super) subresource: Option<&'a str>,
+    pub(crate) name: Option<&'a str>,
+    pub(crate) subresource: Option<&'a str>,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
     /// `None`: another path, such as `/healthz`.
-    pub(super) fn of(path: &str) -> Option<Place<'_>> {
+    pub(crate) fn of(path: &'a str) -> Option<Place<'a>> {
         let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
         let root = match parts.first() {
             None => return Some(Place { resource: parts, ..Place::default() }),
@@ -29,5 +29,10 @@ impl Place<'_> {
         let resource = [group, rest.get(..1)?].concat();
         let part = |index: usize| rest.get(index).copied();
         Some(Place { resource, namespace, name: part(1), subresource: part(2) })
+    }
+
+    /// `deployments`. Empty for what curl wrote.
+    pub(crate) fn plural(&self) -> &'a str {
+        self.resource.last().copied().unwrap_or_default()
     }
 }

@@ -12,7 +12,7 @@ use listwatch_apiserver::RequestRecord;
 use serde_json::{Value, json};
 
 use super::super::screen::broken;
-use crate::study::{explain::Sentence, object::changes};
+use crate::study::{explain::Sentence, object::changes, place::Place};
 
 /// The author of a request or an event.
 #[derive(Clone, Copy, Debug)]
@@ -75,10 +75,20 @@ impl Printer {
             let mark = if query.is_empty() { "" } else { "?" };
             return self.line(after, actor, format_args!("{method} {path}{mark}{query}  {status}"));
         }
-        let (namespace, resource) = resource(path);
-        let verb = verb(method, resource, query);
-        // The names of Events are numbers.
-        let resource = if resource.starts_with("events/") { "events" } else { resource };
+        let place = Place::of(path);
+        let namespace = place.as_ref().and_then(|place| place.namespace);
+        let is_named = place.as_ref().is_none_or(|place| place.name.is_some());
+        let verb = verb(method, is_named, query);
+        let resource = match place {
+            // The names of Events are numbers.
+            Some(place) if place.plural() == "events" => "events".to_owned(),
+            Some(place) => [Some(place.plural()), place.name, place.subresource]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join("/"),
+            None => path.clone(),
+        };
         // The tour is in the namespace default, apart from copies.
         let place = namespace
             .filter(|name| *name != "default")
@@ -142,22 +152,8 @@ impl Printer {
     }
 }
 
-/// The namespace of a path, and the path without group, version and namespace: `deployments`, `mywebservers/web/status`.
-/// Other paths are whole.
-fn resource(path: &str) -> (Option<&str>, &str) {
-    let after = |parts: usize| path.splitn(parts, '/').last().unwrap_or(path);
-    match path.split('/').collect::<Vec<_>>()[..] {
-        ["", "api", _, "namespaces", namespace, _, ..] => (Some(namespace), after(6)),
-        ["", "api", _, _, ..] => (None, after(4)),
-        ["", "apis", _, _, "namespaces", namespace, _, ..] => (Some(namespace), after(7)),
-        ["", "apis", _, _, _, ..] => (None, after(5)),
-        _ => (None, path),
-    }
-}
-
 /// The verb of the request, as in a Role.
-fn verb(method: &str, resource: &str, query: &str) -> &'static str {
-    let is_named = resource.contains('/');
+fn verb(method: &str, is_named: bool, query: &str) -> &'static str {
     match method {
         "GET" if query.split('&').any(|pair| pair == "watch=1" || pair == "watch=true") => "watch",
         "GET" if is_named => "get",

@@ -4,12 +4,15 @@ use std::{mem, sync::Arc};
 
 use serde::de::IgnoredAny;
 
-use super::{Collection, Exchange, Explainer, Followed, Rule, objects, place::Place};
+use super::{Collection, Exchange, Explainer, Followed, Rule, objects};
 use crate::{
     locked,
     resource::{Accept, Key, LabelSelector, ObjectMeta, Resource, list::Found},
     store::{Change, DeletionSource},
-    study::object::{Object, changes},
+    study::{
+        object::{Object, changes},
+        place::Place,
+    },
 };
 
 /// What has changed a Store.

@@ -33,7 +33,7 @@ const fn mistake(
 }
 
 /// All of them, by number.
-pub(super) static MISTAKES: [Mistake; 21] = [
+pub(super) static MISTAKES: [Mistake; 23] = [
     mistake(
         &[Rule::Listed],
         2,
@@ -112,6 +112,13 @@ pub(super) static MISTAKES: [Mistake; 21] = [
         "tests/it/malformed_responses.rs",
     ),
     mistake(
+        &[Rule::Garbled],
+        15,
+        "read on after a line that is no watch event",
+        "a_line_that_is_no_watch_event_is_logged_and_the_operator_lists_again",
+        "tests/it/malformed_responses.rs",
+    ),
+    mistake(
         &[Rule::NotTheServer],
         16,
         "decode the body of an error response as events",
@@ -165,6 +172,13 @@ pub(super) static MISTAKES: [Mistake; 21] = [
         28,
         "ask again for a page that exceeds the read limit, with the same size",
         "a_page_that_is_too_large_is_asked_for_in_smaller_ones_which_grow_back",
+        "src/watch/tests.rs",
+    ),
+    mistake(
+        &[Rule::NoOtherPage],
+        28,
+        "follow a continue token that leads to the same page or to an empty one, for ever",
+        "pages_that_lead_nowhere_are_not_followed_for_ever",
         "src/watch/tests.rs",
     ),
     mistake(
