@@ -41,7 +41,8 @@ pub(crate) fn changes(before: &Value, after: &Value) -> String {
 }
 
 /// The fields that have changed, the most important ones first: `spec.replicas 1 → 3`. Whole fields in at most so many
-/// characters, and how many more there are; at least the end of the path of the first one. Of a Secret, the paths alone. The fields that change at every write are left out.
+/// characters, and how many more there are; at least the end of the path of the first one. Of a Secret, the paths alone.
+/// The fields that change at every write are left out.
 pub(crate) fn changes_within(before: &Value, after: &Value, chars_max: usize) -> String {
     let mut found = Vec::new();
     compare("", before, after, &mut found);

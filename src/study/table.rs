@@ -1,4 +1,4 @@
-//! A Table as the objects of its rows: they have the metadata, and no spec and status. Nothing in this file does I/O.
+//! A Table as the objects of its rows: unless `includeObject` says otherwise, they have the metadata, and no spec and status. Nothing in this file does I/O.
 //!
 //! ```text
 //! {"type":"ADDED","object":{"kind":"Table","rows":[{"cells":["web"],"object":{"kind":"PartialObjectMetadata",…}}]}}
@@ -14,9 +14,13 @@ use super::record::{Entry, Line, Sent, What};
 /// The entry, as if the client had asked for metadata only.
 pub(super) fn as_metadata(entry: &Entry) -> Cow<'_, Entry> {
     let what = match &entry.what {
-        // With includeObject=None, the rows have no metadata.
-        What::Request(sent) if sent.accept.contains("as=Table") && !sent.path.contains("includeObject") => {
-            let accept = sent.accept.replace("as=Table", "as=PartialObjectMetadata");
+        // With includeObject=None, the rows have no objects; with Object, whole ones; otherwise, their metadata.
+        What::Request(sent)
+            if sent.accept.contains("as=Table") && !sent.path.contains("includeObject=None") =>
+        {
+            let is_whole = sent.path.contains("includeObject=Object");
+            let metadata = sent.accept.replace("as=Table", "as=PartialObjectMetadata");
+            let accept = if is_whole { String::new() } else { metadata };
             Some(What::Request(Sent { accept, ..sent.clone() }))
         }
         What::Line(line) => objects(line).map(What::Line),
@@ -43,4 +47,29 @@ fn objects(line: &Line) -> Option<Line> {
     let items: Vec<_> = value["rows"].as_array_mut()?.iter_mut().map(|row| row["object"].take()).collect();
     let list = json!({"kind": "PartialObjectMetadataList", "metadata": value["metadata"], "items": items});
     Some(Line::new(&list.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_objects_of_a_table_are_those_that_include_object_names() {
+        let table = "application/json;as=Table;g=meta.k8s.io;v=v1";
+        let metadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        for (query, accept) in [
+            ("", metadata),
+            ("?includeObject=Metadata", metadata),
+            ("?limit=1&includeObject=Object", ""),
+            ("?includeObject=None", table),
+        ] {
+            let sent = json!({"method": "GET", "path": format!("/api/v1/pods{query}"), "accept": table});
+            let entry = json!({"time": 0, "exchange": 1, "request": sent});
+            let entry: Entry = serde_json::from_value(entry).expect("an entry");
+            match &as_metadata(&entry).what {
+                What::Request(sent) => assert_eq!(sent.accept, accept, "{query}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
 }
