@@ -36,9 +36,8 @@ use crate::{
 /// Fewest characters for the changed fields of an object beside its name.
 const CHANGES_CHARS_MIN: usize = 24;
 
-/// The comment of a curl command that runs a credential plugin.
-pub(super) const NEEDS_JQ: &str =
-    "This command needs jq, to read the token that the credential plugin prints";
+/// The comment of a curl command, or of a script of them, that runs a credential plugin.
+pub(super) const NEEDS_JQ: &str = "This needs jq, to read the token that the credential plugin prints";
 
 /// How long a command may take to end after a signal. Then a write blocks.
 const STOP_WAIT: Duration = Duration::from_millis(500);

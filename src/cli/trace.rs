@@ -15,7 +15,7 @@ use tracing::warn;
 
 use super::{
     Failure,
-    screen::{Recording, create},
+    screen::{NEEDS_JQ, Recording, create},
 };
 use crate::{
     client::{Client, Config, CurlFrom, Step, Tap},
@@ -94,7 +94,15 @@ impl TraceFlags {
         });
         let trace = Arc::new(Trace { began: Instant::now(), files, client: OnceLock::new() });
         let client = super::client(config.with_tap(trace.clone()))?;
-        locked(&trace.files).explainer.request_timeout = client.request_timeout();
+        {
+            let mut files = locked(&trace.files);
+            files.explainer.request_timeout = client.request_timeout();
+            if let Some(script) = &mut files.script
+                && client.curl_needs_jq()
+            {
+                writeln!(script, "# {NEEDS_JQ}").map_err(|error| failed("--curl", &error))?;
+            }
+        }
         // Set once, before the first request.
         let _ = trace.client.set(client.clone());
         Ok(client)

@@ -797,7 +797,28 @@ async fn a_printed_curl_names_absolute_paths_and_the_programs_that_it_needs() {
         assert!(line.contains(part) && line.starts_with("curl "), "{args} {kubeconfig}: {line}");
     }
     let plugin = curl("--user exec", "kubeconfig").await;
-    assert!(plugin.starts_with("# This command needs jq") && plugin.lines().count() == 2, "{plugin}");
+    assert!(plugin.starts_with("# This needs jq") && plugin.lines().count() == 2, "{plugin}");
+    let mut operator = Command::from(operator::listwatch());
+    operator.args([
+        "run",
+        "--cluster",
+        "k",
+        "--user",
+        "exec",
+        "--kubeconfig",
+        "kubeconfig",
+        "--curl",
+        "script",
+    ]);
+    let operator = operator.current_dir(&dir).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+    eventually("a comment about jq in the script", async || {
+        let script = fs::read_to_string(dir.path().join("script")).unwrap_or_default();
+        script
+            .contains("\n# This needs jq, to read the token that the credential plugin prints\n")
+            .then_some(())
+    })
+    .await;
+    drop(operator);
 }
 
 #[tokio::test]
