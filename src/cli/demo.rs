@@ -143,12 +143,14 @@ async fn run(
         Ok::<_, Failure>(tour)
     };
     let mut tour = tokio::select! {
-        tour = tour => tour?,
+        // First, because the operator ends then, too.
+        biased;
         // The terminal has written ^C after the prompt.
         () = stop.clone().requested() => {
             say!();
             return Ok(());
         }
+        tour = tour => tour?,
     };
     if !exit {
         say!("\nThe API server and the operator stay up. In another terminal:\n");
@@ -181,7 +183,8 @@ struct Tour<'a> {
     operator: String,
     /// How many of the server's request records have been shown.
     shown: usize,
-    tasks: JoinSet<()>,
+    /// The operator and the reader of the watch. Each returns why it has ended.
+    tasks: JoinSet<String>,
     started: Instant,
 }
 
@@ -239,7 +242,12 @@ impl<'a> Tour<'a> {
         let client = study.trace.client(credentials.config(ACCOUNT)?, explain, SERVER_ENDS)?;
         say!("{}", print.fit(&format!("          authenticates with the {}", client.user())));
         let runtime = operator.add_to(Runtime::new(client), &Flags::default());
-        tasks.spawn(async move { drop(runtime.run_until(stop.requested()).await) });
+        tasks.spawn(async move {
+            match runtime.run_until(stop.requested()).await {
+                Ok(()) => "the operator has ended".to_owned(),
+                Err(error) => format!("the operator has ended: {error}"),
+            }
+        });
         let (operator, started) = (story.user(), Instant::now());
         let mut tour = Tour { server, user, events, sentences, print, operator, shown, tasks, started };
         tour.until(async |_| {
@@ -262,9 +270,10 @@ impl<'a> Tour<'a> {
             self.until(async |user: &Client| {
                 for (path, is_so) in until {
                     let object = match user.send(Request::get(*path)).await {
-                        Ok(answer) => serde_json::from_slice(&answer.body).unwrap_or_default(),
+                        Ok(answer) => serde_json::from_slice(&answer.body)
+                            .map_err(|error| Failure::Runtime(format!("get {path}: no JSON: {error}")))?,
                         Err(error) if error.is_not_found() => Value::Null,
-                        Err(error) => return Err(error),
+                        Err(error) => return Err(error.into()),
                     };
                     if !is_so(&object) {
                         return Ok(false);
@@ -294,7 +303,10 @@ impl<'a> Tour<'a> {
     }
 
     /// Shows requests and events until `is_done`, and then until there are no more.
-    async fn until(&mut self, is_done: impl AsyncFn(&Client) -> Result<bool, Error>) -> Result<(), Failure> {
+    async fn until(
+        &mut self,
+        is_done: impl AsyncFn(&Client) -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
         let deadline = Instant::now() + SCENE_LIMIT;
         let user = self.user.clone();
         loop {
@@ -309,6 +321,9 @@ impl<'a> Tour<'a> {
                 break;
             }
             self.glance(GLANCE).await?;
+            if let Some(failure) = early_end(&mut self.tasks) {
+                return Err(failure);
+            }
             if Instant::now() > deadline {
                 let limit = SCENE_LIMIT.as_secs();
                 return Err(Failure::Runtime(format!(
@@ -382,15 +397,46 @@ async fn send(user: &Client, (method, path, body): &UserRequest) -> Result<(), E
     user.send(Request::get(*path).sends(method.clone(), content_type, body)).await.map(drop)
 }
 
-/// Sends each line of a watch to the channel.
-async fn read_lines(mut body: Body, sender: mpsc::Sender<String>) {
+/// Why one of these tasks has ended, if one has: each should run until the end of the demo.
+fn early_end(tasks: &mut JoinSet<String>) -> Option<Failure> {
+    let cause =
+        tasks.try_join_next()?.unwrap_or_else(|error| format!("a part of the demo has failed: {error}"));
+    Some(Failure::Runtime(cause))
+}
+
+/// Sends each line of a watch to the channel. Returns why there are no more.
+async fn read_lines(mut body: Body, sender: mpsc::Sender<String>) -> String {
     let mut lines = decode::Lines::default();
-    while let Ok(Some(chunk)) = body.chunk().await {
-        lines.push(&chunk);
+    loop {
+        match body.chunk().await {
+            Ok(Some(chunk)) => lines.push(&chunk),
+            Ok(None) => return "the server has ended the watch of the demo".to_owned(),
+            Err(error) => return error.to_string(),
+        }
         while let Ok(Some(line)) = lines.next_line() {
             if sender.send(String::from_utf8_lossy(line).into_owned()).await.is_err() {
-                return;
+                return "the watch of the demo is shown no more".to_owned();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_part_of_the_demo_that_ends_early_is_an_error_with_its_cause() {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(std::future::pending());
+        assert!(early_end(&mut tasks).is_none());
+        tasks.spawn(async { "the operator has ended: no probes".to_owned() });
+        tokio::task::yield_now().await;
+        let message = |failure: Option<Failure>| failure.expect("a failure").message().to_owned();
+        assert_eq!(message(early_end(&mut tasks)), "the operator has ended: no probes");
+        tasks.spawn(async { panic!("oh") });
+        tokio::task::yield_now().await;
+        let failed = message(early_end(&mut tasks));
+        assert!(failed.starts_with("a part of the demo has failed: ") && failed.contains("oh"), "{failed}");
     }
 }
