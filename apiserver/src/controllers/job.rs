@@ -1,8 +1,7 @@
 //! Jobs, whose Pods run to completion, and CronJobs, which create Jobs.
 //!
 //! The calculations, reasons and messages are those of kube-controller-manager (pkg/controller/job, pkg/controller/cronjob).
-//! Each Pod has a finalizer until the status of its Job counts it. Indexed Jobs get no Pods. `ttlSecondsAfterFinished`
-//! has no effect.
+//! Each Pod has a finalizer until the status of its Job counts it. Indexed Jobs get no Pods.
 
 use std::time::{Duration, SystemTime};
 
@@ -129,7 +128,10 @@ pub(crate) fn release_orphan(storage: &mut Storage, place: &Place, pod: &Value) 
 pub(crate) fn job(controllers: &mut Controllers, storage: &mut Storage, place: &Place, job: &Value) {
     let manager = job["spec"]["managedBy"].as_str().unwrap_or("kubernetes.io/job-controller");
     let is_indexed = job["spec"]["completionMode"] == "Indexed";
-    if is_finished(job) || is_indexed || manager != "kubernetes.io/job-controller" {
+    if is_finished(job) {
+        return clean_up(controllers, storage, place, job);
+    }
+    if is_indexed || manager != "kubernetes.io/job-controller" {
         return;
     }
     if !is_terminating(job) {
@@ -153,6 +155,20 @@ pub(crate) fn job(controllers: &mut Controllers, storage: &mut Storage, place: &
         end = (is_idle && succeeded >= enough).then(End::complete);
     }
     write_status(storage, place, job, end.as_ref());
+}
+
+/// Deletes a finished Job after `ttlSecondsAfterFinished`.
+fn clean_up(controllers: &mut Controllers, storage: &mut Storage, place: &Place, job: &Value) {
+    let Some(ttl) = job["spec"]["ttlSecondsAfterFinished"].as_u64() else { return };
+    let last = ["Complete", "Failed"].into_iter().find_map(|kind| condition(job, kind));
+    let age = last.and_then(|last| storage.clock.since(&last["lastTransitionTime"])).unwrap_or_default();
+    let left = Duration::from_secs(ttl).saturating_sub(age);
+    if left.is_zero() {
+        let foreground = Deletion { propagation: Some(Propagation::Foreground), ..Deletion::default() };
+        delete(storage, place, &foreground);
+    } else {
+        controllers.requeue(place, left);
+    }
 }
 
 /// Whether a Pod runs or will run.

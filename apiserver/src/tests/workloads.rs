@@ -112,6 +112,9 @@ async fn the_pod_of_a_job_succeeds_or_crashes_by_annotation() {
     let mut spec = job_spec("crash");
     spec["backoffLimit"] = 2.into();
     world.post(JOBS, json!({"metadata": {"name": "bad"}, "spec": spec})).await;
+    let mut spec = job_spec("");
+    spec["ttlSecondsAfterFinished"] = 5.into();
+    world.post(JOBS, json!({"metadata": {"name": "short"}, "spec": spec})).await;
     world.post(JOBS, json!({"metadata": {"name": "endless"}, "spec": job_spec("unready")})).await;
     // The second Pod comes ten seconds after the first failure, the third one twenty seconds later.
     sleep(Duration::from_secs(20)).await;
@@ -120,6 +123,8 @@ async fn the_pod_of_a_job_succeeds_or_crashes_by_annotation() {
     let (_, good) = world.get(&format!("{JOBS}/good")).await;
     assert_eq!(conditions(&good), ["SuccessCriteriaMet", "Complete"]);
     assert_eq!(phases(&world, "good").await, ["Succeeded"]);
+    assert_eq!(world.get(&format!("{JOBS}/short")).await.0, 404);
+    assert_eq!(phases(&world, "short").await, [] as [Value; 0]);
     let (_, bad) = world.get(&format!("{JOBS}/bad")).await;
     assert_eq!(conditions(&bad), ["FailureTarget", "Failed"]);
     assert_eq!(bad["status"]["failed"], 3);
