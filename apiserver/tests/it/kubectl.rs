@@ -103,6 +103,40 @@ metadata: {name: shop}
 spec: {selector: {app: shop}, ports: [{name: http, port: 80, targetPort: 8080}]}
 ";
 
+const WORKLOADS: &str = "
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec: {containers: [{name: db, image: 'postgres:1'}]}
+  volumeClaimTemplates:
+  - metadata: {name: data}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: db}
+spec: {maxUnavailable: 1, selector: {matchLabels: {app: db}}}
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: nightly}
+spec:
+  schedule: 0 3 * * *
+  suspend: true
+  jobTemplate:
+    spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: 'postgres:1'}]}}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: backup}
+spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: 'postgres:1'}]}}}
+";
+
 impl<'a> Terminal<'a> {
     fn open(fixture: &'a Fixture, kubectl: &'static Kubectl) -> Terminal<'a> {
         let dir = TempDir::new().unwrap();
@@ -122,6 +156,7 @@ impl<'a> Terminal<'a> {
         let unknown = "apiVersion: nope.example.com/v1\nkind: Nope\nmetadata: {name: a}\n";
         fs::write(file("unknown.yaml"), unknown).unwrap();
         fs::write(file("pod.yaml"), POD_AND_SERVICE).unwrap();
+        fs::write(file("workloads.yaml"), WORKLOADS).unwrap();
         Terminal { fixture, kubectl, dir }
     }
 
@@ -290,9 +325,65 @@ async fn kubectl_waits_for_a_rollout_and_protobuf_is_refused_with_a_remedy() {
         eventually("the Pods to be deleted", are_gone).await;
         let remedy =
             "add --dry-run=client -o yaml to the command, and pipe what it prints into kubectl create -f -";
-        for line in ["create cm c --from-literal=a=b", "create deployment x --image=nginx"] {
+        for line in [
+            "create cm c --from-literal=a=b",
+            "create deployment x --image=nginx",
+            "create job x --image=nginx",
+        ] {
             kubectl.fails(line, remedy).await;
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn kubectl_rolls_out_a_stateful_set_and_waits_for_a_job() {
+    with_each_kubectl(&[Kind::EmbeddedWithControllers], async |kubectl| {
+        kubectl
+            .prints("apply -f workloads.yaml", "statefulset.apps/db created\njob.batch/backup created")
+            .await;
+        kubectl.prints("rollout status sts/db", "roll out complete: 2 new pods have been updated").await;
+        kubectl.prints("get pvc", "data-db-0   Bound\ndata-db-1   Bound").await;
+        kubectl.prints("set image sts/db db=postgres:2", "statefulset.apps/db image updated").await;
+        kubectl.prints("rollout status sts/db", "roll out complete: 2 new pods have been updated").await;
+        kubectl.prints("rollout history sts/db", "REVISION  CHANGE-CAUSE\n1 \n2 ").await;
+        kubectl.prints("rollout undo sts/db", "statefulset.apps/db rolled back").await;
+        kubectl.prints("rollout status sts/db", "roll out complete").await;
+        kubectl.prints("get sts/db -o wide", "2/2").await;
+        kubectl.prints("get sts/db -o jsonpath={..image}", "postgres:1").await;
+        kubectl.prints("scale sts/db --replicas=1", "statefulset.apps/db scaled").await;
+        kubectl.prints("wait --for=jsonpath={.status.replicas}=1 sts/db", "condition met").await;
+        kubectl.prints("wait --for=condition=complete job/backup", "job.batch/backup condition met").await;
+        kubectl.prints("get job/backup", "Complete   1/1").await;
+        kubectl.prints("get pods -l job-name=backup", "Completed").await;
+        kubectl.prints("delete job/backup", "\"backup\" deleted").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn kubectl_describes_workloads() {
+    with_each_kubectl(&SERVERS, async |kubectl| {
+        kubectl.prints("create -f workloads.yaml", "poddisruptionbudget.policy/db created").await;
+        kubectl
+            .prints("describe sts/db", "Partition:        0\nImage:         postgres:1\nCapacity:      1Gi")
+            .await;
+        kubectl.prints("describe pdb/db", "Max unavailable:  1\nSelector:         app=db").await;
+        kubectl
+            .prints(
+                "describe cronjob/nightly",
+                "Schedule:                      0 3 * * *\nSuspend:                       True",
+            )
+            .await;
+        kubectl.prints("describe job/backup", "Completions:      1\nPods Statuses:    0 Active").await;
+        kubectl.prints("explain sts.spec.serviceName", "serviceName <string>").await;
+        kubectl
+            .prints(
+                "get sts,job,cronjob,pdb",
+                "statefulset.apps/db\njob.batch/backup\ncronjob.batch/nightly\npoddisruptionbudget.policy/db",
+            )
+            .await;
+        kubectl.prints("delete -f workloads.yaml --cascade=background", "\"nightly\" deleted").await;
     })
     .await;
 }
