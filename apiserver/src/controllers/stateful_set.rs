@@ -47,14 +47,13 @@ type Pods = BTreeMap<i64, Stored>;
 
 /// Reconciles a StatefulSet.
 pub(crate) fn stateful_set(controllers: &mut Controllers, storage: &mut Storage, place: &Place, set: &Value) {
-    if !is_terminating(set) {
-        claim(storage, set, "pods", |pod| ordinal(set, pod).is_some());
-        claim(storage, set, REVISIONS, |_| true);
+    if is_terminating(set) {
+        return;
     }
+    claim(storage, set, "pods", |pod| ordinal(set, pod).is_some());
+    claim(storage, set, REVISIONS, |_| true);
     let Some(revisions) = revisions(storage, place, set) else { return };
-    if !is_terminating(set) {
-        settle(controllers, storage, place, set, &revisions);
-    }
+    settle(controllers, storage, place, set, &revisions);
     let pods = pods(storage, set);
     let clock = storage.clock;
     let left = pods.values().filter_map(|(_, pod)| until_available(set, pod, &clock));

@@ -179,3 +179,22 @@ async fn a_suspended_cron_job_counts_jobs_that_a_user_makes() {
     let (_, nightly) = world.get(&format!("{CRON_JOBS}/nightly")).await;
     assert_eq!(nightly["status"]["lastSuccessfulTime"], jobs[0]["status"]["completionTime"]);
 }
+
+/// The controller made a new ControllerRevision as often as the garbage collector deleted it.
+#[tokio::test]
+async fn a_stateful_set_that_is_being_deleted_writes_nothing() {
+    let world = World::start().await;
+    world.post(SETS, stateful_set(1)).await;
+    world.until(&format!("{SETS}/db"), is_available(1)).await;
+    let hold = json!({"metadata": {"finalizers": ["example.com/hold"]}});
+    world.merge(&format!("{PODS}/db-0"), hold).await;
+    world.delete(&format!("{SETS}/db?propagationPolicy=Foreground")).await;
+    let revisions = "/apis/apps/v1/namespaces/default/controllerrevisions";
+    world.until(revisions, |_, list| list["items"] == json!([])).await;
+    world.until(&format!("{PODS}/db-0"), |_, pod| pod["metadata"]["deletionGracePeriodSeconds"] == 0).await;
+    let version = async || world.get(SETS).await.1["metadata"]["resourceVersion"].clone();
+    let before = version().await;
+    for _ in 0..20 {
+        assert_eq!(version().await, before);
+    }
+}
