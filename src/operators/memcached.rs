@@ -117,7 +117,7 @@ pub fn desired(cache: &Memcached, image: &str) -> Children {
     let port_by_name = || Port::Name(CONTAINER.into());
     let probe =
         || Probe { tcp_socket: Some(TcpSocket { port: port_by_name(), host: None }), ..Probe::default() };
-    let limits = Limits { memory: memory_limit(cache.spec.memory_mb) };
+    let limits = Some(Limits { memory: memory_limit(cache.spec.memory_mb) });
     let container = CacheContainer {
         name: CONTAINER.into(),
         image: image.into(),
@@ -131,14 +131,14 @@ pub fn desired(cache: &Memcached, image: &str) -> Children {
         }],
         liveness_probe: Some(probe()),
         readiness_probe: Some(probe()),
-        resources: Resources { limits: limits.clone(), requests: limits },
-        security_context: CacheSecurity {
+        resources: Some(Resources { limits: limits.clone(), requests: limits }),
+        security_context: Some(CacheSecurity {
             allow_privilege_escalation: Some(false),
-            capabilities: Capabilities { drop: ["ALL".into()].into(), add: None },
+            capabilities: Some(Capabilities { drop: ["ALL".into()].into(), add: None }),
             run_as_non_root: Some(true),
             run_as_user: Some(USER),
             others: [].into(),
-        },
+        }),
     };
     let pod = PodSpec {
         containers: smallvec![container],

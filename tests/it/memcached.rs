@@ -106,6 +106,18 @@ async fn a_memcached_gets_a_deployment_and_a_headless_service_that_stay_as_wante
             (&deployment["spec"]["replicas"], &deployment["spec"]["minReadySeconds"]),
             (&json!(5), &json!(7))
         );
+        // A container without any of its fields comes back as it was. The patch replaced fields that were not there.
+        let wanted = container(&deployment);
+        let containers = json!([{"name": "memcached", "image": "other"}]);
+        let edited = json!({"spec": {"template": {"spec": {"containers": containers}}}});
+        fixture.patch("deployments/cache", edited).await;
+        wrote(fixture, &["PATCH deployments/cache 200"]).await;
+        let restored = container(&fixture.get("deployments/cache").await);
+        for field in
+            ["image", "command", "ports", "livenessProbe", "readinessProbe", "resources", "securityContext"]
+        {
+            assert_eq!(restored[field], wanted[field], "{field}");
+        }
         fixture.delete("services/cache").await;
         wrote(fixture, &["POST services 201"]).await;
 

@@ -118,11 +118,13 @@ pub struct CacheContainer {
     /// The image to run.
     pub image: SmolStr,
     /// The program and its arguments.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub command: Box<[SmolStr]>,
     /// More arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<Present>,
     /// The port on which memcached listens.
+    #[serde(skip_serializing_if = "SmallVec::is_empty")]
     pub ports: SmallVec<[ContainerPort; 1]>,
     /// Decides when the container is restarted.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,9 +133,11 @@ pub struct CacheContainer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<Probe>,
     /// The memory.
-    pub resources: Resources,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
     /// The privileges of the container.
-    pub security_context: CacheSecurity,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub security_context: Option<CacheSecurity>,
 }
 
 /// The memory of the container. Limits and requests of other resources belong to other writers.
@@ -141,9 +145,11 @@ pub struct CacheContainer {
 #[serde(default)]
 pub struct Resources {
     /// The container is killed when it takes more.
-    pub limits: Limits,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
     /// The node has at least this much left.
-    pub requests: Limits,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<Limits>,
 }
 
 /// An amount of memory.
@@ -163,7 +169,8 @@ pub struct CacheSecurity {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_privilege_escalation: Option<bool>,
     /// The capabilities of root.
-    pub capabilities: Capabilities,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<Capabilities>,
     /// Whether the kubelet refuses to run the container as root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_as_non_root: Option<bool>,
@@ -180,6 +187,7 @@ pub struct CacheSecurity {
 #[serde(default)]
 pub struct Capabilities {
     /// Those taken away.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub drop: Box<[SmolStr]>,
     /// Those added.
     #[serde(skip_serializing_if = "Option::is_none")]
