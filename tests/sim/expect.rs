@@ -4,24 +4,56 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use listwatch::{
     cluster::{Cluster, Watch},
-    operators::mywebserver::MyWebserver,
+    operators::{
+        copyrator::{
+            CopyratorRule,
+            copy::{ALL_COPIES, Copied},
+        },
+        memcached::{
+            Memcached,
+            types::{CacheContainer, HeadlessService},
+        },
+        mywebserver::MyWebserver,
+    },
     resource::{
         Key, Resource, Scope,
-        kinds::{Deployment, Service},
+        kinds::{ConfigMap, Deployment, Service},
     },
 };
 use serde_json::{Value, json};
 
-use crate::network::Network;
+use crate::{copies, network::Network, scenario::Operator};
 
-pub const WEBS: &str = "/apis/k8sobjects.gsa.com/v2/mywebservers";
-pub const DEPLOYMENTS: &str = "/apis/apps/v1/deployments";
-pub const SERVICES: &str = "/api/v1/services";
-const MANAGED_BY_US: &str = "app.kubernetes.io/managed-by=mywebserver-operator";
+const WEBS: &str = "/apis/k8sobjects.gsa.com/v2/mywebservers";
+const CACHES: &str = "/apis/cache.example.com/v1alpha1/memcacheds";
+const RULES: &str = "/apis/flant.com/v1/copyrators";
+const DEPLOYMENTS: &str = "/apis/apps/v1/deployments";
+const SERVICES: &str = "/api/v1/services";
+const CONFIG_MAPS: &str = "/api/v1/configmaps";
+
+/// The collection of the objects of an operator, and those of what it creates.
+pub fn collections(operator: Operator) -> Vec<&'static str> {
+    match operator {
+        Operator::Mywebserver => vec![WEBS, DEPLOYMENTS, SERVICES],
+        Operator::Memcached => vec![CACHES, DEPLOYMENTS, SERVICES],
+        Operator::Copyrator => vec![RULES, CONFIG_MAPS],
+    }
+}
 
 pub fn controller(object: &Value) -> Option<&Value> {
     let owners = object["metadata"]["ownerReferences"].as_array()?;
     owners.iter().find(|owner| owner["controller"] == true)
+}
+
+/// The owner of a child of ours, and the name that the child should have.
+pub fn child_of(child: &Value) -> Option<(&Value, String)> {
+    let owner = controller(child)?;
+    let name = owner["name"].as_str()?;
+    match owner["kind"].as_str()? {
+        "MyWebserver" => Some((owner, format!("mws-{name}"))),
+        "Memcached" => Some((owner, name.to_owned())),
+        _ => None,
+    }
 }
 
 /// Whether a rollout that cannot complete has passed its deadline.
@@ -32,34 +64,39 @@ pub enum Stuck {
 }
 
 /// All differences from the expected state.
-pub async fn problems(network: &Network, cluster: &Cluster, stuck: Stuck) -> Vec<String> {
+pub async fn problems(operator: Operator, network: &Network, cluster: &Cluster, stuck: Stuck) -> Vec<String> {
     let mut problems = network.violations();
-    let webs = list(network, WEBS).await;
+    let objects = list(network, collections(operator)[0]).await;
+    if operator == Operator::Copyrator {
+        let (config_maps, namespaces) =
+            (list(network, CONFIG_MAPS).await, list(network, "/api/v1/namespaces").await);
+        problems.extend(copies::problems(&objects, &config_maps, &namespaces, network.may_have_orphans()));
+        problems.extend(store_differences::<CopyratorRule>(cluster, "", &objects));
+        problems.extend(store_differences::<Copied<ConfigMap>>(cluster, ALL_COPIES, &config_maps));
+        return problems;
+    }
     let deployments = list(network, DEPLOYMENTS).await;
     let services = list(network, SERVICES).await;
-    for web in &webs {
-        problems.extend(web_problems(web, find(&deployments, web), find(&services, web), stuck));
+    let pods = list(network, "/api/v1/pods").await;
+    for object in &objects {
+        let (deployment, service) = (find(&deployments, object), find(&services, object));
+        problems.extend(object_problems(object, deployment, service, stuck));
+        problems.extend(nodes_problem(object, &pods));
     }
     for child in deployments.iter().chain(&services) {
-        problems.extend(child_problem(child, &webs));
+        problems.extend(child_problem(child, &objects));
     }
-
-    let everything = |labels: &str| [Scope { namespace: None, labels: labels.to_owned() }];
-    problems.extend(store_differences(&cluster.watch::<MyWebserver>(everything("")), &webs));
-    let managed_by_us = |objects: Vec<Value>| -> Vec<Value> {
-        let label = |object: &Value| {
-            object["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "mywebserver-operator"
-        };
-        objects.into_iter().filter(label).collect()
-    };
-    problems.extend(store_differences(
-        &cluster.watch::<Deployment>(everything(MANAGED_BY_US)),
-        &managed_by_us(deployments),
-    ));
-    problems.extend(store_differences(
-        &cluster.watch::<Service>(everything(MANAGED_BY_US)),
-        &managed_by_us(services),
-    ));
+    if operator == Operator::Mywebserver {
+        let ours = "app.kubernetes.io/managed-by=mywebserver-operator";
+        problems.extend(store_differences::<MyWebserver>(cluster, "", &objects));
+        problems.extend(store_differences::<Deployment>(cluster, ours, &deployments));
+        problems.extend(store_differences::<Service>(cluster, ours, &services));
+    } else {
+        let ours = "app.kubernetes.io/managed-by=memcached-operator";
+        problems.extend(store_differences::<Memcached>(cluster, "", &objects));
+        problems.extend(store_differences::<Deployment<CacheContainer>>(cluster, ours, &deployments));
+        problems.extend(store_differences::<HeadlessService>(cluster, ours, &services));
+    }
     problems
 }
 
@@ -68,20 +105,21 @@ pub async fn list(network: &Network, path: &str) -> Vec<Value> {
     serde_json::from_value(list["items"].take()).unwrap()
 }
 
-fn find<'a>(children: &'a [Value], web: &Value) -> Option<&'a Value> {
-    let name = format!("mws-{}", web["metadata"]["name"].as_str().unwrap());
+fn find<'a>(children: &'a [Value], owner: &Value) -> Option<&'a Value> {
+    let prefix = if owner["kind"] == "MyWebserver" { "mws-" } else { "" };
+    let name = format!("{prefix}{}", owner["metadata"]["name"].as_str().unwrap());
     children.iter().find(|child| {
-        child["metadata"]["name"] == *name && child["metadata"]["namespace"] == web["metadata"]["namespace"]
+        child["metadata"]["name"] == *name && child["metadata"]["namespace"] == owner["metadata"]["namespace"]
     })
 }
 
-fn name(object: &Value) -> String {
+pub fn name(object: &Value) -> String {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     format!("{} {}/{}", object["kind"].as_str().unwrap_or_default(), text("namespace"), text("name"))
 }
 
-/// The problems of one MyWebserver, its children and its status.
-fn web_problems(
+/// The problems of one MyWebserver or Memcached, its children and its status.
+fn object_problems(
     web: &Value,
     deployment: Option<&Value>,
     service: Option<&Value>,
@@ -92,11 +130,15 @@ fn web_problems(
     }
     let spec = &web["spec"];
     let is_number = |value: &Value| value.is_null() || value.is_i64();
-    let is_readable = spec["image"].is_string() && is_number(&spec["port"]) && is_number(&spec["replicas"]);
+    let is_cache = web["kind"] == "Memcached";
+    let is_readable = match is_cache {
+        true => spec["size"].is_i64() && is_number(&spec["memoryMb"]),
+        false => spec["image"].is_string() && is_number(&spec["port"]) && is_number(&spec["replicas"]),
+    };
     let is_ours =
         |child: &Value| controller(child).is_some_and(|owner| owner["uid"] == web["metadata"]["uid"]);
     let is_taken = [deployment, service].into_iter().flatten().any(|child| !is_ours(child));
-    let (port, replicas) = (spec["port"].as_i64().unwrap_or(80), spec["replicas"].as_i64().unwrap_or(1));
+    let replicas = spec[if is_cache { "size" } else { "replicas" }].as_i64().unwrap_or(1);
 
     let is_stalled = condition(web, "Stalled")["status"] == "True";
     // After a complete rollout, even without Pods, scaling has no deadline.
@@ -129,6 +171,28 @@ fn web_problems(
         return problems;
     }
 
+    let [deployment_should, service_should] =
+        if is_cache { children_of_cache(web) } else { children_of_web(web, replicas) };
+    for (kind, child, should) in
+        [("Deployment", deployment, deployment_should), ("Service", service, service_should)]
+    {
+        match child {
+            None => problems.push(format!("{} has no {kind}", name(web))),
+            Some(child) if is_ours(child) => {
+                let should: Vec<_> = should.iter().map(|(pointer, value)| (*pointer, value)).collect();
+                problems.extend(field_differences(child, &should));
+            }
+            Some(_) => {}
+        }
+    }
+    problems
+}
+
+/// Fields of the Deployment and of the Service of an object.
+type Children = [Vec<(&'static str, Value)>; 2];
+
+fn children_of_web(web: &Value, replicas: i64) -> Children {
+    let (spec, port) = (&web["spec"], web["spec"]["port"].as_i64().unwrap_or(80));
     let identity = json!({"app.kubernetes.io/name": "mywebserver", "app.kubernetes.io/instance": web["metadata"]["name"]});
     let mut labels = identity.clone();
     labels["app.kubernetes.io/component"] = "webserver".into();
@@ -136,34 +200,65 @@ fn web_problems(
     let container_ports = json!([{"name": "mywebserver", "containerPort": port, "protocol": "TCP"}]);
     let service_ports =
         json!([{"name": "http", "port": port, "protocol": "TCP", "targetPort": "mywebserver"}]);
-    let deployment_should: &[_] = &[
-        ("/metadata/labels", &labels),
-        ("/spec/replicas", &json!(replicas)),
-        ("/spec/selector/matchLabels", &identity),
-        ("/spec/template/spec/containers/0/image", &spec["image"]),
-        ("/spec/template/spec/containers/0/ports", &container_ports),
-    ];
-    let service_should: &[_] =
-        &[("/metadata/labels", &labels), ("/spec/ports", &service_ports), ("/spec/selector", &identity)];
-    for (kind, child, should) in
-        [("Deployment", deployment, deployment_should), ("Service", service, service_should)]
-    {
-        match child {
-            None => problems.push(format!("{} has no {kind}", name(web))),
-            Some(child) if is_ours(child) => problems.extend(field_differences(child, should)),
-            Some(_) => {}
-        }
-    }
-    problems
+    [
+        vec![
+            ("/metadata/labels", labels.clone()),
+            ("/spec/replicas", json!(replicas)),
+            ("/spec/selector/matchLabels", identity.clone()),
+            ("/spec/template/spec/containers/0/image", spec["image"].clone()),
+            ("/spec/template/spec/containers/0/ports", container_ports),
+        ],
+        vec![("/metadata/labels", labels), ("/spec/ports", service_ports), ("/spec/selector", identity)],
+    ]
 }
 
-fn condition(object: &Value, kind: &str) -> Value {
+fn children_of_cache(cache: &Value) -> Children {
+    let memory_mb = cache["spec"]["memoryMb"].as_i64().unwrap_or(64);
+    let identity = json!({"app.kubernetes.io/name": "memcached", "app.kubernetes.io/instance": cache["metadata"]["name"]});
+    let mut labels = identity.clone();
+    labels["app.kubernetes.io/managed-by"] = "memcached-operator".into();
+    let ports = json!([{"name": "memcached", "port": 11211, "protocol": "TCP", "targetPort": "memcached"}]);
+    [
+        vec![
+            ("/metadata/labels", labels.clone()),
+            ("/spec/replicas", cache["spec"]["size"].clone()),
+            ("/spec/selector/matchLabels", identity.clone()),
+            ("/spec/template/spec/containers/0/image", json!("memcached:1.6")),
+            ("/spec/template/spec/containers/0/command", json!(["memcached", "-m", memory_mb.to_string()])),
+        ],
+        vec![
+            ("/metadata/labels", labels),
+            ("/spec/ports", ports),
+            ("/spec/selector", identity),
+            ("/spec/clusterIP", json!("None")),
+        ],
+    ]
+}
+
+/// Whether the status of a Memcached has exactly the ready Pods.
+fn nodes_problem(cache: &Value, pods: &[Value]) -> Vec<String> {
+    if cache["kind"] != "Memcached" || condition(cache, "Ready")["status"] != "True" {
+        return Vec::new();
+    }
+    let is_node = |pod: &&Value| {
+        let metadata = &pod["metadata"];
+        metadata["labels"]["app.kubernetes.io/managed-by"] == "memcached-operator"
+            && metadata["labels"]["app.kubernetes.io/instance"] == cache["metadata"]["name"]
+            && metadata["namespace"] == cache["metadata"]["namespace"]
+            && metadata["deletionTimestamp"].is_null()
+            && condition(pod, "Ready")["status"] == "True"
+    };
+    let nodes: Vec<_> = pods.iter().filter(is_node).map(|pod| &pod["metadata"]["name"]).collect();
+    field_differences(cache, &[("/status/nodes", &json!(nodes))])
+}
+
+pub fn condition(object: &Value, kind: &str) -> Value {
     let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
     conditions.find(|condition| condition["type"] == kind).cloned().unwrap_or_default()
 }
 
 /// The fields of an object that do not have the expected value.
-fn field_differences(object: &Value, should: &[(&str, &Value)]) -> Vec<String> {
+pub fn field_differences(object: &Value, should: &[(&str, &Value)]) -> Vec<String> {
     let is = |pointer: &str| object.pointer(pointer).unwrap_or(&Value::Null);
     let differs = should.iter().filter(|(pointer, should)| is(pointer) != *should);
     let problems = differs
@@ -172,21 +267,24 @@ fn field_differences(object: &Value, should: &[(&str, &Value)]) -> Vec<String> {
 }
 
 /// A child whose owner does not exist, or that should have another name.
-fn child_problem(child: &Value, webs: &[Value]) -> Option<String> {
-    let owner = controller(child).filter(|owner| owner["kind"] == "MyWebserver")?;
-    let found = webs.iter().find(|web| web["metadata"]["uid"] == owner["uid"]);
-    let should_be = found.map(|web| format!("mws-{}", web["metadata"]["name"].as_str().unwrap()));
-    match should_be {
-        Some(should_be) if child["metadata"]["name"] == *should_be => None,
-        Some(should_be) => Some(format!("{} should be {should_be}", name(child))),
-        None => Some(format!("the owner of {} does not exist", name(child))),
+fn child_problem(child: &Value, owners: &[Value]) -> Option<String> {
+    let (owner, should_be) = child_of(child)?;
+    match owners.iter().any(|found| found["metadata"]["uid"] == owner["uid"]) {
+        true if child["metadata"]["name"] == should_be => None,
+        true => Some(format!("{} should be {should_be}", name(child))),
+        false => Some(format!("the owner of {} does not exist", name(child))),
     }
 }
 
-/// The differences between a Store and the server.
-fn store_differences<K: Resource>(watch: &Watch<K>, objects: &[Value]) -> Option<String> {
+/// The differences between the Store of a watch with this label, `key=value`, and the server.
+fn store_differences<K: Resource>(cluster: &Cluster, label: &str, objects: &[Value]) -> Option<String> {
+    let watch: Watch<K> = cluster.watch([Scope { namespace: None, labels: label.to_owned() }]);
+    let is_selected = |object: &&Value| {
+        label.split_once('=').is_none_or(|(key, value)| object["metadata"]["labels"][key] == value)
+    };
     let stored: BTreeMap<Key, String> = objects
         .iter()
+        .filter(is_selected)
         .map(|object| {
             let text = |field: &str| object["metadata"][field].as_str().unwrap();
             let key = Key::namespaced(text("namespace"), text("name"));

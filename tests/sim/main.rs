@@ -1,5 +1,5 @@
-//! Simulation tests: random user actions and faults from a seed, with the real client and operator, the embedded server
-//! and a paused clock.
+//! Simulation tests: random user actions and faults from a seed, with the real client and one of the operators, the embedded
+//! server and a paused clock.
 //!
 //! ```text
 //! cargo test --test sim                                    a hundred seeds
@@ -10,28 +10,25 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap names its line")]
 #![allow(unreachable_pub, reason = "no crate uses a test binary")]
 
+mod copies;
 mod expect;
 mod scenario;
 mod network;
 mod soak;
 
 use std::{
-    env, fs,
+    env,
     io::{self, Write},
     ops::Range,
-    panic,
-    path::Path,
-    process,
+    panic, process,
     sync::{
-        LazyLock, Mutex,
+        Mutex,
         atomic::{AtomicU64, Ordering},
         mpsc::{self, RecvTimeoutError, Sender},
     },
     thread,
     time::{Duration, Instant},
 };
-
-use serde_json::Value;
 
 /// The default seeds. They take some seconds.
 const SEEDS: Range<u64> = 0..100;
@@ -42,15 +39,6 @@ const PROBLEMS_MAX: usize = 10;
 const PROBLEM_BYTES_MAX: usize = 300;
 /// After this many failing seeds, no more are tried.
 const FAILURES_MAX: usize = 5;
-
-/// The CustomResourceDefinition from `manifests/`. Read once, not for each scenario.
-pub fn crd() -> Value {
-    static CRD: LazyLock<Value> = LazyLock::new(|| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/mywebserver/crd/mywebservers.yaml");
-        yaml_serde::from_str(&fs::read_to_string(path).unwrap()).unwrap()
-    });
-    CRD.clone()
-}
 
 /// Does not use `eprintln`, because the test harness hides its output when a test succeeds.
 fn print(text: &str) {

@@ -28,7 +28,7 @@ use http::{Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame};
 use listwatch::client::{InProcess, InProcessAnswer};
-use listwatch_apiserver::ApiServer;
+use listwatch_apiserver::{ApiServer, Fault};
 use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, broadcast, mpsc, oneshot},
@@ -42,6 +42,8 @@ const CHUNKS_MAX: usize = 16;
 const DEAD_AFTER: Duration = Duration::from_secs(45);
 /// Longer than the request timeout of a client.
 const VERY_LATE: Duration = Duration::from_secs(40);
+/// Later than any answer without a fault.
+const LATE: Duration = Duration::from_secs(1);
 /// How far an API server may be behind the other servers: it answers from a watch cache that etcd feeds.
 const LAG_MAX_MS: u64 = 20_000;
 /// The replicas that a [`Meddler`] sets. No MyWebserver asks for so many.
@@ -70,6 +72,8 @@ struct State {
     has_admission_changed: bool,
     /// A controller has reverted a write of the operator.
     has_reverted: bool,
+    /// See [`Network::may_have_orphans`].
+    may_have_orphans: bool,
     /// Lists and watches come from an API server that is behind the server of the writes.
     lags: bool,
     clock: Clock,
@@ -157,6 +161,7 @@ impl Network {
                 meddler: Meddler::None,
                 has_admission_changed: false,
                 has_reverted: false,
+                may_have_orphans: false,
                 lags: false,
                 clock: Clock::Exact,
                 transcript: Vec::new(),
@@ -199,6 +204,18 @@ impl Network {
     /// Whether a controller has reverted a write of the operator.
     pub fn has_reverted(&self) -> bool {
         self.state().has_reverted
+    }
+
+    /// Whether an object may have been created after the end of its owner: by a request that came late, or on a server that was
+    /// restored from a backup without the owner.
+    pub fn may_have_orphans(&self) -> bool {
+        self.state().may_have_orphans
+    }
+
+    /// Restores the last backup of the server.
+    pub fn restore(&self) {
+        self.state().may_have_orphans = true;
+        self.server.fault(Fault::Restore);
     }
 
     pub fn set_lags(&self, lags: bool) {
@@ -364,7 +381,8 @@ impl Network {
         if is_write && method != Method::POST && !is_versioned(request.body()) {
             self.violation(format!("{what} has no resourceVersion"));
         }
-        self.state().requests.push(Instant::now());
+        let sent = Instant::now();
+        self.state().requests.push(sent);
         let (mishap, there, back) = self.draw(is_stream);
         sleep(there).await;
         if let Some(answer) = self.without_server(&mishap, &what) {
@@ -397,6 +415,7 @@ impl Network {
         let is_done = is_write && status.is_success();
         if is_done {
             self.state().writes += 1;
+            self.state().may_have_orphans |= method == Method::POST && sent.elapsed() > LATE;
             if let Some(problem) = forbidden_write(&method, &path, before.as_ref()) {
                 self.violation(format!("{method} {path} {problem}"));
             }
@@ -614,21 +633,29 @@ impl InProcess for Link {
     }
 }
 
-/// The reason why a write is forbidden: the operator may only create children, change and delete its own, and write status.
+/// The reason why a write is forbidden: the operator may only create children or copies, change and delete its own, and write
+/// status and finalizers.
 fn forbidden_write(method: &Method, path: &str, before: Option<&Value>) -> Option<String> {
     let place: Vec<_> = path.split('/').collect();
     match (method.as_str(), place.as_slice()) {
-        ("POST", [.., "namespaces", _, "deployments" | "services"]) => None,
-        ("PATCH", [.., "mywebservers", _, "status"]) => None,
+        ("POST", [.., "namespaces", _, "deployments" | "services" | "configmaps"])
+        | (
+            "PATCH",
+            [.., "mywebservers" | "memcacheds" | "copyrators", _, "status"] | [.., "copyrators", _],
+        ) => None,
+        ("PATCH" | "DELETE", [.., "namespaces", namespace, "configmaps", name]) => {
+            let is_copy =
+                before?["metadata"]["annotations"]["flant.com/place"] == format!("{namespace}/{name}");
+            (!is_copy).then(|| "changed an object that is no copy".to_owned())
+        }
         ("PATCH" | "DELETE", [.., "deployments" | "services", _]) => {
             // The object did not exist, so the server has not done the write.
             let before = before?;
-            let owner = super::expect::controller(before).filter(|owner| owner["kind"] == "MyWebserver");
-            let name = owner.and_then(|owner| owner["name"].as_str()).map(|name| format!("mws-{name}"));
-            (before["metadata"]["name"].as_str() != name.as_deref()).then(|| match owner {
-                Some(owner) => format!("changed an object of MyWebserver {}", owner["name"]),
-                None => "changed an object without a MyWebserver as its owner".to_owned(),
-            })
+            match super::expect::child_of(before) {
+                Some((_, name)) if before["metadata"]["name"] == name => None,
+                Some((owner, _)) => Some(format!("changed an object of {}", owner["name"])),
+                None => Some("changed an object without an owner of ours".to_owned()),
+            }
         }
         _ => Some("is not a write of the operator".to_owned()),
     }
@@ -646,10 +673,14 @@ fn is_versioned(body: &[u8]) -> bool {
         || is_version(&body["preconditions"]["resourceVersion"])
 }
 
-/// Whether an object still has the same version.
+/// Whether an object still has the same version. So it has after its last finalizer is removed: then it is deleted.
 fn is_unchanged(before: Option<&Value>, after: &[u8]) -> bool {
     let Ok(after) = serde_json::from_slice::<Value>(after) else { return false };
-    before.is_some_and(|before| before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"])
+    let has_version =
+        |before: &Value| before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"];
+    let is_deleted =
+        !after["metadata"]["deletionTimestamp"].is_null() && after["metadata"]["finalizers"].is_null();
+    before.is_some_and(has_version) && !is_deleted
 }
 
 /// A body that is received piece by piece.

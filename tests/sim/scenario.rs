@@ -1,6 +1,7 @@
 //! Runs one scenario: random user actions and faults at random times, all from one seed.
 
 use std::{
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicBool},
     time::{Duration, SystemTime},
 };
@@ -9,8 +10,9 @@ use fastrand::Rng;
 use http::Method;
 use listwatch::{
     client::{Client, Config},
-    cluster::Cluster,
-    operators::mywebserver,
+    cluster::{Cluster, Events},
+    operators::{BuiltIn, copyrator, memcached, mywebserver},
+    runtime::Setup,
     watch::Lists,
 };
 use listwatch_apiserver::{ApiServer, Fault, Options};
@@ -68,6 +70,26 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 const NAMESPACES: [&str; 2] = ["default", "shop"];
 const TOKEN: &str = "the operator's";
 
+/// The operator of a scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operator {
+    Mywebserver,
+    Copyrator,
+    Memcached,
+}
+
+impl Operator {
+    /// The CustomResourceDefinition of its objects.
+    pub fn definition(self) -> Value {
+        let operator = match self {
+            Operator::Mywebserver => BuiltIn::Mywebserver,
+            Operator::Copyrator => BuiltIn::Copyrator,
+            Operator::Memcached => BuiltIn::Memcached,
+        };
+        operator.definitions().remove(0)
+    }
+}
+
 /// The outcome of a scenario.
 pub struct Outcome {
     pub problems: Vec<String>,
@@ -97,16 +119,19 @@ pub fn server(options: &Options) -> ApiServer {
 pub async fn install(network: &Network, crd: &Value) {
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     assert_eq!(post(network, path, crd).await, 201);
-    post(network, "/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).await;
+    for name in ["shop", "team"] {
+        post(network, "/api/v1/namespaces", &json!({"metadata": {"name": name}})).await;
+    }
 }
 
 pub async fn post(network: &Network, path: &str, object: &Value) -> u16 {
     network.send(network.server.token(), Method::POST, path, "application/json", object).await.0
 }
 
-struct Scenario {
-    random: Rng,
-    network: Arc<Network>,
+pub struct Scenario {
+    pub random: Rng,
+    pub network: Arc<Network>,
+    operator: Operator,
     lists: Lists,
     workers: usize,
     /// Whether the CRD allows specs that do not decode.
@@ -118,6 +143,7 @@ struct Scenario {
 /// Runs an operator, and starts a new one after each that ends. Runs until dropped.
 pub async fn keep(
     network: Arc<Network>,
+    operator: Operator,
     lists: Lists,
     workers: usize,
     mut random: Rng,
@@ -128,8 +154,7 @@ pub async fn keep(
         let client =
             Client::new(Config::in_process(Arc::new(network.link(&is_alive)), TOKEN).unwrap()).unwrap();
         let cluster = Cluster::new(client.clone(), lists);
-        let (events, write_events) = mywebserver::events(client, "simulated".to_owned());
-        let controller = mywebserver::controller(&cluster, &[], events).workers(workers);
+        let (events, write_events) = Events::new(client, "simulated", "simulated".to_owned());
         let stop_requested = Arc::new(Mutex::new(None));
         let stop = {
             let (network, stop_requested) = (Arc::clone(&network), Arc::clone(&stop_requested));
@@ -138,12 +163,25 @@ pub async fn keep(
                 *lock(&stop_requested) = Some(Instant::now());
             }
         };
+        let controller: Pin<Box<dyn Future<Output = ()> + Send>> = match operator {
+            Operator::Mywebserver => {
+                Box::pin(mywebserver::controller(&cluster, &[], events).workers(workers).run(stop))
+            }
+            Operator::Copyrator => {
+                let settings = copyrator::Settings::default();
+                Box::pin(copyrator::controller(&cluster, &[], events, settings).workers(workers).run(stop))
+            }
+            Operator::Memcached => {
+                let setup = Setup { cluster: cluster.clone(), events, namespaces: Vec::new() };
+                Box::pin(memcached::controller(&setup, &Default::default()).workers(workers).run(stop))
+            }
+        };
         *lock(&current) = Some(cluster);
         network.record("operator", "starts");
         tokio::select! {
             biased;
             () = network.killed.notified() => {}
-            () = controller.run(stop) => {}
+            () = controller => {}
             () = write_events => {}
         }
         *lock(&current) = None;
@@ -241,7 +279,10 @@ impl Scenario {
         // A tenth of the real heartbeats. All of them would be a third of the work.
         let heartbeat = Duration::from_secs(100);
         let options = Options { pod_start, heartbeat, ..Options::default() };
+        let operators =
+            [Operator::Mywebserver, Operator::Mywebserver, Operator::Copyrator, Operator::Memcached];
         let scenario = Scenario {
+            operator: random.choice(operators).unwrap(),
             network: Network::new(server(&options), random.fork()),
             lists: if random.bool() { Lists::Paged } else { Lists::Streaming },
             workers: random.usize(1..4),
@@ -257,13 +298,21 @@ impl Scenario {
         self.install().await;
         self.back_up().await;
         let current = Arc::default();
-        let (lists, workers) = (self.lists, self.workers);
-        let keep = keep(Arc::clone(&self.network), lists, workers, self.random.fork(), Arc::clone(&current));
+        let (operator, lists, workers) = (self.operator, self.lists, self.workers);
+        let (network, random) = (Arc::clone(&self.network), self.random.fork());
+        network.record("scenario", &format!("{operator:?}"));
+        let keep = keep(network, operator, lists, workers, random, Arc::clone(&current));
         let mut tasks = JoinSet::new();
         tasks.spawn(keep);
         for _ in 0..self.random.u32(STEPS) {
             sleep(Duration::from_millis(self.pause())).await;
-            if self.random.u32(..3) > 0 { self.act().await } else { self.trouble().await }
+            if self.random.u32(..3) == 0 {
+                self.trouble().await;
+            } else if operator == Operator::Copyrator {
+                self.act_on_copies().await;
+            } else {
+                self.act().await;
+            }
         }
         let network = Arc::clone(&self.network);
         self.end_faults("the faults stop");
@@ -275,7 +324,7 @@ impl Scenario {
             sleep(TRUCE).await;
         }
         let cluster: Cluster = lock(&current).clone().expect("an operator that runs again");
-        let mut problems = expect::problems(&network, &cluster, Stuck::MayBeUnknown).await;
+        let mut problems = expect::problems(operator, &network, &cluster, Stuck::MayBeUnknown).await;
         if busiest_minute > REQUESTS_PER_MINUTE_MAX {
             problems.push(format!("{busiest_minute} requests in a minute"));
         }
@@ -288,7 +337,7 @@ impl Scenario {
         if written > 0 {
             problems.push(format!("{written} writes without a change"));
         }
-        problems.extend(expect::problems(&network, &cluster, Stuck::IsKnown).await);
+        problems.extend(expect::problems(operator, &network, &cluster, Stuck::IsKnown).await);
         let busiest_quiet_minute = network.busiest_minute(quiet_since);
         if busiest_quiet_minute > QUIET_REQUESTS_PER_MINUTE_MAX {
             problems.push(format!("{busiest_quiet_minute} requests in a quiet minute"));
@@ -327,7 +376,7 @@ impl Scenario {
 
     /// Removes our finalizer from all objects.
     async fn remove_all_finalizers(&self) {
-        for collection in [expect::WEBS, expect::DEPLOYMENTS, expect::SERVICES] {
+        for collection in expect::collections(self.operator) {
             let (root, plural) = collection.rsplit_once('/').unwrap();
             for object in expect::list(&self.network, collection).await {
                 let text = |field: &str| object["metadata"][field].as_str().unwrap();
@@ -342,7 +391,7 @@ impl Scenario {
     }
 
     /// Adds our finalizer.
-    async fn add_finalizer(&self, path: &str) {
+    pub async fn add_finalizer(&self, path: &str) {
         let Some(object) = self.network.get(path).await else { return };
         let mut finalizers = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
         finalizers.push(FINALIZER.into());
@@ -350,7 +399,7 @@ impl Scenario {
     }
 
     /// Removes our finalizer, and keeps all others.
-    async fn remove_finalizer(&self, path: &str) {
+    pub async fn remove_finalizer(&self, path: &str) {
         let Some(object) = self.network.get(path).await else { return };
         let Some(finalizers) = object["metadata"]["finalizers"].as_array() else { return };
         let left: Vec<_> = finalizers.iter().filter(|finalizer| **finalizer != FINALIZER).collect();
@@ -376,7 +425,7 @@ impl Scenario {
             &format!("restore of version {}; the watches have version {watched}", self.backup),
         );
         self.network.cut();
-        self.network.server.fault(Fault::Restore);
+        self.network.restore();
         sleep(CALM_AFTER_RESTORE).await;
         if self.version().await >= watched {
             self.network.record("trouble", "the server has passed the last version of the watches");
@@ -396,14 +445,14 @@ impl Scenario {
         self.random.u64(..longest)
     }
 
-    fn one_of<T: Copy>(&mut self, weighted: &[(T, usize)]) -> T {
+    pub fn one_of<T: Copy>(&mut self, weighted: &[(T, usize)]) -> T {
         let each = weighted.iter().flat_map(|(one, weight)| std::iter::repeat_n(*one, *weight));
         self.random.choice(each.collect::<Vec<_>>()).unwrap()
     }
 
     async fn install(&self) {
-        let mut crd = crate::crd();
-        if self.is_loose {
+        let mut crd = self.operator.definition();
+        if self.is_loose && self.operator != Operator::Copyrator {
             for version in crd["spec"]["versions"].as_array_mut().unwrap() {
                 version["schema"]["openAPIV3Schema"]["properties"]["spec"] =
                     json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
@@ -412,15 +461,15 @@ impl Scenario {
         install(&self.network, &crd).await;
     }
 
-    async fn post(&self, path: &str, object: &Value) -> u16 {
+    pub async fn post(&self, path: &str, object: &Value) -> u16 {
         self.user(Method::POST, path, "application/json", object).await
     }
 
-    async fn patch(&self, path: &str, patch: &Value) -> u16 {
+    pub async fn patch(&self, path: &str, patch: &Value) -> u16 {
         self.user(Method::PATCH, path, "application/merge-patch+json", patch).await
     }
 
-    async fn delete(&self, path: &str, propagation: &str) -> u16 {
+    pub async fn delete(&self, path: &str, propagation: &str) -> u16 {
         let options = json!({"propagationPolicy": propagation});
         self.user(Method::DELETE, path, "application/json", &options).await
     }
@@ -444,6 +493,9 @@ impl Scenario {
 
     fn spec(&mut self) -> Value {
         let random = &mut self.random;
+        if self.operator == Operator::Memcached {
+            return json!({"size": random.u16(..4), "memoryMb": random.choice([16, 64, 1024]).unwrap()});
+        }
         let mut spec = json!({"image": random.choice(["nginx", "nginx", "httpd", "httpd", "caddy", "caddy", "does-not-exist"]).unwrap()});
         if random.bool() {
             spec["port"] = random.u16(80..84).into();
@@ -456,20 +508,19 @@ impl Scenario {
 
     async fn act(&mut self) {
         let action = self.one_of(&ACTIONS);
-        let at = At::draw(&mut self.random);
+        let at = At::draw(&mut self.random, self.operator);
         match action {
             Action::Create => {
-                let version = at.version;
-                let web = json!({"apiVersion": format!("k8sobjects.gsa.com/{version}"), "kind": "MyWebserver",
+                let object = json!({"apiVersion": at.api_version, "kind": at.kind,
                     "metadata": {"name": at.name}, "spec": self.spec()});
-                self.post(&at.webs, &web).await;
+                self.post(&at.webs, &object).await;
             }
             Action::Change => {
                 let spec = self.spec();
                 self.patch(&at.web, &json!({"spec": spec})).await;
             }
             Action::MakeInvalid => {
-                self.patch(&at.web, &json!({"spec": {"port": "eighty"}})).await;
+                self.patch(&at.web, &json!({"spec": {"port": "eighty", "size": "eighty"}})).await;
             }
             Action::Delete => {
                 let policies = ["Background", "Background", "Foreground", "Orphan"];
@@ -609,10 +660,11 @@ impl Scenario {
     }
 }
 
-/// The object of an action.
+/// The object of an action: a MyWebserver or a Memcached.
 struct At {
     name: &'static str,
-    version: &'static str,
+    api_version: String,
+    kind: &'static str,
     /// Whether the child is a Deployment. Otherwise it is a Service.
     is_deployment: bool,
     webs: String,
@@ -622,25 +674,37 @@ struct At {
 }
 
 impl At {
-    fn draw(random: &mut Rng) -> At {
+    fn draw(random: &mut Rng, operator: Operator) -> At {
         let name = random.choice(NAMES).unwrap();
         let namespace = if random.u32(..4) > 0 { NAMESPACES[0] } else { NAMESPACES[1] };
         let version = random.choice(["v1", "v2", "v2"]).unwrap();
-        let webs = format!("/apis/k8sobjects.gsa.com/{version}/namespaces/{namespace}/mywebservers");
+        let (api_version, kind, plural, child) = match operator {
+            Operator::Memcached => {
+                ("cache.example.com/v1alpha1".to_owned(), "Memcached", "memcacheds", name.to_owned())
+            }
+            Operator::Mywebserver | Operator::Copyrator => (
+                format!("k8sobjects.gsa.com/{version}"),
+                "MyWebserver",
+                "mywebservers",
+                format!("mws-{name}"),
+            ),
+        };
+        let webs = format!("/apis/{api_version}/namespaces/{namespace}/{plural}");
         let web = format!("{webs}/{name}");
         let is_deployment = random.bool();
         let children = match is_deployment {
             true => format!("/apis/apps/v1/namespaces/{namespace}/deployments"),
             false => format!("/api/v1/namespaces/{namespace}/services"),
         };
-        let child = format!("{children}/mws-{name}");
-        At { name, version, is_deployment, webs, web, children, child }
+        let child = format!("{children}/{child}");
+        At { name, api_version, kind, is_deployment, webs, web, children, child }
     }
 
     /// Edits of fields of a child that the operator owns.
     fn edits(&self) -> [Value; 3] {
-        let label = json!({"metadata": {"labels": {"app.kubernetes.io/component": "edited"}}});
-        let containers = json!([{"name": "web", "image": "other"}]);
+        let label = json!({"metadata": {"labels": {"app.kubernetes.io/name": "edited"}}});
+        let container = if self.kind == "Memcached" { "memcached" } else { "web" };
+        let containers = json!([{"name": container, "image": "other"}]);
         match self.is_deployment {
             true => [
                 json!({"spec": {"replicas": 7}}),
@@ -664,7 +728,7 @@ impl At {
             true => json!({"selector": {"matchLabels": labels}, "template": pod}),
             false => json!({"ports": [{"port": 1}]}),
         };
-        json!({"metadata": {"name": format!("mws-{}", self.name), "labels": labels}, "spec": spec})
+        json!({"metadata": {"name": self.child.rsplit('/').next(), "labels": labels}, "spec": spec})
     }
 }
 

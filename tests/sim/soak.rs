@@ -11,7 +11,7 @@ use tokio::{runtime::Runtime, task::JoinSet, time::sleep};
 use crate::{
     Watchdog,
     network::Network,
-    scenario::{self, keep},
+    scenario::{self, Operator, keep},
 };
 
 /// By then, every buffer has its final size, and the server's versions have four digits.
@@ -62,7 +62,7 @@ fn soak(lists: Lists) {
     let (network, mut tasks) = runtime.block_on(async {
         let options = Options { history: 10, ..Options::default() };
         let network = Network::new(scenario::server(&options), Rng::with_seed(1));
-        scenario::install(&network, &crate::crd()).await;
+        scenario::install(&network, &Operator::Mywebserver.definition()).await;
         for name in ["a", "b", "c"] {
             let web = json!({"apiVersion": "k8sobjects.gsa.com/v2", "kind": "MyWebserver",
                 "metadata": {"name": name}, "spec": {"image": "nginx"}});
@@ -70,7 +70,9 @@ fn soak(lists: Lists) {
             assert_eq!(scenario::post(&network, path, &web).await, 201);
         }
         let mut tasks = JoinSet::new();
-        tasks.spawn(keep(Arc::clone(&network), lists, 4, Rng::with_seed(2), Arc::default()));
+        let keep =
+            keep(Arc::clone(&network), Operator::Mywebserver, lists, 4, Rng::with_seed(2), Arc::default());
+        tasks.spawn(keep);
         hours(&network, WARM_UP_HOURS).await;
         (network, tasks)
     });
