@@ -39,10 +39,11 @@ use crate::{
     runtime::Setup,
 };
 use types::{
-    Capabilities, ClaimMeta, ClaimResources, ClaimRetention, ClaimTemplate, ClaimTemplateSpec,
+    BudgetSpec, Capabilities, ClaimMeta, ClaimResources, ClaimRetention, ClaimTemplate, ClaimTemplateSpec,
     ConfigMapSource, ContainerSecurity, DeletionPolicy, EmptyDir, EnvSource, EnvVar, Exec, ExecProbe,
-    FieldRef, Hook, Instance, InstanceSecurity, InstanceSpec, Lifecycle, PersistentVolumeClaim, PodTemplate,
-    SecretSource, StatefulSet, StatefulSetSpec, StatefulSetStatus, StorageRequest, Volume, VolumeMount,
+    FieldRef, Hook, Instance, InstanceSecurity, InstanceSpec, Lifecycle, PersistentVolumeClaim,
+    PodDisruptionBudget, PodTemplate, SecretSource, StatefulSet, StatefulSetSpec, StatefulSetStatus,
+    StorageRequest, Volume, VolumeMount,
 };
 pub use types::{Database, DatabaseSpec, DatabaseStatus};
 
@@ -90,6 +91,7 @@ pub struct Databases {
     live_sets: Watch<StatefulSet>,
     services: Owned<Service>,
     config_maps: Owned<ConfigMap>,
+    budgets: Owned<PodDisruptionBudget>,
     /// Of the Secrets, only the metadata: the operator reads no password.
     secrets: Watch<Meta<Secret>>,
     /// The claims, by their Database.
@@ -107,6 +109,7 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
     let sets = cluster.watch::<StatefulSet>(setup.scopes(MADE_BY_US));
     let services = cluster.watch::<Service>(setup.scopes(MADE_BY_US));
     let config_maps = cluster.watch::<ConfigMap>(setup.scopes(MADE_BY_US));
+    let budgets = cluster.watch::<PodDisruptionBudget>(setup.scopes(MADE_BY_US));
     let secrets = cluster.watch::<Meta<Secret>>(setup.scopes(MADE_BY_US));
     let claims = cluster.watch::<PersistentVolumeClaim>(setup.scopes(MADE_BY_US));
     let pods = cluster.watch::<Pod>(setup.scopes(MADE_BY_US));
@@ -116,6 +119,7 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
         live_sets: sets.clone(),
         services: Owned::new(cluster, &services),
         config_maps: Owned::new(cluster, &config_maps),
+        budgets: Owned::new(cluster, &budgets),
         secrets: secrets.clone(),
         claims: claims.index(database_of),
         pods: pods.clone(),
@@ -126,6 +130,7 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
         .owns(&sets)
         .owns(&services)
         .owns(&config_maps)
+        .owns(&budgets)
         .also(&secrets, database_of)
         .also(&claims, database_of)
         .also(&pods, database_of)
@@ -148,6 +153,8 @@ pub struct Children {
     pub instances: Service,
     /// The files of the Pods.
     pub scripts: ConfigMap,
+    /// Lets a node be drained, one instance at a time.
+    pub budget: PodDisruptionBudget,
 }
 
 /// The labels by which the Pods of a Database are selected.
@@ -196,6 +203,14 @@ pub fn desired(database: &Database, image: &str) -> Children {
             metadata: child(&format!("{name}-scripts")),
             data: scripts::files(&database.spec),
             ..ConfigMap::default()
+        },
+        budget: PodDisruptionBudget {
+            metadata: child(name),
+            spec: BudgetSpec {
+                max_unavailable: Some(Port::Number(1)),
+                selector: LabelSelector { match_labels: selector(database), ..LabelSelector::default() },
+                min_available: None,
+            },
         },
     }
 }
@@ -441,7 +456,7 @@ impl Databases {
         };
         let ready = set.live().map_or(0, |set| set.status.ready_replicas);
         let count = format_smolstr!("{ready} of {size} instances are ready");
-        let is_complete = set.live().is_some_and(is_complete);
+        let is_complete = set.live().is_some_and(|set| is_complete(set, size));
         let (ready, progressing) = match pods {
             _ if is_complete => (
                 Verdict::yes("AllInstancesReady", count),
@@ -465,11 +480,10 @@ impl Databases {
 }
 
 /// Whether all instances have the latest template and are ready, and there are no others.
-fn is_complete(set: &StatefulSet) -> bool {
-    let (wanted, StatefulSetStatus { observed_generation, replicas, ready_replicas, updated_replicas }) =
-        (set.spec.replicas, &set.status);
+fn is_complete(set: &StatefulSet, size: i32) -> bool {
+    let StatefulSetStatus { observed_generation, replicas, ready_replicas, updated_replicas } = &set.status;
     *observed_generation >= set.metadata.generation
-        && [replicas, ready_replicas, updated_replicas].into_iter().all(|count| *count == wanted)
+        && [replicas, ready_replicas, updated_replicas].into_iter().all(|count| *count == size)
 }
 
 impl Operator for Databases {
@@ -485,24 +499,33 @@ impl Operator for Databases {
             self.keep_secret(database, name, "app", stage),
             self.keep_secret(database, &replication, "replication", stage),
             self.config_maps.keep(database, &children.scripts, stage),
+            self.budgets.keep(database, &children.budget, stage),
             self.services.keep(database, &children.primary, stage),
             self.services.keep(database, &children.instances, stage),
             self.sets.keep(database, &children.set, stage),
             self.keep_claims(database),
         );
-        let (Some(app), Some(replication), Some(scripts), Some(primary), Some(instances), Some(set), claims) =
-            kept
+        let (
+            Some(app),
+            Some(replication),
+            Some(scripts),
+            Some(budget),
+            Some(primary),
+            Some(instances),
+            Some(set),
+            claims,
+        ) = kept
         else {
             return Ok(Next::OnChange);
         };
         let report = self.reporter.of(database).with(&set).with(&primary).with(&instances).with(&scripts);
-        let report =
-            claims.iter().fold(report.with(&app).with(&replication), |report, claim| report.with(claim));
+        let report = report.with(&budget).with(&app).with(&replication);
+        let report = claims.iter().fold(report, |report, claim| report.with(claim));
         if let Some(result) = report.begin(stage) {
             return result;
         }
         let waiting = match &set.child {
-            Child::Kept(live) if !is_complete(live) => Some(PodsOf {
+            Child::Kept(live) if !is_complete(live, database.spec.size) => Some(PodsOf {
                 generation: live.metadata.generation,
                 selector: &live.spec.selector.match_labels,
                 containers: &live.spec.template.spec.containers,
@@ -516,7 +539,7 @@ impl Operator for Databases {
             primary: format_smolstr!("{name}-0"),
             ready_instances: live.map_or(0, |set| set.status.ready_replicas),
             version: live
-                .filter(|set| is_complete(set))
+                .filter(|set| is_complete(set, database.spec.size))
                 .and_then(version_of)
                 .unwrap_or(&database.status.version)
                 .to_smolstr(),
@@ -544,6 +567,7 @@ impl Operator for Databases {
             self.services.delete(&*last, &last.key()).await,
             self.services.delete(&*last, &named("-ro")).await,
             self.config_maps.delete(&*last, &named("-scripts")).await,
+            self.budgets.delete(&*last, &last.key()).await,
         ];
         Ok(deleted.into_iter().collect::<Result<(), _>>()?)
     }
@@ -554,5 +578,50 @@ impl Operator for Databases {
 
     async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), ReconcileError> {
         Ok(self.reporter.unreadable::<Database>(&broken).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn database(spec: Value) -> Database {
+        let metadata = json!({"name": "db", "namespace": "shop", "uid": "u1", "resourceVersion": "7"});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("a Database")
+    }
+
+    #[test]
+    fn a_claim_grows_if_it_is_bound_and_smaller() {
+        let grows = |storage: &str, present: &str, phase: &str| {
+            let claim = json!({
+                "metadata": {"name": "data-db-0", "resourceVersion": "7"},
+                "spec": {"resources": {"requests": {"storage": present}}},
+                "status": {"phase": phase},
+            });
+            let claim = serde_json::from_value(claim).expect("a claim");
+            growth(&database(json!({"size": 1, "version": "15", "storage": storage})), &claim).is_some()
+        };
+        assert!(grows("2Gi", "1Gi", "Bound"));
+        assert!(grows("10Gi", "9Gi", "Bound"));
+        assert!(!grows("2Gi", "1Gi", "Pending"));
+        assert!(!grows("2048Gi", "2Ti", "Bound"));
+        assert!(!grows("1Gi", "2Gi", "Bound"));
+        assert!(!grows("2Gi", "1500M", "Bound"), "a size that this operator never writes");
+    }
+
+    #[test]
+    fn each_secret_has_a_password_of_its_own_and_that_of_applications_an_address() {
+        let database = database(json!({"size": 1, "version": "15"}));
+        let decoded = |secret: &Secret, key: &str| {
+            let bytes = BASE64_STANDARD.decode(secret.data.get(key)?).expect("base64");
+            Some(String::from_utf8(bytes).expect("text"))
+        };
+        let (app, replication) =
+            (secret(&database, "db", "app"), secret(&database, "db-replication", "replication"));
+        let password = decoded(&app, "password").expect("a password");
+        assert_eq!(password.len(), 32);
+        assert_eq!(decoded(&app, "uri"), Some(format!("postgresql://app:{password}@db.shop.svc:5432/app")));
+        assert_ne!(decoded(&replication, "password"), Some(password));
+        assert_eq!(decoded(&replication, "uri"), None);
     }
 }

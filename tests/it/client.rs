@@ -52,6 +52,7 @@ impl UserClient {
             "databases" => "apis/app.example.com/v1",
             "events" => "apis/events.k8s.io/v1",
             "rolebindings" | "roles" => "apis/rbac.authorization.k8s.io/v1",
+            "poddisruptionbudgets" => "apis/policy/v1",
             "leases" => "apis/coordination.k8s.io/v1",
             "services"
             | "configmaps"

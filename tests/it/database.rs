@@ -67,12 +67,13 @@ async fn wrote(fixture: &Fixture, expected: &[&str]) {
 }
 
 const STATUS: &str = "PATCH databases/db/status 200";
-const CREATED: [&str; 7] = [
+const CREATED: [&str; 8] = [
     "POST secrets 201",
     "POST secrets 201",
     "POST configmaps 201",
     "POST services 201",
     "POST services 201",
+    "POST poddisruptionbudgets 201",
     "POST statefulsets 201",
     STATUS,
 ];
@@ -265,7 +266,13 @@ async fn an_operator_that_was_killed_between_two_writes_writes_the_rest() {
         wrote(fixture, &CREATED).await;
         drop(running);
         let before = data(fixture).await;
-        let children = ["configmaps/db-scripts", "services/db", "services/db-ro", "statefulsets/db"];
+        let children = [
+            "configmaps/db-scripts",
+            "poddisruptionbudgets/db",
+            "services/db",
+            "services/db-ro",
+            "statefulsets/db",
+        ];
         for missing in 0..1 << children.len() {
             let mut rest = vec![STATUS.to_owned()];
             for (index, child) in children.into_iter().enumerate() {
@@ -476,13 +483,20 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
         let has_labels = |child: &Value| {
             child["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "database-operator"
         };
-        for child in ["statefulsets/db", "services/db-ro", "configmaps/db-scripts"] {
+        for child in ["statefulsets/db", "poddisruptionbudgets/db", "services/db-ro", "configmaps/db-scripts"]
+        {
             let unlabelled = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}});
             fixture.patch(child, unlabelled).await;
             fixture.until(child, has_labels).await;
         }
         fixture.delete("databases/db").await;
-        for child in ["statefulsets/db", "services/db", "services/db-ro", "configmaps/db-scripts"] {
+        for child in [
+            "statefulsets/db",
+            "poddisruptionbudgets/db",
+            "services/db",
+            "services/db-ro",
+            "configmaps/db-scripts",
+        ] {
             fixture.until_gone(child).await;
         }
         drop(running);

@@ -286,11 +286,12 @@ fn database() -> Story {
         operator: BuiltIn::Database,
         kind: "Database",
         watch: "/apis/app.example.com/v1/databases?watch=1",
-        watched: 7,
+        watched: 8,
         scenes: vec![
             apply(
                 "Next: a user creates the Database db, with a primary and a replica.\n\
-                 Look for: a StatefulSet, two Services, two Secrets with new passwords, and a ConfigMap with the scripts of the Pods.",
+                 Look for: a StatefulSet, two Services, two Secrets with new passwords, a ConfigMap with the scripts of the Pods, and a\n\
+                 PodDisruptionBudget.",
                 sample!("database/samples/database.yaml"),
                 &[DATABASES],
                 vec![(DATABASE, is_ready)],

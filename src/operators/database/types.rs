@@ -15,7 +15,7 @@ use crate::{
     resource::{
         Condition, LabelSelector, Labels, ObjectMeta, Resource,
         diff::{Merge, Rule},
-        kinds::{ContainerPort, PodMeta, Present, SeccompProfile},
+        kinds::{ContainerPort, PodMeta, Port, Present, SeccompProfile},
         without_annotations,
     },
 };
@@ -456,6 +456,32 @@ pub struct StatefulSetStatus {
     pub ready_replicas: i32,
     /// Pods of the present template.
     pub updated_replicas: i32,
+}
+
+/// `policy/v1` PodDisruptionBudget: how many Pods may be evicted at a time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PodDisruptionBudget {
+    /// Name, labels, owners, versions.
+    #[serde(deserialize_with = "without_annotations")]
+    pub metadata: ObjectMeta,
+    /// The desired state.
+    pub spec: BudgetSpec,
+}
+
+crate::kind!(PodDisruptionBudget, "policy", "v1", "poddisruptionbudgets");
+
+/// The desired state of a [`PodDisruptionBudget`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BudgetSpec {
+    /// The number of Pods that may be away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<Port>,
+    /// Selects the Pods.
+    pub selector: LabelSelector,
+    /// Must be absent beside `maxUnavailable`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_available: Option<Present>,
 }
 
 /// `v1` PersistentVolumeClaim: the volume of one instance. The StatefulSet controller creates it.
