@@ -9,24 +9,24 @@ use serde_json::Value;
 use super::{Child, Outcome, Stage, Write, create::is_wanted, describe, path};
 use crate::{
     client::Error,
-    cluster::{Cluster, Watch},
+    cluster::Cluster,
     resource::{Key, Meta, Resource},
 };
 
-/// Creates an object, unless one of this name exists. Only its metadata is read. `None`: the owner no longer exists on the API
-/// server, or is being deleted.
+/// Creates an object, unless one of this name exists: `seen`, or one that only the API server has. Only its metadata is read.
+/// `None`: the owner no longer exists on the API server, or is being deleted.
 pub async fn created<O: Resource, K: Resource + Serialize>(
     cluster: &Cluster,
-    watch: &Watch<Meta<K>>,
+    seen: Option<Arc<Meta<K>>>,
     owner: &O,
     key: &Key,
     stage: Stage,
     desired: impl FnOnce() -> K,
 ) -> Option<Outcome<Meta<K>>> {
-    if let Some(live) = watch.get(key) {
+    if let Some(live) = seen {
         return Some(kept(live, None));
     }
-    // The watch may miss it: another writer gives it no label of ours, and our own label can be removed.
+    // A watch may miss it: another writer gives it no label of ours, and our own label can be removed.
     match cluster.get_live::<Meta<K>>(key).await {
         Ok(live) => return Some(kept(live, None)),
         Err(error) if error.is_not_found() => {}

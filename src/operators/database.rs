@@ -39,11 +39,11 @@ use crate::{
     runtime::Setup,
 };
 use types::{
-    BudgetSpec, Capabilities, ClaimMeta, ClaimResources, ClaimRetention, ClaimTemplate, ClaimTemplateSpec,
-    ConfigMapSource, ContainerSecurity, DeletionPolicy, EmptyDir, EnvSource, EnvVar, Exec, ExecProbe,
-    FieldRef, Hook, Instance, InstanceSecurity, InstanceSpec, Lifecycle, PersistentVolumeClaim,
-    PodDisruptionBudget, PodTemplate, SecretSource, StatefulSet, StatefulSetSpec, StatefulSetStatus,
-    StorageRequest, Volume, VolumeMount,
+    BudgetSpec, Capabilities, ClaimMeta, ClaimResources, ClaimRetention, ClaimSource, ClaimSpec, ClaimStatus,
+    ClaimTemplate, ConfigMapSource, ContainerSecurity, CronJob, CronJobSpec, CronJobStatus, DeletionPolicy,
+    EmptyDir, EnvSource, EnvVar, Exec, ExecProbe, FieldRef, Hook, Instance, InstanceSecurity, InstanceSpec,
+    JobSpec, JobTemplate, Lifecycle, PersistentVolumeClaim, PodDisruptionBudget, PodTemplate, SecretSource,
+    StatefulSet, StatefulSetSpec, StatefulSetStatus, StorageRequest, Volume, VolumeMount,
 };
 pub use types::{Database, DatabaseSpec, DatabaseStatus};
 
@@ -92,6 +92,7 @@ pub struct Databases {
     services: Owned<Service>,
     config_maps: Owned<ConfigMap>,
     budgets: Owned<PodDisruptionBudget>,
+    cron_jobs: Owned<CronJob>,
     /// Of the Secrets, only the metadata: the operator reads no password.
     secrets: Watch<Meta<Secret>>,
     /// The claims, by their Database.
@@ -110,6 +111,7 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
     let services = cluster.watch::<Service>(setup.scopes(MADE_BY_US));
     let config_maps = cluster.watch::<ConfigMap>(setup.scopes(MADE_BY_US));
     let budgets = cluster.watch::<PodDisruptionBudget>(setup.scopes(MADE_BY_US));
+    let cron_jobs = cluster.watch::<CronJob>(setup.scopes(MADE_BY_US));
     let secrets = cluster.watch::<Meta<Secret>>(setup.scopes(MADE_BY_US));
     let claims = cluster.watch::<PersistentVolumeClaim>(setup.scopes(MADE_BY_US));
     let pods = cluster.watch::<Pod>(setup.scopes(MADE_BY_US));
@@ -120,6 +122,7 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
         services: Owned::new(cluster, &services),
         config_maps: Owned::new(cluster, &config_maps),
         budgets: Owned::new(cluster, &budgets),
+        cron_jobs: Owned::new(cluster, &cron_jobs),
         secrets: secrets.clone(),
         claims: claims.index(database_of),
         pods: pods.clone(),
@@ -131,6 +134,7 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
         .owns(&services)
         .owns(&config_maps)
         .owns(&budgets)
+        .owns(&cron_jobs)
         .also(&secrets, database_of)
         .also(&claims, database_of)
         .also(&pods, database_of)
@@ -155,6 +159,8 @@ pub struct Children {
     pub scripts: ConfigMap,
     /// Lets a node be drained, one instance at a time.
     pub budget: PodDisruptionBudget,
+    /// Writes the backups.
+    pub backup: Option<CronJob>,
 }
 
 /// The labels by which the Pods of a Database are selected.
@@ -164,6 +170,22 @@ fn selector(database: &Database) -> Labels {
 
 fn labels(database: &Database) -> Labels {
     selector(database).iter().chain([(MANAGED_BY, OPERATOR)]).collect()
+}
+
+/// The labels of the backups' Pods, which no Service selects.
+fn backup_labels(database: &Database) -> Labels {
+    let name = &*database.metadata.name;
+    [("app.kubernetes.io/name", "postgresql-backup"), (INSTANCE, name), (MANAGED_BY, OPERATOR)]
+        .into_iter()
+        .collect()
+}
+
+/// The volume of a claim.
+fn volume(storage: &str) -> ClaimSpec {
+    ClaimSpec {
+        access_modes: smallvec!["ReadWriteOnce".into()],
+        resources: ClaimResources { requests: StorageRequest { storage: storage.into() } },
+    }
 }
 
 /// Computes the desired children of a Database, from the object and the image alone.
@@ -186,10 +208,7 @@ pub fn desired(database: &Database, image: &str) -> Children {
         template: PodTemplate { metadata: PodMeta { labels: labels.clone() }, spec: pod(name, image) },
         volume_claim_templates: smallvec![ClaimTemplate {
             metadata: ClaimMeta { name: "data".into(), labels: labels.clone() },
-            spec: ClaimTemplateSpec {
-                access_modes: smallvec!["ReadWriteOnce".into()],
-                resources: ClaimResources { requests: StorageRequest { storage: storage.into() } },
-            },
+            spec: volume(storage),
         }],
     };
     Children {
@@ -212,6 +231,22 @@ pub fn desired(database: &Database, image: &str) -> Children {
                 min_available: None,
             },
         },
+        backup: database.spec.backup.as_ref().map(|backup| CronJob {
+            metadata: child(&format!("{name}-backup")),
+            spec: CronJobSpec {
+                schedule: backup.schedule.as_str().into(),
+                concurrency_policy: "Forbid".into(),
+                job_template: JobTemplate {
+                    spec: JobSpec {
+                        template: PodTemplate {
+                            metadata: PodMeta { labels: backup_labels(database) },
+                            spec: backup_pod(name, image),
+                        },
+                    },
+                },
+            },
+            status: CronJobStatus::default(),
+        }),
     }
 }
 
@@ -232,40 +267,56 @@ fn service(selector: Labels) -> ServiceSpec {
     }
 }
 
+fn script(file: &str) -> Box<[SmolStr]> {
+    ["sh".into(), format_smolstr!("/scripts/{file}")].into()
+}
+
+fn variable(name: &str, value: &str) -> EnvVar {
+    EnvVar { name: name.into(), value: value.into(), value_from: None }
+}
+
+fn mounted(name: &str, path: &str) -> VolumeMount {
+    VolumeMount { name: name.into(), mount_path: path.into(), read_only: false }
+}
+
+fn read_only(name: &str, path: &str) -> VolumeMount {
+    VolumeMount { read_only: true, ..mounted(name, path) }
+}
+
+/// A volume without its source.
+fn unsourced(name: &str) -> Volume {
+    Volume {
+        name: name.into(),
+        config_map: None,
+        secret: None,
+        persistent_volume_claim: None,
+        empty_dir: None,
+    }
+}
+
+fn of_secret(volume: &str, secret: SmolStr) -> Volume {
+    Volume { secret: Some(SecretSource { secret_name: secret }), ..unsourced(volume) }
+}
+
+fn of_scripts(name: &str) -> Volume {
+    let config_map = Some(ConfigMapSource { name: format_smolstr!("{name}-scripts") });
+    Volume { config_map, ..unsourced("scripts") }
+}
+
 /// The Pod of each instance of the Database `name`.
 fn pod(name: &str, image: &str) -> InstanceSpec {
-    let script = |file: &str| ["sh".into(), format_smolstr!("/scripts/{file}")].into();
-    let value = |name: &str, value: &str| EnvVar { name: name.into(), value: value.into(), value_from: None };
     // The number at the end of the Pod's name.
     let field_ref = Some(FieldRef { field_path: "metadata.labels['apps.kubernetes.io/pod-index']".into() });
-    let index = EnvVar {
-        name: "INSTANCE".into(),
-        value: SmolStr::default(),
-        value_from: Some(EnvSource { field_ref }),
-    };
+    let index = EnvVar { value_from: Some(EnvSource { field_ref }), ..variable("INSTANCE", "") };
     let primary = format!("host={name} user=replication passfile=/run/postgresql/passfile");
-    let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
-        name: name.into(),
-        mount_path: path.into(),
-        read_only,
-    };
-    let volume = |name: &str| Volume { name: name.into(), config_map: None, secret: None, empty_dir: None };
-    let secret = |volume_name: &str, name: SmolStr| Volume {
-        secret: Some(SecretSource { secret_name: name }),
-        ..volume(volume_name)
-    };
     let container = Instance {
-        name: CONTAINER.into(),
-        image: image.into(),
-        command: script("start"),
-        args: None,
         env: vec![
             index,
-            value("SLOT", "replica_$(INSTANCE)"),
-            value("PRIMARY", &primary),
-            value("PGDATA", "/data/pgdata"),
-            value("PGHOST", "/run/postgresql"),
-            value("PGUSER", "postgres"),
+            variable("SLOT", "replica_$(INSTANCE)"),
+            variable("PRIMARY", &primary),
+            variable("PGDATA", "/data/pgdata"),
+            variable("PGHOST", "/run/postgresql"),
+            variable("PGUSER", "postgres"),
         ],
         ports: smallvec![ContainerPort {
             name: CONTAINER.into(),
@@ -280,30 +331,63 @@ fn pod(name: &str, image: &str) -> InstanceSpec {
         }),
         lifecycle: Some(Lifecycle { pre_stop: Hook { exec: Exec { command: script("stop") } } }),
         volume_mounts: vec![
-            mount("data", "/data", false),
-            mount("run", "/run/postgresql", false),
-            mount("scripts", "/scripts", true),
-            mount("app", "/secrets/app", true),
-            mount("replication", "/secrets/replication", true),
+            mounted("data", "/data"),
+            mounted("run", "/run/postgresql"),
+            read_only("scripts", "/scripts"),
+            read_only("app", "/secrets/app"),
+            read_only("replication", "/secrets/replication"),
         ],
+        ..container(image, "start")
+    };
+    let volumes = vec![
+        Volume { empty_dir: Some(EmptyDir {}), ..unsourced("run") },
+        of_scripts(name),
+        of_secret("app", name.into()),
+        of_secret("replication", format_smolstr!("{name}-replication")),
+    ];
+    InstanceSpec {
+        termination_grace_period_seconds: SHUTDOWN_SECS,
+        ..restricted(container, volumes, "Always")
+    }
+}
+
+/// The Pod of a backup of the Database `name`.
+fn backup_pod(name: &str, image: &str) -> InstanceSpec {
+    let container = Instance {
+        env: vec![variable("DATABASE", name)],
+        volume_mounts: vec![
+            mounted("backups", "/backups"),
+            read_only("scripts", "/scripts"),
+            read_only("app", "/secrets/app"),
+        ],
+        ..container(image, "backup")
+    };
+    let claim = Some(ClaimSource { claim_name: format_smolstr!("{name}-backups") });
+    let backups = Volume { persistent_volume_claim: claim, ..unsourced("backups") };
+    restricted(container, vec![backups, of_scripts(name), of_secret("app", name.into())], "Never")
+}
+
+/// A container that runs a script, with the privileges that the Pod Security Standard "restricted" allows.
+fn container(image: &str, file: &str) -> Instance {
+    Instance {
+        name: CONTAINER.into(),
+        image: image.into(),
+        command: script(file),
         security_context: ContainerSecurity {
             allow_privilege_escalation: Some(false),
             capabilities: Capabilities { drop: ["ALL".into()].into(), add: None },
             read_only_root_filesystem: Some(true),
             others: BTreeMap::new(),
         },
-    };
+        ..Instance::default()
+    }
+}
+
+/// A Pod with the privileges that the Pod Security Standard "restricted" allows.
+fn restricted(container: Instance, volumes: Vec<Volume>, restart_policy: &str) -> InstanceSpec {
     InstanceSpec {
         containers: smallvec![container],
-        volumes: vec![
-            Volume { empty_dir: Some(EmptyDir {}), ..volume("run") },
-            Volume {
-                config_map: Some(ConfigMapSource { name: format_smolstr!("{name}-scripts") }),
-                ..volume("scripts")
-            },
-            secret("app", name.into()),
-            secret("replication", format_smolstr!("{name}-replication")),
-        ],
+        volumes,
         automount_service_account_token: Some(false),
         security_context: InstanceSecurity {
             run_as_non_root: Some(true),
@@ -315,7 +399,9 @@ fn pod(name: &str, image: &str) -> InstanceSpec {
                 localhost_profile: None,
             }),
         },
-        termination_grace_period_seconds: SHUTDOWN_SECS,
+        // The default.
+        termination_grace_period_seconds: 30,
+        restart_policy: restart_policy.into(),
     }
 }
 
@@ -395,6 +481,31 @@ fn version_of(set: &StatefulSet) -> Option<&str> {
     container.image.rsplit_once(':').map(|(_, version)| version)
 }
 
+/// The children that write backups.
+struct Backup {
+    claim: Outcome<Meta<PersistentVolumeClaim>>,
+    cron_job: Outcome<CronJob>,
+}
+
+/// The condition `BackupSucceeded`.
+fn backup_succeeded(status: &CronJobStatus) -> Verdict {
+    let CronJobStatus { active, last_schedule_time: begun, last_successful_time: done } = status;
+    if !done.is_empty() && done >= begun {
+        return Verdict::yes("BackupSucceeded", format_smolstr!("the last backup succeeded at {done}"));
+    }
+    if begun.is_empty() {
+        return Verdict::unknown("NoBackupYet", "the schedule has not begun yet");
+    }
+    if !active.is_empty() {
+        return Verdict::unknown("BackupRunning", format_smolstr!("a backup runs since {begun}"));
+    }
+    let last = if done.is_empty() { "none has succeeded" } else { "an earlier one succeeded" };
+    Verdict::no(
+        "BackupFailed",
+        format_smolstr!("the backup of {begun} failed; {last}: see the log of its Job"),
+    )
+}
+
 impl Databases {
     /// The version to run, and why it is not that of the spec, if so: the data of one major version cannot be read by another.
     fn version(&self, database: &Database) -> (SmolStr, Option<Verdict>) {
@@ -421,6 +532,44 @@ impl Databases {
         outcomes
     }
 
+    /// Creates the claim of the backups, if there is none.
+    async fn keep_backups(
+        &self,
+        database: &Database,
+        stage: Stage,
+    ) -> Option<Outcome<Meta<PersistentVolumeClaim>>> {
+        let key = Key { name: format_smolstr!("{}-backups", database.metadata.name), ..database.key() };
+        let claims = self.claims.get(&database.key());
+        let seen = claims.iter().find(|claim| claim.metadata.name == key.name);
+        let seen = seen.map(|claim| Arc::new(Meta::of(&**claim)));
+        let create = || PersistentVolumeClaim {
+            metadata: ObjectMeta {
+                owner_references: deletion_owner(database).into_iter().collect(),
+                ..ObjectMeta::of_child(database, &key.name, backup_labels(database))
+            },
+            spec: volume(&database.spec.storage),
+            status: ClaimStatus::default(),
+        };
+        once::created(&self.cluster, seen, database, &key, stage, create).await
+    }
+
+    /// Keeps the CronJob of the backups, and their claim, if there are to be backups; otherwise deletes the CronJob.
+    async fn keep_backup(
+        &self,
+        database: &Database,
+        desired: Option<&CronJob>,
+        stage: Stage,
+    ) -> Result<Option<Backup>, ReconcileError> {
+        let Some(desired) = desired else {
+            let key = Key { name: format_smolstr!("{}-backup", database.metadata.name), ..database.key() };
+            return Ok(self.cron_jobs.delete(database, &key).await.map(|()| None)?);
+        };
+        let kept =
+            tokio::join!(self.keep_backups(database, stage), self.cron_jobs.keep(database, desired, stage));
+        let (Some(claim), Some(cron_job)) = kept else { return Ok(None) };
+        Ok(Some(Backup { claim, cron_job }))
+    }
+
     /// Creates a Secret, if there is none, and makes it owned as the deletion policy says. `None`: the Database is deleted.
     async fn keep_secret(
         &self,
@@ -431,7 +580,8 @@ impl Databases {
     ) -> Option<Outcome<Meta<Secret>>> {
         let key = Key { name: name.into(), ..database.key() };
         let create = || secret(database, name, role);
-        let outcome = once::created(&self.cluster, &self.secrets, database, &key, stage, create).await?;
+        let outcome =
+            once::created(&self.cluster, self.secrets.get(&key), database, &key, stage, create).await?;
         match outcome.child {
             // One of a user has no label of ours, and stays as it is.
             Child::Kept(live) if live.metadata.labels.get(MANAGED_BY) == Some(OPERATOR) => {
@@ -504,6 +654,7 @@ impl Operator for Databases {
             self.services.keep(database, &children.instances, stage),
             self.sets.keep(database, &children.set, stage),
             self.keep_claims(database),
+            self.keep_backup(database, children.backup.as_ref(), stage),
         );
         let (
             Some(app),
@@ -514,6 +665,7 @@ impl Operator for Databases {
             Some(instances),
             Some(set),
             claims,
+            backup,
         ) = kept
         else {
             return Ok(Next::OnChange);
@@ -521,6 +673,11 @@ impl Operator for Databases {
         let report = self.reporter.of(database).with(&set).with(&primary).with(&instances).with(&scripts);
         let report = report.with(&budget).with(&app).with(&replication);
         let report = claims.iter().fold(report, |report, claim| report.with(claim));
+        let backup = backup?;
+        let report = match &backup {
+            Some(backup) => report.with(&backup.claim).with(&backup.cron_job),
+            None => report,
+        };
         if let Some(result) = report.begin(stage) {
             return result;
         }
@@ -533,7 +690,10 @@ impl Operator for Databases {
             _ => None,
         };
         let (trouble, next) = report.look(waiting).await;
-        let state = self.state(database, &set.child, trouble);
+        let mut state = self.state(database, &set.child, trouble);
+        let backups = backup.as_ref().and_then(|backup| Some(&backup.cron_job.child.live()?.status));
+        state.others.extend(backups.map(|status| ("BackupSucceeded", backup_succeeded(status))));
+        let last_backup = backups.map_or(&database.status.last_backup, |status| &status.last_successful_time);
         let live = set.child.live();
         let status = DatabaseStatus {
             primary: format_smolstr!("{name}-0"),
@@ -543,6 +703,7 @@ impl Operator for Databases {
                 .and_then(version_of)
                 .unwrap_or(&database.status.version)
                 .to_smolstr(),
+            last_backup: last_backup.clone(),
             ..DatabaseStatus::default()
         };
         let state = match unsupported {
@@ -568,6 +729,7 @@ impl Operator for Databases {
             self.services.delete(&*last, &named("-ro")).await,
             self.config_maps.delete(&*last, &named("-scripts")).await,
             self.budgets.delete(&*last, &last.key()).await,
+            self.cron_jobs.delete(&*last, &named("-backup")).await,
         ];
         Ok(deleted.into_iter().collect::<Result<(), _>>()?)
     }

@@ -99,6 +99,47 @@ async fn create_claim(fixture: &Fixture, name: &str) {
     fixture.create("persistentvolumeclaims", &claim).await;
 }
 
+#[tokio::test]
+async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        let backup = json!({"schedule": "0 3 * * *", "keep": 2});
+        let spec = json!({"size": 1, "version": "15", "backup": backup});
+        fixture.create("databases", &database(spec)).await;
+        let with_backup = ["POST persistentvolumeclaims 201", "POST cronjobs 201"];
+        wrote(fixture, &[&CREATED[..], &with_backup].concat()).await;
+        assert_eq!(fixture.get("configmaps/db-scripts").await["data"]["keep"], "2");
+        let reason =
+            |database: &Value| condition(database, "BackupSucceeded").map(|line| line["reason"].clone());
+        assert_eq!(reason(&fixture.get("databases/db").await), Some(json!("NoBackupYet")));
+
+        // What the CronJob controller would write.
+        let report = async |status: Value, expected: &str| {
+            fixture.patch("cronjobs/db-backup/status", json!({ "status": status })).await;
+            wrote(fixture, &[STATUS]).await;
+            assert_eq!(reason(&fixture.get("databases/db").await), Some(json!(expected)));
+        };
+        let active = json!([{"kind": "Job", "name": "db-backup-1"}]);
+        report(json!({"lastScheduleTime": "2026-11-22T03:00:00Z", "active": active}), "BackupRunning").await;
+        report(json!({"lastSuccessfulTime": "2026-11-22T03:00:09Z", "active": []}), "BackupSucceeded").await;
+        assert_eq!(fixture.get("databases/db").await["status"]["lastBackup"], "2026-11-22T03:00:09Z");
+        report(json!({"lastScheduleTime": "2026-11-23T03:00:00Z"}), "BackupFailed").await;
+
+        // Without backups, the claim stays with all of them.
+        fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
+        wrote(fixture, &["PATCH configmaps/db-scripts 200", "DELETE cronjobs/db-backup 200", STATUS]).await;
+        assert_eq!(reason(&fixture.get("databases/db").await), None);
+        fixture.get("persistentvolumeclaims/db-backups").await;
+        let backup = json!({"backup": {"schedule": "every night"}});
+        fixture.patch("databases/db", json!({ "spec": backup })).await;
+        let is_refused = |database: &Value| {
+            condition(database, "Stalled").is_some_and(|stalled| stalled["reason"] == "InvalidSpec")
+        };
+        fixture.until("databases/db", is_refused).await;
+    })
+    .await;
+}
+
 /// What the operator must never change or delete, by what its metadata and data are.
 async fn data(fixture: &Fixture) -> Vec<Value> {
     let mut all = Vec::new();
@@ -470,9 +511,11 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
         }
         fixture.may_be_forbidden.set(true);
         let running = start(fixture);
-        let spec = json!({"size": 1, "version": "15", "deletionPolicy": "Delete"});
+        let backup = json!({"schedule": "0 3 * * *"});
+        let spec = json!({"size": 1, "version": "15", "deletionPolicy": "Delete", "backup": backup});
         fixture.create("databases", &database(spec)).await;
-        wrote(fixture, &CREATED).await;
+        let with_backup = ["POST persistentvolumeclaims 201", "POST cronjobs 201"];
+        wrote(fixture, &[&CREATED[..], &with_backup].concat()).await;
         create_claim(fixture, "data-db-0").await;
         let is_owned = |claim: &Value| claim["metadata"]["ownerReferences"].is_array();
         fixture.until("persistentvolumeclaims/data-db-0", is_owned).await;
@@ -483,8 +526,13 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
         let has_labels = |child: &Value| {
             child["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "database-operator"
         };
-        for child in ["statefulsets/db", "poddisruptionbudgets/db", "services/db-ro", "configmaps/db-scripts"]
-        {
+        for child in [
+            "statefulsets/db",
+            "cronjobs/db-backup",
+            "poddisruptionbudgets/db",
+            "services/db-ro",
+            "configmaps/db-scripts",
+        ] {
             let unlabelled = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}});
             fixture.patch(child, unlabelled).await;
             fixture.until(child, has_labels).await;
@@ -493,6 +541,7 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
         for child in [
             "statefulsets/db",
             "poddisruptionbudgets/db",
+            "cronjobs/db-backup",
             "services/db",
             "services/db-ro",
             "configmaps/db-scripts",

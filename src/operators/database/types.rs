@@ -57,10 +57,31 @@ pub struct DatabaseSpec {
     #[serde(default = "DatabaseSpec::default_max_lag_seconds")]
     #[schemars(range(min = 5, max = 3600))]
     pub max_lag_seconds: i32,
+    /// Regular dumps of the database app, in a claim of their own. Default: none.
+    #[serde(default)]
+    pub backup: Option<BackupSpec>,
     /// What happens to claims and passwords if the Database is deleted. Default Retain: they stay, and a new Database of
     /// this name takes them over.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
+}
+
+/// Regular dumps.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+pub struct BackupSpec {
+    /// When, in the form of a CronJob and in the time zone of the cluster's controllers, usually UTC: 0 3 * * *
+    #[schemars(length(min = 1, max = 100))]
+    pub schedule: String,
+    /// How many dumps to keep, 1 to 100. Default 7.
+    #[serde(default = "BackupSpec::default_keep")]
+    #[schemars(range(min = 1, max = 100))]
+    pub keep: i32,
+}
+
+impl BackupSpec {
+    fn default_keep() -> i32 {
+        7
+    }
 }
 
 /// What happens to claims and passwords if the Database is deleted.
@@ -97,9 +118,12 @@ pub struct DatabaseStatus {
     /// The version that all instances run.
     #[schemars(with = "String", length(max = 5))]
     pub version: SmolStr,
+    /// When the last successful backup ended.
+    #[schemars(with = "String")]
+    pub last_backup: SmolStr,
     /// Ready: all instances are ready and have the latest spec. Available: the primary accepts connections. Progressing: a
-    /// rollout is in progress or complete. Stalled: the spec cannot be carried out until a user acts. Mutated: an admission
-    /// webhook or policy changes fields that the operator writes.
+    /// rollout is in progress or complete. Stalled: the spec cannot be carried out until a user acts. BackupSucceeded: the
+    /// last backup succeeded. Mutated: an admission webhook or policy changes fields that the operator writes.
     #[schemars(schema_with = "crd::conditions")]
     pub conditions: Vec<Condition>,
 }
@@ -111,6 +135,7 @@ impl Default for DatabaseStatus {
             primary: SmolStr::default(),
             ready_instances: 0,
             version: SmolStr::default(),
+            last_backup: SmolStr::default(),
             conditions: Vec::new(),
         }
     }
@@ -201,7 +226,7 @@ pub struct ClaimTemplate {
     /// Name and labels.
     pub metadata: ClaimMeta,
     /// The desired volume.
-    pub spec: ClaimTemplateSpec,
+    pub spec: ClaimSpec,
 }
 
 /// Metadata of a [`ClaimTemplate`].
@@ -214,10 +239,10 @@ pub struct ClaimMeta {
     pub labels: Labels,
 }
 
-/// The desired volume of a [`ClaimTemplate`].
+/// The desired volume of a claim.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ClaimTemplateSpec {
+pub struct ClaimSpec {
     /// `ReadWriteOnce`
     pub access_modes: SmallVec<[SmolStr; 1]>,
     /// Its size.
@@ -248,6 +273,8 @@ pub struct InstanceSpec {
     pub security_context: InstanceSecurity,
     /// How long a shutdown may take.
     pub termination_grace_period_seconds: i64,
+    /// When the kubelet starts an ended container again: `Always`, or `Never` for a backup.
+    pub restart_policy: SmolStr,
 }
 
 /// Security settings for all containers of a Pod.
@@ -420,6 +447,9 @@ pub struct Volume {
     /// The keys of a Secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretSource>,
+    /// A claim.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub persistent_volume_claim: Option<ClaimSource>,
     /// A directory that is deleted with the Pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub empty_dir: Option<EmptyDir>,
@@ -438,6 +468,14 @@ pub struct ConfigMapSource {
 pub struct SecretSource {
     /// Its name.
     pub secret_name: SmolStr,
+}
+
+/// A volume that is claimed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimSource {
+    /// The name of the claim.
+    pub claim_name: SmolStr,
 }
 
 /// A directory that is deleted with the Pod.
@@ -484,29 +522,81 @@ pub struct BudgetSpec {
     pub min_available: Option<Present>,
 }
 
-/// `v1` PersistentVolumeClaim: the volume of one instance. The StatefulSet controller creates it.
-#[derive(Clone, Debug, Deserialize)]
+/// `batch/v1` CronJob: runs a Pod at certain times.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CronJob {
+    /// Name, labels, owners, versions.
+    #[serde(deserialize_with = "without_annotations")]
+    pub metadata: ObjectMeta,
+    /// The desired state.
+    pub spec: CronJobSpec,
+    /// The state that the CronJob controller reports.
+    #[serde(default, skip_serializing)]
+    pub status: CronJobStatus,
+}
+
+crate::kind!(CronJob, "batch", "v1", "cronjobs", {
+    const MERGE: &'static [Rule] = &[
+        ("/spec/jobTemplate/spec/template/metadata/labels", Merge::Shared),
+        ("/spec/jobTemplate/spec/template/spec/containers", Merge::SharedBy(&["name"])),
+        ("/spec/jobTemplate/spec/template/spec/volumes", Merge::SharedBy(&["name"])),
+        ("/spec/jobTemplate/spec/template/spec/volumes/*", Merge::Whole),
+    ];
+});
+
+/// The desired state of a [`CronJob`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CronJobSpec {
+    /// When, as in a crontab.
+    pub schedule: SmolStr,
+    /// `Forbid`: not while an earlier one still runs.
+    #[serde(default)]
+    pub concurrency_policy: SmolStr,
+    /// The template of each Job.
+    pub job_template: JobTemplate,
+}
+
+/// The template of each Job of a [`CronJob`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobTemplate {
+    /// The desired state of the Job.
+    pub spec: JobSpec,
+}
+
+/// The desired state of a Job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// The template of its Pods.
+    pub template: PodTemplate,
+}
+
+/// The state that the CronJob controller reports. The times are texts in UTC, which can be compared.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CronJobStatus {
+    /// The running Jobs.
+    pub active: Vec<Present>,
+    /// When the last Job was created.
+    pub last_schedule_time: SmolStr,
+    /// When the last successful Job ended.
+    pub last_successful_time: SmolStr,
+}
+
+/// `v1` PersistentVolumeClaim: the volume of one instance, which the StatefulSet controller creates, or that of the backups.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PersistentVolumeClaim {
     /// Name, labels, owners, versions.
     #[serde(deserialize_with = "without_annotations")]
     pub metadata: ObjectMeta,
     /// The desired volume.
-    #[serde(default)]
     pub spec: ClaimSpec,
     /// The state that the volume controller reports.
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     pub status: ClaimStatus,
 }
 
 crate::kind!(PersistentVolumeClaim, "", "v1", "persistentvolumeclaims");
-
-/// The desired volume.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct ClaimSpec {
-    /// Its size.
-    pub resources: ClaimResources,
-}
 
 /// The state of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -535,10 +625,10 @@ pub struct StorageRequest {
 /// The whole definition.
 #[must_use]
 pub fn definition() -> Value {
-    // The name of a Service, which begins with a letter. The StatefulSet controller writes names of ten more letters into labels.
+    // The name of a Service, which begins with a letter. A CronJob has a name of at most 52 characters, which ends in -backup.
     let metadata = json!({
         "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 52, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}},
+        "properties": {"name": {"type": "string", "maxLength": 45, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}},
     });
     let mut spec = crd::schema_of::<DatabaseSpec>();
     // All are whole numbers of Gi: of two texts, the longer is the larger number.
