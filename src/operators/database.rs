@@ -7,23 +7,18 @@
 //! spec: {size: 2, version: "15.4"}   #           ConfigMap   db-scripts: what runs in the Pods
 //! ```
 //!
-//! The operator never connects to PostgreSQL: what an instance has to do, its [`scripts`] do. It cannot delete data, either: it has no
-//! permission to delete a claim or a Secret. These have no owner, so they stay when the Database is deleted, and a new
-//! Database of that name finds them. With `deletionPolicy: Delete`, they have an ownerReference, and the garbage collector
-//! deletes them. `docs/database.md` describes the operation, and the limits.
+//! The operator never connects to PostgreSQL: each instance clones, streams and follows its passwords with its own [`scripts`]. The
+//! operator has no permission to delete a claim or a Secret. These have no owner, so they stay when the Database is deleted, and a
+//! new Database of that name uses them. With `deletionPolicy: Delete`, they have an ownerReference, and the garbage collector
+//! deletes them. `docs/database.md` describes how it works, and its limits.
 
+mod data;
+mod desired;
 mod scripts;
 pub mod types;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use base64::{
-    Engine,
-    prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
-};
-use ring::rand::{SecureRandom, SystemRandom};
-use serde_json::{Value, json};
-use smallvec::smallvec;
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 use tracing::info;
 
@@ -32,18 +27,15 @@ use crate::{
     cluster::{Cluster, Index, Watch},
     controller::{Controller, Next, Operator, ReconcileError},
     operators::memcached::types::Pod,
-    resource::{
-        Key, LabelSelector, Labels, Meta, ObjectMeta, OwnerReference, Resource, conditions::Verdict,
-        kinds::*, list::Broken,
-    },
+    resource::{Key, Meta, ObjectMeta, Resource, conditions::Verdict, kinds::*, list::Broken},
     runtime::Setup,
 };
+use data::{change_of_owner, deletion_owner, growth, secret};
+pub use desired::{Children, desired};
+use desired::{backup_labels, volume};
 use types::{
-    BudgetSpec, Capabilities, ClaimMeta, ClaimResources, ClaimRetention, ClaimSource, ClaimSpec, ClaimStatus,
-    ClaimTemplate, ConfigMapSource, ContainerSecurity, CronJob, CronJobSpec, CronJobStatus, DeletionPolicy,
-    EmptyDir, EnvSource, EnvVar, Exec, ExecProbe, FieldRef, Hook, Instance, InstanceSecurity, InstanceSpec,
-    JobSpec, JobTemplate, Lifecycle, PersistentVolumeClaim, PodDisruptionBudget, PodTemplate, SecretSource,
-    StatefulSet, StatefulSetSpec, StatefulSetStatus, StorageRequest, Volume, VolumeMount,
+    ClaimStatus, CronJob, CronJobStatus, PersistentVolumeClaim, PodDisruptionBudget, StatefulSet,
+    StatefulSetStatus,
 };
 pub use types::{Database, DatabaseSpec, DatabaseStatus};
 
@@ -61,10 +53,6 @@ const INSTANCE: &str = "app.kubernetes.io/instance";
 const CONTAINER: &str = "postgres";
 /// The port of PostgreSQL.
 const PORT: i32 = 5432;
-/// The user `postgres` of the official image.
-const USER: i64 = 999;
-/// How long PostgreSQL may take to shut down: as long as its checkpoint, and as the replicas take to receive the last WAL.
-const SHUTDOWN_SECS: i64 = 120;
 
 /// The flags of the Database operator.
 #[derive(Clone, Debug)]
@@ -144,330 +132,6 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
 fn database_of<K: Resource>(object: &K) -> Option<Key> {
     let name = object.metadata().labels.get(INSTANCE)?;
     Some(Key { namespace: object.metadata().namespace.clone(), name: name.into() })
-}
-
-/// The desired children of a Database, but for its Secrets.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Children {
-    /// Runs the Pods.
-    pub set: StatefulSet,
-    /// The address of the primary.
-    pub primary: Service,
-    /// The address of all instances.
-    pub instances: Service,
-    /// The files of the Pods.
-    pub scripts: ConfigMap,
-    /// Lets a node be drained, one instance at a time.
-    pub budget: PodDisruptionBudget,
-    /// Writes the backups.
-    pub backup: Option<CronJob>,
-}
-
-/// The labels by which the Pods of a Database are selected.
-fn selector(database: &Database) -> Labels {
-    [("app.kubernetes.io/name", "postgresql"), (INSTANCE, &*database.metadata.name)].into_iter().collect()
-}
-
-fn labels(database: &Database) -> Labels {
-    selector(database).iter().chain([(MANAGED_BY, OPERATOR)]).collect()
-}
-
-/// The labels of the backups' Pods, which no Service selects.
-fn backup_labels(database: &Database) -> Labels {
-    let name = &*database.metadata.name;
-    [("app.kubernetes.io/name", "postgresql-backup"), (INSTANCE, name), (MANAGED_BY, OPERATOR)]
-        .into_iter()
-        .collect()
-}
-
-/// The volume of a claim.
-fn volume(storage: &str) -> ClaimSpec {
-    ClaimSpec {
-        access_modes: smallvec!["ReadWriteOnce".into()],
-        resources: ClaimResources { requests: StorageRequest { storage: storage.into() } },
-    }
-}
-
-/// Computes the desired children of a Database, from the object and the image alone.
-#[must_use]
-pub fn desired(database: &Database, image: &str) -> Children {
-    let DatabaseSpec { size, storage, .. } = &database.spec;
-    let (name, labels) = (&database.metadata.name, labels(database));
-    let child = |name: &str| ObjectMeta::of_child(database, name, labels.clone());
-    let first = format_smolstr!("{name}-0");
-    let of_primary = [("statefulset.kubernetes.io/pod-name", &*first)];
-    let set = StatefulSetSpec {
-        replicas: *size,
-        selector: LabelSelector { match_labels: selector(database), ..LabelSelector::default() },
-        service_name: name.clone(),
-        pod_management_policy: "Parallel".into(),
-        persistent_volume_claim_retention_policy: ClaimRetention {
-            when_deleted: "Retain".into(),
-            when_scaled: "Retain".into(),
-        },
-        template: PodTemplate { metadata: PodMeta { labels: labels.clone() }, spec: pod(name, image) },
-        volume_claim_templates: smallvec![ClaimTemplate {
-            metadata: ClaimMeta { name: "data".into(), labels: labels.clone() },
-            spec: volume(storage),
-        }],
-    };
-    Children {
-        set: StatefulSet { metadata: child(name), spec: set, status: StatefulSetStatus::default() },
-        primary: Service {
-            metadata: child(name),
-            spec: service(selector(database).iter().chain(of_primary).collect()),
-        },
-        instances: Service { metadata: child(&format!("{name}-ro")), spec: service(selector(database)) },
-        scripts: ConfigMap {
-            metadata: child(&format!("{name}-scripts")),
-            data: scripts::files(&database.spec),
-            ..ConfigMap::default()
-        },
-        budget: PodDisruptionBudget {
-            metadata: child(name),
-            spec: BudgetSpec {
-                max_unavailable: Some(Port::Number(1)),
-                selector: LabelSelector { match_labels: selector(database), ..LabelSelector::default() },
-                min_available: None,
-            },
-        },
-        backup: database.spec.backup.as_ref().map(|backup| CronJob {
-            metadata: child(&format!("{name}-backup")),
-            spec: CronJobSpec {
-                schedule: backup.schedule.as_str().into(),
-                concurrency_policy: "Forbid".into(),
-                job_template: JobTemplate {
-                    spec: JobSpec {
-                        template: PodTemplate {
-                            metadata: PodMeta { labels: backup_labels(database) },
-                            spec: backup_pod(name, image),
-                        },
-                    },
-                },
-            },
-            status: CronJobStatus::default(),
-        }),
-    }
-}
-
-fn service(selector: Labels) -> ServiceSpec {
-    let port = ServicePort {
-        name: CONTAINER.into(),
-        port: PORT,
-        target_port: Port::Name(CONTAINER.into()),
-        protocol: "TCP".into(),
-        node_port: 0,
-        app_protocol: SmolStr::default(),
-    };
-    ServiceSpec {
-        r#type: "ClusterIP".into(),
-        selector,
-        ports: smallvec![port],
-        load_balancer_source_ranges: None,
-    }
-}
-
-fn script(file: &str) -> Box<[SmolStr]> {
-    ["sh".into(), format_smolstr!("/scripts/{file}")].into()
-}
-
-fn variable(name: &str, value: &str) -> EnvVar {
-    EnvVar { name: name.into(), value: value.into(), value_from: None }
-}
-
-fn mounted(name: &str, path: &str) -> VolumeMount {
-    VolumeMount { name: name.into(), mount_path: path.into(), read_only: false }
-}
-
-fn read_only(name: &str, path: &str) -> VolumeMount {
-    VolumeMount { read_only: true, ..mounted(name, path) }
-}
-
-/// A volume without its source.
-fn unsourced(name: &str) -> Volume {
-    Volume {
-        name: name.into(),
-        config_map: None,
-        secret: None,
-        persistent_volume_claim: None,
-        empty_dir: None,
-    }
-}
-
-fn of_secret(volume: &str, secret: SmolStr) -> Volume {
-    Volume { secret: Some(SecretSource { secret_name: secret }), ..unsourced(volume) }
-}
-
-fn of_scripts(name: &str) -> Volume {
-    let config_map = Some(ConfigMapSource { name: format_smolstr!("{name}-scripts") });
-    Volume { config_map, ..unsourced("scripts") }
-}
-
-/// The Pod of each instance of the Database `name`.
-fn pod(name: &str, image: &str) -> InstanceSpec {
-    // The number at the end of the Pod's name.
-    let field_ref = Some(FieldRef { field_path: "metadata.labels['apps.kubernetes.io/pod-index']".into() });
-    let index = EnvVar { value_from: Some(EnvSource { field_ref }), ..variable("INSTANCE", "") };
-    let primary = format!("host={name} user=replication passfile=/run/postgresql/passfile");
-    let container = Instance {
-        env: vec![
-            index,
-            variable("SLOT", "replica_$(INSTANCE)"),
-            variable("PRIMARY", &primary),
-            variable("PGDATA", "/data/pgdata"),
-            variable("PGHOST", "/run/postgresql"),
-            variable("PGUSER", "postgres"),
-        ],
-        ports: smallvec![ContainerPort {
-            name: CONTAINER.into(),
-            container_port: PORT,
-            protocol: "TCP".into(),
-            ..ContainerPort::default()
-        }],
-        readiness_probe: Some(ExecProbe {
-            exec: Some(Exec { command: script("ready") }),
-            period_seconds: 5,
-            timeout_seconds: 5,
-        }),
-        lifecycle: Some(Lifecycle { pre_stop: Hook { exec: Exec { command: script("stop") } } }),
-        volume_mounts: vec![
-            mounted("data", "/data"),
-            mounted("run", "/run/postgresql"),
-            read_only("scripts", "/scripts"),
-            read_only("app", "/secrets/app"),
-            read_only("replication", "/secrets/replication"),
-        ],
-        ..container(image, "start")
-    };
-    let volumes = vec![
-        Volume { empty_dir: Some(EmptyDir {}), ..unsourced("run") },
-        of_scripts(name),
-        of_secret("app", name.into()),
-        of_secret("replication", format_smolstr!("{name}-replication")),
-    ];
-    InstanceSpec {
-        termination_grace_period_seconds: SHUTDOWN_SECS,
-        ..restricted(container, volumes, "Always")
-    }
-}
-
-/// The Pod of a backup of the Database `name`.
-fn backup_pod(name: &str, image: &str) -> InstanceSpec {
-    let container = Instance {
-        env: vec![variable("DATABASE", name)],
-        volume_mounts: vec![
-            mounted("backups", "/backups"),
-            read_only("scripts", "/scripts"),
-            read_only("app", "/secrets/app"),
-        ],
-        ..container(image, "backup")
-    };
-    let claim = Some(ClaimSource { claim_name: format_smolstr!("{name}-backups") });
-    let backups = Volume { persistent_volume_claim: claim, ..unsourced("backups") };
-    restricted(container, vec![backups, of_scripts(name), of_secret("app", name.into())], "Never")
-}
-
-/// A container that runs a script, with the privileges that the Pod Security Standard "restricted" allows.
-fn container(image: &str, file: &str) -> Instance {
-    Instance {
-        name: CONTAINER.into(),
-        image: image.into(),
-        command: script(file),
-        security_context: ContainerSecurity {
-            allow_privilege_escalation: Some(false),
-            capabilities: Capabilities { drop: ["ALL".into()].into(), add: None },
-            read_only_root_filesystem: Some(true),
-            others: BTreeMap::new(),
-        },
-        ..Instance::default()
-    }
-}
-
-/// A Pod with the privileges that the Pod Security Standard "restricted" allows.
-fn restricted(container: Instance, volumes: Vec<Volume>, restart_policy: &str) -> InstanceSpec {
-    InstanceSpec {
-        containers: smallvec![container],
-        volumes,
-        automount_service_account_token: Some(false),
-        security_context: InstanceSecurity {
-            run_as_non_root: Some(true),
-            run_as_user: Some(USER),
-            run_as_group: Some(USER),
-            fs_group: Some(USER),
-            seccomp_profile: Some(SeccompProfile {
-                r#type: "RuntimeDefault".into(),
-                localhost_profile: None,
-            }),
-        },
-        // The default.
-        termination_grace_period_seconds: 30,
-        restart_policy: restart_policy.into(),
-    }
-}
-
-/// The Secret of a role, with a new random password. That of applications has an address, too.
-fn secret(database: &Database, name: &str, role: &str) -> Secret {
-    let mut random = [0; 24];
-    SystemRandom::new().fill(&mut random).expect("the system has random numbers");
-    let password = BASE64_URL_SAFE_NO_PAD.encode(random);
-    let mut data = vec![("username", role.to_owned()), ("password", password.clone())];
-    if role == "app" {
-        let host = &database.metadata.name;
-        let namespace = database.metadata.namespace.as_deref().unwrap_or_default();
-        data.push(("uri", format!("postgresql://app:{password}@{host}.{namespace}.svc:{PORT}/app")));
-    }
-    let base64 = |(key, value): (&str, String)| (key.to_owned(), BASE64_STANDARD.encode(value));
-    let metadata = ObjectMeta {
-        owner_references: deletion_owner(database).into_iter().collect(),
-        ..ObjectMeta::of_child(database, name, labels(database))
-    };
-    Secret {
-        metadata,
-        r#type: "kubernetes.io/basic-auth".into(),
-        data: data.into_iter().map(base64).collect(),
-        immutable: false,
-    }
-}
-
-/// The owner of claims and Secrets. The garbage collector deletes them after it.
-fn deletion_owner(database: &Database) -> Option<OwnerReference> {
-    let owner = || OwnerReference {
-        controller: false,
-        block_owner_deletion: false,
-        ..OwnerReference::controlled_by(database)
-    };
-    match database.spec.deletion_policy {
-        DeletionPolicy::Retain => None,
-        DeletionPolicy::Delete => Some(owner()),
-    }
-}
-
-/// The operation that makes a claim or a Secret owned, or not owned, as the deletion policy wants.
-fn change_of_owner(database: &Database, metadata: &ObjectMeta) -> Option<Value> {
-    let mut owners: Vec<OwnerReference> = metadata.owner_references.to_vec();
-    owners.retain(|owner| owner.uid != database.metadata.uid);
-    owners.extend(deletion_owner(database));
-    let is_changed = owners != *metadata.owner_references;
-    is_changed.then(|| json!({"op": "add", "path": "/metadata/ownerReferences", "value": owners}))
-}
-
-/// The operation that lets a claim grow.
-fn growth(database: &Database, claim: &PersistentVolumeClaim) -> Option<Value> {
-    let storage = &database.spec.storage;
-    let grows = gib(storage)? > gib(&claim.spec.resources.requests.storage)?;
-    // The API server refuses it before that.
-    let is_bound = claim.status.phase == "Bound";
-    (grows && is_bound)
-        .then(|| json!({"op": "replace", "path": "/spec/resources/requests/storage", "value": storage}))
-}
-
-/// A whole number of Gi. The API server writes `2048Gi` as `2Ti`.
-fn gib(quantity: &str) -> Option<u64> {
-    let (number, factor) = match quantity.strip_suffix("Ti") {
-        Some(number) => (number, 1024),
-        None => (quantity.strip_suffix("Gi")?, 1),
-    };
-    number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
 /// `15` in `15.4`.
@@ -740,50 +404,5 @@ impl Operator for Databases {
 
     async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), ReconcileError> {
         Ok(self.reporter.unreadable::<Database>(&broken).await?)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn database(spec: Value) -> Database {
-        let metadata = json!({"name": "db", "namespace": "shop", "uid": "u1", "resourceVersion": "7"});
-        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("a Database")
-    }
-
-    #[test]
-    fn a_claim_grows_if_it_is_bound_and_smaller() {
-        let grows = |storage: &str, present: &str, phase: &str| {
-            let claim = json!({
-                "metadata": {"name": "data-db-0", "resourceVersion": "7"},
-                "spec": {"resources": {"requests": {"storage": present}}},
-                "status": {"phase": phase},
-            });
-            let claim = serde_json::from_value(claim).expect("a claim");
-            growth(&database(json!({"size": 1, "version": "15", "storage": storage})), &claim).is_some()
-        };
-        assert!(grows("2Gi", "1Gi", "Bound"));
-        assert!(grows("10Gi", "9Gi", "Bound"));
-        assert!(!grows("2Gi", "1Gi", "Pending"));
-        assert!(!grows("2048Gi", "2Ti", "Bound"));
-        assert!(!grows("1Gi", "2Gi", "Bound"));
-        assert!(!grows("2Gi", "1500M", "Bound"), "a size that this operator never writes");
-    }
-
-    #[test]
-    fn each_secret_has_a_password_of_its_own_and_that_of_applications_an_address() {
-        let database = database(json!({"size": 1, "version": "15"}));
-        let decoded = |secret: &Secret, key: &str| {
-            let bytes = BASE64_STANDARD.decode(secret.data.get(key)?).expect("base64");
-            Some(String::from_utf8(bytes).expect("text"))
-        };
-        let (app, replication) =
-            (secret(&database, "db", "app"), secret(&database, "db-replication", "replication"));
-        let password = decoded(&app, "password").expect("a password");
-        assert_eq!(password.len(), 32);
-        assert_eq!(decoded(&app, "uri"), Some(format!("postgresql://app:{password}@db.shop.svc:5432/app")));
-        assert_ne!(decoded(&replication, "password"), Some(password));
-        assert_eq!(decoded(&replication, "uri"), None);
     }
 }

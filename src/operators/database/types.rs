@@ -357,7 +357,7 @@ pub struct FieldRef {
     pub field_path: SmolStr,
 }
 
-/// A probe by a command. The failures that it takes are those of other writers.
+/// A probe that runs a command. Its thresholds belong to other writers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ExecProbe {

@@ -1,0 +1,125 @@
+//! What outlives a Database, unless its deletion policy says otherwise: passwords and claims. Nothing in this file does I/O.
+
+use base64::{
+    Engine,
+    prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
+};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde_json::{Value, json};
+
+use super::{
+    Database, PORT,
+    desired::labels,
+    types::{DeletionPolicy, PersistentVolumeClaim},
+};
+use crate::resource::{ObjectMeta, OwnerReference, kinds::Secret};
+
+/// The Secret of a role, with a new random password. That of applications has an address, too.
+pub(super) fn secret(database: &Database, name: &str, role: &str) -> Secret {
+    let mut random = [0; 24];
+    SystemRandom::new().fill(&mut random).expect("the system has random numbers");
+    let password = BASE64_URL_SAFE_NO_PAD.encode(random);
+    let mut data = vec![("username", role.to_owned()), ("password", password.clone())];
+    if role == "app" {
+        let host = &database.metadata.name;
+        let namespace = database.metadata.namespace.as_deref().unwrap_or_default();
+        data.push(("uri", format!("postgresql://app:{password}@{host}.{namespace}.svc:{PORT}/app")));
+    }
+    let base64 = |(key, value): (&str, String)| (key.to_owned(), BASE64_STANDARD.encode(value));
+    let metadata = ObjectMeta {
+        owner_references: deletion_owner(database).into_iter().collect(),
+        ..ObjectMeta::of_child(database, name, labels(database))
+    };
+    Secret {
+        metadata,
+        r#type: "kubernetes.io/basic-auth".into(),
+        data: data.into_iter().map(base64).collect(),
+        immutable: false,
+    }
+}
+
+/// The owner of claims and Secrets. The garbage collector deletes them after it.
+pub(super) fn deletion_owner(database: &Database) -> Option<OwnerReference> {
+    let owner = || OwnerReference {
+        controller: false,
+        block_owner_deletion: false,
+        ..OwnerReference::controlled_by(database)
+    };
+    match database.spec.deletion_policy {
+        DeletionPolicy::Retain => None,
+        DeletionPolicy::Delete => Some(owner()),
+    }
+}
+
+/// The operation that makes a claim or a Secret owned, or not owned, as the deletion policy wants.
+pub(super) fn change_of_owner(database: &Database, metadata: &ObjectMeta) -> Option<Value> {
+    let mut owners: Vec<OwnerReference> = metadata.owner_references.to_vec();
+    owners.retain(|owner| owner.uid != database.metadata.uid);
+    owners.extend(deletion_owner(database));
+    let is_changed = owners != *metadata.owner_references;
+    is_changed.then(|| json!({"op": "add", "path": "/metadata/ownerReferences", "value": owners}))
+}
+
+/// The operation that lets a claim grow.
+pub(super) fn growth(database: &Database, claim: &PersistentVolumeClaim) -> Option<Value> {
+    let storage = &database.spec.storage;
+    let grows = gib(storage)? > gib(&claim.spec.resources.requests.storage)?;
+    // The API server refuses it before that.
+    let is_bound = claim.status.phase == "Bound";
+    (grows && is_bound)
+        .then(|| json!({"op": "replace", "path": "/spec/resources/requests/storage", "value": storage}))
+}
+
+/// A whole number of Gi. The API server writes `2048Gi` as `2Ti`.
+fn gib(quantity: &str) -> Option<u64> {
+    let (number, factor) = match quantity.strip_suffix("Ti") {
+        Some(number) => (number, 1024),
+        None => (quantity.strip_suffix("Gi")?, 1),
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn database(spec: Value) -> Database {
+        let metadata = json!({"name": "db", "namespace": "shop", "uid": "u1", "resourceVersion": "7"});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("a Database")
+    }
+
+    #[test]
+    fn a_claim_grows_if_it_is_bound_and_smaller() {
+        let grows = |storage: &str, present: &str, phase: &str| {
+            let claim = json!({
+                "metadata": {"name": "data-db-0", "resourceVersion": "7"},
+                "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": present}}},
+                "status": {"phase": phase},
+            });
+            let claim = serde_json::from_value(claim).expect("a claim");
+            growth(&database(json!({"size": 1, "version": "15", "storage": storage})), &claim).is_some()
+        };
+        assert!(grows("2Gi", "1Gi", "Bound"));
+        assert!(grows("10Gi", "9Gi", "Bound"));
+        assert!(!grows("2Gi", "1Gi", "Pending"));
+        assert!(!grows("2048Gi", "2Ti", "Bound"));
+        assert!(!grows("1Gi", "2Gi", "Bound"));
+        assert!(!grows("2Gi", "1500M", "Bound"), "a size that this operator never writes");
+    }
+
+    #[test]
+    fn each_secret_has_a_password_of_its_own_and_that_of_applications_an_address() {
+        let database = database(json!({"size": 1, "version": "15"}));
+        let decoded = |secret: &Secret, key: &str| {
+            let bytes = BASE64_STANDARD.decode(secret.data.get(key)?).expect("base64");
+            Some(String::from_utf8(bytes).expect("text"))
+        };
+        let (app, replication) =
+            (secret(&database, "db", "app"), secret(&database, "db-replication", "replication"));
+        let password = decoded(&app, "password").expect("a password");
+        assert_eq!(password.len(), 32);
+        assert_eq!(decoded(&app, "uri"), Some(format!("postgresql://app:{password}@db.shop.svc:5432/app")));
+        assert_ne!(decoded(&replication, "password"), Some(password));
+        assert_eq!(decoded(&replication, "uri"), None);
+    }
+}

@@ -1,0 +1,282 @@
+//! The children of a Database that can be created again. Nothing in this file does I/O.
+
+use std::collections::BTreeMap;
+
+use smallvec::smallvec;
+use smol_str::{SmolStr, format_smolstr};
+
+use super::{
+    CONTAINER, Database, DatabaseSpec, INSTANCE, MANAGED_BY, OPERATOR, PORT, scripts,
+    types::{
+        BudgetSpec, Capabilities, ClaimMeta, ClaimResources, ClaimRetention, ClaimSource, ClaimSpec,
+        ClaimTemplate, ConfigMapSource, ContainerSecurity, CronJob, CronJobSpec, CronJobStatus, EmptyDir,
+        EnvSource, EnvVar, Exec, ExecProbe, FieldRef, Hook, Instance, InstanceSecurity, InstanceSpec,
+        JobSpec, JobTemplate, Lifecycle, PodDisruptionBudget, PodTemplate, SecretSource, StatefulSet,
+        StatefulSetSpec, StatefulSetStatus, StorageRequest, Volume, VolumeMount,
+    },
+};
+use crate::resource::{LabelSelector, Labels, ObjectMeta, kinds::*};
+
+/// The user `postgres` of the official image.
+const USER: i64 = 999;
+/// How long PostgreSQL may take to shut down: as long as its checkpoint, and as the replicas take to receive the last WAL.
+const SHUTDOWN_SECS: i64 = 120;
+
+/// The desired children of a Database, but for its Secrets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Children {
+    /// Runs the Pods.
+    pub set: StatefulSet,
+    /// The address of the primary.
+    pub primary: Service,
+    /// The address of all instances.
+    pub instances: Service,
+    /// The files of the Pods.
+    pub scripts: ConfigMap,
+    /// Lets a node be drained, one instance at a time.
+    pub budget: PodDisruptionBudget,
+    /// Writes the backups.
+    pub backup: Option<CronJob>,
+}
+
+/// The labels by which the Pods of a Database are selected.
+pub(super) fn selector(database: &Database) -> Labels {
+    [("app.kubernetes.io/name", "postgresql"), (INSTANCE, &*database.metadata.name)].into_iter().collect()
+}
+
+pub(super) fn labels(database: &Database) -> Labels {
+    selector(database).iter().chain([(MANAGED_BY, OPERATOR)]).collect()
+}
+
+/// The labels of the backups' Pods, which no Service selects.
+pub(super) fn backup_labels(database: &Database) -> Labels {
+    let name = &*database.metadata.name;
+    [("app.kubernetes.io/name", "postgresql-backup"), (INSTANCE, name), (MANAGED_BY, OPERATOR)]
+        .into_iter()
+        .collect()
+}
+
+/// The volume of a claim.
+pub(super) fn volume(storage: &str) -> ClaimSpec {
+    ClaimSpec {
+        access_modes: smallvec!["ReadWriteOnce".into()],
+        resources: ClaimResources { requests: StorageRequest { storage: storage.into() } },
+    }
+}
+
+/// Computes the desired children of a Database, from the object and the image alone.
+#[must_use]
+pub fn desired(database: &Database, image: &str) -> Children {
+    let DatabaseSpec { size, storage, .. } = &database.spec;
+    let (name, labels) = (&database.metadata.name, labels(database));
+    let child = |name: &str| ObjectMeta::of_child(database, name, labels.clone());
+    let first = format_smolstr!("{name}-0");
+    let of_primary = [("statefulset.kubernetes.io/pod-name", &*first)];
+    let set = StatefulSetSpec {
+        replicas: *size,
+        selector: LabelSelector { match_labels: selector(database), ..LabelSelector::default() },
+        service_name: name.clone(),
+        pod_management_policy: "Parallel".into(),
+        persistent_volume_claim_retention_policy: ClaimRetention {
+            when_deleted: "Retain".into(),
+            when_scaled: "Retain".into(),
+        },
+        template: PodTemplate { metadata: PodMeta { labels: labels.clone() }, spec: pod(name, image) },
+        volume_claim_templates: smallvec![ClaimTemplate {
+            metadata: ClaimMeta { name: "data".into(), labels: labels.clone() },
+            spec: volume(storage),
+        }],
+    };
+    Children {
+        set: StatefulSet { metadata: child(name), spec: set, status: StatefulSetStatus::default() },
+        primary: Service {
+            metadata: child(name),
+            spec: service(selector(database).iter().chain(of_primary).collect()),
+        },
+        instances: Service { metadata: child(&format!("{name}-ro")), spec: service(selector(database)) },
+        scripts: ConfigMap {
+            metadata: child(&format!("{name}-scripts")),
+            data: scripts::files(&database.spec),
+            ..ConfigMap::default()
+        },
+        budget: PodDisruptionBudget {
+            metadata: child(name),
+            spec: BudgetSpec {
+                max_unavailable: Some(Port::Number(1)),
+                selector: LabelSelector { match_labels: selector(database), ..LabelSelector::default() },
+                min_available: None,
+            },
+        },
+        backup: database.spec.backup.as_ref().map(|backup| CronJob {
+            metadata: child(&format!("{name}-backup")),
+            spec: CronJobSpec {
+                schedule: backup.schedule.as_str().into(),
+                concurrency_policy: "Forbid".into(),
+                job_template: JobTemplate {
+                    spec: JobSpec {
+                        template: PodTemplate {
+                            metadata: PodMeta { labels: backup_labels(database) },
+                            spec: backup_pod(name, image),
+                        },
+                    },
+                },
+            },
+            status: CronJobStatus::default(),
+        }),
+    }
+}
+
+fn service(selector: Labels) -> ServiceSpec {
+    let port = ServicePort {
+        name: CONTAINER.into(),
+        port: PORT,
+        target_port: Port::Name(CONTAINER.into()),
+        protocol: "TCP".into(),
+        node_port: 0,
+        app_protocol: SmolStr::default(),
+    };
+    ServiceSpec {
+        r#type: "ClusterIP".into(),
+        selector,
+        ports: smallvec![port],
+        load_balancer_source_ranges: None,
+    }
+}
+
+fn script(file: &str) -> Box<[SmolStr]> {
+    ["sh".into(), format_smolstr!("/scripts/{file}")].into()
+}
+
+fn variable(name: &str, value: &str) -> EnvVar {
+    EnvVar { name: name.into(), value: value.into(), value_from: None }
+}
+
+fn mounted(name: &str, path: &str) -> VolumeMount {
+    VolumeMount { name: name.into(), mount_path: path.into(), read_only: false }
+}
+
+fn read_only(name: &str, path: &str) -> VolumeMount {
+    VolumeMount { read_only: true, ..mounted(name, path) }
+}
+
+/// A volume without its source.
+fn unsourced(name: &str) -> Volume {
+    Volume {
+        name: name.into(),
+        config_map: None,
+        secret: None,
+        persistent_volume_claim: None,
+        empty_dir: None,
+    }
+}
+
+fn of_secret(volume: &str, secret: SmolStr) -> Volume {
+    Volume { secret: Some(SecretSource { secret_name: secret }), ..unsourced(volume) }
+}
+
+fn of_scripts(name: &str) -> Volume {
+    let config_map = Some(ConfigMapSource { name: format_smolstr!("{name}-scripts") });
+    Volume { config_map, ..unsourced("scripts") }
+}
+
+/// The Pod of each instance of the Database `name`.
+fn pod(name: &str, image: &str) -> InstanceSpec {
+    // The number at the end of the Pod's name.
+    let field_ref = Some(FieldRef { field_path: "metadata.labels['apps.kubernetes.io/pod-index']".into() });
+    let index = EnvVar { value_from: Some(EnvSource { field_ref }), ..variable("INSTANCE", "") };
+    let primary = format!("host={name} user=replication passfile=/run/postgresql/passfile");
+    let container = Instance {
+        env: vec![
+            index,
+            variable("SLOT", "replica_$(INSTANCE)"),
+            variable("PRIMARY", &primary),
+            variable("PGDATA", "/data/pgdata"),
+            variable("PGHOST", "/run/postgresql"),
+            variable("PGUSER", "postgres"),
+        ],
+        ports: smallvec![ContainerPort {
+            name: CONTAINER.into(),
+            container_port: PORT,
+            protocol: "TCP".into(),
+            ..ContainerPort::default()
+        }],
+        readiness_probe: Some(ExecProbe {
+            exec: Some(Exec { command: script("ready") }),
+            period_seconds: 5,
+            timeout_seconds: 5,
+        }),
+        lifecycle: Some(Lifecycle { pre_stop: Hook { exec: Exec { command: script("stop") } } }),
+        volume_mounts: vec![
+            mounted("data", "/data"),
+            mounted("run", "/run/postgresql"),
+            read_only("scripts", "/scripts"),
+            read_only("app", "/secrets/app"),
+            read_only("replication", "/secrets/replication"),
+        ],
+        ..container(image, "start")
+    };
+    let volumes = vec![
+        Volume { empty_dir: Some(EmptyDir {}), ..unsourced("run") },
+        of_scripts(name),
+        of_secret("app", name.into()),
+        of_secret("replication", format_smolstr!("{name}-replication")),
+    ];
+    InstanceSpec {
+        termination_grace_period_seconds: SHUTDOWN_SECS,
+        ..restricted(container, volumes, "Always")
+    }
+}
+
+/// The Pod of a backup of the Database `name`.
+fn backup_pod(name: &str, image: &str) -> InstanceSpec {
+    let container = Instance {
+        env: vec![variable("DATABASE", name)],
+        volume_mounts: vec![
+            mounted("backups", "/backups"),
+            read_only("scripts", "/scripts"),
+            read_only("app", "/secrets/app"),
+        ],
+        ..container(image, "backup")
+    };
+    let claim = Some(ClaimSource { claim_name: format_smolstr!("{name}-backups") });
+    let backups = Volume { persistent_volume_claim: claim, ..unsourced("backups") };
+    restricted(container, vec![backups, of_scripts(name), of_secret("app", name.into())], "Never")
+}
+
+/// A container that runs a script, with the privileges that the Pod Security Standard "restricted" allows.
+fn container(image: &str, file: &str) -> Instance {
+    Instance {
+        name: CONTAINER.into(),
+        image: image.into(),
+        command: script(file),
+        security_context: ContainerSecurity {
+            allow_privilege_escalation: Some(false),
+            capabilities: Capabilities { drop: ["ALL".into()].into(), add: None },
+            read_only_root_filesystem: Some(true),
+            others: BTreeMap::new(),
+        },
+        ..Instance::default()
+    }
+}
+
+/// A Pod with the privileges that the Pod Security Standard "restricted" allows.
+fn restricted(container: Instance, volumes: Vec<Volume>, restart_policy: &str) -> InstanceSpec {
+    InstanceSpec {
+        containers: smallvec![container],
+        volumes,
+        automount_service_account_token: Some(false),
+        security_context: InstanceSecurity {
+            run_as_non_root: Some(true),
+            run_as_user: Some(USER),
+            run_as_group: Some(USER),
+            fs_group: Some(USER),
+            seccomp_profile: Some(SeccompProfile {
+                r#type: "RuntimeDefault".into(),
+                localhost_profile: None,
+            }),
+        },
+        // The default.
+        termination_grace_period_seconds: 30,
+        restart_policy: restart_policy.into(),
+    }
+}
