@@ -1,4 +1,5 @@
-//! Exponential backoff with jitter, for keys and watches: how long to wait after the n-th failure in a row.
+//! Exponential backoff with jitter: how long to wait after the n-th failure in a row. The limits for keys are in `queue.rs`,
+//! those for watches in `watch.rs`.
 //!
 //! The pause doubles up to a cap, and is drawn between half of that and all of it. So a thousand clients that failed at the
 //! same time do not come back at the same time, even if the server sent all of them the same `Retry-After`.

@@ -52,7 +52,7 @@ use finalizers::position;
 pub const WORKERS: usize = 8;
 /// Longest time for one reconcile: several requests, each with its own shorter deadline and its retries.
 const RECONCILE_LIMIT: Duration = Duration::from_secs(120);
-/// How long an object waits before its watches are looked at again.
+/// Pause between two checks whether the watches of an object have synced.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How long a stopping controller waits for running reconciles. The kubelet kills a Pod 30 s after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
@@ -64,8 +64,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(25);
 pub trait Operator: Send + Sync + 'static {
     /// The kind of the objects.
     type Kind: Resource;
-    /// Keeps a deleted object until [`Operator::deleting`] is done: for what the garbage collector cannot delete, because it
-    /// is outside the cluster or in another namespace. Added before the first `applied`. A name with a domain:
+    /// Keeps a deleted object until [`Operator::deleting`] is done. For resources that the garbage collector cannot delete,
+    /// because they are outside the cluster or in another namespace. Added before the first `applied`. A name with a domain:
     /// `example.com/cleanup`.
     const FINALIZER: Option<&'static str> = None;
 
@@ -90,8 +90,8 @@ pub trait Operator: Send + Sync + 'static {
     }
 
     /// Called after an object was deleted. `last` is its last known state. If no DELETED event proves the deletion, a
-    /// live GET has confirmed it. No deletion is noticed while this process is stopped: what must be deleted even then
-    /// needs an ownerReference or a [`Operator::FINALIZER`].
+    /// live GET has confirmed it. A deletion while this process is stopped goes unnoticed: if that matters, use an
+    /// ownerReference or a [`Operator::FINALIZER`].
     fn deleted(&self, last: Arc<Self::Kind>) -> impl Future<Output = Result<(), ReconcileError>> + Send {
         let _ = last;
         async { Ok(()) }
@@ -135,7 +135,7 @@ pub enum Next {
 pub enum Cleanup {
     /// It is: the finalizer is removed.
     Done,
-    /// Not yet: [`Operator::deleting`] is called again then.
+    /// Not yet: [`Operator::deleting`] is called again at [`Next`].
     Pending(Next),
 }
 
@@ -162,7 +162,7 @@ struct Shared<O: Operator> {
     queue: Queue,
     /// Deleted objects, until [`Operator::deleted`] has succeeded.
     tombstones: Tombstones<O::Kind>,
-    /// Keys that wait until every watch has synced for their namespace, in order.
+    /// Keys that wait until every watch has synced for their namespace. Sorted, to find those of one namespace.
     held: Mutex<BTreeSet<Key>>,
     /// The objects from which another client keeps removing our finalizer.
     truces: Truces,
@@ -209,7 +209,7 @@ impl<O: Operator> Controller<O> {
     }
 
     /// Also reconciles each key from a channel, for changes outside the cluster: a message, a webhook, a request of a user. For
-    /// a change that nobody announces, [`Next::After`] asks again after some time.
+    /// changes without a notification, return [`Next::After`].
     #[must_use]
     pub fn wakes(mut self, keys: mpsc::Receiver<Key>) -> Self {
         self.wakes.push(keys);
@@ -343,7 +343,7 @@ impl<O: Operator> Controller<O> {
         }
     }
 
-    /// Whether the watches have synced that matter for the key. If not, holds the key until they have.
+    /// Whether the watches that matter for the key have synced. If not, holds the key until they have.
     fn readiness(&self, key: &Key) -> Readiness {
         // The key is held before the check, so that a sync during the check releases it.
         locked(&self.shared.held).insert(key.clone());
@@ -386,7 +386,7 @@ impl<O: Operator> Controller<O> {
         let problem = error.to_string();
         if error.is_outdated() {
             // The object or one of its children was changed or deleted in the meantime.
-            debug!(kind, %key, retry_ms, problem, "read again and decide again");
+            debug!(kind, %key, retry_ms, problem, "outdated; reading it again");
         } else if workers.problems.get(&key) == Some(&problem) {
             debug!(kind, %key, retry_ms, problem, "reconcile failed again");
         } else {
@@ -405,7 +405,7 @@ type Finished = Result<(task::Id, Result<Next, ReconcileError>), task::JoinError
 /// The task of one worker: reconciles one key.
 async fn work<O: Operator>(shared: Arc<Shared<O>>, key: Key) -> Result<Next, ReconcileError> {
     timeout(RECONCILE_LIMIT, shared.reconcile(&key)).await.unwrap_or_else(|_| {
-        Err(format!("the reconcile was not done after {} s", RECONCILE_LIMIT.as_secs()).into())
+        Err(format!("the reconcile timed out after {} s", RECONCILE_LIMIT.as_secs()).into())
     })
 }
 
@@ -423,7 +423,7 @@ async fn unwatched<O: Operator>(
             debug!(kind = O::Kind::KIND, %key, ?reported, "cannot report the failing watch");
         }
     }
-    // Never a failure: its pause might outlast the sync.
+    // Not a failure: the pause after it could be longer than the sync takes.
     Ok(Next::After(LOOK_AGAIN))
 }
 

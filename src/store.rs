@@ -34,7 +34,7 @@ pub struct Store<K> {
 
 type Listener<K> = dyn Fn(&Change<K>) + Send + Sync;
 
-/// A listener of one or several Stores. It is called until this is dropped.
+/// Keeps a listener of one or several Stores registered until this is dropped.
 #[must_use = "a listener is called until this is dropped"]
 pub struct Listening(Vec<Box<dyn Any + Send + Sync>>);
 
@@ -192,8 +192,8 @@ impl<K: Resource> Store<K> {
             let is_ahead =
                 compare_versions(&metadata.resource_version, &contents.version) == Some(Ordering::Greater);
             if is_ahead || contents.objects.contains_key(&metadata.key()) {
-                // A new object counts as missing from the present list. If it was deleted before the version of that
-                // list, the watch sends no DELETED event, and only the end of the list removes the object.
+                // A new object counts as not listed: if it was deleted before the version of the present list, no DELETED
+                // event will come, and only the end of the list removes it.
                 let unlisted = contents.round.wrapping_sub(1);
                 contents.put(Found::Readable(Arc::clone(object)), unlisted)
             } else {

@@ -51,10 +51,10 @@ pub(crate) const VERY_SHORT: Duration = Duration::from_secs(1);
 /// spread over all API servers again.
 const TIMEOUT_SECS: std::ops::RangeInclusive<u32> = 300..=600;
 /// The same for a connection without PING, as with HTTP/1.1. A proxy may keep such a connection open although the server is
-/// dead. Then the watch does not end in time; with [`machine::TIMEOUT_GRACE`], we notice that in less than two minutes.
+/// dead. Then the watch misses its end, and is dropped [`machine::TIMEOUT_GRACE`] later: in less than two minutes.
 const TIMEOUT_SECS_NOT_PINGED: std::ops::RangeInclusive<u32> = 60..=75;
-/// Longer than a list page, a check or the opening of a watch takes with the default request timeout, a second attempt
-/// after a 401 included. After this time without progress, the watch counts as stuck.
+/// Time after which a list page, a check or the opening of a watch counts as stuck. Longer than two attempts, the second
+/// after a 401, with the default request timeout.
 const LIST_LIMIT: Duration = Duration::from_secs(600);
 /// How many bytes of an unreadable line an error shows.
 const GARBLED_BYTES_SHOWN: usize = 80;
@@ -103,7 +103,7 @@ pub async fn watch<K: Resource>(
     watch_if_valid(client, Collection::of::<K>(&scope), lists, store, health).await;
 }
 
-/// The same, of a collection of any kind. Reports an invalid scope, and then only waits.
+/// [`watch`] for a collection of any kind. Reports an invalid scope, and then only waits.
 pub(crate) async fn watch_if_valid(
     client: Client,
     collection: Result<Collection, Error>,
@@ -120,7 +120,7 @@ pub(crate) async fn watch_if_valid(
     }
 }
 
-/// The same, of a valid collection.
+/// [`watch`] for a valid collection.
 pub(crate) async fn watch_of(
     client: Client,
     collection: Collection,
@@ -164,9 +164,10 @@ pub(crate) async fn watch_of(
                         health.well();
                         continue;
                     }
-                    Ok(Some(how)) => {
-                        End { how, problem: "a page of a list leads to no other page".to_owned() }
-                    }
+                    Ok(Some(how)) => End {
+                        how,
+                        problem: "a page of a list is empty, or repeats its continue token".to_owned(),
+                    },
                     Err(error) => End::failed(&error, &collection),
                 }
             }

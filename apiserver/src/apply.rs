@@ -1,4 +1,4 @@
-//! Server-side apply, in three files: the owners and conflicts, the sets of fields, and the merge.
+//! Server-side apply: the owners and conflicts (managed_fields), the merge (typed_value), and sets of fields (field_set).
 
 pub(crate) mod managed_fields;
 pub(crate) mod typed_value;

@@ -45,7 +45,8 @@
 //!                 openapi (definitions), decode (type errors), encode (omitempty), quantity
 //! names           validation of names and labels
 //! status          metav1.Status: the errors of requests
-//! json, clock     JSON as Go writes it; the timestamps in objects
+//! json            JSON as Go writes it
+//! clock           the timestamps in objects
 //! ```
 
 mod http;
@@ -185,7 +186,7 @@ impl ApiServer {
         ApiServer { server, tasks, port: 0, ca_pem, token }
     }
 
-    /// Answers one request, as if it came on its own connection. An error means that the connection breaks.
+    /// Answers one request, as if it came on its own connection.
     ///
     /// # Errors
     ///
@@ -266,7 +267,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// A kubeconfig, for kubectl and for listwatch.
+    /// The text of a kubeconfig, for any client.
     #[must_use]
     pub fn kubeconfig(&self) -> String {
         let (url, ca, token) = (self.url(), BASE64_STANDARD.encode(&self.ca_pem), &self.token);
@@ -297,7 +298,7 @@ impl ApiServer {
         *lock(&self.server.requests) = VecDeque::new();
     }
 
-    /// Plans a fault, which takes effect at once, or on the requests that match it.
+    /// Adds a fault. It takes effect at once, or on the requests that match it.
     pub fn fault(&self, fault: impl Into<Planned>) {
         self.server.fault(fault.into());
     }
@@ -321,7 +322,7 @@ const TOKEN_BYTES: usize = 32;
 fn random_token() -> String {
     let mut bytes = [0; TOKEN_BYTES];
     let random = rustls::crypto::ring::default_provider().secure_random;
-    random.fill(&mut bytes).expect("randomness, as the server's own key was made of it");
+    random.fill(&mut bytes).expect("the operating system has randomness");
     BASE64_URL_SAFE_NO_PAD.encode(bytes)
 }
 

@@ -27,7 +27,7 @@ pub struct RequestRecord {
     pub query: String,
     /// The client's `User-Agent`.
     pub user_agent: String,
-    /// The user of the token. Empty for an unknown token.
+    /// The user, after impersonation. Empty without a known token.
     pub user: String,
     /// The HTTP status of the answer.
     pub status: u16,

@@ -1,5 +1,5 @@
-//! The storage, in place of etcd and the watch cache: objects, the revision counter, and the history of changes, whose
-//! oldest are dropped: a watch from an earlier version gets 410.
+//! The storage, in place of etcd and the watch cache: objects, the revision counter, and the latest changes. A watch from a
+//! version before these changes gets 410.
 //!
 //! As in etcd, all collections share one counter. Each write increments it, deletions included. The new revision is the
 //! `resourceVersion` of the written object. Nothing in this file handles HTTP or waits.
@@ -47,8 +47,8 @@ impl fmt::Display for Place {
 }
 
 /// Most bytes of objects in the history of one collection. Objects of a few kB reach the limit of 10,000 changes first.
-/// This limit bounds the memory for larger objects: etcd accepts up to 1.5 MiB each. The JSON for watches, which is
-/// also kept, takes the same amount again, or six times as much if it consists of `<`.
+/// This limit bounds the memory for larger objects: etcd accepts up to 1.5 MiB each. The JSON that is
+/// kept for watches takes the same amount again, or six times as much if all of it is `<`, which is written `\u003c`.
 pub(crate) const HISTORY_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// The size of a BTreeMap node, and its usual number of entries. Each node has room for eleven entries.
@@ -80,9 +80,9 @@ pub(crate) struct Collection {
     changes: VecDeque<Change>,
     /// The bytes of all `changes`.
     bytes: usize,
-    /// The oldest version after which all changes are still in the history.
+    /// A new watch or list from before this version gets 410.
     pub(crate) floor: u64,
-    /// No change after this version was dropped. An open watch at an earlier version ends.
+    /// The newest dropped change. An open watch that has not seen it ends.
     forgotten: u64,
     /// Wakes watches in the order in which they wait, so that simulations are repeatable. [`watch`] wakes its receivers
     /// in random order.
@@ -106,7 +106,7 @@ impl Collection {
         if revision < self.floor { None } else { self.after(revision) }
     }
 
-    /// Like [`Collection::since`], for an open watch: its version may be below the floor if no later change is dropped.
+    /// Like [`Collection::since`], for an open watch: its version may be below the floor, unless a later change was dropped.
     pub(crate) fn after(&self, revision: u64) -> Option<impl Iterator<Item = &Change>> {
         if revision < self.forgotten {
             return None;
@@ -276,7 +276,7 @@ impl Storage {
         self.written.send_replace(revision);
     }
 
-    /// Changes stored objects without a new version: kube-apiserver applies a changed CRD to each object that it reads.
+    /// Changes stored objects without a new version. kube-apiserver instead applies a changed CRD to an object at each read.
     pub(crate) fn rewrite(&mut self, collection: &str, change: impl Fn(&mut Value)) {
         let Some(collection) = self.collections.get_mut(collection) else { return };
         for object in collection.objects.values_mut() {

@@ -21,8 +21,8 @@ use crate::resource::{ObjectMeta, Resource};
 const LOG: &str = "listwatch::controller";
 
 impl<O: Operator> Shared<O> {
-    /// Calls [`Operator::applied`], or adds the finalizer and leaves that call to the next reconcile: the answer to the patch
-    /// is a change, so that one comes anyway.
+    /// Calls [`Operator::applied`], or adds the finalizer: the answer to that patch is a change, which causes the next
+    /// reconcile, and that one calls `applied`.
     pub(super) async fn apply(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
         if let Some(finalizer) = O::FINALIZER
             && position::<O>(object.metadata()).is_none()

@@ -40,8 +40,8 @@ pub const CONTROLLER: &str = "k8sobjects.gsa.com/mywebserver-operator";
 const MADE_BY_US: &str = "app.kubernetes.io/managed-by=mywebserver-operator";
 /// The container in which the web server runs. Other containers of the Pod belong to other writers.
 const CONTAINER: &str = "web";
-/// The name of the container port that the Service targets. The first container with a port of this name gets the
-/// requests, so the name is not `http`, which a sidecar may use too. The Service targets a name and not a number:
+/// The name of the container port that the Service targets. Not `http`: a sidecar may use that name, and the
+/// first container with it would get the requests. The Service targets a name and not a number:
 /// during the rollout of a new port, old Pods still listen on the old port.
 const CONTAINER_PORT: &str = "mywebserver";
 /// The name of the Service's port.
@@ -158,13 +158,14 @@ impl Operator for MyWebservers {
 
     async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, ReconcileError> {
         let (children, stage) = (desired(&web), Stage::of(&*web));
-        // Both children at the same time. The Service comes first, because the API server takes longer for a Service.
+        // Both children at the same time. The request for the Service is sent first, because it takes longer.
         let kept = tokio::join!(
             self.services.keep(&*web, &children.service, stage),
             self.deployments.keep(&*web, &children.deployment, stage),
         );
         let (Some(service), Some(deployment)) = kept else { return Ok(Next::OnChange) };
         let report = self.reporter.of(&*web).with(&deployment).with(&service);
+        // The first status comes later, or a retry is needed.
         if let Some(result) = report.begin(stage) {
             return result;
         }

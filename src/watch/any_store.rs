@@ -1,5 +1,5 @@
-//! What a watch does with pages and lines: only this part of it depends on the kind of the objects. The rest is compiled once,
-//! and not for each kind. Nothing in this file does I/O.
+//! Decodes pages and lines for a Store: the only part of a watch that depends on the kind of the objects. The rest is
+//! compiled once, and not for each kind. Nothing in this file does I/O.
 
 use smol_str::SmolStr;
 use tracing::debug;

@@ -234,7 +234,7 @@ impl Machine {
 
     /// Handles a page of a list.
     ///
-    /// Returns [`How::Garbled`] if the continue token of the page leads to no other page.
+    /// Returns [`How::Garbled`] if the page has no objects but a continue token, or the token that led to it.
     pub fn page<K: Resource>(&mut self, page: List<K>, store: &Store<K>) -> Option<How> {
         let State::Listing { continue_token, limit, .. } = &mut self.state else { return None };
         // Without this check, a list would never end if the server repeats a continue token.

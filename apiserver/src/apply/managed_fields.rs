@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An update makes its manager the only owner of the fields that it changes. An apply makes its manager an owner of all
-//! applied fields. Managers that set the same value share the ownership. A different value is a conflict, unless
+//! applied fields. Managers that set the same value share the ownership. Applying a different value is a conflict, unless
 //! forced. An apply removes the fields that its manager applied before but not now, unless another manager owns them.
 //!
 //! Field sets are not converted between versions: with conversion `None`, a field has the same path in all versions.
@@ -28,7 +28,7 @@ pub(crate) struct Manager {
     pub(crate) subresource: &'static str,
 }
 
-/// The manager of writes that no client sends, such as those of controllers.
+/// The manager of the server's own writes, such as those of controllers.
 impl Default for Manager {
     fn default() -> Manager {
         Manager::named("kube-controller-manager")
@@ -254,8 +254,8 @@ fn strip(fields: &mut Fields) {
     fields.subtract(&stripped);
 }
 
-/// The object that a create is compared with: the structs that Go always encodes, and the fields that the server sets.
-/// Their values get no owner.
+/// The object that a create is compared with. So its fields get no owner: structs that Go always encodes, and fields that
+/// the server sets.
 fn blank(kind: &Kind) -> Value {
     let mut blank = json!({"metadata": {}});
     if let Source::BuiltIn(_) = kind.source {
@@ -274,7 +274,7 @@ fn blank(kind: &Kind) -> Value {
             "Node" | "Lease" => json!({}),
             _ => Value::Null,
         };
-        // A kind without a spec, such as ConfigMap, gets none: an apply would warn about the unknown field.
+        // A kind without a spec, such as ConfigMap, gets no spec: an apply would warn about the unknown field.
         if !spec.is_null() {
             blank["spec"] = spec;
         }
@@ -435,7 +435,7 @@ const KUBECTL: &str = "kubectl";
 /// The annotation in which client-side `kubectl apply` stores the applied object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The fields that kubectl applied client-side and that are unchanged since. They are no conflicts for kubectl's
+/// The fields that kubectl applied client-side and that are unchanged since. They do not conflict with kubectl's
 /// server-side apply: internal/lastappliedmanager.go.
 fn excused(shape: Shape<'_>, manager: &Manager, before: &Value) -> Fields {
     let last = before["metadata"]["annotations"][LAST_APPLIED].as_str();

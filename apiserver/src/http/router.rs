@@ -82,7 +82,7 @@ fn fixed(server: &Server, request: &Request) -> Result<Answer, StatusError> {
         ["openapi", "v3"] => Some(discovery::openapi_index(kinds, storage.revision())),
         ["openapi", "v3", "api", version] => discovery::openapi(kinds, "", version),
         ["openapi", "v3", "apis", group, version] => discovery::openapi(kinds, group, version),
-        // If v3 does not have a kind, kubectl requests v2, and reports "no matches for kind" only if this request
+        // If v3 does not have a kind, kubectl requests v2, and reports "no matches for kind" only if the request for v2
         // succeeds. In protobuf, an empty body is a document without paths.
         ["openapi", "v2"] if request.accepts("proto-openapi.spec.v2") => return Ok(Answer::text(200, "")),
         _ => None,
