@@ -85,9 +85,8 @@
 //!
 //! - `apiserver` (the default): `listwatch demo` and `listwatch apiserver`, with the crate `listwatch-apiserver`. The
 //!   production image is built without this feature.
-//! - `cli`: the binary, with its flags and its log.
+//! - `cli`: the binary, with its flags, its log, and the operators that it runs, with their CRDs.
 //! - `log`: the module [`log`], a log on standard error.
-//! - `operators`: the module [`operators`], with the CRDs.
 //! - `testing`: the module `testing`, which runs an operator on the embedded API server until it is quiet.
 //!
 //! To write another operator, depend on this crate with `default-features = false`: `docs/your-operator.md` shows how.
@@ -122,7 +121,7 @@ pub mod log;
 pub mod testing;
 
 // The program.
-#[cfg(feature = "operators")]
+#[cfg(feature = "cli")]
 pub mod operators;
 #[cfg(feature = "cli")]
 pub mod study;

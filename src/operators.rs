@@ -16,8 +16,7 @@ use serde_json::Value;
 use crate::runtime::Runtime;
 
 /// An operator in the binary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BuiltIn {
     /// A CopyratorRule copies ConfigMaps or Secrets to other namespaces
     Copyrator,
@@ -30,17 +29,16 @@ pub enum BuiltIn {
 }
 
 /// The flags of single operators. The name of a flag begins with the name of its operator.
-#[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "cli", derive(clap::Args))]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Flags {
     /// Of the copyrator.
-    #[cfg_attr(feature = "cli", command(flatten))]
+    #[command(flatten)]
     pub copyrator: copyrator::Settings,
     /// Of the Database operator.
-    #[cfg_attr(feature = "cli", command(flatten))]
+    #[command(flatten)]
     pub database: database::DatabaseFlags,
     /// Of the Memcached operator.
-    #[cfg_attr(feature = "cli", command(flatten))]
+    #[command(flatten)]
     pub memcached: memcached::MemcachedFlags,
 }
 

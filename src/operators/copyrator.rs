@@ -55,26 +55,25 @@ const MAIN_RULE: &str = "main-rule";
 const ALL_RULES: &str = "*";
 
 /// The flags of the operator.
-#[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "cli", derive(clap::Args))]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Settings {
     /// copyrator: copy Secrets, too. Needs the permissions of manifests/copyrator/secrets
-    #[cfg_attr(feature = "cli", arg(long = "copyrator-secrets", value_name = "BOOL"))]
-    #[cfg_attr(feature = "cli", arg(env = "LISTWATCH_COPYRATOR_SECRETS", default_value = "false"))]
-    #[cfg_attr(feature = "cli", arg(num_args = 0..=1, require_equals = true, default_missing_value = "true"))]
-    #[cfg_attr(feature = "cli", arg(action = clap::ArgAction::Set))]
-    #[cfg_attr(feature = "cli", arg(value_parser = clap::builder::BoolishValueParser::new()))]
+    #[arg(long = "copyrator-secrets", value_name = "BOOL")]
+    #[arg(env = "LISTWATCH_COPYRATOR_SECRETS", default_value = "false")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(action = clap::ArgAction::Set)]
+    #[arg(value_parser = clap::builder::BoolishValueParser::new())]
     pub secrets: bool,
     /// copyrator: namespaces of which rules in other namespaces may copy objects, such as 'shared-*,default'
-    #[cfg_attr(feature = "cli", arg(long = "copyrator-source-namespaces", value_name = "GLOB"))]
-    #[cfg_attr(feature = "cli", arg(env = "LISTWATCH_COPYRATOR_SOURCE_NAMESPACES", value_delimiter = ','))]
+    #[arg(long = "copyrator-source-namespaces", value_name = "GLOB")]
+    #[arg(env = "LISTWATCH_COPYRATOR_SOURCE_NAMESPACES", value_delimiter = ',')]
     pub source_namespaces: Vec<Glob>,
     /// copyrator: serve only the CopyratorRule with this name; '*' for all. Default: main-rule if copyrator runs alone, else
     /// all. Its namespace is that of --namespace, else $NAMESPACE, else default
-    #[cfg_attr(feature = "cli", arg(long, value_name = "NAME", env = "RULE_NAME"))]
+    #[arg(long, value_name = "NAME", env = "RULE_NAME")]
     pub rule_name: Option<String>,
     /// The namespace of that rule, if no namespace is named otherwise.
-    #[cfg_attr(feature = "cli", arg(long, hide = true, env = "NAMESPACE", default_value = "default"))]
+    #[arg(long, hide = true, env = "NAMESPACE", default_value = "default")]
     pub rule_namespace: String,
 }
 

@@ -55,14 +55,10 @@ const CONTAINER: &str = "postgres";
 const PORT: i32 = 5432;
 
 /// The flags of the Database operator.
-#[derive(Clone, Debug)]
-#[cfg_attr(feature = "cli", derive(clap::Args))]
+#[derive(Clone, Debug, clap::Args)]
 pub struct DatabaseFlags {
     /// Database: the image of the Pods, without its tag, which is the version of PostgreSQL
-    #[cfg_attr(
-        feature = "cli",
-        arg(long, value_name = "REPOSITORY", env = "DATABASE_IMAGE", default_value = "postgres")
-    )]
+    #[arg(long, value_name = "REPOSITORY", env = "DATABASE_IMAGE", default_value = "postgres")]
     pub database_image: String,
 }
 

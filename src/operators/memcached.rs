@@ -46,14 +46,10 @@ const PORT: i32 = 11211;
 const USER: i64 = 11211;
 
 /// The flags of the Memcached operator.
-#[derive(Clone, Debug)]
-#[cfg_attr(feature = "cli", derive(clap::Args))]
+#[derive(Clone, Debug, clap::Args)]
 pub struct MemcachedFlags {
     /// Memcached: the image of the Pods. It must have the program memcached in its PATH
-    #[cfg_attr(
-        feature = "cli",
-        arg(long, value_name = "IMAGE", env = "MEMCACHED_IMAGE", default_value = "memcached:1.6")
-    )]
+    #[arg(long, value_name = "IMAGE", env = "MEMCACHED_IMAGE", default_value = "memcached:1.6")]
     pub memcached_image: String,
 }
 
