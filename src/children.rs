@@ -39,7 +39,7 @@ use crate::{
 };
 use admission::{Mutation, Mutations};
 use create::is_wanted;
-pub(crate) use pods::{PodsOf, Trouble};
+pub use pods::{PodsOf, Trouble};
 use report::UNSEEN_RECHECK;
 pub use report::{Report, Reported, Reporter, State};
 use template::{is_about_template, reset_template};

@@ -113,8 +113,8 @@ impl<C: ContainerType> Resource for Pod<C> {
 }
 
 /// The Pods that a Deployment or StatefulSet creates.
-pub(crate) struct PodsOf<'a, C> {
-    /// Of the Deployment. A new generation is a new rollout.
+pub struct PodsOf<'a, C> {
+    /// Of the Deployment or StatefulSet. A new generation is a new rollout.
     pub generation: i64,
     /// Selects them.
     pub selector: &'a Labels,
@@ -124,7 +124,7 @@ pub(crate) struct PodsOf<'a, C> {
 
 /// Why a Pod does not run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Trouble {
+pub struct Trouble {
     /// Of several troubles, the one with the lowest rank is reported.
     rank: u8,
     /// For programs.

@@ -303,10 +303,7 @@ impl<O: Reported> Report<'_, O> {
     }
 
     /// Why the Pods do not run for which the object waits, if it waits for any, and when to look again.
-    pub(crate) async fn look<C: ContainerType>(
-        &self,
-        waiting: Option<PodsOf<'_, C>>,
-    ) -> (Option<Trouble>, Next) {
+    pub async fn look<C: ContainerType>(&self, waiting: Option<PodsOf<'_, C>>) -> (Option<Trouble>, Next) {
         let Reporter { cluster, pods: looks, .. } = self.reporter;
         let Some(pods) = waiting else {
             looks.forget(&self.owner.metadata().uid);
