@@ -12,7 +12,7 @@ use super::{
 };
 use crate::resource::{Key, Resource, Uid, from_json};
 
-/// Preconditions of a delete.
+/// Preconditions of a delete. The default has none.
 #[derive(Clone, Debug, Default)]
 pub struct DeleteOptions {
     /// Another uid is a 409.
