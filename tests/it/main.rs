@@ -29,6 +29,7 @@ mod restart;
 mod update;
 
 // The other operators.
+mod in_process;
 mod memcached;
 mod database;
 

@@ -1,37 +1,19 @@
 //! Tests the operator of Memcached, on both servers and with the permissions of its ClusterRole. No Deployment controller runs, so
 //! each write of the operator is known.
 
-use std::future::pending;
-
-use listwatch::{
-    operators::{BuiltIn, Flags, memcached::types::definition},
-    runtime::Runtime,
-    watch::Lists,
-};
+use listwatch::{operators::BuiltIn, watch::Lists};
 use listwatch_control_plane::{eventually, saw};
 use serde_json::{Value, json};
-use tokio::task::{JoinHandle, spawn_local};
 
 use crate::{
     client::condition,
-    fixture::{Fixture, Kind, on},
+    fixture::{Fixture, Kind},
+    in_process::{self, Running},
     manifests,
 };
 
-/// The operator in this process. Dropped: stops at once, as if it was killed.
-struct Running(JoinHandle<()>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 fn start(fixture: &Fixture) -> Running {
-    let client = fixture.operators_client(&fixture.url());
-    let runtime = Runtime::new(client).namespaces(vec![fixture.namespace.clone()]).unwrap();
-    let runtime = BuiltIn::Memcached.add_to(runtime.lists(fixture.lists), &Flags::default());
-    Running(spawn_local(async move { runtime.run_until(pending()).await.unwrap() }))
+    Running::start(fixture, BuiltIn::Memcached)
 }
 
 async fn on_both(script: impl AsyncFn(&Fixture) + Copy + 'static) {
@@ -39,16 +21,7 @@ async fn on_both(script: impl AsyncFn(&Fixture) + Copy + 'static) {
 }
 
 async fn on_each_of(kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + 'static) {
-    on(kinds, async move |fixture: &Fixture| {
-        let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        let installed = fixture.try_create(crds, &definition()).await;
-        assert!(installed.as_ref().err().is_none_or(|error| error.is_already_exists()), "{installed:?}");
-        let path = fixture.path("memcacheds");
-        eventually("the CRD to be served", async || fixture.raw(&path).await.ok()).await;
-        fixture.allow_only(&manifests::read("memcached/operator/role.yaml")[0]["rules"]).await;
-        script(fixture).await;
-    })
-    .await;
+    in_process::on(BuiltIn::Memcached, kinds, script).await;
 }
 
 fn cache(name: &str, spec: Value) -> Value {

@@ -1,0 +1,49 @@
+//! Runs an operator in the process of the test, with the permissions of its ClusterRole.
+
+use std::future::pending;
+
+use listwatch::{
+    operators::{BuiltIn, Flags},
+    runtime::Runtime,
+};
+use listwatch_control_plane::eventually;
+use tokio::task::{JoinHandle, spawn_local};
+
+use crate::{
+    fixture::{self, Fixture, Kind},
+    manifests,
+};
+
+/// The operator in this process. Dropped: stops at once, as if it was killed.
+pub struct Running(JoinHandle<()>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Running {
+    pub fn start(fixture: &Fixture, operator: BuiltIn) -> Running {
+        let client = fixture.operators_client(&fixture.url());
+        let runtime = Runtime::new(client).namespaces(vec![fixture.namespace.clone()]).unwrap();
+        let runtime = operator.add_to(runtime.lists(fixture.lists), &Flags::default());
+        Running(spawn_local(async move { runtime.run_until(pending()).await.unwrap() }))
+    }
+}
+
+/// Runs a script on each of these servers, with the CRD of an operator and the permissions of its ClusterRole.
+pub async fn on(operator: BuiltIn, kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + 'static) {
+    fixture::on(kinds, async move |fixture: &Fixture| {
+        let definition = &operator.definitions()[0];
+        let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let installed = fixture.try_create(crds, definition).await;
+        assert!(installed.as_ref().err().is_none_or(|error| error.is_already_exists()), "{installed:?}");
+        let path = fixture.path(definition["spec"]["names"]["plural"].as_str().unwrap());
+        eventually("the CRD to be served", async || fixture.raw(&path).await.ok()).await;
+        let role = format!("{operator:?}/operator/role.yaml").to_lowercase();
+        fixture.allow_only(&manifests::read(&role)[0]["rules"]).await;
+        script(fixture).await;
+    })
+    .await;
+}
