@@ -172,7 +172,10 @@ impl Databases {
         let wanted = &database.spec.version;
         let live = self.live_sets.get(&database.key());
         let running = live.as_deref().and_then(version_of).unwrap_or(&database.status.version);
-        if running.is_empty() || major(running) == major(wanted) {
+        // An image that never ran says nothing about the data: the claims may have that of an earlier Database.
+        let has_run = !database.status.version.is_empty()
+            || live.as_ref().is_some_and(|set| set.status.ready_replicas > 0);
+        if !has_run || major(running) == major(wanted) {
             return (wanted.into(), None);
         }
         let message = format_smolstr!(
