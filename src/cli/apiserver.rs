@@ -3,10 +3,11 @@
 pub(super) mod credentials;
 
 use std::{
+    env,
     fs::{self, File, Permissions},
     io::{self, Write},
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
 };
 
 use clap::{ArgAction, Args, ValueEnum};
@@ -41,7 +42,7 @@ pub(super) struct Apiserver {
     /// YAML or JSON file, or directory of such files, with objects to create at the start (CRDs first, then Namespaces); may be repeated
     #[arg(long, value_name = "PATH", env = "LISTWATCH_MANIFESTS")]
     manifests: Vec<PathBuf>,
-    /// File to write the kubeconfig to. Default: a file in a temporary directory, removed when the server stops
+    /// File to write the kubeconfig to. The files for curl are then in a directory beside it. Default: all in a temporary directory, removed when the server stops
     #[arg(long, value_name = "FILE", env = "LISTWATCH_KUBECONFIG_OUT")]
     kubeconfig_out: Option<PathBuf>,
     /// Fault to inject from the start, such as too-many-requests,path=/pods,times=3; may be repeated, or separated by ";". --fault help lists all faults
@@ -109,6 +110,7 @@ pub(super) fn main(mut apiserver: Apiserver) -> Result<(), Failure> {
     }
     apiserver.log.start(Level::WARN);
     let Apiserver { port, manifests, kubeconfig_out, fault, output, .. } = apiserver;
+    let kubeconfig_out = kubeconfig_out.map(|path| path::absolute(&path).unwrap_or(path));
     super::until_signal(async |stop| run(port, manifests, kubeconfig_out, fault, output, stop).await)
 }
 
@@ -139,12 +141,13 @@ async fn run(
             server.fault(*planned);
         }
     }
-    let credentials = Credentials::write(&server)?;
+    let mut parent = env::temp_dir();
     if let Some(path) = &kubeconfig_out {
         write_kubeconfig(path, &server.kubeconfig())?;
+        path.parent().unwrap_or(path).clone_into(&mut parent);
     }
+    let credentials = Credentials::write(&server, &parent)?;
     let kubeconfig = kubeconfig_out.unwrap_or_else(|| credentials.file(KUBECONFIG));
-    let kubeconfig = std::path::absolute(&kubeconfig).unwrap_or(kubeconfig);
     let introduced = match output {
         Output::Text => introduce(&server.url(), &manifests, count, &kubeconfig, &credentials),
         Output::Json => credentials.print_json(&kubeconfig),

@@ -128,8 +128,9 @@ async fn run(
 ) -> Result<(), Failure> {
     let options = ServerOptions { port, pod_start: POD_START, ..ServerOptions::default() };
     let server = apiserver::start(options).await?;
-    say!("An API server is listening at {}, in this process.", server.url());
-    let credentials = Credentials::write(&server)?;
+    let listening = format!("An API server is listening at {}, in this process.", server.url());
+    say!("{}", print.fit(&listening));
+    let credentials = Credentials::write(&server, &env::temp_dir())?;
     let account = credentials.file(ACCOUNT);
     let token = server.new_token(&story.user());
     let written =
@@ -213,7 +214,7 @@ impl<'a> Tour<'a> {
         for definition in operator.definitions() {
             send(&user, &(Method::POST, path, applied(definition))).await?;
         }
-        say!("          the API server now serves {kind}s");
+        say!("{}", print.fit(&format!("          the API server now serves {kind}s")));
 
         let text = print.fit(&format!(
             "Next: a client opens a watch of all {kind}s: a GET with watch=1.\n\
@@ -222,8 +223,10 @@ impl<'a> Tour<'a> {
         ));
         steps.announce(&format!("{text}\n\n{}\n", credentials.curl(watch)))?;
         steps.enter().await;
-        let curlrc = quoted(&credentials.file("curlrc"));
-        say!("\n{}", print.command(&format!("curl -K {curlrc} \"{}{watch}\"", server.url())));
+        say!();
+        for command in credentials.curl(watch).lines() {
+            say!("{}", print.command(command.trim_start()));
+        }
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let (head, body) = user.stream(Request::get(watch)).await?;
         let text = "the response never ends: each line is a watch event, shown as \"server\"";

@@ -37,7 +37,7 @@ impl Stage {
     pub(super) async fn start() -> Result<Stage, Failure> {
         let server =
             apiserver::start(ServerOptions { pod_start: POD_START, ..ServerOptions::default() }).await?;
-        let credentials = Credentials::write(&server)?;
+        let credentials = Credentials::write(&server, &std::env::temp_dir())?;
         let mut stage = Stage { server, credentials, tasks: JoinSet::new() };
         let client = Client::new(stage.config()?)?;
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

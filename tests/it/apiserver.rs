@@ -101,13 +101,11 @@ fn oddly_named_dir() -> tempfile::TempDir {
 
 #[test]
 fn the_printed_curl_runs_in_a_shell_and_shows_no_token() {
-    let dir = oddly_named_dir();
-    let elsewhere = dir.path().join("kubeconfig");
-    for kubeconfig_out in [None, Some(&elsewhere)] {
+    let [temporary, other] = [oddly_named_dir(), oddly_named_dir()];
+    for (dir, flag) in [(&temporary, None), (&other, Some("--kubeconfig-out=kubeconfig"))] {
         let mut command = listwatch();
-        command.arg("apiserver").env("TMPDIR", dir.path());
-        command.args(kubeconfig_out.map(|path| format!("--kubeconfig-out={}", path.display())));
-        let server = Running::start(&mut command);
+        command.arg("apiserver").env("TMPDIR", temporary.path());
+        let server = Running::start(command.args(flag).current_dir(&other));
         let private = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
         let private = private.into_iter().find(|path| path.is_dir()).unwrap();
         assert_eq!(mode(&private), 0o700);

@@ -344,10 +344,10 @@ async fn after_the_tour_the_clock_restarts_with_each_change() {
     let (_, kubeconfig) = story.split_once("export KUBECONFIG='").unwrap();
     let kubeconfig = Path::new(kubeconfig.split('\'').next().unwrap());
     is_private(kubeconfig);
-    let (_, of_the_tour) = story.split_once("\n$ curl ").unwrap();
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("exec curl {}", of_the_tour.lines().next().unwrap())]);
-    for mut curl in [printed_curl(&story), shell] {
+    let of_the_tour: Vec<_> = story.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
+    let of_the_tour = of_the_tour.iter().skip_while(|line| !line.starts_with("export API=")).take(2);
+    let of_the_tour: String = of_the_tour.map(|line| format!("    {line}\n")).collect();
+    for mut curl in [printed_curl(&story), printed_curl(&format!("{of_the_tour}\n"))] {
         let mut child = curl.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut events = BufReader::new(child.stdout.take().unwrap());
         let _curl = Running { child, stdout: String::new() };

@@ -1,7 +1,8 @@
 //! The files by which clients reach the embedded server. They are in a private directory, and are deleted with it.
 //!
 //! ```text
-//! /tmp/listwatch-szuRr7/   kubeconfig, for kubectl; ca.crt, token and namespace, as in a Pod; curlrc, for curl:
+//! /tmp/listwatch-szuRr7/   kubeconfig, for kubectl, with the paths of the next two;
+//!     ca.crt, token and namespace, as in a Pod; curlrc, for curl:
 //!     cacert = "/tmp/listwatch-szuRr7/ca.crt"
 //!     header = "Authorization: Bearer VAsXyO…"
 //! ```
@@ -30,24 +31,23 @@ pub(in super::super) struct Credentials {
 }
 
 impl Credentials {
-    /// Writes the files.
-    pub(in super::super) fn write(server: &ApiServer) -> Result<Credentials, Failure> {
+    /// Writes the files into a new directory of this one.
+    pub(in super::super) fn write(server: &ApiServer, parent: &Path) -> Result<Credentials, Failure> {
         let only_owner = Permissions::from_mode(0o700);
-        let dir = Builder::new().prefix("listwatch-").permissions(only_owner).tempdir();
+        let dir = Builder::new().prefix("listwatch-").permissions(only_owner).tempdir_in(parent);
         let written = dir.and_then(|dir| {
             let credentials = Credentials { dir, url: server.url() };
             server.write_service_account(credentials.dir.path())?;
-            write_private(&credentials.file(KUBECONFIG), &server.kubeconfig())?;
+            write_private(&credentials.file(KUBECONFIG), &kubeconfig(&server.url()))?;
             let ca = credentials.file("ca.crt");
             let ca = ca.to_str().ok_or_else(|| io::Error::other(format!("{ca:?} is not UTF-8")))?;
             write_private(&credentials.file("curlrc"), &curlrc(ca, server.token()))?;
             Ok(credentials)
         });
         written.map_err(|error| {
-            let parent = std::env::temp_dir();
             let parent = parent.display();
             Failure::Runtime(format!(
-                "write credentials below {parent}: {error}; set TMPDIR to another directory"
+                "write credentials below {parent}: {error}; set TMPDIR, or --kubeconfig-out of listwatch apiserver, to another directory"
             ))
         })
     }
@@ -92,6 +92,17 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
 /// A path as a word for a shell.
 pub(in super::super) fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
+}
+
+/// A kubeconfig that names the files beside it, so that a client reads the token without `kubectl config view`.
+fn kubeconfig(url: &str) -> String {
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "listwatch",
+        "contexts": [{"name": "listwatch", "context": {"cluster": "listwatch", "user": "admin", "namespace": "default"}}],
+        "clusters": [{"name": "listwatch", "cluster": {"server": url, "certificate-authority": "ca.crt"}}],
+        "users": [{"name": "admin", "user": {"tokenFile": "token"}}],
+    });
+    format!("{config:#}\n")
 }
 
 /// A configuration file for curl. See <https://curl.se/docs/manpage.html#-K> for its quoting.
