@@ -18,7 +18,7 @@ use tracing::Level;
 use super::{
     ConnectionFlags, Failure,
     log::Log,
-    screen::{NEEDS_JQ, Output, Recording, Screen, Show, exit_when_blocked},
+    screen::{Output, Recording, Screen, Show, exit_when_blocked},
 };
 use crate::{
     client::{Client, Collection, Config, CurlFrom, Error, Request},
@@ -34,6 +34,10 @@ use crate::{
 };
 
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
+
+/// The help of the argument of `listwatch watch`: the server watches collections.
+const WATCH_TARGET: &str =
+    "RESOURCE (deploy, mws, deployments.v1.apps) or the path of a collection with its query";
 
 /// The comment of a curl command for the server of `--demo`.
 #[cfg(feature = "apiserver")]
@@ -61,7 +65,7 @@ pub(super) struct Get {
 
 /// Watch objects: one request, and each event as it came
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(mut_arg("target", |target| target.help(WATCH_TARGET)), after_help = "Examples:\n  \
     listwatch watch mws --explain                what each event means\n  \
     listwatch watch pods --resource-version=1    410 Expired, in an answer 200\n  \
     listwatch watch deploy --follow              as the operator does: resume, list again, back off\n  \
@@ -261,17 +265,19 @@ fn main(wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Resul
             if demo.is_some() {
                 writeln!(io::stdout(), "# {DEMO_ENDS}")?;
             }
-            if from == From::Here && client.curl_needs_jq() {
-                writeln!(io::stdout(), "# {NEEDS_JQ}")?;
+            if from == From::Here
+                && let Some(needs) = client.curl_needs()
+            {
+                writeln!(io::stdout(), "# {needs}")?;
             }
             return Ok(writeln!(io::stdout(), "{}", client.curl(&request, from.into()))?);
         }
         let recording =
             shown.record.as_deref().map(|path| Recording::create(path, client.server())).transpose()?;
         let work = async {
+            screen.begin(&client, recording);
             let kinds = if wanted.is_path() { Vec::new() } else { kinds(&client).await? };
             let request = wanted.request(&kinds, client.namespace())?;
-            screen.begin(&client, recording);
             wanted.send(client.clone(), request, show.output).await
         };
         let result = tokio::select! {
@@ -306,7 +312,7 @@ async fn kinds(client: &Client) -> Result<Vec<Kind>, Failure> {
     for path in ["/api", "/apis"] {
         let mut request = Request::get(path);
         request.accept = discovery::ACCEPT.into();
-        let answer = client.send(request).await?;
+        let answer = client.send(request).await.map_err(granted)?;
         let found = discovery::kinds(&answer.body).map_err(|error| {
             Failure::Runtime(format!(
                 "GET {path} is no list of resources ({error}): give a path, /api/v1/pods; Kubernetes before 1.27 has no such list"

@@ -24,9 +24,10 @@ use tokio::{
 
 use super::Failure;
 use crate::{
-    client::{Client, CurlFrom, Step, Tap},
+    client::{Client, CurlFrom, Request, Step, Tap},
     locked, log,
     study::{
+        discovery,
         explain::{Explainer, Sentence},
         object::{CHANGES_CHARS, changes_within},
         record::{Entry, Header, Recorders, What},
@@ -35,9 +36,6 @@ use crate::{
 
 /// Fewest characters for the changed fields of an object beside its name.
 const CHANGES_CHARS_MIN: usize = 24;
-
-/// The comment of a curl command, or of a script of them, that runs a credential plugin.
-pub(super) const NEEDS_JQ: &str = "This needs jq, to read the token that the credential plugin prints";
 
 /// How long a command may take to end after a signal. Then a write blocks.
 const STOP_WAIT: Duration = Duration::from_millis(500);
@@ -92,6 +90,8 @@ struct State {
     recording: Option<Recording>,
     lines: Lines,
     events: u64,
+    /// A request for the resources of the server. It is shown only if it is refused or fails.
+    discovery: Option<Request>,
 }
 
 impl Screen {
@@ -103,6 +103,7 @@ impl Screen {
             recording: None,
             lines: Lines::new(show.output),
             events: 0,
+            discovery: None,
         };
         Arc::new(Screen {
             show,
@@ -119,8 +120,8 @@ impl Screen {
         state.began = Instant::now();
         state.recording = recording;
         state.explainer.request_timeout = client.request_timeout();
-        if client.curl_needs_jq() {
-            note(&format!("# {NEEDS_JQ}"));
+        if let Some(needs) = client.curl_needs() {
+            note(&format!("# {needs}"));
         }
         // Begun once.
         let _ = self.client.set(client.clone());
@@ -222,8 +223,18 @@ impl Tap for Screen {
         if is_full {
             return;
         }
-        if let Err(failure) = self.show(&mut state, exchange, step) {
-            self.end(Err(failure));
+        if let Step::Request(request) = step
+            && request.accept == discovery::ACCEPT
+        {
+            state.discovery = Some(request.clone());
+            return;
+        }
+        let is_answered = matches!(step, Step::Head { status: 200, .. });
+        let asked = state.discovery.take().filter(|_| !is_answered);
+        for step in asked.iter().map(Step::Request).chain([step]) {
+            if let Err(failure) = self.show(&mut state, exchange, step) {
+                self.end(Err(failure));
+            }
         }
     }
 }

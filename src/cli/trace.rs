@@ -15,7 +15,7 @@ use tracing::warn;
 
 use super::{
     Failure,
-    screen::{NEEDS_JQ, Recording, create},
+    screen::{Recording, create},
 };
 use crate::{
     client::{Client, Config, CurlFrom, Step, Tap},
@@ -98,9 +98,9 @@ impl TraceFlags {
             let mut files = locked(&trace.files);
             files.explainer.request_timeout = client.request_timeout();
             if let Some(script) = &mut files.script
-                && client.curl_needs_jq()
+                && let Some(needs) = client.curl_needs()
             {
-                writeln!(script, "# {NEEDS_JQ}").map_err(|error| failed("--curl", &error))?;
+                writeln!(script, "# {needs}").map_err(|error| failed("--curl", &error))?;
             }
         }
         // Set once, before the first request.

@@ -25,6 +25,9 @@ use super::{
 /// The directory of the service account in a Pod.
 const POD: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
+/// Prints a kubeconfig with its credentials.
+const CONFIG_VIEW: &str = "kubectl config view --raw";
+
 /// From where a curl command reaches the API server, and with which credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CurlFrom {
@@ -92,10 +95,18 @@ impl Client {
         line + if is_glob { " -g " } else { " " } + &quoted(url.as_str())
     }
 
-    /// Whether the command of [`CurlFrom::Here`] needs `jq`, to read the output of a credential plugin.
+    /// A comment for the command of [`CurlFrom::Here`]: the programs that it needs besides curl, and why.
     #[must_use]
-    pub fn curl_needs_jq(&self) -> bool {
-        matches!(self.transport.login(), Login::Plugin(_))
+    pub fn curl_needs(&self) -> Option<&'static str> {
+        let login = self.transport.login();
+        if matches!(login, Login::Plugin(_)) {
+            return Some("This needs kubectl and jq, to run the credential plugin of the kubeconfig");
+        }
+        let mut flags = String::new();
+        self.transport.config.curl(login, &mut flags);
+        flags
+            .contains(CONFIG_VIEW)
+            .then_some("This needs kubectl, to read the credentials from the kubeconfig")
     }
 }
 
@@ -170,9 +181,9 @@ impl Entries {
     fn config_view(&self) -> String {
         let files: Vec<_> = self.files.iter().map(|file| word(&file.to_string_lossy())).collect();
         match &files[..] {
-            [] => "kubectl config view --raw".to_owned(),
-            [file] => format!("kubectl config view --raw --kubeconfig={file}"),
-            files => format!("KUBECONFIG={} kubectl config view --raw", files.join(":")),
+            [] => CONFIG_VIEW.to_owned(),
+            [file] => format!("{CONFIG_VIEW} --kubeconfig={file}"),
+            files => format!("KUBECONFIG={} {CONFIG_VIEW}", files.join(":")),
         }
     }
 }

@@ -521,7 +521,7 @@ impl Explainer {
         if asked == Asked::Object {
             self.remember(entry.exchange);
         }
-        if status.is_some_and(|status| status >= 300) && asked != Asked::Other && !is_write {
+        if status.is_some_and(|status| status >= 300) && !is_write {
             return self.refused(entry, lasted);
         }
         let Some(key) = key else {

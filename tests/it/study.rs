@@ -20,6 +20,7 @@ use tokio::{
 };
 
 use crate::{
+    apiserver::Running,
     fixture::{Fixture, Kind, on},
     operator,
     proxy::Proxy,
@@ -760,6 +761,51 @@ async fn a_watch_of_a_table_shows_the_type_of_each_event_and_explains_it() {
     .await;
 }
 
+/// It needed kubectl to read the token from the kubeconfig.
+#[tokio::test]
+async fn the_curl_for_the_server_of_listwatch_apiserver_needs_only_curl() {
+    let server = Running::start(operator::listwatch().arg("apiserver"));
+    let (_, kubeconfig) = server.stdout.split_once("export KUBECONFIG='").unwrap();
+    let mut command = Command::from(operator::listwatch());
+    command.args(["get", "ns", "--curl", "--kubeconfig", kubeconfig.split('\'').next().unwrap()]);
+    let curl = ran(command).await.succeeded();
+    assert!(curl.starts_with("curl ") && !curl.contains("kubectl"), "{curl}");
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &curl]);
+    assert!(ran(bash).await.succeeded().contains("\"kind\": \"NamespaceList\""), "{curl}");
+}
+
+/// The error came without the request and the status.
+#[tokio::test]
+async fn a_refused_discovery_is_shown_explained_and_recorded() {
+    on(&[Kind::Embedded], async |fixture| {
+        let reader = Reader::admin(fixture);
+        for (fault, status, explained) in [
+            ("unauthorized", 401, "the credentials are not valid"),
+            ("internal-error", 500, "cannot answer now"),
+            ("unavailable", 503, "cannot answer now"),
+        ] {
+            for command in ["get", "watch"] {
+                fixture.embedded().end_faults();
+                fixture.embedded().fault(format!("{fault},path=/apis").parse::<Planned>().unwrap());
+                let file = reader.file(&format!("{fault}-{command}"));
+                let ran = reader.run(&format!("{command} svc --explain --record {file}")).await;
+                ran.failed(1, &format!("get /apis: {status} "));
+                let [curl, head] = [0, 1].map(|line| ran.stderr.lines().nth(line).unwrap());
+                assert!(curl.starts_with("$ curl ") && curl.ends_with("/apis'"), "{}", ran.stderr);
+                assert_eq!(head, format!("< HTTP/2.0 {status}"), "{}", ran.stderr);
+                assert!(sentences(&ran.stderr)[0].contains(explained), "{}", ran.stderr);
+                let recording = fs::read_to_string(file).unwrap();
+                assert!(
+                    recording.contains("\"path\":\"/apis\"") && !recording.contains("\"/api\""),
+                    "{recording}"
+                );
+            }
+        }
+    })
+    .await;
+}
+
 /// From another directory, the command found no file.
 #[tokio::test]
 async fn a_printed_curl_names_absolute_paths_and_the_programs_that_it_needs() {
@@ -783,21 +829,23 @@ async fn a_printed_curl_names_absolute_paths_and_the_programs_that_it_needs() {
         ran(command).await.succeeded()
     };
     let view = format!("$(kubectl config view --raw --kubeconfig={here}/kubeconfig -o jsonpath=");
-    for (args, kubeconfig, part) in [
-        ("--kubeconfig kubeconfig --user data", "", &*view),
-        ("--user data", "kubeconfig", &view),
+    let kubectl = "# This needs kubectl, to read the credentials from the kubeconfig\ncurl ";
+    for (args, kubeconfig, start, part) in [
+        ("--kubeconfig kubeconfig --user data", "", kubectl, &*view),
+        ("--user data", "kubeconfig", kubectl, &view),
         (
             "--user data",
             "other:kubeconfig",
+            kubectl,
             &format!("$(KUBECONFIG={here}/other:{here}/kubeconfig kubectl config view --raw -o"),
         ),
-        ("--kubeconfig kubeconfig --user file", "", &format!("$(cat {here}/token)")),
+        ("--kubeconfig kubeconfig --user file", "", "curl ", &format!("$(cat {here}/token)")),
     ] {
         let line = curl(args, kubeconfig).await;
-        assert!(line.contains(part) && line.starts_with("curl "), "{args} {kubeconfig}: {line}");
+        assert!(line.contains(part) && line.starts_with(start), "{args} {kubeconfig}: {line}");
     }
     let plugin = curl("--user exec", "kubeconfig").await;
-    assert!(plugin.starts_with("# This needs jq") && plugin.lines().count() == 2, "{plugin}");
+    assert!(plugin.starts_with("# This needs kubectl and jq") && plugin.lines().count() == 2, "{plugin}");
     let mut operator = Command::from(operator::listwatch());
     operator.args([
         "run",
@@ -814,7 +862,7 @@ async fn a_printed_curl_names_absolute_paths_and_the_programs_that_it_needs() {
     eventually("a comment about jq in the script", async || {
         let script = fs::read_to_string(dir.path().join("script")).unwrap_or_default();
         script
-            .contains("\n# This needs jq, to read the token that the credential plugin prints\n")
+            .contains("\n# This needs kubectl and jq, to run the credential plugin of the kubeconfig\n")
             .then_some(())
     })
     .await;
@@ -910,6 +958,8 @@ async fn bad_input_gives_one_line_of_error_with_the_remedy() {
         let reader = Reader::admin(fixture);
         fs::write(reader.file("existing"), "").unwrap();
         let record = format!("get svc --record {}", reader.file("existing"));
+        let help = async |command: &str| reader.run(&format!("{command} -h")).await.succeeded();
+        assert!(help("get").await.contains(" RESOURCE/NAME ") && !help("watch").await.contains("/NAME"));
         for (args, code, cause) in [
             ("get deplo", 2, "there is no resource \"deplo\"; near: deployments.apps"),
             ("get foo --curl", 2, "--curl knows only built-in resources: give a path"),
@@ -1004,20 +1054,20 @@ async fn on_terminal(columns: usize, args: &str, no_color: &str) -> String {
 #[tokio::test]
 async fn on_a_terminal_no_line_is_wider_than_the_terminal() {
     let color = Regex::new("\x1b\\[[0-9]*m").unwrap();
+    // A command, on one or more lines, and a header: copied as they are.
+    let exchange = Regex::new(r"(?m)^(\$ (.*\\\r?\n)*|< ).*$").unwrap();
     let watch = "watch mws --demo --explain --max-events 7";
     for (columns, args, seen) in [
         (20, "get crds --demo --explain", "\nthe list has version\r\n    "),
         (40, watch, " MODIFIED default/"),
         (40, "watch mws --demo --explain --resource-version 1", " ERROR    410 "),
         (80, watch, " MODIFIED default/"),
-        (80, "demo --explain --exit", " MODIFIED web: "),
+        (40, "demo --explain --exit", " MODIFIED web: "),
     ] {
         let stdout = on_terminal(columns, args, "").await;
         let text = color.replace_all(&stdout, "");
         assert!(text.contains(seen) && text.contains(" # "), "{text}");
-        // These are copied as they are.
-        let is_exchange = |line: &&str| line.starts_with(['$', '<']);
-        for line in text.lines().filter(|line| !is_exchange(line)) {
+        for line in exchange.replace_all(&text, "").lines() {
             assert!(line.chars().count() <= columns, "{columns}: {line:?} in\n{text}");
         }
     }

@@ -115,7 +115,7 @@ fn each_rule_is_explained_and_followed_by_the_next_request() {
         ("", "> /api/v1/pods/a\n< 404\n. clean".to_owned(), &[NoObject], ""),
         ("", "> /api/v1/pods/a\n< 502 text/html\n. clean".to_owned(), &[NotTheServer], ""),
         ("", "> /api/v1/pods?labelSelector=x&resourceVersion=1\n< 200\n[7 a:3]\n. clean".to_owned(), &[], ""),
-        ("", "> /healthz\n< 500\n. clean".to_owned(), &[], ""),
+        ("", "> /healthz\n< 500\n. clean".to_owned(), &[Unavailable], ""),
         (LISTED, "> /api/v1/pods?limit=100\n< 200\n[9 b:8]\n. clean".to_owned(), &[Page, Added, Swept, Listed], &watch(9)),
         (LISTED, format!("> /api/v1/pods?{list_again}\n< 504\n{too_new}\n. clean"), &[TooNew], "limit=100"),
         ("", "> /api/v1/pods\n+ 30\n. dropped".to_owned(), &[Late], "limit=100"),
