@@ -27,7 +27,6 @@ use serde::{
     Deserialize, Serialize,
     de::{self, DeserializeOwned},
 };
-use smallvec::{SmallVec, smallvec};
 use smol_str::SmolStr;
 
 use annotations::Decoded;
@@ -226,9 +225,10 @@ pub struct ObjectMeta {
     /// Notes for people and tools.
     #[serde(skip_serializing_if = "Annotations::is_empty")]
     pub annotations: Annotations,
-    /// The owners of this object; the garbage collector deletes the object after them. Nearly always one, so kept in place.
+    /// The owners of this object; the garbage collector deletes the object after them. Not kept in place, because copies
+    /// have none, and there are many of them.
     #[serde(skip_serializing_if = "is_empty")]
-    pub owner_references: SmallVec<[OwnerReference; 1]>,
+    pub owner_references: Box<[OwnerReference]>,
     /// The object is deleted when this list is empty: each entry stands for a cleanup.
     #[serde(skip_serializing_if = "is_empty")]
     pub finalizers: Box<[SmolStr]>,
@@ -242,7 +242,7 @@ impl ObjectMeta {
             name: name.into(),
             namespace: owner.metadata().namespace.clone(),
             labels,
-            owner_references: smallvec![OwnerReference::controlled_by(owner)],
+            owner_references: [OwnerReference::controlled_by(owner)].into(),
             ..ObjectMeta::default()
         }
     }

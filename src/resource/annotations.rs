@@ -104,7 +104,7 @@ pub(super) struct Decoded<A> {
     labels: Labels,
     annotations: Option<A>,
     #[serde(default)]
-    owner_references: SmallVec<[OwnerReference; 1]>,
+    owner_references: Box<[OwnerReference]>,
     #[serde(default)]
     finalizers: Box<[SmolStr]>,
 }
