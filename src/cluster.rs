@@ -220,9 +220,11 @@ impl<K: Resource> Watch<K> {
         readiness(self.streams_of(key))
     }
 
-    /// Whether all Stores have every object.
+    /// Whether all Stores have every object, and no watch is refused since.
     pub(crate) fn readiness(&self) -> Readiness {
-        readiness(self.streams.values().flatten())
+        let refusal = |stream: &Arc<Stream<K>>| stream.health.refusal().map(Readiness::Failing);
+        let refused = self.streams.values().flatten().find_map(refusal);
+        refused.unwrap_or_else(|| readiness(self.streams.values().flatten()))
     }
 
     /// Whether a scope has a label selector.

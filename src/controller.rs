@@ -102,8 +102,9 @@ pub trait Operator: Send + Sync + 'static {
         let _ = objects;
     }
 
-    /// Called again and again while an object waits for a watch that has not synced and fails. An implementation can report
-    /// the problem in the status. Its own error is only logged, at debug.
+    /// Called again and again, in place of [`Operator::applied`], while an object waits for a watch that has not synced and fails,
+    /// or while the API server refuses a watch of [`Controller::also_each`]. An implementation can report the problem in the
+    /// status. Its own error is only logged, at debug.
     fn unwatched(
         &self,
         object: Arc<Self::Kind>,
@@ -234,6 +235,8 @@ impl<O: Operator> Controller<O> {
                     shared.release(scope);
                     [None, None]
                 }
+                // The objects are reconciled with the last known state.
+                Change::Refused => [None, None],
             };
             for object in seen.into_iter().flatten().filter_map(Found::readable) {
                 for key in keys_of(object) {
@@ -247,7 +250,7 @@ impl<O: Operator> Controller<O> {
 
     /// While an object exists, watches what it names: `scopes` returns the scopes for an object. A watch is shared with
     /// everybody who asks for the same scope, and ends with the last object that names it. The object is reconciled after
-    /// these watches have synced, and again at each of their changes.
+    /// these watches have synced, and again at each of their changes, but not while a permission for one of them is missing.
     ///
     /// In [`Operator::applied`], [`Cluster::watch`] with the same scopes returns the same, synced Stores.
     #[must_use]
@@ -472,6 +475,7 @@ impl<O: Operator> Shared<O> {
                 self.queue.add(&key, Urgency::Intent);
             }
             Change::Synced => self.release(scope),
+            Change::Refused => {}
         }
     }
 

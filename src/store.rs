@@ -80,6 +80,8 @@ pub enum Change<K> {
     },
     /// The first list is complete: the Store has every object.
     Synced,
+    /// The API server refuses the watch with 403: the Store may miss changes from now on.
+    Refused,
 }
 
 impl<K> Clone for Change<K> {
@@ -90,6 +92,7 @@ impl<K> Clone for Change<K> {
             }
             Change::Deleted { last, source } => Change::Deleted { last: last.clone(), source: *source },
             Change::Synced => Change::Synced,
+            Change::Refused => Change::Refused,
         }
     }
 }
@@ -180,6 +183,11 @@ impl<K: Resource> Store<K> {
     /// A BOOKMARK event: the watch has sent every change up to this version.
     pub fn bookmark(&self, version: &SmolStr) {
         locked(&self.contents).version = version.clone();
+    }
+
+    /// The watch is refused.
+    pub fn refused(&self) {
+        self.notify([Change::Refused]);
     }
 
     /// The object in the answer to a write or live GET of ours. The watch may send the event of that version later.
@@ -300,7 +308,7 @@ mod tests {
             log.lock().expect("lock").push(match change {
                 Change::Applied { after, .. } => format!("+{}", of(after)),
                 Change::Deleted { last, source } => format!("-{} {source:?}", of(last)),
-                Change::Synced => return,
+                Change::Synced | Change::Refused => return,
             });
         });
         list(&store, version, items);

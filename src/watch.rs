@@ -195,6 +195,9 @@ pub(crate) async fn watch_of(
             let pause = BACKOFF.pause(failures, at_least, &mut random);
             if end.is_news(failures) {
                 health.ill(end.problem);
+                if matches!(end.how, How::Refused { code: 403, .. }) && health.refused() {
+                    store.refused();
+                }
             }
             health.within(pause);
             tokio::time::sleep(pause).await;

@@ -20,6 +20,8 @@ pub(crate) trait AnyStore: Send + Sync {
     fn version(&self) -> SmolStr;
     /// [`Store::list_begins`].
     fn list_begins(&self);
+    /// [`Store::refused`].
+    fn refused(&self);
     /// [`Machine::checked`].
     fn checked(&self, machine: &mut Machine, version: &str);
     /// Decodes a page of a list for [`Machine::page`].
@@ -45,6 +47,10 @@ impl<K: Resource> AnyStore for Store<K> {
 
     fn list_begins(&self) {
         self.list_begins();
+    }
+
+    fn refused(&self) {
+        self.refused();
     }
 
     fn checked(&self, machine: &mut Machine, version: &str) {

@@ -40,6 +40,8 @@ struct Progress {
 struct Outage {
     /// Why it failed the last time.
     problem: String,
+    /// Whether a permission is missing.
+    is_refused: bool,
     since: Instant,
     /// When the next reminder is logged.
     remind_at: Instant,
@@ -108,6 +110,18 @@ impl Health {
         outage.problem = problem;
     }
 
+    /// The watch failed because a permission is missing. Returns whether that is new.
+    pub(super) fn refused(&self) -> bool {
+        let mut state = locked(&self.state);
+        state.outage.as_mut().is_some_and(|outage| !std::mem::replace(&mut outage.is_refused, true))
+    }
+
+    /// The last problem of a watch that has failed because a permission is missing.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        let state = locked(&self.state);
+        state.outage.as_ref().filter(|outage| outage.is_refused).map(|outage| outage.problem.clone())
+    }
+
     /// The first list is complete.
     pub(crate) fn synced(&self) {
         locked(&self.state).is_synced = true;
@@ -161,6 +175,7 @@ impl Outage {
     fn new(now: Instant) -> Outage {
         Outage {
             problem: String::new(),
+            is_refused: false,
             since: now,
             remind_at: now + REMINDER_FIRST,
             next_reminder: REMINDER_FIRST,

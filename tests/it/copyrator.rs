@@ -14,7 +14,7 @@ use std::{
 
 use http::Method;
 use listwatch::{
-    client::{Client, Config, Step, Tap},
+    client::{Client, Config, Error, Step, Tap},
     cluster::{Cluster, Events},
     operators::copyrator::{self, Settings},
     watch::Lists,
@@ -30,6 +30,7 @@ use crate::{
     fixture::{admin_of, installed_control_plane, shared_control_plane},
     manifests,
     operator::Operator,
+    proxy::Proxy,
 };
 
 const RULES: &str = "/apis/flant.com/v1/namespaces";
@@ -152,6 +153,18 @@ impl World {
         }
     }
 
+    /// Takes the permissions for Secrets from the operator, and waits until the server enforces this.
+    async fn forbid_secrets(&self) {
+        let mut fewer = rules();
+        fewer.as_array_mut().unwrap().retain(|rule| rule["resources"] != json!(["secrets"]));
+        self.allow(&fewer).await;
+        let account = UserClient::new(self.client.clone());
+        eventually("the permission to be gone", async || {
+            account.raw("/api/v1/secrets").await.err().filter(Error::is_forbidden)
+        })
+        .await;
+    }
+
     /// Starts the operator as a process, with a directory for its files.
     fn run(&self, args: &[&str]) -> (TempDir, Operator) {
         let dir = TempDir::new().unwrap();
@@ -170,8 +183,12 @@ impl World {
     }
 
     fn start_with(&self, settings: Settings) -> Running {
-        let cluster = Cluster::new(self.client.clone(), Lists::Paged);
-        let (events, write_events) = Events::new(self.client.clone(), copyrator::CONTROLLER, "test".into());
+        self.start_on(&self.client, settings)
+    }
+
+    fn start_on(&self, client: &Client, settings: Settings) -> Running {
+        let cluster = Cluster::new(client.clone(), Lists::Paged);
+        let (events, write_events) = Events::new(client.clone(), copyrator::CONTROLLER, "test".into());
         let controller =
             copyrator::controller(&cluster, std::slice::from_ref(&self.user.namespace), events, settings);
         let mut tasks = JoinSet::new();
@@ -729,14 +746,7 @@ async fn rules_are_deleted_with_their_crd_and_their_copies_with_them() {
 #[tokio::test]
 async fn a_rule_that_waits_for_a_watch_that_is_forbidden_says_so_and_goes_on_after_that() {
     on_both(async |world| {
-        let mut fewer = rules();
-        fewer.as_array_mut().unwrap().retain(|rule| rule["resources"] != json!(["secrets"]));
-        world.allow(&fewer).await;
-        let account = UserClient::new(world.client.clone());
-        eventually("the permission to be gone", async || {
-            account.raw("/api/v1/secrets").await.err().filter(|error| error.is_forbidden())
-        })
-        .await;
+        world.forbid_secrets().await;
         let _operator = world.start_copying(json!({})).await;
         let status = world.until_ready("main-rule", "WatchFailed").await;
         let ready = status["conditions"][0]["message"].as_str().unwrap();
@@ -744,6 +754,37 @@ async fn a_rule_that_waits_for_a_watch_that_is_forbidden_says_so_and_goes_on_aft
         assert_eq!(status["conditions"].as_array().unwrap().len(), 1, "{status}");
         world.allow(&rules()).await;
         world.until_settings_in(&["a", "b"]).await;
+        world.until_ready("main-rule", "Synced").await;
+    })
+    .await;
+}
+
+/// The API server lets an open watch go on, and refuses the next one. The rule went on to report that all copies were up to date.
+#[tokio::test]
+async fn a_rule_whose_permission_is_withdrawn_says_so_and_goes_on_when_it_is_back() {
+    on_both(async |world| {
+        let proxy = Proxy::start(&world.url).await;
+        let config = Config::new(&proxy.url(), world.ca_pem.as_bytes(), &world.token).unwrap();
+        let client = Client::new(config).unwrap();
+        let _operator = world.start_on(&client, Settings { secrets: true, ..Settings::default() });
+        world.create_rule("main-rule", json!({"ruleType": "secret"})).await;
+        world.create_rule("other-rule", json!({})).await;
+        world.until_ready("main-rule", "NoSources").await;
+        world.until_ready("other-rule", "NoSources").await;
+        world.forbid_secrets().await;
+        proxy.cut();
+        let status = world.until_ready("main-rule", "WatchFailed").await;
+        let ready = status["conditions"][0]["message"].as_str().unwrap();
+        for part in ["403 Forbidden", "secrets", "grant the verbs list and watch on the resource secrets"] {
+            assert!(ready.contains(part), "{ready}");
+        }
+        // A rule without Secrets goes on.
+        world.create_source("settings", json!({"a": "1"})).await;
+        world.until_settings_in(&["a", "b"]).await;
+        let metadata = json!({"name": "password", "labels": {"copyrator": "true"}});
+        world.user.create("secrets", &json!({"metadata": metadata, "data": {"a": "MQ=="}})).await;
+        world.allow(&rules()).await;
+        world.in_namespace("a").until("secrets/password", |copy| copy["data"]["a"] == "MQ==").await;
         world.until_ready("main-rule", "Synced").await;
     })
     .await;

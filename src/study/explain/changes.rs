@@ -39,7 +39,7 @@ impl Explainer {
             let metadata = match change {
                 Change::Applied { after, .. } => after.metadata(),
                 Change::Deleted { last, .. } => last.metadata(),
-                Change::Synced => continue,
+                Change::Synced | Change::Refused => continue,
             };
             followed.reconciled.insert(to_reconcile(metadata));
             if let Change::Applied { before: None, .. } = change {
@@ -51,7 +51,7 @@ impl Explainer {
             let (rule, text) = match change {
                 // Of the first list, only the end has a sentence.
                 Change::Applied { before: None, .. } if by == By::FirstList => continue,
-                Change::Synced => continue,
+                Change::Synced | Change::Refused => continue,
                 Change::Applied { before: None, after } => {
                     let metadata = after.metadata();
                     (Rule::Added, format!("{} is new → {}{holds}", name(metadata), reconcile(metadata)))
