@@ -1,0 +1,56 @@
+# What the tests beside it share, which source it: a cluster with one node, ended when they end, and words of the shell.
+# $1: the static production binary; built by .ci/build if not given. Needs root, jq and ../shared/envtest (or $ENVTEST).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+envtest=${ENVTEST:-../shared/envtest}
+KUBEBUILDER_ASSETS=${KUBEBUILDER_ASSETS:-$("$envtest/build" --cluster)}
+export KUBEBUILDER_ASSETS PATH=$KUBEBUILDER_ASSETS:$PATH
+binary=$(realpath "${1:-$(.ci/build)}")
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+scratch=$(mktemp -d)
+dir=$scratch/c # short: containerd's sockets are in it, and a socket's path has at most 107 bytes
+export KUBECONFIG=$dir/kubeconfig
+
+heading() { printf '\n== %s (at %d s)\n' "$1" "$SECONDS"; }
+fail() { printf 'e2e: %s\n' "$*" >&2; exit 1; }
+# Repeats a command until it succeeds, for states that `kubectl wait` does not support: for a minute, or for $limit seconds.
+eventually() {
+  local limit=${limit:-60}
+  local deadline=$((SECONDS + limit))
+  until "$@"; do
+    ((SECONDS < deadline)) || fail "not within $limit s: $*"
+    sleep 0.1
+  done
+}
+gone() { [[ -z $(kubectl get "$@" --ignore-not-found -o name) ]]; }
+# The requests of a service account, that of $operator if none is named: verb, resource, name, status code. An incomplete last line is
+# skipped.
+requests() {
+  jq -rR --arg name ":${1:-$operator}" 'fromjson? | select(.user.username | endswith($name)) | .objectRef as $o
+    | "\(.verb) \($o.resource)\(if $o.subresource then "/" + $o.subresource else "" end) \($o.name // "-") \(.responseStatus.code)"' "$dir/audit.log"
+}
+# The writes among them, without Events.
+writes() { requests "$@" | grep -E '^(create|update|patch|delete) ' | grep -v ' events ' || true; }
+
+finish() {
+  local status=$?
+  if ((status != 0)) && [[ -e $KUBECONFIG ]]; then
+    heading "FAILED; the current state"
+    state || true
+    tail -n 5 "$dir/containerd.log" "$dir/kubelet.log" | cut -c 1-400 || true
+  fi
+  ended || true
+  "$envtest/cluster" down --dir "$dir" || true
+  rm -rf "$scratch"
+}
+ended() { :; } # what else a test has to end
+
+# A machine has one node, on the bridge envtest0: that of another test is waited for, that of a killed one removed.
+no_node() { ! pgrep -x kubelet >/dev/null; }
+start_cluster() {
+  limit=600 eventually no_node
+  if [[ -e /sys/class/net/envtest0 ]]; then ip link del envtest0; fi
+  trap finish EXIT
+  "$envtest/cluster" up --dir "$dir" --audit --fake-nodes 0
+  "$envtest/cluster" image "listwatch:$version" "$binary=/listwatch" --dir "$dir"
+}
