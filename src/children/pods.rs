@@ -134,7 +134,7 @@ pub struct Trouble {
 }
 
 impl Trouble {
-    fn new(reason: &str, message: String) -> Trouble {
+    pub(crate) fn new(reason: &str, message: String) -> Trouble {
         let rank = match reason {
             "InvalidImageName" => 0,
             "ErrImageNeverPull" | "CreateContainerConfigError" => 1,

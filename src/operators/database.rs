@@ -17,7 +17,7 @@ mod desired;
 mod scripts;
 pub mod types;
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 use tracing::info;
@@ -60,11 +60,29 @@ pub struct DatabaseFlags {
     /// Database: the image of the Pods, without its tag, which is the version of PostgreSQL
     #[arg(long, value_name = "REPOSITORY", env = "DATABASE_IMAGE", default_value = "postgres")]
     pub database_image: String,
+    /// Database: the addresses from which PostgreSQL accepts connections: those of the cluster's Pods. Default: all private
+    /// addresses
+    #[arg(long, value_name = "CIDR,…", env = "DATABASE_POD_CIDRS", value_delimiter = ',', default_value = PRIVATE, value_parser = cidr, hide_default_value = true)]
+    pub database_pod_cidrs: Vec<String>,
+}
+
+/// Private addresses: RFC 1918, RFC 6598, RFC 4193.
+const PRIVATE: &str = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7";
+
+fn cidr(text: &str) -> Result<String, &'static str> {
+    let parsed = text.split_once('/').and_then(|(address, length)| {
+        let bits = if address.parse::<IpAddr>().ok()?.is_ipv4() { 32 } else { 128 };
+        Some(length.parse::<u8>().ok()? <= bits)
+    });
+    parsed.filter(|fits| *fits).map(|_| text.to_owned()).ok_or("no CIDR, such as 10.244.0.0/16")
 }
 
 impl Default for DatabaseFlags {
     fn default() -> DatabaseFlags {
-        DatabaseFlags { database_image: "postgres".to_owned() }
+        DatabaseFlags {
+            database_image: "postgres".to_owned(),
+            database_pod_cidrs: PRIVATE.split(',').map(str::to_owned).collect(),
+        }
     }
 }
 
@@ -83,7 +101,7 @@ pub struct Databases {
     claims: Index<PersistentVolumeClaim, Key>,
     pods: Watch<Pod>,
     reporter: Reporter,
-    image: SmolStr,
+    flags: DatabaseFlags,
 }
 
 /// The controller of the Database operator.
@@ -111,7 +129,7 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
         claims: claims.index(database_of),
         pods: pods.clone(),
         reporter: Reporter::new(cluster, setup.events.clone()),
-        image: flags.database_image.as_str().into(),
+        flags: flags.clone(),
     };
     Controller::new(cluster, &databases, operator)
         .owns(&sets)
@@ -256,6 +274,15 @@ impl Databases {
         }
     }
 
+    /// The Secret of `spec.tls` does not exist. The kubelet then waits for it, and says so in no status of a Pod.
+    async fn missing_certificate(&self, database: &Database) -> Option<Trouble> {
+        let name: SmolStr = (&database.spec.tls.as_ref()?.secret_name).into();
+        let found =
+            self.cluster.get_live::<Meta<Secret>>(&Key { name: name.clone(), ..database.key() }).await;
+        let message = format!("there is no Secret {name}: create it with tls.crt, tls.key and ca.crt");
+        found.is_err_and(|error| error.is_not_found()).then(|| Trouble::new("SecretNotFound", message))
+    }
+
     /// The conditions of a Database whose children are all as desired.
     fn state(&self, database: &Database, set: &Child<StatefulSet>, pods: Option<Trouble>) -> State {
         let size = database.spec.size;
@@ -305,7 +332,8 @@ impl Operator for Databases {
     async fn applied(&self, database: Arc<Database>) -> Result<Next, ReconcileError> {
         let (database, stage) = (&*database, Stage::of(&*database));
         let (version, unsupported) = self.version(database);
-        let children = desired(database, &format!("{}:{version}", self.image));
+        let image = format!("{}:{version}", self.flags.database_image);
+        let children = desired(database, &image, &self.flags.database_pod_cidrs);
         let name = &database.metadata.name;
         let replication = format!("{name}-replication");
         let kept = tokio::join!(
@@ -352,7 +380,11 @@ impl Operator for Databases {
             }),
             _ => None,
         };
-        let (trouble, next) = report.look(waiting).await;
+        let is_waiting = waiting.is_some();
+        let (mut trouble, next) = report.look(waiting).await;
+        if is_waiting && trouble.is_none() {
+            trouble = self.missing_certificate(database).await;
+        }
         let mut state = self.state(database, &set.child, trouble);
         let backups = backup.as_ref().and_then(|backup| Some(&backup.cron_job.child.live()?.status));
         state.others.extend(backups.map(|status| ("BackupSucceeded", backup_succeeded(status))));

@@ -1,6 +1,7 @@
 //! Tests the operator of Database, on both servers and with the permissions of its ClusterRole. No StatefulSet controller runs, so
 //! each write of the operator is known. `tests/e2e/database` has the real PostgreSQL.
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use listwatch::{operators::BuiltIn, watch::Lists};
 use listwatch_control_plane::{eventually, saw};
 use serde_json::{Value, json};
@@ -208,6 +209,8 @@ async fn the_schema_refuses_wrong_sizes_versions_and_less_storage() {
             (json!({"size": 1, "version": "15", "storage": "1G"}), "spec.storage"),
             (json!({"size": 1, "version": "15", "storage": "0Gi"}), "spec.storage"),
             (json!({"size": 1, "version": "15", "deletionPolicy": "Keep"}), "spec.deletionPolicy"),
+            (json!({"size": 1, "version": "15", "maxLagSeconds": 9}), "spec.maxLagSeconds"),
+            (json!({"size": 1, "version": "15", "tls": {"secretName": "-"}}), "spec.tls.secretName"),
         ] {
             let error = fixture.try_create(&path, &database(spec)).await.unwrap_err();
             assert_eq!(error.code(), Some(422), "{error}");
@@ -346,6 +349,45 @@ async fn a_secret_of_a_user_is_used_and_stays_as_it_is() {
         fixture.create("databases", &database(spec)).await;
         wrote(fixture, &CREATED[1..]).await;
         assert_eq!(fixture.get("secrets/db").await, before);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tls_refuses_other_connections_and_a_missing_certificate_is_a_condition() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        let spec = json!({"size": 1, "version": "15", "tls": {"secretName": "certificate"}});
+        fixture.create("databases", &database(spec)).await;
+        wrote(fixture, &CREATED).await;
+        let reported = fixture.get("databases/db").await;
+        let ready = condition(&reported, "Ready").unwrap();
+        assert_eq!(ready["reason"], "SecretNotFound");
+        assert!(ready["message"].as_str().unwrap().contains("no Secret certificate: create it"), "{ready}");
+
+        let files = fixture.get("configmaps/db-scripts").await["data"].take();
+        let remote = files["pg_hba.conf"].as_str().unwrap().lines().filter(|line| line.starts_with("host"));
+        let remote: Vec<_> = remote.collect();
+        assert!(remote.iter().all(|line| line.starts_with("hostssl ")), "{remote:?}");
+        assert!(remote.iter().any(|line| line.contains("10.0.0.0/8")), "{remote:?}");
+        let uri = fixture.get("secrets/db").await["data"]["uri"].take();
+        let uri = BASE64_STANDARD.decode(uri.as_str().unwrap()).unwrap();
+        assert!(uri.ends_with(b"/app?sslmode=require"));
+
+        let secret =
+            json!({"metadata": {"name": "certificate"}, "stringData": {"tls.crt": "", "tls.key": ""}});
+        fixture.create("secrets", &secret).await;
+        roll_out(fixture).await;
+        wrote(fixture, &[STATUS]).await;
+        let reported = fixture.get("databases/db").await;
+        assert_eq!(condition(&reported, "Ready").unwrap()["reason"], "AllInstancesReady");
+
+        for tls in [json!(null), json!({"secretName": "another"})] {
+            let (path, patch) = (fixture.path("databases/db"), json!({"spec": {"tls": tls}}));
+            let error =
+                fixture.send(http::Method::PATCH, &path, "application/merge-patch+json", &patch).await;
+            assert!(error.unwrap_err().to_string().contains("tls cannot be changed"));
+        }
     })
     .await;
 }

@@ -23,7 +23,8 @@ pub(super) fn secret(database: &Database, name: &str, role: &str) -> Secret {
     if role == "app" {
         let host = &database.metadata.name;
         let namespace = database.metadata.namespace.as_deref().unwrap_or_default();
-        data.push(("uri", format!("postgresql://app:{password}@{host}.{namespace}.svc:{PORT}/app")));
+        let tls = if database.spec.tls.is_some() { "?sslmode=require" } else { "" };
+        data.push(("uri", format!("postgresql://app:{password}@{host}.{namespace}.svc:{PORT}/app{tls}")));
     }
     let base64 = |(key, value): (&str, String)| (key.to_owned(), BASE64_STANDARD.encode(value));
     let metadata = ObjectMeta {

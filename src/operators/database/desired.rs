@@ -12,7 +12,7 @@ use super::{
         ClaimTemplate, ConfigMapSource, ContainerSecurity, CronJob, CronJobSpec, CronJobStatus, EmptyDir,
         EnvSource, EnvVar, Exec, ExecProbe, FieldRef, Hook, Instance, InstanceSecurity, InstanceSpec,
         JobSpec, JobTemplate, Lifecycle, PodDisruptionBudget, PodTemplate, SecretSource, StatefulSet,
-        StatefulSetSpec, StatefulSetStatus, StorageRequest, Volume, VolumeMount,
+        StatefulSetSpec, StatefulSetStatus, StorageRequest, TlsSpec, Volume, VolumeMount,
     },
 };
 use crate::resource::{LabelSelector, Labels, ObjectMeta, kinds::*};
@@ -21,6 +21,10 @@ use crate::resource::{LabelSelector, Labels, ObjectMeta, kinds::*};
 const USER: i64 = 999;
 /// How long PostgreSQL may take to shut down: as long as its checkpoint, and as the replicas take to receive the last WAL.
 const SHUTDOWN_SECS: i64 = 120;
+/// The memory that parallel queries share, at most. That of a container runtime is 64 MiB, too little for large hash joins.
+const SHARED_MEMORY: &str = "256Mi";
+/// The mode of passwords and keys: PostgreSQL refuses a key that all users can read.
+const SECRET_MODE: i32 = 0o400;
 
 /// The desired children of a Database, but for its Secrets.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,10 +68,10 @@ pub(super) fn volume(storage: &str) -> ClaimSpec {
     }
 }
 
-/// Computes the desired children of a Database, from the object and the image alone.
+/// Computes the desired children of a Database. `pods`: the addresses from which PostgreSQL accepts connections.
 #[must_use]
-pub fn desired(database: &Database, image: &str) -> Children {
-    let DatabaseSpec { size, storage, .. } = &database.spec;
+pub fn desired(database: &Database, image: &str, pods: &[String]) -> Children {
+    let DatabaseSpec { size, storage, tls, .. } = &database.spec;
     let (name, labels) = (&database.metadata.name, labels(database));
     let child = |name: &str| ObjectMeta::of_child(database, name, labels.clone());
     let first = format_smolstr!("{name}-0");
@@ -81,7 +85,10 @@ pub fn desired(database: &Database, image: &str) -> Children {
             when_deleted: "Retain".into(),
             when_scaled: "Retain".into(),
         },
-        template: PodTemplate { metadata: PodMeta { labels: labels.clone() }, spec: pod(name, image) },
+        template: PodTemplate {
+            metadata: PodMeta { labels: labels.clone() },
+            spec: with_tls(pod(name, image), tls.as_ref()),
+        },
         volume_claim_templates: smallvec![ClaimTemplate {
             metadata: ClaimMeta { name: "data".into(), labels: labels.clone() },
             spec: volume(storage),
@@ -96,7 +103,7 @@ pub fn desired(database: &Database, image: &str) -> Children {
         instances: Service { metadata: child(&format!("{name}-ro")), spec: service(selector(database)) },
         scripts: ConfigMap {
             metadata: child(&format!("{name}-scripts")),
-            data: scripts::files(&database.spec),
+            data: scripts::files(&database.spec, pods),
             ..ConfigMap::default()
         },
         budget: PodDisruptionBudget {
@@ -116,7 +123,7 @@ pub fn desired(database: &Database, image: &str) -> Children {
                     spec: JobSpec {
                         template: PodTemplate {
                             metadata: PodMeta { labels: backup_labels(database) },
-                            spec: backup_pod(name, image),
+                            spec: with_tls(backup_pod(name, image), tls.as_ref()),
                         },
                     },
                 },
@@ -171,7 +178,8 @@ fn unsourced(name: &str) -> Volume {
 }
 
 fn of_secret(volume: &str, secret: SmolStr) -> Volume {
-    Volume { secret: Some(SecretSource { secret_name: secret }), ..unsourced(volume) }
+    let secret = SecretSource { secret_name: secret, default_mode: Some(SECRET_MODE) };
+    Volume { secret: Some(secret), ..unsourced(volume) }
 }
 
 fn of_scripts(name: &str) -> Volume {
@@ -209,14 +217,17 @@ fn pod(name: &str, image: &str) -> InstanceSpec {
         volume_mounts: vec![
             mounted("data", "/data"),
             mounted("run", "/run/postgresql"),
+            mounted("shm", "/dev/shm"),
             read_only("scripts", "/scripts"),
             read_only("app", "/secrets/app"),
             read_only("replication", "/secrets/replication"),
         ],
         ..container(image, "start")
     };
+    let shared_memory = EmptyDir { medium: "Memory".into(), size_limit: SHARED_MEMORY.into() };
     let volumes = vec![
-        Volume { empty_dir: Some(EmptyDir {}), ..unsourced("run") },
+        Volume { empty_dir: Some(EmptyDir::default()), ..unsourced("run") },
+        Volume { empty_dir: Some(shared_memory), ..unsourced("shm") },
         of_scripts(name),
         of_secret("app", name.into()),
         of_secret("replication", format_smolstr!("{name}-replication")),
@@ -241,6 +252,19 @@ fn backup_pod(name: &str, image: &str) -> InstanceSpec {
     let claim = Some(ClaimSource { claim_name: format_smolstr!("{name}-backups") });
     let backups = Volume { persistent_volume_claim: claim, ..unsourced("backups") };
     restricted(container, vec![backups, of_scripts(name), of_secret("app", name.into())], "Never")
+}
+
+/// A Pod with the certificate in `/secrets/tls`. Connections to the primary check the issuer of its certificate, not the name: with
+/// `scram-sha-256`, the server proves that it knows the password, over the connection that has this certificate (channel binding).
+fn with_tls(mut pod: InstanceSpec, tls: Option<&TlsSpec>) -> InstanceSpec {
+    let Some(TlsSpec { secret_name }) = tls else { return pod };
+    pod.volumes.push(of_secret("tls", secret_name.into()));
+    for container in &mut pod.containers {
+        container.volume_mounts.push(read_only("tls", "/secrets/tls"));
+        container.env.push(variable("PGSSLMODE", "verify-ca"));
+        container.env.push(variable("PGSSLROOTCERT", "/secrets/tls/ca.crt"));
+    }
+    pod
 }
 
 /// A container that runs a script, with the privileges that the Pod Security Standard "restricted" allows.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::DatabaseSpec;
 
 /// The files that are the same for each Database.
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 8] = [
     ("start", include_str!("scripts/start")),
     ("tend", include_str!("scripts/tend")),
     ("passfile", include_str!("scripts/passfile")),
@@ -14,13 +14,31 @@ const FILES: [(&str, &str); 9] = [
     ("backup", include_str!("scripts/backup")),
     ("roles.sql", include_str!("scripts/roles.sql")),
     ("postgresql.conf", include_str!("scripts/postgresql.conf")),
-    ("pg_hba.conf", include_str!("scripts/pg_hba.conf")),
 ];
 
 /// All files, by name. The scripts read the numbers of the spec from files, so that a change of a number restarts no Pod.
-pub(super) fn files(spec: &DatabaseSpec) -> BTreeMap<String, String> {
+pub(super) fn files(spec: &DatabaseSpec, pods: &[String]) -> BTreeMap<String, String> {
     let same = FILES.map(|(name, text)| (name, text.to_owned()));
+    let tls = spec.tls.iter().map(|_| ("tls.conf", include_str!("scripts/tls.conf").to_owned()));
+    let hba = [("pg_hba.conf", pg_hba(spec, pods))];
     let numbers = [("size", spec.size.to_string()), ("max-lag-seconds", spec.max_lag_seconds.to_string())];
     let keep = spec.backup.iter().map(|backup| ("keep", backup.keep.to_string()));
-    same.into_iter().chain(numbers).chain(keep).map(|(name, text)| (name.to_owned(), text)).collect()
+    same.into_iter()
+        .chain(tls)
+        .chain(hba)
+        .chain(numbers)
+        .chain(keep)
+        .map(|(name, text)| (name.to_owned(), text))
+        .collect()
+}
+
+/// Who may connect: from the addresses of Pods; with TLS, only encrypted.
+fn pg_hba(spec: &DatabaseSpec, pods: &[String]) -> String {
+    let mut all = String::new();
+    for line in include_str!("scripts/pg_hba.conf").lines() {
+        let line = if spec.tls.is_some() { line.replace("host   ", "hostssl") } else { line.to_owned() };
+        let addresses = if line.contains("PODS") { pods } else { &[String::new()] };
+        addresses.iter().for_each(|address| all += &(line.replace("PODS", address) + "\n"));
+    }
+    all
 }

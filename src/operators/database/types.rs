@@ -53,17 +53,29 @@ pub struct DatabaseSpec {
     #[serde(default = "DatabaseSpec::default_storage")]
     #[schemars(regex(pattern = "^[1-9][0-9]{0,4}Gi$"), length(max = 7))]
     pub storage: String,
-    /// A replica that has been further behind the primary for this time gets no connections. 5 to 3600 seconds, default 60.
+    /// A replica that has been further behind the primary for this time gets no connections. 10 to 3600 seconds, default 60.
     #[serde(default = "DatabaseSpec::default_max_lag_seconds")]
-    #[schemars(range(min = 5, max = 3600))]
+    #[schemars(range(min = 10, max = 3600))]
     pub max_lag_seconds: i32,
     /// Regular dumps of the database app, in a claim of their own. Default: none.
     #[serde(default)]
     pub backup: Option<BackupSpec>,
+    /// Encrypts all connections; others are refused. Default: none. It cannot be changed.
+    #[serde(default)]
+    pub tls: Option<TlsSpec>,
     /// What happens to claims and passwords if the Database is deleted. Default Retain: they stay, and a new Database of
     /// this name takes them over.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
+}
+
+/// The certificate of the instances.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TlsSpec {
+    /// Name of a Secret with tls.crt, tls.key and ca.crt, as cert-manager writes it. If it changes, the instances load it again.
+    #[schemars(regex(pattern = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"), length(max = 253))]
+    pub secret_name: String,
 }
 
 /// Regular dumps.
@@ -468,6 +480,8 @@ pub struct ConfigMapSource {
 pub struct SecretSource {
     /// Its name.
     pub secret_name: SmolStr,
+    /// The mode of the files. The kubelet lets the group of the Pod read them, too.
+    pub default_mode: Option<i32>,
 }
 
 /// A volume that is claimed.
@@ -479,8 +493,16 @@ pub struct ClaimSource {
 }
 
 /// A directory that is deleted with the Pod.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct EmptyDir {}
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EmptyDir {
+    /// `Memory`, or empty for the disk of the node.
+    #[serde(skip_serializing_if = "SmolStr::is_empty")]
+    pub medium: SmolStr,
+    /// Most data in it.
+    #[serde(skip_serializing_if = "SmolStr::is_empty")]
+    pub size_limit: SmolStr,
+}
 
 /// The state that the StatefulSet controller reports.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -635,6 +657,10 @@ pub fn definition() -> Value {
     spec["properties"]["storage"]["x-kubernetes-validations"] = json!([{
         "rule": "size(self) > size(oldSelf) || size(self) == size(oldSelf) && self >= oldSelf",
         "message": "storage can only grow: a volume cannot be made smaller",
+    }]);
+    spec["x-kubernetes-validations"] = json!([{
+        "rule": "has(self.tls) == has(oldSelf.tls) && (!has(self.tls) || self.tls.secretName == oldSelf.tls.secretName)",
+        "message": "tls cannot be changed: with deletionPolicy Retain, delete the Database and create it again; its data stays",
     }]);
     let mut schema = crd::object(
         "A PostgreSQL database: a StatefulSet with a primary and its replicas, two Services and a Secret.",
