@@ -33,7 +33,7 @@ const fn mistake(
 }
 
 /// All of them, by number.
-pub(super) static MISTAKES: [Mistake; 23] = [
+pub(super) static MISTAKES: [Mistake; 27] = [
     mistake(
         &[Rule::Listed],
         2,
@@ -194,5 +194,33 @@ pub(super) static MISTAKES: [Mistake; 23] = [
         "fail with 404 because the CRD is not installed yet",
         "without_the_crd_readyz_names_the_command_and_recovers",
         "tests/it/refused.rs",
+    ),
+    mistake(
+        &[Rule::Forbidden],
+        36,
+        "stop watching after a 403",
+        "a_watch_that_is_refused_while_lists_succeed_is_logged_once",
+        "tests/it/watch_edge_cases.rs",
+    ),
+    mistake(
+        &[Rule::Refused],
+        36,
+        "repeat a request that would fail again: after 400, 405, 406, or a check whose answer is too large",
+        "a_refusal_that_may_pass_keeps_the_version_and_any_other_lists_again",
+        "src/watch/tests.rs",
+    ),
+    mistake(
+        &[Rule::Unreachable],
+        37,
+        "end when the server cannot be reached, or breaks off an answer",
+        "the_operator_waits_for_an_unreachable_api_server",
+        "tests/it/malformed_responses.rs",
+    ),
+    mistake(
+        &[Rule::Late],
+        37,
+        "wait for ever for an answer that is no watch",
+        "an_answer_has_a_deadline_and_an_open_stream_has_none",
+        "src/client/http/tests.rs",
     ),
 ];

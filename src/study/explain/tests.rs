@@ -219,6 +219,21 @@ fn each_mistake_is_listed_in_the_page_about_reliability() {
     }
 }
 
+/// A rule without a mistake decides nothing. The file names each rule, before each form of its sentence.
+#[test]
+fn each_rule_that_decides_what_to_do_names_a_mistake() {
+    let with_mistake: Vec<_> =
+        MISTAKES.iter().flat_map(|mistake| mistake.rules).map(|rule| format!("{rule:?}")).collect();
+    let sentences = include_str!("../../../tests/it/data/sentences.txt");
+    let mut without: Vec<_> = sentences.lines().filter_map(|line| line.split(':').next()).collect();
+    without.retain(|rule| !with_mistake.iter().any(|with| with == rule));
+    without.dedup();
+    assert_eq!(
+        without,
+        ["Page", "WatchOpened", "Added", "Modified", "Deleted", "InitialEventsEnd", "NoObject", "Next"]
+    );
+}
+
 #[test]
 fn a_mistake_is_explained_where_its_test_is_named_for_the_first_time() {
     let sentences = explain(&format!("{WATCHED}+ 300\n. clean\n{WATCHED}+ 300\n. clean\n{WATCHED}. clean\n"));
