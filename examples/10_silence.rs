@@ -14,8 +14,7 @@
 //! everything. A dead connection is silent, too: wait only a little longer than timeoutSeconds, or send PINGs.
 //! Break it: cargo run --example course -- 10 --fault expire-watches,lines=0
 //! Source: `checked` in src/watch/machine.rs; `silence_limit` in src/watch/machine.rs
-//! Embedded server: Only here does the lesson restore a backup and stall a watch: no request does that to another server. There,
-//! it makes up a version.
+//! Embedded server: Only here can the lesson restore a backup and stall a watch. Elsewhere, it makes up a version.
 
 use std::{cmp::Ordering::Less, time::Duration};
 
@@ -35,7 +34,6 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.create("a", json!({})).await?;
     let seen = events.take(usize::MAX).await?;
     ensure!(seen.is_empty(), "the watch from the future has sent {seen:?}");
-
     let check = stage.check().await?;
     ensure!(compare_versions(version(&check), &ours) == Some(Less), "the server is not older");
     say!("  the server is at {}, older than {ours}: list again\n", version(&check));

@@ -11,21 +11,20 @@
 //! Run: cargo run --example course 11
 //! Notice: `e` is there, and `f` is not: all pages have the version of the first page. A watch from that version sends
 //! the deletion of `e`. When the server no longer has that version, it refuses the token with 410: start the list again.
-//! Send no resourceVersion with a token. remainingItemCount counts the later objects, also kube-root-ca.crt, if it is there.
+//! Send no resourceVersion with a token. remainingItemCount counts the later objects, also kube-root-ca.crt.
 //! Break it: cargo run --example course -- 11 --fault internal-error,path=continue=
 //! Source: `page` in src/watch/machine.rs; `list_after_expiry` in src/watch/machine.rs
-//! Embedded server: Only here does the token expire at once. On another server, which keeps a version for minutes, the lesson
-//! sends a token of version 1, for Events (lesson 9).
+//! Embedded server: Only here does a token expire at once. Elsewhere, the lesson sends one of version 1 (lesson 9).
 
 use serde_json::{Value, json};
 
 use crate::stage::{EXPIRED_TOKEN, Outcome, Stage, ensure, name, say, text, version};
 
 /// Shows a page, and returns the names on it, without kube-root-ca.crt.
-fn show(page: &Value) -> Outcome<Vec<String>> {
+fn show(page: &Value) -> Outcome<String> {
     let names: Vec<_> = page["items"].as_array().into_iter().flatten().map(name).collect();
     say!("  {names:?} {}", page["metadata"]);
-    Ok(names.into_iter().filter(|name| name.len() == 1).map(str::to_owned).collect())
+    Ok(names.into_iter().filter(|name| name.len() == 1).collect())
 }
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
@@ -38,15 +37,12 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.create("f", json!({})).await?;
     while page["metadata"]["continue"].as_str().is_some_and(|token| !token.is_empty()) {
         page = stage.get(&next(&page)).await?;
-        names.extend(show(&page)?);
+        names += &show(&page)?;
         ensure!(version(&page) == version(&first), "a page has version {}", version(&page));
     }
-    ensure!(names == ["a", "b", "c", "d", "e"], "the pages have {names:?}");
-    let expired = if stage.fault("expire-history").await? {
-        next(&first)
-    } else {
-        format!("/api/v1/events?limit=2&continue={EXPIRED_TOKEN}")
-    };
+    ensure!(names == "abcde", "the pages have {names}");
+    let of_version_1 = format!("/api/v1/events?limit=2&continue={EXPIRED_TOKEN}");
+    let expired = if stage.fault("expire-history").await? { next(&first) } else { of_version_1 };
     let error = stage.refused(&expired, "410: has the server run for ten minutes?").await?;
     ensure!(error.is_expired(), "the error is no 410");
     Ok(())

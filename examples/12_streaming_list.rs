@@ -8,29 +8,22 @@
 //! Predict: In lesson 3, existing objects looked like new ones. What separates them here?
 //! Run: cargo run --example course 12
 //! Notice: A BOOKMARK with the annotation `k8s.io/initial-events-end`. Its version is that of the list; the events
-//! before it are in no order. The server does not build the list in memory. With the feature off, as 1.31 and 1.33 by
-//! default, a server refuses such a watch with 422. Older ones ignore the parameters and never send this BOOKMARK. Then
-//! list in pages.
+//! before it are in no order. The server does not build the list in memory. With the feature off, as by default in 1.31
+//! and 1.33, it refuses such a watch with 422; before 1.27, it never sends this BOOKMARK. Then list in pages.
 //! Break it: cargo run --example course -- 12 --fault ignore-streaming-lists
 //! Source: `line` in src/watch.rs; `end` in src/watch/machine.rs
-//! Embedded server: It refuses as a server without streaming lists; `--fault no-streaming-lists` does so from the start. Another
-//! server has them or not, so the lesson sends a watch that is refused with 422 for its parameters.
+//! Embedded server: It refuses on request. Elsewhere, a wrong parameter, no resourceVersionMatch, is refused with 422.
 
 use listwatch::client::Error;
 use serde_json::json;
 
 use crate::stage::{Outcome, Stage, ensure, name, say, version};
 
-const QUERY: &str =
-    "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=20";
-
-/// Refused by every server.
-const QUERY_WITHOUT_MATCH: &str = "&sendInitialEvents=true&allowWatchBookmarks=true&timeoutSeconds=20";
-
 pub(crate) async fn run(stage: &Stage) -> Outcome {
-    let mut refused = QUERY;
+    let without_match = "&sendInitialEvents=true&allowWatchBookmarks=true&timeoutSeconds=20";
+    let mut query = format!("{without_match}&resourceVersionMatch=NotOlderThan");
     stage.create("a", json!({})).await?;
-    if let Ok(mut events) = stage.watch(QUERY).await {
+    if let Ok(mut events) = stage.watch(&query).await {
         let mut names = Vec::new();
         while let Some(event) = events.next().await? {
             if event["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"] == "true" {
@@ -43,10 +36,10 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
         let seen = events.take(1).await?;
         ensure!(seen == ["ADDED b"], "no end marker, or more initial events after it: {seen:?}");
         if !stage.fault("no-streaming-lists").await? {
-            refused = QUERY_WITHOUT_MATCH;
+            without_match.clone_into(&mut query);
         }
     }
-    let error = stage.watch(refused).await.err().ok_or("the streaming list was not refused")?;
+    let error = stage.watch(&query).await.err().ok_or("the streaming list was not refused")?;
     ensure!(error.downcast_ref().is_some_and(Error::is_invalid), "the error is no 422: {error}");
     say!("  {}", error.to_string().split_once(": ").unwrap_or_default().1);
     let list = stage.get(&format!("{}?limit=500", stage.configmaps)).await?;

@@ -11,14 +11,12 @@
 //!
 //! Predict: Two answers are 404. How does a missing object differ from a kind that the server does not have?
 //! Run: cargo run --example course 15
-//! Notice: By the name in the Status; the other 404 may be plain text. No error above is final for `watch::watch`: it sends
-//! its requests again, with growing pauses, and keeps its version: a CRD may be installed later, a Role bound. After 400,
-//! 405, 406 and 422, it lists. For a call, an error is final, except: 401, if the token was renewed; 429 and 5xx that ask
-//! for at most 5 s (`Client::send` waits, and repeats writes, too); for a GET, a broken connection.
+//! Notice: By the name in the Status; the other 404 may be plain text. No error above is final for `watch::watch`: it
+//! keeps its version and asks again, with growing pauses, as a CRD or a Role may come. After 400, 405, 406 and 422, it
+//! lists. A call is sent again only after 401, if the token is new; 429 or 5xx with a Retry-After up to 5 s; a broken GET.
 //! Break it: cargo run --example course -- 15 --fault html,path=/configmaps/none
 //! Source: `pause` in src/client/retry.rs; `authorized` in src/client/http.rs; `may_pass` in src/watch/machine.rs
-//! Embedded server: Only here can the lesson provoke 401, 429 and 503, by faults: another server would have to be overloaded,
-//! or your token wrong. For the 403, the lesson asks as another user.
+//! Embedded server: Only here can the lesson provoke 401, 429 and 503, by faults. For the 403, it asks as another user.
 
 use std::time::{Duration, Instant};
 

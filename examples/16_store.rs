@@ -3,37 +3,33 @@
 //! ```sh
 //! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
 //! curl -s $URL | jq -c '.items[].metadata | {name, resourceVersion}'
-//! VERSION=$(curl -s $URL | jq -r .metadata.resourceVersion)
-//! curl -sN "$URL?watch=1&resourceVersion=$VERSION&timeoutSeconds=1" | jq -c '.object.metadata | {name, resourceVersion}'
+//! curl -sN "$URL?watch=1&resourceVersion=0&timeoutSeconds=1" | jq -c '.object.metadata | {name, resourceVersion}'
 //! ```
 //!
 //! Predict: `b` is deleted while no watch is open, and its DELETED has expired. What removes `b` from the Store?
 //! Run: cargo run --example course 16
-//! Notice: The next list: it has no `b`, so the Store removes `b` and reports that the deletion is `Inferred`. That of `c` was
-//! seen: `Event`. Each event is given twice, and the second one changes nothing, because its version is not newer. A
-//! controller adds the key of each Change to its queue.
+//! Notice: The next list, which has no `b`: the Store reports that the deletion is `Inferred`. That of `c` was seen:
+//! `Event`. The same event a second time changes nothing. A controller adds the key of each Change to its queue.
 //! Break it: cargo run --example course -- 16 --fault end-watches,lines=0
 //! Source: `put` in src/store.rs; `sweep` in src/store/sweep.rs
 //! Embedded server: No difference.
 
-use listwatch::resource::{kinds::ConfigMap, list::List};
-use listwatch::{store::Store, watch::decode::WatchEvent};
+use listwatch::{resource::list::List, watch::decode::WatchEvent};
 use serde_json::json;
 
 use crate::stage::{Outcome, Stage, store_with_changes};
 
-async fn list(stage: &Stage, store: &Store<ConfigMap>) -> Outcome<String> {
-    let list = List::from_json(stage.get(&stage.configmaps).await?.to_string().as_bytes())?;
-    store.list_begins();
-    store.listed(&list.version, list.items);
-    store.list_ends(&list.version);
-    Ok(list.version.into())
-}
-
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     let (store, changes) = store_with_changes();
+    let list = async || -> Outcome<String> {
+        let list = List::from_json(stage.get(&stage.configmaps).await?.to_string().as_bytes())?;
+        store.list_begins();
+        store.listed(&list.version, list.items);
+        store.list_ends(&list.version);
+        Ok(list.version.into())
+    };
     stage.create_each(["a", "b", "c"]).await?;
-    let version = list(stage, &store).await?;
+    let version = list().await?;
     changes.expect(&["applied a", "applied b", "applied c", "synced"])?;
     stage.patch("a", json!({"data": {"colour": "blue"}})).await?;
     stage.delete("c").await?;
@@ -49,6 +45,6 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     }
     changes.expect(&["applied a", "deleted c: Event"])?;
     stage.delete("b").await?;
-    list(stage, &store).await?;
+    list().await?;
     changes.expect(&["deleted b: Inferred"])
 }

@@ -1,8 +1,7 @@
 //! 17. One reconcile: a conflict, a patch that changes nothing, the status, and a deletion in the foreground.
 //!
 //! ```sh
-//! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
-//! MERGE='content-type: application/merge-patch+json'
+//! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps MERGE='content-type: application/merge-patch+json'
 //! curl -s -o /dev/null -H 'content-type: application/json' -d '{"metadata": {"name": "listwatch-course"}}' $URL
 //! curl -s -X PATCH -H "$MERGE" -d '{"metadata": {"resourceVersion": "1"}, "data": {"colour": "red"}}' $URL/listwatch-course
 //! for _ in 1 2; do curl -s -X PATCH -H "$MERGE" -d '{"data": {"colour": "blue"}}' $URL/listwatch-course; done \
@@ -13,10 +12,9 @@
 //!
 //! Predict: Which patch causes no event: one to the same value, or one to another value?
 //! Run: cargo run --example course 17
-//! Notice: A patch to the same value makes no new version and no event, so an operator that patches only differences
-//! comes to rest. An update based on an old version is refused with 409: read again, decide again. A write to `status`
-//! changes neither spec nor generation. With Foreground, the owner stays, with a deletionTimestamp and a finalizer, until
-//! the garbage collector (in the last curl, you) has deleted its children: MODIFIED, then DELETED twice.
+//! Notice: One to the same value, so an operator that patches only differences comes to rest. An update of an old version
+//! is refused with 409: read again, decide again. A write to `status` does not change the spec. With Foreground, the owner
+//! stays, with a deletionTimestamp, until the garbage collector (in the last curl, you) has deleted its children.
 //! Break it: cargo run --example course -- 17 --fault deny,path=/web,method=PATCH
 //! Source: `keep` in src/children.rs; `patch` in src/cluster.rs; `between` in src/resource/diff.rs
 //! Embedded server: Its garbage collector is a task, and faster.
@@ -24,31 +22,29 @@
 use listwatch::client::Error;
 use serde_json::json;
 
-use crate::stage::{Outcome, Stage, ensure, say, version};
+use crate::stage::{Outcome, Stage, ensure, merge_patch, say, version};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     let old = stage.create("web", json!({})).await?;
     let blue = json!({"data": {"colour": "blue"}});
     let new = stage.patch("web", blue.clone()).await?;
-    let outdated = json!({"metadata": {"resourceVersion": version(&old)}, "data": {}});
-    let error = stage.patch("web", outdated).await.err().ok_or("no conflict")?;
+    let old = json!({"metadata": {"resourceVersion": version(&old)}});
+    let error = stage.patch("web", old).await.err().ok_or("no conflict")?;
     say!("  {}", error.to_string().split_once(": ").unwrap_or_default().1);
     ensure!(error.downcast_ref().is_some_and(Error::is_conflict), "the error is no 409");
     let same = stage.patch("web", blue).await?;
     say!("  version {} before, {} after", version(&new), version(&same));
     ensure!(version(&same) == version(&new), "a patch that changes nothing has made a new version");
-
-    let deployment = stage.create_deployment("web").await?;
-    let both = json!({"spec": {"replicas": 9}, "status": {"observedGeneration": 1}});
-    let web = stage.patch_at(&format!("{deployment}/status"), &both).await?;
+    let status = stage.create_deployment("web").await?;
+    let web = stage.send(merge_patch(&status, &json!({"spec": {"replicas": 9}}))).await?;
     say!("  replicas {}, generation {}", web["spec"]["replicas"], web["metadata"]["generation"]);
     ensure!(web["spec"]["replicas"] == 0 && web["metadata"]["generation"] == 1, "the spec has changed");
-
     let mut events = stage.watch(&format!("&resourceVersion={}&timeoutSeconds=30", version(&new))).await?;
     stage.create_child("child", &new).await?;
+    stage.patch("child", json!({"data": {"colour": "blue"}})).await?;
     stage.delete("web?propagationPolicy=Foreground").await?;
-    let seen = events.take(4).await?;
-    let expected = "ADDED child, MODIFIED web, DELETED child, DELETED web";
+    let seen = events.take(5).await?;
+    let expected = "ADDED child, MODIFIED child, MODIFIED web, DELETED child, DELETED web";
     ensure!(seen.join(", ") == expected, "the watch has sent {seen:?}");
     Ok(())
 }

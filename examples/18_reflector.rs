@@ -24,7 +24,9 @@ use crate::stage::{Outcome, Stage, ensure, say};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     let mut local = Reflector::default();
-    stage.create_each(["a", "b", "c", "d"]).await?;
+    let a = stage.create("a", json!({})).await?;
+    stage.create_each(["b", "c"]).await?;
+    stage.create_child("d", &a).await?;
     local.reflect(stage, "d").await?;
     for (end, gone) in [("end-watches", "b"), ("cut-watches", "c"), ("expire-watches", "d")] {
         stage.fault(&format!("{end},lines=1,times=1")).await?;

@@ -17,7 +17,7 @@ use listwatch::{
     resource::{kinds::ConfigMap, list::List},
     store::{Change, Listening, Store},
     study::explained,
-    watch::decode::{Lines, WatchEvent},
+    watch::decode::WatchEvent,
 };
 use listwatch_apiserver::ApiServer;
 use serde_json::{Value, json};
@@ -25,6 +25,7 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
+    sync::watch,
     task::JoinSet,
 };
 
@@ -39,6 +40,9 @@ const SHOWN_MAX: usize = 200;
 
 /// The user without permissions.
 const NOBODY: &str = "listwatch-course";
+
+/// The head of a server that does not answer: see [`Another::ask`].
+pub(crate) const SILENT: &str = "no answer for a second";
 
 /// Most writes for [`Stage::until_longer_version`].
 const WRITES_MAX: u32 = 100;
@@ -253,24 +257,19 @@ impl Stage {
         self.create_in(&self.configmaps, &child).await.map(drop)
     }
 
-    /// Creates a Deployment without replicas. Returns its path.
+    /// Creates a Deployment without replicas. Returns the path of its status.
     pub(crate) async fn create_deployment(&self, name: &str) -> Outcome<String> {
         let path = format!("{}/deployments", self.namespace.replace("/api/v1", "/apis/apps/v1"));
         let (labels, containers) = (json!({"app": name}), json!([{"name": "web", "image": "web"}]));
         let template = json!({"metadata": {"labels": labels}, "spec": {"containers": containers}});
         let spec = json!({"replicas": 0, "selector": {"matchLabels": labels}, "template": template});
         self.create_in(&path, &json!({"metadata": {"name": name}, "spec": spec})).await?;
-        Ok(format!("{path}/{name}"))
+        Ok(format!("{path}/{name}/status"))
     }
 
     /// Changes a ConfigMap with a merge patch.
     pub(crate) async fn patch(&self, name: &str, patch: Value) -> Outcome<Value> {
-        self.patch_at(&format!("{}/{name}", self.configmaps), &patch).await
-    }
-
-    /// Changes any object with a merge patch.
-    pub(crate) async fn patch_at(&self, path: &str, patch: &Value) -> Outcome<Value> {
-        self.send(merge_patch(path, patch)).await
+        self.send(merge_patch(&format!("{}/{name}", self.configmaps), &patch)).await
     }
 
     /// Deletes a ConfigMap. The query begins with `?`, unless it is empty.
@@ -321,14 +320,55 @@ impl Stage {
         Ok(self.takes_faults)
     }
 
-    /// Sends a GET of the ConfigMaps to another server, which answers with this head and body and closes the connection; without
-    /// a head, at once. Returns what the decoder makes of the answer.
-    pub(crate) async fn ask_another(&self, query: &str, head: &str, body: &str) -> Outcome<&'static str> {
-        let answer = match head {
-            "" => String::new(),
-            head => format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n{body}\n"),
+    /// Starts a server that answers as a lesson wants, and a client of it.
+    pub(crate) async fn another(&self) -> Outcome<Another> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let (kubeconfig, address) = (self.dir.path().join("another"), listener.local_addr()?);
+        fs::write(&kubeconfig, format!("clusters: [{{name: it, cluster: {{server: 'http://{address}'}}}}]"))?;
+        let options = Options {
+            kubeconfig: Some(kubeconfig),
+            cluster: Some("it".to_owned()),
+            request_timeout: Some(Duration::from_secs(1)),
+            ..Options::default()
         };
-        let decoded = match self.ask(query, Some(answer)).await {
+        let client = connect(&options, self.explain)?;
+        let (answer, wanted) = watch::channel(None);
+        let mut server = JoinSet::new();
+        server.spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                let answer = wanted.borrow().clone();
+                // The client shows what it gets.
+                let _ = serve(connection, answer).await;
+            }
+        });
+        Ok(Another { client, answer, configmaps: self.configmaps.clone(), _server: server })
+    }
+}
+
+/// A server that answers as a lesson wants, and a client of it.
+pub(crate) struct Another {
+    client: Client,
+    /// `None`: no answer.
+    answer: watch::Sender<Option<String>>,
+    configmaps: String,
+    _server: JoinSet<()>,
+}
+
+impl Another {
+    /// Sends a GET of the ConfigMaps. The server sends this head and body, and closes the connection. Without a head, it closes
+    /// the connection at once; with the head [`SILENT`], it does neither. Returns what the decoder makes of the answer.
+    pub(crate) async fn ask(&self, query: &str, head: &str, body: &str) -> Outcome<&'static str> {
+        self.answer.send_replace(match head {
+            SILENT => None,
+            "" => Some(String::new()),
+            head => Some(format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n{body}\n")),
+        });
+        let path = format!("{}?{query}", self.configmaps);
+        // As [`Stage::check`].
+        let is_check = query == "limit=1";
+        let request = if is_check { accept(&path, "PartialObjectMetadataList") } else { Request::get(path) };
+        say!("$ {}", self.client.curl(&request, CurlFrom::Here));
+        let decoded = match self.body(request).await {
             Err(_) => "an error",
             Ok(body) if query.contains("watch=1") => match WatchEvent::<ConfigMap>::from_json(&body) {
                 Ok(WatchEvent::Unknown(_)) => "an event to pass over",
@@ -343,34 +383,9 @@ impl Stage {
         Ok(decoded)
     }
 
-    /// Sends a GET of the ConfigMaps to another server, which does not answer. Waits for a second.
-    pub(crate) async fn ask_in_vain(&self, query: &str) -> Outcome {
-        let error = self.ask(query, None).await.err().ok_or("there is an answer")?;
-        say!("  {}\n", error.to_string().split_once(": ").unwrap_or_default().1);
-        Ok(())
-    }
-
-    /// Returns the body of the answer, up to its end or to 9 MiB.
-    async fn ask(&self, query: &str, answer: Option<String>) -> Outcome<Vec<u8>> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let cluster = json!({"server": format!("http://{}", listener.local_addr()?)});
-        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "a", "clusters": [{"name": "a", "cluster": cluster}],
-            "contexts": [{"name": "a", "context": {"cluster": "a"}}]});
-        let kubeconfig = self.dir.path().join("another");
-        fs::write(&kubeconfig, config.to_string())?;
-        let request_timeout = Some(Duration::from_secs(1));
-        let options = Options { kubeconfig: Some(kubeconfig), request_timeout, ..Options::default() };
-        let client = connect(&options, self.explain)?;
-        let mut server = JoinSet::new();
-        server.spawn(async move {
-            while let Ok((connection, _)) = listener.accept().await {
-                // The client shows what it gets.
-                let _ = serve(connection, answer.as_deref()).await;
-            }
-        });
-        let request = Request::get(format!("{}?{query}", self.configmaps));
-        say!("$ {}", client.curl(&request, CurlFrom::Here));
-        let (_, mut answer) = client.stream(request).await?;
+    /// The body of the answer, up to its end or to 9 MiB.
+    async fn body(&self, request: Request) -> Outcome<Vec<u8>> {
+        let (_, mut answer) = self.client.stream(request).await?;
         let mut body = Vec::new();
         while body.len() < 9 << 20
             && let Some(chunk) = answer.chunk().await?
@@ -382,7 +397,7 @@ impl Stage {
 }
 
 /// Reads a request, and answers with these bytes. `None`: does not answer.
-async fn serve(mut connection: TcpStream, answer: Option<&str>) -> io::Result<()> {
+async fn serve(mut connection: TcpStream, answer: Option<String>) -> io::Result<()> {
     let mut request = BufReader::new(&mut connection);
     // The head of a request ends with an empty line.
     while request.read_line(&mut String::new()).await? > "\r\n".len() {}
@@ -407,7 +422,8 @@ async fn json(client: &Client, request: Request) -> Outcome<Value> {
     serde_json::from_slice(&answer.body).map_err(|error| format!("{path}: no JSON: {error}").into())
 }
 
-fn merge_patch(path: &str, patch: &Value) -> Request {
+/// A PATCH of any object.
+pub(crate) fn merge_patch(path: &str, patch: &Value) -> Request {
     let body = patch.to_string().into_bytes();
     Request::get(path).sends(Method::PATCH, "application/merge-patch+json", body)
 }
@@ -422,14 +438,13 @@ pub(crate) struct Events {
     /// The version of the last event. The watch can be resumed from here.
     pub(crate) version: String,
     body: Body,
-    lines: Lines,
-    /// The bytes after the last complete line.
-    half: Vec<u8>,
+    /// The bytes after the last event: half a line, or more lines.
+    rest: Vec<u8>,
 }
 
 impl Events {
     fn new(body: Body) -> Events {
-        Events { version: String::new(), body, lines: Lines::default(), half: Vec::new() }
+        Events { version: String::new(), body, rest: Vec::new() }
     }
 
     /// The next event. `None`: the server has ended the watch. An error: the connection broke.
@@ -441,8 +456,8 @@ impl Events {
                 return Ok(None);
             }
             Err(error) => {
-                if !self.half.is_empty() {
-                    let half = String::from_utf8_lossy(&self.half).into_owned();
+                if !self.rest.is_empty() {
+                    let half = String::from_utf8_lossy(&self.rest).into_owned();
                     say!("  {} ← half a line, dropped", cut(half));
                 }
                 say!("  {}", error.to_string().split_once(": ").unwrap_or_default().1);
@@ -456,15 +471,12 @@ impl Events {
 
     async fn event(&mut self) -> Outcome<Option<Value>> {
         loop {
-            if let Ok(Some(line)) = self.lines.next_line() {
-                return Ok(Some(serde_json::from_slice(line)?));
+            if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=end).collect();
+                return Ok(Some(serde_json::from_slice(&line)?));
             }
             let Some(chunk) = self.body.chunk().await? else { return Ok(None) };
-            self.lines.push(&chunk);
-            match chunk.iter().rposition(|byte| *byte == b'\n') {
-                Some(end) => self.half = chunk[end + 1..].to_vec(),
-                None => self.half.extend_from_slice(&chunk),
-            }
+            self.rest.extend_from_slice(&chunk);
         }
     }
 
@@ -531,16 +543,8 @@ pub(crate) fn version(object: &Value) -> &str {
 pub(crate) fn shorten(object: &Value) -> String {
     let mut object = object.clone();
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in [
-            "creationTimestamp",
-            "deletionGracePeriodSeconds",
-            "managedFields",
-            "namespace",
-            "ownerReferences",
-            "uid",
-        ] {
-            metadata.remove(field);
-        }
+        let shown = ["annotations", "deletionTimestamp", "finalizers", "labels", "name", "resourceVersion"];
+        metadata.retain(|field, _| shown.contains(&&**field));
     }
     if !object["data"]["ca.crt"].is_null() {
         object["data"]["ca.crt"] = "…".into();
