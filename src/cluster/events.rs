@@ -52,6 +52,8 @@ const SERIES_IDLE: Duration = Duration::from_secs(360);
 const SERIES_MAX: usize = 4096;
 /// The API server refuses longer notes. Bytes.
 const NOTE_BYTES_MAX: usize = 1024;
+/// Most bytes of the object's name at the start of an Event's name, which has 253 bytes at most.
+const OBJECT_NAME_MAX: usize = 253 - ".0123456789abcdef".len();
 
 /// The type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -207,7 +209,9 @@ impl Writer {
         let id = (event.uid.clone(), words);
         let namespace = event.key.namespace.as_deref().unwrap_or("default");
         let collection = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
-        let name = |suffix: u64| format!("{}.{suffix:016x}", event.key.name);
+        let object = &*event.key.name;
+        let start = object.get(..OBJECT_NAME_MAX).unwrap_or(object).trim_end_matches(['.', '-']);
+        let name = |suffix: u64| format!("{start}.{suffix:016x}");
         let at = humantime::format_rfc3339_micros(event.at).to_string();
         let mut count = 1;
         if let Some(series) = self.series.get_mut(&id).filter(|series| series.last.elapsed() < SERIES_IDLE) {

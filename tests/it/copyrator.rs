@@ -663,6 +663,23 @@ async fn a_source_of_one_mebibyte_is_copied() {
     .await;
 }
 
+/// Names of rules and ConfigMaps are longer than labels may be.
+#[tokio::test]
+async fn a_source_and_a_rule_whose_names_are_no_labels_are_served() {
+    on_both(async |world| {
+        let _operator = world.start();
+        let name = format!("0.{}.z", "a".repeat(249));
+        world.create_rule(&name, json!({})).await;
+        world.create_source(&name, json!({"a": "1"})).await;
+        world.until_copied(&name, json!({"a": "1"}), &["a", "b"]).await;
+        world.until_ready(&name, "Synced").await;
+        world.user.until("events", |events| events.to_string().contains("\"reason\":\"Created\"")).await;
+        world.delete_rule(&name).await;
+        world.until_copied(&name, json!({}), &[]).await;
+    })
+    .await;
+}
+
 /// The operator as a process, with all that it can write about its requests.
 #[tokio::test]
 async fn the_data_of_a_secret_is_in_no_log_event_status_or_recording() {
