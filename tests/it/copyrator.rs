@@ -663,6 +663,29 @@ async fn a_source_of_one_mebibyte_is_copied() {
     .await;
 }
 
+/// A finalizer that nobody handles, here that of rules, keeps a deleted copy.
+#[tokio::test]
+async fn a_deleted_copy_that_its_finalizers_keep_is_reported_and_comes_back_after_them() {
+    on_both(async |world| {
+        let _operator = world.start_copying(json!({})).await;
+        world.until_ready("main-rule", "Synced").await;
+        let a = world.in_namespace("a");
+        a.patch("configmaps/settings", json!({"metadata": {"finalizers": ["flant.com/copies"]}})).await;
+        a.delete("configmaps/settings").await;
+        let status = world.until_ready("main-rule", "CopiesFailed").await;
+        let failures = status["failures"].as_array().unwrap();
+        assert_eq!((failures.len(), &failures[0]["reason"]), (1, &json!("Terminating")), "{status}");
+        let message = failures[0]["message"].as_str().unwrap();
+        assert!(message.contains("finalizers: flant.com/copies; if nobody handles them"), "{message}");
+        world.create_source("other", json!({"b": "2"})).await;
+        world.until_copied("other", json!({"b": "2"}), &["a", "b"]).await;
+        a.patch("configmaps/settings", json!({"metadata": {"finalizers": null}})).await;
+        world.until_ready("main-rule", "Synced").await;
+        world.until_settings_in(&["a", "b"]).await;
+    })
+    .await;
+}
+
 /// Names of rules and ConfigMaps are longer than labels may be.
 #[tokio::test]
 async fn a_source_and_a_rule_whose_names_are_no_labels_are_served() {

@@ -19,7 +19,7 @@ use tokio::{task::JoinSet, time::Instant};
 
 use super::{
     copy::{ALL_COPIES, Copied, Kind, Mark, Original},
-    plan::{Decision, Maker, Plan, Step, View, decide, failure, is_active, plan},
+    plan::{Decision, Maker, Plan, Step, View, decide, failure, is_active, plan, terminating},
     types::{ConflictPolicy, CopyratorRule, CopyratorSpec, Failure, Once, SyncPolicy},
 };
 use crate::{
@@ -364,7 +364,7 @@ impl<K: Kind> Work<K> {
         let key = desired.key();
         let live = self.cluster.get_live::<K>(&key).await?;
         if live.metadata().is_terminating() {
-            return Ok(Done::Begun);
+            return Ok(Done::Conflict(terminating(live.metadata())));
         }
         let mark = Mark::of(live.metadata());
         let maker = mark.as_ref().map(|mark| (self.order.maker)(mark));

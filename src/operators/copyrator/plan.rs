@@ -24,12 +24,15 @@ use super::{
     copy::{Copied, Kind, LABEL, Mark, Original, stale_labels},
     types::{ConflictPolicy, CopyratorRule, CopyratorSpec, Failure, SyncPolicy},
 };
-use crate::resource::{Key, Resource, diff, kinds::Namespace};
+use crate::resource::{Key, ObjectMeta, Resource, diff, kinds::Namespace};
 
 /// The reason of a failure if another object has the name of a copy.
 pub const NAME_CONFLICT: &str = "NameConflict";
 /// The reason of a failure if another rule or source has precedence.
 pub const OLDER_WINS: &str = "OlderWins";
+
+/// The reason of a failure if a deleted object still has the name of a copy.
+const TERMINATING: &str = "Terminating";
 
 /// The rule that made a copy, as seen by another rule.
 #[derive(Clone, Debug, PartialEq)]
@@ -195,8 +198,9 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
                 continue;
             };
             match copied.mark.as_ref().map(|mark| (mark, (view.maker)(mark))) {
-                // It will be created again.
-                _ if copied.metadata().is_terminating() => {}
+                _ if copied.metadata().is_terminating() => {
+                    plan.failures.push(terminating(copied.metadata()));
+                }
                 Some((mark, Maker::Us)) if original.is_up_to_date(mark) => {
                     plan.copies += 1;
                     if spec.sync_policy == SyncPolicy::Always && !copied.is_verified() {
@@ -251,6 +255,16 @@ fn by_name<K: Kind>(sources: Vec<Arc<K>>) -> BTreeMap<SmolStr, Vec<Arc<K>>> {
 pub fn failure(key: &Key, reason: &str, message: String) -> Failure {
     let namespace = key.namespace.clone().unwrap_or_default();
     Failure { namespace, name: key.name.clone(), reason: reason.into(), message }
+}
+
+/// The failure of a copy that is created again after a deleted object of its name is gone.
+#[must_use]
+pub fn terminating(deleted: &ObjectMeta) -> Failure {
+    let finalizers = deleted.finalizers.join(", ");
+    let message = format!(
+        "a deleted object of this name waits for its finalizers: {finalizers}; if nobody handles them, remove them from the object"
+    );
+    failure(&deleted.key(), TERMINATING, message)
 }
 
 fn older(rule: &Key) -> String {
