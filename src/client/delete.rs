@@ -22,8 +22,12 @@ pub struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    fn to_json(&self) -> Vec<u8> {
+    fn to_json<K: Resource>(&self) -> Vec<u8> {
         let mut options = json!({ "apiVersion": "v1", "kind": "DeleteOptions" });
+        // The only kind whose dependents stay by default.
+        if (K::GROUP, K::KIND) == ("batch", "Job") {
+            options["propagationPolicy"] = "Background".into();
+        }
         if let Some(uid) = &self.uid {
             options["preconditions"]["uid"] = json!(uid);
         }
@@ -44,7 +48,7 @@ impl Client {
         }
         let wrong = |cause: Cause| cause.about("delete", name::<K>(key));
         let path = path::<K>(key).map_err(wrong)?;
-        let request = Request::get(path).sends(Method::DELETE, JSON, options.to_json());
+        let request = Request::get(path).sends(Method::DELETE, JSON, options.to_json::<K>());
         let answer = self.transport.call(&request, OBJECT_BYTES_MAX).await.map_err(wrong)?;
         if let Ok(object) = from_json::<K>(&answer.body) {
             return Ok(Some(object).filter(|object| object.metadata().is_terminating()));
@@ -65,7 +69,9 @@ mod tests {
 
     #[test]
     fn delete_options_name_only_what_is_asked_for() {
-        let json = |options: DeleteOptions| String::from_utf8(options.to_json()).expect("text");
+        let json = |options: DeleteOptions| {
+            String::from_utf8(options.to_json::<crate::resource::kinds::Service>()).expect("text")
+        };
         assert_eq!(json(DeleteOptions::default()), r#"{"apiVersion":"v1","kind":"DeleteOptions"}"#);
         let options = DeleteOptions { uid: Some("u".into()), version: Some("7".into()) };
         assert_eq!(

@@ -27,15 +27,15 @@ use crate::{
     cluster::{Cluster, Index, Watch},
     controller::{Controller, Next, Operator, ReconcileError},
     operators::memcached::types::Pod,
-    resource::{Key, Meta, ObjectMeta, Resource, conditions::Verdict, kinds::*, list::Broken},
+    resource::{Key, Labels, Meta, ObjectMeta, Resource, conditions::Verdict, kinds::*, list::Broken},
     runtime::Setup,
 };
 use data::{change_of_owner, deletion_owner, growth, secret};
 pub use desired::{Children, desired};
-use desired::{backup_labels, volume};
+use desired::{backup_labels, labels, volume};
 use types::{
-    ClaimStatus, CronJob, CronJobStatus, PersistentVolumeClaim, PodDisruptionBudget, StatefulSet,
-    StatefulSetStatus,
+    ClaimStatus, CronJob, CronJobStatus, Job, PersistentVolumeClaim, PodDisruptionBudget, RestoreSpec,
+    StatefulSet, StatefulSetStatus,
 };
 pub use types::{Database, DatabaseSpec, DatabaseStatus};
 
@@ -95,6 +95,7 @@ pub struct Databases {
     config_maps: Owned<ConfigMap>,
     budgets: Owned<PodDisruptionBudget>,
     cron_jobs: Owned<CronJob>,
+    jobs: Owned<Job>,
     /// Of the Secrets, only the metadata: the operator reads no password.
     secrets: Watch<Meta<Secret>>,
     /// The claims, by their Database.
@@ -114,6 +115,7 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
     let config_maps = cluster.watch::<ConfigMap>(setup.scopes(MADE_BY_US));
     let budgets = cluster.watch::<PodDisruptionBudget>(setup.scopes(MADE_BY_US));
     let cron_jobs = cluster.watch::<CronJob>(setup.scopes(MADE_BY_US));
+    let jobs = cluster.watch::<Job>(setup.scopes(MADE_BY_US));
     let secrets = cluster.watch::<Meta<Secret>>(setup.scopes(MADE_BY_US));
     let claims = cluster.watch::<PersistentVolumeClaim>(setup.scopes(MADE_BY_US));
     let pods = cluster.watch::<Pod>(setup.scopes(MADE_BY_US));
@@ -125,6 +127,7 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
         config_maps: Owned::new(cluster, &config_maps),
         budgets: Owned::new(cluster, &budgets),
         cron_jobs: Owned::new(cluster, &cron_jobs),
+        jobs: Owned::new(cluster, &jobs),
         secrets: secrets.clone(),
         claims: claims.index(database_of),
         pods: pods.clone(),
@@ -137,6 +140,7 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
         .owns(&config_maps)
         .owns(&budgets)
         .owns(&cron_jobs)
+        .owns(&jobs)
         .also(&secrets, database_of)
         .also(&claims, database_of)
         .also(&pods, database_of)
@@ -163,6 +167,18 @@ fn version_of(set: &StatefulSet) -> Option<&str> {
 struct Backup {
     claim: Outcome<Meta<PersistentVolumeClaim>>,
     cron_job: Outcome<CronJob>,
+}
+
+/// The children that write a backup into the claim of a new primary.
+struct Restore {
+    claim: Outcome<Meta<PersistentVolumeClaim>>,
+    job: Outcome<Job>,
+}
+
+impl Restore {
+    fn is_complete(&self) -> bool {
+        self.job.child.live().is_some_and(Job::is_complete)
+    }
 }
 
 /// The condition `BackupSucceeded`.
@@ -213,20 +229,22 @@ impl Databases {
         outcomes
     }
 
-    /// Creates the claim of the backups, if there is none.
-    async fn keep_backups(
+    /// Creates a claim, if there is none.
+    async fn keep_claim(
         &self,
         database: &Database,
+        name: &str,
+        labels: Labels,
         stage: Stage,
     ) -> Option<Outcome<Meta<PersistentVolumeClaim>>> {
-        let key = Key { name: format_smolstr!("{}-backups", database.metadata.name), ..database.key() };
+        let key = Key { name: name.into(), ..database.key() };
         let claims = self.claims.get(&database.key());
         let seen = claims.iter().find(|claim| claim.metadata.name == key.name);
         let seen = seen.map(|claim| Arc::new(Meta::of(&**claim)));
         let create = || PersistentVolumeClaim {
             metadata: ObjectMeta {
                 owner_references: deletion_owner(database).into_iter().collect(),
-                ..ObjectMeta::of_child(database, &key.name, backup_labels(database))
+                ..ObjectMeta::of_child(database, name, labels)
             },
             spec: volume(&database.spec.storage),
             status: ClaimStatus::default(),
@@ -245,10 +263,40 @@ impl Databases {
             let key = Key { name: format_smolstr!("{}-backup", database.metadata.name), ..database.key() };
             return Ok(self.cron_jobs.delete(database, &key).await.map(|()| None)?);
         };
-        let kept =
-            tokio::join!(self.keep_backups(database, stage), self.cron_jobs.keep(database, desired, stage));
+        let name = format!("{}-backups", database.metadata.name);
+        let kept = tokio::join!(
+            self.keep_claim(database, &name, backup_labels(database), stage),
+            self.cron_jobs.keep(database, desired, stage),
+        );
         let (Some(claim), Some(cron_job)) = kept else { return Ok(None) };
         Ok(Some(Backup { claim, cron_job }))
+    }
+
+    /// Keeps the StatefulSet. Before there is one, keeps the Job that restores a backup, if one is to be restored. That Job needs the
+    /// claim of the primary, which the StatefulSet controller would create later.
+    async fn keep_set(
+        &self,
+        database: &Database,
+        children: &Children,
+        stage: Stage,
+    ) -> Option<(Option<Restore>, Option<Outcome<StatefulSet>>)> {
+        let mut restore = None;
+        if let Some(job) = &children.restore
+            && self.live_sets.get(&database.key()).is_none()
+        {
+            let name = format!("data-{}-0", database.metadata.name);
+            let kept = tokio::join!(
+                self.keep_claim(database, &name, labels(database), stage),
+                self.jobs.keep(database, job, stage),
+            );
+            let (Some(claim), Some(job)) = kept else { return None };
+            let kept = Restore { claim, job };
+            if !kept.is_complete() {
+                return Some((Some(kept), None));
+            }
+            restore = Some(kept);
+        }
+        Some((restore, Some(self.sets.keep(database, &children.set, stage).await?)))
     }
 
     /// Creates a Secret, if there is none, and makes it owned as the deletion policy says. `None`: the Database is deleted.
@@ -283,8 +331,8 @@ impl Databases {
         found.is_err_and(|error| error.is_not_found()).then(|| Trouble::new("SecretNotFound", message))
     }
 
-    /// The conditions of a Database whose children are all as desired.
-    fn state(&self, database: &Database, set: &Child<StatefulSet>, pods: Option<Trouble>) -> State {
+    /// The conditions of a Database whose children are all as desired. Without a StatefulSet, a backup is being restored.
+    fn state(&self, database: &Database, set: Option<&Child<StatefulSet>>, pods: Option<Trouble>) -> State {
         let size = database.spec.size;
         let name = &database.metadata.name;
         let primary = self.pods.get(&Key { name: format_smolstr!("{name}-0"), ..database.key() });
@@ -294,9 +342,15 @@ impl Databases {
         } else {
             Verdict::no("PrimaryNotReady", format_smolstr!("{name}-0 does not accept connections"))
         };
-        let ready = set.live().map_or(0, |set| set.status.ready_replicas);
-        let count = format_smolstr!("{ready} of {size} instances are ready");
-        let is_complete = set.live().is_some_and(|set| is_complete(set, size));
+        let live = set.and_then(Child::live);
+        let ready = live.map_or(0, |set| set.status.ready_replicas);
+        let (reason, count) = match (set, &database.spec.restore_from) {
+            (None, Some(RestoreSpec { database, .. })) => {
+                ("Restoring", format_smolstr!("a backup in the claim {database}-backups is being restored"))
+            }
+            _ => ("RolloutInProgress", format_smolstr!("{ready} of {size} instances are ready")),
+        };
+        let is_complete = live.is_some_and(|set| is_complete(set, size));
         let (ready, progressing) = match pods {
             _ if is_complete => (
                 Verdict::yes("AllInstancesReady", count),
@@ -306,9 +360,7 @@ impl Databases {
                 let message = format_smolstr!("{count}: {message}");
                 (Verdict::no(reason.clone(), message.clone()), Verdict::no(reason, message))
             }
-            None => {
-                (Verdict::no("RolloutInProgress", count.clone()), Verdict::yes("RolloutInProgress", count))
-            }
+            None => (Verdict::no(reason, count.clone()), Verdict::yes(reason, count)),
         };
         State {
             ready,
@@ -343,7 +395,7 @@ impl Operator for Databases {
             self.budgets.keep(database, &children.budget, stage),
             self.services.keep(database, &children.primary, stage),
             self.services.keep(database, &children.instances, stage),
-            self.sets.keep(database, &children.set, stage),
+            self.keep_set(database, &children, stage),
             self.keep_claims(database),
             self.keep_backup(database, children.backup.as_ref(), stage),
         );
@@ -354,15 +406,23 @@ impl Operator for Databases {
             Some(budget),
             Some(primary),
             Some(instances),
-            Some(set),
+            Some((restore, set)),
             claims,
             backup,
         ) = kept
         else {
             return Ok(Next::OnChange);
         };
-        let report = self.reporter.of(database).with(&set).with(&primary).with(&instances).with(&scripts);
+        let report = self.reporter.of(database).with(&primary).with(&instances).with(&scripts);
         let report = report.with(&budget).with(&app).with(&replication);
+        let report = match &restore {
+            Some(restore) => report.with(&restore.claim).with(&restore.job),
+            None => report,
+        };
+        let report = match &set {
+            Some(set) => report.with(set),
+            None => report,
+        };
         let report = claims.iter().fold(report, |report, claim| report.with(claim));
         let backup = backup?;
         let report = match &backup {
@@ -372,11 +432,17 @@ impl Operator for Databases {
         if let Some(result) = report.begin(stage) {
             return result;
         }
-        let waiting = match &set.child {
-            Child::Kept(live) if !is_complete(live, database.spec.size) => Some(PodsOf {
+        let set = set.as_ref().map(|set| &set.child);
+        let waiting = match (set, restore.as_ref().map(|restore| &restore.job.child)) {
+            (Some(Child::Kept(live)), _) if !is_complete(live, database.spec.size) => Some(PodsOf {
                 generation: live.metadata.generation,
                 selector: &live.spec.selector.match_labels,
                 containers: &live.spec.template.spec.containers,
+            }),
+            (None, Some(Child::Kept(job))) => Some(PodsOf {
+                generation: job.metadata.generation,
+                selector: &job.metadata.labels,
+                containers: &job.spec.template.spec.containers,
             }),
             _ => None,
         };
@@ -385,11 +451,11 @@ impl Operator for Databases {
         if is_waiting && trouble.is_none() {
             trouble = self.missing_certificate(database).await;
         }
-        let mut state = self.state(database, &set.child, trouble);
+        let mut state = self.state(database, set, trouble);
         let backups = backup.as_ref().and_then(|backup| Some(&backup.cron_job.child.live()?.status));
         state.others.extend(backups.map(|status| ("BackupSucceeded", backup_succeeded(status))));
         let last_backup = backups.map_or(&database.status.last_backup, |status| &status.last_successful_time);
-        let live = set.child.live();
+        let live = set.and_then(Child::live);
         let status = DatabaseStatus {
             primary: format_smolstr!("{name}-0"),
             ready_instances: live.map_or(0, |set| set.status.ready_replicas),
@@ -425,6 +491,7 @@ impl Operator for Databases {
             self.config_maps.delete(&*last, &named("-scripts")).await,
             self.budgets.delete(&*last, &last.key()).await,
             self.cron_jobs.delete(&*last, &named("-backup")).await,
+            self.jobs.delete(&*last, &named("-restore")).await,
         ];
         Ok(deleted.into_iter().collect::<Result<(), _>>()?)
     }

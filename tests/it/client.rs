@@ -53,7 +53,7 @@ impl UserClient {
             "events" => "apis/events.k8s.io/v1",
             "rolebindings" | "roles" => "apis/rbac.authorization.k8s.io/v1",
             "poddisruptionbudgets" => "apis/policy/v1",
-            "cronjobs" => "apis/batch/v1",
+            "cronjobs" | "jobs" => "apis/batch/v1",
             "leases" => "apis/coordination.k8s.io/v1",
             "services"
             | "configmaps"

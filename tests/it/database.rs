@@ -114,6 +114,80 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
     .await;
 }
 
+const RESTORING: [&str; 9] = [
+    "POST secrets 201",
+    "POST secrets 201",
+    "POST configmaps 201",
+    "POST services 201",
+    "POST services 201",
+    "POST poddisruptionbudgets 201",
+    "POST persistentvolumeclaims 201",
+    "POST jobs 201",
+    STATUS,
+];
+
+/// What the Job controller would write at the end.
+async fn end(fixture: &Fixture, job: &str, how: &str) {
+    let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+    let condition =
+        |name: &str| json!({"type": name, "status": "True", "lastProbeTime": now, "lastTransitionTime": now});
+    let mut status = json!({"startTime": now, "uncountedTerminatedPods": {}});
+    if how == "Complete" {
+        status["succeeded"] = json!(1);
+        status["completionTime"] = json!(now);
+        status["conditions"] = json!([condition("SuccessCriteriaMet"), condition(how)]);
+    } else {
+        status["failed"] = json!(1);
+        status["conditions"] = json!([condition("FailureTarget"), condition(how)]);
+    }
+    fixture.patch(&format!("jobs/{job}/status"), json!({ "status": status })).await;
+}
+
+#[tokio::test]
+async fn a_new_database_is_restored_before_it_gets_an_instance() {
+    on_both(async |fixture| {
+        let running = start(fixture);
+        let from = json!({"database": "old", "dump": "20261123T030000Z.dump"});
+        let spec = json!({"size": 2, "version": "15.4", "restoreFrom": from});
+        fixture.create("databases", &database(spec)).await;
+        wrote(fixture, &RESTORING).await;
+        let reported = fixture.get("databases/db").await;
+        let ready = condition(&reported, "Ready").unwrap();
+        assert_eq!(ready["reason"], "Restoring");
+        assert!(ready["message"].as_str().unwrap().contains("old-backups"), "{ready}");
+        let job = fixture.get("jobs/db-restore").await;
+        let pod = &job["spec"]["template"]["spec"];
+        let volume = |name: &str| {
+            let mut volumes = pod["volumes"].as_array().unwrap().iter();
+            volumes.find(|one| one["name"] == name).unwrap()["persistentVolumeClaim"]["claimName"].clone()
+        };
+        assert_eq!([volume("data"), volume("backups")], ["data-db-0", "old-backups"]);
+        let env = pod["containers"][0]["env"].as_array().unwrap();
+        assert!(env.contains(&json!({"name": "DUMP", "value": "20261123T030000Z.dump"})), "{env:?}");
+        let claim = fixture.get("persistentvolumeclaims/data-db-0").await;
+        assert_eq!(claim["spec"]["resources"]["requests"]["storage"], "1Gi");
+
+        // A version that can be pulled after all.
+        fixture.patch("databases/db", json!({"spec": {"version": "15.5"}})).await;
+        wrote(fixture, &["DELETE jobs/db-restore 200", STATUS, "POST jobs 201", STATUS]).await;
+        drop(running);
+        end(fixture, "db-restore", "Complete").await;
+        let running = start(fixture);
+        wrote(fixture, &["POST statefulsets 201", STATUS]).await;
+        roll_out(fixture).await;
+        wrote(fixture, &[STATUS]).await;
+        let reported = fixture.get("databases/db").await;
+        assert_eq!(condition(&reported, "Ready").unwrap()["reason"], "AllInstancesReady");
+
+        // The Job is of no use any more.
+        fixture.delete("jobs/db-restore").await;
+        fixture.patch("databases/db", json!({"spec": {"size": 1}})).await;
+        wrote(fixture, &["PATCH configmaps/db-scripts 200", "PATCH statefulsets/db 200", STATUS]).await;
+        drop(running);
+    })
+    .await;
+}
+
 /// What the operator must never change or delete, by what its metadata and data are.
 async fn data(fixture: &Fixture) -> Vec<Value> {
     let mut all = Vec::new();
@@ -211,6 +285,11 @@ async fn the_schema_refuses_wrong_sizes_versions_and_less_storage() {
             (json!({"size": 1, "version": "15", "deletionPolicy": "Keep"}), "spec.deletionPolicy"),
             (json!({"size": 1, "version": "15", "maxLagSeconds": 9}), "spec.maxLagSeconds"),
             (json!({"size": 1, "version": "15", "tls": {"secretName": "-"}}), "spec.tls.secretName"),
+            (json!({"size": 1, "version": "15", "restoreFrom": {}}), "spec.restoreFrom.database"),
+            (
+                json!({"size": 1, "version": "15", "restoreFrom": {"database": "db", "dump": "../a.dump"}}),
+                "spec.restoreFrom.dump",
+            ),
         ] {
             let error = fixture.try_create(&path, &database(spec)).await.unwrap_err();
             assert_eq!(error.code(), Some(422), "{error}");
@@ -228,6 +307,20 @@ async fn the_schema_refuses_wrong_sizes_versions_and_less_storage() {
         update(json!({"storage": "10Gi"})).await.unwrap();
         let error = update(json!({"storage": "9Gi"})).await.unwrap_err();
         assert!(error.to_string().contains("storage can only grow"), "{error}");
+
+        let message = "restoreFrom is for a new Database";
+        let error = update(json!({"restoreFrom": {"database": "old"}})).await.unwrap_err();
+        assert!(error.to_string().contains(message), "{error}");
+        let mut restored = database(json!({"size": 1, "version": "15", "restoreFrom": {"database": "old"}}));
+        restored["metadata"]["name"] = json!("restored");
+        fixture.create("databases", &restored).await;
+        for from in [Value::Null, json!({"database": "other"}), json!({"dump": "a.dump"})] {
+            let (path, patch) = (fixture.path("databases/restored"), json!({"spec": {"restoreFrom": from}}));
+            let patched =
+                fixture.send(http::Method::PATCH, &path, "application/merge-patch+json", &patch).await;
+            let error = patched.unwrap_err();
+            assert!(error.to_string().contains(message), "{error}");
+        }
 
         for version in ["15.8", "15.9"] {
             update(json!({"version": version})).await.unwrap();
@@ -533,11 +626,19 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
         fixture.may_be_forbidden.set(true);
         let running = start(fixture);
         let backup = json!({"schedule": "0 3 * * *"});
-        let spec = json!({"size": 1, "version": "15", "deletionPolicy": "Delete", "backup": backup});
+        let from = json!({"database": "old"});
+        let spec = json!({
+            "size": 1, "version": "15", "deletionPolicy": "Delete", "backup": backup, "restoreFrom": from,
+        });
         fixture.create("databases", &database(spec)).await;
         let with_backup = ["POST persistentvolumeclaims 201", "POST cronjobs 201"];
-        wrote(fixture, &[&CREATED[..], &with_backup].concat()).await;
-        create_claim(fixture, "data-db-0").await;
+        wrote(fixture, &[&RESTORING[..], &with_backup].concat()).await;
+        let unlabelled = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}});
+        fixture.patch("jobs/db-restore", unlabelled).await;
+        let has_label = |job: &Value| !job["metadata"]["labels"]["app.kubernetes.io/managed-by"].is_null();
+        fixture.until("jobs/db-restore", has_label).await;
+        end(fixture, "db-restore", "Complete").await;
+        fixture.until("statefulsets/db", |_| true).await;
         let is_owned = |claim: &Value| claim["metadata"]["ownerReferences"].is_array();
         fixture.until("persistentvolumeclaims/data-db-0", is_owned).await;
         fixture.patch("databases/db", json!({"spec": {"deletionPolicy": "Retain", "size": 2}})).await;
@@ -563,6 +664,7 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
             "statefulsets/db",
             "poddisruptionbudgets/db",
             "cronjobs/db-backup",
+            "jobs/db-restore",
             "services/db",
             "services/db-ro",
             "configmaps/db-scripts",

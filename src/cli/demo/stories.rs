@@ -286,7 +286,7 @@ fn database() -> Story {
         operator: BuiltIn::Database,
         kind: "Database",
         watch: "/apis/app.example.com/v1/databases?watch=1",
-        watched: 9,
+        watched: 10,
         scenes: vec![
             apply(
                 "Next: a user creates the Database db, with a primary and a replica.\n\

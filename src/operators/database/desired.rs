@@ -10,9 +10,10 @@ use super::{
     types::{
         BudgetSpec, Capabilities, ClaimMeta, ClaimResources, ClaimRetention, ClaimSource, ClaimSpec,
         ClaimTemplate, ConfigMapSource, ContainerSecurity, CronJob, CronJobSpec, CronJobStatus, EmptyDir,
-        EnvSource, EnvVar, Exec, ExecProbe, FieldRef, Hook, Instance, InstanceSecurity, InstanceSpec,
-        JobSpec, JobTemplate, Lifecycle, PodDisruptionBudget, PodTemplate, SecretSource, StatefulSet,
-        StatefulSetSpec, StatefulSetStatus, StorageRequest, TlsSpec, Volume, VolumeMount,
+        EnvSource, EnvVar, Exec, ExecProbe, FieldRef, Hook, Instance, InstanceSecurity, InstanceSpec, Job,
+        JobSpec, JobStatus, JobTemplate, Lifecycle, PodDisruptionBudget, PodTemplate, RestoreSpec,
+        SecretSource, StatefulSet, StatefulSetSpec, StatefulSetStatus, StorageRequest, TlsSpec, Volume,
+        VolumeMount,
     },
 };
 use crate::resource::{LabelSelector, Labels, ObjectMeta, kinds::*};
@@ -41,6 +42,8 @@ pub struct Children {
     pub budget: PodDisruptionBudget,
     /// Writes the backups.
     pub backup: Option<CronJob>,
+    /// Writes the data of a new primary, before the StatefulSet is created.
+    pub restore: Option<Job>,
 }
 
 /// The labels by which the Pods of a Database are selected.
@@ -52,12 +55,15 @@ pub(super) fn labels(database: &Database) -> Labels {
     selector(database).iter().chain([(MANAGED_BY, OPERATOR)]).collect()
 }
 
-/// The labels of the backups' Pods, which no Service selects.
+/// The labels of the backups, whose Pods no Service selects.
 pub(super) fn backup_labels(database: &Database) -> Labels {
+    labels_of(database, "postgresql-backup")
+}
+
+/// The labels of a Job's Pods, which no Service selects.
+fn labels_of(database: &Database, job: &str) -> Labels {
     let name = &*database.metadata.name;
-    [("app.kubernetes.io/name", "postgresql-backup"), (INSTANCE, name), (MANAGED_BY, OPERATOR)]
-        .into_iter()
-        .collect()
+    [("app.kubernetes.io/name", job), (INSTANCE, name), (MANAGED_BY, OPERATOR)].into_iter().collect()
 }
 
 /// The volume of a claim.
@@ -121,6 +127,8 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> Children {
                 concurrency_policy: "Forbid".into(),
                 job_template: JobTemplate {
                     spec: JobSpec {
+                        // The default.
+                        backoff_limit: 6,
                         template: PodTemplate {
                             metadata: PodMeta { labels: backup_labels(database) },
                             spec: with_tls(backup_pod(name, image), tls.as_ref()),
@@ -129,6 +137,21 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> Children {
                 },
             },
             status: CronJobStatus::default(),
+        }),
+        restore: database.spec.restore_from.as_ref().map(|restore| {
+            let labels = labels_of(database, "postgresql-restore");
+            Job {
+                metadata: ObjectMeta::of_child(database, &format!("{name}-restore"), labels.clone()),
+                spec: JobSpec {
+                    // No limit: a backup that is missing may still come.
+                    backoff_limit: i32::MAX,
+                    template: PodTemplate {
+                        metadata: PodMeta { labels },
+                        spec: restore_pod(name, image, restore),
+                    },
+                },
+                status: JobStatus::default(),
+            }
         }),
     }
 }
@@ -187,6 +210,10 @@ fn of_scripts(name: &str) -> Volume {
     Volume { config_map, ..unsourced("scripts") }
 }
 
+fn of_claim(volume: &str, claim: SmolStr) -> Volume {
+    Volume { persistent_volume_claim: Some(ClaimSource { claim_name: claim }), ..unsourced(volume) }
+}
+
 /// The Pod of each instance of the Database `name`.
 fn pod(name: &str, image: &str) -> InstanceSpec {
     // The number at the end of the Pod's name.
@@ -194,14 +221,10 @@ fn pod(name: &str, image: &str) -> InstanceSpec {
     let index = EnvVar { value_from: Some(EnvSource { field_ref }), ..variable("INSTANCE", "") };
     let primary = format!("host={name} user=replication passfile=/run/postgresql/passfile");
     let container = Instance {
-        env: vec![
-            index,
-            variable("SLOT", "replica_$(INSTANCE)"),
-            variable("PRIMARY", &primary),
-            variable("PGDATA", "/data/pgdata"),
-            variable("PGHOST", "/run/postgresql"),
-            variable("PGUSER", "postgres"),
-        ],
+        env: vec![index, variable("SLOT", "replica_$(INSTANCE)"), variable("PRIMARY", &primary)]
+            .into_iter()
+            .chain(superuser())
+            .collect(),
         ports: smallvec![ContainerPort {
             name: CONTAINER.into(),
             container_port: PORT,
@@ -214,28 +237,60 @@ fn pod(name: &str, image: &str) -> InstanceSpec {
             timeout_seconds: 5,
         }),
         lifecycle: Some(Lifecycle { pre_stop: Hook { exec: Exec { command: script("stop") } } }),
-        volume_mounts: vec![
-            mounted("data", "/data"),
-            mounted("run", "/run/postgresql"),
-            mounted("shm", "/dev/shm"),
-            read_only("scripts", "/scripts"),
-            read_only("app", "/secrets/app"),
-            read_only("replication", "/secrets/replication"),
-        ],
+        volume_mounts: instance_mounts(),
         ..container(image, "start")
     };
+    InstanceSpec {
+        termination_grace_period_seconds: SHUTDOWN_SECS,
+        ..restricted(container, instance_volumes(name), "Always")
+    }
+}
+
+/// The variables for programs that connect from within the Pod.
+fn superuser() -> [EnvVar; 3] {
+    [
+        variable("PGDATA", "/data/pgdata"),
+        variable("PGHOST", "/run/postgresql"),
+        variable("PGUSER", "postgres"),
+    ]
+}
+
+fn instance_mounts() -> Vec<VolumeMount> {
+    vec![
+        mounted("data", "/data"),
+        mounted("run", "/run/postgresql"),
+        mounted("shm", "/dev/shm"),
+        read_only("scripts", "/scripts"),
+        read_only("app", "/secrets/app"),
+        read_only("replication", "/secrets/replication"),
+    ]
+}
+
+/// The volumes of an instance, but for that of the claim.
+fn instance_volumes(name: &str) -> Vec<Volume> {
     let shared_memory = EmptyDir { medium: "Memory".into(), size_limit: SHARED_MEMORY.into() };
-    let volumes = vec![
+    vec![
         Volume { empty_dir: Some(EmptyDir::default()), ..unsourced("run") },
         Volume { empty_dir: Some(shared_memory), ..unsourced("shm") },
         of_scripts(name),
         of_secret("app", name.into()),
         of_secret("replication", format_smolstr!("{name}-replication")),
-    ];
-    InstanceSpec {
-        termination_grace_period_seconds: SHUTDOWN_SECS,
-        ..restricted(container, volumes, "Always")
-    }
+    ]
+}
+
+/// The Pod that writes the data of the primary: it starts like the primary, and ends where that would serve.
+fn restore_pod(name: &str, image: &str, restore: &RestoreSpec) -> InstanceSpec {
+    let dump = restore.dump.as_deref().unwrap_or("*.dump");
+    let mut container = Instance {
+        env: [variable("INSTANCE", "0"), variable("DUMP", dump)].into_iter().chain(superuser()).collect(),
+        volume_mounts: instance_mounts(),
+        ..container(image, "start")
+    };
+    container.volume_mounts.push(read_only("backups", "/backups"));
+    let mut volumes = instance_volumes(name);
+    volumes.push(of_claim("data", format_smolstr!("data-{name}-0")));
+    volumes.push(of_claim("backups", format_smolstr!("{}-backups", restore.database)));
+    restricted(container, volumes, "OnFailure")
 }
 
 /// The Pod of a backup of the Database `name`.
@@ -249,8 +304,7 @@ fn backup_pod(name: &str, image: &str) -> InstanceSpec {
         ],
         ..container(image, "backup")
     };
-    let claim = Some(ClaimSource { claim_name: format_smolstr!("{name}-backups") });
-    let backups = Volume { persistent_volume_claim: claim, ..unsourced("backups") };
+    let backups = of_claim("backups", format_smolstr!("{name}-backups"));
     restricted(container, vec![backups, of_scripts(name), of_secret("app", name.into())], "Never")
 }
 

@@ -63,6 +63,9 @@ pub struct DatabaseSpec {
     /// Encrypts all connections; others are refused. Default: none. It cannot be changed.
     #[serde(default)]
     pub tls: Option<TlsSpec>,
+    /// The backup from which a new Database starts, instead of an empty one. Immutable, and without effect on a claim that has data.
+    #[serde(default)]
+    pub restore_from: Option<RestoreSpec>,
     /// What happens to claims and passwords if the Database is deleted. Default Retain: they stay, and a new Database of
     /// this name takes them over.
     #[serde(default)]
@@ -94,6 +97,18 @@ impl BackupSpec {
     fn default_keep() -> i32 {
         7
     }
+}
+
+/// A dump in the claim of a Database's backups.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+pub struct RestoreSpec {
+    /// Name of the Database whose backups are used. It may be deleted already: its claim with the backups stays.
+    #[schemars(regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"), length(max = 45))]
+    pub database: String,
+    /// Name of the file: 20261123T030000Z.dump. Default: the newest one.
+    #[serde(default)]
+    #[schemars(regex(pattern = r"^[-_A-Za-z0-9]+\.dump$"), length(max = 100))]
+    pub dump: Option<String>,
 }
 
 /// What happens to claims and passwords if the Database is deleted.
@@ -586,9 +601,13 @@ pub struct JobTemplate {
     pub spec: JobSpec,
 }
 
-/// The desired state of a Job.
+/// The desired state of a [`Job`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct JobSpec {
+    /// How often its Pod may fail.
+    #[serde(default)]
+    pub backoff_limit: i32,
     /// The template of its Pods.
     pub template: PodTemplate,
 }
@@ -603,6 +622,61 @@ pub struct CronJobStatus {
     pub last_schedule_time: SmolStr,
     /// When the last successful Job ended.
     pub last_successful_time: SmolStr,
+}
+
+/// `batch/v1` Job: runs a Pod until it succeeds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// Name, labels, owners, versions.
+    #[serde(deserialize_with = "without_annotations")]
+    pub metadata: ObjectMeta,
+    /// The desired state.
+    pub spec: JobSpec,
+    /// The state that the Job controller reports.
+    #[serde(default, skip_serializing)]
+    pub status: JobStatus,
+}
+
+crate::kind!(Job, "batch", "v1", "jobs", {
+    const MERGE: &'static [Rule] = &[
+        ("/spec/template/metadata/labels", Merge::Shared),
+        ("/spec/template/spec/containers", Merge::SharedBy(&["name"])),
+        ("/spec/template/spec/volumes", Merge::SharedBy(&["name"])),
+        ("/spec/template/spec/volumes/*", Merge::Whole),
+    ];
+
+    fn is_immutable(&self, path: &str) -> bool {
+        path.starts_with("/spec/template/")
+    }
+});
+
+/// The state that the Job controller reports.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct JobStatus {
+    /// `Complete` or `Failed`, at the end.
+    pub conditions: SmallVec<[JobCondition; 2]>,
+}
+
+/// A condition of a [`Job`].
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct JobCondition {
+    /// Its name.
+    pub r#type: SmolStr,
+    /// `True`, `False` or `Unknown`.
+    pub status: SmolStr,
+}
+
+impl Job {
+    /// Whether its Pod has succeeded.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.has("Complete")
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.status.conditions.iter().any(|one| one.r#type == name && one.status == "True")
+    }
 }
 
 /// `v1` PersistentVolumeClaim: the volume of one instance, which the StatefulSet controller creates, or that of the backups.
@@ -661,6 +735,10 @@ pub fn definition() -> Value {
     spec["x-kubernetes-validations"] = json!([{
         "rule": "has(self.tls) == has(oldSelf.tls) && (!has(self.tls) || self.tls.secretName == oldSelf.tls.secretName)",
         "message": "tls cannot be changed: with deletionPolicy Retain, delete the Database and create it again; its data stays",
+    }, {
+        "rule": "has(self.restoreFrom) == has(oldSelf.restoreFrom) \
+            && (!has(self.restoreFrom) || self.restoreFrom == oldSelf.restoreFrom)",
+        "message": "restoreFrom is for a new Database, and cannot be set, changed or removed later",
     }]);
     let mut schema = crd::object(
         "A PostgreSQL database: a StatefulSet with a primary and its replicas, two Services and a Secret.",
