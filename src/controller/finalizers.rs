@@ -62,9 +62,13 @@ impl<O: Operator> Shared<O> {
     }
 
     async fn remove(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
-        // The newest object in the Store: `deleting` may have written the status.
-        let found = self.objects.get(&object.key());
-        let object = found.filter(|found| found.metadata().uid == object.metadata().uid).unwrap_or(object);
+        // The newest object in the Store: `deleting` may have written the status. After a change of the spec, `deleting` decides
+        // again: the old version is a conflict.
+        let is_same = |found: &Arc<O::Kind>| {
+            let (found, seen) = (found.metadata(), object.metadata());
+            found.uid == seen.uid && found.generation == seen.generation
+        };
+        let object = self.objects.get(&object.key()).filter(is_same).unwrap_or(object);
         let Some(index) = position::<O>(object.metadata()) else { return Ok(Next::OnChange) };
         let operation = json!({"op": "remove", "path": format!("/metadata/finalizers/{index}")});
         self.cluster.patch(&*object, vec![operation]).await?;

@@ -9,10 +9,11 @@
 //!
 //! The operator never connects to PostgreSQL: each instance clones, streams and follows its passwords with its own [`scripts`]. The
 //! operator has no permission to delete a claim or a Secret. These have no owner, so they stay when the Database is deleted, and a
-//! new Database of that name uses them. With `deletionPolicy: Delete`, they have an ownerReference, and the garbage collector
-//! deletes them. `docs/database.md` describes how it works, and its limits.
+//! new Database of that name uses them. With `deletionPolicy: Delete`, they get an ownerReference in the end ([`deletion`]), and the
+//! garbage collector deletes them. `docs/database.md` describes how it works, and its limits.
 
 mod data;
+mod deletion;
 mod desired;
 mod scripts;
 pub mod types;
@@ -24,17 +25,17 @@ use tracing::info;
 
 use crate::{
     children::{Child, Outcome, Owned, PodsOf, Reporter, Stage, State, Trouble, once},
-    cluster::{Cluster, Index, Watch},
-    controller::{Controller, Next, Operator, ReconcileError},
+    cluster::{Cluster, Events, Index, Watch},
+    controller::{Cleanup, Controller, Next, Operator, ReconcileError},
     operators::memcached::types::Pod,
-    resource::{Key, Labels, Meta, ObjectMeta, Resource, conditions::Verdict, kinds::*, list::Broken},
+    resource::{Key, Labels, Meta, Resource, conditions::Verdict, kinds::*, list::Broken},
     runtime::Setup,
 };
-use data::{change_of_owner, deletion_owner, growth, secret};
+use data::{change_of_owner, claim, growth, secret};
 pub use desired::{Children, desired};
-use desired::{backup_labels, labels, volume};
+use desired::{backup_labels, labels};
 use types::{
-    ClaimStatus, CronJob, CronJobStatus, Job, PersistentVolumeClaim, PodDisruptionBudget, RestoreSpec,
+    CronJob, CronJobStatus, DeletionPolicy, Job, PersistentVolumeClaim, PodDisruptionBudget, RestoreSpec,
     StatefulSet, StatefulSetStatus,
 };
 pub use types::{Database, DatabaseSpec, DatabaseStatus};
@@ -96,12 +97,14 @@ pub struct Databases {
     budgets: Owned<PodDisruptionBudget>,
     cron_jobs: Owned<CronJob>,
     jobs: Owned<Job>,
+    live_jobs: Watch<Job>,
     /// Of the Secrets, only the metadata: the operator reads no password.
     secrets: Watch<Meta<Secret>>,
     /// The claims, by their Database.
     claims: Index<PersistentVolumeClaim, Key>,
     pods: Watch<Pod>,
     reporter: Reporter,
+    events: Events,
     flags: DatabaseFlags,
 }
 
@@ -128,10 +131,12 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
         budgets: Owned::new(cluster, &budgets),
         cron_jobs: Owned::new(cluster, &cron_jobs),
         jobs: Owned::new(cluster, &jobs),
+        live_jobs: jobs.clone(),
         secrets: secrets.clone(),
         claims: claims.index(database_of),
         pods: pods.clone(),
         reporter: Reporter::new(cluster, setup.events.clone()),
+        events: setup.events.clone(),
         flags: flags.clone(),
     };
     Controller::new(cluster, &databases, operator)
@@ -213,17 +218,25 @@ impl Databases {
             return (wanted.into(), None);
         }
         let message = format_smolstr!(
-            "version {running} runs, and its data cannot be read by {wanted}: set spec.version back to {running}; \
-             for {wanted}, create another Database, and copy the data with pg_dump and psql"
+            "version {running} runs, and {wanted} cannot read its data: set spec.version back to {running}. For {wanted}, \
+             make a backup, and create another Database with spec.restoreFrom: see \"A new major version\" in docs/database.md"
         );
         (running.into(), Some(Verdict::yes("UnsupportedVersion", message)))
     }
 
-    /// Makes the claims as large as the Database wants them, and owned as its deletion policy says.
+    fn children(&self, database: &Database, version: &str) -> Children {
+        let DatabaseFlags { database_image, database_pod_cidrs } = &self.flags;
+        desired(database, &format!("{database_image}:{version}"), database_pod_cidrs)
+    }
+
+    /// Makes the claims as large as the Database wants them.
     async fn keep_claims(&self, database: &Database) -> Vec<Outcome<PersistentVolumeClaim>> {
         let mut outcomes = Vec::new();
         for claim in self.claims.get(&database.key()) {
-            let changes = [growth(database, &claim), change_of_owner(database, &claim.metadata)];
+            let changes = [
+                growth(database, &claim),
+                change_of_owner(database, &claim.metadata, DeletionPolicy::Retain),
+            ];
             outcomes.push(once::patched(&self.cluster, claim, changes.into_iter().flatten().collect()).await);
         }
         outcomes
@@ -241,15 +254,7 @@ impl Databases {
         let claims = self.claims.get(&database.key());
         let seen = claims.iter().find(|claim| claim.metadata.name == key.name);
         let seen = seen.map(|claim| Arc::new(Meta::of(&**claim)));
-        let create = || PersistentVolumeClaim {
-            metadata: ObjectMeta {
-                owner_references: deletion_owner(database).into_iter().collect(),
-                ..ObjectMeta::of_child(database, name, labels)
-            },
-            spec: volume(&database.spec.storage),
-            status: ClaimStatus::default(),
-        };
-        once::created(&self.cluster, seen, database, &key, stage, create).await
+        once::created(&self.cluster, seen, database, &key, stage, || claim(database, name, labels)).await
     }
 
     /// Keeps the CronJob of the backups, and their claim, if there are to be backups; otherwise deletes the CronJob.
@@ -299,7 +304,7 @@ impl Databases {
         Some((restore, Some(self.sets.keep(database, &children.set, stage).await?)))
     }
 
-    /// Creates a Secret, if there is none, and makes it owned as the deletion policy says. `None`: the Database is deleted.
+    /// Creates a Secret, if there is none. `None`: the Database is deleted.
     async fn keep_secret(
         &self,
         database: &Database,
@@ -314,7 +319,7 @@ impl Databases {
         match outcome.child {
             // One of a user has no label of ours, and stays as it is.
             Child::Kept(live) if live.metadata.labels.get(MANAGED_BY) == Some(OPERATOR) => {
-                let change = change_of_owner(database, &live.metadata);
+                let change = change_of_owner(database, &live.metadata, DeletionPolicy::Retain);
                 let patched = once::patched(&self.cluster, live, change.into_iter().collect()).await;
                 Some(Outcome { write: outcome.write.or(patched.write), ..patched })
             }
@@ -334,14 +339,6 @@ impl Databases {
     /// The conditions of a Database whose children are all as desired. Without a StatefulSet, a backup is being restored.
     fn state(&self, database: &Database, set: Option<&Child<StatefulSet>>, pods: Option<Trouble>) -> State {
         let size = database.spec.size;
-        let name = &database.metadata.name;
-        let primary = self.pods.get(&Key { name: format_smolstr!("{name}-0"), ..database.key() });
-        let is_available = primary.is_some_and(|pod| pod.is_ready());
-        let available = if is_available {
-            Verdict::yes("PrimaryReady", format_smolstr!("{name}-0 accepts connections"))
-        } else {
-            Verdict::no("PrimaryNotReady", format_smolstr!("{name}-0 does not accept connections"))
-        };
         let live = set.and_then(Child::live);
         let ready = live.map_or(0, |set| set.status.ready_replicas);
         let (reason, count) = match (set, &database.spec.restore_from) {
@@ -364,10 +361,20 @@ impl Databases {
         };
         State {
             ready,
-            others: vec![("Available", available), ("Progressing", progressing)],
+            others: vec![("Available", available(database, &self.pods)), ("Progressing", progressing)],
             stalled: None,
             next: Next::OnChange,
         }
+    }
+}
+
+/// The condition `Available`.
+fn available(database: &Database, pods: &Watch<Pod>) -> Verdict {
+    let primary = format_smolstr!("{}-0", database.metadata.name);
+    if pods.get(&Key { name: primary.clone(), ..database.key() }).is_some_and(|pod| pod.is_ready()) {
+        Verdict::yes("PrimaryReady", format_smolstr!("{primary} accepts connections"))
+    } else {
+        Verdict::no("PrimaryNotReady", format_smolstr!("{primary} does not accept connections"))
     }
 }
 
@@ -380,12 +387,13 @@ fn is_complete(set: &StatefulSet, size: i32) -> bool {
 
 impl Operator for Databases {
     type Kind = Database;
+    // Always, so that a backup or a deletion policy can be decided until the end.
+    const FINALIZER: Option<&'static str> = Some("app.example.com/database");
 
     async fn applied(&self, database: Arc<Database>) -> Result<Next, ReconcileError> {
         let (database, stage) = (&*database, Stage::of(&*database));
         let (version, unsupported) = self.version(database);
-        let image = format!("{}:{version}", self.flags.database_image);
-        let children = desired(database, &image, &self.flags.database_pod_cidrs);
+        let children = self.children(database, &version);
         let name = &database.metadata.name;
         let replication = format!("{name}-replication");
         let kept = tokio::join!(
@@ -478,6 +486,10 @@ impl Operator for Databases {
         report.write(status, State { next, ..state }).await
     }
 
+    async fn deleting(&self, database: Arc<Database>) -> Result<Cleanup, ReconcileError> {
+        self.end(&database).await
+    }
+
     /// Deletes the children that can be created again, because the garbage collector may be slow or absent.
     async fn deleted(&self, last: Arc<Database>) -> Result<(), ReconcileError> {
         info!(key = %last.key(), "deleted");
@@ -492,6 +504,7 @@ impl Operator for Databases {
             self.budgets.delete(&*last, &last.key()).await,
             self.cron_jobs.delete(&*last, &named("-backup")).await,
             self.jobs.delete(&*last, &named("-restore")).await,
+            self.jobs.delete(&*last, &named("-last-backup")).await,
         ];
         Ok(deleted.into_iter().collect::<Result<(), _>>()?)
     }

@@ -41,7 +41,9 @@ async fn wrote(fixture: &Fixture, expected: &[&str]) {
 }
 
 const STATUS: &str = "PATCH databases/db/status 200";
-const CREATED: [&str; 8] = [
+const FINALIZER: &str = "PATCH databases/db 200";
+const CREATED: [&str; 9] = [
+    FINALIZER,
     "POST secrets 201",
     "POST secrets 201",
     "POST configmaps 201",
@@ -82,7 +84,9 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
         fixture.create("databases", &database(spec)).await;
         let with_backup = ["POST persistentvolumeclaims 201", "POST cronjobs 201"];
         wrote(fixture, &[&CREATED[..], &with_backup].concat()).await;
-        assert_eq!(fixture.get("configmaps/db-scripts").await["data"]["keep"], "2");
+        let cron_job = fixture.get("cronjobs/db-backup").await;
+        let env = &cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["env"];
+        assert_eq!(env[1], json!({"name": "KEEP", "value": "2"}));
         let reason =
             |database: &Value| condition(database, "BackupSucceeded").map(|line| line["reason"].clone());
         assert_eq!(reason(&fixture.get("databases/db").await), Some(json!("NoBackupYet")));
@@ -101,7 +105,7 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
 
         // Without backups, the claim stays with all of them.
         fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
-        wrote(fixture, &["PATCH configmaps/db-scripts 200", "DELETE cronjobs/db-backup 200", STATUS]).await;
+        wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
         assert_eq!(reason(&fixture.get("databases/db").await), None);
         fixture.get("persistentvolumeclaims/db-backups").await;
         let backup = json!({"backup": {"schedule": "every night"}});
@@ -114,7 +118,8 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
     .await;
 }
 
-const RESTORING: [&str; 9] = [
+const RESTORING: [&str; 10] = [
+    FINALIZER,
     "POST secrets 201",
     "POST secrets 201",
     "POST configmaps 201",
@@ -355,7 +360,7 @@ async fn another_major_version_is_refused_and_the_running_one_stays() {
         let reported = fixture.get("databases/db").await;
         let stalled = condition(&reported, "Stalled").unwrap();
         assert_eq!(stalled["reason"], "UnsupportedVersion");
-        assert!(stalled["message"].as_str().unwrap().contains("pg_dump"), "{stalled}");
+        assert!(stalled["message"].as_str().unwrap().contains("restoreFrom"), "{stalled}");
         assert_eq!(condition(&reported, "Ready").unwrap()["reason"], "UnsupportedVersion");
         assert_eq!(image(fixture).await, "postgres:15.4");
         // Not even if the StatefulSet is gone.
@@ -440,7 +445,10 @@ async fn a_secret_of_a_user_is_used_and_stays_as_it_is() {
         let _running = start(fixture);
         let spec = json!({"size": 1, "version": "15", "deletionPolicy": "Delete"});
         fixture.create("databases", &database(spec)).await;
-        wrote(fixture, &CREATED[1..]).await;
+        wrote(fixture, &[&CREATED[..1], &CREATED[2..]].concat()).await;
+        assert_eq!(fixture.get("secrets/db").await, before);
+        fixture.delete("databases/db").await;
+        fixture.until_gone("databases/db").await;
         assert_eq!(fixture.get("secrets/db").await, before);
     })
     .await;
@@ -485,40 +493,161 @@ async fn tls_refuses_other_connections_and_a_missing_certificate_is_a_condition(
     .await;
 }
 
-/// Claims and passwords are owned while the policy is Delete, and at no other time. Only the garbage collector deletes them.
+/// What has data. One claim is that of an instance that was scaled away.
+const DATA: [&str; 5] = [
+    "secrets/db",
+    "secrets/db-replication",
+    "persistentvolumeclaims/data-db-0",
+    "persistentvolumeclaims/data-db-7",
+    "persistentvolumeclaims/db-backups",
+];
+
+/// The kinds of the owners of each.
+async fn owners(fixture: &Fixture) -> Vec<Vec<Value>> {
+    let mut all = Vec::new();
+    for object in DATA {
+        let owners = fixture.get(object).await["metadata"]["ownerReferences"].take();
+        let owners = owners.as_array().cloned().unwrap_or_default();
+        all.push(owners.into_iter().map(|mut owner| owner["kind"].take()).collect());
+    }
+    all
+}
+
+const NOT_OWNED: [&[&str]; 5] = [&["Node"], &[], &[], &[], &[]];
+const OWNED: [&[&str]; 5] = [&["Node", "Database"], &["Database"], &["Database"], &["Database"], &[]];
+
+/// Creates a Database with backups, and what its StatefulSet and the user would create.
+async fn with_data(fixture: &Fixture, policy: &str) -> Running {
+    let running = start(fixture);
+    let backup = json!({"schedule": "0 3 * * *"});
+    let spec = json!({"size": 1, "version": "15", "deletionPolicy": policy, "backup": backup});
+    fixture.create("databases", &database(spec)).await;
+    fixture.until("databases/db", |database| condition(database, "Ready").is_some()).await;
+    for claim in ["data-db-0", "data-db-7"] {
+        if fixture.find(&format!("persistentvolumeclaims/{claim}")).await.is_none() {
+            create_claim(fixture, claim).await;
+        }
+    }
+    // Those of an earlier Database are of no interest.
+    let node = json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]);
+    for object in DATA {
+        let owners = if object == "secrets/db" { &node } else { &Value::Null };
+        fixture.patch(object, json!({"metadata": {"ownerReferences": owners}})).await;
+    }
+    roll_out(fixture).await;
+    let is_ready = |database: &Value| condition(database, "Ready").unwrap()["reason"] == "AllInstancesReady";
+    fixture.until("databases/db", is_ready).await;
+    fixture.transcript();
+    running
+}
+
+/// Only the policy at the very end counts. The garbage collector deletes what is owned.
 #[tokio::test]
-async fn data_is_owned_by_the_database_only_while_the_deletion_policy_says_so() {
+async fn data_gets_an_owner_only_at_the_end_and_only_if_the_deletion_policy_says_so() {
     on_both(async |fixture| {
-        let running = start(fixture);
-        let created = fixture.create("databases", &database(json!({"size": 2, "version": "15"}))).await;
-        wrote(fixture, &CREATED).await;
+        for (policy, last, expected) in
+            [("Delete", "Retain", NOT_OWNED), ("Retain", "Delete", OWNED), ("Delete", "Delete", OWNED)]
+        {
+            let running = with_data(fixture, policy).await;
+            fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
+            wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
+            assert_eq!(owners(fixture).await, NOT_OWNED, "while it lives");
+            drop(running);
+            fixture.delete("databases/db").await;
+            fixture.patch("databases/db", json!({"spec": {"deletionPolicy": last}})).await;
+            let _running = start(fixture);
+            fixture.until_gone("databases/db").await;
+            fixture.until_gone("statefulsets/db").await;
+            assert_eq!(owners(fixture).await, expected, "{policy}, then {last}");
+            fixture.transcript();
+            // Nothing collects garbage here: the next Database takes the data over.
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deleted_database_waits_for_a_last_backup() {
+    on_both(async |fixture| {
+        let running = with_data(fixture, "Delete").await;
+        fixture.delete("databases/db").await;
+        wrote(fixture, &["POST jobs 201", STATUS]).await;
+        let reason = |database: &Value, name: &str| condition(database, name).unwrap()["reason"].clone();
+        let reported = fixture.get("databases/db").await;
+        assert_eq!(reason(&reported, "Ready"), "LastBackupRunning");
+        assert_eq!(reason(&reported, "BackupSucceeded"), "LastBackupRunning");
+        let (job, cron_job) =
+            (fixture.get("jobs/db-last-backup").await, fixture.get("cronjobs/db-backup").await);
+        assert_eq!(
+            job["spec"]["template"]["spec"],
+            cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        );
+
+        // One that fails, while no operator runs.
         drop(running);
-        // One is that of an instance that was scaled away.
-        let data = [
-            "secrets/db",
-            "secrets/db-replication",
-            "persistentvolumeclaims/data-db-0",
-            "persistentvolumeclaims/data-db-7",
-        ];
-        create_claim(fixture, "data-db-0").await;
-        create_claim(fixture, "data-db-7").await;
-        let backup = json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]);
-        fixture.patch("secrets/db", json!({"metadata": {"ownerReferences": backup}})).await;
+        end(fixture, "db-last-backup", "Failed").await;
+        let running = start(fixture);
+        wrote(fixture, &[STATUS]).await;
+        let reported = fixture.get("databases/db").await;
+        let stalled = condition(&reported, "Stalled").unwrap();
+        assert_eq!(stalled["reason"], "LastBackupFailed");
+        assert!(stalled["message"].as_str().unwrap().contains("Delete this Job to try again"), "{stalled}");
+        assert_eq!(owners(fixture).await, NOT_OWNED);
+
+        // The user lets it try again.
+        fixture.delete("jobs/db-last-backup?propagationPolicy=Background").await;
+        wrote(fixture, &["POST jobs 201", STATUS]).await;
+        drop(running);
         let _running = start(fixture);
-        let owned = async |policy: &str, owners: &[usize]| {
-            fixture.patch("databases/db", json!({"spec": {"deletionPolicy": policy}})).await;
-            let patches = data.map(|object| format!("PATCH {object} 200"));
-            wrote(fixture, &patches.iter().map(String::as_str).chain([STATUS]).collect::<Vec<_>>()).await;
-            for (object, owners) in data.into_iter().zip(owners) {
-                let live = fixture.get(object).await["metadata"]["ownerReferences"].take();
-                let live: Vec<Value> = live.as_array().cloned().unwrap_or_default();
-                assert_eq!(live.len(), *owners, "{object}: {live:?}");
-                let is_ours = |owner: &Value| owner["uid"] == created["metadata"]["uid"];
-                assert_eq!(live.iter().any(is_ours), policy == "Delete", "{object}");
-            }
-        };
-        owned("Delete", &[2, 1, 1, 1]).await;
-        owned("Retain", &[1, 0, 0, 0]).await;
+        end(fixture, "db-last-backup", "Complete").await;
+        fixture.until_gone("databases/db").await;
+        fixture.until_gone("jobs/db-last-backup").await;
+        assert_eq!(owners(fixture).await, OWNED);
+    })
+    .await;
+}
+
+/// If no last backup can be made, the data stays, whatever the deletion policy is.
+#[tokio::test]
+async fn without_its_last_backup_a_database_ends_only_if_none_can_be_made() {
+    on_both(async |fixture| {
+        // A user decides.
+        let running = with_data(fixture, "Delete").await;
+        fixture.delete("databases/db").await;
+        wrote(fixture, &["POST jobs 201", STATUS]).await;
+        end(fixture, "db-last-backup", "Failed").await;
+        wrote(fixture, &[STATUS]).await;
+        fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
+        fixture.until_gone("databases/db").await;
+        fixture.until_gone("statefulsets/db").await;
+        fixture.until_gone("jobs/db-last-backup").await;
+        assert_eq!(owners(fixture).await, OWNED);
+        drop(running);
+
+        // In the foreground, the garbage collector deletes the Pods before the Database.
+        let running = with_data(fixture, "Delete").await;
+        assert_eq!(owners(fixture).await[2], Vec::<Value>::new());
+        let path = fixture.path("databases/db");
+        let foreground = json!({"propagationPolicy": "Foreground"});
+        fixture.send(http::Method::DELETE, &path, "application/json", &foreground).await.unwrap();
+        let is_released =
+            |database: &Value| database["metadata"]["finalizers"] == json!(["foregroundDeletion"]);
+        fixture.until("databases/db", is_released).await;
+        assert_eq!(owners(fixture).await[1..4], NOT_OWNED[1..4]);
+        // What the garbage collector would do.
+        fixture.patch("databases/db", json!({"metadata": {"finalizers": null}})).await;
+        fixture.until_gone("statefulsets/db").await;
+        drop(running);
+
+        // In a namespace that is being deleted, nothing can be created.
+        let _running = with_data(fixture, "Delete").await;
+        fixture.may_be_forbidden.set(true);
+        let namespace = format!("/api/v1/namespaces/{}", fixture.namespace);
+        fixture.send(http::Method::DELETE, &namespace, "application/json", &json!({})).await.unwrap();
+        if fixture.find("databases/db").await.is_some() {
+            fixture.delete("databases/db").await;
+        }
+        fixture.until_gone("databases/db").await;
     })
     .await;
 }
@@ -639,9 +768,7 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
         fixture.until("jobs/db-restore", has_label).await;
         end(fixture, "db-restore", "Complete").await;
         fixture.until("statefulsets/db", |_| true).await;
-        let is_owned = |claim: &Value| claim["metadata"]["ownerReferences"].is_array();
-        fixture.until("persistentvolumeclaims/data-db-0", is_owned).await;
-        fixture.patch("databases/db", json!({"spec": {"deletionPolicy": "Retain", "size": 2}})).await;
+        fixture.patch("databases/db", json!({"spec": {"size": 2}})).await;
         fixture.until("statefulsets/db", |set| set["spec"]["replicas"] == 2).await;
         fixture.patch("services/db", json!({"spec": {"type": "NodePort"}})).await;
         fixture.until("services/db", |service| service["spec"]["type"] == "ClusterIP").await;
@@ -660,7 +787,10 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
             fixture.until(child, has_labels).await;
         }
         fixture.delete("databases/db").await;
+        fixture.until("jobs/db-last-backup", |_| true).await;
+        end(fixture, "db-last-backup", "Complete").await;
         for child in [
+            "databases/db",
             "statefulsets/db",
             "poddisruptionbudgets/db",
             "cronjobs/db-backup",

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::{
     Database, PORT,
-    desired::labels,
-    types::{DeletionPolicy, PersistentVolumeClaim},
+    desired::{labels, volume},
+    types::{ClaimStatus, DeletionPolicy, PersistentVolumeClaim},
 };
-use crate::resource::{ObjectMeta, OwnerReference, kinds::Secret};
+use crate::resource::{Labels, ObjectMeta, OwnerReference, kinds::Secret};
 
 /// The Secret of a role, with a new random password. That of applications has an address, too.
 pub(super) fn secret(database: &Database, name: &str, role: &str) -> Secret {
@@ -28,7 +28,7 @@ pub(super) fn secret(database: &Database, name: &str, role: &str) -> Secret {
     }
     let base64 = |(key, value): (&str, String)| (key.to_owned(), BASE64_STANDARD.encode(value));
     let metadata = ObjectMeta {
-        owner_references: deletion_owner(database).into_iter().collect(),
+        owner_references: Box::default(),
         ..ObjectMeta::of_child(database, name, labels(database))
     };
     Secret {
@@ -39,24 +39,34 @@ pub(super) fn secret(database: &Database, name: &str, role: &str) -> Secret {
     }
 }
 
-/// The owner of claims and Secrets. The garbage collector deletes them after it.
-pub(super) fn deletion_owner(database: &Database) -> Option<OwnerReference> {
-    let owner = || OwnerReference {
-        controller: false,
-        block_owner_deletion: false,
-        ..OwnerReference::controlled_by(database)
-    };
-    match database.spec.deletion_policy {
-        DeletionPolicy::Retain => None,
-        DeletionPolicy::Delete => Some(owner()),
+/// A claim that a StatefulSet does not create.
+pub(super) fn claim(database: &Database, name: &str, labels: Labels) -> PersistentVolumeClaim {
+    PersistentVolumeClaim {
+        metadata: ObjectMeta {
+            owner_references: Box::default(),
+            ..ObjectMeta::of_child(database, name, labels)
+        },
+        spec: volume(&database.spec.storage),
+        status: ClaimStatus::default(),
     }
 }
 
-/// The operation that makes a claim or a Secret owned, or not owned, as the deletion policy wants.
-pub(super) fn change_of_owner(database: &Database, metadata: &ObjectMeta) -> Option<Value> {
+/// The operation that makes a claim or a Secret owned or not owned. The garbage collector deletes what is owned after its owner.
+pub(super) fn change_of_owner(
+    database: &Database,
+    metadata: &ObjectMeta,
+    policy: DeletionPolicy,
+) -> Option<Value> {
     let mut owners: Vec<OwnerReference> = metadata.owner_references.to_vec();
     owners.retain(|owner| owner.uid != database.metadata.uid);
-    owners.extend(deletion_owner(database));
+    match policy {
+        DeletionPolicy::Retain => {}
+        DeletionPolicy::Delete => owners.push(OwnerReference {
+            controller: false,
+            block_owner_deletion: false,
+            ..OwnerReference::controlled_by(database)
+        }),
+    }
     let is_changed = owners != *metadata.owner_references;
     is_changed.then(|| json!({"op": "add", "path": "/metadata/ownerReferences", "value": owners}))
 }

@@ -131,7 +131,7 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> Children {
                         backoff_limit: 6,
                         template: PodTemplate {
                             metadata: PodMeta { labels: backup_labels(database) },
-                            spec: with_tls(backup_pod(name, image), tls.as_ref()),
+                            spec: with_tls(backup_pod(name, image, backup.keep), tls.as_ref()),
                         },
                     },
                 },
@@ -294,9 +294,9 @@ fn restore_pod(name: &str, image: &str, restore: &RestoreSpec) -> InstanceSpec {
 }
 
 /// The Pod of a backup of the Database `name`.
-fn backup_pod(name: &str, image: &str) -> InstanceSpec {
+fn backup_pod(name: &str, image: &str, keep: i32) -> InstanceSpec {
     let container = Instance {
-        env: vec![variable("DATABASE", name)],
+        env: vec![variable("DATABASE", name), variable("KEEP", &keep.to_string())],
         volume_mounts: vec![
             mounted("backups", "/backups"),
             read_only("scripts", "/scripts"),

@@ -22,12 +22,10 @@ pub(super) fn files(spec: &DatabaseSpec, pods: &[String]) -> BTreeMap<String, St
     let tls = spec.tls.iter().map(|_| ("tls.conf", include_str!("scripts/tls.conf").to_owned()));
     let hba = [("pg_hba.conf", pg_hba(spec, pods))];
     let numbers = [("size", spec.size.to_string()), ("max-lag-seconds", spec.max_lag_seconds.to_string())];
-    let keep = spec.backup.iter().map(|backup| ("keep", backup.keep.to_string()));
     same.into_iter()
         .chain(tls)
         .chain(hba)
         .chain(numbers)
-        .chain(keep)
         .map(|(name, text)| (name.to_owned(), text))
         .collect()
 }

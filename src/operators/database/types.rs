@@ -67,7 +67,7 @@ pub struct DatabaseSpec {
     #[serde(default)]
     pub restore_from: Option<RestoreSpec>,
     /// What happens to claims and passwords if the Database is deleted. Default Retain: they stay, and a new Database of
-    /// this name takes them over.
+    /// this name takes them over. Delete: they are deleted, but never the claim of the backups.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
 }
@@ -672,6 +672,12 @@ impl Job {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.has("Complete")
+    }
+
+    /// Whether its Pod has failed too often.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.has("Failed")
     }
 
     fn has(&self, name: &str) -> bool {

@@ -1,0 +1,176 @@
+//! The end of a Database: its last backup, and then what becomes of its claims and passwords.
+//!
+//! The finalizer keeps the Database, and with it the Pods, until the backup has succeeded. Only after that, and only if the deletion
+//! policy is `Delete` at that time, its claims and Secrets get an ownerReference, with which the garbage collector deletes them.
+
+use std::sync::Arc;
+
+use smol_str::{SmolStr, format_smolstr};
+
+use super::{
+    Database, Databases, available,
+    data::{change_of_owner, claim},
+    desired::backup_labels,
+    types::{DeletionPolicy, Job, JobStatus},
+};
+use crate::{
+    children::{PodsOf, State},
+    client::Error,
+    cluster::EventType,
+    controller::{Cleanup, Next, ReconcileError},
+    resource::{
+        Key, ObjectMeta, Resource,
+        conditions::{self, Verdict},
+    },
+};
+
+/// The reason while the backup has failed.
+const FAILED: &str = "LastBackupFailed";
+
+/// The backup before the end.
+enum LastBackup {
+    /// It has succeeded, or backups are off.
+    Done,
+    /// It can no longer be made, for this reason.
+    Impossible(&'static str),
+    /// The Database waits for it, or for a user.
+    Pending(Next),
+}
+
+impl Databases {
+    pub(super) async fn end(&self, database: &Database) -> Result<Cleanup, ReconcileError> {
+        let policy = match self.last_backup(database).await? {
+            LastBackup::Done => database.spec.deletion_policy,
+            LastBackup::Impossible(why) => {
+                let note = format!("no last backup: {why}; the claims and Secrets stay");
+                self.events.record(database, EventType::Warning, "NoLastBackup", note);
+                DeletionPolicy::Retain
+            }
+            LastBackup::Pending(next) => return Ok(Cleanup::Pending(next)),
+        };
+        let name = &database.metadata.name;
+        let backups = format_smolstr!("{name}-backups");
+        for claim in self.claims.get(&database.key()).iter().filter(|claim| claim.metadata.name != backups) {
+            self.give(database, &**claim, policy).await?;
+        }
+        for name in [name.clone(), format_smolstr!("{name}-replication")] {
+            if let Some(secret) = self.secrets.get(&Key { name, ..database.key() }) {
+                self.give(database, &*secret, policy).await?;
+            }
+        }
+        Ok(Cleanup::Done)
+    }
+
+    /// Makes an object of this operator owned as the policy says.
+    async fn give<K: Resource>(
+        &self,
+        database: &Database,
+        object: &K,
+        policy: DeletionPolicy,
+    ) -> Result<(), ReconcileError> {
+        if let Some(change) = change_of_owner(database, object.metadata(), policy) {
+            self.cluster.patch(object, vec![change]).await?;
+        }
+        Ok(())
+    }
+
+    /// Creates the Job of the last backup, if there is none, and reports what became of it.
+    async fn last_backup(&self, database: &Database) -> Result<LastBackup, ReconcileError> {
+        let (version, _) = self.version(database);
+        let Some(cron_job) = self.children(database, &version).backup else {
+            return Ok(LastBackup::Done);
+        };
+        if database.metadata.finalizers.iter().any(|finalizer| finalizer == "foregroundDeletion") {
+            return Ok(LastBackup::Impossible("a deletion in the foreground deletes the Pods first"));
+        }
+        if self.live_sets.get(&database.key()).is_none_or(|set| set.metadata.is_terminating()) {
+            return Ok(LastBackup::Impossible("there is no StatefulSet"));
+        }
+        let name = format_smolstr!("{}-last-backup", database.metadata.name);
+        let job = Job {
+            metadata: ObjectMeta::of_child(database, &name, backup_labels(database)),
+            spec: cron_job.spec.job_template.spec,
+            status: JobStatus::default(),
+        };
+        let live = match self.make(database, job).await {
+            Ok(live) => live,
+            Err(error) if error.is_namespace_terminating() => {
+                return Ok(LastBackup::Impossible("the namespace is being deleted"));
+            }
+            Err(error) => {
+                self.report_failure(database, format_smolstr!("{error}")).await?;
+                return Err(error.into());
+            }
+        };
+        let is_ours = live.metadata.controller().is_some_and(|by| by.uid == database.metadata.uid);
+        if is_ours && live.is_complete() {
+            return Ok(LastBackup::Done);
+        }
+        let next = if !is_ours {
+            let problem = format_smolstr!("the Job {name} exists, and is not of this Database: delete it");
+            self.report_failure(database, problem).await?
+        } else if live.has_failed() {
+            let problem = format_smolstr!(
+                "the last backup failed: see the log of the Job {name}. Delete this Job to try again, or remove \
+                 spec.backup to delete the Database without a last backup"
+            );
+            self.report_failure(database, problem).await?
+        } else {
+            self.report_progress(database, &live).await?
+        };
+        Ok(LastBackup::Pending(next))
+    }
+
+    /// Creates the Job, and its claim, if backups were off until now.
+    async fn make(&self, database: &Database, job: Job) -> Result<Arc<Job>, Error> {
+        if let Some(live) = self.live_jobs.get(&job.key()) {
+            return Ok(live);
+        }
+        let name = format!("{}-backups", database.metadata.name);
+        if !self.claims.get(&database.key()).iter().any(|claim| claim.metadata.name == name) {
+            let created = self.cluster.create(&claim(database, &name, backup_labels(database))).await;
+            created.map(drop).or_else(|error| if error.is_already_exists() { Ok(()) } else { Err(error) })?;
+        }
+        match self.cluster.create(&job).await {
+            // The watch is late, or the Job of another writer has no label of ours.
+            Err(error) if error.is_already_exists() => self.cluster.get_live(&job.key()).await,
+            made => made,
+        }
+    }
+
+    async fn report_failure(&self, database: &Database, problem: SmolStr) -> Result<Next, ReconcileError> {
+        let before = conditions::find(&database.status.conditions, "BackupSucceeded");
+        if before.is_none_or(|before| before.reason != FAILED) {
+            self.events.record(database, EventType::Warning, FAILED, problem.to_string());
+        }
+        let stalled = Some(Verdict::yes(FAILED, problem.clone()));
+        let verdict = Verdict::no(FAILED, problem);
+        let state = State { stalled, ..self.waiting(database, verdict.clone(), verdict, Next::OnChange) };
+        self.reporter.of(database).write(database.status.clone(), state).await
+    }
+
+    async fn report_progress(&self, database: &Database, job: &Arc<Job>) -> Result<Next, ReconcileError> {
+        let report = self.reporter.of(database);
+        let pods = PodsOf {
+            generation: job.metadata.generation,
+            selector: &job.metadata.labels,
+            containers: &job.spec.template.spec.containers,
+        };
+        let (trouble, next) = report.look(Some(pods)).await;
+        let trouble = trouble.map(|trouble| format!(": {}: {}", trouble.reason, trouble.message));
+        let message = format_smolstr!(
+            "the Database is deleted after a last backup, by the Job {}{}",
+            job.metadata.name,
+            trouble.unwrap_or_default()
+        );
+        let ready = Verdict::no("LastBackupRunning", message.clone());
+        let state = self.waiting(database, ready, Verdict::unknown("LastBackupRunning", message), next);
+        report.write(database.status.clone(), state).await
+    }
+
+    /// The conditions of a Database that waits for its last backup.
+    fn waiting(&self, database: &Database, ready: Verdict, backup: Verdict, next: Next) -> State {
+        let others = vec![("Available", available(database, &self.pods)), ("BackupSucceeded", backup)];
+        State { ready, others, stalled: None, next }
+    }
+}
