@@ -26,6 +26,8 @@ const SHUTDOWN_SECS: i64 = 120;
 const SHARED_MEMORY: &str = "256Mi";
 /// The mode of passwords and keys: PostgreSQL refuses a key that all users can read.
 const SECRET_MODE: i32 = 0o400;
+/// Longest backup: a `pg_dump` that hangs would keep all later ones from starting. In this time, it writes a terabyte at 25 MB/s.
+const BACKUP_SECS_MAX: i64 = 12 * 60 * 60;
 
 /// The desired children of a Database, but for its Secrets.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,6 +131,7 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> Children {
                     spec: JobSpec {
                         // The default.
                         backoff_limit: 6,
+                        active_deadline_seconds: Some(BACKUP_SECS_MAX),
                         template: PodTemplate {
                             metadata: PodMeta { labels: backup_labels(database) },
                             spec: with_tls(backup_pod(name, image, backup.keep), tls.as_ref()),
@@ -145,6 +148,7 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> Children {
                 spec: JobSpec {
                     // No limit: a backup that is missing may still come.
                     backoff_limit: i32::MAX,
+                    active_deadline_seconds: None,
                     template: PodTemplate {
                         metadata: PodMeta { labels },
                         spec: restore_pod(name, image, restore),

@@ -226,7 +226,8 @@ pub struct StatefulSetSpec {
     /// The Service after which the Pods are named. Immutable.
     #[serde(default)]
     pub service_name: SmolStr,
-    /// `Parallel`: no Pod waits for another one to be ready before it is created or replaced by one of a new template. Immutable.
+    /// `Parallel`: Pods are created and deleted without a wait for each other. A new template still reaches one after the other.
+    /// Immutable.
     pub pod_management_policy: SmolStr,
     /// Whether claims are deleted.
     pub persistent_volume_claim_retention_policy: ClaimRetention,
@@ -608,6 +609,9 @@ pub struct JobSpec {
     /// How often its Pod may fail.
     #[serde(default)]
     pub backoff_limit: i32,
+    /// How long its Pods may run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active_deadline_seconds: Option<i64>,
     /// The template of its Pods.
     pub template: PodTemplate,
 }
