@@ -10,6 +10,7 @@
 //! `KUBEBUILDER_ASSETS` there is a `kubectl`.
 
 use std::{
+    collections::HashMap,
     env, fs,
     io::{self, BufRead, BufReader, Write},
     path::{Path, PathBuf},
@@ -590,16 +591,34 @@ async fn the_script_of_an_operator_makes_its_children_again() {
         assert!(lines.len() < text.lines().count(), "{text}");
         let is_command = |line: &&&str| line.starts_with("curl ");
         fs::write(&script, lines.join("\n")).unwrap();
+        // curl writes each status after the answer.
+        let home = TempDir::new().unwrap();
+        fs::write(home.path().join(".curlrc"), "write-out = \"\\n%{http_code}\\n\"\n").unwrap();
+        let recorded = recorded_answers(&fs::read_to_string(&recording).unwrap());
         for shell in &*SHELLS {
-            let output = Command::new(shell).arg(&script).output().await.unwrap();
+            let mut command = Command::new(shell);
+            let output = command.arg(&script).env("CURL_HOME", home.path()).output().await.unwrap();
             let [stdout, stderr] =
                 [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
             assert!(output.status.success() && stderr.is_empty(), "{shell}: {}: {stderr}", output.status);
-            assert_eq!(
-                documents(&stdout).len(),
-                lines.iter().filter(is_command).count(),
-                "{shell}: {stdout}"
-            );
+            let answers = documents(&stdout);
+            assert_eq!(answers.len(), 2 * lines.iter().filter(is_command).count(), "{shell}: {stdout}");
+            let mut created = 0;
+            for (answer, (request, [body, status])) in answers.chunks(2).zip(&recorded) {
+                let is_read = request.starts_with("GET ");
+                if answer[1] == 409 && !is_read {
+                    // The object exists, or has another version by now.
+                    let reason = if request.starts_with("POST ") { "AlreadyExists" } else { "Conflict" };
+                    assert_eq!(answer[0]["reason"], reason, "{shell}: {request}");
+                    continue;
+                }
+                created += usize::from(answer[1] == 201);
+                let answered = [fixed(&answer[0]), answer[1].clone()];
+                assert_eq!(answered, [fixed(body), status.clone()], "{shell}: {request}");
+            }
+            // The children that were deleted; the next shell finds them.
+            assert_eq!(created, if shell == &SHELLS[0] { children.len() } else { 0 }, "{shell}: {stdout}");
+            assert_eq!(answers.len(), 2 * recorded.len());
         }
         for (child, mut before) in children.into_iter().zip(before) {
             let mut again = fixture.get(child).await;
@@ -613,4 +632,40 @@ async fn the_script_of_an_operator_makes_its_children_again() {
         }
     })
     .await;
+}
+
+/// An answer without what changes from one request to the next: of a list, only its kind stays.
+fn fixed(answer: &Value) -> Value {
+    let mut answer = answer.clone();
+    normalise(&mut answer);
+    for pointer in ["/items", "/metadata/resourceVersion", "/spec/clusterIP", "/spec/clusterIPs"] {
+        answer.pointer_mut(pointer).map(Value::take);
+    }
+    answer
+}
+
+/// The request, the body and the status of each answer in a recording, except watches.
+fn recorded_answers(recording: &str) -> Vec<(String, [Value; 2])> {
+    let (mut answers, mut of_exchange) = (Vec::new(), HashMap::new());
+    for entry in recording.lines().skip(1) {
+        let entry: Value = serde_json::from_str(entry).unwrap();
+        let exchange = entry["exchange"].as_u64();
+        if let Some(path) = entry["request"]["path"].as_str().filter(|path| !path.contains("watch=1")) {
+            of_exchange.insert(exchange, answers.len());
+            let method = entry["request"]["method"].as_str().unwrap();
+            answers.push((format!("{method} {path}"), [Value::Null, Value::Null]));
+        }
+        let Some(index) = of_exchange.get(&exchange) else { continue };
+        let (_, [body, status]): &mut (String, [Value; 2]) = &mut answers[*index];
+        match &entry["rest"] {
+            Value::Null => {}
+            // kube-apiserver writes its version on several lines.
+            Value::String(text) => *body = documents(text).remove(0),
+            object => object.clone_into(body),
+        }
+        if !entry["head"].is_null() {
+            entry["head"]["status"].clone_into(status);
+        }
+    }
+    answers
 }
