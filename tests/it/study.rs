@@ -1,6 +1,7 @@
 //! Tests `listwatch get`, `watch` and `replay`: the built binary, on the embedded server and on a real one.
 
 use std::{
+    cell::Cell,
     env,
     fs::{self, File},
     path::Path,
@@ -8,10 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use listwatch::watch::Lists;
-use listwatch_apiserver::{Fault, Planned};
+use http::Method;
+use listwatch::{client::Request, watch::Lists};
+use listwatch_apiserver::{ApiServer, Fault, Options, Planned};
 use listwatch_control_plane::{eventually, saw};
-use regex::Regex;
+use regex::{Captures, Regex};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -20,7 +22,7 @@ use tokio::{
 };
 
 use crate::{
-    apiserver::Running,
+    apiserver::{Running, client},
     fixture::{Fixture, Kind, on},
     operator,
     proxy::Proxy,
@@ -552,7 +554,22 @@ async fn the_output_of_curl_is_replayed_from_standard_input() {
 /// The directory of recordings, and of what `replay` makes of them.
 const REPLAYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/data/replay");
 
-/// `UPDATE_EXPECT=1` writes the files.
+/// The directory of what `get` and `watch` write.
+const OUTPUTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/data/outputs");
+
+/// Compares an output with a file. `UPDATE_EXPECT=1` writes the file.
+async fn is_as_in_file(output: &str, file: &str) {
+    if env::var_os("UPDATE_EXPECT").is_some() {
+        return fs::write(file, output).unwrap();
+    }
+    let mut diff = Command::new("diff");
+    diff.args(["--unified", file, "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut diff = diff.spawn().unwrap();
+    diff.stdin.take().unwrap().write_all(output.as_bytes()).await.unwrap();
+    let Output { status, stdout, .. } = diff.wait_with_output().await.unwrap();
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stdout));
+}
+
 #[tokio::test]
 async fn each_form_of_output_is_as_in_its_file() {
     for (recording, form) in [
@@ -571,19 +588,103 @@ async fn each_form_of_output_is_as_in_its_file() {
         }
         let Ran { code, stdout, stderr } = ran(command).await;
         assert_eq!(code, Some(0), "{stderr}");
-        let expected = format!("{REPLAYS}/{recording}.{form}.txt");
         let output = format!("{stdout}\n=== standard error\n{stderr}");
-        if env::var_os("UPDATE_EXPECT").is_some() {
-            fs::write(&expected, output).unwrap();
-            continue;
-        }
-        let mut diff = Command::new("diff");
-        diff.args(["--unified", &expected, "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut diff = diff.spawn().unwrap();
-        diff.stdin.take().unwrap().write_all(output.as_bytes()).await.unwrap();
-        let Output { status, stdout, .. } = diff.wait_with_output().await.unwrap();
-        assert!(status.success(), "{}", String::from_utf8_lossy(&stdout));
+        is_as_in_file(&output, &format!("{REPLAYS}/{recording}.{form}.txt")).await;
     }
+}
+
+/// Both outputs of each command, in the order in which it writes them, without what varies: versions, times, uids, the port,
+/// the directory.
+#[tokio::test]
+async fn each_output_of_get_and_watch_is_as_in_its_file() {
+    let server = ApiServer::start(Options::default()).await.unwrap();
+    let dir = TempDir::new().unwrap();
+    server.write_service_account(dir.path()).unwrap();
+    let cluster = json!({"server": server.url(), "certificate-authority": "ca.crt"});
+    let config = json!({
+        "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "u", "user": {"tokenFile": "token"}}],
+    });
+    let kubeconfig = dir.path().join("kubeconfig");
+    fs::write(&kubeconfig, config.to_string()).unwrap();
+    let (client, first) = (client(&kubeconfig), Cell::new(0));
+    let write = async |method: Method, name: &str, body: Value| {
+        let path = format!("/api/v1/namespaces/default/configmaps{name}");
+        let kind = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+        let request = Request::get(path).sends(method, kind, body.to_string().into_bytes());
+        serde_json::from_slice::<Value>(&client.send(request).await.unwrap().body).unwrap()
+    };
+    let create = async |name: &str| {
+        let object = json!({"metadata": {"name": name}, "data": {"colour": "red"}});
+        write(Method::POST, "", object).await
+    };
+    let vary = Regex::new(
+        r#" *\+\d+\.\d{3}s|127\.0\.0\.1:\d+|(audit-id: |"?uid"?: ?"?)[0-9a-f-]{36}|\d{4}-\d\d-\d\dT[0-9:]+Z|(timeoutSeconds=)\d+"#,
+    )
+    .unwrap();
+    let [age, number] = [r"(?m)\d+s$", r"\b\d+\b"].map(|pattern| Regex::new(pattern).unwrap());
+    let compare = async |name: &str, output: String| {
+        let output = output.replace("\r\n", "\n").replace(&dir.path().display().to_string(), "DIR");
+        let output = vary.replace_all(&output, "$1$2…");
+        let output = age.replace_all(&output, "…");
+        // The versions since the first one.
+        let output = number.replace_all(&output, |found: &Captures| {
+            let since = found[0].parse::<u32>().ok().and_then(|number| number.checked_sub(first.get()));
+            since.filter(|since| *since < 9).map_or(found[0].to_owned(), |since| format!("v{}", since + 1))
+        });
+        is_as_in_file(&output, &format!("{OUTPUTS}/{name}.txt")).await;
+    };
+    let listwatch = |args: &str| {
+        let mut both = Command::new("sh");
+        both.args([
+            "-c",
+            &format!("exec \"$0\" {args} --kubeconfig \"$1\" 2>&1"),
+            env!("CARGO_BIN_EXE_listwatch"),
+        ]);
+        both.arg(&kubeconfig).kill_on_drop(true);
+        both
+    };
+    let created = create("a").await;
+    let version = created["metadata"]["resourceVersion"].as_str().unwrap();
+    first.set(version.parse().unwrap());
+    for form in ["raw", "short", "json", "yaml", "name", "wide"] {
+        let output = ran(listwatch(&format!("get cm/a -o {form}"))).await.succeeded();
+        compare(&format!("get-{form}"), output).await;
+    }
+    let mut commands = String::new();
+    for (request, form) in [("get cm/a", ""), ("get cm -l a=b", "=pod"), ("watch cm", "=proxy")] {
+        commands += &ran(listwatch(&format!("{request} --curl{form}"))).await.succeeded();
+    }
+    compare("curl", commands).await;
+
+    write(Method::PATCH, "/a", json!({"data": {"colour": "blue"}})).await;
+    create("b").await;
+    write(Method::DELETE, "/b", json!({})).await;
+    let watch = format!("watch cm --resource-version {version} --max-events 3");
+    compare("watch-explain", ran(listwatch(&format!("{watch} --explain -o short"))).await.succeeded()).await;
+    let on_terminal = on_terminal(80, &format!("{watch} --kubeconfig {}", kubeconfig.display()), "1").await;
+    compare("watch-short", on_terminal).await;
+
+    let mut follow =
+        listwatch("watch cm --follow --max-events 2 -o short").stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+    let mut followed = String::new();
+    let mut until = async |text: &str| {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            followed += &format!("{line}\n");
+            if line.contains(text) {
+                break;
+            }
+        }
+    };
+    until("# the watch is open").await;
+    create("c").await;
+    until("/c is new").await;
+    server.fault(Fault::CutWatches);
+    until("# the watch is open").await;
+    create("d").await;
+    until("the end").await;
+    compare("watch-follow", followed).await;
 }
 
 /// Times, versions and the names of the server vary.
