@@ -9,9 +9,9 @@
 //!
 //! Predict: While the loop watches, `a` changes and `b` is created. Later `c` is created, and deleted. What does it get right?
 //! Run: cargo run --example course 5
-//! Notice: Only `b`. The loop, in `naive.rs`, watches from the newest item, so `old` comes again, which was gone before the
-//! list. It ignores MODIFIED, and ERROR. It stops when no event comes, and misses what follows. Its next round adds the
-//! objects of a list, but removes none: the deletion of `c` is older than `d`. As a text, "99" is newer than "100".
+//! Notice: Only `b`. The loop, in `naive.rs`, watches from the newest item, and so gets `old` again, which was gone before
+//! the list. It ignores MODIFIED and ERROR. It stops when no event comes, and misses later ones. Its next list only adds
+//! objects, and the watch from `d` begins after the deletion of `c`. As a text, "99" is newer than "100".
 //! Break it: cargo run --example course -- 5 --fault end-watches,lines=0
 //! Source: `line` in src/watch.rs; `end` in src/watch/machine.rs
 //! Embedded server: Only here do the versions soon have one digit more, which shows the lost order.

@@ -14,7 +14,7 @@
 //! Run: cargo run --example course 17
 //! Notice: One to the same value, so an operator that patches only differences comes to rest. An update of an old version
 //! is refused with 409: read again, decide again. A write to `status` does not change the spec. With Foreground, the owner
-//! stays, with a deletionTimestamp, until the garbage collector (in the last curl, you) has deleted its children.
+//! stays until the garbage collector has deleted its children, and then removes its finalizer, as the last curl does.
 //! Break it: cargo run --example course -- 17 --fault deny,path=/web,method=PATCH
 //! Source: `keep` in src/children.rs; `patch` in src/cluster.rs; `between` in src/resource/diff.rs
 //! Embedded server: Its garbage collector is a task, and faster.
