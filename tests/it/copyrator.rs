@@ -51,14 +51,19 @@ struct World {
     token: String,
 }
 
-/// The requests of the operator: time, method and path of each.
+/// The requests of the operator: time, method, path and query of each, and whether it asks for metadata only.
 #[derive(Default)]
 struct Wire(Mutex<Vec<(Instant, String)>>);
 
 impl Tap for Wire {
     fn step(&self, _: u64, step: Step<'_>) {
         if let Step::Request(request) = step {
-            self.0.lock().unwrap().push((Instant::now(), format!("{request:?}")));
+            let metadata =
+                if request.accept.contains("as=PartialObjectMetadata") { ", metadata only" } else { "" };
+            let query: Vec<_> =
+                request.query.iter().map(|(name, value)| format!(", {name}={value}")).collect();
+            let line = format!("{request:?}{}{metadata}", query.concat());
+            self.0.lock().unwrap().push((Instant::now(), line));
         }
     }
 }
@@ -335,6 +340,21 @@ async fn a_labelled_config_map_is_copied_to_all_namespaces_also_to_new_ones() {
         let status = world.until_ready("main-rule", "Synced").await;
         assert_eq!((&status["sources"], &status["failed"]), (&json!(1), &json!(0)));
 
+        // The server selects the sources, and of copies, only the metadata are read.
+        let requests = world.wire.0.lock().unwrap().clone();
+        let lists =
+            requests.iter().map(|(_, request)| request).filter(|request| request.contains("/configmaps ("));
+        let lists = lists.filter(|request| request.starts_with("GET"));
+        let (copies, sources): (Vec<_>, Vec<_>) =
+            lists.partition(|request| request.starts_with("GET /api/v1/configmaps"));
+        let of_source =
+            |request: &&String| request.contains("copyrator") && request.contains("!flant.com/copy");
+        assert!(!sources.is_empty() && sources.iter().all(of_source), "{sources:?}");
+        let of_copy = |request: &&String| {
+            request.contains("labelSelector=flant.com/copy=true") && request.ends_with("metadata only")
+        };
+        assert!(!copies.is_empty() && copies.iter().all(of_copy), "{copies:?}");
+
         // A copy is no source, and has nothing but the content of its source.
         let copy = world.in_namespace("a").get("configmaps/settings").await;
         assert_eq!(copy["metadata"]["labels"], json!({"flant.com/copy": "true"}));
@@ -396,6 +416,23 @@ async fn copies_follow_the_labels_and_the_end_of_namespaces() {
         world.until_settings_in(&[]).await;
         let status = world.until_ready("main-rule", "Synced").await;
         assert_eq!(status["failed"], 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_changed_selector_replaces_the_copies() {
+    on_both(async |world| {
+        let _operator = world.start_copying(json!({})).await;
+        let metadata = json!({"name": "other", "labels": {"tier": "web"}});
+        world.user.create("configmaps", &json!({"metadata": metadata, "data": {"b": "2"}})).await;
+        world.until_settings_in(&["a", "b"]).await;
+        let web = json!({"key": "tier", "operator": "In", "values": ["web"]});
+        let selector = json!({"copyrator": null, "matchExpressions": [web]});
+        world.send(Method::PATCH, &world.rule_path("main-rule"), &json!({"selector": selector})).await;
+        world.until_copied("other", json!({"b": "2"}), &["a", "b"]).await;
+        world.until_settings_in(&[]).await;
+        world.until_ready("main-rule", "Synced").await;
     })
     .await;
 }

@@ -131,3 +131,17 @@ impl Reported for CopyratorRule {
         status.conditions = conditions;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_has_the_first_ten_failures_in_order_and_their_number() {
+        let failure =
+            |number: usize| Failure { namespace: format_smolstr!("team-{number:02}"), ..Failure::default() };
+        let pass = Pass { failures: (0..12).rev().map(failure).collect(), ..Pass::default() };
+        let status = status_of(&pass, 12);
+        assert_eq!((status.failed, status.failures), (12, (0..10).map(failure).collect()));
+    }
+}

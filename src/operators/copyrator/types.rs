@@ -361,6 +361,15 @@ pub fn definition() -> Value {
 mod tests {
     use super::*;
 
+    #[test]
+    fn kubectl_get_shows_the_counts() {
+        let definition = definition();
+        let columns = definition["spec"]["versions"][0]["additionalPrinterColumns"].as_array();
+        let names = columns.expect("columns").iter().filter(|column| column["priority"] != 1);
+        let names: Vec<_> = names.map(|column| &column["name"]).collect();
+        assert_eq!(names, ["Ready", "Kind", "Sources", "Copies", "Failed", "Age"]);
+    }
+
     fn read(fields: Value) -> CopyratorRule {
         let mut rule = json!({
             "apiVersion": "flant.com/v1", "kind": "CopyratorRule",
