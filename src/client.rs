@@ -38,9 +38,11 @@ mod tap;
 mod tls;
 mod warnings;
 
-#[cfg(feature = "cli")]
-use std::time::Duration;
-use std::{fmt, sync::Arc, time::SystemTime};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use ::http::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -48,9 +50,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::resource::{Accept, Key, ObjectMeta, Resource, from_json};
-#[cfg(feature = "cli")]
-pub(crate) use config::REQUEST_TIMEOUT;
-pub use config::{Config, Env, Options};
+pub use config::{Config, Env, Options, REQUEST_TIMEOUT};
 pub use curl::CurlFrom;
 pub use delete::DeleteOptions;
 pub use error::Error;
@@ -134,8 +134,8 @@ impl Client {
     }
 
     /// How long an answer may take.
-    #[cfg(feature = "cli")]
-    pub(crate) fn request_timeout(&self) -> Duration {
+    #[must_use]
+    pub fn request_timeout(&self) -> Duration {
         self.transport.config.request_timeout
     }
 

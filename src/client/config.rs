@@ -36,7 +36,7 @@ const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount
 
 /// Longest wait for an answer, unless a flag says otherwise. The API server queues a request for at most a quarter of its
 /// own limit of 60 s; what takes twice that is not coming.
-pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The flags for the connection. Each field has the name of its flag; an empty text counts as not given, as in kubectl.
 #[derive(Clone, Debug, Default)]
@@ -222,8 +222,8 @@ impl Config {
     }
 
     /// Longest wait for an answer.
-    #[cfg(feature = "cli")]
-    pub(crate) fn request_timeout(&self) -> Duration {
+    #[must_use]
+    pub fn request_timeout(&self) -> Duration {
         self.request_timeout
     }
 

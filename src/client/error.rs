@@ -18,10 +18,9 @@
 //!
 //! All of them become an [`Error`], with methods such as [`Error::is_conflict`]. Nothing in this file does I/O.
 
-#[cfg(feature = "cli")]
-use std::collections::BTreeMap;
 use std::{
     borrow::Cow,
+    collections::BTreeMap,
     error, fmt, io,
     time::{Duration, SystemTime},
 };
@@ -114,8 +113,8 @@ impl Error {
     }
 
     /// The error of an answer that was recorded.
-    #[cfg(feature = "cli")]
-    pub(crate) fn answered(code: u16, headers: &BTreeMap<String, String>, body: &str) -> Error {
+    #[must_use]
+    pub fn answered(code: u16, headers: &BTreeMap<String, String>, body: &str) -> Error {
         let pair = |(name, value): (&String, &String)| Some((name.parse().ok()?, value.parse().ok()?));
         let headers: HeaderMap = headers.iter().filter_map(pair).collect();
         let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

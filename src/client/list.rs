@@ -214,15 +214,11 @@ impl Collection {
     }
 
     /// The request for the server's present version.
-    #[cfg(feature = "cli")]
     pub(crate) fn check_request(&self) -> Request {
-        self.any_object().list_request(&Page::ONE)
-    }
-
-    /// The same without its selectors: to find an object that matches, the server might have to read all of them.
-    fn any_object(&self) -> Collection {
+        // Without selectors: to find an object that matches, the server might have to read all of them.
         let scope = Scope { labels: String::new(), ..self.scope.clone() };
-        Collection { scope, fields: String::new(), accept: Accept::MetadataOnly, ..self.clone() }
+        let any = Collection { scope, fields: String::new(), accept: Accept::MetadataOnly, ..self.clone() };
+        any.list_request(&Page::ONE)
     }
 
     fn select(&self, request: &mut Request) {
@@ -242,22 +238,21 @@ impl Client {
 
     /// The same, of a collection of any kind.
     pub(crate) async fn page_of(&self, collection: &Collection, page: &Page<'_>) -> Result<PageBody, Error> {
-        self.page_within(collection, page, page.bytes_max()).await
+        self.page_within(collection, collection.list_request(page), page.bytes_max()).await
     }
 
     /// Reads the server's present resourceVersion, by a list of one object of a kind, metadata only. Fails if that object has
     /// more than 512 KiB of metadata ([`Error::is_too_large`]).
     pub(crate) async fn latest_version(&self, collection: &Collection) -> Result<SmolStr, Error> {
-        self.page_within(&collection.any_object(), &Page::ONE, CHECK_BYTES_MAX).await?.read(version_of)
+        self.page_within(collection, collection.check_request(), CHECK_BYTES_MAX).await?.read(version_of)
     }
 
     async fn page_within(
         &self,
         collection: &Collection,
-        page: &Page<'_>,
+        request: Request,
         bytes_max: usize,
     ) -> Result<PageBody, Error> {
-        let request = collection.list_request(page);
         // Without retries: watches have a backoff of their own.
         let deadline = self.transport.config.request_timeout;
         match self.transport.call_once(&request, bytes_max, deadline).await {
