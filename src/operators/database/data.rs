@@ -51,14 +51,15 @@ pub(super) fn claim(database: &Database, name: &str, labels: Labels) -> Persiste
     }
 }
 
-/// The operation that makes a claim or a Secret owned or not owned. The garbage collector deletes what is owned after its owner.
+/// The operation that makes a claim or a Secret owned or not owned. The garbage collector deletes what is owned after its owner. An
+/// earlier Database of this name is such an owner, too: it would delete what this Database has written since.
 pub(super) fn change_of_owner(
     database: &Database,
     metadata: &ObjectMeta,
     policy: DeletionPolicy,
 ) -> Option<Value> {
     let mut owners: Vec<OwnerReference> = metadata.owner_references.to_vec();
-    owners.retain(|owner| owner.uid != database.metadata.uid);
+    owners.retain(|owner| !owner.is_a::<Database>() || owner.name != database.metadata.name);
     match policy {
         DeletionPolicy::Retain => {}
         DeletionPolicy::Delete => owners.push(OwnerReference {
