@@ -397,6 +397,26 @@ async fn an_operator_that_was_killed_between_two_writes_writes_the_rest() {
         for missing in 0..1 << children.len() {
             let mut rest = vec![STATUS.to_owned()];
             for (index, child) in children.into_iter().enumerate() {
+/// The schema once refused each status after that, because its version was newer than that of the spec.
+#[tokio::test]
+async fn an_older_major_version_before_the_first_status_is_a_condition() {
+    on_both(async |fixture| {
+        let running = start(fixture);
+        fixture.create("databases", &database(json!({"size": 1, "version": "16.0"}))).await;
+        wrote(fixture, &CREATED).await;
+        drop(running);
+        roll_out(fixture).await;
+        fixture.patch("databases/db", json!({"spec": {"version": "15.4"}})).await;
+        let _running = start(fixture);
+        wrote(fixture, &[STATUS]).await;
+        let reported = fixture.get("databases/db").await;
+        assert_eq!(condition(&reported, "Stalled").unwrap()["reason"], "UnsupportedVersion");
+        assert_eq!(reported["status"]["version"], "16.0");
+        assert_eq!(image(fixture).await, "postgres:16.0");
+    })
+    .await;
+}
+
                 if missing & (1 << index) != 0 {
                     fixture.delete(child).await;
                     rest.push(format!("POST {} 201", child.split_once('/').unwrap().0));

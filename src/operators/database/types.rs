@@ -776,9 +776,9 @@ pub fn definition() -> Value {
     crd::definition::<Database>("database", &["db"], &[version])
 }
 
-/// The wanted version is not older than the running one. A tag without a minor version may be any of them. With one more digit, a minor
-/// version is newer.
-const NO_DOWNGRADE: &str = "!has(self.status) || !has(self.status.version) || \
+/// A new version is not older than the running one. A tag without a minor version may be any of them. With one more digit, a minor
+/// version is newer. A version that was written before the first status may be older: then each status can still be written.
+const NO_DOWNGRADE: &str = "self.spec.version == oldSelf.spec.version || !has(self.status) || !has(self.status.version) || \
     (['15', '16', '17', '18'].exists(major, self.spec.version.startsWith(major) && self.status.version.startsWith(major)) \
     ? size(self.spec.version) == 2 || size(self.spec.version) > size(self.status.version) \
     || size(self.spec.version) == size(self.status.version) && self.spec.version >= self.status.version \
