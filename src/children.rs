@@ -285,6 +285,20 @@ impl<K: Resource + Serialize> Owned<K> {
         Ok(mutated)
     }
 
+    /// Deletes a child that the owner's spec no longer has. After a change of the spec, asks the API server, too: the watch may miss
+    /// the child, because it has a label selector.
+    pub async fn discard<O: Resource>(&self, owner: &O, key: &Key, stage: Stage) -> Result<(), Error> {
+        let is_changed = matches!(stage, Stage::New | Stage::Changed) && owner.metadata().generation > 1;
+        if !is_changed || self.watch.get(key).is_some() {
+            return self.delete(owner, key).await;
+        }
+        match self.cluster.get_live::<K>(key).await {
+            Ok(child) => self.delete_owned(owner, &child).await,
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Deletes the child of a deleted owner, if it still has the ownerReference: the garbage collector may be slow or absent.
     /// An orphaned child has no ownerReference and stays.
     ///
@@ -292,11 +306,15 @@ impl<K: Resource + Serialize> Owned<K> {
     pub async fn delete<O: Resource>(&self, owner: &O, key: &Key) -> Result<(), Error> {
         self.mutations.forget(&owner.metadata().uid);
         let Some(child) = self.watch.get(key) else { return Ok(()) };
+        self.delete_owned(owner, &child).await
+    }
+
+    async fn delete_owned<O: Resource>(&self, owner: &O, child: &K) -> Result<(), Error> {
         let is_owned = child.metadata().controller().is_some_and(|by| by.uid == owner.metadata().uid);
         if !is_owned || child.metadata().is_terminating() {
             return Ok(());
         }
-        self.cluster.delete(&*child).await
+        self.cluster.delete(child).await
     }
 }
 

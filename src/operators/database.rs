@@ -266,7 +266,7 @@ impl Databases {
     ) -> Result<Option<Backup>, ReconcileError> {
         let Some(desired) = desired else {
             let key = Key { name: format_smolstr!("{}-backup", database.metadata.name), ..database.key() };
-            return Ok(self.cron_jobs.delete(database, &key).await.map(|()| None)?);
+            return Ok(self.cron_jobs.discard(database, &key, stage).await.map(|()| None)?);
         };
         let name = format!("{}-backups", database.metadata.name);
         let kept = tokio::join!(

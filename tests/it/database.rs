@@ -118,6 +118,25 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
     .await;
 }
 
+/// Such a CronJob once stayed, and went on.
+#[tokio::test]
+async fn without_backups_a_cron_job_that_lost_its_label_is_deleted() {
+    on_both(async |fixture| {
+        let running = start(fixture);
+        let spec = json!({"size": 1, "version": "15", "backup": {"schedule": "0 3 * * *"}});
+        fixture.create("databases", &database(spec)).await;
+        let with_backup = ["POST persistentvolumeclaims 201", "POST cronjobs 201"];
+        wrote(fixture, &[&CREATED[..], &with_backup].concat()).await;
+        drop(running);
+        let unlabelled = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}});
+        fixture.patch("cronjobs/db-backup", unlabelled).await;
+        fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
+        let _running = start(fixture);
+        wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
+    })
+    .await;
+}
+
 const RESTORING: [&str; 10] = [
     FINALIZER,
     "POST secrets 201",
@@ -378,25 +397,6 @@ async fn another_major_version_is_refused_and_the_running_one_stays() {
     .await;
 }
 
-/// For each point at which a kill can interrupt the writes of a new object: the next start writes the rest, and no second password.
-#[tokio::test]
-async fn an_operator_that_was_killed_between_two_writes_writes_the_rest() {
-    on_both(async |fixture| {
-        let running = start(fixture);
-        let created = fixture.create("databases", &database(json!({"size": 1, "version": "15"}))).await;
-        wrote(fixture, &CREATED).await;
-        drop(running);
-        let before = data(fixture).await;
-        let children = [
-            "configmaps/db-scripts",
-            "poddisruptionbudgets/db",
-            "services/db",
-            "services/db-ro",
-            "statefulsets/db",
-        ];
-        for missing in 0..1 << children.len() {
-            let mut rest = vec![STATUS.to_owned()];
-            for (index, child) in children.into_iter().enumerate() {
 /// The schema once refused each status after that, because its version was newer than that of the spec.
 #[tokio::test]
 async fn an_older_major_version_before_the_first_status_is_a_condition() {
@@ -417,6 +417,25 @@ async fn an_older_major_version_before_the_first_status_is_a_condition() {
     .await;
 }
 
+/// For each point at which a kill can interrupt the writes of a new object: the next start writes the rest, and no second password.
+#[tokio::test]
+async fn an_operator_that_was_killed_between_two_writes_writes_the_rest() {
+    on_both(async |fixture| {
+        let running = start(fixture);
+        let created = fixture.create("databases", &database(json!({"size": 1, "version": "15"}))).await;
+        wrote(fixture, &CREATED).await;
+        drop(running);
+        let before = data(fixture).await;
+        let children = [
+            "configmaps/db-scripts",
+            "poddisruptionbudgets/db",
+            "services/db",
+            "services/db-ro",
+            "statefulsets/db",
+        ];
+        for missing in 0..1 << children.len() {
+            let mut rest = vec![STATUS.to_owned()];
+            for (index, child) in children.into_iter().enumerate() {
                 if missing & (1 << index) != 0 {
                     fixture.delete(child).await;
                     rest.push(format!("POST {} 201", child.split_once('/').unwrap().0));
