@@ -37,7 +37,7 @@ finish() {
   if ((status != 0)) && [[ -e $KUBECONFIG ]]; then
     heading "FAILED; the current state"
     state || true
-    tail -n 5 "$dir/containerd.log" "$dir/kubelet.log" | cut -c 1-400 || true
+    tail -n 5 "$dir"/{registry,containerd,kubelet}.log | cut -c 1-400 || true
   fi
   ended || true
   "$envtest/cluster" down --dir "$dir" || true
