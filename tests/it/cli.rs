@@ -8,15 +8,21 @@ use std::{
     time::Duration,
 };
 
-use listwatch::{operators::mywebserver::MyWebserver, resource::Key};
+use clap::ValueEnum;
+use listwatch::{
+    operators::{BuiltIn, mywebserver::MyWebserver},
+    resource::Key,
+};
 use listwatch_apiserver::Fault;
 use listwatch_control_plane::eventually;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     apiserver::{Running, client, is_private, printed_curl},
+    client::UserClient,
     curl::SHELLS,
     fixture::{Kind, on},
+    manifests,
     operator::{Operator, listwatch},
 };
 
@@ -491,6 +497,54 @@ async fn an_existing_recording_is_kept_and_the_log_names_the_new_file() {
         let script = fs::read_to_string(fixture.dir.path().join("run-2.sh")).unwrap();
         assert!(!script.contains("demo"), "{script}");
         fixture.stop_operator().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_a_name_all_operators_run_and_their_variables_set_their_flags() {
+    on(&[Kind::EmbeddedBare], async |fixture| {
+        for operator in BuiltIn::value_variants() {
+            fixture.install(&operator.definitions()[0]).await;
+        }
+        fixture.create_namespace().await;
+        fs::write(fixture.dir.path().join("token"), fixture.admin_token()).unwrap();
+        for (resource, sample) in [
+            ("mywebservers", "mywebserver/samples/mywebserver-v2.yaml"),
+            ("memcacheds", "memcached/samples/memcached.yaml"),
+            ("databases", "database/samples/database.yaml"),
+        ] {
+            fixture.create(resource, &manifests::read(sample)[0]).await;
+        }
+        // Only the second rule has both the name and the namespace of the variables.
+        let elsewhere = UserClient::new(fixture.client.clone());
+        for (user, name) in [(&elsewhere, "only"), (fixture, "only"), (fixture, "other")] {
+            let rule = json!({
+                "apiVersion": "flant.com/v1", "kind": "CopyratorRule", "metadata": {"name": name},
+                "ruleType": "configmap", "selector": {"a": "b"},
+            });
+            user.create("copyrators", &rule).await;
+        }
+        let variables =
+            [("MEMCACHED_IMAGE", "a:1"), ("RULE_NAME", "only"), ("NAMESPACE", &*fixture.namespace)];
+        let run = |names: &[&str], args: &[&str]| {
+            Operator::run(names, &fixture.url(), fixture.dir.path(), args, &variables)
+        };
+        let image = async |image: &str| {
+            let container =
+                |child: &Value| child["spec"]["template"]["spec"]["containers"][0]["image"] == image;
+            fixture.until("deployments/cache", container).await;
+        };
+        let operators = run(&[], &[]);
+        for served in ["mywebservers/web", "memcacheds/cache", "databases/db", "copyrators/only"] {
+            fixture.until(served, |object| object["status"]["observedGeneration"] == 1).await;
+        }
+        image("a:1").await;
+        drop(operators);
+        let _operator = run(&["memcached"], &["--memcached-image", "b:2"]);
+        image("b:2").await;
+        let others = [elsewhere.get("copyrators/only").await, fixture.get("copyrators/other").await];
+        assert!(others.iter().all(|rule| rule["metadata"]["finalizers"].is_null()), "{others:?}");
     })
     .await;
 }

@@ -48,6 +48,7 @@ impl UserClient {
         let api = match resource {
             "deployments" | "replicasets" | "statefulsets" => "apis/apps/v1",
             "mywebservers" => "apis/k8sobjects.gsa.com/v2",
+            "copyrators" => "apis/flant.com/v1",
             "memcacheds" => "apis/cache.example.com/v1alpha1",
             "databases" => "apis/app.example.com/v1",
             "events" => "apis/events.k8s.io/v1",
@@ -182,12 +183,13 @@ impl UserClient {
         };
         self.try_create(&path, object).await.unwrap();
         if object["kind"] == "CustomResourceDefinition" {
-            eventually("the CRD to be served", async || {
-                let [v1, v2] = ["v1", "v2"].map(|v| format!("/apis/k8sobjects.gsa.com/{v}/mywebservers"));
-                self.raw(&v1).await.ok()?;
-                self.raw(&v2).await.ok()
-            })
-            .await;
+            let (group, plural) = (&object["spec"]["group"], &object["spec"]["names"]["plural"]);
+            for version in object["spec"]["versions"].as_array().unwrap() {
+                let [group, version, plural] =
+                    [group, &version["name"], plural].map(|name| name.as_str().unwrap());
+                let path = format!("/apis/{group}/{version}/{plural}");
+                eventually("the CRD to be served", async || self.raw(&path).await.ok()).await;
+            }
         }
     }
 }

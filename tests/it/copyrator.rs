@@ -178,7 +178,7 @@ impl World {
         {
             fs::write(dir.path().join(name), text).unwrap();
         }
-        let operator = Operator::run("copyrator", &self.url, dir.path(), args);
+        let operator = Operator::run(&["copyrator"], &self.url, dir.path(), args, &[]);
         (dir, operator)
     }
 

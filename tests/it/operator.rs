@@ -34,20 +34,29 @@ pub fn listwatch() -> Command {
 impl Operator {
     /// Starts the operator as in a Pod, with a service account's directory and the address of the API server.
     pub fn start(server: &str, service_account: &Path, args: &[&str]) -> Operator {
-        Operator::run("mywebserver", server, service_account, args)
+        Operator::run(&["mywebserver"], server, service_account, args, &[])
     }
 
-    /// The same, of another operator.
-    pub fn run(name: &str, server: &str, service_account: &Path, args: &[&str]) -> Operator {
+    /// The same with these operators, and with more variables.
+    pub fn run(
+        names: &[&str],
+        server: &str,
+        service_account: &Path,
+        args: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Operator {
         let (host, port) = server.strip_prefix("https://").unwrap().rsplit_once(':').unwrap();
         let log = service_account.join(format!("operator-{}.log", unique()));
         let child = listwatch()
-            .args(["run", name, "--log-format", "json"])
+            .arg("run")
+            .args(names)
+            .args(["--log-format", "json"])
             // As a variable, so that a test can give the flag.
             .env("LISTWATCH_LOG_LEVEL", "debug")
             .args(["--health-probe-bind-address", "127.0.0.1:0", "--service-account-dir"])
             .arg(service_account)
             .args(args)
+            .envs(variables.iter().copied())
             .env("KUBERNETES_SERVICE_HOST", host)
             .env("KUBERNETES_SERVICE_PORT", port)
             // Otherwise glibc keeps up to 128 KiB of freed memory, more or less by chance: see mallopt(3).
