@@ -16,6 +16,7 @@ use http::Method;
 use listwatch::{
     client::{Client, Config, Error, Step, Tap},
     cluster::{Cluster, Events},
+    controller::WORKERS,
     operators::copyrator::{self, Settings},
     watch::Lists,
 };
@@ -188,16 +189,16 @@ impl World {
     }
 
     fn start_with(&self, settings: Settings) -> Running {
-        self.start_on(&self.client, settings)
+        self.start_on(&self.client, settings, WORKERS)
     }
 
-    fn start_on(&self, client: &Client, settings: Settings) -> Running {
+    fn start_on(&self, client: &Client, settings: Settings, workers: usize) -> Running {
         let cluster = Cluster::new(client.clone(), Lists::Paged);
         let (events, write_events) = Events::new(client.clone(), copyrator::CONTROLLER, "test".into());
         let controller =
             copyrator::controller(&cluster, std::slice::from_ref(&self.user.namespace), events, settings);
         let mut tasks = JoinSet::new();
-        tasks.spawn(controller.run(std::future::pending()));
+        tasks.spawn(controller.workers(workers).run(std::future::pending()));
         tasks.spawn(write_events);
         Running(tasks)
     }
@@ -681,6 +682,60 @@ async fn after_a_429_a_copy_waits_as_long_as_the_server_asks_and_the_others_go_o
     assert!(waiting.windows(2).all(is_patient), "{waiting:?}");
 }
 
+/// The creations of ConfigMaps that have no answer yet, and their greatest number.
+#[derive(Default)]
+struct Creating(Mutex<(BTreeSet<u64>, usize)>);
+
+impl Tap for Creating {
+    fn step(&self, exchange: u64, step: Step<'_>) {
+        let (open, most) = &mut *self.0.lock().unwrap();
+        if let Step::Request(request) = step
+            && is_creation(request.method.as_str(), &request.path)
+        {
+            open.insert(exchange);
+        }
+        if step.is_last() {
+            open.remove(&exchange);
+        }
+        *most = (*most).max(open.len());
+    }
+}
+
+fn is_creation(method: &str, path: &str) -> bool {
+    method == "POST" && path.ends_with("/configmaps")
+}
+
+/// With one worker, so that the second rule comes between two passes over the first one, or after all of them.
+#[tokio::test]
+async fn eight_copies_are_created_at_a_time_and_another_rule_comes_after_a_thousand() {
+    let world = World::embedded().await;
+    for namespace in ["c", "d", "e", "f", "other"] {
+        world.create_namespace(namespace, json!({})).await;
+    }
+    for number in 0..167 {
+        world.create_source(&format!("settings-{number}"), json!({})).await;
+    }
+    let other = world.namespace("other");
+    let many = json!({"include": [format!("{}-?", world.prefix)]});
+    world.create_rule("a-many", json!({"targetNamespaces": many})).await;
+    world.create_rule("b-other", json!({"targetNamespaces": {"include": [other]}})).await;
+    let server = world.server.as_ref().unwrap();
+    server.forget_requests();
+    let creating = Arc::<Creating>::default();
+    let config = Config::new(&world.url, world.ca_pem.as_bytes(), &world.token).unwrap();
+    let client = Client::new(config.with_tap(creating.clone())).unwrap();
+    let _operator = world.start_on(&client, Settings::default(), 1);
+    world.until_ready("a-many", "Synced").await;
+    world.until_ready("b-other", "Synced").await;
+    assert_eq!(creating.0.lock().unwrap().1, 8);
+    let requests = server.requests();
+    let created = requests.iter().filter(|request| is_creation(&request.method, &request.path));
+    let is_other: Vec<_> = created.map(|request| request.path.contains(&other)).collect();
+    let before = is_other.iter().position(|is_other| *is_other).unwrap();
+    assert!((1..=1000).contains(&before), "{before} of {}", is_other.len());
+    assert_eq!(is_other.len(), 7 * 167);
+}
+
 #[tokio::test]
 async fn a_source_of_one_mebibyte_is_copied() {
     on_both(async |world| {
@@ -843,7 +898,7 @@ async fn a_rule_whose_permission_is_withdrawn_says_so_and_goes_on_when_it_is_bac
         let proxy = Proxy::start(&world.url).await;
         let config = Config::new(&proxy.url(), world.ca_pem.as_bytes(), &world.token).unwrap();
         let client = Client::new(config).unwrap();
-        let _operator = world.start_on(&client, Settings { secrets: true, ..Settings::default() });
+        let _operator = world.start_on(&client, Settings { secrets: true, ..Settings::default() }, WORKERS);
         world.create_rule("main-rule", json!({"ruleType": "secret"})).await;
         world.create_rule("other-rule", json!({})).await;
         world.until_ready("main-rule", "NoSources").await;
