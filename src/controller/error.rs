@@ -25,7 +25,7 @@ pub(super) enum Retry {
 
 impl ReconcileError {
     /// An error after which the object is not tried again before this time, for example the `Retry-After` of another server.
-    /// If the object changes, it is tried at once.
+    /// If its spec changes, it is tried at once.
     pub fn after(pause: Duration, error: impl Into<Box<dyn Error + Send + Sync>>) -> ReconcileError {
         ReconcileError { source: error.into(), retry: Retry::After(pause) }
     }

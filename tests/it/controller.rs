@@ -69,6 +69,7 @@ impl<K: Resource> Operator for Clumsy<K> {
             "panics" => panic!("as its name says"),
             "hangs" => future::pending().await,
             "fails" => Err("as its name says".into()),
+            "gives-up" => Err(ReconcileError::terminal("as its name says")),
             "later" => Ok(Next::After(Duration::from_secs(30))),
             _ => Ok(Next::OnChange),
         }
@@ -83,7 +84,7 @@ impl<K: Resource> Operator for Clumsy<K> {
 #[tokio::test(start_paused = true)]
 async fn an_object_on_which_the_operator_panics_hangs_or_fails_blocks_no_other() {
     let (server, user) = client::server().await;
-    for name in ["panics", "hangs", "fails", "later", "fine"] {
+    for name in ["panics", "hangs", "fails", "gives-up", "later", "fine"] {
         user.create_service(name).await;
     }
     let (calls, mut seen) = watch::channel(HashMap::new());
@@ -96,15 +97,17 @@ async fn an_object_on_which_the_operator_panics_hangs_or_fails_blocks_no_other()
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(controller.run(async { drop(stopped.await) }));
 
-    // All objects except the healthy one are reconciled again: after a backoff, after the time limit of a reconcile, or
-    // after the pause that they asked for.
+    // Reconciled again: after a backoff, after the time limit of a reconcile, or after the pause that they asked for.
     let are_repeated = |calls: &HashMap<String, u32>| {
         ["panics", "hangs", "fails", "later"]
             .iter()
             .all(|name| calls.get(*name).is_some_and(|count| *count >= 2))
     };
     seen.wait_for(are_repeated).await.unwrap();
-    assert_eq!(seen.borrow()["fine"], 1);
+    assert_eq!((seen.borrow()["fine"], seen.borrow()["gives-up"]), (1, 1));
+    // An object that no retry can mend waits for a change, here of a label.
+    user.patch("services/gives-up", json!({"metadata": {"labels": {"edited": "yes"}}})).await;
+    seen.wait_for(|calls| calls["gives-up"] == 2).await.unwrap();
 
     // An event is trusted, and reported once.
     user.delete("services/fine").await;
