@@ -112,9 +112,11 @@ fn the_chart_has_every_operator_and_the_version_of_the_crate() {
 /// Needs `LISTWATCH_HELM`, and `kubectl` in `KUBEBUILDER_ASSETS`. Helm creates no Namespace, and keeps the CRDs.
 #[test]
 fn helm_and_kustomize_render_the_same_objects() {
-    let (Some(helm), Some(assets)) = (env::var_os("LISTWATCH_HELM"), env::var_os("KUBEBUILDER_ASSETS"))
-    else {
-        eprintln!("LISTWATCH_HELM or KUBEBUILDER_ASSETS is not set: the chart is not rendered");
+    let Some(assets) = env::var_os("KUBEBUILDER_ASSETS") else { return };
+    let Some(helm) = env::var_os("LISTWATCH_HELM") else {
+        // In CI, this test must not pass without rendering the chart.
+        assert!(env::var_os("CI").is_none(), "CI needs LISTWATCH_HELM");
+        eprintln!("LISTWATCH_HELM is not set: the chart is not rendered");
         return;
     };
     let render = |program: &OsStr, args: &[&str]| {
