@@ -62,11 +62,11 @@ pub struct TestServer {
 }
 
 impl TestServer {
-    /// Starts a server, and creates the objects of these manifests, such as CustomResourceDefinitions.
+    /// Starts a server with these CustomResourceDefinitions, each in YAML.
     ///
     /// # Panics
     ///
-    /// If a manifest is not the YAML of one CustomResourceDefinition that the server accepts.
+    /// If one of them is not the YAML of one CustomResourceDefinition that the server accepts.
     pub async fn start(definitions: &[&str]) -> TestServer {
         let server = Arc::new(ApiServer::in_process(&Options::default(), SystemTime::now()));
         let client = Link::new(&server).client();
