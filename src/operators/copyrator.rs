@@ -36,6 +36,7 @@ use crate::{
         Key, Resource, Scope,
         conditions::Verdict,
         kinds::{ConfigMap, Namespace, Secret},
+        list::Found,
     },
 };
 use copy::{Copied, Kind, LABEL, Mark};
@@ -134,9 +135,14 @@ pub fn controller(
         events,
         blocked: Arc::clone(&blocked),
     };
-    let every_rule = rules.clone();
+    let (every_rule, present) = (rules.clone(), rules.clone());
     let mut controller = Controller::new(cluster, &rules, operator)
         .also(&all_namespaces, move |_| every_rule.keys())
+        // A younger rule takes over the copies that a deleted rule leaves behind. They do not change, so they cause no event.
+        .also(&rules, move |rule| {
+            let is_it = |found: Found<CopyratorRule>| found.metadata().uid == rule.metadata.uid;
+            if present.find(&rule.key()).is_some_and(is_it) { Vec::new() } else { present.keys() }
+        })
         .also(&copied_config_maps, rules_of(&blocked))
         .also_each::<ConfigMap>(scopes_of::<ConfigMap>(&settings));
     if let Some(copied) = copied_secrets {
