@@ -25,6 +25,7 @@ use tracing::info;
 
 use crate::{
     children::{Child, Outcome, Owned, PodsOf, Reporter, Stage, State, Trouble, once},
+    client::Error,
     cluster::{Cluster, Events, Index, Watch},
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
     operators::memcached::types::Pod,
@@ -168,6 +169,11 @@ fn version_of(set: &StatefulSet) -> Option<&str> {
     container.image.rsplit_once(':').map(|(_, version)| version)
 }
 
+/// The claim that the StatefulSet controller creates for the primary.
+fn primary_claim(database: &Database) -> Key {
+    Key { name: format_smolstr!("data-{}-0", database.metadata.name), ..database.key() }
+}
+
 /// The children that write backups.
 struct Backup {
     claim: Outcome<Meta<PersistentVolumeClaim>>,
@@ -283,15 +289,20 @@ impl Databases {
         &self,
         database: &Database,
         children: &Children,
+        lost: Option<&Verdict>,
         stage: Stage,
     ) -> Option<(Option<Restore>, Option<Outcome<StatefulSet>>)> {
-        let mut restore = None;
+        let (mut restore, is_new) = (None, self.live_sets.get(&database.key()).is_none());
+        if is_new && lost.is_some() {
+            return Some((None, None));
+        }
         if let Some(job) = &children.restore
-            && self.live_sets.get(&database.key()).is_none()
+            && database.status.primary_claim.is_empty()
+            && is_new
         {
-            let name = format!("data-{}-0", database.metadata.name);
+            let claim = primary_claim(database).name;
             let kept = tokio::join!(
-                self.keep_claim(database, &name, labels(database), stage),
+                self.keep_claim(database, &claim, labels(database), stage),
                 self.jobs.keep(database, job, stage),
             );
             let (Some(claim), Some(job)) = kept else { return None };
@@ -336,6 +347,65 @@ impl Databases {
         found.is_err_and(|error| error.is_not_found()).then(|| Trouble::new("SecretNotFound", message))
     }
 
+    /// The uid of the claim of the primary, if there is one.
+    async fn primary_claim(&self, database: &Database) -> Result<Option<SmolStr>, Error> {
+        let key = primary_claim(database);
+        if let Some(claim) = self.claims.get(&database.key()).iter().find(|claim| claim.key() == key) {
+            return Ok(Some(claim.metadata.uid.to_smolstr()));
+        }
+        // One of a user may have no label of ours.
+        match self.cluster.get_live::<Meta<PersistentVolumeClaim>>(&key).await {
+            Ok(claim) => Ok(Some(claim.metadata.uid.to_smolstr())),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Why the primary must not begin with an empty claim, if so: another claim had its data, or only replicas have data.
+    async fn lost(&self, database: &Database) -> Result<Option<Verdict>, Error> {
+        let (key, known) = (primary_claim(database), &database.status.primary_claim);
+        let had_data = if known.is_empty() {
+            let data = format!("data-{}-", database.metadata.name);
+            let claims = self.claims.get(&database.key());
+            self.live_sets.get(&database.key()).is_none()
+                && claims.iter().any(|claim| claim.metadata.name.starts_with(&data) && claim.key() != key)
+        } else {
+            self.primary(database).is_none()
+        };
+        if !had_data {
+            return Ok(None);
+        }
+        if self.primary_claim(database).await?.is_some_and(|uid| known.is_empty() || uid == *known) {
+            return Ok(None);
+        }
+        let way = if known.is_empty() {
+            "create it empty to begin anew"
+        } else {
+            "delete this Database and create it again to begin anew"
+        };
+        let message = format_smolstr!(
+            "the claim {} with the data of the primary is gone: bring it back, make a replica the primary, or {way}: see \
+             \"Lost data\" in docs/database.md",
+            key.name
+        );
+        Ok(Some(Verdict::yes("DataLost", message)))
+    }
+
+    /// The Pod of the primary, if it accepts connections.
+    fn primary(&self, database: &Database) -> Option<Arc<Pod>> {
+        let name = format_smolstr!("{}-0", database.metadata.name);
+        self.pods.get(&Key { name, ..database.key() }).filter(|pod| pod.is_ready())
+    }
+
+    /// The condition `Available`.
+    fn available(&self, database: &Database) -> Verdict {
+        let name = &database.metadata.name;
+        match self.primary(database) {
+            Some(_) => Verdict::yes("PrimaryReady", format_smolstr!("{name}-0 accepts connections")),
+            None => Verdict::no("PrimaryNotReady", format_smolstr!("{name}-0 does not accept connections")),
+        }
+    }
+
     /// The conditions of a Database whose children are all as desired. Without a StatefulSet, a backup is being restored.
     fn state(&self, database: &Database, set: Option<&Child<StatefulSet>>, pods: Option<Trouble>) -> State {
         let size = database.spec.size;
@@ -361,20 +431,10 @@ impl Databases {
         };
         State {
             ready,
-            others: vec![("Available", available(database, &self.pods)), ("Progressing", progressing)],
+            others: vec![("Available", self.available(database)), ("Progressing", progressing)],
             stalled: None,
             next: Next::OnChange,
         }
-    }
-}
-
-/// The condition `Available`.
-fn available(database: &Database, pods: &Watch<Pod>) -> Verdict {
-    let primary = format_smolstr!("{}-0", database.metadata.name);
-    if pods.get(&Key { name: primary.clone(), ..database.key() }).is_some_and(|pod| pod.is_ready()) {
-        Verdict::yes("PrimaryReady", format_smolstr!("{primary} accepts connections"))
-    } else {
-        Verdict::no("PrimaryNotReady", format_smolstr!("{primary} does not accept connections"))
     }
 }
 
@@ -393,6 +453,7 @@ impl Operator for Databases {
     async fn applied(&self, database: Arc<Database>) -> Result<Next, ReconcileError> {
         let (database, stage) = (&*database, Stage::of(&*database));
         let (version, unsupported) = self.version(database);
+        let lost = self.lost(database).await?;
         let children = self.children(database, &version);
         let name = &database.metadata.name;
         let replication = format!("{name}-replication");
@@ -403,7 +464,7 @@ impl Operator for Databases {
             self.budgets.keep(database, &children.budget, stage),
             self.services.keep(database, &children.primary, stage),
             self.services.keep(database, &children.instances, stage),
-            self.keep_set(database, &children, stage),
+            self.keep_set(database, &children, lost.as_ref(), stage),
             self.keep_claims(database),
             self.keep_backup(database, children.backup.as_ref(), stage),
         );
@@ -464,8 +525,13 @@ impl Operator for Databases {
         state.others.extend(backups.map(|status| ("BackupSucceeded", backup_succeeded(status))));
         let last_backup = backups.map_or(&database.status.last_backup, |status| &status.last_successful_time);
         let live = set.and_then(Child::live);
+        let claim = match self.primary(database) {
+            Some(_) => self.primary_claim(database).await?,
+            None => None,
+        };
         let status = DatabaseStatus {
             primary: format_smolstr!("{name}-0"),
+            primary_claim: claim.unwrap_or_else(|| database.status.primary_claim.clone()),
             ready_instances: live.map_or(0, |set| set.status.ready_replicas),
             version: live
                 .filter(|set| is_complete(set, database.spec.size))
@@ -475,7 +541,7 @@ impl Operator for Databases {
             last_backup: last_backup.clone(),
             ..DatabaseStatus::default()
         };
-        let state = match unsupported {
+        let state = match lost.or(unsupported) {
             Some(stalled) => State {
                 ready: Verdict::no(stalled.reason.clone(), stalled.message.clone()),
                 stalled: Some(stalled),

@@ -631,7 +631,7 @@ async fn a_deleted_database_waits_for_a_last_backup() {
         assert_eq!(owners(fixture).await, NOT_OWNED);
 
         // The user lets it try again.
-        fixture.delete("jobs/db-last-backup?propagationPolicy=Background").await;
+        fixture.delete_with("jobs/db-last-backup", json!({"propagationPolicy": "Background"})).await;
         wrote(fixture, &["POST jobs 201", STATUS]).await;
         drop(running);
         let _running = start(fixture);
@@ -684,6 +684,77 @@ async fn without_its_last_backup_a_database_ends_only_if_none_can_be_made() {
             fixture.delete("databases/db").await;
         }
         fixture.until_gone("databases/db").await;
+    })
+    .await;
+}
+
+/// The Pod of the primary, which accepts connections.
+async fn create_primary(fixture: &Fixture) {
+    let labels = json!({
+        "app.kubernetes.io/name": "postgresql", "app.kubernetes.io/instance": "db",
+        "app.kubernetes.io/managed-by": "database-operator",
+    });
+    let spec = json!({"containers": [{"name": "postgres", "image": "postgres"}]});
+    fixture.create("pods", &json!({"metadata": {"name": "db-0", "labels": labels}, "spec": spec})).await;
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    fixture.patch("pods/db-0/status", ready).await;
+}
+
+#[tokio::test]
+async fn a_primary_whose_data_is_lost_does_not_begin_anew() {
+    on_both(async |fixture| {
+        let running = start(fixture);
+        let is_lost = |database: &Value| {
+            condition(database, "Stalled").is_some_and(|stalled| stalled["reason"] == "DataLost")
+        };
+        // Of an earlier Database, the claim of a replica is left.
+        create_claim(fixture, "data-db-1").await;
+        let spec = json!({
+            "size": 2, "version": "15", "backup": {"schedule": "0 3 * * *"}, "deletionPolicy": "Delete",
+        });
+        fixture.create("databases", &database(spec.clone())).await;
+        fixture.until("databases/db", is_lost).await;
+        assert!(fixture.find("statefulsets/db").await.is_none());
+        create_claim(fixture, "data-db-0").await;
+        fixture.until("databases/db", |database| !is_lost(database)).await;
+        fixture.until("statefulsets/db", |_| true).await;
+
+        // What the scripts read, as soon as there can be rows.
+        let scripts = fixture.get("configmaps/db-scripts").await;
+        assert!(scripts["data"]["had-data"].is_null(), "{scripts}");
+        create_primary(fixture).await;
+        fixture.until("configmaps/db-scripts", |scripts| scripts["data"]["had-data"] == "").await;
+        let claim = fixture.get("persistentvolumeclaims/data-db-0").await;
+        assert_eq!(fixture.get("databases/db").await["status"]["primaryClaim"], claim["metadata"]["uid"]);
+
+        // The primary is away, and its claim is replaced, while no operator runs.
+        drop(running);
+        let remove = json!({"metadata": {"finalizers": null}});
+        fixture.delete("persistentvolumeclaims/data-db-0").await;
+        if fixture.find("persistentvolumeclaims/data-db-0").await.is_some() {
+            fixture.patch("persistentvolumeclaims/data-db-0", remove).await;
+        }
+        fixture.delete_with("pods/db-0", json!({"gracePeriodSeconds": 0})).await;
+        create_claim(fixture, "data-db-0").await;
+        let _running = start(fixture);
+        let reported = fixture.until("databases/db", is_lost).await;
+        assert_eq!(condition(&reported, "Ready").unwrap()["reason"], "DataLost");
+        let scripts = fixture.get("configmaps/db-scripts").await;
+        assert_eq!(scripts["data"]["had-data"], "");
+
+        // There is nothing of which a last backup could be made, and the data of the replica is the last.
+        fixture.delete("databases/db").await;
+        fixture.until_gone("configmaps/db-scripts").await;
+        assert!(fixture.find("jobs/db-last-backup").await.is_none());
+        let replica = fixture.get("persistentvolumeclaims/data-db-1").await;
+        assert!(replica["metadata"]["ownerReferences"].is_null(), "{replica}");
+
+        // A new Database of that name begins anew.
+        fixture.create("databases", &database(spec)).await;
+        fixture.until("statefulsets/db", |_| true).await;
+        let reported = fixture.until("databases/db", |database| condition(database, "Ready").is_some()).await;
+        assert!(!is_lost(&reported), "{reported}");
+        assert!(fixture.get("configmaps/db-scripts").await["data"]["had-data"].is_null());
     })
     .await;
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::{
-    Database, Databases, available,
+    Database, Databases,
     data::{change_of_owner, claim},
     desired::backup_labels,
     types::{DeletionPolicy, Job, JobStatus},
@@ -76,6 +76,9 @@ impl Databases {
 
     /// Creates the Job of the last backup, if there is none, and reports what became of it.
     async fn last_backup(&self, database: &Database) -> Result<LastBackup, ReconcileError> {
+        if self.lost(database).await?.is_some() {
+            return Ok(LastBackup::Impossible("the data of the primary is lost"));
+        }
         let (version, _) = self.version(database);
         let Some(cron_job) = self.children(database, &version).backup else {
             return Ok(LastBackup::Done);
@@ -170,7 +173,7 @@ impl Databases {
 
     /// The conditions of a Database that waits for its last backup.
     fn waiting(&self, database: &Database, ready: Verdict, backup: Verdict, next: Next) -> State {
-        let others = vec![("Available", available(database, &self.pods)), ("BackupSucceeded", backup)];
+        let others = vec![("Available", self.available(database)), ("BackupSucceeded", backup)];
         State { ready, others, stalled: None, next }
     }
 }

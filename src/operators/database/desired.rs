@@ -111,7 +111,7 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> Children {
         instances: Service { metadata: child(&format!("{name}-ro")), spec: service(selector(database)) },
         scripts: ConfigMap {
             metadata: child(&format!("{name}-scripts")),
-            data: scripts::files(&database.spec, pods),
+            data: scripts::files(database, pods),
             ..ConfigMap::default()
         },
         budget: PodDisruptionBudget {

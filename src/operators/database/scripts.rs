@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::DatabaseSpec;
+use super::{Database, DatabaseSpec};
 
 /// The files that are the same for each Database.
 const FILES: [(&str, &str); 8] = [
@@ -17,15 +17,19 @@ const FILES: [(&str, &str); 8] = [
 ];
 
 /// All files, by name. The scripts read the numbers of the spec from files, so that a change of a number restarts no Pod.
-pub(super) fn files(spec: &DatabaseSpec, pods: &[String]) -> BTreeMap<String, String> {
+pub(super) fn files(database: &Database, pods: &[String]) -> BTreeMap<String, String> {
+    let Database { spec, status, .. } = database;
     let same = FILES.map(|(name, text)| (name, text.to_owned()));
     let tls = spec.tls.iter().map(|_| ("tls.conf", include_str!("scripts/tls.conf").to_owned()));
     let hba = [("pg_hba.conf", pg_hba(spec, pods))];
     let numbers = [("size", spec.size.to_string()), ("max-lag-seconds", spec.max_lag_seconds.to_string())];
+    // The instances look whether there is this file.
+    let had_data = (!status.primary_claim.is_empty()).then(|| ("had-data", String::new()));
     same.into_iter()
         .chain(tls)
         .chain(hba)
         .chain(numbers)
+        .chain(had_data)
         .map(|(name, text)| (name.to_owned(), text))
         .collect()
 }

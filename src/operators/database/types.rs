@@ -140,6 +140,9 @@ pub struct DatabaseStatus {
     /// Name of the Pod of the primary.
     #[schemars(with = "String")]
     pub primary: SmolStr,
+    /// The uid of the claim that has the data of the primary. Empty: there are no data yet.
+    #[schemars(with = "String")]
+    pub primary_claim: SmolStr,
     /// Number of instances that are ready.
     pub ready_instances: i32,
     /// The version that all instances run.
@@ -160,6 +163,7 @@ impl Default for DatabaseStatus {
         DatabaseStatus {
             observed_generation: -1,
             primary: SmolStr::default(),
+            primary_claim: SmolStr::default(),
             ready_instances: 0,
             version: SmolStr::default(),
             last_backup: SmolStr::default(),
