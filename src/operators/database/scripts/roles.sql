@@ -1,8 +1,9 @@
--- The roles, with the passwords of the Secrets, and the database. These statements are in no log and no error.
+-- The roles, with the passwords of the Secrets, and the database. These statements are in no log, no error and no statistics.
 \set VERBOSITY terse
 SET log_statement = 'none';
 SET log_min_error_statement = 'panic';
 SET log_min_duration_statement = -1;
+SET pg_stat_statements.track = 'none';
 \set app `cat /secrets/app/username`
 \set app_password `cat /secrets/app/password`
 \set replication_password `cat /secrets/replication/password`
