@@ -823,6 +823,154 @@ async fn nothing_that_holds_data_is_ever_deleted() {
     .await;
 }
 
+/// A Pod of the Database, whose spec is that of the StatefulSet without its volumes.
+async fn create_pod(fixture: &Fixture) {
+    let template = fixture.get("statefulsets/db").await["spec"]["template"].take();
+    let container = json!({"name": "postgres", "image": template["spec"]["containers"][0]["image"]});
+    let metadata = json!({"name": "db-0", "labels": template["metadata"]["labels"]});
+    let pod = json!({"metadata": metadata, "spec": {"containers": [container]}});
+    fixture.create("pods", &pod).await;
+}
+
+#[tokio::test]
+async fn an_instance_that_cannot_start_is_a_condition_with_its_own_message() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        fixture.create("databases", &database(json!({"size": 1, "version": "15"}))).await;
+        wrote(fixture, &CREATED).await;
+        create_pod(fixture).await;
+        let reports = async |status: Value, reason: &str, message: &str| {
+            fixture.patch("pods/db-0/status", json!({ "status": status })).await;
+            let is_reported = |database: &Value| {
+                let ready = condition(database, "Ready").unwrap();
+                ready["reason"] == reason && ready["message"].as_str().unwrap().contains(message)
+            };
+            fixture.until("databases/db", is_reported).await;
+        };
+        // In the words of the scheduler.
+        let unbound = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.";
+        let scheduled =
+            json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": unbound});
+        reports(json!({"conditions": [scheduled]}), "Unschedulable", unbound).await;
+        // In the words of the script that starts PostgreSQL.
+        for message in [
+            "The volume of the data is full. Raise spec.storage.",
+            "The Secret for app has no key password. Add it, and delete this Pod.",
+        ] {
+            let ended = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": message}});
+            let container = json!({
+                "name": "postgres", "image": "postgres:15", "imageID": "", "ready": false, "restartCount": 3,
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended,
+            });
+            let scheduled = json!({"type": "PodScheduled", "status": "True"});
+            let status = json!({"conditions": [scheduled], "containerStatuses": [container]});
+            reports(status, "CrashLoopBackOff", message).await;
+        }
+    })
+    .await;
+}
+
+/// Whether the password is still right, only PostgreSQL knows: its scripts read the Secret. Here it stays as the user wants it.
+#[tokio::test]
+async fn a_secret_that_a_user_changes_stays_and_one_that_is_deleted_comes_back() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        fixture.create("databases", &database(json!({"size": 1, "version": "15"}))).await;
+        wrote(fixture, &CREATED).await;
+        fixture.patch("secrets/db", json!({"data": {"password": "Y2hvc2Vu", "uri": null}})).await;
+        fixture.patch("databases/db", json!({"spec": {"size": 2}})).await;
+        wrote(fixture, &["PATCH configmaps/db-scripts 200", "PATCH statefulsets/db 200", STATUS]).await;
+        let keys = fixture.get("secrets/db").await["data"].take();
+        assert_eq!(keys, json!({"password": "Y2hvc2Vu", "username": "YXBw"}));
+        fixture.delete("secrets/db").await;
+        wrote(fixture, &["POST secrets 201"]).await;
+        let new = fixture.get("secrets/db").await["data"].take();
+        assert_ne!(new["password"], "Y2hvc2Vu");
+        assert!(new["uri"].is_string());
+    })
+    .await;
+}
+
+/// Starts an operator and kills it after its next write, again and again, until the end. Each may have sent more writes at that time.
+async fn killed_after_each_write(fixture: &Fixture, is_done: impl AsyncFn() -> bool) {
+    let mut seen = fixture.written().len();
+    loop {
+        let running = start(fixture);
+        let is_over = eventually("a write, or the end", async || {
+            let is_over = is_done().await;
+            (is_over || fixture.written().len() > seen).then_some(is_over)
+        })
+        .await;
+        drop(running);
+        seen = fixture.written().len();
+        if is_over {
+            return;
+        }
+    }
+}
+
+/// Checks that the operator has created no more than this. Of a creation whose client was killed, the audit log may have no success.
+fn assert_created_once(fixture: &Fixture, wanted: &[&str]) {
+    let mut wanted = wanted.to_vec();
+    for write in fixture.transcript() {
+        if let Some(kind) = write.strip_prefix("POST ").and_then(|post| post.strip_suffix(" 201")) {
+            let place = wanted.iter().position(|one| *one == kind);
+            wanted.swap_remove(place.unwrap_or_else(|| panic!("{kind} was created twice")));
+        }
+    }
+}
+
+/// Also for CronJobs, claims, the last backup, and the owners of the data.
+#[tokio::test]
+async fn a_restart_between_any_two_writes_changes_nothing() {
+    on_both(async |fixture| {
+        let backup = json!({"schedule": "0 3 * * *"});
+        let spec = json!({"size": 1, "version": "15.4", "deletionPolicy": "Delete", "backup": backup});
+        fixture.create("databases", &database(spec)).await;
+        let is_observed = async || {
+            let database = fixture.get("databases/db").await;
+            database["status"]["observedGeneration"] == database["metadata"]["generation"]
+        };
+        killed_after_each_write(fixture, &is_observed).await;
+        for claim in ["data-db-0", "data-db-7"] {
+            create_claim(fixture, claim).await;
+        }
+        let before = data(fixture).await;
+        assert_eq!(before.len(), 5);
+        let backup = json!({"schedule": "0 4 * * *"});
+        let spec = json!({"size": 2, "version": "15.5", "backup": backup});
+        fixture.patch("databases/db", json!({ "spec": spec })).await;
+        killed_after_each_write(fixture, &is_observed).await;
+        fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
+        killed_after_each_write(fixture, &is_observed).await;
+        assert!(fixture.find("cronjobs/db-backup").await.is_none());
+        fixture.patch("databases/db", json!({ "spec": {"backup": backup}})).await;
+        killed_after_each_write(fixture, &is_observed).await;
+
+        // The CronJob twice, as wanted, and each other child once.
+        let wanted = ["configmaps", "cronjobs", "cronjobs", "persistentvolumeclaims", "poddisruptionbudgets"];
+        let others = ["secrets", "secrets", "services", "services", "statefulsets"];
+        assert_created_once(fixture, &[wanted, others].concat());
+        roll_out(fixture).await;
+        let running = start(fixture);
+        let is_ready =
+            |database: &Value| condition(database, "Ready").unwrap()["reason"] == "AllInstancesReady";
+        fixture.until("databases/db", is_ready).await;
+        drop(running);
+        assert_eq!(fixture.transcript().iter().filter(|write| *write != STATUS).count(), 0);
+
+        fixture.delete("databases/db").await;
+        killed_after_each_write(fixture, async || fixture.find("jobs/db-last-backup").await.is_some()).await;
+        assert_eq!(owners(fixture).await, [&[] as &[&str]; 5]);
+        end(fixture, "db-last-backup", "Complete").await;
+        killed_after_each_write(fixture, async || fixture.find("databases/db").await.is_none()).await;
+        assert_eq!(data(fixture).await, before);
+        assert_eq!(owners(fixture).await, [&["Database"] as &[&str], OWNED[1], OWNED[2], OWNED[3], OWNED[4]]);
+        assert_created_once(fixture, &["jobs"]);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_claim_that_cannot_grow_is_a_condition() {
     on_both(async |fixture| {
