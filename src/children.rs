@@ -23,6 +23,8 @@ pub(crate) mod refusal;
 pub(crate) mod report;
 pub(crate) mod rollout;
 mod template;
+#[cfg(all(test, feature = "testing"))]
+mod example;
 
 use std::sync::Arc;
 
@@ -41,7 +43,7 @@ use admission::{Mutation, Mutations};
 use create::is_wanted;
 pub use pods::{PodsOf, Trouble};
 use report::UNSEEN_RECHECK;
-pub use report::{Report, Reported, Reporter, State};
+pub use report::{Conditions, Report, Reported, Reporter, State};
 use template::{is_about_template, reset_template};
 
 /// The children of one kind.

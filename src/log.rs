@@ -12,7 +12,12 @@ use std::{
 
 use tracing::Level;
 use tracing_subscriber::{
-    Layer, filter::Targets, fmt, layer::SubscriberExt, registry, util::SubscriberInitExt,
+    Layer,
+    filter::Targets,
+    fmt,
+    layer::SubscriberExt,
+    registry,
+    util::{SubscriberInitExt, TryInitError},
 };
 
 use crate::runtime::Error;
@@ -26,7 +31,12 @@ pub(crate) enum Format {
 }
 
 /// Sends log lines to standard error from now on. The variable `RUST_LOG` has the levels, such as
-/// `info,listwatch::watch=trace`; without it, the level is info.
+/// `info,listwatch::watch=trace`; without it, the level is info. An error if there is a log already.
+///
+/// ```
+/// listwatch::log::start().expect("the first log");
+/// listwatch::log::start().expect_err("a second log");
+/// ```
 pub fn start() -> Result<(), Error> {
     let filter = match env::var("RUST_LOG") {
         Ok(levels) if !levels.is_empty() => {
@@ -34,12 +44,11 @@ pub fn start() -> Result<(), Error> {
         }
         Ok(_) | Err(_) => Targets::new().with_default(Level::INFO),
     };
-    start_with(filter, None);
-    Ok(())
+    start_with(filter, None).map_err(|error| Error::Config(format!("start the log: {error}")))
 }
 
 /// Sends the lines that the filter accepts to standard error from now on.
-pub(crate) fn start_with(filter: Targets, format: Option<Format>) {
+pub(crate) fn start_with(filter: Targets, format: Option<Format>) -> Result<(), TryInitError> {
     let is_terminal = io::stderr().is_terminal();
     let for_them = if is_terminal { Format::Text } else { Format::Json };
     let layer = match format.unwrap_or(for_them) {
@@ -49,7 +58,7 @@ pub(crate) fn start_with(filter: Targets, format: Option<Format>) {
         }
         Format::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
     };
-    registry().with(layer.with_filter(filter)).init();
+    registry().with(layer.with_filter(filter)).try_init()
 }
 
 /// On a terminal, unless somebody wants it plain: <https://no-color.org>.

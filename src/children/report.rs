@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use super::{
     Child, Outcome, Stage, Write,
+    create::is_wanted,
     pods::{Looks, PodsOf, Trouble},
     refusal::{NAME_CONFLICT, Refusal, is_refusal},
     rollout,
@@ -42,7 +43,7 @@ const EXAMPLES_MAX: usize = 10;
 /// The label selector may hide these objects from our watches. Less than the minute that `docs/conditions.md` promises.
 pub(super) const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
 
-/// A kind whose status has `observedGeneration` and `conditions`.
+/// A kind whose status has `observedGeneration` and `conditions`. [`reported!`](crate::reported) implements it.
 pub trait Reported: Resource {
     /// The status of the kind.
     type Status: Serialize + DeserializeOwned + Clone + Default + PartialEq + Send + Sync;
@@ -55,6 +56,45 @@ pub trait Reported: Resource {
 
     /// Sets both.
     fn observe(status: &mut Self::Status, generation: i64, conditions: Vec<Condition>);
+}
+
+/// Implements [`Reported`] for a kind by the type of its field `status`, which has the fields `observed_generation: i64` and
+/// `conditions: Vec<Condition>`: `reported!(Page, Conditions)`.
+#[macro_export]
+macro_rules! reported {
+    ($kind:ident, $status:ident) => {
+        impl $crate::children::Reported for $kind {
+            type Status = $status;
+
+            fn status(&self) -> &$status {
+                &self.status
+            }
+
+            fn observed(status: &$status) -> (i64, &[$crate::resource::Condition]) {
+                (status.observed_generation, &status.conditions)
+            }
+
+            fn observe(status: &mut $status, generation: i64, conditions: Vec<$crate::resource::Condition>) {
+                (status.observed_generation, status.conditions) = (generation, conditions);
+            }
+        }
+    };
+}
+
+/// A status that has nothing else.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Conditions {
+    /// The latest `metadata.generation` that the operator has observed. -1: none yet.
+    pub observed_generation: i64,
+    /// `Ready`, and those of [`State`].
+    pub conditions: Vec<Condition>,
+}
+
+impl Default for Conditions {
+    fn default() -> Conditions {
+        Conditions { observed_generation: -1, conditions: Vec::new() }
+    }
 }
 
 impl Stage {
@@ -344,12 +384,20 @@ impl<O: Reported> Report<'_, O> {
     }
 
     /// Whether the status had changed, and was written.
-    async fn write_status(&self, status: &O::Status) -> Result<bool, Error> {
+    async fn write_status(&self, status: &O::Status) -> Result<bool, ReconcileError> {
         let (owner, before) = (self.owner, self.owner.status());
         if status == before {
             return Ok(false);
         }
-        self.reporter.cluster.patch_status(owner, status).await?;
+        let written = self.reporter.cluster.patch_status(owner, status).await;
+        if written.as_ref().is_err_and(Error::is_not_found)
+            && is_wanted(&self.reporter.cluster, owner).await?
+        {
+            return Err(
+                "the CRD has no status subresource: add `subresources: {status: {}}` to its version".into()
+            );
+        }
+        written?;
         let (before, after) = (O::observed(before).1, O::observed(status).1);
         let find = conditions::find;
         let is_ready = |all| find(all, "Ready").is_some_and(|ready| ready.status == "True");

@@ -68,6 +68,6 @@ impl Log {
             Some(target) => filter.with_target(target, Level::DEBUG),
             None => filter,
         };
-        log::start_with(filter, self.log_format);
+        log::start_with(filter, self.log_format).expect("each command starts the log once");
     }
 }

@@ -10,10 +10,10 @@ use super::{
     types::{CopyratorRule, CopyratorSpec, CopyratorStatus, FAILURES_MAX, Failure},
 };
 use crate::{
-    children::{Reported, State},
+    children::State,
     cluster::EventType,
     controller::{Next, ReconcileError},
-    resource::{Condition, Key, Resource, conditions::Verdict},
+    resource::{Key, Resource, conditions::Verdict},
 };
 
 /// The target of the lines of this file in the log: the operator.
@@ -115,22 +115,7 @@ impl Copyrator {
     }
 }
 
-impl Reported for CopyratorRule {
-    type Status = CopyratorStatus;
-
-    fn status(&self) -> &CopyratorStatus {
-        &self.status
-    }
-
-    fn observed(status: &CopyratorStatus) -> (i64, &[Condition]) {
-        (status.observed_generation, &status.conditions)
-    }
-
-    fn observe(status: &mut CopyratorStatus, generation: i64, conditions: Vec<Condition>) {
-        status.observed_generation = generation;
-        status.conditions = conditions;
-    }
-}
+crate::reported!(CopyratorRule, CopyratorStatus);
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use crate::{
-    children::Reported,
     operators::crd::{self, column, wide},
     resource::{
         Condition, LabelSelector, Labels, ObjectMeta, Resource,
@@ -172,21 +171,7 @@ impl Default for DatabaseStatus {
     }
 }
 
-impl Reported for Database {
-    type Status = DatabaseStatus;
-
-    fn status(&self) -> &DatabaseStatus {
-        &self.status
-    }
-
-    fn observed(status: &DatabaseStatus) -> (i64, &[Condition]) {
-        (status.observed_generation, &status.conditions)
-    }
-
-    fn observe(status: &mut DatabaseStatus, generation: i64, conditions: Vec<Condition>) {
-        (status.observed_generation, status.conditions) = (generation, conditions);
-    }
-}
+crate::reported!(Database, DatabaseStatus);
 
 /// `apps/v1` StatefulSet: Pods with stable names, each with a claim of its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

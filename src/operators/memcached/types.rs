@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use crate::{
-    children::Reported,
     operators::crd::{self, column, wide},
     resource::{
         Condition, Labels, ObjectMeta, Resource,
@@ -93,21 +92,7 @@ impl Default for MemcachedStatus {
     }
 }
 
-impl Reported for Memcached {
-    type Status = MemcachedStatus;
-
-    fn status(&self) -> &MemcachedStatus {
-        &self.status
-    }
-
-    fn observed(status: &MemcachedStatus) -> (i64, &[Condition]) {
-        (status.observed_generation, &status.conditions)
-    }
-
-    fn observe(status: &mut MemcachedStatus, generation: i64, conditions: Vec<Condition>) {
-        (status.observed_generation, status.conditions) = (generation, conditions);
-    }
-}
+crate::reported!(Memcached, MemcachedStatus);
 
 /// The fields of the container that we own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

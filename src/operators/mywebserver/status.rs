@@ -16,7 +16,6 @@ use smol_str::SmolStr;
 
 use super::MyWebserver;
 use crate::{
-    children::Reported,
     operators::crd,
     resource::{
         Condition, Labels, conditions,
@@ -81,18 +80,4 @@ impl MyWebserverStatus {
     }
 }
 
-impl Reported for MyWebserver {
-    type Status = MyWebserverStatus;
-
-    fn status(&self) -> &MyWebserverStatus {
-        &self.status
-    }
-
-    fn observed(status: &MyWebserverStatus) -> (i64, &[Condition]) {
-        (status.observed_generation, &status.conditions)
-    }
-
-    fn observe(status: &mut MyWebserverStatus, generation: i64, conditions: Vec<Condition>) {
-        (status.observed_generation, status.conditions) = (generation, conditions);
-    }
-}
+crate::reported!(MyWebserver, MyWebserverStatus);
