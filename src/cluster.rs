@@ -144,7 +144,7 @@ impl Cluster {
     }
 
     /// Deletes exactly this object in exactly this version: no other object of its name, and not after a change of its owner.
-    /// If it has finalizers, the DELETED event follows later.
+    /// If it has finalizers, the DELETED event follows later. No error if it was deleted before.
     pub async fn delete<K: Resource>(&self, live: &K) -> Result<(), Error> {
         let metadata = live.metadata();
         let options = DeleteOptions {

@@ -13,7 +13,8 @@ use crate::{
     resource::{Key, Meta, Resource},
 };
 
-/// Creates an object, unless one of this name exists: `seen`, or one that only the API server has. Only its metadata is read.
+/// Creates an object, unless one of this name exists: `seen`, from a `Watch<Meta<K>>`, or one that only the API server has, for
+/// example because it has no label for that watch. Only its metadata is read.
 /// `None`: the owner no longer exists on the API server, or is being deleted.
 pub async fn created<O: Resource, K: Resource + Serialize>(
     cluster: &Cluster,
