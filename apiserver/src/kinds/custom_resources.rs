@@ -12,7 +12,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::{
-    clock::Clock,
+    clock::{Clock, human_duration},
+    json::json,
     kinds::{Kind, ScalePaths, Source, crd::versions, group_version, validation::each, version_priority},
     schema::{Nulls, Schema},
 };
@@ -46,10 +47,8 @@ impl Custom {
         // A bookmark has no name.
         let mut cells = vec![object["metadata"]["name"].as_str().unwrap_or_default().into()];
         for column in &self.columns {
-            let value = at_path(object, &column.path).cloned().unwrap_or_default();
-            // A date is sent as an age. kubectl prints it unchanged.
-            let is_date = column.kind == "date" && !value.is_null();
-            cells.push(if is_date { clock.age(&value).into() } else { value });
+            let value = at_path(object, &column.path).unwrap_or(&Value::Null);
+            cells.push(cell(&column.kind, value, clock));
         }
         cells
     }
@@ -66,6 +65,26 @@ impl Custom {
         object["apiVersion"] = self.storage_api_version.as_str().into();
         self.storage_schema.prune(object);
         self.storage_schema.set_defaults(object, Nulls::Dropped);
+    }
+}
+
+/// A value in the type of its column, or null. kubectl prints it unchanged.
+fn cell(kind: &str, value: &Value, clock: &Clock) -> Value {
+    match (kind, value) {
+        ("string", Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            json(value).into()
+        }
+        ("integer", Value::Number(number)) if number.is_f64() => {
+            number.as_f64().map(|number| number.trunc() as i64).into()
+        }
+        ("string", Value::String(_))
+        | ("number" | "integer", Value::Number(_))
+        | ("boolean", Value::Bool(_)) => value.clone(),
+        ("date", Value::String(_)) => match clock.since(value) {
+            Some(age) => human_duration(age).into(),
+            None => "<invalid>".into(),
+        },
+        _ => Value::Null,
     }
 }
 

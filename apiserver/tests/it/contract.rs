@@ -76,6 +76,7 @@ stories! {
     budgets
     claims
     collecting
+    columns
     configmaps
     crds
     creating
