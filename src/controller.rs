@@ -69,7 +69,8 @@ pub trait Operator: Send + Sync + 'static {
     /// `example.com/cleanup`.
     const FINALIZER: Option<&'static str> = None;
 
-    /// Whether this process reconciles an object. Otherwise the object is left as it is, and gets no finalizer.
+    /// Whether this process reconciles an object. Otherwise the object is left as it is: it gets no finalizer, and none of
+    /// `applied`, `deleting` and `deleted` is called for it.
     fn serves(&self, object: &Self::Kind) -> bool {
         let _ = object;
         true

@@ -55,7 +55,7 @@ impl<O: Operator> Shared<O> {
         let Some((last, source)) = self.tombstones.get(key) else { return Ok(()) };
         // With a label selector, DELETED can also mean that the object no longer matches it.
         let is_certain = source == DeletionSource::Event && !self.objects.is_filtered();
-        if is_certain || is_deleted(&self.cluster, &*last).await? {
+        if self.operator.serves(&last) && (is_certain || is_deleted(&self.cluster, &*last).await?) {
             debug!(target: "listwatch::controller", kind = O::Kind::KIND, %key, "deleted");
             self.operator.deleted(Arc::clone(&last)).await?;
         }

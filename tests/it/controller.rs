@@ -62,6 +62,10 @@ impl<K> Clumsy<K> {
 impl<K: Resource> Operator for Clumsy<K> {
     type Kind = K;
 
+    fn serves(&self, object: &K) -> bool {
+        object.metadata().name != "foreign"
+    }
+
     async fn applied(&self, object: Arc<K>) -> Result<Next, ReconcileError> {
         let name = object.metadata().name.to_string();
         self.count(name.clone());
@@ -84,7 +88,7 @@ impl<K: Resource> Operator for Clumsy<K> {
 #[tokio::test(start_paused = true)]
 async fn an_object_on_which_the_operator_panics_hangs_or_fails_blocks_no_other() {
     let (server, user) = client::server().await;
-    for name in ["panics", "hangs", "fails", "gives-up", "later", "fine"] {
+    for name in ["panics", "hangs", "fails", "gives-up", "later", "foreign", "fine"] {
         user.create_service(name).await;
     }
     let (calls, mut seen) = watch::channel(HashMap::new());
@@ -110,11 +114,14 @@ async fn an_object_on_which_the_operator_panics_hangs_or_fails_blocks_no_other()
     seen.wait_for(|calls| calls["gives-up"] == 2).await.unwrap();
 
     // An event is trusted, and reported once.
+    user.delete("services/foreign").await;
     user.delete("services/fine").await;
     seen.wait_for(|calls| calls.contains_key("deleted fine")).await.unwrap();
     let is_live_get =
         |record: &RequestRecord| record.method == "GET" && record.path.ends_with("/services/fine");
     assert!(!server.requests().iter().any(is_live_get));
+    // An object that this process does not serve was left alone, also when it was deleted.
+    assert!(!seen.borrow().keys().any(|call| call.contains("foreign")), "{:?}", seen.borrow());
     user.create_service("fine").await;
     seen.wait_for(|calls| calls["fine"] == 2).await.unwrap();
     assert_eq!(seen.borrow()["deleted fine"], 1);
