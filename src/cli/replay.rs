@@ -89,11 +89,20 @@ async fn run(replay: &Replay) -> Result<(), Failure> {
             tokio::time::sleep(wait).await;
             now = entry.time;
         }
-        shown.show(entry, &mut lines)?;
         let sentences = explainer.explain(entry);
+        // Those of a request are about the one before it.
+        let is_request = matches!(entry.what, What::Request(_));
+        if !is_request {
+            shown.show(entry, &mut lines)?;
+        }
         if replay.explain && !sentences.is_empty() {
-            shown.turn_to(entry.exchange);
+            if !is_request {
+                shown.turn_to(entry.exchange);
+            }
             sentences.iter().for_each(|sentence| explain(entry.time, sentence));
+        }
+        if is_request {
+            shown.show(entry, &mut lines)?;
         }
     }
     if recorded.is_cut {

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     client::{CHECK_BYTES_MAX, Collection, REQUEST_TIMEOUT, Request},
     locked,
-    resource::{Accept, Scope, list::List},
+    resource::{Accept, ObjectMeta, Scope, list::List},
     store::{Change, Listening, Store},
     watch::{self, How, Lists, Machine, NextRequest, Pause, decode::WatchEvent},
 };
@@ -138,10 +138,17 @@ struct Followed {
     /// The changes of the Store that have not been explained yet.
     changes: Arc<Mutex<Vec<Change<Object>>>>,
     _listening: Listening,
-    /// A request that was refused with 401, and how long it took. The client sends it once more if it has new credentials.
-    unauthorized: Option<(String, Duration)>,
+    /// A request that was refused with 401. The client sends it once more if it has new credentials.
+    unauthorized: Option<Unauthorized>,
     /// The keys that all changes so far lead to.
     reconciled: BTreeSet<String>,
+}
+
+/// A request that was refused with 401.
+struct Unauthorized {
+    target: String,
+    lasted: Duration,
+    ended: f64,
 }
 
 /// An exchange that has not ended.
@@ -186,12 +193,42 @@ impl Followed {
         !self.machine.is_listing() && !self.machine.is_streaming() && self.store.version().is_empty()
     }
 
+    /// The metadata of the object of an event that the Store does not have, if no list came before.
+    fn unlisted(&self, event: &WatchEvent<Object>) -> Option<ObjectMeta> {
+        let found = match event {
+            WatchEvent::Modified(found) | WatchEvent::Deleted(found) => found,
+            WatchEvent::Added(_)
+            | WatchEvent::Bookmark { .. }
+            | WatchEvent::Error(_)
+            | WatchEvent::Unknown(_) => return None,
+        };
+        let metadata = found.metadata();
+        let is_unlisted = !self.machine.is_streaming()
+            && !self.store.is_synced()
+            && self.store.find(&metadata.key()).is_none();
+        is_unlisted.then(|| metadata.clone())
+    }
+
     fn by_list(&self) -> By {
         if self.store.is_synced() { By::List } else { By::FirstList }
     }
 
     fn has_selector(&self) -> bool {
         !self.collection.scope.labels.is_empty() || !self.collection.fields.is_empty()
+    }
+
+    /// Ends a request. Returns a text about the pause after it, if there is one.
+    fn failed(&mut self, how: How, lasted: Duration) -> String {
+        let Pause::Backoff { failures, at_least } = self.machine.end(how, lasted) else {
+            return String::new();
+        };
+        let longest = watch::BACKOFF.longest(failures);
+        let [from, to] = [longest / 2, longest].map(|pause| (at_least + pause).as_secs_f64());
+        let text = format!("; failure {failures} in a row, so a pause of {from:.1} to {to:.1} s");
+        match at_least.as_secs() {
+            0 => text,
+            secs => format!("{text}, {secs} s of it for Retry-After"),
+        }
     }
 
     /// The path and query of the request that the operator would send next. The `timeoutSeconds` are random.
@@ -312,7 +349,7 @@ impl Explainer {
             Some(_) => Asked::Object,
         };
         if matches!(exchange.asked, Asked::List | Asked::Watch) {
-            self.after_unauthorized(path, &sent.path);
+            self.after_unauthorized(path, &sent.path, entry.time);
             let is_check = value("limit") == "1" && is_metadata && value("continue").is_empty();
             let checked = if is_check { self.checked(path) } else { None };
             let key = format!("{path} {} {}", collection.scope.labels, collection.fields);
@@ -330,14 +367,19 @@ impl Explainer {
         self.exchanges.insert(entry.exchange, exchange);
     }
 
-    /// Unless the client repeats a request that was refused with 401, that request has failed.
-    fn after_unauthorized(&mut self, path: &str, target: &str) {
-        for followed in self.collections.values_mut().filter(|followed| followed.collection.path == path) {
-            if let Some((refused, lasted)) = followed.unauthorized.take()
-                && refused != target
-            {
-                followed.machine.end(How::Refused { code: 401, retry_after: None }, lasted);
+    /// Unless the client repeats a request that was refused with 401, and at once, that request has failed.
+    fn after_unauthorized(&mut self, path: &str, target: &str, now: f64) {
+        let mut failed = Vec::new();
+        for (key, followed) in self.collections.iter_mut().filter(|(_, one)| one.collection.path == path) {
+            let Some(refused) = followed.unauthorized.take() else { continue };
+            if refused.target != target || seconds(now - refused.ended) >= watch::BACKOFF.longest(1) / 2 {
+                let how = How::Refused { code: 401, retry_after: None };
+                failed.push((key.clone(), followed.failed(how, refused.lasted)));
             }
+        }
+        for (key, pause) in failed {
+            self.say(Rule::Unauthorized, format!("there were no valid new credentials → back off{pause}"));
+            self.next(&key);
         }
     }
 
@@ -453,7 +495,13 @@ impl Explainer {
             }
         };
         let (was_streaming, was_unversioned) = (followed.machine.is_streaming(), followed.is_unversioned());
-        let by = if was_streaming { followed.by_list() } else { By::Event };
+        let unlisted = followed.unlisted(&event);
+        let by = match (&event, &unlisted) {
+            _ if was_streaming => followed.by_list(),
+            (WatchEvent::Modified(_), Some(_)) => By::EventBeforeList,
+            _ => By::Event,
+        };
+        let is_deleted = matches!(event, WatchEvent::Deleted(_));
         let is_bookmark = matches!(event, WatchEvent::Bookmark { .. });
         let about = match &event {
             WatchEvent::Bookmark { version, ends_initial_events: false } => Some((
@@ -486,6 +534,9 @@ impl Explainer {
             self.say(rule, text);
         }
         let removed = self.changed(&key, by);
+        if let (Some(metadata), true) = (&unlisted, is_deleted) {
+            self.deleted_before_list(&key, metadata);
+        }
         if is_complete {
             self.listed(&key, by, removed);
         }
@@ -526,6 +577,9 @@ impl Explainer {
         }
         let Some(key) = key else {
             self.exchanges.remove(&entry.exchange);
+            if end == End::Lost && status.is_none() {
+                self.say(Rule::Unreachable, "no answer: the server cannot be reached");
+            }
             return;
         };
         match (asked, end) {
@@ -681,14 +735,8 @@ impl Explainer {
         let Some(Exchange { collection: Some(key), .. }) = self.exchanges.remove(&exchange) else {
             return self.say(rule, text);
         };
-        let pause = self.collections.get_mut(&key).map(|followed| followed.machine.end(how, lasted));
-        if let Some(Pause::Backoff { failures, at_least }) = pause {
-            let longest = watch::BACKOFF.longest(failures);
-            let [from, to] = [longest / 2, longest].map(|pause| (at_least + pause).as_secs_f64());
-            text += &format!("; failure {failures} in a row, so a pause of {from:.1} to {to:.1} s");
-            if !at_least.is_zero() {
-                text += &format!(", {} s of it for Retry-After", at_least.as_secs());
-            }
+        if let Some(followed) = self.collections.get_mut(&key) {
+            text += &followed.failed(how, lasted);
         }
         self.say(rule, text);
         self.next(&key);

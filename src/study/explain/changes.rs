@@ -15,12 +15,21 @@ use crate::{
     },
 };
 
+/// What DELETED means with a selector.
+const DESELECTED: &str =
+    "has left the selection: DELETED, but it may exist with other labels or fields → GET it";
+
+/// Why the Store does not have an object that the server had.
+const NO_LIST: &str = "the store did not have it, as no list came before";
+
 /// What has changed a Store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     FirstList,
     List,
     Event,
+    /// MODIFIED, of an object that the Store does not have, because no list came before.
+    EventBeforeList,
     /// The answer to a GET or a write of one object.
     Answer,
 }
@@ -52,6 +61,11 @@ impl Explainer {
                 // Of the first list, only the end has a sentence.
                 Change::Applied { before: None, .. } if by == By::FirstList => continue,
                 Change::Synced | Change::Refused => continue,
+                Change::Applied { before: None, after } if by == By::EventBeforeList => {
+                    let metadata = after.metadata();
+                    let text = format!("{} has changed; {NO_LIST}", name(metadata));
+                    (Rule::Modified, format!("{text} → {}{holds}", reconcile(metadata)))
+                }
                 Change::Applied { before: None, after } => {
                     let metadata = after.metadata();
                     (Rule::Added, format!("{} is new → {}{holds}", name(metadata), reconcile(metadata)))
@@ -85,8 +99,7 @@ impl Explainer {
                 Change::Deleted { last, source: DeletionSource::Event } => {
                     let (metadata, name) = (last.metadata(), name(last.metadata()));
                     if has_selector && by == By::Event {
-                        let text = "has left the selection: DELETED, but it may exist with other labels or fields → GET it";
-                        (Rule::Deselected, format!("{name} {text}"))
+                        (Rule::Deselected, format!("{name} {DESELECTED}"))
                     } else {
                         (Rule::Deleted, format!("{name} was deleted → {}{holds}", reconcile(metadata)))
                     }
@@ -97,14 +110,27 @@ impl Explainer {
         removed
     }
 
+    /// DELETED, of an object that the Store does not have, because no list came before: the Store does not change.
+    pub(super) fn deleted_before_list(&mut self, key: &str, metadata: &ObjectMeta) {
+        let Some(followed) = self.collections.get(key) else { return };
+        let name = format!("{} {}", followed.collection.resource, metadata.key());
+        if followed.has_selector() {
+            self.say(Rule::Deselected, format!("{name} {DESELECTED}; {NO_LIST}"));
+        } else {
+            self.say(Rule::Deleted, format!("{name} was deleted; {NO_LIST}"));
+        }
+    }
+
     /// A list is complete, and has removed so many objects.
     pub(super) fn listed(&mut self, key: &str, by: By, removed: usize) {
         let Some(Followed { store, .. }) = self.collections.get(key) else { return };
         let (count, version) = (objects(store.len()), store.version());
         let removed = match (by, removed) {
             (By::FirstList, _) => String::new(),
-            (By::List | By::Event | By::Answer, 0) => "; no object was missing from it".to_owned(),
-            (By::List | By::Event | By::Answer, removed) => {
+            (By::List | By::Event | By::EventBeforeList | By::Answer, 0) => {
+                "; no object was missing from it".to_owned()
+            }
+            (By::List | By::Event | By::EventBeforeList | By::Answer, removed) => {
                 format!("; missing from it, and removed: {}", objects(removed))
             }
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Exchange, Explainer, Rule};
+use super::{Exchange, Explainer, Rule, Unauthorized};
 use crate::{client::Error, resource::Status, study::record::Entry, watch::How};
 
 impl Explainer {
@@ -25,7 +25,8 @@ impl Explainer {
             _ if how == How::Expired || how == How::TooNew => event_error(&status),
             401 => {
                 if let Some(followed) = followed {
-                    followed.unauthorized = Some((target.clone(), lasted));
+                    followed.unauthorized =
+                        Some(Unauthorized { target: target.clone(), lasted, ended: entry.time });
                 }
                 let text =
                     "the credentials are not valid → read them again, and try once more if they are new";

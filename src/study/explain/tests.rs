@@ -11,6 +11,8 @@ use super::*;
 const LISTED: &str = "> /api/v1/pods?limit=100\n< 200\n[7 a:3]\n. clean\n";
 /// An open watch after [`LISTED`].
 const WATCHED: &str = "> /api/v1/pods?limit=100\n< 200\n[7 a:3]\n. clean\n> /api/v1/pods?watch=1&timeoutSeconds=300&resourceVersion=7\n< 200\n";
+/// A watch without a list before it.
+const UNLISTED: &str = "> /api/v1/pods?watch=1&resourceVersion=7\n< 200\n";
 /// A streaming list.
 const STREAMED: &str = "> /api/v1/pods?watch=1&allowWatchBookmarks=true&sendInitialEvents=true\n< 200\n";
 
@@ -144,6 +146,11 @@ fn each_rule_is_explained_and_followed_by_the_next_request() {
         (WATCHED, "{\"type\":".to_owned(), &[Garbled], list_again),
         (LISTED, "> /api/v1/pods?watch=1&resourceVersion=7\n< 410\n. clean".to_owned(), &[Expired], list_again),
         (LISTED, "> /api/v1/pods?watch=1&resourceVersion=7\n< 401\n. clean".to_owned(), &[Unauthorized], ""),
+        // The client had no new credentials, and has waited.
+        (LISTED, "> /api/v1/pods?watch=1&resourceVersion=7\n< 401\n. clean\n+ 1\nm /api/v1/pods?limit=1".to_owned(), &[Unauthorized, Unauthorized], "limit=1"),
+        ("", "> /api/v1/pods?limit=100\n< 401\n. clean\n+ 1\n> /api/v1/pods?limit=100".to_owned(), &[Unauthorized, Unauthorized], "limit=100"),
+        ("", "> /apis\n. lost".to_owned(), &[Unreachable], ""),
+        ("", format!("{UNLISTED}MODIFIED a:8\nMODIFIED a:9\nDELETED a:10\nDELETED b:11"), &[WatchOpened, Modified, Modified, Deleted, Deleted], ""),
         (WATCHED, ". lost\nm /api/v1/pods?limit=1\n< 200\n[9 a:3]\n. clean".to_owned(), &[Cut, Next, Checked], &from_7),
         (WATCHED, ". lost\nm /api/v1/pods?limit=1\n< 200\n[5 a:3]\n. clean".to_owned(), &[Cut, Next, WentBack], "limit=100"),
         // The client gave up the request for the watch, which had no answer.
@@ -162,7 +169,8 @@ fn each_rule_is_explained_and_followed_by_the_next_request() {
         .filter_map(|(before, script, rules, next)| differs(&mut seen, before, script, rules, next))
         .collect();
     let selected = "> /api/v1/pods?watch=1&resourceVersion=7&labelSelector=x\n< 200\n";
-    differences.extend(differs(&mut seen, selected, "ADDED a:8\nDELETED a:9", &[Added, Deselected], ""));
+    let events = "ADDED a:8\nDELETED a:9\nDELETED b:10";
+    differences.extend(differs(&mut seen, selected, events, &[Added, Deselected, Deselected], ""));
     assert!(differences.is_empty(), "{}", differences.join("\n"));
     let source = include_str!("../explain.rs").split_once("enum Rule {\n").expect("the rules").1;
     let rules = source.lines().map(|line| line.trim().trim_end_matches(','));
@@ -199,6 +207,22 @@ fn a_request_that_is_repeated_after_a_401_has_not_failed() {
     assert!(next(repeated).is_some_and(|next| next.ends_with("&resourceVersion=8")), "{:?}", next(repeated));
     let checked = "m /api/v1/pods?limit=1\n< 200\n[9]\n. clean";
     assert!(next(checked).is_some_and(|next| next.ends_with("&resourceVersion=7")), "{:?}", next(checked));
+}
+
+/// After `watch --resource-version N`, MODIFIED was "is new", and DELETED had no sentence.
+#[test]
+fn without_a_list_a_change_of_an_unknown_object_is_no_new_object() {
+    let after = |events: &str| {
+        let sentences = explain(&format!("{UNLISTED}{events}"));
+        sentences.iter().skip(1).map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let no_list = "the store did not have it, as no list came before";
+    let changed = format!("pods a has changed; {no_list} → reconcile it; the store holds 1 object");
+    assert_eq!(after("MODIFIED a:8"), [&*changed]);
+    assert_eq!(after("DELETED a:8"), [format!("pods a was deleted; {no_list}")]);
+    assert_eq!(after("ADDED a:8"), ["pods a is new → reconcile it; the store holds 1 object"]);
+    let listed = explain(&format!("{WATCHED}MODIFIED b:8")).pop().map(|sentence| sentence.to_string());
+    assert_eq!(listed.as_deref(), Some("pods b is new → reconcile it; the store holds 2 objects"));
 }
 
 #[test]
