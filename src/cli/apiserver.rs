@@ -178,9 +178,8 @@ fn introduce(
     say!("\nIn another terminal:\n");
     say!("    export KUBECONFIG={}", quoted(kubeconfig));
     say!("    kubectl get namespaces");
-    say!(
-        "    echo cut-watches | kubectl create --raw /listwatch/faults -f -    # all faults: listwatch apiserver --fault help"
-    );
+    say!("    echo cut-watches | kubectl create --raw /listwatch/faults -f -");
+    say!("\nThe last one breaks open watches. All faults: listwatch apiserver --fault help");
     say!("\nOr with curl:\n\n{}", credentials.curl("/api/v1/namespaces"));
     say!("\nNothing is stored. Ctrl-C stops the server; then `unset KUBECONFIG`.");
     Ok(())

@@ -300,7 +300,12 @@ impl<'a> Tour<'a> {
                 shown = self.glance(IDLE_GLANCE) => { shown?; }
             }
         }
+        // A comment has a line of its own: an interactive zsh takes it for arguments.
+        let (command, comment) = command.split_once("    # ").unwrap_or((command, ""));
         say!("\n{}", self.print.command(command));
+        if !comment.is_empty() {
+            say!("{}", self.print.fit(&format!("          {comment}")));
+        }
         self.started = Instant::now();
         Ok(())
     }

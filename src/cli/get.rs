@@ -18,7 +18,7 @@ use tracing::Level;
 use super::{
     ConnectionFlags, Failure,
     log::Log,
-    screen::{Output, Recording, Screen, Show, exit_when_blocked},
+    screen::{Output, Recording, Screen, Show, exit_when_blocked, note},
 };
 use crate::{
     client::{Client, Collection, Config, CurlFrom, Error, Request},
@@ -39,19 +39,33 @@ const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 const WATCH_TARGET: &str =
     "RESOURCE (deploy, mws, deployments.v1.apps) or the path of a collection with its query";
 
+/// A line of help about `--demo`, which the production binary does not have.
+#[cfg(feature = "apiserver")]
+macro_rules! demo_line {
+    ($line:literal) => {
+        $line
+    };
+}
+#[cfg(not(feature = "apiserver"))]
+macro_rules! demo_line {
+    ($line:literal) => {
+        ""
+    };
+}
+
 /// The comment of a curl command for the server of `--demo`.
 #[cfg(feature = "apiserver")]
 const DEMO_ENDS: &str = "The server of --demo ends with this command. To run it, start: listwatch apiserver";
 
 /// Get objects: one request, and its answer as it came
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(after_help = concat!("Examples:\n  \
     listwatch get deploy -n web                  the list, as one line of JSON\n  \
     listwatch get pods/web-1 -o yaml\n  \
     listwatch get '/api/v1/pods?limit=5' | jq .metadata\n  \
-    listwatch get mws --curl=pod                 the same with curl, in a Pod\n  \
-    listwatch get namespaces --demo              without a cluster\n\n\
-    The body goes to standard output; the curl command, the status and the headers go to standard error.")]
+    listwatch get mws --curl=pod                 the same with curl, in a Pod\n",
+    demo_line!("  listwatch get namespaces --demo              without a cluster\n"), "\n\
+    The body goes to standard output; the curl command, the status and the headers go to standard error."))]
 pub(super) struct Get {
     #[command(flatten)]
     request: RequestFlags,
@@ -65,12 +79,12 @@ pub(super) struct Get {
 
 /// Watch objects: one request, and each event as it came
 #[derive(Debug, Args)]
-#[command(mut_arg("target", |target| target.help(WATCH_TARGET)), after_help = "Examples:\n  \
+#[command(mut_arg("target", |target| target.help(WATCH_TARGET)), after_help = concat!("Examples:\n  \
     listwatch watch mws --explain                what each event means\n  \
     listwatch watch pods --resource-version=1    410 Expired, in an answer 200\n  \
-    listwatch watch deploy --follow              as the operator does: resume, list again, back off\n  \
-    listwatch watch mws --demo | jq .type\n\n\
-    Without --follow, it ends when the server ends the watch, as curl does. --explain numbers mistakes as docs/reliability.md does.")]
+    listwatch watch deploy --follow              as the operator does: resume, list again, back off\n",
+    demo_line!("  listwatch watch mws --demo | jq .type\n"), "\n\
+    Without --follow, it ends when the server ends the watch, as curl does. --explain numbers mistakes as docs/reliability.md does."))]
 pub(super) struct Watch {
     #[command(flatten)]
     request: RequestFlags,
@@ -255,6 +269,7 @@ fn main(wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Resul
         let show = Show {
             output: Output::or_default(shown.output),
             explain: shown.explain || wanted.follow.is_some(),
+            follow: wanted.follow.is_some(),
             events_max: wanted.events_max,
         };
         let screen = Screen::new(show);
@@ -263,12 +278,12 @@ fn main(wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Resul
             let request = wanted.request(&discovery::built_in(), client.namespace())?;
             #[cfg(feature = "apiserver")]
             if demo.is_some() {
-                writeln!(io::stdout(), "# {DEMO_ENDS}")?;
+                note(&format!("# {DEMO_ENDS}"));
             }
             if from == From::Here
                 && let Some(needs) = client.curl_needs()
             {
-                writeln!(io::stdout(), "# {needs}")?;
+                note(&format!("# {needs}"));
             }
             return Ok(writeln!(io::stdout(), "{}", client.curl(&request, from.into()))?);
         }

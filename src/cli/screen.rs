@@ -6,6 +6,7 @@ use std::{
     collections::HashMap,
     fs::{File, OpenOptions},
     io::{self, ErrorKind, IsTerminal, Write},
+    mem,
     os::unix::fs::OpenOptionsExt,
     path::Path,
     process,
@@ -69,6 +70,8 @@ impl Output {
 pub(super) struct Show {
     pub(super) output: Output,
     pub(super) explain: bool,
+    /// Whether several answers follow each other. Then a line or a list that is cut is not written.
+    pub(super) follow: bool,
     /// Ends after so many events.
     pub(super) events_max: Option<u64>,
 }
@@ -90,8 +93,14 @@ struct State {
     recording: Option<Recording>,
     lines: Lines,
     events: u64,
+    /// The comment of the first curl command.
+    needs: Option<&'static str>,
     /// A request for the resources of the server. It is shown only if it is refused or fails.
     discovery: Option<Request>,
+    /// The path of such a request that was shown. The client may send it several times.
+    shown_discovery: String,
+    /// Whether raw bytes were written after the last end of a line.
+    is_mid_line: bool,
 }
 
 impl Screen {
@@ -103,7 +112,10 @@ impl Screen {
             recording: None,
             lines: Lines::new(show.output),
             events: 0,
+            needs: None,
             discovery: None,
+            shown_discovery: String::new(),
+            is_mid_line: false,
         };
         Arc::new(Screen {
             show,
@@ -120,9 +132,7 @@ impl Screen {
         state.began = Instant::now();
         state.recording = recording;
         state.explainer.request_timeout = client.request_timeout();
-        if let Some(needs) = client.curl_needs() {
-            note(&format!("# {needs}"));
-        }
+        state.needs = client.curl_needs();
         // Begun once.
         let _ = self.client.set(client.clone());
     }
@@ -146,15 +156,17 @@ impl Screen {
     fn show(&self, state: &mut State, exchange: u64, step: Step<'_>) -> Result<(), Failure> {
         let Some(client) = self.client.get() else { return Ok(()) };
         let time = state.began.elapsed().as_secs_f64();
-        if let Step::Request(request) = step {
-            note(&format!("$ {}", client.curl(request, CurlFrom::Here)));
+        if step.is_last() && mem::take(&mut state.is_mid_line) && io::stdout().is_terminal() {
+            writeln!(io::stdout())?;
         }
-        let State { recorders, explainer, recording, lines, events, .. } = state;
+        let State { recorders, explainer, recording, lines, events, is_mid_line, .. } = state;
+        let is_copied = self.show.output == Output::Raw && !self.show.follow;
         recorders.step(exchange, step, |recorder, entries| {
             let is_watch = recorder.is_watch();
             let mut left = self.show.events_max.map_or(u64::MAX, |most| most.saturating_sub(*events));
-            if let (Step::Chunk(chunk), Output::Raw) = (step, self.show.output) {
+            if let (Step::Chunk(chunk), true) = (step, is_copied) {
                 self.write_raw(events, chunk, is_watch)?;
+                *is_mid_line = !chunk.ends_with(b"\n");
             }
             for what in entries {
                 let is_event = is_watch && matches!(what, What::Line(_));
@@ -166,11 +178,10 @@ impl Screen {
                     note(&format!("< {} {}", head.version, head.status));
                     head.headers.iter().for_each(|(name, value)| note(&format!("< {name}: {value}")));
                 }
-                // Of a watch, the rest is half a line.
-                let is_half = is_watch && matches!(what, What::Rest(_));
-                if let (What::Line(line) | What::Rest(line), true) =
-                    (&what, self.show.output != Output::Raw && !is_half)
-                {
+                // Of a watch, the rest is half a line. Half a list would join the answer that follows.
+                let is_cut = is_watch || self.show.follow && !matches!(step, Step::End);
+                let is_half = is_cut && matches!(what, What::Rest(_));
+                if let (What::Line(line) | What::Rest(line), true) = (&what, !is_copied && !is_half) {
                     let is_shortened =
                         matches!(self.show.output, Output::Short | Output::Name | Output::Wide);
                     let line = line.text();
@@ -191,8 +202,23 @@ impl Screen {
                     recording.write(&entry)?;
                 }
             }
-            Ok(())
-        })
+            Ok::<_, Failure>(())
+        })?;
+        // After the sentences about the request before it.
+        if let Step::Request(request) = step {
+            if let Some(needs) = state.needs.take() {
+                note(&format!("# {needs}"));
+            }
+            if request.accept != discovery::ACCEPT {
+                note(&format!("$ {}", client.curl(request, CurlFrom::Here)));
+            } else if state.shown_discovery == request.path {
+                note("# the same request again");
+            } else {
+                note(&format!("$ {}", client.curl(request, CurlFrom::Here)));
+                state.shown_discovery.clone_from(&request.path);
+            }
+        }
+        Ok(())
     }
 
     /// Writes the bytes as they came, up to the last event.
@@ -423,10 +449,10 @@ impl Lines {
         Ok(io::stdout().write_all(text.as_bytes())?)
     }
 
-    /// Writes the body of an error. A page of a proxy is no JSON; then it goes to standard error, in any form but raw.
+    /// Writes the body of an error. A page of a proxy is no JSON; then it goes to standard error.
     pub(super) fn write_refusal(&mut self, time: f64, body: &str) -> Result<(), Failure> {
         // A refusal is no object with a name.
-        if self.output == Output::Raw || (body.starts_with('{') && self.output != Output::Name) {
+        if body.starts_with('{') && self.output != Output::Name {
             return self.write(time, body.trim_end(), false);
         }
         note(body.trim_end());
@@ -521,12 +547,24 @@ impl Lines {
         }
         let mut lines = String::new();
         for (event, row) in rows {
+            let width = self.width.map(|width| width.saturating_sub(if event.is_some() { 11 } else { 0 }));
             let event = event.map(|event| self.colored(event, 11)).unwrap_or_default();
             let cells = row.iter().zip(&self.widths).map(|(cell, width)| format!("{cell:width$}"));
-            lines += format!("{event}{}", cells.collect::<Vec<_>>().join("   ")).trim_end();
+            let cells = cells.collect::<Vec<_>>().join("   ");
+            lines += format!("{event}{}", cut(cells.trim_end(), width)).trim_end();
             lines.push('\n');
         }
         lines
+    }
+}
+
+/// The cells of a row, up to the width of a terminal.
+fn cut(cells: &str, width: Option<usize>) -> String {
+    match width {
+        Some(width) if cells.chars().count() > width => {
+            cells.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+        }
+        Some(_) | None => cells.to_owned(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests `listwatch get`, `watch` and `replay`: the built binary, on the embedded server and on a real one.
 
 use std::{
+    borrow::Cow,
     cell::Cell,
     env,
     fs::{self, File},
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpListener,
     process::{Child, Command},
 };
 
@@ -201,6 +203,7 @@ async fn each_option_of_the_protocol_reaches_the_server() {
 struct Followed {
     _child: Child,
     log: String,
+    stdout: String,
     opened: usize,
 }
 
@@ -251,10 +254,11 @@ impl Followed {
 
 /// Starts `listwatch watch` with these arguments and `--follow`, which explains each step.
 fn follow(reader: &Reader, args: &str) -> Followed {
-    let log = reader.file(&format!("{}.log", args.replace([' ', '/'], "-")));
+    let [log, stdout] =
+        ["log", "stdout"].map(|end| reader.file(&format!("{}.{end}", args.replace([' ', '/'], "-"))));
     let mut command = reader.command(&format!("watch {args} --follow"));
-    command.stdout(Stdio::null()).stderr(File::create(&log).unwrap());
-    Followed { _child: command.spawn().unwrap(), log, opened: 0 }
+    command.stdout(File::create(&stdout).unwrap()).stderr(File::create(&log).unwrap());
+    Followed { _child: command.spawn().unwrap(), log, stdout, opened: 0 }
 }
 
 #[tokio::test]
@@ -304,6 +308,47 @@ async fn the_next_request_is_the_announced_one_and_a_replay_explains_the_same() 
         assert!(stdout.contains("services: the next request is GET /api/v1/namespaces/"), "{stdout}");
     })
     .await;
+}
+
+/// Half a line was followed by the next answer, and `| jq` ended.
+#[tokio::test]
+async fn each_line_of_a_watch_that_follows_is_json_after_a_cut_in_mid_line() {
+    on(&[Kind::Embedded], async |fixture| {
+        let reader = Reader::admin(fixture);
+        let mut followed = follow(&reader, "services");
+        followed.until_open_again().await;
+        followed.until_event(fixture).await;
+        // The page of a proxy is no JSON.
+        for faults in [&["cut-watches"][..], &["html,times=1,path=/services", "cut-watches"]] {
+            for fault in faults {
+                fixture.embedded().fault(fault.parse::<Planned>().unwrap());
+            }
+            followed.until_open_again().await;
+            followed.until_event(fixture).await;
+        }
+        assert!(followed.log().matches("the last line has no end").count() == 2, "{}", followed.log());
+        let stdout = fs::read_to_string(&followed.stdout).unwrap();
+        let lines: Vec<Value> = stdout
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+            .collect();
+        let events = lines.iter().filter(|line| line["type"] == "ADDED").count();
+        assert_eq!(events, 3, "{stdout}");
+    })
+    .await;
+}
+
+/// A sentence followed on the same line.
+#[tokio::test]
+async fn on_a_terminal_a_raw_line_that_is_cut_ends_before_the_next_sentence() {
+    let server = Running::start(operator::listwatch().args(["apiserver", "--fault", "cut-watches,lines=1"]));
+    let (_, kubeconfig) = server.stdout.split_once("export KUBECONFIG='").unwrap();
+    let kubeconfig = kubeconfig.split('\'').next().unwrap();
+    let watch = format!("watch ns -o raw --explain --kubeconfig {kubeconfig}");
+    let Ran { stdout, .. } = ran(terminal(80, &watch, "1")).await;
+    let lines: Vec<_> = stdout.lines().collect();
+    let half = lines.iter().position(|line| line.ends_with("\"ki")).unwrap_or_else(|| panic!("{stdout}"));
+    assert!(lines[half + 1].contains("s # the last line has no end"), "{stdout}");
 }
 
 #[tokio::test]
@@ -580,6 +625,7 @@ async fn each_form_of_output_is_as_in_its_file() {
         ("changes", "name"),
         ("table", "wide"),
         ("table", "name"),
+        ("rare", "short"),
     ] {
         let mut command = Command::from(operator::listwatch());
         command.args(["replay", &format!("{REPLAYS}/{recording}.jsonl"), "-o", form]);
@@ -685,6 +731,35 @@ async fn each_output_of_get_and_watch_is_as_in_its_file() {
     create("d").await;
     until("the end").await;
     compare("watch-follow", followed).await;
+}
+
+/// What `listwatch apiserver` prints, and what `listwatch demo --exit` prints in every run: without the steps of a rollout, of
+/// which a slow machine skips some, and the order in which the operator and the server act.
+#[tokio::test]
+async fn the_outputs_of_apiserver_and_demo_are_as_in_their_files() {
+    let vary = Regex::new(r"https://127\.0\.0\.1:\d+|[^ '=]*/listwatch-\w+").unwrap();
+    let server = Running::start(operator::listwatch().arg("apiserver"));
+    is_as_in_file(&vary.replace_all(&server.stdout, "…"), &format!("{OUTPUTS}/apiserver.txt")).await;
+
+    let mut command = Command::from(operator::listwatch());
+    command.args(["demo", "--exit"]);
+    let stdout = ran(command).await.succeeded();
+    let passing = Regex::new(
+        "/status$|create   events$|MODIFIED .* (Ready=|Progressing=|status|[0-9]+ of )|40[49] [NC]",
+    )
+    .unwrap();
+    let time = Regex::new(r"^ +\d+ ms  ").unwrap();
+    let mut shown = String::new();
+    for scene in vary.replace_all(&stdout, "…").split("\n\n") {
+        let (mut timed, other): (Vec<_>, Vec<_>) = scene.lines().partition(|line| time.is_match(line));
+        timed.retain(|line| !passing.is_match(line) && !line.contains("  get  "));
+        let mut timed: Vec<_> = timed.into_iter().map(|line| time.replace(line, "       ")).collect();
+        timed.sort();
+        let lines = other.into_iter().map(Into::into).chain(timed);
+        shown += &lines.map(|line: Cow<'_, str>| format!("{line}\n")).collect::<String>();
+        shown.push('\n');
+    }
+    is_as_in_file(&shown, &format!("{OUTPUTS}/demo.txt")).await;
 }
 
 /// Times, versions and the names of the server vary.
@@ -907,6 +982,50 @@ async fn a_refused_discovery_is_shown_explained_and_recorded() {
     .await;
 }
 
+/// It showed the same command four times, and no sentence.
+#[tokio::test]
+async fn a_discovery_that_reaches_no_server_is_shown_once_and_explained() {
+    on(&[Kind::Embedded], async |fixture| {
+        // Nothing listens there any more.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        drop(listener);
+        let reader = Reader::new(fixture, &url, fixture.admin_token());
+        for (target, again) in [("svc", 3), ("/api/v1/services", 0)] {
+            let ran = reader.run(&format!("get {target} --explain")).await;
+            ran.failed(1, "refused");
+            let count = |start: &str| ran.stderr.lines().filter(|line| line.starts_with(start)).count();
+            let commands = (count("$ curl "), count("# the same request again"));
+            assert_eq!(commands, (1, again), "{}", ran.stderr);
+            let said = sentences(&ran.stderr);
+            let about = said.iter().filter(|said| said.contains("# no answer: the server cannot be reached"));
+            assert_eq!(about.count(), again + 1, "{}", ran.stderr);
+        }
+    })
+    .await;
+}
+
+/// It came before errors that need no command.
+#[tokio::test]
+async fn the_programs_that_a_command_needs_are_named_before_it_and_nowhere_else() {
+    let server = ApiServer::start(Options::default()).await.unwrap();
+    let dir = TempDir::new().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    fs::write(&kubeconfig, server.kubeconfig()).unwrap();
+    let stderr = async |args: &str| {
+        let mut command = Command::from(operator::listwatch());
+        command.args(args.split(' ')).arg("--kubeconfig").arg(&kubeconfig);
+        ran(command).await.stderr
+    };
+    let shown = stderr("get cm").await;
+    assert!(shown.starts_with("# This needs kubectl, to read the credentials"), "{shown}");
+    assert!(shown.lines().nth(1).unwrap().starts_with("$ curl "), "{shown}");
+    for args in ["get foo", "watch cm/web", "watch /version"] {
+        let shown = stderr(args).await;
+        assert!(shown.starts_with("listwatch: ") && shown.lines().count() == 1, "{args}: {shown}");
+    }
+}
+
 /// From another directory, the command found no file.
 #[tokio::test]
 async fn a_printed_curl_names_absolute_paths_and_the_programs_that_it_needs() {
@@ -927,7 +1046,9 @@ async fn a_printed_curl_names_absolute_paths_and_the_programs_that_it_needs() {
         let mut command = Command::from(operator::listwatch());
         command.args(["get", "/api", "--curl", "--cluster", "k"]).args(args.split_whitespace());
         command.env("KUBECONFIG", kubeconfig).current_dir(&dir);
-        ran(command).await.succeeded()
+        let Ran { code, stdout, stderr } = ran(command).await;
+        assert!(code == Some(0) && stdout.starts_with("curl ") && stdout.lines().count() == 1, "{stdout}");
+        stderr + &stdout
     };
     let view = format!("$(kubectl config view --raw --kubeconfig={here}/kubeconfig -o jsonpath=");
     let kubectl = "# This needs kubectl, to read the credentials from the kubeconfig\ncurl ";
@@ -1047,9 +1168,10 @@ async fn while_a_demo_runs_its_script_gets_the_same_objects() {
 async fn the_curl_of_a_demo_names_the_server_that_ends() {
     let mut command = Command::from(operator::listwatch());
     command.args(["get", "mws", "--demo", "--curl"]);
-    let stdout = ran(command).await.succeeded();
-    let [comment, line] = stdout.lines().collect::<Vec<_>>()[..] else { panic!("{stdout}") };
-    assert!(comment.starts_with("# The server of --demo ends with this command."), "{comment}");
+    let ran = ran(command).await;
+    assert!(ran.stderr.starts_with("# The server of --demo ends with this command."), "{}", ran.stderr);
+    let line = ran.succeeded();
+    let line = line.trim_end_matches('\n');
     assert!(line.starts_with("curl ") && line.ends_with("/namespaces/default/mywebservers'"), "{line}");
 }
 
@@ -1145,11 +1267,16 @@ async fn a_watch_ends_at_once_and_quietly_when_its_reader_or_user_goes() {
 
 /// What a command writes to a terminal.
 async fn on_terminal(columns: usize, args: &str, no_color: &str) -> String {
+    ran(terminal(columns, args, no_color)).await.succeeded()
+}
+
+/// A command on a terminal.
+fn terminal(columns: usize, args: &str, no_color: &str) -> Command {
     let binary = Path::new(env!("CARGO_BIN_EXE_listwatch")).display();
     let mut command = Command::new("script");
     command.args(["--quiet", "--return", "--command"]).env("NO_COLOR", no_color);
     command.arg(format!("stty rows 24 cols {columns}; {binary} {args}")).arg("/dev/null");
-    ran(command).await.succeeded()
+    command
 }
 
 #[tokio::test]
@@ -1164,6 +1291,8 @@ async fn on_a_terminal_no_line_is_wider_than_the_terminal() {
         (40, "watch mws --demo --explain --resource-version 1", " ERROR    410 "),
         (80, watch, " MODIFIED default/"),
         (40, "demo --explain --exit", " MODIFIED web: "),
+        (40, "get mws --demo --explain -o wide", "…\r\n"),
+        (40, "watch mws --demo --explain --max-events 3 -o wide", "…\r\n"),
     ] {
         let stdout = on_terminal(columns, args, "").await;
         let text = color.replace_all(&stdout, "");
