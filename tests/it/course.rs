@@ -10,7 +10,6 @@ use std::{
     sync::LazyLock,
 };
 
-use http::Method;
 use listwatch::client::{Client, Request};
 use listwatch_apiserver::{ApiServer, Fault, Options};
 use listwatch_control_plane::{ADMIN_TOKEN, ControlPlane, Http, assets, has_assets};
@@ -292,17 +291,25 @@ async fn each_lesson_shows_what_it_promises_on_both_servers_and_leaves_nothing_b
     if let Some(real) = real {
         assert_eq!(real.left_over().await, Vec::<Value>::new());
     }
-    let sentences: Vec<_> = outputs
+    let mut sentences: Vec<_> = outputs
         .iter()
         .flat_map(|output| output.lines())
         .filter_map(|line| line.strip_prefix("  # "))
         .collect();
+    // What would take a lesson too long, or another server.
+    let mut replay = Command::new(env!("CARGO_BIN_EXE_listwatch"));
+    replay.args(["replay", "tests/it/data/replay/rare.jsonl", "--explain"]).current_dir(root());
+    let (_, _, rare) = run(&mut replay).await;
+    sentences.extend(rare.lines().filter_map(|line| Some(line.split_once("s # ")?.1)));
     let is_said = |rule: &&str| {
         let pattern = Regex::new(rule.split_once(": ").unwrap().1).unwrap();
         sentences.iter().any(|sentence| pattern.is_match(sentence))
     };
     let unsaid: Vec<_> = include_str!("data/sentences.txt").lines().filter(|rule| !is_said(rule)).collect();
-    assert!(unsaid.is_empty(), "sentences of --explain that no lesson produces: {unsaid:#?}");
+    assert!(
+        unsaid.is_empty(),
+        "sentences of --explain that no lesson and no recording produces: {unsaid:#?}"
+    );
 }
 
 /// A `curl` that only writes down each request.
@@ -433,12 +440,16 @@ async fn run_curls(cluster: &Cluster) {
     let (_proxy, address) = proxy(cluster).await;
     let dir = TempDir::new().unwrap();
     let path = curl_script(&dir, READS_BY_LISTWATCH);
-    // As README.md says: there are more objects than on the first page.
-    for name in ["a", "b", "c"] {
-        let object = json!({"metadata": {"name": name}}).to_string();
-        let request = Request::get("/api/v1/namespaces/default/configmaps");
-        cluster.client.send(request.sends(Method::POST, "application/json", object.into())).await.unwrap();
-    }
+    // There are more objects than on the first page then.
+    let readme = fs::read_to_string(root().join("examples/README.md")).unwrap();
+    let (_, create) = readme.split_once("three ConfigMaps there (`").unwrap();
+    let mut bash = Command::new("bash");
+    bash.args(["-euc", create.split('`').next().unwrap()]).env("KUBECONFIG", &cluster.kubeconfig);
+    let system = env::var_os("PATH").unwrap();
+    let with_kubectl =
+        env::join_paths([assets().unwrap()].into_iter().chain(env::split_paths(&system))).unwrap();
+    let (code, created, stderr) = run(bash.env("PATH", with_kubectl)).await;
+    assert_eq!((code, created.lines().count()), (Some(0), 3), "{}: {stderr}", cluster.name);
     for lesson in lessons() {
         let commands = lesson.commands().replace("127.0.0.1:8001", &address);
         let whose = format!("{}, {}", lesson.file, cluster.name);
@@ -567,6 +578,22 @@ async fn the_naive_loop_repeats_what_its_list_had_ignores_a_410_and_cannot_read_
     server.fault(Fault::Answer { status: 200, body, retry_after_secs: None }.on("GET", "/listwatch-course-"));
     let (code, _, stderr) = run(course_5("--kubeconfig").arg(&cluster.kubeconfig)).await;
     assert!(code == Some(1) && stderr.contains("answered with more than"), "{stderr}");
+}
+
+/// As examples/README.md says of two rows.
+#[tokio::test]
+async fn the_naive_loop_waits_for_ever_and_ends_when_it_is_refused() {
+    let readme = fs::read_to_string(root().join("examples/README.md")).unwrap();
+    let shows = async |fault: &str| {
+        let args = format!("--fault {fault}");
+        assert!(readme.contains(&format!("`cargo run --example course -- 5 {args}`")), "{fault}");
+        let (code, _, stderr) = run(&mut course_5(&args)).await;
+        assert_eq!(code, Some(1), "{stderr}");
+        stderr
+    };
+    let (silent, refused) = tokio::join!(shows("stall-watches"), shows("unavailable,path=watch=1"));
+    assert_eq!(silent, "error: the lesson did not end within 40 s\n");
+    assert!(refused.starts_with("error: broken as intended: ") && refused.contains(": 503 "), "{refused}");
 }
 
 /// Lesson 5, with these arguments.
