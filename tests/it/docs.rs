@@ -182,12 +182,16 @@ fn every_function_that_a_page_names_exists() {
 
 /// A block ```` ```json FILE ```` has successive lines of that file. `…` stands for any text within a line.
 #[test]
-fn the_recording_in_watch_md_has_the_lines_of_its_file() {
+fn the_recordings_in_watch_md_have_the_lines_of_their_files() {
     let page = read("docs/watch.md");
-    let (file, block) = page.split_once("\n```json ").unwrap().1.split_once('\n').unwrap();
-    let block = block.split_once("```").unwrap().0;
-    let pattern = format!("(?m)^{}", regex::escape(block).replace('…', ".*"));
-    assert!(Regex::new(&pattern).unwrap().is_match(&read(file)), "{file} does not have\n{block}");
+    let blocks: Vec<&str> = page.split("\n```json ").skip(1).collect();
+    assert_eq!(blocks.len(), 2);
+    for block in blocks {
+        let (file, block) = block.split_once('\n').unwrap();
+        let block = block.split_once("```").unwrap().0;
+        let pattern = format!("(?m)^{}", regex::escape(block).replace('…', ".*"));
+        assert!(Regex::new(&pattern).unwrap().is_match(&read(file)), "{file} does not have\n{block}");
+    }
 }
 
 /// The lines of an exchange without white space. A line that is indented, or that ends an object, belongs to the line before.
