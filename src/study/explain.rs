@@ -284,9 +284,9 @@ impl Explainer {
     /// The objects of each Store, the request that would come next, and the keys that would have been reconciled.
     pub(crate) fn summary(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
-        let mut all: Vec<_> = self.collections.values_mut().collect();
-        all.sort_by(|a, b| a.collection.path.cmp(&b.collection.path));
-        for followed in all {
+        let mut all: Vec<_> = self.collections.iter_mut().collect();
+        all.sort_by_key(|(path_and_selectors, _)| *path_and_selectors);
+        for (_, followed) in all {
             let keys: Vec<_> = followed.store.keys().iter().map(ToString::to_string).collect();
             let (resource, version) = (followed.collection.resource.clone(), followed.store.version());
             // No version of an initial event is one to resume from.

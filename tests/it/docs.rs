@@ -180,6 +180,22 @@ fn every_function_that_a_page_names_exists() {
     assert!(found > 50, "{found}");
 }
 
+/// An interactive zsh, the shell of macOS, takes a comment behind a command for arguments.
+#[test]
+fn no_command_that_a_page_shows_has_a_comment_behind_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let pages = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let others = ["README.md", "apiserver/README.md", "examples/README.md"].map(|page| root.join(page));
+    let comment = Regex::new(r"(?m)^(\$ )?[a-z].* # .*$").unwrap();
+    for page in pages.chain(others).filter(|page| page.extension().is_some_and(|end| end == "md")) {
+        let text = fs::read_to_string(&page).unwrap();
+        let blocks = text.split("\n```").skip(1).step_by(2);
+        for block in blocks.filter(|block| block.starts_with('\n') || block.starts_with("sh\n")) {
+            assert_eq!(comment.find(block).map(|found| found.as_str()), None, "{}", page.display());
+        }
+    }
+}
+
 /// A block ```` ```json FILE ```` has successive lines of that file. `…` stands for any text within a line.
 #[test]
 fn the_recordings_in_watch_md_have_the_lines_of_their_files() {
