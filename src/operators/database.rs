@@ -454,13 +454,20 @@ impl Operator for Databases {
         let (database, stage) = (&*database, Stage::of(&*database));
         let (version, unsupported) = self.version(database);
         let lost = self.lost(database).await?;
-        let children = self.children(database, &version);
+        let mut children = self.children(database, &version);
+        let is_available = self.primary(database).is_some();
+        let mut scripts_stage = stage;
+        if is_available && database.status.primary_claim.is_empty() {
+            // The primary has data from now on. That changes its scripts, and is no drift.
+            children.scripts.data.extend([scripts::had_data()]);
+            scripts_stage = if stage == Stage::New { stage } else { Stage::Changed };
+        }
         let name = &database.metadata.name;
         let replication = format!("{name}-replication");
         let kept = tokio::join!(
             self.keep_secret(database, name, "app", stage),
             self.keep_secret(database, &replication, "replication", stage),
-            self.config_maps.keep(database, &children.scripts, stage),
+            self.config_maps.keep(database, &children.scripts, scripts_stage),
             self.budgets.keep(database, &children.budget, stage),
             self.services.keep(database, &children.primary, stage),
             self.services.keep(database, &children.instances, stage),
@@ -525,10 +532,7 @@ impl Operator for Databases {
         state.others.extend(backups.map(|status| ("BackupSucceeded", backup_succeeded(status))));
         let last_backup = backups.map_or(&database.status.last_backup, |status| &status.last_successful_time);
         let live = set.and_then(Child::live);
-        let claim = match self.primary(database) {
-            Some(_) => self.primary_claim(database).await?,
-            None => None,
-        };
+        let claim = if is_available { self.primary_claim(database).await? } else { None };
         let status = DatabaseStatus {
             primary: format_smolstr!("{name}-0"),
             primary_claim: claim.unwrap_or_else(|| database.status.primary_claim.clone()),

@@ -725,7 +725,12 @@ async fn a_primary_whose_data_is_lost_does_not_begin_anew() {
         create_primary(fixture).await;
         fixture.until("configmaps/db-scripts", |scripts| scripts["data"]["had-data"] == "").await;
         let claim = fixture.get("persistentvolumeclaims/data-db-0").await;
-        assert_eq!(fixture.get("databases/db").await["status"]["primaryClaim"], claim["metadata"]["uid"]);
+        let uid = &claim["metadata"]["uid"];
+        fixture.until("databases/db", |database| database["status"]["primaryClaim"] == *uid).await;
+        let note = "changed ConfigMap db-scripts at /data/had-data";
+        let is_update = |event: &Value| event["note"] == note && event["reason"] == "Updated";
+        let is_updated = |events: &Value| events["items"].as_array().unwrap().iter().any(is_update);
+        fixture.until("events", is_updated).await;
 
         // The primary is away, and its claim is replaced, while no operator runs.
         drop(running);

@@ -23,15 +23,19 @@ pub(super) fn files(database: &Database, pods: &[String]) -> BTreeMap<String, St
     let tls = spec.tls.iter().map(|_| ("tls.conf", include_str!("scripts/tls.conf").to_owned()));
     let hba = [("pg_hba.conf", pg_hba(spec, pods))];
     let numbers = [("size", spec.size.to_string()), ("max-lag-seconds", spec.max_lag_seconds.to_string())];
-    // The instances look whether there is this file.
-    let had_data = (!status.primary_claim.is_empty()).then(|| ("had-data", String::new()));
+    let had_data = (!status.primary_claim.is_empty()).then(had_data);
     same.into_iter()
         .chain(tls)
         .chain(hba)
         .chain(numbers)
-        .chain(had_data)
         .map(|(name, text)| (name.to_owned(), text))
+        .chain(had_data)
         .collect()
+}
+
+/// The file of a Database whose primary had data. The instances look whether there is one.
+pub(super) fn had_data() -> (String, String) {
+    ("had-data".to_owned(), String::new())
 }
 
 /// Who may connect: from the addresses of Pods; with TLS, only encrypted.
