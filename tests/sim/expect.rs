@@ -22,7 +22,7 @@ use listwatch::{
 };
 use serde_json::{Value, json};
 
-use crate::{copies, network::Network, scenario::Operator};
+use crate::{copies, databases, network::Network, scenario::Operator};
 
 const WEBS: &str = "/apis/k8sobjects.gsa.com/v2/mywebservers";
 const CACHES: &str = "/apis/cache.example.com/v1alpha1/memcacheds";
@@ -37,6 +37,7 @@ pub fn collections(operator: Operator) -> Vec<&'static str> {
         Operator::Mywebserver => vec![WEBS, DEPLOYMENTS, SERVICES],
         Operator::Memcached => vec![CACHES, DEPLOYMENTS, SERVICES],
         Operator::Copyrator => vec![RULES, CONFIG_MAPS],
+        Operator::Database => databases::collections(),
     }
 }
 
@@ -52,6 +53,13 @@ pub fn child_of(child: &Value) -> Option<(&Value, String)> {
     match owner["kind"].as_str()? {
         "MyWebserver" => Some((owner, format!("mws-{name}"))),
         "Memcached" => Some((owner, name.to_owned())),
+        // The suffixes of its children: see databases.rs.
+        "Database" => {
+            let child = child["metadata"]["name"].as_str()?;
+            let suffix = child.strip_prefix(name)?;
+            let is_known = matches!(suffix, "" | "-ro" | "-scripts" | "-backup" | "-last-backup");
+            is_known.then(|| (owner, child.to_owned()))
+        }
         _ => None,
     }
 }
@@ -73,6 +81,10 @@ pub async fn problems(operator: Operator, network: &Network, cluster: &Cluster, 
         problems.extend(copies::problems(&objects, &config_maps, &namespaces, network.may_have_orphans()));
         problems.extend(store_differences::<CopyratorRule>(cluster, "", &objects));
         problems.extend(store_differences::<Copied<ConfigMap>>(cluster, ALL_COPIES, &config_maps));
+        return problems;
+    }
+    if operator == Operator::Database {
+        problems.extend(databases::problems(&objects, network, cluster).await);
         return problems;
     }
     let deployments = list(network, DEPLOYMENTS).await;
@@ -252,6 +264,22 @@ fn nodes_problem(cache: &Value, pods: &[Value]) -> Vec<String> {
     field_differences(cache, &[("/status/nodes", &json!(nodes))])
 }
 
+/// Whether `Ready` and `Stalled` have one of these reasons, or none if the object should be ready.
+pub fn ready_problems(object: &Value, reasons: &[&str]) -> Vec<String> {
+    let mut problems =
+        field_differences(object, &[("/status/observedGeneration", &object["metadata"]["generation"])]);
+    let (ready, stalled) = (condition(object, "Ready"), condition(object, "Stalled"));
+    let is_expected = |condition: &Value| reasons.iter().any(|reason| condition["reason"] == *reason);
+    let is_as_expected = match reasons {
+        [] => ready["status"] == "True" && stalled.is_null(),
+        _ => is_expected(&ready) && is_expected(&stalled),
+    };
+    if !is_as_expected {
+        problems.push(format!("{}: {ready} and {stalled} should have one of {reasons:?}", name(object)));
+    }
+    problems
+}
+
 pub fn condition(object: &Value, kind: &str) -> Value {
     let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
     conditions.find(|condition| condition["type"] == kind).cloned().unwrap_or_default()
@@ -267,7 +295,7 @@ pub fn field_differences(object: &Value, should: &[(&str, &Value)]) -> Vec<Strin
 }
 
 /// A child whose owner does not exist, or that should have another name.
-fn child_problem(child: &Value, owners: &[Value]) -> Option<String> {
+pub fn child_problem(child: &Value, owners: &[Value]) -> Option<String> {
     let (owner, should_be) = child_of(child)?;
     match owners.iter().any(|found| found["metadata"]["uid"] == owner["uid"]) {
         true if child["metadata"]["name"] == should_be => None,
@@ -277,7 +305,7 @@ fn child_problem(child: &Value, owners: &[Value]) -> Option<String> {
 }
 
 /// The differences between the Store of a watch with this label, `key=value`, and the server.
-fn store_differences<K: Resource>(cluster: &Cluster, label: &str, objects: &[Value]) -> Option<String> {
+pub fn store_differences<K: Resource>(cluster: &Cluster, label: &str, objects: &[Value]) -> Option<String> {
     let watch: Watch<K> = cluster.watch([Scope { namespace: None, labels: label.to_owned() }]);
     let is_selected = |object: &&Value| {
         label.split_once('=').is_none_or(|(key, value)| object["metadata"]["labels"][key] == value)

@@ -11,6 +11,7 @@
 #![allow(unreachable_pub, reason = "no crate uses a test binary")]
 
 mod copies;
+mod databases;
 mod expect;
 mod scenario;
 mod network;

@@ -375,7 +375,8 @@ impl Network {
         let is_stream = target.contains("watch=1");
         let is_write = method != Method::GET && !path.ends_with("/events") && !path.contains("/events/");
         let mut what = format!("{method} {target}");
-        if !request.body().is_empty() {
+        // A Secret has a password that no seed determines.
+        if !request.body().is_empty() && !path.ends_with("/secrets") {
             let _ = write!(what, " {}", String::from_utf8_lossy(request.body()));
         }
         if is_write && method != Method::POST && !is_versioned(request.body()) {
@@ -638,17 +639,51 @@ impl InProcess for Link {
 fn forbidden_write(method: &Method, path: &str, before: Option<&Value>) -> Option<String> {
     let place: Vec<_> = path.split('/').collect();
     match (method.as_str(), place.as_slice()) {
-        ("POST", [.., "namespaces", _, "deployments" | "services" | "configmaps"])
+        (
+            "POST",
+            [
+                ..,
+                "namespaces",
+                _,
+                "deployments"
+                | "services"
+                | "configmaps"
+                | "statefulsets"
+                | "poddisruptionbudgets"
+                | "cronjobs"
+                | "jobs"
+                | "persistentvolumeclaims"
+                | "secrets",
+            ],
+        )
         | (
             "PATCH",
-            [.., "mywebservers" | "memcacheds" | "copyrators", _, "status"] | [.., "copyrators", _],
+            [.., "mywebservers" | "memcacheds" | "copyrators" | "databases", _, "status"]
+            | [.., "copyrators" | "databases", _],
         ) => None,
-        ("PATCH" | "DELETE", [.., "namespaces", namespace, "configmaps", name]) => {
+        // What a claim or a Secret is patched to, databases.rs checks.
+        ("PATCH", [.., "persistentvolumeclaims" | "secrets", _]) => None,
+        ("PATCH" | "DELETE", [.., "namespaces", namespace, "configmaps", name])
+            if super::expect::child_of(before?).is_none() =>
+        {
             let is_copy =
                 before?["metadata"]["annotations"]["flant.com/place"] == format!("{namespace}/{name}");
             (!is_copy).then(|| "changed an object that is no copy".to_owned())
         }
-        ("PATCH" | "DELETE", [.., "deployments" | "services", _]) => {
+        (
+            "PATCH" | "DELETE",
+            [
+                ..,
+                "deployments"
+                | "services"
+                | "configmaps"
+                | "statefulsets"
+                | "poddisruptionbudgets"
+                | "cronjobs"
+                | "jobs",
+                _,
+            ],
+        ) => {
             // The object did not exist, so the server has not done the write.
             let before = before?;
             match super::expect::child_of(before) {
