@@ -19,7 +19,7 @@ use crate::{
     cluster::EventType,
     controller::{Cleanup, Next, ReconcileError},
     resource::{
-        Key, ObjectMeta, Resource,
+        Key, Meta, ObjectMeta, Resource,
         conditions::{self, Verdict},
     },
 };
@@ -95,6 +95,13 @@ impl Databases {
             spec: cron_job.spec.job_template.spec,
             status: JobStatus::default(),
         };
+        if self.live_jobs.get(&job.key()).is_none() {
+            // If the Database is gone and its watch is late, the garbage collector deletes the Job, which would be created again.
+            let live = self.cluster.get_live::<Meta<Database>>(&database.key()).await?;
+            if live.metadata.uid != database.metadata.uid {
+                return Err("the Database was created again".into());
+            }
+        }
         let live = match self.make(database, job).await {
             Ok(live) => live,
             Err(error) if error.is_namespace_terminating() => {
