@@ -41,7 +41,7 @@ pub(super) const CHANGED_BY_ADMISSION: &str = "ChangedByAdmission";
 const EXAMPLES_MAX: usize = 10;
 /// When to reconcile again while an object of another owner has the name of a child, or while a child is being deleted.
 /// The label selector may hide these objects from our watches. Less than the minute that `docs/conditions.md` promises.
-pub(super) const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
+pub(crate) const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
 
 /// A kind whose status has `observedGeneration` and `conditions`. [`reported!`](crate::reported) implements it.
 pub trait Reported: Resource {

@@ -29,7 +29,7 @@ use crate::{
     cluster::{Cluster, Events, Index, Watch},
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
     operators::memcached::types::Pod,
-    resource::{Key, Labels, Meta, Resource, conditions::Verdict, kinds::*, list::Broken},
+    resource::{Key, Labels, Meta, ObjectMeta, Resource, conditions::Verdict, kinds::*, list::Broken},
     runtime::Setup,
 };
 use data::{change_of_owner, claim, growth, secret};
@@ -351,7 +351,8 @@ impl Databases {
     async fn primary_claim(&self, database: &Database) -> Result<Option<SmolStr>, Error> {
         let key = primary_claim(database);
         if let Some(claim) = self.claims.get(&database.key()).iter().find(|claim| claim.key() == key) {
-            return Ok(Some(claim.metadata.uid.to_smolstr()));
+            // A claim whose volume was deleted is lost.
+            return Ok((claim.status.phase != "Lost").then(|| claim.metadata.uid.to_smolstr()));
         }
         // One of a user may have no label of ours.
         match self.cluster.get_live::<Meta<PersistentVolumeClaim>>(&key).await {
@@ -391,10 +392,12 @@ impl Databases {
         Ok(Some(Verdict::yes("DataLost", message)))
     }
 
-    /// The Pod of the primary, if it accepts connections.
+    /// The Pod of the primary, if it accepts connections. That of an earlier Database may still run.
     fn primary(&self, database: &Database) -> Option<Arc<Pod>> {
+        let set = self.live_sets.get(&database.key()).filter(|set| is_of(&**set, &database.metadata))?;
         let name = format_smolstr!("{}-0", database.metadata.name);
-        self.pods.get(&Key { name, ..database.key() }).filter(|pod| pod.is_ready())
+        let pod = self.pods.get(&Key { name, ..database.key() })?;
+        (pod.is_ready() && is_of(&*pod, &set.metadata)).then_some(pod)
     }
 
     /// The condition `Available`.
@@ -436,6 +439,11 @@ impl Databases {
             next: Next::OnChange,
         }
     }
+}
+
+/// Whether the controller of an object is this owner.
+fn is_of<K: Resource>(object: &K, owner: &ObjectMeta) -> bool {
+    object.metadata().controller().is_some_and(|by| by.uid == owner.uid)
 }
 
 /// Whether all instances have the latest template and are ready, and there are no others.
@@ -530,7 +538,8 @@ impl Operator for Databases {
         let mut state = self.state(database, set, trouble);
         let backups = backup.as_ref().and_then(|backup| Some(&backup.cron_job.child.live()?.status));
         state.others.extend(backups.map(|status| ("BackupSucceeded", backup_succeeded(status))));
-        let last_backup = backups.map_or(&database.status.last_backup, |status| &status.last_successful_time);
+        // A new CronJob knows no earlier backup.
+        let last_backup = backups.map(|status| &status.last_successful_time).filter(|time| !time.is_empty());
         let live = set.and_then(Child::live);
         let claim = if is_available { self.primary_claim(database).await? } else { None };
         let status = DatabaseStatus {
@@ -542,7 +551,7 @@ impl Operator for Databases {
                 .and_then(version_of)
                 .unwrap_or(&database.status.version)
                 .to_smolstr(),
-            last_backup: last_backup.clone(),
+            last_backup: last_backup.unwrap_or(&database.status.last_backup).clone(),
             ..DatabaseStatus::default()
         };
         let state = match lost.or(unsupported) {

@@ -695,7 +695,12 @@ async fn create_primary(fixture: &Fixture) {
         "app.kubernetes.io/managed-by": "database-operator",
     });
     let spec = json!({"containers": [{"name": "postgres", "image": "postgres"}]});
-    fixture.create("pods", &json!({"metadata": {"name": "db-0", "labels": labels}, "spec": spec})).await;
+    let set = fixture.get("statefulsets/db").await;
+    let owner = json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": set["metadata"]["uid"], "controller": true,
+    });
+    let metadata = json!({"name": "db-0", "labels": labels, "ownerReferences": [owner]});
+    fixture.create("pods", &json!({"metadata": metadata, "spec": spec})).await;
     let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     fixture.patch("pods/db-0/status", ready).await;
 }
@@ -732,14 +737,21 @@ async fn a_primary_whose_data_is_lost_does_not_begin_anew() {
         let is_updated = |events: &Value| events["items"].as_array().unwrap().iter().any(is_update);
         fixture.until("events", is_updated).await;
 
-        // The primary is away, and its claim is replaced, while no operator runs.
+        // The primary is away, and its volume is deleted.
+        fixture.delete_with("pods/db-0", json!({"gracePeriodSeconds": 0})).await;
+        let has = |phase: &str| json!({"status": {"phase": phase}});
+        fixture.patch("persistentvolumeclaims/data-db-0/status", has("Lost")).await;
+        fixture.until("databases/db", is_lost).await;
+        fixture.patch("persistentvolumeclaims/data-db-0/status", has("Bound")).await;
+        fixture.until("databases/db", |database| !is_lost(database)).await;
+
+        // Its claim is replaced, while no operator runs.
         drop(running);
         let remove = json!({"metadata": {"finalizers": null}});
         fixture.delete("persistentvolumeclaims/data-db-0").await;
         if fixture.find("persistentvolumeclaims/data-db-0").await.is_some() {
             fixture.patch("persistentvolumeclaims/data-db-0", remove).await;
         }
-        fixture.delete_with("pods/db-0", json!({"gracePeriodSeconds": 0})).await;
         create_claim(fixture, "data-db-0").await;
         let _running = start(fixture);
         let reported = fixture.until("databases/db", is_lost).await;

@@ -11,10 +11,11 @@ use super::{
     Database, Databases,
     data::{change_of_owner, claim},
     desired::backup_labels,
+    is_of,
     types::{DeletionPolicy, Job, JobStatus},
 };
 use crate::{
-    children::{PodsOf, State},
+    children::{PodsOf, State, report::UNSEEN_RECHECK},
     client::Error,
     cluster::EventType,
     controller::{Cleanup, Next, ReconcileError},
@@ -40,6 +41,8 @@ enum LastBackup {
 impl Databases {
     pub(super) async fn end(&self, database: &Database) -> Result<Cleanup, ReconcileError> {
         let policy = match self.last_backup(database).await? {
+            // The Pods go on, so they need their data.
+            LastBackup::Done if self.is_orphaned(database) => DeletionPolicy::Retain,
             LastBackup::Done => database.spec.deletion_policy,
             LastBackup::Impossible(why) => {
                 let note = format!("no last backup: {why}; the claims and Secrets stay");
@@ -59,6 +62,12 @@ impl Databases {
             }
         }
         Ok(Cleanup::Done)
+    }
+
+    /// Whether the deletion leaves the StatefulSet, as with `kubectl delete --cascade=orphan`.
+    fn is_orphaned(&self, database: &Database) -> bool {
+        database.metadata.finalizers.iter().any(|finalizer| finalizer == "orphan")
+            || self.live_sets.get(&database.key()).is_some_and(|set| !is_of(&*set, &database.metadata))
     }
 
     /// Makes an object of this operator owned as the policy says.
@@ -112,13 +121,15 @@ impl Databases {
                 return Err(error.into());
             }
         };
-        let is_ours = live.metadata.controller().is_some_and(|by| by.uid == database.metadata.uid);
+        let is_ours = is_of(&*live, &database.metadata);
         if is_ours && live.is_complete() {
             return Ok(LastBackup::Done);
         }
         let next = if !is_ours {
             let problem = format_smolstr!("the Job {name} exists, and is not of this Database: delete it");
-            self.report_failure(database, problem).await?
+            self.report_failure(database, problem).await?;
+            // It may be in no watch of ours.
+            Next::After(UNSEEN_RECHECK)
         } else if live.has_failed() {
             let problem = format_smolstr!(
                 "the last backup failed: see the log of the Job {name}. Delete this Job to try again, or remove \

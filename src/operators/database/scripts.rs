@@ -23,11 +23,13 @@ pub(super) fn files(database: &Database, pods: &[String]) -> BTreeMap<String, St
     let tls = spec.tls.iter().map(|_| ("tls.conf", include_str!("scripts/tls.conf").to_owned()));
     let hba = [("pg_hba.conf", pg_hba(spec, pods))];
     let numbers = [("size", spec.size.to_string()), ("max-lag-seconds", spec.max_lag_seconds.to_string())];
+    let restores = spec.restore_from.iter().map(|_| ("restores", String::new()));
     let had_data = (!status.primary_claim.is_empty()).then(had_data);
     same.into_iter()
         .chain(tls)
         .chain(hba)
         .chain(numbers)
+        .chain(restores)
         .map(|(name, text)| (name.to_owned(), text))
         .chain(had_data)
         .collect()

@@ -3,7 +3,13 @@
 SET log_statement = 'none';
 SET log_min_error_statement = 'panic';
 SET log_min_duration_statement = -1;
+SET log_min_duration_sample = -1;
+SET log_transaction_sample_rate = 0;
 SET pg_stat_statements.track = 'none';
+SET track_activities = off;
+-- Replicas connect only after this, so it must not wait for them, nor for a setting that makes everything read-only.
+SET synchronous_commit = local;
+SET default_transaction_read_only = off;
 \set app `cat /secrets/app/username`
 \set app_password `cat /secrets/app/password`
 \set replication_password `cat /secrets/replication/password`
