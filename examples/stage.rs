@@ -470,11 +470,13 @@ impl Events {
     }
 
     async fn event(&mut self) -> Outcome<Option<Value>> {
+        let mut searched = 0;
         loop {
-            if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.rest.drain(..=end).collect();
+            if let Some(end) = self.rest[searched..].iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=searched + end).collect();
                 return Ok(Some(serde_json::from_slice(&line)?));
             }
+            searched = self.rest.len();
             let Some(chunk) = self.body.chunk().await? else { return Ok(None) };
             self.rest.extend_from_slice(&chunk);
         }
