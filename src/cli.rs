@@ -2,22 +2,16 @@
 //!
 //! Each flag has an environment variable, `LISTWATCH_<FLAG>`. The flag wins, then the variable, then the default.
 
-#[cfg(feature = "apiserver")]
-mod apiserver;
 mod completion;
 mod crd;
-#[cfg(feature = "apiserver")]
-mod demo;
+#[cfg_attr(not(feature = "apiserver"), path = "cli/not_embedded.rs")]
+mod embedded;
 mod env;
 mod get;
 mod log;
-#[cfg(feature = "apiserver")]
-mod manifests;
 mod replay;
 mod run;
 mod screen;
-#[cfg(feature = "apiserver")]
-mod stage;
 mod trace;
 
 use std::{
@@ -43,43 +37,21 @@ const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// The exit code after a second signal: the one that a shell reports for SIGTERM.
 const EXIT_AT_ONCE: u8 = 143;
 
-macro_rules! about_flags {
-    () => {
-        "Each flag has an environment variable, LISTWATCH_<FLAG>; the flag wins.\n\nExamples:\n"
-    };
-}
-
-macro_rules! examples {
-    () => {
-        "  listwatch crd | kubectl apply -f -    install the custom resources\n  \
-           listwatch run mywebserver             run the operator, here or in a Pod\n  \
-           listwatch run -n web -n shop          only in two namespaces\n  \
-           source <(listwatch completion bash)   complete commands and flags by the Tab key"
-    };
-}
-
 /// Errors of clap that are none: `--help`, `--version`, and a command line without arguments.
 const ANSWERS: [ErrorKind; 3] =
     [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand];
 
-/// The demo comes first, if it is built in.
-const AFTER_HELP: &str = if cfg!(feature = "apiserver") {
-    concat!(
-        about_flags!(),
-        "  listwatch demo                        see it work, without a cluster\n",
-        "  listwatch apiserver                   an API server alone, for kubectl and for tests\n",
-        examples!()
-    )
-} else {
-    concat!(about_flags!(), examples!())
-};
+const EXAMPLES: &str = "  listwatch crd | kubectl apply -f -    install the custom resources
+  listwatch run mywebserver             run the operator, here or in a Pod
+  listwatch run -n web -n shop          only in two namespaces
+  source <(listwatch completion bash)   complete commands and flags by the Tab key";
 
 #[derive(Debug, Parser)]
 #[command(
     name = "listwatch",
     version,
     about = "A Kubernetes operator that lists and watches over plain HTTPS",
-    after_help = AFTER_HELP,
+    after_help = format!("Each flag has an environment variable, LISTWATCH_<FLAG>; the flag wins.\n\nExamples:\n{}{EXAMPLES}", embedded::EXAMPLES),
     arg_required_else_help = true
 )]
 struct Cli {
@@ -94,10 +66,8 @@ enum Command {
     Get(Box<get::Get>),
     Watch(Box<get::Watch>),
     Replay(replay::Replay),
-    #[cfg(feature = "apiserver")]
-    Demo(demo::Demo),
-    #[cfg(feature = "apiserver")]
-    Apiserver(apiserver::Apiserver),
+    #[command(flatten)]
+    Embedded(embedded::Command),
     Completion(completion::Completion),
     /// Print the version
     Version,
@@ -173,10 +143,7 @@ pub fn main() -> ExitCode {
         Command::Get(get) => get::get(*get),
         Command::Watch(watch) => get::watch(*watch),
         Command::Replay(replay) => replay::main(replay),
-        #[cfg(feature = "apiserver")]
-        Command::Demo(demo) => demo::main(demo),
-        #[cfg(feature = "apiserver")]
-        Command::Apiserver(apiserver) => apiserver::main(apiserver),
+        Command::Embedded(command) => command.main(),
         Command::Completion(completion) => completion::main(&completion, Cli::command()),
         Command::Version => version(),
     };
@@ -223,7 +190,7 @@ fn remedy(error: &str) -> String {
         return "see listwatch apiserver --fault help".to_owned();
     }
     let is_left_out = |name: &str| error.starts_with(&format!("unrecognized subcommand '{name}'"));
-    if !cfg!(feature = "apiserver") && (is_left_out("demo") || is_left_out("apiserver")) {
+    if embedded::LEFT_OUT.into_iter().any(is_left_out) {
         return "this is a build for production, without it: `cargo run` in the sources has it".to_owned();
     }
     match std::env::args().nth(1) {
@@ -328,6 +295,6 @@ mod tests {
         let wrong = Cli::command().try_get_matches_from(["listwatch", "demo", "--exit"]).err();
         let remedy = wrong.map(|error| remedy(&one_line(&error.to_string())));
         let is_named = remedy.is_some_and(|remedy| remedy.starts_with("this is a build for production"));
-        assert_eq!(is_named, !cfg!(feature = "apiserver"));
+        assert_eq!(is_named, embedded::LEFT_OUT.contains(&"demo"));
     }
 }

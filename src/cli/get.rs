@@ -17,6 +17,7 @@ use tracing::Level;
 
 use super::{
     ConnectionFlags, Failure,
+    embedded::{DemoFlag, GET_EXAMPLE, WATCH_EXAMPLE},
     log::Log,
     screen::{Output, Recording, Screen, Show, exit_when_blocked, note},
 };
@@ -39,32 +40,17 @@ const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 const WATCH_TARGET: &str =
     "RESOURCE (deploy, mws, deployments.v1.apps) or the path of a collection with its query";
 
-/// A line of help about `--demo`, which the production binary does not have.
-#[cfg(feature = "apiserver")]
-macro_rules! demo_line {
-    ($line:literal) => {
-        $line
-    };
-}
-#[cfg(not(feature = "apiserver"))]
-macro_rules! demo_line {
-    ($line:literal) => {
-        ""
-    };
-}
-
 /// The comment of a curl command for the server of `--demo`.
-#[cfg(feature = "apiserver")]
 const DEMO_ENDS: &str = "The server of --demo ends with this command. To run it, start: listwatch apiserver";
 
 /// Get objects: one request, and its answer as it came
 #[derive(Debug, Args)]
-#[command(after_help = concat!("Examples:\n  \
+#[command(after_help = format!("Examples:\n  \
     listwatch get deploy -n web                  the list, as one line of JSON\n  \
     listwatch get pods/web-1 -o yaml\n  \
     listwatch get '/api/v1/pods?limit=5' | jq .metadata\n  \
-    listwatch get mws --curl=pod                 the same with curl, in a Pod\n",
-    demo_line!("  listwatch get namespaces --demo              without a cluster\n"), "\n\
+    listwatch get mws --curl=pod                 the same with curl, in a Pod\n\
+    {GET_EXAMPLE}\n\
     The body goes to standard output; the curl command, the status and the headers go to standard error."))]
 pub(super) struct Get {
     #[command(flatten)]
@@ -79,11 +65,11 @@ pub(super) struct Get {
 
 /// Watch objects: one request, and each event as it came
 #[derive(Debug, Args)]
-#[command(mut_arg("target", |target| target.help(WATCH_TARGET)), after_help = concat!("Examples:\n  \
+#[command(mut_arg("target", |target| target.help(WATCH_TARGET)), after_help = format!("Examples:\n  \
     listwatch watch mws --explain                what each event means\n  \
     listwatch watch pods --resource-version=1    410 Expired, in an answer 200\n  \
-    listwatch watch deploy --follow              as the operator does: resume, list again, back off\n",
-    demo_line!("  listwatch watch mws --demo | jq .type\n"), "\n\
+    listwatch watch deploy --follow              as the operator does: resume, list again, back off\n\
+    {WATCH_EXAMPLE}\n\
     Without --follow, it ends when the server ends the watch, as curl does. --explain numbers mistakes as docs/reliability.md does."))]
 pub(super) struct Watch {
     #[command(flatten)]
@@ -162,10 +148,8 @@ struct ShownFlags {
     /// Record requests and answers in a file, without tokens and Secrets, for listwatch replay
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Use an API server in this process, with an operator at work
-    #[cfg(feature = "apiserver")]
-    #[arg(long, conflicts_with_all = ["kubeconfig", "context", "cluster", "user", "service_account_dir"])]
-    demo: bool,
+    #[command(flatten)]
+    demo: DemoFlag,
 }
 
 /// Takes any text. A shell completes the names of the built-in resources.
@@ -257,15 +241,11 @@ pub(super) fn watch(watch: Watch) -> Result<(), Failure> {
 fn main(wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Result<(), Failure> {
     exit_when_blocked();
     super::until_signal(async |stop| {
-        #[cfg(feature = "apiserver")]
-        let demo = if shown.demo { Some(super::stage::Stage::start().await?) } else { None };
-        #[cfg(feature = "apiserver")]
-        let config = match &demo {
-            Some(demo) => demo.config()?,
+        let stage = shown.demo.stage().await?;
+        let config = match &stage {
+            Some(stage) => stage.config()?,
             None => config(connection, shown.curl)?,
         };
-        #[cfg(not(feature = "apiserver"))]
-        let config = config(connection, shown.curl)?;
         let show = Show {
             output: Output::or_default(shown.output),
             explain: shown.explain || wanted.follow.is_some(),
@@ -276,8 +256,7 @@ fn main(wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Resul
         let client = super::client(config.with_tap(screen.clone()))?;
         if let Some(from) = shown.curl {
             let request = wanted.request(&discovery::built_in(), client.namespace())?;
-            #[cfg(feature = "apiserver")]
-            if demo.is_some() {
+            if stage.is_some() {
                 note(&format!("# {DEMO_ENDS}"));
             }
             if from == From::Here
@@ -302,9 +281,8 @@ fn main(wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Resul
             result = work => screen.failure().and(result),
             () = stop.requested() => Ok(()),
         };
-        #[cfg(feature = "apiserver")]
-        if let Some(demo) = demo {
-            demo.stop().await;
+        if let Some(stage) = stage {
+            stage.stop().await;
         }
         result
     })

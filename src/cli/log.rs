@@ -14,13 +14,13 @@ pub(super) struct Log {
     log_level: Option<Targets>,
     /// Log more: -v is debug, -vv is trace; one more v each for demo
     #[arg(short, long, action = clap::ArgAction::Count, env = "LISTWATCH_VERBOSE", value_parser = parse_verbose)]
-    verbose: u8,
+    pub(super) verbose: u8,
     /// text or json. Without it: text on a terminal, json otherwise
     #[arg(long, value_name = "FORMAT", env = "LISTWATCH_LOG_FORMAT")]
     log_format: Option<Format>,
     /// Logged at the level debug, whatever the other levels are.
     #[arg(skip)]
-    also: Option<&'static str>,
+    pub(super) also: Option<&'static str>,
 }
 
 /// A plain level is ours; of the libraries under us only warnings are of use.
@@ -41,20 +41,6 @@ fn parse_verbose(text: &str) -> Result<u8, String> {
 }
 
 impl Log {
-    /// Takes away one `-v`, for a command that itself prints more with the first one. Returns whether there was any.
-    #[cfg(feature = "apiserver")]
-    pub(super) fn take_verbose(&mut self) -> bool {
-        let is_verbose = self.verbose > 0;
-        self.verbose = self.verbose.saturating_sub(1);
-        is_verbose
-    }
-
-    /// Adds the debug lines of a target.
-    #[cfg(feature = "apiserver")]
-    pub(super) fn add(&mut self, target: &'static str) {
-        self.also = Some(target);
-    }
-
     /// Sends log lines to standard error from now on; `by_default` those of that level and worse.
     pub(super) fn start(self, by_default: Level) {
         let ours = |level, others| Targets::new().with_default(others).with_target("listwatch", level);

@@ -28,18 +28,15 @@ use self::{
     stories::{Scene, Story, UserRequest, applied},
 };
 use super::{
-    Failure,
+    Failure, Log,
     apiserver::{
         self,
         credentials::{Credentials, KUBECONFIG, quoted},
         say,
     },
-    log::Log,
-    parse_switch,
-    screen::width_of_stdout,
-    trace::TraceFlags,
 };
 use crate::{
+    cli::{parse_switch, screen::width_of_stdout, trace::TraceFlags, until_signal},
     client::{Body, Client, Config, Error, Request},
     operators::{BuiltIn, Flags},
     runtime::Runtime,
@@ -73,7 +70,7 @@ const POD_START: Duration = Duration::from_millis(300);
     -v shows whole requests and events; -vv adds the operator's log. Then the server stays up for your own kubectl.\n\
     --step explains each step before it, and waits for Enter; --explain names what follows from each answer."
 )]
-pub(super) struct Demo {
+pub(in super::super) struct Demo {
     /// The operator to watch
     #[arg(value_name = "OPERATOR", default_value = "mywebserver")]
     operator: BuiltIn,
@@ -114,7 +111,7 @@ pub(super) fn main(mut demo: Demo) -> Result<(), Failure> {
     let steps = if demo.step { Steps::with_pauses()? } else { Steps::without_pauses() };
     demo.log.start(Level::WARN);
     let story = Story::of(demo.operator);
-    super::until_signal(|stop| run(story, demo.exit, demo.port, demo.study, print, steps, stop))
+    until_signal(|stop| run(story, demo.exit, demo.port, demo.study, print, steps, stop))
 }
 
 async fn run(

@@ -11,8 +11,10 @@ use http::StatusCode;
 use listwatch_apiserver::RequestRecord;
 use serde_json::{Value, json};
 
-use super::super::screen::broken;
-use crate::study::{explain::Sentence, object::changes, place::Place};
+use crate::{
+    cli::screen::broken,
+    study::{explain::Sentence, object::changes, place::Place},
+};
 
 /// The author of a request or an event.
 #[derive(Clone, Copy, Debug)]

@@ -64,7 +64,7 @@ impl Story {
 /// A sample that the manifests install too: its path and its text.
 macro_rules! sample {
     ($path:literal) => {
-        ($path, include_str!(concat!("../../../manifests/", $path)))
+        ($path, include_str!(concat!("../../../../manifests/", $path)))
     };
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use http::Method;
 use listwatch_apiserver::{ApiServer, Options as ServerOptions};
 use serde_json::{Value, json};
@@ -25,8 +26,21 @@ const PERIOD: Duration = Duration::from_millis(700);
 /// How long the simulated kubelet takes to start a Pod.
 const POD_START: Duration = Duration::from_millis(200);
 
+#[derive(Args, Clone, Debug)]
+pub(in super::super) struct DemoFlag {
+    /// Use an API server in this process, with an operator at work
+    #[arg(long, conflicts_with_all = ["kubeconfig", "context", "cluster", "user", "service_account_dir"])]
+    demo: bool,
+}
+
+impl DemoFlag {
+    pub(in super::super) async fn stage(&self) -> Result<Option<Stage>, Failure> {
+        if self.demo { Stage::start().await.map(Some) } else { Ok(None) }
+    }
+}
+
 /// An API server with an operator, and a user who changes objects.
-pub(super) struct Stage {
+pub(in super::super) struct Stage {
     server: ApiServer,
     /// The curl commands read them while the server runs.
     credentials: Credentials,
@@ -34,7 +48,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) async fn start() -> Result<Stage, Failure> {
+    async fn start() -> Result<Stage, Failure> {
         let server =
             apiserver::start(ServerOptions { pod_start: POD_START, ..ServerOptions::default() }).await?;
         let credentials = Credentials::write(&server, &std::env::temp_dir())?;
@@ -53,11 +67,11 @@ impl Stage {
         Ok(stage)
     }
 
-    pub(super) fn config(&self) -> Result<Config, Failure> {
+    pub(in super::super) fn config(&self) -> Result<Config, Failure> {
         Ok(self.credentials.config("")?)
     }
 
-    pub(super) async fn stop(mut self) {
+    pub(in super::super) async fn stop(mut self) {
         self.tasks.shutdown().await;
         self.server.stop().await;
     }

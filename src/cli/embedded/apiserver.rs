@@ -15,8 +15,9 @@ use listwatch_apiserver::{ApiServer, LOG_TARGET, Options, Planned, fault_names};
 use tracing::Level;
 
 use self::credentials::{Credentials, KUBECONFIG, quoted};
-use super::{Failure, log::Log, manifests, parse_switch};
+use super::{Failure, Log, manifests};
 use crate::{
+    cli::{parse_switch, until_signal},
     client::{Client, Config},
     shutdown::Stop,
 };
@@ -35,7 +36,7 @@ const OURS: &str = "# Written by listwatch apiserver, which overwrites it at its
     --log-requests logs each request to standard error: method, path with query, status, user agent, duration.\n\
     It logs a watch twice: when it starts and when it ends. -v logs connections as well."
 )]
-pub(super) struct Apiserver {
+pub(in super::super) struct Apiserver {
     /// Port on 127.0.0.1; 0 for a free one
     #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0, value_parser = parse_port)]
     port: u16,
@@ -111,7 +112,7 @@ pub(super) fn main(mut apiserver: Apiserver) -> Result<(), Failure> {
     apiserver.log.start(Level::WARN);
     let Apiserver { port, manifests, kubeconfig_out, fault, output, .. } = apiserver;
     let kubeconfig_out = kubeconfig_out.map(|path| path::absolute(&path).unwrap_or(path));
-    super::until_signal(async |stop| run(port, manifests, kubeconfig_out, fault, output, stop).await)
+    until_signal(async |stop| run(port, manifests, kubeconfig_out, fault, output, stop).await)
 }
 
 fn help() -> Result<(), Failure> {

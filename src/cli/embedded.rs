@@ -1,0 +1,53 @@
+//! The commands with an API server in this process: `listwatch demo`, `listwatch apiserver`, and `--demo` of others.
+//!
+//! A build without the feature `apiserver` has `not_embedded.rs` in place of this module.
+
+mod apiserver;
+mod demo;
+mod manifests;
+mod stage;
+
+use clap::Subcommand;
+
+use super::{Failure, log::Log};
+
+pub(super) use self::stage::DemoFlag;
+
+/// Lines of `listwatch --help`. The demo comes first.
+pub(super) const EXAMPLES: &str = "  listwatch demo                        see it work, without a cluster\n  \
+    listwatch apiserver                   an API server alone, for kubectl and for tests\n";
+/// A line of `listwatch get --help`.
+pub(super) const GET_EXAMPLE: &str = "  listwatch get namespaces --demo              without a cluster\n";
+/// A line of `listwatch watch --help`.
+pub(super) const WATCH_EXAMPLE: &str = "  listwatch watch mws --demo | jq .type\n";
+/// The commands that this build lacks.
+pub(super) const LEFT_OUT: [&str; 0] = [];
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    Demo(demo::Demo),
+    Apiserver(apiserver::Apiserver),
+}
+
+impl Command {
+    pub(super) fn main(self) -> Result<(), Failure> {
+        match self {
+            Command::Demo(demo) => demo::main(demo),
+            Command::Apiserver(apiserver) => apiserver::main(apiserver),
+        }
+    }
+}
+
+impl Log {
+    /// Takes away one `-v`, for a command that itself prints more with the first one. Returns whether there was any.
+    fn take_verbose(&mut self) -> bool {
+        let is_verbose = self.verbose > 0;
+        self.verbose = self.verbose.saturating_sub(1);
+        is_verbose
+    }
+
+    /// Adds the debug lines of a target.
+    fn add(&mut self, target: &'static str) {
+        self.also = Some(target);
+    }
+}

@@ -1,0 +1,43 @@
+//! In place of `embedded.rs` in a build without the feature `apiserver`: no such commands, and no `--demo`.
+
+use clap::{Args, Subcommand};
+
+use super::Failure;
+use crate::client::Config;
+
+pub(super) const EXAMPLES: &str = "";
+pub(super) const GET_EXAMPLE: &str = "";
+pub(super) const WATCH_EXAMPLE: &str = "";
+/// The commands that this build lacks.
+pub(super) const LEFT_OUT: [&str; 2] = ["demo", "apiserver"];
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {}
+
+impl Command {
+    pub(super) fn main(self) -> Result<(), Failure> {
+        match self {}
+    }
+}
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct DemoFlag {}
+
+impl DemoFlag {
+    pub(super) async fn stage(&self) -> Result<Option<Stage>, Failure> {
+        Ok(None)
+    }
+}
+
+/// There is none.
+pub(super) enum Stage {}
+
+impl Stage {
+    pub(super) fn config(&self) -> Result<Config, Failure> {
+        match *self {}
+    }
+
+    pub(super) async fn stop(self) {
+        match self {}
+    }
+}
