@@ -312,8 +312,7 @@ impl<K: Resource + Serialize> Owned<K> {
     }
 
     async fn delete_owned<O: Resource>(&self, owner: &O, child: &K) -> Result<(), Error> {
-        let is_owned = child.metadata().controller().is_some_and(|by| by.uid == owner.metadata().uid);
-        if !is_owned || child.metadata().is_terminating() {
+        if !child.metadata().is_controlled_by(owner.metadata()) || child.metadata().is_terminating() {
             return Ok(());
         }
         self.cluster.delete(child).await

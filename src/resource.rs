@@ -274,6 +274,12 @@ impl ObjectMeta {
     pub fn controller(&self) -> Option<&OwnerReference> {
         self.owner_references.iter().find(|owner| owner.controller)
     }
+
+    /// Whether this object is a child of the owner with this metadata. An object of the same name with another uid is another owner.
+    #[must_use]
+    pub fn is_controlled_by(&self, owner: &ObjectMeta) -> bool {
+        self.controller().is_some_and(|by| by.uid == owner.uid)
+    }
 }
 
 fn is_zero(number: &i64) -> bool {

@@ -29,7 +29,7 @@ use crate::{
     cluster::{Cluster, Events, Index, Watch},
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
     operators::memcached::types::Pod,
-    resource::{Key, Labels, Meta, ObjectMeta, Resource, conditions::Verdict, kinds::*, list::Broken},
+    resource::{Key, Labels, Meta, Resource, conditions::Verdict, kinds::*, list::Broken},
     runtime::Setup,
 };
 use data::{change_of_owner, claim, growth, secret};
@@ -394,10 +394,13 @@ impl Databases {
 
     /// The Pod of the primary, if it accepts connections. That of an earlier Database may still run.
     fn primary(&self, database: &Database) -> Option<Arc<Pod>> {
-        let set = self.live_sets.get(&database.key()).filter(|set| is_of(&**set, &database.metadata))?;
+        let set = self
+            .live_sets
+            .get(&database.key())
+            .filter(|set| set.metadata.is_controlled_by(&database.metadata))?;
         let name = format_smolstr!("{}-0", database.metadata.name);
         let pod = self.pods.get(&Key { name, ..database.key() })?;
-        (pod.is_ready() && is_of(&*pod, &set.metadata)).then_some(pod)
+        (pod.is_ready() && pod.metadata.is_controlled_by(&set.metadata)).then_some(pod)
     }
 
     /// The condition `Available`.
@@ -439,11 +442,6 @@ impl Databases {
             next: Next::OnChange,
         }
     }
-}
-
-/// Whether the controller of an object is this owner.
-fn is_of<K: Resource>(object: &K, owner: &ObjectMeta) -> bool {
-    object.metadata().controller().is_some_and(|by| by.uid == owner.uid)
 }
 
 /// Whether all instances have the latest template and are ready, and there are no others.

@@ -11,7 +11,6 @@ use super::{
     Database, Databases,
     data::{change_of_owner, claim},
     desired::backup_labels,
-    is_of,
     types::{DeletionPolicy, Job, JobStatus},
 };
 use crate::{
@@ -67,7 +66,10 @@ impl Databases {
     /// Whether the deletion leaves the StatefulSet, as with `kubectl delete --cascade=orphan`.
     fn is_orphaned(&self, database: &Database) -> bool {
         database.metadata.finalizers.iter().any(|finalizer| finalizer == "orphan")
-            || self.live_sets.get(&database.key()).is_some_and(|set| !is_of(&*set, &database.metadata))
+            || self
+                .live_sets
+                .get(&database.key())
+                .is_some_and(|set| !set.metadata.is_controlled_by(&database.metadata))
     }
 
     /// Makes an object of this operator owned as the policy says.
@@ -121,7 +123,7 @@ impl Databases {
                 return Err(error.into());
             }
         };
-        let is_ours = is_of(&*live, &database.metadata);
+        let is_ours = live.metadata.is_controlled_by(&database.metadata);
         if is_ours && live.is_complete() {
             return Ok(LastBackup::Done);
         }
