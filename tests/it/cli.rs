@@ -253,6 +253,11 @@ fn the_demo_of_each_operator_shows_what_it_does() {
         "operator  create   statefulsets/db",
         "server    MODIFIED db: spec.size 2 → 3",
         "operator  patch    configmaps/db-scripts",
+        "server    MODIFIED db: spec.version \"15.14\" → \"15.15\"",
+        "server    MODIFIED db: spec.size 3 → 2",
+        "operator  create   cronjobs/db-backup",
+        "server    MODIFIED db: BackupSucceeded=True BackupSucceeded",
+        "operator  create   jobs/db-last-backup",
         "operator  delete   statefulsets/db",
         "The claims and the Secrets still exist",
     ];

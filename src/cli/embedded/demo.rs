@@ -49,7 +49,7 @@ use crate::{
 const ACCOUNT: &str = "operator";
 /// A line of the script of `--curl`.
 const SERVER_ENDS: &str = "# The server of listwatch demo ends with the demo.\n";
-/// Longest time for one scene. A scene takes less than a second; a busy machine needs more.
+/// Longest time for one scene. A scene takes at most two seconds; a busy machine needs more.
 const SCENE_LIMIT: Duration = Duration::from_secs(30);
 /// Watch events that may wait to be shown. The whole tour has fewer.
 const EVENTS_MAX: usize = 1024;

@@ -169,8 +169,13 @@ fn verb(method: &str, is_named: bool, query: &str) -> &'static str {
     }
 }
 
-/// The most important change: of the spec, of the condition `Ready`, or of another condition; otherwise, all changes.
+/// The most important change: the request to delete the object, or a change of the spec, of the condition `Ready`, or of another
+/// condition; otherwise, all changes.
 fn change(before: &Value, now: &Value) -> Option<String> {
+    let deleted = &now["metadata"]["deletionTimestamp"];
+    if before["metadata"]["deletionTimestamp"] != *deleted {
+        return Some(format!("metadata.deletionTimestamp absent → {deleted}"));
+    }
     let spec = changes(&json!({"spec": before["spec"]}), &json!({"spec": now["spec"]}));
     if !spec.is_empty() {
         return Some(spec);
@@ -275,6 +280,19 @@ mod tests {
             assert_eq!(line, format!("   36 ms  server    {expected}"));
         }
         assert!(lines.objects.is_empty(), "a deleted object is kept");
+    }
+
+    #[test]
+    fn the_request_to_delete_an_object_is_its_most_important_change() {
+        let mut lines = Printer::default();
+        let mut object = json!({"metadata": {"name": "web", "uid": "1", "generation": 1}});
+        lines.event(Duration::ZERO, &json!({"type": "ADDED", "object": object}).to_string());
+        object["metadata"] = json!({"name": "web", "uid": "1", "generation": 2, "deletionTimestamp": "2026-11-23T15:52:50Z",
+            "deletionGracePeriodSeconds": 0});
+        let line = lines.event(Duration::ZERO, &json!({"type": "MODIFIED", "object": object}).to_string());
+        let expected =
+            "    0 ms  server    MODIFIED web: metadata.deletionTimestamp absent → \"2026-11-23T15:52:50Z\"";
+        assert_eq!(line, expected);
     }
 
     #[test]

@@ -94,9 +94,13 @@ pub(super) fn applied(mut object: Value) -> Value {
 
 /// Whether the operator reports the newest generation as Ready.
 fn is_ready(object: &Value) -> bool {
-    let conditions = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
     object["status"]["observedGeneration"] == object["metadata"]["generation"]
-        && conditions.iter().any(|one| one["type"] == "Ready" && one["status"] == "True")
+        && has_condition(object, "Ready")
+}
+
+fn has_condition(object: &Value, kind: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    conditions.iter().any(|one| one["type"] == kind && one["status"] == "True")
 }
 
 fn is_gone(object: &Value) -> bool {
@@ -316,8 +320,34 @@ fn database() -> Story {
                 })],
             },
             Scene {
+                announced: "Next: one replica is enough.\n\
+                            Look for: the same two patches. The last Pod is deleted; its claim stays.",
+                command: "kubectl patch db/db --type=merge -p '{\"spec\":{\"size\":2}}'    # the claim of db-2 stays"
+                    .to_owned(),
+                requests: vec![(Method::PATCH, DATABASE, json!({"spec": {"size": 2}}))],
+                until: vec![
+                    (DATABASE, |database| is_ready(database) && database["status"]["readyInstances"] == 2),
+                    (DATABASE_CLAIM, is_there),
+                ],
+            },
+            Scene {
+                announced: "Next: the user wants backups.\n\
+                            Look for: a claim and a CronJob. After the first backup, the condition BackupSucceeded is true.",
+                command: "kubectl patch db/db --type=merge -p '{\"spec\":{\"backup\":{\"schedule\":\"@every 1s\"}}}'    \
+                          # so that the first backup comes at once; 0 3 * * * is each night"
+                    .to_owned(),
+                requests: vec![(
+                    Method::PATCH,
+                    DATABASE,
+                    json!({"spec": {"backup": {"schedule": "@every 1s"}}}),
+                )],
+                until: vec![(DATABASE, |database| {
+                    is_ready(database) && has_condition(database, "BackupSucceeded")
+                })],
+            },
+            Scene {
                 announced: "Next: the user deletes the Database.\n\
-                            Look for: its StatefulSet, Services and scripts are deleted; claims and Secrets are not.",
+                            Look for: a last backup. Then its StatefulSet, Services and scripts are deleted; claims and Secrets are not.",
                 command: "kubectl delete db/db".to_owned(),
                 requests: vec![(Method::DELETE, DATABASE, Value::Null)],
                 until: vec![(DATABASE, is_gone), (DATABASE_SET, is_gone), (DATABASE_CLAIM, is_there)],
