@@ -450,15 +450,16 @@ fn run_on_time(controllers: &mut Controllers, storage: &mut Storage, place: &Pla
     }
     let now = storage.clock.now();
     let last_run = &cron_job["status"]["lastScheduleTime"];
-    let created = &cron_job["metadata"]["creationTimestamp"];
-    let since = storage.clock.since(if last_run.is_null() { created } else { last_run });
+    let earliest = if last_run.is_null() { &cron_job["metadata"]["creationTimestamp"] } else { last_run };
+    let Ok(earliest) = humantime::parse_rfc3339_weak(earliest.as_str().unwrap_or_default()) else { return };
     let deadline = spec["startingDeadlineSeconds"].as_u64().map(Duration::from_secs);
-    let since = since.unwrap_or_default().min(deadline.unwrap_or(Duration::MAX));
+    let earliest =
+        deadline.and_then(|deadline| now.checked_sub(deadline)).map_or(earliest, |first| earliest.max(first));
     if let Some(next) = schedule.next(now) {
         let left = next.duration_since(now).unwrap_or_default();
         controllers.requeue(place, left);
     }
-    let Some(due) = last_time(&schedule, now - since, now) else { return };
+    let Some(due) = last_time(&schedule, earliest, now) else { return };
     let active = cron_job["status"]["active"].as_array().cloned().unwrap_or_default();
     if spec["concurrencyPolicy"] == "Forbid" && !active.is_empty() {
         let message = "Not starting job because prior execution is running and concurrency policy is Forbid";

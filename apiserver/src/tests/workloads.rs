@@ -157,6 +157,28 @@ async fn a_cron_job_runs_on_time_and_keeps_its_last_jobs() {
     assert_eq!(later["items"], json!(jobs));
 }
 
+/// The last run seemed to be a second earlier than it was, and due again.
+#[tokio::test]
+async fn a_cron_job_runs_once_at_each_time() {
+    let world = World::start().await;
+    let (_, namespace) = world.get("/api/v1/namespaces/default").await;
+    let year =
+        namespace["metadata"]["creationTimestamp"].as_str().and_then(|time| time.get(..4)?.parse().ok());
+    let year: u64 = year.expect("a timestamp begins with a year");
+    // Only the second one is due.
+    for (name, last) in [("done", year), ("due", year - 1)] {
+        let spec = json!({"schedule": "@yearly", "suspend": true, "jobTemplate": {"spec": job_spec("")}});
+        world.post(CRON_JOBS, json!({"metadata": {"name": name}, "spec": spec})).await;
+        let status = json!({"status": {"lastScheduleTime": format!("{last}-01-01T00:00:00Z")}});
+        world.merge(&format!("{CRON_JOBS}/{name}/status"), status).await;
+        world.merge(&format!("{CRON_JOBS}/{name}"), json!({"spec": {"suspend": false}})).await;
+    }
+    let jobs = world.until(JOBS, |_, jobs| jobs["items"] != json!([])).await;
+    let jobs = jobs["items"].as_array().into_iter().flatten();
+    let owners: Vec<&Value> = jobs.map(|job| &job["metadata"]["ownerReferences"][0]["name"]).collect();
+    assert_eq!(owners, ["due"]);
+}
+
 /// Each Job is made by hand from the CronJob, with its ownerReference: `kubectl create job --from`.
 #[tokio::test(start_paused = true)]
 async fn a_suspended_cron_job_counts_jobs_that_a_user_makes() {
