@@ -219,6 +219,20 @@ async fn watches_end_in_every_way() {
     }
 }
 
+/// It was half of a made-up event, so the one that followed the resumed watch was another one.
+#[tokio::test]
+async fn a_cut_watch_ends_with_half_of_its_next_event() {
+    let world = world(&["cut-watches,lines=1"]).await;
+    let (_, list) = world.get(SECRETS).await;
+    for name in ["a", "b"] {
+        world.post(SECRETS, config_map(name, json!({}))).await;
+    }
+    let mut watch = world.watch(&format!("{SECRETS}?watch=1&resourceVersion={}", version(&list))).await;
+    assert_eq!([watch.next().await, watch.next().await], ["ADDED a", "CUT"]);
+    let half = String::from_utf8_lossy(&watch.buffer);
+    assert!(half.starts_with(r#"{"type":"ADDED","object":{"kind":"Secret""#), "{half}");
+}
+
 #[tokio::test]
 async fn an_expired_watch_gets_a_new_or_an_old_status() {
     for (fault, reason) in [("expire-watches", "Expired"), ("gone-watches", "Gone")] {

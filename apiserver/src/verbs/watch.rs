@@ -45,7 +45,7 @@ pub(crate) const FUTURE_WAIT: Duration = Duration::from_secs(3);
 /// Most lines that are encoded ahead: enough to be fast, few enough to save memory.
 const LINES_AT_ONCE: usize = 64;
 
-/// The last bytes of a watch that a fault cuts.
+/// The last bytes of a watch that a fault cuts while it has nothing to send.
 const HALF_A_LINE: &[u8] = br#"{"type":"MODIFIED","object":{"apiVersion":"v1","ki"#;
 
 /// The options of a watch, checked.
@@ -290,6 +290,10 @@ impl Watch {
         if matches!(self.phase, Phase::Ending | Phase::Cutting) {
             return;
         }
+        if ending == Ending::MidLine && self.lines.is_empty() {
+            self.read_on();
+        }
+        let next = self.lines.pop_front();
         self.lines.clear();
         self.state.clear();
         self.phase = Phase::Ending;
@@ -297,7 +301,8 @@ impl Watch {
         match ending {
             Ending::Clean => {}
             Ending::MidLine => {
-                self.lines.push_back(Bytes::from_static(HALF_A_LINE));
+                let half = next.map(|line| line.slice(..line.len() / 2));
+                self.lines.push_back(half.unwrap_or(Bytes::from_static(HALF_A_LINE)));
                 self.phase = Phase::Cutting;
             }
             Ending::Expired => self.fail(StatusError::expired(too_old)),
