@@ -8,7 +8,7 @@
 //! Run: cargo run --example course 2
 //! Notice: The version of the list is another one, newer than both: the list contains all changes up to its version, the
 //! deletion of `b` included. The version of an item is that of its last change. To watch from here, send the version of
-//! the list.
+//! the list. (A controller puts kube-root-ca.crt into every namespace.)
 //! Break it: cargo run --example course -- 2 --fault internal-error,method=GET,path=/configmaps
 //! Source: `from_json` in src/resource/list.rs; `compare_versions` in src/resource.rs
 //! Embedded server: No difference.

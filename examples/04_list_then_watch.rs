@@ -18,13 +18,11 @@
 
 use serde_json::json;
 
-use crate::stage::{Outcome, Stage, ensure, say, version};
+use crate::stage::{Outcome, Stage, ensure, version};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.create("a", json!({})).await?;
-    let list = stage.get(&stage.configmaps).await?;
-    say!("  the list has version {}", version(&list));
-
+    let list = stage.list("").await?;
     stage.create("b", json!({})).await?;
     stage.patch("b", json!({"data": {"colour": "blue"}})).await?;
     stage.delete("b").await?;

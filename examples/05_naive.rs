@@ -7,9 +7,9 @@
 //! curl -sN "$URL?watch=1&resourceVersion=$VERSION&timeoutSeconds=1"
 //! ```
 //!
-//! Predict: While the loop watches, `a` changes and `b` is created. Later `c` is created, and deleted. What does it get right?
+//! Predict: Read `naive.rs`. Between its list and its watch, `a` changes and `b` comes; later `c` comes and goes. What is right?
 //! Run: cargo run --example course 5
-//! Notice: Only `b`. The loop, in `naive.rs`, watches from the newest item, and so gets `old` again, which was gone before
+//! Notice: Only `b`. The loop watches from the newest item, and so gets `old` again, which was gone before
 //! the list. It ignores MODIFIED and ERROR. It stops when no event comes, and misses later ones. Its next list only adds
 //! objects, and the watch from `d` begins after the deletion of `c`. As a text, "99" is newer than "100".
 //! Break it: cargo run --example course -- 5 --fault end-watches,lines=0

@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::stage::{Outcome, Stage, ensure, version};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
-    let list = stage.get(&stage.configmaps).await?;
+    let list = stage.list("").await?;
     stage.create("a", json!({})).await?;
     let begun = Instant::now();
     let mut events = stage.watch(&format!("&resourceVersion={}&timeoutSeconds=1", version(&list))).await?;

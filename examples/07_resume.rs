@@ -6,7 +6,7 @@
 //! VERSION=$(curl -s $URL | jq -r .metadata.resourceVersion)
 //! curl -s -o /dev/null -H 'content-type: application/json' -d '{"metadata": {"name": "listwatch-course"}}' $URL
 //! curl -s -o /dev/null -X DELETE $URL/listwatch-course
-//! curl -sN "$WATCH$VERSION" | head -c 100
+//! curl -sN "$WATCH$VERSION" | head -c 100; echo
 //! VERSION=$(curl -sN "$WATCH$VERSION" | head -1 | jq -r .object.metadata.resourceVersion)
 //! curl -sN "$WATCH$VERSION"
 //! ```
@@ -22,7 +22,7 @@
 use crate::stage::{Outcome, Stage, ensure, name, version};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
-    let list = stage.get(&stage.configmaps).await?;
+    let list = stage.list("").await?;
     let mut from = version(&list).to_owned();
     stage.create_each(["a", "b", "c", "d"]).await?;
     let is_cut = stage.fault("cut-watches,lines=2").await?;

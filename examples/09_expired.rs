@@ -11,7 +11,8 @@
 //! Predict: The server no longer has version 1. What is the HTTP status of a watch from there? And of a list?
 //! Run: cargo run --example course 9
 //! Notice: The status is 200 for the watch, which sends the 410 as an ERROR in its only line, and 410 for the lists. Old
-//! servers send the reason Gone. A client must handle all forms: list again, and watch from the version of that list.
+//! servers send the reason Gone. A client must handle all forms: list again (the most recent state, or with
+//! NotOlderThan, which the server's cache can answer), and watch from the version of that list.
 //! Break it: cargo run --example course -- 9 --fault end-watches,lines=0
 //! Source: `list_after_expiry` in src/watch/machine.rs; `is_expired` in src/resource.rs
 //! Embedded server: Its history expires on request, by the first curl. Others compact etcd every five minutes and have
@@ -37,7 +38,7 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
             stage.refused(&format!("{EVENTS}?{query}"), "410: has the server run for ten minutes?").await?;
         ensure!(error.is_expired(), "the error is no 410: {error}");
     }
-    let list = stage.get(&stage.configmaps).await?;
+    let list = stage.list("").await?;
     let mut events = stage.watch(&format!("&resourceVersion={}&timeoutSeconds=5", version(&list))).await?;
     stage.create("a", json!({})).await?;
     let seen = events.take(1).await?;

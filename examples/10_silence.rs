@@ -24,7 +24,7 @@ use serde_json::json;
 use crate::stage::{Outcome, Stage, ensure, say, version};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
-    let mut ours = format!("9{}", version(&stage.get(&stage.configmaps).await?));
+    let mut ours = format!("9{}", version(&stage.list("").await?));
     if stage.fault("backup").await? {
         stage.create("lost", json!({})).await?;
         version(&stage.patch("lost", json!({"data": {"colour": "blue"}})).await?).clone_into(&mut ours);

@@ -3,7 +3,7 @@
 //! ```sh
 //! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
 //! FORM='g=meta.k8s.io;v=v1'
-//! curl -s -H "accept: application/json;as=PartialObjectMetadataList;$FORM" $URL | jq -c '.kind, .items[0].spec'
+//! curl -s -H "accept: application/json;as=PartialObjectMetadataList;$FORM" $URL | jq -c '.kind, .items[0].data'
 //! curl -s -H "accept: application/json;as=Table;$FORM" $URL | jq -c '.kind, [.columnDefinitions[].name], .rows[0].cells'
 //! ```
 //!
@@ -21,7 +21,7 @@ use crate::stage::{Outcome, Stage, accept, ensure, say};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.create("large", json!({})).await?;
-    stage.patch("large", json!({"data": {"text": "x".repeat(20_000)}})).await?;
+    stage.fill("large", 20_000).await?;
     let path = &*stage.configmaps;
     let whole = stage.get(path).await?.to_string().len();
     say!("  {whole} bytes");

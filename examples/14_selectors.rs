@@ -28,8 +28,7 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     let tier = |tier: &str| json!({"metadata": {"labels": {"tier": tier}}});
     stage.create("a", json!({"tier": "web"})).await?;
     stage.create("b", json!({"tier": "web"})).await?;
-    let selected = format!("{}?labelSelector=tier%3Dweb", stage.configmaps);
-    let before = stage.get(&selected).await?;
+    let before = stage.list("?labelSelector=tier%3Dweb").await?;
     stage.patch("a", tier("db")).await?;
     stage.patch("a", json!({"data": {"colour": "blue"}})).await?;
     stage.patch("a", tier("web")).await?;
@@ -40,7 +39,7 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.delete("a").await?;
     stage.create("a", json!({"tier": "web"})).await?;
     stage.patch("b", tier("db")).await?;
-    let after = stage.get(&selected).await?;
+    let after = stage.list("?labelSelector=tier%3Dweb").await?;
     let names = |list: &Value| list["items"].as_array().into_iter().flatten().map(name).collect::<String>();
     ensure!(names(&before) == "ab" && names(&after) == "a", "the lists have {before} and {after}");
     let [before, after] = [before, after].map(|list| list["items"][0]["metadata"]["uid"].clone());

@@ -36,7 +36,7 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
         ("unavailable", 503, "the watch loop after Retry-After, if any, and a pause"),
     ] {
         if let Some(error) = stage.refused_watch(name).await? {
-            say!("  sent again by {again}, from the version kept");
+            say!("  in an operator, sent again by {again}");
             ensure!(error.code() == Some(code), "expected {code}");
         }
     }

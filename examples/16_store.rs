@@ -1,4 +1,4 @@
-//! 16. A Store by hand: apply, delete and sweep, with the Store of this library. Then the same events once more.
+//! 16. A Store by hand: apply, delete and sweep, with the Store of this library. It gets each event twice.
 //!
 //! ```sh
 //! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
@@ -6,7 +6,7 @@
 //! curl -sN "$URL?watch=1&resourceVersion=0&timeoutSeconds=1" | jq -c '.object.metadata | {name, resourceVersion}'
 //! ```
 //!
-//! Predict: `b` is deleted while no watch is open, and its DELETED has expired. What removes `b` from the Store?
+//! Predict: `b` is deleted while no watch is open, and you list rather than resume. What removes `b` from the Store?
 //! Run: cargo run --example course 16
 //! Notice: The next list, which has no `b`: the Store reports that the deletion is `Inferred`. That of `c` was seen:
 //! `Event`. The same event a second time changes nothing. A controller adds the key of each Change to its queue.
@@ -22,7 +22,7 @@ use crate::stage::{Outcome, Stage, store_with_changes};
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     let (store, changes) = store_with_changes();
     let list = async || -> Outcome<String> {
-        let list = List::from_json(stage.get(&stage.configmaps).await?.to_string().as_bytes())?;
+        let list = List::from_json(stage.list("").await?.to_string().as_bytes())?;
         store.list_begins();
         store.listed(&list.version, list.items);
         store.list_ends(&list.version);

@@ -10,10 +10,10 @@
 //! curl -s -o /dev/null -X PATCH -H "$MERGE" -d '{"metadata": {"finalizers": null}}' $URL/listwatch-course
 //! ```
 //!
-//! Predict: Which patch causes no event: one to the same value, or one to another value?
+//! Predict: You patch an object that you watch, so its event wakes you, and you patch again. What ends that?
 //! Run: cargo run --example course 17
-//! Notice: One to the same value, so an operator that patches only differences comes to rest. An update of an old version
-//! is refused with 409: read again, decide again. A write to `status` does not change the spec. With Foreground, the owner
+//! Notice: A patch to the same value makes no version and no event, so an operator that patches only differences comes to
+//! rest (see "The path of one event" in src/lib.rs). An update of an old version is refused with 409: read and decide again. A write to `status` does not change the spec. With Foreground, the owner
 //! stays until the garbage collector has deleted its children, and then removes its finalizer, as the last curl does.
 //! Break it: cargo run --example course -- 17 --fault deny,path=/web,method=PATCH
 //! Source: `keep` in src/children.rs; `patch` in src/cluster.rs; `between` in src/resource/diff.rs

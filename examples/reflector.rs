@@ -23,7 +23,7 @@ impl Reflector {
         while !self.store.contains_key(until) {
             if self.from.is_empty() {
                 // The list replaces the store: what it does not have was deleted (16). Its version is its own (2).
-                let list = stage.get(&stage.configmaps).await?;
+                let list = stage.list("").await?;
                 let items = list["items"].as_array().into_iter().flatten();
                 let gone = self.store.keys().filter(|key| !items.clone().any(|item| name(item) == *key));
                 say!("  not in the list, so deleted: {:?}", gone.collect::<Vec<_>>());

@@ -196,6 +196,14 @@ impl Stage {
         self.send(Request::get(path)).await
     }
 
+    /// Lists the ConfigMaps, and shows the version of the list. The query begins with `?`, unless it is empty.
+    pub(crate) async fn list(&self, query: &str) -> Outcome<Value> {
+        let list = self.get(&format!("{}{query}", self.configmaps)).await?;
+        let names: Vec<_> = list["items"].as_array().into_iter().flatten().map(name).collect();
+        say!("  the list has version {} and {names:?}", version(&list));
+        Ok(list)
+    }
+
     /// Gets one object of the list, without its data: its answer has the version of the server.
     pub(crate) async fn check(&self) -> Outcome<Value> {
         self.send(accept(&format!("{}?limit=1", self.configmaps), "PartialObjectMetadataList")).await
@@ -276,6 +284,13 @@ impl Stage {
     pub(crate) async fn delete(&self, name_and_query: &str) -> Outcome {
         let path = format!("{}/{name_and_query}", self.configmaps);
         self.send(Request::get(path).sends(Method::DELETE, "application/json", Vec::new())).await.map(drop)
+    }
+
+    /// Fills a ConfigMap with so many bytes. The curl command of that would fill the screen.
+    pub(crate) async fn fill(&self, name: &str, bytes: usize) -> Outcome {
+        say!("  {name} gets {bytes} bytes of data");
+        let path = format!("{}/{name}", self.configmaps);
+        json(&self.writer, merge_patch(&path, &json!({"data": {"text": "x".repeat(bytes)}}))).await.map(drop)
     }
 
     /// Creates `x` and `y` and changes them in turn, until the version has one digit more. Returns the last version with
