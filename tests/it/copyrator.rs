@@ -7,14 +7,19 @@
 use std::{
     collections::BTreeSet,
     fs,
+    future::pending,
+    io,
     path::Path,
+    pin::Pin,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
+use bytes::Bytes;
 use http::Method;
+use http_body_util::BodyExt;
 use listwatch::{
-    client::{Client, Config, Error, Step, Tap},
+    client::{Client, Config, Error, InProcess, InProcessAnswer, Step, Tap},
     cluster::{Cluster, Events},
     controller::WORKERS,
     operators::copyrator::{self, Settings},
@@ -1043,39 +1048,142 @@ async fn an_operator_that_runs_alone_serves_the_main_rule_unless_it_is_told_to_s
     .await;
 }
 
-/// Whatever the operator has written when it is killed, the next one ends with the same copies, and creates none twice.
-#[tokio::test]
-async fn a_restart_between_any_two_writes_changes_nothing() {
-    on_both(async |world| {
-        world.create_source("one", json!({"a": "1"})).await;
-        world.create_source("two", json!({"a": "2"})).await;
-        world.create_rule("main-rule", json!({})).await;
-        let mut creations = Vec::new();
-        loop {
-            let operator = world.start();
-            let is_synced = eventually("a write, or the end", async || {
-                let rule: Value =
-                    serde_json::from_str(&world.user.raw(&world.rule_path("main-rule")).await.ok()?).unwrap();
-                let is_synced = condition(&rule, "Ready").is_some_and(|ready| ready["reason"] == "Synced");
-                let requests = world.wire.0.lock().unwrap();
-                let has_written = requests
-                    .iter()
-                    .any(|(_, request)| !request.starts_with("GET") && !request.contains("/events"));
-                (has_written || is_synced).then_some(is_synced)
+/// The way of the operator to the server, which lets only some of its writes pass.
+struct Gate {
+    http: reqwest::Client,
+    url: String,
+    writes_max: usize,
+    writes: Mutex<Writes>,
+}
+
+#[derive(Default)]
+struct Writes {
+    begun: usize,
+    /// With the status code of the answer.
+    answered: Vec<String>,
+}
+
+impl InProcess for Gate {
+    fn answer(
+        &self,
+        request: http::Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = io::Result<InProcessAnswer>> + Send + '_>> {
+        Box::pin(async {
+            let (head, body) = request.into_parts();
+            let is_write = head.method != Method::GET && !head.uri.path().contains("/events");
+            let has_passed = || {
+                let begun = &mut self.writes.lock().unwrap().begun;
+                *begun += 1;
+                *begun <= self.writes_max
+            };
+            if is_write && !has_passed() {
+                pending::<()>().await;
+            }
+            let url = format!("{}{}", self.url, head.uri.path_and_query().unwrap());
+            let request = self.http.request(head.method.clone(), url);
+            let answer = request.headers(head.headers).body(body).send().await.map_err(io::Error::other)?;
+            if is_write {
+                let line = format!("{} {} {}", head.method, head.uri.path(), answer.status().as_u16());
+                self.writes.lock().unwrap().answered.push(line);
+            }
+            Ok(http::Response::from(answer).map(|body| body.map_err(Into::into).boxed_unsync()))
+        })
+    }
+
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+}
+
+impl World {
+    /// Starts an operator and, if only some of its writes pass, kills it after them, again and again until the end. Returns all
+    /// writes in the order of their texts.
+    async fn written_until(&self, writes_max: usize, is_done: impl AsyncFn() -> bool) -> Vec<String> {
+        let (mut written, mut is_over) = (Vec::new(), false);
+        let authority = reqwest::Certificate::from_pem(self.ca_pem.as_bytes()).unwrap();
+        let http = reqwest::Client::builder().tls_certs_only([authority]).no_proxy().build().unwrap();
+        while !is_over {
+            let (http, url, writes) = (http.clone(), self.url.clone(), Mutex::default());
+            let gate = Arc::new(Gate { http, url, writes_max, writes });
+            let client = Client::new(Config::in_process(gate.clone(), &self.token).unwrap()).unwrap();
+            let operator = self.start_on(&client, Settings::default(), WORKERS);
+            is_over = eventually("as many writes as pass, or the end", async || {
+                let is_over = is_done().await;
+                let writes = gate.writes.lock().unwrap();
+                let is_blocked = writes.begun > writes_max;
+                let is_answered = writes.answered.len() == writes.begun.min(writes_max);
+                ((is_over || is_blocked) && is_answered).then_some(is_over)
             })
             .await;
             drop(operator);
-            creations.extend(world.writes().into_iter().filter(|write| write.starts_with("POST")));
-            if is_synced {
-                break;
-            }
+            written.append(&mut gate.writes.lock().unwrap().answered);
         }
-        world.until_copied("one", json!({"a": "1"}), &["a", "b"]).await;
-        world.until_copied("two", json!({"a": "2"}), &["a", "b"]).await;
+        written.sort();
+        written
+    }
 
-        // A creation whose answer was lost is sent again, and refused.
-        let distinct: BTreeSet<_> = creations.iter().collect();
-        assert_eq!(distinct.len(), 2, "{creations:?}");
+    /// All that becomes of a rule: it is created, changed, and deleted. Returns the writes of the operator for each.
+    async fn written_for_a_rule(&self, writes_max: usize) -> [Vec<String>; 3] {
+        let sources = [
+            ("one", json!({"copyrator": "true", "tier": "web"})),
+            ("two", json!({"copyrator": "true"})),
+            ("three", json!({"tier": "web"})),
+        ];
+        for (name, labels) in &sources {
+            let metadata = json!({"name": name, "labels": labels});
+            self.user.create("configmaps", &json!({"metadata": metadata, "data": {"a": name}})).await;
+        }
+        let rule = async || self.user.raw(&self.rule_path("main-rule")).await;
+        let is_synced = async || {
+            let rule: Value = serde_json::from_str(&rule().await.unwrap()).unwrap();
+            let is_observed = rule["status"]["observedGeneration"] == rule["metadata"]["generation"];
+            is_observed && condition(&rule, "Ready").is_some_and(|ready| ready["reason"] == "Synced")
+        };
+        self.create_rule("main-rule", json!({})).await;
+        let created = self.written_until(writes_max, is_synced).await;
+        self.until_copied("one", json!({"a": "one"}), &["a", "b"]).await;
+        self.until_copied("two", json!({"a": "two"}), &["a", "b"]).await;
+
+        // One copy gets another label, one is no longer wanted, and one is new.
+        let change = json!({"selector": {"copyrator": null, "tier": "web"}, "copyLabels": ["copyrator"]});
+        self.send(Method::PATCH, &self.rule_path("main-rule"), &change).await;
+        let changed = self.written_until(writes_max, is_synced).await;
+        for (name, namespaces) in [("one", &["a", "b"][..]), ("two", &[]), ("three", &["a", "b"])] {
+            self.until_copied(name, json!({"a": name}), namespaces).await;
+        }
+        let copy = self.in_namespace("b").get("configmaps/one").await;
+        assert_eq!(copy["metadata"]["labels"]["copyrator"], "true");
+
+        self.delete_rule("main-rule").await;
+        let is_gone = async || rule().await.err().is_some_and(|error| error.is_not_found());
+        let deleted = self.written_until(writes_max, is_gone).await;
+        for (name, _) in sources {
+            self.until_copied(name, json!({}), &[]).await;
+            self.user.delete(&format!("configmaps/{name}")).await;
+        }
+        [created, changed, deleted]
+    }
+}
+
+/// Whatever the operator has written when it is killed, the next one writes the rest, and nothing twice.
+#[tokio::test]
+async fn a_restart_between_any_two_writes_changes_nothing() {
+    on_both(async |world| {
+        let undisturbed = world.written_for_a_rule(usize::MAX).await;
+        // The finalizer, four copies, and the status; six copies, and the status; four copies, and the finalizer.
+        assert_eq!(undisturbed.each_ref().map(Vec::len), [6, 7, 5], "{undisturbed:#?}");
+        assert_eq!(world.written_for_a_rule(1).await, undisturbed);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_restart_with_complete_copies_writes_nothing() {
+    on_both(async |world| {
+        let operator = world.start_copying(json!({})).await;
+        world.until_settings_in(&["a", "b"]).await;
+        world.until_ready("main-rule", "Synced").await;
+        drop((operator, world.writes()));
         let _operator = world.start();
         world.create_source("barrier", json!({})).await;
         world.until_copied("barrier", json!(null), &["a", "b"]).await;
