@@ -93,6 +93,28 @@ impl Refusal {
         }
     }
 
+    /// As a condition's message: the error, and what a user can do, if the API server does not say it.
+    pub(crate) fn message(self, error: &Error) -> String {
+        let text = error.to_string();
+        match self {
+            Refusal::QuotaExceeded => match text.split_once("exceeded quota: ") {
+                Some((_, quota)) => {
+                    let name = quota.split(',').next().unwrap_or_default();
+                    format!("{text}; raise the quota {name}, or delete objects")
+                }
+                None => text,
+            },
+            Refusal::AdmissionDenied => format!("{text}; change the policy, or what it denies"),
+            Refusal::Forbidden
+            | Refusal::AdmissionDeniedForNow
+            | Refusal::AdmissionUnavailable
+            | Refusal::NamespaceTerminating
+            | Refusal::InvalidSpec
+            | Refusal::InternalError
+            | Refusal::Other => text,
+        }
+    }
+
     /// Whether a user must act. Otherwise waiting may help.
     fn is_stalled(self) -> bool {
         match self {
@@ -129,7 +151,7 @@ impl<K: Resource> Child<K> {
             Child::NotOurs(message) => Some(Verdict::no(NAME_CONFLICT, message.as_str())),
             Child::Failed { error, .. } => {
                 let refusal = Refusal::of(error).unwrap_or(Refusal::Other);
-                Some(Verdict::no(refusal.reason(), format_smolstr!("{error}")))
+                Some(Verdict::no(refusal.reason(), refusal.message(error)))
             }
         }
     }
@@ -141,7 +163,7 @@ impl<K: Resource> Child<K> {
             Child::NotOurs(message) => Some(Verdict::yes(NAME_CONFLICT, message.as_str())),
             Child::Failed { error, .. } => {
                 let refusal = Refusal::of(error).filter(|refusal| refusal.is_stalled())?;
-                Some(Verdict::yes(refusal.reason(), format_smolstr!("{error}")))
+                Some(Verdict::yes(refusal.reason(), refusal.message(error)))
             }
         }
     }

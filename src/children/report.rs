@@ -362,13 +362,9 @@ impl<O: Reported> Report<'_, O> {
         // Return the error of a child, not a failure to write the status: the cause of the former must be removed first.
         if let Some(error) = self.outcomes.errors.into_iter().next() {
             if !matches!(written, Ok(false)) {
-                let reason = Refusal::of(&error).unwrap_or(Refusal::Other).reason();
-                self.reporter.events.record(
-                    self.owner,
-                    EventType::Warning,
-                    "Failed",
-                    format!("{reason}: {error}"),
-                );
+                let refusal = Refusal::of(&error).unwrap_or(Refusal::Other);
+                let note = format!("{}: {}", refusal.reason(), refusal.message(&error));
+                self.reporter.events.record(self.owner, EventType::Warning, "Failed", note);
             }
             return Err(error.into());
         }

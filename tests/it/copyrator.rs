@@ -313,6 +313,19 @@ impl World {
         self.until_copied("settings", json!({"a": "1"}), namespaces).await;
     }
 
+    /// Waits until the namespace of the rules has an Event with this type, reason and note.
+    async fn until_event(&self, r#type: &str, reason: &str, note: &str) {
+        let wanted = json!([r#type, reason, note]);
+        let is_wanted = |events: &Value| {
+            let mut events = events["items"].as_array().unwrap().iter();
+            events.any(|event| {
+                let note = event["note"].as_str().or(event["message"].as_str());
+                json!([event["type"], event["reason"], note]) == wanted
+            })
+        };
+        self.user.until("events", is_wanted).await;
+    }
+
     /// The writes of the operator since the last call, without Events, in the order of their texts.
     fn writes(&self) -> Vec<String> {
         let requests = std::mem::take(&mut *self.wire.0.lock().unwrap());
@@ -607,10 +620,19 @@ async fn an_immutable_copy_is_replaced() {
 }
 
 /// The copy for namespace `a` is refused, and that for `b` is created. After `admit`, both are there.
-async fn a_refusal_stops_no_other_copy(world: &World, reason: &str, admit: impl AsyncFn(&UserClient)) {
+async fn a_refusal_stops_no_other_copy(
+    world: &World,
+    reason: &str,
+    remedy: &str,
+    admit: impl AsyncFn(&UserClient),
+) {
     let _operator = world.start_copying(json!({})).await;
     let status = world.until_ready("main-rule", "CopiesFailed").await;
     assert_eq!(status["failures"][0]["reason"], reason, "{status}");
+    let message = status["failures"][0]["message"].as_str().unwrap();
+    assert!(message.ends_with(remedy), "{message}");
+    let note = format!("{}/settings: {reason}: {message}", world.namespace("a"));
+    world.until_event("Warning", "CopyFailed", &note).await;
     world.until_settings_in(&["b"]).await;
     match &world.server {
         Some(server) => server.end_faults(),
@@ -632,7 +654,8 @@ async fn a_full_namespace_stops_no_other_one() {
             full.until("resourcequotas/full", |quota| quota["status"]["hard"].is_object()).await;
         }
         let admit = async |full: &UserClient| full.delete("resourcequotas/full").await;
-        a_refusal_stops_no_other_copy(world, "QuotaExceeded", admit).await;
+        let remedy = "; raise the quota full, or delete objects";
+        a_refusal_stops_no_other_copy(world, "QuotaExceeded", remedy, admit).await;
     })
     .await;
 }
@@ -664,7 +687,8 @@ async fn a_policy_that_denies_a_copy_stops_no_other_one() {
             let path = format!("{admission}ybindings/{}", denied.namespace);
             world.send(Method::DELETE, &path, &json!(null)).await;
         };
-        a_refusal_stops_no_other_copy(world, "AdmissionDenied", admit).await;
+        let remedy = "; change the policy, or what it denies";
+        a_refusal_stops_no_other_copy(world, "AdmissionDenied", remedy, admit).await;
     })
     .await;
 }

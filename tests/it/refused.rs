@@ -81,7 +81,8 @@ async fn a_full_quota_is_a_condition_and_the_write_is_retried() {
     on_each(async |fixture| {
         fixture.may_be_forbidden.set(true);
         fill_quota(fixture).await;
-        check_refusal(fixture, "QuotaExceeded", "exceeded quota: few").await;
+        let remedy = "; raise the quota few, or delete objects";
+        check_refusal(fixture, "QuotaExceeded", "exceeded quota: few", remedy).await;
         raise_quota(fixture).await;
         check_created_after_refusal(fixture).await;
     })
@@ -133,7 +134,7 @@ async fn an_internal_error_of_the_server_is_a_condition() {
         let server = fixture.embedded();
         fixture.start_operator(&[]).await;
         server.fault("internal-error,method=POST,path=/deployments".parse::<Planned>().unwrap());
-        check_refusal(fixture, "InternalError", "a fault on demand").await;
+        check_refusal(fixture, "InternalError", "a fault on demand", "").await;
         let attempts = Cell::new(0);
         eventually("two further attempts", async || {
             let is_attempt = |line: &&String| line.starts_with("POST deployments 5");
@@ -199,7 +200,8 @@ async fn a_write_denied_by_admission_is_a_condition_and_is_retried() {
             install_policy(fixture, "validating", json!({"validations": denial}), |probe| probe.is_err())
                 .await;
         }
-        check_refusal(fixture, "AdmissionDenied", "frozen, ask Jane").await;
+        let remedy = "; change the policy, or what it denies";
+        check_refusal(fixture, "AdmissionDenied", "frozen, ask Jane", remedy).await;
         fixture.until_condition("web", "Stalled", "True", "AdmissionDenied").await;
         if let Server::Embedded(server) = &fixture.server {
             server.end_faults();
@@ -312,10 +314,10 @@ async fn remove_webhook(fixture: &Fixture) {
 
 /// The Deployment of a MyWebserver is refused: condition, Event and log report the refusal, the write is retried but
 /// not too often, and the Service is created nevertheless.
-async fn check_refusal(fixture: &Fixture, reason: &str, text: &str) {
+async fn check_refusal(fixture: &Fixture, reason: &str, text: &str, remedy: &str) {
     fixture.create_web("web", json!({"image": "nginx"})).await;
     let message = fixture.until_condition("web", "Ready", "False", reason).await;
-    assert!(message.contains(text), "{message}");
+    assert!(message.contains(text) && message.ends_with(remedy), "{message}");
     let event = format!("{reason}: ");
     fixture.until("events", |events| events.to_string().contains(&event)).await;
     fixture.get("services/mws-web").await;

@@ -281,7 +281,7 @@ impl<K: Kind> Copies<K> {
                     pass.error = Some(error);
                     return;
                 };
-                Some(failure(&key, refusal.reason(), error.to_string()))
+                Some(failure(&key, refusal.reason(), refusal.message(&error)))
             }
         };
         pass.failures.extend(trouble.clone());
