@@ -464,8 +464,11 @@ async fn edited_and_deleted_copies_come_back() {
         let team = world.in_namespace("a");
         team.patch("configmaps/settings", json!({"data": {"a": "2", "b": "3"}})).await;
         world.until_settings_in(&["a", "b"]).await;
-        team.delete("configmaps/settings").await;
+        let restored = |name: &str| format!("restored {}/settings", world.namespace(name));
+        world.until_event("Normal", "DriftCorrected", &restored("a")).await;
+        world.in_namespace("b").delete("configmaps/settings").await;
         world.until_settings_in(&["a", "b"]).await;
+        world.until_event("Normal", "DriftCorrected", &restored("b")).await;
         // What others add to the metadata stays, and a lost mark comes back.
         let metadata =
             json!({"labels": {"theirs": "x", "flant.com/copy": null}, "annotations": {"note": "x"}});
@@ -474,6 +477,25 @@ async fn edited_and_deleted_copies_come_back() {
         let copy = world.in_namespace("b").get("configmaps/settings").await;
         assert_eq!(copy["metadata"]["labels"]["theirs"], "x");
         assert_eq!(copy["metadata"]["annotations"]["note"], "x");
+
+        // A copy that the operator itself has deleted is not restored when it is wanted again, but created.
+        let exclude = |names: &[String]| json!({"targetNamespaces": {"exclude": names}});
+        let rule = world.rule_path("main-rule");
+        world.create_namespace("c", json!({})).await;
+        let created = format!("created {}/settings", world.namespace("c"));
+        for _ in 0..2 {
+            world.until_settings_in(&["a", "b", "c"]).await;
+            world.until_ready("main-rule", "Synced").await;
+            world.send(Method::PATCH, &rule, &exclude(&[world.namespace("c")])).await;
+            world.until_settings_in(&["a", "b"]).await;
+            world.until_ready("main-rule", "Synced").await;
+            world.send(Method::PATCH, &rule, &exclude(&[])).await;
+        }
+        world.until_settings_in(&["a", "b", "c"]).await;
+        world.until_event("Normal", "Created", &created).await;
+        let events = world.user.get("events").await.to_string();
+        let restored = format!("restored {}/settings", world.namespace("c"));
+        assert!(!events.contains(&restored) && !events.contains("\"Updated\""), "{events}");
     })
     .await;
 }

@@ -64,6 +64,8 @@ struct Pause {
     tries: u32,
     until: Instant,
     failure: Option<Failure>,
+    /// The copy was deleted. If it is still wanted, not by us.
+    is_lost: bool,
     /// The generation of the rule and the digest of the copy: after a change of either, there is no pause.
     wanted: (i64, SmolStr),
 }
@@ -81,13 +83,15 @@ pub(super) struct Pass {
     pub(super) once: Option<Once>,
     pub(super) created: Vec<Key>,
     pub(super) updated: Vec<Key>,
+    /// Those that somebody else had changed or deleted.
+    pub(super) restored: Vec<Key>,
     pub(super) deleted: Vec<Key>,
     /// Number of steps that are left.
     pub(super) left: usize,
     /// Whether some of them will probably write.
     pub(super) has_writes_left: bool,
-    /// When the first pause ends.
-    pub(super) retry: Option<Duration>,
+    /// When the first pause of a step ends.
+    pub(super) retry: Option<Instant>,
     /// Why the pass ended early.
     pub(super) error: Option<Error>,
 }
@@ -97,7 +101,7 @@ impl Pass {
     pub(super) fn next(&self) -> Next {
         match self.retry {
             _ if self.left > 0 => Next::After(Duration::ZERO),
-            Some(pause) => Next::After(pause),
+            Some(end) => Next::After(end.saturating_duration_since(Instant::now())),
             None => Next::OnChange,
         }
     }
@@ -111,6 +115,7 @@ impl Pass {
         self.once = self.once.take().or(other.once);
         self.created.extend(other.created);
         self.updated.extend(other.updated);
+        self.restored.extend(other.restored);
         self.deleted.extend(other.deleted);
         self.left += other.left;
         self.has_writes_left |= other.has_writes_left;
@@ -151,7 +156,9 @@ impl<K: Kind> Copies<K> {
             let Some(mark) = last.readable().and_then(|copied| copied.mark.as_ref()) else { return };
             // Remembered, and not paused: the copy is restored at once, and pauses if it is deleted again soon.
             let place = (mark.rule_uid.clone(), last.metadata().key());
-            locked(&lost).entry(place).or_insert_with(Pause::new).failure = None;
+            let mut lost = locked(&lost);
+            let pause = lost.entry(place).or_insert_with(Pause::new);
+            (pause.failure, pause.is_lost) = (None, true);
         });
         Copies { cluster: cluster.clone(), watch, by_rule, pauses, _listening: listening }
     }
@@ -179,8 +186,9 @@ impl<K: Kind> Copies<K> {
         };
         let ours = self.by_rule.get(uid);
         let steps_max = STEPS_MAX.max(ours.len().max(sources.len() * targets.len()) / PASSES);
-        let mut paused = Vec::new();
-        let mut is_due = self.is_due(&order.rule, &mut paused);
+        let mut paused = Paused::default();
+        let mut unwanted = self.lost(uid);
+        let mut is_due = self.is_due(&order.rule, &mut paused, &mut unwanted);
         let Plan { steps, left, has_writes_left, versions, mut failures, sources, wanted, copies } = plan(
             &order.rule,
             spec,
@@ -197,10 +205,12 @@ impl<K: Kind> Copies<K> {
             },
         );
         drop(is_due);
-        failures.append(&mut paused);
-        let mut pass = Pass { sources, wanted, copies, failures, left, has_writes_left, ..Pass::default() };
+        self.forget(uid, unwanted);
+        failures.append(&mut paused.failures);
+        let retry = paused.until;
+        let mut pass =
+            Pass { sources, wanted, copies, failures, left, has_writes_left, retry, ..Pass::default() };
         self.run(order, steps, steps_max, &mut pass).await;
-        pass.retry = self.next_retry(uid);
         pass.once = is_once.then(|| {
             if pass.left == 0 && pass.copies == pass.wanted {
                 Once::new(versions, targets.iter().filter_map(uid_of).collect())
@@ -253,7 +263,7 @@ impl<K: Kind> Copies<K> {
         pass: &mut Pass,
     ) {
         let place = (rule.metadata.uid.clone(), key.clone());
-        let was_lost = || locked(&self.pauses).get(&place).is_some_and(|pause| pause.failure.is_none());
+        let was_lost = || locked(&self.pauses).get(&place).is_some_and(|pause| pause.is_lost);
         let trouble = match result {
             Ok(Done::Conflict(failure)) => Some(failure),
             Ok(done) => {
@@ -261,8 +271,10 @@ impl<K: Kind> Copies<K> {
                 let is_restored = matches!(done, Done::Created) && was_lost();
                 let is_done = !is_restored && !matches!(done, Done::Corrected | Done::Begun);
                 match done {
+                    Done::Created if is_restored => pass.restored.push(key.clone()),
                     Done::Created => pass.created.push(key.clone()),
-                    Done::Updated | Done::Corrected => pass.updated.push(key.clone()),
+                    Done::Updated => pass.updated.push(key.clone()),
+                    Done::Corrected => pass.restored.push(key.clone()),
                     Done::Deleted => pass.deleted.push(key.clone()),
                     Done::Kept | Done::Begun | Done::Conflict(_) => {}
                 }
@@ -290,42 +302,69 @@ impl<K: Kind> Copies<K> {
         pause.tries += 1;
         pause.until = Instant::now() + BACKOFF.pause(pause.tries, Duration::ZERO, &mut fastrand::Rng::new());
         pause.failure = trouble;
+        pause.is_lost = false;
         pause.wanted = (rule.metadata.generation, digest);
+        pass.retry = pass.retry.into_iter().chain([pause.until]).min();
     }
 
-    /// Whether the pause of a step is over. The failures of the other steps are added to `paused`.
+    /// The places of the deleted copies of a rule.
+    fn lost(&self, rule: &Uid) -> HashSet<Key> {
+        let now = Instant::now();
+        let mut pauses = locked(&self.pauses);
+        pauses.retain(|_, pause| now < pause.until + PAUSE_REMEMBERED);
+        let lost = pauses.iter().filter(|((uid, _), pause)| uid == rule && pause.is_lost);
+        lost.map(|((_, key), _)| key.clone()).collect()
+    }
+
+    /// Forgets deleted copies. If they are wanted again, they are new.
+    fn forget(&self, rule: &Uid, places: HashSet<Key>) {
+        let mut pauses = locked(&self.pauses);
+        for key in places {
+            pauses.remove(&(rule.clone(), key));
+        }
+    }
+
+    /// Whether the pause of a step is over. The other steps are added to `paused`. The places of all copies to create are taken
+    /// out of `unwanted`.
     fn is_due<'a>(
         &'a self,
         rule: &'a CopyratorRule,
-        paused: &'a mut Vec<Failure>,
+        paused: &'a mut Paused,
+        unwanted: &'a mut HashSet<Key>,
     ) -> impl FnMut(&Step<K>) -> bool + 'a {
         let now = Instant::now();
-        locked(&self.pauses).retain(|_, pause| now < pause.until + PAUSE_REMEMBERED);
         move |step| {
             let pauses = locked(&self.pauses);
             if pauses.is_empty() {
                 return true;
             }
-            let pause = pauses.get(&(rule.metadata.uid.clone(), step.key()));
-            let pause = pause.filter(|pause| now < pause.until);
-            let pause = pause.filter(|pause| pause.wanted == (rule.metadata.generation, step.digest()));
-            paused.extend(pause.and_then(|pause| pause.failure.clone()));
-            pause.is_none()
+            let key = step.key();
+            if let Step::Create(..) = step {
+                unwanted.remove(&key);
+            }
+            let Some(pause) = pauses.get(&(rule.metadata.uid.clone(), key)) else { return true };
+            if now >= pause.until || pause.wanted != (rule.metadata.generation, step.digest()) {
+                return true;
+            }
+            paused.failures.extend(pause.failure.clone());
+            paused.until = paused.until.into_iter().chain([pause.until]).min();
+            false
         }
     }
+}
 
-    /// When the first pause of a rule ends.
-    fn next_retry(&self, rule: &Uid) -> Option<Duration> {
-        let now = Instant::now();
-        let pauses = locked(&self.pauses);
-        let ends = pauses.iter().filter(|((uid, _), _)| uid == rule).map(|(_, pause)| pause.until);
-        ends.filter(|end| *end > now).min().map(|end| end - now)
-    }
+/// The steps that wait for the end of a pause.
+#[derive(Default)]
+struct Paused {
+    failures: Vec<Failure>,
+    /// The first end.
+    until: Option<Instant>,
 }
 
 impl Pause {
     fn new() -> Pause {
-        Pause { tries: 0, until: Instant::now(), failure: None, wanted: (0, SmolStr::default()) }
+        let wanted = (0, SmolStr::default());
+        Pause { tries: 0, until: Instant::now(), failure: None, is_lost: false, wanted }
     }
 }
 
@@ -407,8 +446,8 @@ impl<K: Kind> Work<K> {
 
 #[cfg(test)]
 mod tests {
-    use listwatch_apiserver::{ApiServer, Options};
-    use serde_json::json;
+    use listwatch_apiserver::{ApiServer, Fault, Options};
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::{
@@ -417,45 +456,96 @@ mod tests {
         watch::Lists,
     };
 
+    /// An embedded server, and the copies on it.
+    struct World {
+        server: ApiServer,
+        copies: Copies<ConfigMap>,
+    }
+
+    const COPY: &str = "default/settings";
+
+    impl World {
+        async fn start() -> World {
+            let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await;
+            let server = server.expect("a server");
+            let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token());
+            let client = Client::new(config.expect("a config")).expect("a client");
+            let copies = Copies::<ConfigMap>::new(&Cluster::new(client, Lists::Paged));
+            let (sender, mut synced) = tokio::sync::mpsc::unbounded_channel();
+            let _listening = copies.watch.listen(move |_, change| {
+                if let Change::Synced = change {
+                    sender.send(()).expect("a receiver");
+                }
+            });
+            synced.recv().await.expect("a sender");
+            World { server, copies }
+        }
+
+        /// A pass for one source, with these metadata of the rule.
+        async fn pass(&self, metadata: Value, targets: &[SmolStr]) -> Pass {
+            let mut rule = json!({
+                "metadata": {"name": "main-rule", "namespace": "sources", "uid": "u", "resourceVersion": "1"},
+                "ruleType": "configmap", "selector": {"copyrator": "true"}, "status": {"copies": 0, "failed": 1},
+            });
+            rule["metadata"]
+                .as_object_mut()
+                .expect("metadata")
+                .extend(metadata.as_object().expect("fields").clone());
+            let rule: CopyratorRule = serde_json::from_value(rule).expect("a rule");
+            let spec = rule.spec.clone().expect("the fields of a rule");
+            let policy = spec.conflict_policy;
+            let order = Arc::new(Order { rule: Arc::new(rule), policy, maker: Box::new(|_| Maker::Us) });
+            let metadata = json!({"name": "settings", "namespace": "sources", "resourceVersion": "1"});
+            let source: ConfigMap = serde_json::from_value(json!({"metadata": metadata})).expect("a source");
+            let namespaces = self.copies.cluster.watch::<Namespace>([Scope::default()]);
+            self.copies.keep(&order, &spec, vec![Arc::new(source)], targets, &namespaces).await
+        }
+
+        async fn delete(&self) {
+            let copy = self.copies.watch.get(&Key::namespaced("default", "settings")).expect("a copy");
+            self.copies.cluster.delete(&*copy).await.expect("an answer");
+        }
+    }
+
+    fn names(keys: &[Key]) -> Vec<String> {
+        keys.iter().map(Key::to_string).collect()
+    }
+
     /// The failure of a source that gave way to an older one counted as a copy that was there before. So the first copy counted
-    /// as restored, and the correction of an edit waited.
+    /// as restored, and the correction of an edit waited. The restored copy was reported as a new one.
     #[tokio::test]
     async fn a_new_copy_is_corrected_at_once_and_a_restored_one_after_a_pause() {
-        let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await;
-        let server = server.expect("a server");
-        let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token());
-        let client = Client::new(config.expect("a config")).expect("a client");
-        let cluster = Cluster::new(client, Lists::Paged);
-        let copies = Copies::<ConfigMap>::new(&cluster);
-        let (sender, mut synced) = tokio::sync::mpsc::unbounded_channel();
-        let _listening = copies.watch.listen(move |_, change| {
-            if let Change::Synced = change {
-                sender.send(()).expect("a receiver");
-            }
-        });
-        synced.recv().await.expect("a sender");
-
-        let rule: CopyratorRule = serde_json::from_value(json!({
-            "metadata": {"name": "main-rule", "namespace": "sources", "uid": "u", "resourceVersion": "1"},
-            "ruleType": "configmap", "selector": {"copyrator": "true"}, "status": {"copies": 0, "failed": 1},
-        }))
-        .expect("a rule");
-        let spec = rule.spec.clone().expect("the fields of a rule");
-        let policy = spec.conflict_policy;
-        let order = Arc::new(Order { rule: Arc::new(rule), policy, maker: Box::new(|_| Maker::Us) });
-        let metadata = json!({"name": "settings", "namespace": "sources", "resourceVersion": "1"});
-        let source: ConfigMap = serde_json::from_value(json!({"metadata": metadata})).expect("a source");
-        let (source, place) = (Arc::new(source), Key::namespaced("default", "settings"));
-        let namespaces = cluster.watch::<Namespace>([Scope::default()]);
+        let world = World::start().await;
+        let pass = async |targets: &[SmolStr]| world.pass(json!({}), targets).await;
         let targets = ["default".into()];
-        let pass = async || copies.keep(&order, &spec, vec![source.clone()], &targets, &namespaces).await;
-
-        let first = pass().await;
-        assert_eq!((first.created, first.retry), (vec![place.clone()], None));
-        let copy = copies.watch.get(&place).expect("a copy");
-        cluster.delete(&*copy).await.expect("an answer");
-        let second = pass().await;
-        assert_eq!(second.created, [place]);
+        let first = pass(&targets).await;
+        assert_eq!((names(&first.created), first.retry), (vec![COPY.to_owned()], None));
+        world.delete().await;
+        let second = pass(&targets).await;
+        assert_eq!((names(&second.created), names(&second.restored)), (vec![], vec![COPY.to_owned()]));
         assert!(second.retry.is_some());
+        // A deleted copy that is not wanted any more is not restored later, but created.
+        world.delete().await;
+        pass(&[]).await;
+        let last = pass(&targets).await;
+        assert_eq!((names(&last.created), names(&last.restored)), (vec![COPY.to_owned()], vec![]));
+    }
+
+    /// The deletion of a rule waited for the end of the pause of a copy that was no longer wanted, up to a minute.
+    #[tokio::test]
+    async fn after_a_failure_a_changed_or_deleted_rule_waits_for_nothing() {
+        let world = World::start().await;
+        let targets = ["default".into()];
+        world.server.fault(Fault::Quota("full".to_owned()).on("POST", "/configmaps"));
+        let failed = world.pass(json!({"generation": 1}), &targets).await;
+        assert_eq!((failed.failures.len(), failed.retry.is_some()), (1, true));
+        let waiting = world.pass(json!({"generation": 1}), &targets).await;
+        assert_eq!((waiting.failures.len(), waiting.retry), (1, failed.retry));
+        let deleted = json!({"generation": 2, "deletionTimestamp": "2030-01-01T00:00:00Z"});
+        let deleting = world.pass(deleted, &[]).await;
+        assert_eq!((deleting.left, deleting.retry), (0, None));
+        world.server.end_faults();
+        let changed = world.pass(json!({"generation": 2}), &targets).await;
+        assert_eq!((names(&changed.created), changed.retry), (vec![COPY.to_owned()], None));
     }
 }

@@ -90,13 +90,15 @@ impl Copyrator {
 
     /// One line in the log for the writes of a pass, and an Event for each kind of write.
     pub(super) fn report_writes(&self, rule: &CopyratorRule, pass: &Pass) {
-        let (created, updated, deleted) = (pass.created.len(), pass.updated.len(), pass.deleted.len());
-        if created + updated + deleted > 0 {
-            info!(target: LOG, key = %rule.key(), created, updated, deleted, "copied");
+        let [created, updated, restored, deleted] =
+            [&pass.created, &pass.updated, &pass.restored, &pass.deleted].map(Vec::len);
+        if created + updated + restored + deleted > 0 {
+            info!(target: LOG, key = %rule.key(), created, updated, restored, deleted, "copied");
         }
         let writes = [
             ("Created", "created", &pass.created),
             ("Updated", "updated", &pass.updated),
+            ("DriftCorrected", "restored", &pass.restored),
             ("Deleted", "deleted", &pass.deleted),
         ];
         for (reason, verb, keys) in writes {
