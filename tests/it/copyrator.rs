@@ -457,6 +457,24 @@ async fn a_changed_selector_replaces_the_copies() {
 }
 
 #[tokio::test]
+async fn a_copy_gets_the_named_labels_but_no_mark_of_another_program() {
+    on_both(async |world| {
+        let marks = ["app.kubernetes.io/managed-by", "argocd.argoproj.io/instance", "helm.sh/chart"];
+        let mut labels = json!({"copyrator": "true", "team": "web", "other": "x"});
+        marks.iter().for_each(|mark| labels[mark] = json!("Helm"));
+        let metadata = json!({"name": "settings", "labels": labels});
+        world.user.create("configmaps", &json!({"metadata": metadata, "data": {"a": "1"}})).await;
+        let _operator = world.start();
+        let named = [&marks[..], &["team", "flant.com/copy"]].concat();
+        world.create_rule("main-rule", json!({"copyLabels": named})).await;
+        world.until_settings_in(&["a", "b"]).await;
+        let copy = world.in_namespace("a").get("configmaps/settings").await;
+        assert_eq!(copy["metadata"]["labels"], json!({"flant.com/copy": "true", "team": "web"}));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn edited_and_deleted_copies_come_back() {
     on_both(async |world| {
         let _operator = world.start_copying(json!({})).await;

@@ -31,6 +31,9 @@ pub const NAME_CONFLICT: &str = "NameConflict";
 /// The reason of a failure if another rule or source has precedence.
 pub const OLDER_WINS: &str = "OlderWins";
 
+/// The domains of labels that programs set: the copyrator, Kubernetes (applysets of kubectl, for example), Helm, Argo CD, Flux.
+const MARKING: [&str; 6] = ["flant.com", "kubernetes.io", "k8s.io", "helm.sh", "argoproj.io", "fluxcd.io"];
+
 /// The reason of a failure if a deleted object still has the name of a copy.
 const TERMINATING: &str = "Terminating";
 
@@ -354,6 +357,20 @@ fn is_bound_to_its_namespace<K: Kind>(object: &K) -> bool {
         || name.starts_with("sh.helm.release.v1.")
 }
 
+/// Whether the label with this key says which program has made an object. A copy with the mark of another program might be
+/// deleted by it, because the copy is in none of its manifests.
+#[must_use]
+pub fn is_marker(key: &str) -> bool {
+    let Some((domain, name)) = key.split_once('/') else { return false };
+    let is_of =
+        |owner: &str| domain.strip_suffix(owner).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    match domain {
+        // Recommended for everybody, but Argo CD and Helm find their objects by these two.
+        "app.kubernetes.io" => ["instance", "managed-by"].contains(&name),
+        _ => MARKING.into_iter().any(is_of),
+    }
+}
+
 /// Whether a namespace accepts new objects.
 #[must_use]
 pub fn is_active(namespace: &Namespace) -> bool {
@@ -375,11 +392,11 @@ impl CopyratorSpec {
             && target.selector.matches(&namespace.metadata.labels)
     }
 
-    /// Whether a copy gets the label with this key: never a label of the selector.
+    /// Whether a copy gets the label with this key: never a label of the selector, and no [`is_marker`].
     #[must_use]
     pub fn is_copied_label(&self, key: &str) -> bool {
         self.copy_labels.iter().any(|copied| copied == key)
-            && key != LABEL
+            && !is_marker(key)
             && !self.selector.keys().any(|selected| selected == key)
     }
 }

@@ -95,7 +95,8 @@ pub struct CopyratorSpec {
     /// other kube-* namespaces only if include has their full name.
     #[serde(default)]
     pub target_namespaces: TargetNamespaces,
-    /// The keys of the labels that the copies get from the copied object. The keys of the selector are never copied.
+    /// The keys of the labels that the copies get from the copied object. The keys of the selector are never copied, nor those
+    /// by which Kubernetes, Argo CD, Flux or Helm know their objects.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>", length(max = 32), inner(length(min = 1, max = 317)))]
     pub copy_labels: Vec<SmolStr>,

@@ -180,6 +180,29 @@ fn a_copy_has_the_content_the_allowed_labels_and_the_marks() {
 }
 
 #[test]
+fn the_mark_of_a_program_is_never_copied() {
+    for (key, is_copied) in [
+        ("team", true),
+        ("example.com/team", true),
+        ("app.kubernetes.io/name", true),
+        ("myhelm.sh/chart", true),
+        ("app.kubernetes.io/instance", false),
+        ("app.kubernetes.io/managed-by", false),
+        ("applyset.kubernetes.io/part-of", false),
+        ("kubernetes.io/metadata.name", false),
+        ("kustomize.config.k8s.io/behavior", false),
+        ("argocd.argoproj.io/instance", false),
+        ("kustomize.toolkit.fluxcd.io/name", false),
+        ("helm.sh/chart", false),
+        ("flant.com/copy", false),
+        ("flant.com/rule", false),
+    ] {
+        let rule = rule("r1", OLD, &json!({"copyLabels": [key]}));
+        assert_eq!(rule.spec.expect("the fields").is_copied_label(key), is_copied, "{key}");
+    }
+}
+
+#[test]
 fn a_label_that_the_source_loses_leaves_the_copy_and_labels_of_others_stay() {
     let rule = rule("r1", OLD, &json!({"copyLabels": ["team"]}));
     let mut model = Model::with(&[object("src", "settings", "1")]);
