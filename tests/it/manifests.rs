@@ -2,10 +2,17 @@
 
 use std::{collections::BTreeSet, env, ffi::OsStr, fs, path::Path, process::Command};
 
+use clap::ValueEnum;
 use http::Method;
-use listwatch::client::Request;
+use listwatch::{
+    client::{Error, Request},
+    operators::{
+        BuiltIn, copyrator::CopyratorRule, database::Database, memcached::Memcached, mywebserver::MyWebserver,
+    },
+    resource::kinds::{ConfigMap, Secret},
+};
 use listwatch_control_plane::{ControlPlane, eventually};
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
@@ -154,27 +161,68 @@ fn helm_and_kustomize_render_the_same_objects() {
     }
 }
 
+/// Why an operator cannot read this object, if so.
+fn unreadable(object: Value) -> Option<String> {
+    fn problem<T: DeserializeOwned>(object: Value) -> Option<String> {
+        serde_json::from_value::<T>(object).err().map(|error| error.to_string())
+    }
+    match object["kind"].as_str().unwrap() {
+        "MyWebserver" => problem::<MyWebserver>(object),
+        "Memcached" => problem::<Memcached>(object),
+        "Database" => problem::<Database>(object),
+        // Its metadata are always readable.
+        "CopyratorRule" => serde_json::from_value::<CopyratorRule>(object).unwrap().spec.err(),
+        "ConfigMap" => problem::<ConfigMap>(object),
+        "Secret" => problem::<Secret>(object),
+        kind => panic!("{kind}: not the kind of a sample"),
+    }
+}
+
 #[tokio::test]
-async fn the_crd_and_the_samples_are_accepted_without_a_warning() {
+async fn each_crd_and_each_sample_is_accepted_without_a_warning_and_readable() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {
-        let version = |text: String| {
-            serde_json::from_str::<Value>(&text).unwrap()["metadata"]["resourceVersion"].take()
-        };
-        let mut crd = crd();
-        crd["metadata"]["resourceVersion"] = version(fixture.raw(CRD_PATH).await.unwrap());
-        let webs = fixture.path("mywebservers");
-        let [v1, v2] = ["v1", "v2"]
-            .map(|version| read(&format!("mywebserver/samples/mywebserver-{version}.yaml")).remove(0));
-        for (method, path, object) in [
-            (Method::PUT, CRD_PATH.to_owned(), crd),
-            (Method::POST, webs.replace("/v2/", "/v1/"), v1),
-            (Method::POST, webs, v2),
-        ] {
-            let path = format!("{path}?dryRun=All&fieldValidation=Strict");
-            let request =
-                Request::get(&*path).sends(method, "application/json", object.to_string().into_bytes());
+        let accepted = async |method: Method, path: &str, object: &Value| -> Value {
+            let mut request =
+                Request::get(path).sends(method, "application/json", object.to_string().into_bytes());
+            request.query.push(("fieldValidation", "Strict".to_owned()));
             let answer = fixture.client.send(request).await.unwrap();
             assert_eq!(answer.headers.get("warning"), None, "{path}");
+            serde_json::from_slice(&answer.body).unwrap()
+        };
+        let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        for name in operators() {
+            let mut definition = BuiltIn::from_str(&name, false).unwrap().definitions().remove(0);
+            let created = fixture.try_create(crds, &definition).await;
+            assert!(created.as_ref().err().is_none_or(Error::is_already_exists), "{created:?}");
+            let text = |field: &Value| field.as_str().unwrap().to_owned();
+            let [plural, kind] = ["plural", "kind"].map(|field| text(&definition["spec"]["names"][field]));
+            let served = fixture.path(&plural);
+            eventually("the CRD to be served", async || fixture.raw(&served).await.ok()).await;
+            let path = format!("{crds}/{}", text(&definition["metadata"]["name"]));
+            let mut stored: Value = serde_json::from_str(&fixture.raw(&path).await.unwrap()).unwrap();
+            definition["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"].take();
+            accepted(Method::PUT, &format!("{path}?dryRun=All"), &definition).await;
+
+            let mut kinds = BTreeSet::new();
+            let dir = format!("{name}/samples");
+            for entry in
+                fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests").join(&dir)).unwrap()
+            {
+                let file = format!("{dir}/{}", entry.unwrap().file_name().to_str().unwrap());
+                for mut object in read(&file) {
+                    object["metadata"].as_object_mut().unwrap().remove("namespace");
+                    let (version, sampled) = (text(&object["apiVersion"]), text(&object["kind"]));
+                    let path = match &*sampled {
+                        "ConfigMap" => fixture.path("configmaps"),
+                        "Secret" => fixture.path("secrets"),
+                        _ => format!("/apis/{version}/namespaces/{}/{plural}", fixture.namespace),
+                    };
+                    let taken = accepted(Method::POST, &path, &object).await;
+                    assert_eq!(unreadable(taken), None, "{file}");
+                    kinds.insert(sampled);
+                }
+            }
+            assert!(kinds.contains(&kind), "{dir}: {kinds:?}");
         }
     })
     .await;

@@ -2,6 +2,7 @@
 
 use listwatch::{
     client::{Client, Request},
+    operators::database::types::{CronJob, Job, PodDisruptionBudget, StatefulSet},
     resource::{
         Resource,
         diff::{self, Merge, Rule},
@@ -82,6 +83,10 @@ async fn each_merge_rule_of_a_kind_agrees_with_the_document_of_the_server() {
         check_all::<Namespace>(client).await;
         check_all::<Secret>(client).await;
         check_all::<Service>(client).await;
+        check_all::<StatefulSet>(client).await;
+        check_all::<CronJob>(client).await;
+        check_all::<Job>(client).await;
+        check_all::<PodDisruptionBudget>(client).await;
         let document = document::<Service>(client).await;
         for rule in [
             // Its keys are port and protocol.
