@@ -508,7 +508,7 @@ async fn an_existing_recording_is_kept_and_the_log_names_the_new_file() {
 
 #[tokio::test]
 async fn without_a_name_all_operators_run_and_their_variables_set_their_flags() {
-    on(&[Kind::EmbeddedBare], async |fixture| {
+    on(&[Kind::EmbeddedBare, Kind::RealPaged], async |fixture| {
         for operator in BuiltIn::value_variants() {
             fixture.install(&operator.definitions()[0]).await;
         }

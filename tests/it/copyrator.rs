@@ -178,13 +178,18 @@ impl World {
 
     /// Starts the operator as a process, with a directory for its files.
     fn run(&self, args: &[&str]) -> (TempDir, Operator) {
+        self.run_with(args, &[])
+    }
+
+    /// The same, with these variables.
+    fn run_with(&self, args: &[&str], variables: &[(&str, &str)]) -> (TempDir, Operator) {
         let dir = TempDir::new().unwrap();
         for (name, text) in
             [("token", &self.token), ("ca.crt", &self.ca_pem), ("namespace", &self.user.namespace)]
         {
             fs::write(dir.path().join(name), text).unwrap();
         }
-        let operator = Operator::run(&["copyrator"], &self.url, dir.path(), args, &[]);
+        let operator = Operator::run(&["copyrator"], &self.url, dir.path(), args, variables);
         (dir, operator)
     }
 
@@ -1064,52 +1069,67 @@ async fn a_rule_of_another_name_is_left_alone() {
     .await;
 }
 
-/// As the article's operator, which has `main-rule` in `default` as its defaults.
+/// As the article's operator, which has `main-rule` in `default` as its defaults. On a real server of its own, because it serves
+/// the rules of other tests, too.
 #[tokio::test]
-async fn an_operator_that_runs_alone_serves_the_main_rule_unless_it_is_told_to_serve_all() {
-    on_both(async |world| {
-        world.create_rule("other-rule", json!({"selector": {"only": world.prefix}})).await;
-        let elsewhere = async || -> Value {
-            let rule = world.user.raw(&world.rule_path("other-rule")).await.unwrap();
-            serde_json::from_str(&rule).unwrap()
-        };
-        let rules = format!("{RULES}/default/copyrators");
-        let nothing = json!({"selector": {"only": world.prefix}});
-        for name in ["main-rule", "other-rule"] {
-            world.user.try_create(&rules, &world.rule(name, nothing.clone())).await.unwrap();
+async fn an_operator_that_runs_alone_serves_the_main_rule_unless_it_is_told_to_serve_others() {
+    let script = async |world: &World| {
+        let own = &*world.user.namespace;
+        for namespace in ["default", own] {
+            for name in ["main-rule", "other-rule", "third-rule"] {
+                let path = format!("{RULES}/{namespace}/copyrators");
+                let rule = world.rule(name, json!({"selector": {"only": world.prefix}}));
+                world.user.try_create(&path, &rule).await.unwrap();
+            }
         }
-        let rule = async |name: &str| -> Value {
-            serde_json::from_str(&world.user.raw(&format!("{rules}/{name}")).await.unwrap()).unwrap()
+        // All that were ever served.
+        let served = async || -> BTreeSet<String> {
+            let rules = world.user.raw("/apis/flant.com/v1/copyrators").await.unwrap();
+            let rules: Value = serde_json::from_str(&rules).unwrap();
+            let rules = rules["items"].as_array().unwrap().iter();
+            let served = rules.filter(|rule| !rule["metadata"]["finalizers"].is_null());
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            served
+                .map(|rule| [&rule["metadata"]["namespace"], &rule["metadata"]["name"]].map(text).join("/"))
+                .collect()
         };
-        let until_served = async |name: &str| {
-            let is_served = async || (rule(name).await["status"]["observedGeneration"] == 1).then_some(());
-            eventually(&format!("{name} to be served"), is_served).await;
-        };
-        let (dir, operator) = world.run(&[]);
-        operator.until_logged(&["serving one CopyratorRule", "main-rule", "default"]).await;
-        until_served("main-rule").await;
-        assert_eq!(rule("other-rule").await["metadata"]["finalizers"], json!(null));
-        drop((operator, dir));
-        // Beside other operators, too, a named rule is that of one namespace.
-        let (dir, operator) = world.run(&["memcached", "--rule-name", "other-rule"]);
-        until_served("other-rule").await;
-        assert_eq!(elsewhere().await["metadata"]["finalizers"], json!(null));
-        drop((operator, dir));
-
-        let _operator = world.run(&["--rule-name", "*"]);
-        eventually("all rules to be served", async || {
-            (elsewhere().await["status"]["observedGeneration"] == 1).then_some(())
-        })
-        .await;
-        for name in ["main-rule", "other-rule"] {
-            world.send(Method::DELETE, &format!("{rules}/{name}"), &json!(null)).await;
-            eventually("the rule to be deleted", async || {
-                world.user.raw(&format!("{rules}/{name}")).await.err()
+        let key = |namespace: &str, name: &str| format!("{namespace}/{name}-rule");
+        let none: &[(&str, &str)] = &[];
+        let mut expected = BTreeSet::new();
+        for (args, variables, rule) in [
+            (&[][..], none, key("default", "main")),
+            (&[], &[("NAMESPACE", own)], key(own, "main")),
+            (&[], &[("RULE_NAME", "other-rule")], key("default", "other")),
+            (&["--rule-name", "third-rule", "-n", own], &[("NAMESPACE", "default")], key(own, "third")),
+            // Beside other operators, too, a named rule is that of one namespace.
+            (&["memcached", "--rule-name", "third-rule"], none, key("default", "third")),
+        ] {
+            let (dir, operator) = world.run_with(args, variables);
+            let (namespace, name) = rule.split_once('/').unwrap();
+            operator.until_logged(&["serving one CopyratorRule", name, namespace]).await;
+            expected.insert(rule.clone());
+            eventually(&format!("{expected:?} to be served"), async || {
+                (served().await == expected).then_some(())
             })
             .await;
+            drop((operator, dir));
         }
-    })
-    .await;
+        expected.insert(key(own, "other"));
+        // Beside other operators, without a name: the rules of all namespaces.
+        let (dir, operator) = world.run(&["memcached"]);
+        eventually("all rules to be served", async || (served().await == expected).then_some(())).await;
+        drop((operator, dir));
+        let path = format!("{RULES}/{own}/copyrators");
+        world.user.try_create(&path, &world.rule("fourth-rule", json!({}))).await.unwrap();
+        expected.insert(key(own, "fourth"));
+        let _operator = world.run(&["--rule-name", "*"]);
+        eventually("the new rule to be served", async || (served().await == expected).then_some(())).await;
+    };
+    script(&World::embedded().await).await;
+    if has_assets() {
+        let control_plane = installed_control_plane(Http::Any).await;
+        script(&World::on(&control_plane).await).await;
+    }
 }
 
 /// The way of the operator to the server, which lets only some of its writes pass.

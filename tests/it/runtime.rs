@@ -16,7 +16,11 @@ use listwatch_control_plane::eventually;
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
 
-use crate::{client, manifests};
+use crate::{
+    client,
+    fixture::{Kind, on},
+    manifests,
+};
 
 /// Records its calls, and Events if it has a recorder.
 struct Notes<K> {
@@ -54,39 +58,51 @@ fn add<K: Resource>(runtime: Runtime, name: &'static str, seen: &Seen) -> Runtim
 
 #[tokio::test]
 async fn two_controllers_share_a_watch_and_write_their_events_before_they_stop() {
-    let (server, user) = client::server().await;
-    user.create_service("web").await;
-    let (seen, mut all) = watch::channel(BTreeSet::new());
-    let (stop, stopped) = oneshot::channel::<()>();
-    let runtime = Runtime::new(user.client.clone()).namespaces(vec!["default".to_owned()]).unwrap();
-    let runtime = add::<Service>(runtime, "example.com/first", &seen);
-    let runtime = add::<Service>(runtime, "example.com/second", &seen);
-    let runtime = add::<Deployment>(runtime, "example.com/third", &seen);
-    let running = tokio::spawn(runtime.run_until(async { drop(stopped.await) }));
-    all.wait_for(|all| all.len() == 2).await.unwrap();
-    let watches = || {
-        let mut requests = server.requests();
-        requests.retain(|request| request.query.contains("watch=1"));
-        requests.into_iter().map(|request| request.path).collect::<Vec<_>>()
-    };
-    eventually("two watches", async || (watches().len() >= 2).then_some(())).await;
-    stop.send(()).unwrap();
-    running.await.unwrap().unwrap();
+    on(&[Kind::Embedded, Kind::RealHttp1], async |fixture| {
+        let template = json!({"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "a", "image": "a"}]}});
+        let spec = json!({"replicas": 0, "selector": {"matchLabels": {"app": "a"}}, "template": template});
+        let deployment = |name: &str| json!({"metadata": {"name": name}, "spec": spec});
+        fixture.create_service("web").await;
+        fixture.create("deployments", &deployment("web")).await;
+        let (seen, mut all) = watch::channel(BTreeSet::new());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let namespace = &fixture.namespace;
+        let runtime = Runtime::new(fixture.operators_client(&fixture.url())).lists(fixture.lists);
+        let runtime = runtime.namespaces(vec![namespace.clone()]).unwrap();
+        let runtime = add::<Service>(runtime, "example.com/first", &seen);
+        let runtime = add::<Service>(runtime, "example.com/second", &seen);
+        let runtime = add::<Deployment>(runtime, "example.com/third", &seen);
+        let running = tokio::spawn(runtime.run_until(async { drop(stopped.await) }));
+        let names = ["example.com/first", "example.com/second", "example.com/third"];
+        let mut expected = BTreeSet::new();
+        // The second ones come after the lists, by the watches.
+        for object in ["web", "late"] {
+            if object == "late" {
+                fixture.create_service("late").await;
+                fixture.create("deployments", &deployment("late")).await;
+            }
+            expected.extend(names.map(|name| format!("{name} {namespace}/{object}")));
+            all.wait_for(|all| *all == expected).await.unwrap();
+        }
+        stop.send(()).unwrap();
+        running.await.unwrap().unwrap();
 
-    let all = all.borrow().clone();
-    assert_eq!(
-        all,
-        ["example.com/first default/web", "example.com/second default/web"].map(str::to_owned).into()
-    );
-    let mut watches = watches();
-    watches.sort();
-    let in_default = |group: &str, plural: &str| format!("{group}/namespaces/default/{plural}");
-    assert_eq!(watches, [in_default("/api/v1", "services"), in_default("/apis/apps/v1", "deployments")]);
-    let events = user.get("events").await;
-    let reporters = events["items"].as_array().unwrap().iter();
-    let reporters: BTreeSet<_> =
-        reporters.map(|event| event["reportingController"].as_str().unwrap()).collect();
-    assert_eq!(reporters, ["example.com/first", "example.com/second"].into());
+        let mut watches = eventually("two watches", async || {
+            let mut paths: Vec<_> = fixture.records().into_iter().map(|record| record.path).collect();
+            paths.retain(|path| path.contains("watch=1"));
+            (paths.len() >= 2).then_some(paths)
+        })
+        .await;
+        watches.iter_mut().for_each(|path| path.truncate(path.find('?').unwrap()));
+        watches.sort();
+        assert_eq!(watches, [fixture.path("services"), fixture.path("deployments")]);
+        let events = fixture.get("events").await;
+        let reporters = events["items"].as_array().unwrap().iter();
+        let reporters: BTreeSet<_> =
+            reporters.map(|event| event["reportingController"].as_str().unwrap()).collect();
+        assert_eq!(reporters, names.into());
+    })
+    .await;
 }
 
 #[tokio::test]
