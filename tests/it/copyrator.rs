@@ -565,6 +565,8 @@ async fn a_deleted_rule_takes_its_copies_along_or_leaves_them() {
             world.user.create("configmaps", &labels).await;
             world.create_rule(&name, json!({"deletionPolicy": policy, "selector": {"only": name}})).await;
             world.until_ready(&name, "Synced").await;
+            let rule = world.user.get(&format!("copyrators/{name}")).await;
+            assert_eq!(rule["metadata"]["finalizers"], json!(["flant.com/copies"]));
             world.delete_rule(&name).await;
             eventually("the rule to be deleted", async || {
                 let error = world.user.raw(&world.rule_path(&name)).await.err()?;
@@ -647,19 +649,34 @@ async fn of_two_rules_for_one_copy_the_older_wins_until_it_is_deleted() {
 #[tokio::test]
 async fn an_immutable_copy_is_replaced() {
     on_both(async |world| {
-        let _operator = world.start();
+        let operator = world.start();
         world.create_rule("main-rule", json!({})).await;
-        let source = |value: &str| {
+        let source = |value: &str, immutable: Value| {
             let metadata = json!({"name": "settings", "labels": {"copyrator": "true"}});
-            json!({"metadata": metadata, "data": {"a": value}, "binaryData": {"b": "AAE="}, "immutable": true})
+            json!({"metadata": metadata, "data": {"a": value}, "binaryData": {"b": "AAE="}, "immutable": immutable})
         };
-        world.user.create("configmaps", &source("1")).await;
+        world.user.create("configmaps", &source("1", json!(true))).await;
         world.until_settings_in(&["a", "b"]).await;
         let copy = world.in_namespace("a").get("configmaps/settings").await;
         assert_eq!((&copy["immutable"], &copy["binaryData"]), (&json!(true), &json!({"b": "AAE="})));
         world.user.delete("configmaps/settings").await;
-        world.user.create("configmaps", &source("2")).await;
+        world.user.create("configmaps", &source("2", json!(true))).await;
         world.until_copied("settings", json!({"a": "2"}), &["a", "b"]).await;
+        world.until_ready("main-rule", "Synced").await;
+
+        // Only `immutable` has changed while no operator ran.
+        drop(operator);
+        world.user.delete("configmaps/settings").await;
+        world.user.create("configmaps", &source("2", json!(null))).await;
+        drop(world.writes());
+        let _operator = world.start();
+        let is_mutable = |copy: &Value| copy["immutable"].is_null();
+        world.in_namespace("a").until("configmaps/settings", is_mutable).await;
+        world.in_namespace("b").until("configmaps/settings", is_mutable).await;
+        let mut writes = world.writes();
+        writes.retain(|write| write.contains("configmaps"));
+        let replaced = ["DELETE a/configmaps/settings", "DELETE b/configmaps/settings"];
+        assert_eq!(writes, [replaced, ["POST a/configmaps", "POST b/configmaps"]].concat());
     })
     .await;
 }
@@ -1019,6 +1036,7 @@ async fn secrets_are_copied_only_if_that_is_enabled() {
             .create("secrets", &secret("registry", "kubernetes.io/dockerconfigjson", registry.clone()))
             .await;
         world.user.create("secrets", &secret("release", "helm.sh/release.v1", json!({}))).await;
+        world.user.create("secrets", &secret("bootstrap", "bootstrap.kubernetes.io/token", json!({}))).await;
         let requests = world.wire.0.lock().unwrap().clone();
         assert!(!requests.iter().any(|(_, request)| request.contains("/secrets")), "{requests:?}");
 
@@ -1028,6 +1046,7 @@ async fn secrets_are_copied_only_if_that_is_enabled() {
         let copy = world.in_namespace("a").get("secrets/registry").await;
         assert_eq!((&copy["type"], &copy["data"]), (&json!("kubernetes.io/dockerconfigjson"), &registry));
         assert!(world.in_namespace("a").find("secrets/release").await.is_none());
+        assert!(world.in_namespace("a").find("secrets/bootstrap").await.is_none());
     })
     .await;
 }

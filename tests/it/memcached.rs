@@ -58,6 +58,11 @@ async fn a_memcached_gets_a_deployment_and_a_headless_service_that_stay_as_wante
         assert_eq!(deployment["spec"]["replicas"], 3);
         assert_eq!(container(&deployment)["image"], "memcached:1.6");
         assert_eq!(container(&deployment)["command"], json!(["memcached", "-m", "64"]));
+        let port = &container(&deployment)["ports"][0];
+        assert_eq!((&port["containerPort"], &port["name"]), (&json!(11211), &json!("memcached")));
+        for probe in ["livenessProbe", "readinessProbe"] {
+            assert_eq!(container(&deployment)[probe]["tcpSocket"], json!({"port": "memcached"}), "{probe}");
+        }
 
         // Scaled by the subresource.
         fixture.patch("memcacheds/cache/scale", json!({"spec": {"replicas": 5}})).await;
