@@ -93,25 +93,17 @@ impl Refusal {
         }
     }
 
-    /// As a condition's message: the error, and what a user can do, if the API server does not say it.
+    /// As a condition's message: the error, and what a user can do.
     pub(crate) fn message(self, error: &Error) -> String {
-        let text = error.to_string();
         match self {
-            Refusal::QuotaExceeded => match text.split_once("exceeded quota: ") {
-                Some((_, quota)) => {
-                    let name = quota.split(',').next().unwrap_or_default();
-                    format!("{text}; raise the quota {name}, or delete objects")
-                }
-                None => text,
-            },
-            Refusal::AdmissionDenied => format!("{text}; change the policy, or what it denies"),
+            Refusal::QuotaExceeded | Refusal::AdmissionDenied => with_remedy(&error.to_string()),
             Refusal::Forbidden
             | Refusal::AdmissionDeniedForNow
             | Refusal::AdmissionUnavailable
             | Refusal::NamespaceTerminating
             | Refusal::InvalidSpec
             | Refusal::InternalError
-            | Refusal::Other => text,
+            | Refusal::Other => error.to_string(),
         }
     }
 
@@ -127,6 +119,17 @@ impl Refusal {
             | Refusal::Other => false,
         }
     }
+}
+
+/// The message about a write that a quota or a policy refuses, with what a user can do.
+pub(super) fn with_remedy(message: &str) -> String {
+    if let Some((_, quota)) = message.split_once("exceeded quota: ") {
+        let name = quota.split(',').next().unwrap_or_default();
+        return format!("{message}; raise the quota {name}, or delete objects");
+    }
+    let is_denied = message.contains(" denied the request") || message.contains(" denied request: ");
+    let remedy = if is_denied { "; change the policy, or what it denies" } else { "" };
+    format!("{message}{remedy}")
 }
 
 /// Whether the reason means that a child could not be written, or that its name was taken.

@@ -233,12 +233,20 @@ fn an_image_that_does_not_exist_is_unavailable_at_once_and_stalled_at_the_deadli
 }
 
 #[test]
-fn pods_that_cannot_be_created_give_the_reason_of_the_deployment() {
-    let starved = deployment(json!({
-        "observedGeneration": 2,
-        "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota"}],
-    }));
-    assert_eq!(reported(&web(2), &starved, &service())[0], "Ready=False FailedCreate");
+fn pods_that_cannot_be_created_give_the_reason_of_the_deployment_and_a_remedy() {
+    for (message, remedy) in [
+        ("exceeded quota: few, requested: pods=1", "; raise the quota few, or delete objects"),
+        ("admission webhook \"no\" denied the request", "; change the policy, or what it denies"),
+        ("no account", ""),
+    ] {
+        let starved = deployment(json!({
+            "observedGeneration": 2,
+            "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}],
+        }));
+        assert_eq!(reported(&web(2), &starved, &service())[0], "Ready=False FailedCreate");
+        let status = status_of(&web(2), &starved, &service(), None, NOW);
+        assert_eq!(status.conditions[0].message, format!("{message}{remedy}"));
+    }
 }
 
 /// An old replica counted as an updated one: `1 of 2`.
