@@ -2,11 +2,11 @@
 //! of the operator. Nothing in this file does I/O.
 //!
 //! ```text
-//! 410 (too old resource version): the server no longer has the changes from there → list again (mistake 7)
+//! 410 (too old resource version): … → list again (mistake 7: an_expired_version_in_any_form_costs_one_list_and_loses_no_event)
 //! next: GET /api/v1/pods?limit=100&resourceVersion=1207&resourceVersionMatch=NotOlderThan
 //! ```
 //!
-//! The mistakes are numbered in docs/reliability.md, with the tests that show what the operator does instead.
+//! The mistakes are numbered in docs/reliability.md. After the number, a test shows what the operator does instead.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -101,7 +101,7 @@ impl Rule {
 pub(crate) struct Sentence {
     rule: Rule,
     text: String,
-    /// The mistake that the rule avoids, if its test was not named before.
+    /// The mistake that the rule avoids, if no sentence before is about it.
     pub(crate) mistake: Option<&'static Mistake>,
 }
 
@@ -109,7 +109,7 @@ impl fmt::Display for Sentence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)?;
         match self.rule.mistake() {
-            Some(Mistake { number, .. }) => write!(f, " (mistake {number})"),
+            Some(Mistake { number, test, .. }) => write!(f, " (mistake {number}: {test})"),
             None => Ok(()),
         }
     }
@@ -122,7 +122,7 @@ pub(crate) struct Explainer {
     exchanges: HashMap<u64, Exchange>,
     /// The sentences about the present entry.
     sentences: Vec<Sentence>,
-    /// The tests that were named beside a sentence.
+    /// The tests of the mistakes that sentences were about.
     tests: BTreeSet<&'static str>,
     /// How long the client waits for an answer.
     pub(crate) request_timeout: Duration,

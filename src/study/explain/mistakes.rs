@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::Rule;
 
-/// A mistake, and a test. Displayed where the mistake is named for the first time.
+/// A mistake, and a test. Displayed after the first sentence that is about the mistake.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mistake {
     pub(super) rules: &'static [Rule],
@@ -17,8 +17,8 @@ pub(crate) struct Mistake {
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mistake { number, title, test, file, .. } = self;
-        write!(f, "mistake {number} of docs/reliability.md: {title}; avoided, as tested by {test} in {file}")
+        let Mistake { number, title, file, .. } = self;
+        write!(f, "mistake {number} of docs/reliability.md: {title}; avoided, as its test shows in {file}")
     }
 }
 

@@ -259,17 +259,19 @@ fn each_rule_that_decides_what_to_do_names_a_mistake() {
 }
 
 #[test]
-fn a_mistake_is_explained_where_its_test_is_named_for_the_first_time() {
+fn each_mistake_has_its_test_and_is_explained_the_first_time() {
     let sentences = explain(&format!("{WATCHED}+ 300\n. clean\n{WATCHED}+ 300\n. clean\n{WATCHED}. clean\n"));
-    let ends: Vec<_> =
-        sentences.iter().filter(|sentence| sentence.to_string().ends_with(" (mistake 14)")).collect();
-    let explained: Vec<_> =
-        ends.iter().map(|sentence| sentence.mistake.map(|mistake| mistake.test)).collect();
+    let ends = sentences.iter().filter_map(|sentence| {
+        let text = sentence.to_string();
+        let (_, test) = text.strip_suffix(')')?.split_once(" (mistake 14: ")?;
+        Some((test.to_owned(), sentence.mistake.is_some()))
+    });
     let [normal, short] = [
         "ten_watches_that_end_normally_cost_no_list",
         "a_watch_that_ends_at_once_is_backed_off_and_each_time_longer",
     ];
-    assert_eq!(explained, [Some(normal), None, Some(short)]);
+    let named = [(normal, true), (normal, false), (short, true)];
+    assert_eq!(ends.collect::<Vec<_>>(), named.map(|(test, is_first)| (test.to_owned(), is_first)));
 }
 
 #[test]
@@ -282,9 +284,13 @@ fn the_pause_after_an_error_is_at_least_retry_after() {
         text.unwrap_or_else(|| panic!("{sentences:?}"))
     };
     let from_header = pause("> /api/v1/pods\n< 503\n. clean");
-    assert_eq!(from_header, "7.8 to 8.6 s, 7 s of it for Retry-After (mistake 17)");
+    assert_eq!(
+        from_header,
+        "7.8 to 8.6 s, 7 s of it for Retry-After (mistake 17: retry_after_is_the_least_pause)"
+    );
     let event = r#"{"type":"ERROR","object":{"code":500,"message":"x","details":{"retryAfterSeconds":3}}}"#;
-    assert_eq!(pause(&format!("{WATCHED}{event}")), "3.8 to 4.6 s, 3 s of it for Retry-After (mistake 6)");
+    let from_event = pause(&format!("{WATCHED}{event}"));
+    assert!(from_event.starts_with("3.8 to 4.6 s, 3 s of it for Retry-After (mistake 6: "), "{from_event}");
 }
 
 /// After a page that is too large, the client asks for half as many objects, and after each page for twice as many.
