@@ -3,7 +3,7 @@
 use std::{
     ffi::OsStr,
     fs::File,
-    io::Write,
+    io::{self, Write},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock},
     time::Instant,
@@ -26,11 +26,11 @@ use crate::{
     },
 };
 
-/// The first lines of the script.
+/// The first lines of the script. Its texts are arguments of `:`, because an interactive zsh knows no comments.
 const SCRIPT: &str = "#!/usr/bin/env bash\n\
-    # The requests of the operator, in order, each with the time since its start. Run all of them, or one after the other.\n\
-    # Watches run in the background: their events appear between the answers, until the script ends.\n\
-    # Writes are sent again. Where the object of a create still exists, the answer is 409 AlreadyExists.\n\
+    : 'The requests of the operator, in order, each with the time since its start. Run all of them, or paste them one after the other.'\n\
+    : 'Watches run in the background: their events appear between the answers, until the shell ends.'\n\
+    : 'Writes are sent again. Where the object of a create still exists, the answer is 409 AlreadyExists.'\n\
     trap 'kill $(jobs -p) 2>/dev/null' EXIT\n";
 
 #[derive(Args, Clone, Debug, Default)]
@@ -61,7 +61,7 @@ struct Files {
 
 impl TraceFlags {
     /// A client of this server, whose exchanges are also explained to `explain`. Creates the files, and does not connect.
-    /// `comment` is a line of the script about the server.
+    /// `comment` is a text of the script about the server.
     pub(super) fn client(
         &self,
         config: Config,
@@ -81,7 +81,8 @@ impl TraceFlags {
             None => None,
             Some(path) => {
                 let mut script = create("--curl", &unused("--curl", path), 0o700)?;
-                write!(script, "{SCRIPT}{comment}").map_err(|error| failed("--curl", &error))?;
+                let written = write!(script, "{SCRIPT}").and_then(|()| remark(&mut script, comment));
+                written.map_err(|error| failed("--curl", &error))?;
                 Some(script)
             }
         };
@@ -100,7 +101,7 @@ impl TraceFlags {
             if let Some(script) = &mut files.script
                 && let Some(needs) = client.curl_needs()
             {
-                writeln!(script, "# {needs}").map_err(|error| failed("--curl", &error))?;
+                remark(script, needs).map_err(|error| failed("--curl", &error))?;
             }
         }
         // Set once, before the first request.
@@ -124,6 +125,11 @@ fn unused(flag: &str, path: &Path) -> PathBuf {
     unused
 }
 
+/// Writes a text without an apostrophe for the readers of the script.
+fn remark(script: &mut File, text: &str) -> io::Result<()> {
+    if text.is_empty() { Ok(()) } else { writeln!(script, ": '{text}'") }
+}
+
 fn failed(flag: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::Runtime(format!("{flag}: {error}"))
 }
@@ -133,8 +139,9 @@ impl Files {
         if let (Step::Request(request), Some(script)) = (step, &mut self.script) {
             let request = Recorder::of(request).redacted_request(request);
             let line = client.curl(&request, CurlFrom::Here);
-            let background = if request.is_watch() { " &" } else { "" };
-            let written = writeln!(script, "\n# {time:+.3}s\n{line}{background}");
+            // Most answers do not end with a line feed, so a prompt would follow on the same line.
+            let end = if request.is_watch() { " &" } else { "; echo" };
+            let written = writeln!(script, "\n: {time:+.3}s\n{line}{end}");
             written.map_err(|error| failed("--curl", &error))?;
         }
         if self.recording.is_none() && self.explain.is_none() {

@@ -25,6 +25,7 @@ use tokio::{
 
 use crate::{
     apiserver::{Running, client},
+    curl::SHELLS,
     fixture::{Fixture, Kind, on},
     operator,
     proxy::Proxy,
@@ -783,7 +784,10 @@ async fn the_readme_shows_a_410_by_the_command_whose_output_is_in_the_page() {
     let (_, shown) = page.split_once("```\n$ curl ").unwrap();
     let shown = format!("$ curl {}", shown.split("```").next().unwrap());
     assert_eq!(vary.replace_all(&stdout, "…"), vary.replace_all(&shown, "…"));
-    assert!(stdout.contains(" ERROR    410 Expired: ") && stdout.contains(" (mistake 7: an_expired_version_"), "{stdout}");
+    assert!(
+        stdout.contains(" ERROR    410 Expired: ") && stdout.contains(" (mistake 7: an_expired_version_"),
+        "{stdout}"
+    );
 }
 
 #[tokio::test]
@@ -1088,7 +1092,7 @@ async fn a_printed_curl_names_absolute_paths_and_the_programs_that_it_needs() {
     eventually("a comment about jq in the script", async || {
         let script = fs::read_to_string(dir.path().join("script")).unwrap_or_default();
         script
-            .contains("\n# This needs kubectl and jq, to run the credential plugin of the kubeconfig\n")
+            .contains("\n: 'This needs kubectl and jq, to run the credential plugin of the kubeconfig'\n")
             .then_some(())
     })
     .await;
@@ -1160,12 +1164,48 @@ async fn while_a_demo_runs_its_script_gets_the_same_objects() {
         fs::read_to_string(&script).ok().filter(|text| text.contains("-X PATCH"))
     })
     .await;
-    assert!(text.contains("\n# The server of listwatch demo ends with the demo.\n"), "{text}");
+    assert!(text.contains("\n: 'The server of listwatch demo ends with the demo.'\n"), "{text}");
     let line = text.lines().find(|line| line.contains("/mywebservers?limit=")).unwrap();
     let mut bash = Command::new("bash");
     bash.args(["-c", line]);
     let list: Value = serde_json::from_str(&ran(bash).await.succeeded()).unwrap();
     assert_eq!(list["kind"], "MyWebserverList", "{line}");
+    // One line after the other, as far as the first watch, whose events come at any time.
+    let (first, _) = text.split_once("curl -sSN ").unwrap();
+    for shell in &*SHELLS {
+        let shown = pasted(shell, first.split_once('\n').unwrap().1).await;
+        let answers = first.matches("\ncurl ").count();
+        // An answer ends before the next prompt.
+        assert!(answers > 2 && shown.matches("\n}\r\n").count() == answers, "{shell}: {shown}");
+        assert!(!shown.contains(&format!("{shell}: ")), "an error of {shell}: {shown}");
+    }
+}
+
+/// What an interactive shell writes to its terminal. Each line is typed after a prompt.
+async fn pasted(shell: &str, lines: &str) -> String {
+    const PROMPT: &str = "READY> ";
+    let options = if shell == "zsh" { "-f" } else { "--norc" };
+    let mut command = Command::new("script");
+    // The shell between unsets `PS1`.
+    let interactive = format!("stty cols 999; PS1='{PROMPT}' exec {shell} {options} -i");
+    command.args(["--quiet", "--return", "--command", &interactive, "/dev/null"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.kill_on_drop(true).spawn().unwrap();
+    let (mut keyboard, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let (mut shown, mut read) = (String::new(), 0);
+    for line in lines.lines() {
+        while !shown[read..].contains(PROMPT) {
+            let mut bytes = [0; 4096];
+            let count = screen.read(&mut bytes).await.unwrap();
+            assert!(count > 0, "{shell} has ended: {shown}");
+            shown += &String::from_utf8_lossy(&bytes[..count]);
+        }
+        read = shown.len();
+        keyboard.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    }
+    keyboard.write_all(b"exit\n").await.unwrap();
+    screen.read_to_string(&mut shown).await.unwrap();
+    shown
 }
 
 #[tokio::test]

@@ -48,7 +48,7 @@ use crate::{
 /// The operator's service-account directory, beside the kubeconfig.
 const ACCOUNT: &str = "operator";
 /// A line of the script of `--curl`.
-const SERVER_ENDS: &str = "# The server of listwatch demo ends with the demo.\n";
+const SERVER_ENDS: &str = "The server of listwatch demo ends with the demo.";
 /// Longest time for one scene. A scene takes at most two seconds; a busy machine needs more.
 const SCENE_LIMIT: Duration = Duration::from_secs(30);
 /// Watch events that may wait to be shown. The whole tour has fewer.
