@@ -1280,6 +1280,12 @@ async fn a_401_names_the_user_and_a_403_names_the_rule_that_would_allow_the_requ
         let rule =
             r#"a Role with {apiGroups: [""], resources: ["configmaps"], verbs: ["list"]} would allow it"#;
         ran.failed(1, rule);
+        let reader = Reader::new(fixture, &fixture.url(), &token);
+        let followed = follow(&reader, &format!("{path} -o raw"));
+        followed.until_logged("403: ", 1).await;
+        let stdout = fs::read_to_string(&followed.stdout).unwrap();
+        let status: Value = serde_json::from_str(stdout.lines().next().unwrap()).unwrap();
+        assert_eq!(status["code"], 403, "{stdout}");
     })
     .await;
 }
