@@ -358,12 +358,18 @@ async fn after_the_tour_the_clock_restarts_with_each_change() {
     let of_the_tour: Vec<_> = story.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
     let of_the_tour = of_the_tour.iter().skip_while(|line| !line.starts_with("export API=")).take(2);
     let of_the_tour: String = of_the_tour.map(|line| format!("    {line}\n")).collect();
-    for mut curl in [printed_curl(&story), printed_curl(&format!("{of_the_tour}\n"))] {
+    for (mut curl, has_list) in
+        [(printed_curl(&story), true), (printed_curl(&format!("{of_the_tour}\n")), false)]
+    {
         let mut child = curl.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut events = BufReader::new(child.stdout.take().unwrap());
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let _curl = Running { child, stdout: String::new() };
-        let mut event = String::new();
-        events.read_line(&mut event).unwrap();
+        if has_list {
+            // Indented, as for any curl.
+            let list: String = lines.by_ref().take_while(|line| line != "}").collect();
+            assert!(list.contains(r#""kind": "NamespaceList""#), "{list}");
+        }
+        let event = lines.next().unwrap();
         assert!(
             event.starts_with(r#"{"type":"ADDED","object":{"apiVersion":"k8sobjects.gsa.com/v2""#),
             "{event}"

@@ -181,7 +181,7 @@ fn introduce(
     say!("    kubectl get namespaces");
     say!("    echo cut-watches | kubectl create --raw /listwatch/faults -f -");
     say!("\nThe last one breaks open watches. All faults: listwatch apiserver --fault help");
-    say!("\nOr with curl:\n\n{}", credentials.curl("/api/v1/namespaces"));
+    say!("\nOr with curl:\n\n{}", credentials.curl(&["/api/v1/namespaces"]));
     say!("\nNothing is stored. Ctrl-C stops the server; then `unset KUBECONFIG`.");
     Ok(())
 }

@@ -156,7 +156,7 @@ async fn run(
         for command in story.commands {
             say!("    {command}");
         }
-        say!("\nOr with curl:\n\n{}", credentials.curl(story.watch));
+        say!("\nOr with curl:\n\n{}", credentials.curl(&["/api/v1/namespaces", story.watch]));
         let end =
             "Changes and their consequences are shown here. Ctrl-C stops both; then `unset KUBECONFIG`.";
         say!("\n{}\n", tour.print.fit(end));
@@ -218,10 +218,10 @@ impl<'a> Tour<'a> {
              Look for: the status 200 comes at once, although there is no object. The response does not end.\n\
              To see whole events during the next steps, open the same watch in another terminal:"
         ));
-        steps.announce(&format!("{text}\n\n{}\n", credentials.curl(watch)))?;
+        steps.announce(&format!("{text}\n\n{}\n", credentials.curl(&[watch])))?;
         steps.enter().await;
         say!();
-        for command in credentials.curl(watch).lines() {
+        for command in credentials.curl(&[watch]).lines() {
             say!("{}", print.command(command.trim_start()));
         }
         let (sender, events) = mpsc::channel(EVENTS_MAX);

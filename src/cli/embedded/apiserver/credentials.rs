@@ -77,10 +77,11 @@ impl Credentials {
         Ok(())
     }
 
-    /// The commands for a request with curl, for a shell.
-    pub(in super::super) fn curl(&self, path: &str) -> String {
+    /// The commands for requests with curl, for a shell.
+    pub(in super::super) fn curl(&self, paths: &[&str]) -> String {
         let curlrc = quoted(&self.file("curlrc"));
-        format!("    export API={}\n    curl -K {curlrc} \"$API{path}\"", self.url)
+        let curls = paths.iter().map(|path| format!("\n    curl -K {curlrc} \"$API{path}\""));
+        format!("    export API={}{}", self.url, curls.collect::<String>())
     }
 }
 
@@ -117,6 +118,8 @@ fn curlrc(ca: &str, token: &str) -> String {
          # Prints each watch event at once, also into a pipe, and no progress meter.\n\
          no-buffer\n\
          silent\n\
-         show-error\n"
+         show-error\n\
+         # Ends the line of an answer, so that no prompt follows it.\n\
+         write-out = \"\\n\"\n"
     )
 }
