@@ -13,6 +13,7 @@ mod replay;
 mod run;
 mod screen;
 mod trace;
+mod yaml;
 
 use std::{
     fmt,

@@ -23,7 +23,7 @@ use tokio::{
     sync::Notify,
 };
 
-use super::Failure;
+use super::{Failure, yaml::yaml};
 use crate::{
     client::{Client, CurlFrom, Request, Step, Tap},
     locked, log,
@@ -422,7 +422,7 @@ impl Lines {
         let text = match self.output {
             Output::Raw => format!("{line}\n"),
             Output::Json => indented(),
-            Output::Yaml => "---\n".to_owned() + &yaml_serde::to_string(&value).unwrap_or_default(),
+            Output::Yaml => "---\n".to_owned() + &yaml(&value),
             Output::Name if !has_objects => {
                 let cause = "the answer has no objects: -o raw writes it as it came";
                 return Err(Failure::Runtime(cause.to_owned()));
