@@ -25,6 +25,7 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
+    signal::unix::{SignalKind, signal},
     sync::watch,
     task::JoinSet,
 };
@@ -110,6 +111,12 @@ impl Stage {
         lesson: impl for<'a> FnOnce(&'a Stage) -> Pin<Box<dyn Future<Output = Outcome> + 'a>>,
     ) -> Outcome {
         let faults = flags.fault.join("\n");
+        // From before there is a namespace.
+        let (mut interrupt, mut terminate, mut hangup) = (
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        );
         let stage = Stage::new(flags).await?;
         let limited = async {
             stage.until_published().await?;
@@ -129,7 +136,10 @@ impl Stage {
         };
         let outcome = tokio::select! {
             outcome = limited => outcome,
-            _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+            _ = interrupt.recv() => Err("interrupted".into()),
+            _ = terminate.recv() => Err("terminated".into()),
+            // The terminal is closed.
+            _ = hangup.recv() => Err("no terminal".into()),
         };
         if stage.takes_faults {
             let end = Request::get(FAULTS).sends(Method::DELETE, "text/plain", Vec::new());
@@ -223,7 +233,8 @@ impl Stage {
     /// permissions, and the others are `None`.
     pub(crate) async fn refused_watch(&self, fault: &str) -> Outcome<Option<client::Error>> {
         let is_forbidden = fault == "forbidden";
-        if !self.fault(&format!("{fault},path=watch=1,times=1")).await? && !is_forbidden {
+        let is_real = is_forbidden && !self.takes_faults;
+        if !is_real && !self.fault(&format!("{fault},path=watch=1,times=1")).await? {
             return Ok(None);
         }
         let client = if is_forbidden { &self.nobody } else { &self.client };
@@ -300,6 +311,7 @@ impl Stage {
         let digits = version(&last).len();
         let left = 10_u128.pow(u32::try_from(digits)?).saturating_sub(version(&last).parse()?);
         if left > WRITES_MAX.into() {
+            say!("  not on this server: the lost order, which takes {left} more writes");
             return Ok(None);
         }
         say!("  x and y are changed in turn, until the version has one digit more");
@@ -327,12 +339,14 @@ impl Stage {
 
     /// Injects faults, one per line. `false`: the server is not an embedded one, so nothing happens.
     pub(crate) async fn fault(&self, faults: &str) -> Outcome<bool> {
-        if self.takes_faults {
-            let request = Request::get(FAULTS).sends(Method::POST, "text/plain", faults.into());
-            say!("$ {}", self.writer.curl(&request, CurlFrom::Proxy));
-            self.writer.send(request).await?;
+        if !self.takes_faults {
+            say!("  not on this server: {faults}. Only the embedded API server takes faults");
+            return Ok(false);
         }
-        Ok(self.takes_faults)
+        let request = Request::get(FAULTS).sends(Method::POST, "text/plain", faults.into());
+        say!("$ {}", self.writer.curl(&request, CurlFrom::Proxy));
+        self.writer.send(request).await?;
+        Ok(true)
     }
 
     /// Starts a server that answers as a lesson wants, and a client of it.

@@ -496,16 +496,19 @@ fn comparable(output: &str) -> Vec<Value> {
 async fn an_interrupted_lesson_deletes_its_namespace() {
     let server = ApiServer::start(Options::default()).await.unwrap();
     let cluster = Cluster::new("embedded", &server.kubeconfig());
-    let mut command = course();
-    command.args(["3", "--fault", "stall-watches", "--kubeconfig"]).arg(&cluster.kubeconfig);
-    let mut lesson = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(lesson.stdout.take().unwrap()).lines();
-    while !lines.next_line().await.unwrap().unwrap().contains("the answer stays open") {}
-    let pid = lesson.id().unwrap().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
-    let output = lesson.wait_with_output().await.unwrap();
-    assert_eq!((output.status.code(), &*output.stderr), (Some(1), &b"error: interrupted\n"[..]));
-    assert_eq!(cluster.left_over().await, Vec::<Value>::new());
+    for (signal, cause) in [("-INT", "interrupted"), ("-TERM", "terminated"), ("-HUP", "no terminal")] {
+        let mut command = course();
+        command.args(["3", "--fault", "stall-watches", "--kubeconfig"]).arg(&cluster.kubeconfig);
+        let mut lesson = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(lesson.stdout.take().unwrap()).lines();
+        while !lines.next_line().await.unwrap().unwrap().contains("the answer stays open") {}
+        let pid = lesson.id().unwrap().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().await.unwrap().success());
+        let output = lesson.wait_with_output().await.unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), error), (Some(1), format!("error: {cause}\n")));
+        assert_eq!(cluster.left_over().await, Vec::<Value>::new());
+    }
     // The faults have ended, too.
     let watch = cluster.client.stream(Request::get("/api/v1/namespaces?watch=1")).await;
     assert!(watch.unwrap().1.chunk().await.unwrap().is_some());
