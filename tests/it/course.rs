@@ -1,4 +1,6 @@
-//! Runs the lessons in `examples/`, and the commands in their first lines, on both servers.
+//! Runs the lessons in `examples/`, the commands in their first lines, and those that they print, on both servers.
+
+mod relay;
 
 use std::{
     env,
@@ -7,7 +9,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Stdio,
-    sync::LazyLock,
+    sync::{Arc, LazyLock},
 };
 
 use listwatch::client::{Client, Request};
@@ -23,6 +25,7 @@ use tokio::{
     task::JoinSet,
 };
 
+use self::relay::Relay;
 use crate::{
     apiserver::client,
     curl::{documents, ends_initial_events},
@@ -476,6 +479,68 @@ async fn run_curls(cluster: &Cluster) {
     }
     let path = "/api/v1/namespaces/default/configmaps/listwatch-course";
     assert_eq!(cluster.client.send(Request::get(path)).await.unwrap_err().code(), Some(404), "left over");
+}
+
+/// Each lesson runs twice: its requests are sent by the curl commands that it prints, and by itself.
+#[tokio::test]
+async fn each_curl_that_a_lesson_prints_gets_what_the_lesson_shows() {
+    if !has_assets() {
+        return;
+    }
+    // Another test counts the namespaces of the shared one.
+    let control_plane = start_control_plane().await;
+    control_plane.start_controller_manager();
+    let real = Arc::new(Cluster::of(&control_plane));
+    each_lesson(|lesson| {
+        let real = Arc::clone(&real);
+        async move {
+            // A server that no other lesson restores or expires.
+            let server = ApiServer::start(Options::default()).await.unwrap();
+            let embedded = Cluster::new("embedded", &server.kubeconfig());
+            for cluster in [&embedded, &*real] {
+                let (_proxy, address) = proxy(cluster).await;
+                let relay = Relay::start(&address).await;
+                let mut by_curl = course();
+                by_curl.stdout(relay.shown()).arg(lesson.number.to_string());
+                by_curl.arg("--kubeconfig").arg(relay.write_kubeconfig());
+                let ended = by_curl.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().await.unwrap();
+                let mut itself = course();
+                if cluster.name != embedded.name {
+                    itself.arg("--kubeconfig").arg(&cluster.kubeconfig);
+                }
+                let (_, expected, _) = run(itself.arg(lesson.number.to_string())).await;
+                let whose = format!("{}, {}", lesson.file, cluster.name);
+                let shown = relay.into_shown();
+                assert!(ended.status.success(), "{whose}: {}{shown}", String::from_utf8_lossy(&ended.stderr));
+                let [shown, expected] = [shown, expected].map(|shown| transcript(&shown).join("\n"));
+                assert!(shown == expected, "{whose}: by curl\n{shown}\nby itself\n{expected}");
+            }
+        }
+    })
+    .await;
+}
+
+/// What a lesson shows, without what differs between two runs: names, versions, times, the ends of long lines, the way a
+/// connection breaks, and bookmarks that may come at any time.
+fn transcript(shown: &str) -> Vec<String> {
+    static VARIABLE: LazyLock<Regex> = LazyLock::new(|| {
+        let (name, uid, token) = ("listwatch-course-[a-z0-9]+", "[0-9a-f]{8}-[0-9a-f-]{27}", "eyJ[^'\" ]+");
+        let (broken, code) =
+            (r"https?://\S+ \(cluster .*", r#"(HTTP [0-9]+|\b[45][0-9]{2} [A-Z]|"code":[0-9]+)"#);
+        Regex::new(&format!("{name}|{uid}|{token}|{broken}|{code}|[0-9]+")).unwrap()
+    });
+    let (_, lesson) = shown.split_once("\n# ").unwrap();
+    // Whether the server reaches a version with more digits depends on its version.
+    let lesson = ["\nLOST a deletion", "\nNotice: "]
+        .iter()
+        .fold(lesson, |lesson, end| lesson.split(end).next().unwrap());
+    let lines = lesson.lines().skip(1).filter(|line| !line.contains("BOOKMARK") && !line.contains("← half"));
+    let normal = |line: &str| {
+        let normal = VARIABLE.replace_all(line, "$1…").into_owned();
+        let is_cut = line.ends_with('…');
+        if is_cut { normal.chars().take(120).collect() } else { normal }
+    };
+    lines.map(normal).collect()
 }
 
 /// The documents of an output, without versions, times, uids, tokens, and the bookmarks that may come at any time.

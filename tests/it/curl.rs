@@ -35,7 +35,7 @@ use crate::{
 /// The directory of the service account in a Pod.
 const ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The default address of `kubectl proxy`.
-const PROXY: &str = "127.0.0.1:8001";
+pub const PROXY: &str = "127.0.0.1:8001";
 
 /// How often a pair of requests is compared on a server that other tests use.
 const ATTEMPTS_MAX: usize = 5;
