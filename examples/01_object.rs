@@ -8,9 +8,9 @@
 //!
 //! Predict: Which words of the path /api/v1/namespaces/default/configmaps/web come from discovery?
 //! Run: cargo run --example course 1
-//! Notice: `v1`, `configmaps`, and `namespaces/…`, because `namespaced` is true. The verbs include list and watch. An
-//! object, here the namespace, has a name, a uid, which is never used again, and a resourceVersion, which is new after
-//! each change.
+//! Notice: `v1`, `configmaps`, and, because `namespaced` is true, `namespaces/…`.
+//! Why: The verbs include list and watch. An object, here the namespace, has a name, a uid, which is never used again,
+//! and a resourceVersion, which is new after each change.
 //! Break it: cargo run --example course -- 1 --fault html,path=/api/v1
 //! Source: `collection_path` in src/resource.rs
 //! Embedded server: It serves fewer resources.

@@ -6,9 +6,10 @@
 //!
 //! Predict: `b` is created after `a`, and deleted. Is the list's version that of `a`, that of `b`, or another one?
 //! Run: cargo run --example course 2
-//! Notice: The version of the list is another one, newer than both: the list contains all changes up to its version, the
-//! deletion of `b` included. The version of an item is that of its last change. To watch from here, send the version of
-//! the list. (A controller puts kube-root-ca.crt into every namespace.)
+//! Notice: Another one, newer than both.
+//! Why: The list contains all changes up to its version, the deletion of `b` included; the version of an item is that of
+//! its last change. To watch from here, send the version of the list. (A controller puts kube-root-ca.crt into every
+//! namespace.)
 //! Break it: cargo run --example course -- 2 --fault internal-error,method=GET,path=/configmaps
 //! Source: `from_json` in src/resource/list.rs; `compare_versions` in src/resource.rs
 //! Embedded server: No difference.

@@ -6,9 +6,10 @@
 //!
 //! Predict: `a` and `b` exist. Which lines come before the line about the change of `a`?
 //! Run: cargo run --example course 3
-//! Notice: The server first sends an ADDED for each existing object, in no order of versions. These lines look the same
-//! as those of new objects, and no line marks the last of them. After a reconnect, all of them come again, but no
-//! DELETED for an object that is gone. So no watch can resume from the version of one of these lines.
+//! Notice: An ADDED for each existing object, in no order of versions.
+//! Why: These lines look the same as those of new objects, and no line marks the last of them. After a reconnect, all of
+//! them come again, but no DELETED for an object that is gone. So no watch can resume from the version of one of these
+//! lines.
 //! Break it: cargo run --example course -- 3 --fault end-watches,lines=2
 //! Source: `from_json` in src/watch/decode.rs
 //! Embedded server: No difference.

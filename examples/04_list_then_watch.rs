@@ -10,8 +10,9 @@
 //!
 //! Predict: `b` is created, changed and deleted between the list and the watch. What does the watch send?
 //! Run: cargo run --example course 4
-//! Notice: The watch sends all three events, although `b` was gone before it began, and nothing about `a`. DELETED has a
-//! version of its own: that of the deletion.
+//! Notice: All three events of `b`, although `b` was gone before the watch began, and nothing about `a`.
+//! Why: The watch sends every change after the version of the list. DELETED has a version of its own: that of the
+//! deletion.
 //! Break it: cargo run --example course -- 4 --fault expire-watches,lines=1
 //! Source: `watch` in src/watch.rs; `request` in src/watch/machine.rs
 //! Embedded server: No difference.

@@ -9,9 +9,9 @@
 //!
 //! Predict: Read `naive.rs`. Between its list and its watch, `a` changes and `b` comes; later `c` comes and goes. What is right?
 //! Run: cargo run --example course 5
-//! Notice: Only `b`. The loop watches from the newest item, and so gets `old` again, which was gone before
-//! the list. It ignores MODIFIED and ERROR. It stops when no event comes, and misses later ones. Its next list only adds
-//! objects, and the watch from `d` begins after the deletion of `c`. As a text, "99" is newer than "100".
+//! Notice: Only `b`; each line LOST names a loss.
+//! Why: It watches from the newest item, and so gets `old` again. It ignores MODIFIED and ERROR, and stops when idle.
+//! Its list only adds objects, and its watch from `d` misses the deletion of `c`. For it, "99" is newer than "100".
 //! Break it: cargo run --example course -- 5 --fault end-watches,lines=0
 //! Source: `line` in src/watch.rs; `end` in src/watch/machine.rs
 //! Embedded server: Only here do the versions soon have one digit more, which shows the lost order.

@@ -8,8 +8,9 @@
 //!
 //! Predict: `a` changes while no watch is open. Does the next watch send the change? Is a list needed before it?
 //! Run: cargo run --example course 6
-//! Notice: The answer ends, without an error and without a last event. The next watch starts at the version of the last
-//! event and sends the change, without a new list. Without timeoutSeconds, the server chooses 30 to 60 minutes.
+//! Notice: The next watch sends the change, without a list before it.
+//! Why: It starts at the version of the last event. The answer ends without an error and without a last event. Without
+//! timeoutSeconds, the server chooses 30 to 60 minutes.
 //! Break it: cargo run --example course -- 6 --fault cut-watches,lines=1
 //! Source: `end` in src/watch/machine.rs
 //! Embedded server: No difference.

@@ -10,9 +10,9 @@
 //!
 //! Predict: The server no longer has version 1. What is the HTTP status of a watch from there? And of a list?
 //! Run: cargo run --example course 9
-//! Notice: The status is 200 for the watch, which sends the 410 as an ERROR in its only line, and 410 for the lists. Old
-//! servers send the reason Gone. A client must handle all forms: list again (the most recent state, or with
-//! NotOlderThan, which the server's cache can answer), and watch from the version of that list.
+//! Notice: The status is 200 for the watch, which sends the 410 as an ERROR in its only line, and 410 for the lists.
+//! Why: A client must handle all forms: list again (the most recent state, or with NotOlderThan, which the server's
+//! cache can answer), and watch from the version of that list. Old servers send the reason Gone.
 //! Break it: cargo run --example course -- 9 --fault end-watches,lines=0
 //! Source: `list_after_expiry` in src/watch/machine.rs; `is_expired` in src/resource.rs
 //! Embedded server: Its history expires on request, by the first curl. Others compact etcd every five minutes and have

@@ -9,9 +9,9 @@
 //!
 //! Predict: The server was restored from a backup, and its versions are older than yours. What does your watch get?
 //! Run: cargo run --example course 10
-//! Notice: Nothing, not even an error, until the server reaches that version. A list with NotOlderThan is refused with
-//! 504 after three seconds. So before you resume, list one object: if the version of that list is older than yours, list
-//! everything. A dead connection is silent, too: wait only a little longer than timeoutSeconds, or send PINGs.
+//! Notice: Nothing, not even an error, while a list with NotOlderThan is refused with 504 after three seconds.
+//! Why: So before you resume, list one object: if the version of that list is older than yours, list everything. A dead
+//! connection is silent, too: wait only a little longer than timeoutSeconds, or send PINGs.
 //! Break it: cargo run --example course -- 10 --fault expire-watches,lines=0
 //! Source: `checked` in src/watch/machine.rs; `silence_limit` in src/watch/machine.rs
 //! Embedded server: Only here can the lesson restore a backup and stall a watch. Elsewhere, it makes up a version.

@@ -9,8 +9,9 @@
 //!
 //! Predict: A ConfigMap has 20 kB of data. How large is a list with only its metadata?
 //! Run: cargo run --example course 13
-//! Notice: Some hundred bytes for each object, most of them managedFields. kubectl prints a Table, whose columns the
-//! server defines. Both forms can be watched.
+//! Notice: Some hundred bytes for each object.
+//! Why: Most of them are managedFields. kubectl prints a Table, whose columns the server defines. Both forms can be
+//! watched.
 //! Break it: cargo run --example course -- 13 --fault html,status=200,path=/configmaps,method=GET
 //! Source: `accept_object` in src/client.rs; `latest_version` in src/client/list.rs
 //! Embedded server: No difference.

@@ -11,9 +11,9 @@
 //!
 //! Predict: Two answers are 404. How does a missing object differ from a kind that the server does not have?
 //! Run: cargo run --example course 15
-//! Notice: By the name in the Status; the other 404 may be plain text. No error above is final for `watch::watch`: it
-//! keeps its version and asks again, with growing pauses, as a CRD or a Role may come. After 400, 405, 406 and 422, it
-//! lists. A call is repeated only after 401 with a new token, 429 or 5xx with a short Retry-After, and a cut of a GET.
+//! Notice: By the name in the Status; the other 404 may be plain text.
+//! Why: No error above is final for `watch::watch`: it asks again from its version, after growing pauses. After 400,
+//! 405, 406 and 422, it lists. A call is repeated only after 401 with a new token, 429 or 5xx with a short Retry-After.
 //! Break it: cargo run --example course -- 15 --fault html,path=/configmaps/none
 //! Source: `pause` in src/client/retry.rs; `authorized` in src/client/http.rs; `may_pass` in src/watch/machine.rs
 //! Embedded server: Only here can the lesson provoke 401, 429 and 503, by faults. For the 403, it asks as another user.

@@ -8,8 +8,8 @@
 //!
 //! Predict: `b` is deleted while no watch is open, and you list rather than resume. What removes `b` from the Store?
 //! Run: cargo run --example course 16
-//! Notice: The next list, which has no `b`: the Store reports that the deletion is `Inferred`. That of `c` was seen:
-//! `Event`. The same event a second time changes nothing. A controller adds the key of each Change to its queue.
+//! Notice: The next list, which has no `b`: the Store reports that the deletion is `Inferred`.
+//! Why: That of `c` was seen: `Event`. The same event again changes nothing. A controller queues the key of each Change.
 //! Break it: cargo run --example course -- 16 --fault end-watches,lines=0
 //! Source: `put` in src/store.rs; `sweep` in src/store/sweep.rs
 //! Embedded server: No difference.

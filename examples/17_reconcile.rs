@@ -12,9 +12,9 @@
 //!
 //! Predict: You patch an object that you watch, so its event wakes you, and you patch again. What ends that?
 //! Run: cargo run --example course 17
-//! Notice: A patch to the same value makes no version and no event, so an operator that patches only differences comes to
-//! rest (see "The path of one event" in src/lib.rs). An update of an old version is refused with 409: read and decide again. A write to `status` does not change the spec. With Foreground, the owner
-//! stays until the garbage collector has deleted its children, and then removes its finalizer, as the last curl does.
+//! Notice: A patch to the same value, which makes no version and no event.
+//! Why: So an operator that patches only differences comes to rest ("The path of one event" in src/lib.rs). After a 409,
+//! read and decide again. With Foreground, the owner stays until the garbage collector has deleted its children.
 //! Break it: cargo run --example course -- 17 --fault deny,path=/web,method=PATCH
 //! Source: `keep` in src/children.rs; `patch` in src/cluster.rs; `between` in src/resource/diff.rs
 //! Embedded server: Its garbage collector is a task, and faster.

@@ -92,7 +92,7 @@ impl Lesson {
     }
 }
 
-const LABELS: [&str; 6] = ["Predict", "Run", "Notice", "Break it", "Source", "Embedded server"];
+const LABELS: [&str; 7] = ["Predict", "Run", "Notice", "Why", "Break it", "Source", "Embedded server"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -228,6 +228,8 @@ fn each_lesson_has_the_same_parts_in_at_most_50_lines_and_names_functions_that_e
             assert!(lesson.labelled(label).len() > 10, "{file}: {label}");
         }
         assert_eq!(lesson.labelled("Run"), format!("cargo run --example course {number}"));
+        let notice = lesson.labelled("Notice");
+        assert!(notice.ends_with('.') && !notice.contains(". "), "{file}: not one sentence: {notice}");
         for place in lesson.labelled("Source").split("; ") {
             let (function, path) = place.split_once(" in ").unwrap();
             assert_declared(function.trim_matches('`'), path, file);
