@@ -643,6 +643,24 @@ async fn a_deleted_database_waits_for_a_last_backup() {
     .await;
 }
 
+/// The garbage collector takes the owner of the Job away if a user deletes with `--cascade=orphan` while the last backup runs. The
+/// Database then waited until somebody deleted the Job.
+#[tokio::test]
+async fn a_last_backup_that_lost_its_owner_still_counts() {
+    on_both(async |fixture| {
+        let running = with_data(fixture, "Retain").await;
+        fixture.delete("databases/db").await;
+        wrote(fixture, &["POST jobs 201", STATUS]).await;
+        drop(running);
+        fixture.patch("jobs/db-last-backup", json!({"metadata": {"ownerReferences": null}})).await;
+        end(fixture, "db-last-backup", "Complete").await;
+        let _running = start(fixture);
+        fixture.until_gone("databases/db").await;
+        assert_eq!(owners(fixture).await, NOT_OWNED);
+    })
+    .await;
+}
+
 /// If no last backup can be made, the data stays, whatever the deletion policy is.
 #[tokio::test]
 async fn without_its_last_backup_a_database_ends_only_if_none_can_be_made() {

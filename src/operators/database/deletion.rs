@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::{
-    Database, Databases,
+    Database, Databases, MANAGED_BY, OPERATOR,
     data::{change_of_owner, claim},
     desired::backup_labels,
     types::{DeletionPolicy, Job, JobStatus},
@@ -123,15 +123,14 @@ impl Databases {
                 return Err(error.into());
             }
         };
-        let is_ours = live.metadata.is_controlled_by(&database.metadata);
+        let is_owned = live.metadata.is_controlled_by(&database.metadata);
+        let is_ours = is_owned || is_released(database, &live.metadata);
         if is_ours && live.is_complete() {
             return Ok(LastBackup::Done);
         }
         let next = if !is_ours {
             let problem = format_smolstr!("the Job {name} exists, and is not of this Database: delete it");
-            self.report_failure(database, problem).await?;
-            // It may be in no watch of ours.
-            Next::After(UNSEEN_RECHECK)
+            self.report_failure(database, problem).await?
         } else if live.has_failed() {
             let problem = format_smolstr!(
                 "the last backup failed: see the log of the Job {name}. Delete this Job to try again, or remove \
@@ -141,7 +140,8 @@ impl Databases {
         } else {
             self.report_progress(database, &live).await?
         };
-        Ok(LastBackup::Pending(next))
+        // It may be in no watch of ours, or its events wake no Database.
+        Ok(LastBackup::Pending(if is_owned { next } else { Next::After(UNSEEN_RECHECK) }))
     }
 
     /// Creates the Job, and its claim, if backups were off until now.
@@ -196,4 +196,12 @@ impl Databases {
         let others = vec![("Available", self.available(database)), ("BackupSucceeded", backup)];
         State { ready, others, stalled: None, next }
     }
+}
+
+/// Whether this is the Job of the last backup, without its owner: a second deletion, with `--cascade=orphan`, takes it away.
+fn is_released(database: &Database, job: &ObjectMeta) -> bool {
+    job.owner_references.is_empty()
+        && job.labels.get(MANAGED_BY) == Some(OPERATOR)
+        // That of an earlier Database is older.
+        && job.creation_timestamp >= database.metadata.deletion_timestamp
 }
