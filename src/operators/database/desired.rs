@@ -284,7 +284,7 @@ fn instance_volumes(name: &str) -> Vec<Volume> {
 
 /// The Pod that writes the data of the primary: it starts like the primary, and ends where that would serve.
 fn restore_pod(name: &str, image: &str, restore: &RestoreSpec) -> InstanceSpec {
-    let dump = restore.dump.as_deref().unwrap_or("[0-9]*Z.dump");
+    let dump = restore.dump.as_deref().unwrap_or("newest");
     let mut container = Instance {
         env: [variable("INSTANCE", "0"), variable("DUMP", dump)].into_iter().chain(superuser()).collect(),
         volume_mounts: instance_mounts(),
