@@ -29,7 +29,7 @@ use crate::{
     cluster::{Cluster, Events, Index, Watch},
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
     operators::memcached::types::Pod,
-    resource::{Key, Labels, Meta, Resource, conditions::Verdict, kinds::*, list::Broken},
+    resource::{Key, Labels, Meta, ObjectMeta, Resource, conditions::Verdict, kinds::*, list::Broken},
     runtime::Setup,
 };
 use data::{change_of_owner, claim, growth, secret};
@@ -347,16 +347,16 @@ impl Databases {
         found.is_err_and(|error| error.is_not_found()).then(|| Trouble::new("SecretNotFound", message))
     }
 
-    /// The uid of the claim of the primary, if there is one.
-    async fn primary_claim(&self, database: &Database) -> Result<Option<SmolStr>, Error> {
+    /// The metadata of the primary's claim, if there is one.
+    async fn primary_claim(&self, database: &Database) -> Result<Option<ObjectMeta>, Error> {
         let key = primary_claim(database);
         if let Some(claim) = self.claims.get(&database.key()).iter().find(|claim| claim.key() == key) {
             // A claim whose volume was deleted is lost.
-            return Ok((claim.status.phase != "Lost").then(|| claim.metadata.uid.to_smolstr()));
+            return Ok((claim.status.phase != "Lost").then(|| claim.metadata.clone()));
         }
         // One of a user may have no label of ours.
         match self.cluster.get_live::<Meta<PersistentVolumeClaim>>(&key).await {
-            Ok(claim) => Ok(Some(claim.metadata.uid.to_smolstr())),
+            Ok(claim) => Ok(Some(claim.metadata.clone())),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
@@ -376,7 +376,11 @@ impl Databases {
         if !had_data {
             return Ok(None);
         }
-        if self.primary_claim(database).await?.is_some_and(|uid| known.is_empty() || uid == *known) {
+        if self
+            .primary_claim(database)
+            .await?
+            .is_some_and(|claim| known.is_empty() || claim.uid.to_smolstr() == *known)
+        {
             return Ok(None);
         }
         let way = if known.is_empty() {
@@ -461,9 +465,10 @@ impl Operator for Databases {
         let (version, unsupported) = self.version(database);
         let lost = self.lost(database).await?;
         let mut children = self.children(database, &version);
-        let is_available = self.primary(database).is_some();
+        let primary_pod = self.primary(database);
         let mut scripts_stage = stage;
-        if is_available && database.status.primary_claim.is_empty() {
+        let known_claim = &database.status.primary_claim;
+        if primary_pod.is_some() && known_claim.is_empty() {
             // The primary has data from now on. That changes its scripts, and is no drift.
             children.scripts.data.extend([scripts::had_data()]);
             scripts_stage = if stage == Stage::New { stage } else { Stage::Changed };
@@ -539,10 +544,16 @@ impl Operator for Databases {
         // A new CronJob knows no earlier backup.
         let last_backup = backups.map(|status| &status.last_successful_time).filter(|time| !time.is_empty());
         let live = set.and_then(Child::live);
-        let claim = if is_available { self.primary_claim(database).await? } else { None };
+        let claim = match primary_pod {
+            // Another claim that is newer than this Pod is that of the next Pod, and is empty.
+            Some(pod) => self.primary_claim(database).await?.filter(|claim| {
+                known_claim.is_empty() || claim.creation_timestamp <= pod.metadata.creation_timestamp
+            }),
+            None => None,
+        };
         let status = DatabaseStatus {
             primary: format_smolstr!("{name}-0"),
-            primary_claim: claim.unwrap_or_else(|| database.status.primary_claim.clone()),
+            primary_claim: claim.map_or_else(|| known_claim.clone(), |claim| claim.uid.to_smolstr()),
             ready_instances: live.map_or(0, |set| set.status.ready_replicas),
             version: live
                 .filter(|set| is_complete(set, database.spec.size))

@@ -763,14 +763,32 @@ async fn a_primary_whose_data_is_lost_does_not_begin_anew() {
         fixture.patch("persistentvolumeclaims/data-db-0/status", has("Bound")).await;
         fixture.until("databases/db", |database| !is_lost(database)).await;
 
-        // Its claim is replaced, while no operator runs.
+        // Its claim is replaced, and the operator does not know yet that its Pod is gone.
+        create_primary(fixture).await;
+        let created = |object: &Value| object["metadata"]["creationTimestamp"].as_str().unwrap().to_owned();
+        let pod = fixture.get("pods/db-0").await;
+        eventually("a claim that is newer than the Pod", async || {
+            let remove = json!({"metadata": {"finalizers": null}});
+            fixture.delete("persistentvolumeclaims/data-db-0").await;
+            if fixture.find("persistentvolumeclaims/data-db-0").await.is_some() {
+                fixture.patch("persistentvolumeclaims/data-db-0", remove).await;
+            }
+            create_claim(fixture, "data-db-0").await;
+            let claim = fixture.get("persistentvolumeclaims/data-db-0").await;
+            (created(&claim) > created(&pod)).then_some(())
+        })
+        .await;
+        // The operator sees the claim: it removes this owner.
+        let owner =
+            json!({"apiVersion": "app.example.com/v1", "kind": "Database", "name": "db", "uid": "earlier"});
+        let owned = json!({"metadata": {"ownerReferences": [owner]}});
+        fixture.patch("persistentvolumeclaims/data-db-0", owned).await;
+        let has_no_owner = |claim: &Value| claim["metadata"]["ownerReferences"].is_null();
+        fixture.until("persistentvolumeclaims/data-db-0", has_no_owner).await;
+        fixture.patch("databases/db", json!({"spec": {"size": 1}})).await;
+        fixture.until("databases/db", |database| database["status"]["observedGeneration"] == 2).await;
         drop(running);
-        let remove = json!({"metadata": {"finalizers": null}});
-        fixture.delete("persistentvolumeclaims/data-db-0").await;
-        if fixture.find("persistentvolumeclaims/data-db-0").await.is_some() {
-            fixture.patch("persistentvolumeclaims/data-db-0", remove).await;
-        }
-        create_claim(fixture, "data-db-0").await;
+        fixture.delete_with("pods/db-0", json!({"gracePeriodSeconds": 0})).await;
         let _running = start(fixture);
         let reported = fixture.until("databases/db", is_lost).await;
         assert_eq!(condition(&reported, "Ready").unwrap()["reason"], "DataLost");
