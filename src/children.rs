@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   the child is missing                      POST, after a GET unless the owner is new
-//!   the child differs from the desired one    PATCH with the differences, if the child still has the compared version
+//!   the child differs from the desired one    PATCH with the differences, if the child still has the compared resourceVersion
 //!   the child differs in an immutable field   DELETE, and POST after the DELETED event
 //!   the owner was deleted and created again   DELETE of the old owner's child, and POST after the DELETED event
 //!   the object belongs to another owner       no write
 //! ```
 //!
-//! [`report`] turns the outcomes into conditions and Events: [`refusal`] has the reasons of refused writes, [`rollout`] and [`pods`]
-//! those of a Deployment. [`once`] is for objects that outlive their owner.
+//! [`report`] turns the outcomes into conditions and Events: [`refusal`] has the reasons of refused writes, [`rollout`]
+//! and [`pods`] say why a Deployment is not ready. [`once`] is for objects that outlive their owner.
 //!
 //! A child is an object whose controller ownerReference has the uid of the owner. If another writer keeps reverting a
 //! correction, the corrections pause for a while (`truces.rs`). If an admission webhook or policy changes a field
@@ -56,16 +56,18 @@ pub struct Owned<K> {
     mutations: Mutations,
 }
 
-/// How far the owner's spec was carried out, according to the owner's status. Decides whether a difference is drift.
+/// Whether the owner's spec was already applied to its children, according to the owner's status. Decides whether a
+/// difference is drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The owner has no status yet. Usually its children do not exist.
     New,
     /// The owner's spec has changed since its status was written.
     Changed,
-    /// According to the status, a write of a child was refused. A child that is missing or differs now may be no drift.
+    /// According to the status, a write of a child was refused. A child that is missing or differs now is not
+    /// necessarily drift.
     Refused,
-    /// The spec was carried out. A child that is missing or differs was deleted or changed by another writer.
+    /// The spec was applied. A child that is missing or differs was deleted or changed by another writer.
     Settled,
 }
 
@@ -85,7 +87,8 @@ pub struct Outcome<K> {
 pub enum Child<K> {
     /// The child is as desired, except for [`Outcome::mutations`].
     Kept(Arc<K>),
-    /// The child is being deleted, and is created again after that. `None`: its owner was deleted and created again.
+    /// The child is being deleted, and is created again after that. `None`: it still belongs to the former owner of
+    /// this name.
     Awaited(Option<Arc<K>>),
     /// An object of another owner has the name of the child. The text is the message for the user.
     NotOurs(String),
@@ -103,7 +106,7 @@ pub enum Child<K> {
 pub enum Write {
     /// The child did not exist.
     Created(String),
-    /// The child differed, and the spec of its owner was not carried out yet.
+    /// The child differed, and the spec of its owner was not applied yet.
     Updated(String),
     /// Another writer had changed or deleted the child.
     Restored(String),
@@ -147,9 +150,9 @@ impl<K: Resource + Serialize> Owned<K> {
         }
     }
 
-    /// Makes one child as desired, usually with one write, and without a write if there is no difference. If the API
-    /// server refuses the Pod template, a second write resets the template. `None`: the owner no longer exists on the
-    /// API server, or is being deleted.
+    /// Brings one child to its desired state, usually with one write, and without a write if there is no difference. If
+    /// the API server refuses the Pod template, a second write resets the template. `None`: the owner no longer exists
+    /// on the API server, or is being deleted.
     pub async fn keep<O: Resource>(&self, owner: &O, desired: &K, stage: Stage) -> Option<Outcome<K>> {
         let (child, write) = match self.watch.get(&desired.key()) {
             Some(live) => self.update(owner, desired, live, stage).await,
@@ -242,7 +245,7 @@ impl<K: Resource + Serialize> Owned<K> {
         let write = match stage {
             Stage::New | Stage::Changed => Write::Updated(change),
             Stage::Refused => {
-                info!(key = %owner.key(), change, "changed, while a child was refused");
+                info!(key = %owner.key(), change, "child updated, after an earlier write of a child was refused");
                 Write::Updated(change)
             }
             Stage::Settled => {

@@ -3,7 +3,7 @@
 //! ```text
 //!   Change in a Store ─► key of the object or its owner ─► Queue ─► worker ─► Operator::applied / deleted ─► writes
 //!                                                            ▲                        │
-//!                                                            └── later, again, failed ┘
+//!                                                            └ after a time or failure ┘
 //! ```
 //!
 //! Reconciling is level-triggered: the queue carries keys and no events, and a worker reads the present object from the
@@ -64,9 +64,9 @@ const STOP_LIMIT: Duration = Duration::from_secs(25);
 pub trait Operator: Send + Sync + 'static {
     /// The kind of the objects.
     type Kind: Resource;
-    /// Keeps a deleted object until [`Operator::deleting`] is done. For resources that the garbage collector cannot delete,
-    /// because they are outside the cluster or in another namespace. Added before the first `applied`. A name with a domain:
-    /// `example.com/cleanup`.
+    /// The finalizer that keeps a deleted object until [`Operator::deleting`] is done. An operator needs one for what
+    /// the garbage collector cannot delete, because it is outside the cluster or in another namespace. It is added
+    /// before the first `applied`. Its name has a domain: `example.com/cleanup`.
     const FINALIZER: Option<&'static str> = None;
 
     /// Whether this process reconciles an object. Otherwise the object is left as it is: it gets no finalizer, and none of
@@ -103,9 +103,9 @@ pub trait Operator: Send + Sync + 'static {
         let _ = objects;
     }
 
-    /// Called again and again, in place of [`Operator::applied`], while an object waits for a watch that has not synced and fails,
-    /// or while the API server refuses a watch of [`Controller::also_each`]. An implementation can report the problem in the
-    /// status. Its own error is only logged, at debug.
+    /// Called again and again, in place of [`Operator::applied`], while an object waits for a watch that fails before
+    /// its first sync, or while the API server refuses a watch of [`Controller::also_each`]. An implementation can
+    /// report the problem in the status. Its own error is only logged, at debug.
     fn unwatched(
         &self,
         object: Arc<Self::Kind>,
@@ -126,16 +126,16 @@ pub trait Operator: Send + Sync + 'static {
 /// When to reconcile an object again after a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// When the object or a child of it changes.
+    /// When its key is added to the queue again, usually because the object or a child of it has changed.
     OnChange,
-    /// When the object or a child of it changes, or after this time.
+    /// The same, but after this time at the latest.
     After(Duration),
 }
 
 /// Whether the cleanup after a deleted object is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cleanup {
-    /// It is: the finalizer is removed.
+    /// Complete: the finalizer is removed.
     Done,
     /// Not yet: [`Operator::deleting`] is called again at [`Next`].
     Pending(Next),
@@ -147,7 +147,7 @@ pub struct Controller<O: Operator> {
     listening: Vec<Listening>,
     /// For each watch: whether its Stores have every object that matters for a key.
     awaited: Vec<Box<Awaited>>,
-    /// The keys that [`Controller::wakes`] adds.
+    /// The channels of [`Controller::wakes`].
     wakes: Vec<mpsc::Receiver<Key>>,
     workers: usize,
 }
@@ -249,9 +249,9 @@ impl<O: Operator> Controller<O> {
         self.awaits(watch)
     }
 
-    /// While an object exists, watches what it names: `scopes` returns the scopes for an object. A watch is shared with
-    /// everybody who asks for the same scope, and ends with the last object that names it. The object is reconciled after
-    /// these watches have synced, and again at each of their changes, but not while a permission for one of them is missing.
+    /// Also watches, for each object, the scopes that `scopes` returns for it. Watches of the same scope are shared,
+    /// and end with the last object that needs them. The object is reconciled after these watches have synced, and
+    /// again at each of their changes, but not while a permission for one of them is missing.
     ///
     /// In [`Operator::applied`], [`Cluster::watch`] with the same scopes returns the same, synced Stores.
     #[must_use]
@@ -311,7 +311,8 @@ impl<O: Operator> Controller<O> {
         let mut workers = Workers::default();
         loop {
             tokio::select! {
-                // First stop, then handle ended workers, then take a key: the simulation needs one fixed order.
+                // First stop, then handle ended workers, then take a key: the order must be the same in each run of the
+                // simulation (`tests/sim`).
                 biased;
                 () = &mut stop => break,
                 Some(ended) = working.join_next_with_id() => self.finish(ended, &mut workers),
@@ -390,7 +391,7 @@ impl<O: Operator> Controller<O> {
         let problem = error.to_string();
         if error.is_outdated() {
             // The object or one of its children was changed or deleted in the meantime.
-            debug!(kind, %key, retry_ms, problem, "outdated; reading it again");
+            debug!(kind, %key, retry_ms, problem, "the object or a child was changed or deleted meanwhile; reconciling again");
         } else if workers.problems.get(&key) == Some(&problem) {
             debug!(kind, %key, retry_ms, problem, "reconcile failed again");
         } else {
@@ -427,7 +428,7 @@ async fn unwatched<O: Operator>(
             debug!(kind = O::Kind::KIND, %key, ?reported, "cannot report the failing watch");
         }
     }
-    // Not a failure: the pause after it could be longer than the sync takes.
+    // Not a failure: a backoff could be longer than the sync takes.
     Ok(Next::After(LOOK_AGAIN))
 }
 

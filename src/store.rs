@@ -8,7 +8,8 @@
 //!
 //! The answer to a write of this process may be newer than the last event of the watch. Both go into the Store, and the
 //! newer version wins ([`compare_versions`]). So a reader never finds an object that is older than the last write of
-//! this process. Nothing in this file does I/O.
+//! this process, unless the server was restored from a backup. The Store also has the resourceVersion from which the
+//! watch resumes. Nothing in this file does I/O.
 
 mod sweep;
 
@@ -57,7 +58,8 @@ struct Contents<K> {
 
 struct Item<K> {
     found: Found<K>,
-    /// The round of the last list or event that had the object.
+    /// The round of the last list or event that had the object. An object that only a write has shown has the round
+    /// before, so that the end of the list removes it.
     round: u32,
 }
 
@@ -100,7 +102,7 @@ impl<K> Clone for Change<K> {
 /// How a deletion was noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeletionSource {
-    /// A DELETED event, or the answer to a DELETE of ours.
+    /// A DELETED event, or the answer to our DELETE.
     Event,
     /// The object is missing from a list, or another object has its name. The DELETED event was missed.
     Inferred,
@@ -200,8 +202,8 @@ impl<K: Resource> Store<K> {
             let is_ahead =
                 compare_versions(&metadata.resource_version, &contents.version) == Some(Ordering::Greater);
             if is_ahead || contents.objects.contains_key(&metadata.key()) {
-                // A new object counts as not listed: if it was deleted before the version of the present list, no DELETED
-                // event will come, and only the end of the list removes it.
+                // Counts as not in the present list: if the object was deleted before the version of that list, no
+                // DELETED event will come, and the end of the list must remove it.
                 let unlisted = contents.round.wrapping_sub(1);
                 contents.put(Found::Readable(Arc::clone(object)), unlisted)
             } else {
@@ -211,7 +213,7 @@ impl<K: Resource> Store<K> {
         self.notify(changes);
     }
 
-    /// The answer to a DELETE of ours: the object is gone, and no finalizer keeps it.
+    /// The answer to our DELETE: the object is gone, and no finalizer keeps it.
     pub fn removed(&self, gone: &ObjectMeta) {
         let change = {
             let mut contents = locked(&self.contents);

@@ -1,4 +1,4 @@
-//! The watch protocol: keeps a [`Store`] up to date with a list and then watches, and lists again after a 410.
+//! The watch protocol: keeps a [`Store`] up to date. Lists once, then watches, and lists again after a 410.
 //!
 //! ```text
 //! GET /apis/apps/v1/deployments?limit=100                                      the objects, as of version 1207
@@ -50,11 +50,12 @@ pub(crate) const VERY_SHORT: Duration = Duration::from_secs(1);
 /// The `timeoutSeconds` of a watch: 5 to 10 minutes, as in client-go. After a restart of one API server, new watches
 /// spread over all API servers again.
 const TIMEOUT_SECS: std::ops::RangeInclusive<u32> = 300..=600;
-/// The same for a connection without PING, as with HTTP/1.1. A proxy may keep such a connection open although the server is
-/// dead. Then the watch misses its end, and is dropped [`machine::TIMEOUT_GRACE`] later: in less than two minutes.
+/// The `timeoutSeconds` of a watch on a connection without PING, as with HTTP/1.1. A proxy may keep such a connection
+/// open although the server is dead. The client then drops the watch [`machine::TIMEOUT_GRACE`] after its end: in less
+/// than two minutes.
 const TIMEOUT_SECS_NOT_PINGED: std::ops::RangeInclusive<u32> = 60..=75;
-/// Time after which a list page, a check or the opening of a watch counts as stuck. Longer than two attempts, the second
-/// after a 401, with the default request timeout.
+/// Time after which a list page, a check or the opening of a watch counts as stuck in the health report. As long as two
+/// attempts, the second after a 401, with the largest `--request-timeout`: 5 minutes.
 const LIST_LIMIT: Duration = Duration::from_secs(600);
 /// How many bytes of an unreadable line an error shows.
 const GARBLED_BYTES_SHOWN: usize = 80;
@@ -166,7 +167,7 @@ pub(crate) async fn watch_of(
                     }
                     Ok(Some(how)) => End {
                         how,
-                        problem: "a page of a list is empty, or repeats its continue token".to_owned(),
+                        problem: "a page of a list has a continue token but no objects, or repeats the token that led to it".to_owned(),
                     },
                     Err(error) => End::failed(&error, &collection),
                 }
@@ -230,7 +231,9 @@ async fn follow(
         };
         let chunk = match chunk {
             Ok(Ok(Some(chunk))) => chunk,
-            Ok(Ok(None)) => return End { how: How::Clean, problem: "the watch ended at once".to_owned() },
+            Ok(Ok(None)) => {
+                return End { how: How::Clean, problem: "the server closed the watch".to_owned() };
+            }
             Ok(Err(error)) => return End { how: How::Cut, problem: error.to_string() },
             Err(_) => {
                 return End { how: How::Silent, problem: format!("nothing heard for {} s", limit.as_secs()) };

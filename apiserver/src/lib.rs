@@ -287,7 +287,7 @@ impl ApiServer {
         )
     }
 
-    /// The records of the answered requests, oldest first. A watch is recorded when it opens.
+    /// The records of the latest 100,000 answered requests, oldest first. A watch is recorded when it opens.
     #[must_use]
     pub fn requests(&self) -> Vec<RequestRecord> {
         lock(&self.server.requests).iter().cloned().collect()

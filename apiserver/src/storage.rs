@@ -47,8 +47,8 @@ impl fmt::Display for Place {
 }
 
 /// Most bytes of objects in the history of one collection. Objects of a few kB reach the limit of 10,000 changes first.
-/// This limit bounds the memory for larger objects: etcd accepts up to 1.5 MiB each. The JSON that is
-/// kept for watches takes the same amount again, or six times as much if all of it is `<`, which is written `\u003c`.
+/// This limit bounds the memory for larger objects: etcd accepts up to 1.5 MiB each. The JSON that is kept for watches
+/// takes as much again, or up to six times as much, because `<` is written `\u003c`.
 pub(crate) const HISTORY_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// The size of a BTreeMap node, and its usual number of entries. Each node has room for eleven entries.
@@ -337,7 +337,7 @@ impl Storage {
             collection.objects.clear();
         }
         for (place, object) in &backup.objects {
-            // One commit per object, so that the controllers see all of them.
+            // A commit for each object, so that the controllers see all of them, each at the revision of the backup.
             self.revision = backup.revision - 1;
             self.commit(place, Some(Arc::clone(object)));
         }
@@ -368,8 +368,8 @@ fn owners(object: Option<&Value>) -> impl Iterator<Item = &str> {
     references.into_iter().flatten().filter_map(|reference| reference["uid"].as_str())
 }
 
-/// Locks a mutex, even if a task panicked while it held the lock: no better state is available. A lock is held while
-/// one request is answered or one object is reconciled, never across an await.
+/// Locks a mutex, even if a task panicked while it held the lock: there is no other copy of the state. A lock is held
+/// while one request is answered or one object is reconciled, never across an await.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -15,9 +15,9 @@ pub struct ReconcileError {
 /// When an object is reconciled again after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retry {
-    /// After a backoff, or after the `Retry-After` of the API server if that is longer.
+    /// After a backoff, which is added to the `Retry-After` of the API server, if any.
     Backoff,
-    /// After the backoff, but not before this time.
+    /// After this time and a backoff.
     After(Duration),
     /// When the object or a child of it changes.
     OnChange,

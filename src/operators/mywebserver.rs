@@ -158,14 +158,14 @@ impl Operator for MyWebservers {
 
     async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, ReconcileError> {
         let (children, stage) = (desired(&web), Stage::of(&*web));
-        // Both children at the same time. The request for the Service is sent first, because it takes longer.
+        // Keeps both children concurrently. The request for the Service is sent first, because it takes longer.
         let kept = tokio::join!(
             self.services.keep(&*web, &children.service, stage),
             self.deployments.keep(&*web, &children.deployment, stage),
         );
         let (Some(service), Some(deployment)) = kept else { return Ok(Next::OnChange) };
         let report = self.reporter.of(&*web).with(&deployment).with(&service);
-        // The first status comes later, or a retry is needed.
+        // A new object gets its status in the next reconcile; an error that a retry may solve is returned now.
         if let Some(result) = report.begin(stage) {
             return result;
         }

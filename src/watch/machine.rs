@@ -23,8 +23,8 @@ const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
 const BOOKMARK_SILENCE: Duration = Duration::from_secs(130);
 /// Longest silence before a streaming list is complete. A server that ignores `sendInitialEvents` never completes it.
 const INITIAL_EVENTS_SILENCE: Duration = Duration::from_secs(30);
-/// After watches have been open for this long in total, the count of failures starts again at zero. One watch may never
-/// last so long: some proxies end each watch after 50 s.
+/// After watches have been open for this long in total, the count of failures starts again at zero. Each single watch
+/// may be shorter: some proxies end every watch after 50 s.
 const HEALTHY: Duration = Duration::from_secs(60);
 
 /// How to list the existing objects before the watch.
@@ -102,7 +102,7 @@ pub enum How {
     Expired,
     /// The requested version is newer than the server's.
     TooNew,
-    /// The server does not know streaming lists.
+    /// The server refused the request with 422, or its stream is not the requested streaming list.
     Unsupported,
     /// The server answered with an error, or ended an open watch with a 429 in an `ERROR` event.
     Refused {
@@ -234,7 +234,7 @@ impl Machine {
 
     /// Handles a page of a list.
     ///
-    /// Returns [`How::Garbled`] if the page has no objects but a continue token, or the token that led to it.
+    /// Returns [`How::Garbled`] if the page has a continue token but no objects, or repeats the token that led to it.
     pub fn page<K: Resource>(&mut self, page: List<K>, store: &Store<K>) -> Option<How> {
         let State::Listing { continue_token, limit, .. } = &mut self.state else { return None };
         // Without this check, a list would never end if the server repeats a continue token.
@@ -255,8 +255,9 @@ impl Machine {
     /// Handles the answer to a check: the server's present version.
     pub fn checked<K: Resource>(&mut self, version: &str, store: &Store<K>) {
         self.state = if compare_versions(version, &store.version()) == Some(Ordering::Less) {
-            // The server was restored from a backup, so its older objects must overwrite those in the Store. A paged list
-            // gives its version before its objects; a streaming list only at its end.
+            // The server was restored from a backup, so its older objects must overwrite those in the Store. Before it
+            // takes older objects, the Store must know the version of the list: a paged list begins with it, a
+            // streaming list ends with it.
             State::start(Lists::Paged, Freshness::MostRecent)
         } else {
             State::Following
@@ -304,7 +305,8 @@ impl Machine {
         let mut at_least = Duration::ZERO;
         let is_failure = match (&mut self.state, how) {
             (State::Following, How::Clean | How::Cut | How::Silent) => {
-                // After a clean end with at least one line, no check is needed: the server has reached our version.
+                // No check after a clean end with at least one line: a server that sends a line is not behind our
+                // version.
                 if how != How::Clean || self.lines == 0 {
                     self.state = State::Checking;
                 }
@@ -335,7 +337,7 @@ impl Machine {
                 self.state = State::start(Lists::Paged, *at);
                 false
             }
-            // The listed object has more metadata than a check reads. That is no failure: a list gives the version too.
+            // The listed object has more metadata than a check reads. That is no failure: a list also has the version.
             (State::Checking, How::TooLarge) => {
                 self.list(Freshness::NotOlder);
                 false
@@ -345,12 +347,12 @@ impl Machine {
                 self.state = State::Checking;
                 true
             }
-            // The same request may fail again. A list gives the version too.
+            // The same request may fail again, so list instead: a list also has a version.
             (State::Following | State::Checking, _) => {
                 self.list(Freshness::NotOlder);
                 true
             }
-            // List without a version: another server may refuse the format of our version.
+            // List without a version: the server may be a replacement that cannot read our version.
             (
                 State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder },
                 How::Unsupported | How::Refused { .. },
@@ -389,7 +391,7 @@ impl Machine {
                 self.open = Duration::ZERO;
                 is_again
             }
-            // Usually the process or its machine was suspended for minutes.
+            // Usually the process or its host was suspended for minutes.
             State::Listing { at, continue_token, has_expired, .. } if !continue_token.is_empty() => {
                 let limit = if *has_expired { 0 } else { PAGE_ITEMS };
                 self.state =
@@ -428,14 +430,9 @@ impl How {
     /// Whether the ended request may have been an open watch.
     fn was_open(self) -> bool {
         match self {
+            How::Clean | How::Cut | How::Silent | How::Failed { .. } | How::Garbled | How::TooLong => true,
             // A 410 may also answer the request itself. Then `lasted` is short and does not matter.
-            How::Clean
-            | How::Cut
-            | How::Silent
-            | How::Failed { .. }
-            | How::Garbled
-            | How::TooLong
-            | How::Expired => true,
+            How::Expired => true,
             How::Unreachable | How::TooNew | How::Unsupported | How::Refused { .. } | How::TooLarge => false,
         }
     }

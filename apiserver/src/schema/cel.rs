@@ -31,7 +31,7 @@ use crate::{
     status::Cause,
 };
 
-/// The CEL functions of kube-apiserver that the library has. They take a while to create.
+/// The functions of the crate `cel`; kube-apiserver has more. Created once, because that is slow.
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
 /// Longest evaluation of all rules of one object. Other requests wait for it.
@@ -89,7 +89,7 @@ const RULE_STACK_BYTES: usize = 64 * 1024 * 1024;
 fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(RULE_STACK_BYTES).spawn_scoped(scope, work);
-        thread.expect("a thread, as the process has others").join().expect("the library returns its errors")
+        thread.expect("a new thread").join().expect("no panic in the library")
     })
 }
 
@@ -274,8 +274,9 @@ struct Variables<'v> {
 }
 
 impl VariableResolver for Variables<'_> {
-    /// Nothing after the deadline: the rule then fails, and with it each loop over a part of the object. The library has
-    /// no other way to stop an evaluation, so a rule that loops over literals only is not stopped.
+    /// After the deadline, returns `None`: the evaluation then fails with an unknown variable, which also ends a loop
+    /// over a part of the object. The library has no other way to stop an evaluation, so a rule that loops over
+    /// literals only is not stopped.
     fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
         let value = match variable {
             "self" => Some(&self.object),
@@ -305,7 +306,7 @@ fn in_cel(value: &Value) -> Box<dyn Val + '_> {
     }
 }
 
-/// Enough for names and numbers.
+/// Most bytes of an error of the library in a message: enough for names and numbers.
 const SHORT_BYTES_MAX: usize = 500;
 
 /// The beginning of an error of the library, which may contain the whole object.
@@ -332,7 +333,7 @@ mod tests {
         causes.iter().map(|cause| cause.to_string()).collect()
     }
 
-    /// The evaluation blocked all other requests.
+    /// Before the time limit, the evaluation blocked all other requests.
     #[test]
     fn a_rule_that_takes_too_long_is_the_last_one() {
         let much = "self.items.all(a, self.items.all(b, self.items.all(c, a + b + c >= 0)))";
@@ -370,7 +371,7 @@ mod tests {
         assert_eq!(errors(rules.iter().map(|rule| json!({"rule": rule})).collect(), &object), [""; 0]);
     }
 
-    /// Integers were unsigned, and could not be added to an `int`. Each error contained the whole object.
+    /// Once, integers were unsigned, could not be added to an `int`, and each error contained the whole object.
     #[test]
     fn rules_count_and_their_errors_are_short() {
         let object = json!({"min": 1, "max": 2, "text": "x".repeat(100_000)});
@@ -382,7 +383,7 @@ mod tests {
         assert!(errors[0].ends_with("… evaluating rule: self.text + 1 == ''"), "{errors:?}");
     }
 
-    /// Sixty brackets overflowed the stack and aborted the process.
+    /// On a usual stack, sixty brackets overflow it and abort the process.
     #[test]
     fn a_rule_is_as_long_as_the_stack_can_bear() {
         let rules = |times: usize| {

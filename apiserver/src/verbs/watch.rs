@@ -63,7 +63,8 @@ pub(crate) struct WatchOptions {
 /// The first events of a watch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Initial {
-    /// The current objects as ADDED events, then a bookmark with the annotation `k8s.io/initial-events-end`.
+    /// The current objects as ADDED events, then, if bookmarks are allowed, one with the annotation
+    /// `k8s.io/initial-events-end`.
     State,
     /// The changes after the requested version.
     Changes,
@@ -377,7 +378,7 @@ impl Watch {
         if self.bookmark_at.is_some_and(|at| now >= at) {
             self.bookmark_at = next_bookmark(now, self.deadline, &self.course);
             self.read_on();
-            // On an idle server, a fault for bookmarks would otherwise show nothing.
+            // With the fault `bookmarks`, an idle server sends them too.
             let is_due = self.version > self.start || self.course.bookmarks_every().is_some();
             if self.phase == Phase::Following && is_due {
                 let bookmark = self.form.bookmark(&self.kind, self.version, false, self.columns);
@@ -467,8 +468,8 @@ impl Watch {
     }
 }
 
-/// The time of the next bookmark: in a minute, but at the latest two seconds before the end. `None` with two seconds or
-/// less left.
+/// The time of the next bookmark: in a minute, unless a fault says otherwise, but at the latest two seconds before the
+/// end. `None` with two seconds or less left.
 fn next_bookmark(now: Instant, deadline: Instant, course: &Course) -> Option<Instant> {
     let left = deadline.saturating_duration_since(now).checked_sub(BOOKMARK_BEFORE_END)?;
     let every = course.bookmarks_every().unwrap_or(BOOKMARK_EVERY);
