@@ -46,7 +46,7 @@ use deletions::Tombstones;
 use each::Each;
 pub use error::ReconcileError;
 use error::Retry;
-use finalizers::position;
+use finalizers::finalizer_index;
 
 /// Default number of keys that are reconciled at a time.
 pub const WORKERS: usize = 8;
@@ -441,7 +441,9 @@ impl<O: Operator> Shared<O> {
         let next = match self.objects.find(key) {
             Some(Found::Readable(object)) if !self.operator.serves(&object) => Ok(Next::OnChange),
             // Nothing of ours is left to do. A child that is created now would only delay the deletion.
-            Some(found) if found.metadata().is_terminating() && position::<O>(found.metadata()).is_none() => {
+            Some(found)
+                if found.metadata().is_terminating() && finalizer_index::<O>(found.metadata()).is_none() =>
+            {
                 Ok(Next::OnChange)
             }
             Some(Found::Readable(object)) if object.metadata().is_terminating() => {

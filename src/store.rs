@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_to_a_write_does_not_bring_back_what_was_deleted_since() {
+    fn a_late_write_answer_does_not_restore_a_deleted_object() {
         let (store, log, _listening) = listed("100", &[]);
         store.applied(Found::Readable(Arc::new(object("a", "105"))));
         store.deleted(Found::Readable(Arc::new(object("a", "106"))));
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_left_the_selector_and_was_brought_back_by_us_stays() {
+    fn an_object_relabelled_by_our_write_survives_its_old_deleted_event() {
         let (store, log, _listening) = listed("100", &[("a", "90")]);
         store.wrote(&Arc::new(object("a", "106")));
         store.deleted(Found::Readable(Arc::new(object("a", "104"))));
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_deleted_is_gone_at_once_but_not_another_one_of_its_name() {
+    fn our_delete_removes_only_the_object_with_that_uid() {
         let (store, log, _listening) = listed("100", &[("a", "90")]);
         store.removed(&object("b", "95").metadata);
         assert_eq!(what(&store).as_deref(), Some("a@90"));
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_believed_before_the_first_list() {
+    fn writes_before_the_first_list_are_not_stored() {
         let store = Store::default();
         store.wrote(&Arc::new(object("a", "105")));
         assert_eq!(what(&store), None);

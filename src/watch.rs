@@ -43,7 +43,7 @@ pub(crate) use any_store::AnyStore;
 use decode::{Lines, WatchEvent};
 pub use health::Health;
 use machine::{End, State};
-pub use machine::{How, Lists, Machine, NextRequest, Pause};
+pub use machine::{EndReason, Lists, Machine, NextRequest, Pause};
 
 /// A watch that ends this soon, without a line, is a failure.
 pub(crate) const VERY_SHORT: Duration = Duration::from_secs(1);
@@ -67,26 +67,26 @@ impl Machine {
     /// Handles a line of a watch. This is the only place where ADDED, MODIFIED and DELETED have different effects.
     ///
     /// Returns how the watch ends, if this line ends it.
-    pub fn line<K: Resource>(&mut self, event: WatchEvent<K>, store: &Store<K>) -> Option<How> {
+    pub fn line<K: Resource>(&mut self, event: WatchEvent<K>, store: &Store<K>) -> Option<EndReason> {
         self.lines += 1;
         match event {
             // Initial events come in no order, so the watch cannot resume from their versions.
             WatchEvent::Added(object) if self.is_streaming() => store.listed("", [object]),
             // A server that ignores `sendInitialEvents` sends changes, and never the BOOKMARK that ends the list.
             WatchEvent::Modified(_) | WatchEvent::Deleted(_) if self.is_streaming() => {
-                return Some(How::Unsupported);
+                return Some(EndReason::Unsupported);
             }
             WatchEvent::Added(object) | WatchEvent::Modified(object) => store.applied(object),
             WatchEvent::Deleted(object) => store.deleted(object),
             WatchEvent::Bookmark { version, ends_initial_events } => match self.state {
                 State::Streaming { .. } if ends_initial_events => self.list_is_complete(&version, store),
-                State::Streaming { .. } => return Some(How::Unsupported),
+                State::Streaming { .. } => return Some(EndReason::Unsupported),
                 State::Listing { .. } | State::Following | State::Checking => {
                     store.bookmark(&version);
                     self.is_armed = !ends_initial_events;
                 }
             },
-            WatchEvent::Error(status) => return Some(How::from(&status)),
+            WatchEvent::Error(status) => return Some(EndReason::from(&status)),
             WatchEvent::Unknown(_) => {}
         }
         None
@@ -196,7 +196,7 @@ pub(crate) async fn watch_of(
             let pause = BACKOFF.pause(failures, at_least, &mut random);
             if end.is_news(failures) {
                 health.ill(end.problem);
-                if matches!(end.how, How::Refused { code: 403, .. }) && health.refused() {
+                if matches!(end.how, EndReason::Refused { code: 403, .. }) && health.refused() {
                     store.refused();
                 }
             }
@@ -232,11 +232,14 @@ async fn follow(
         let chunk = match chunk {
             Ok(Ok(Some(chunk))) => chunk,
             Ok(Ok(None)) => {
-                return End { how: How::Clean, problem: "the server closed the watch".to_owned() };
+                return End { how: EndReason::Clean, problem: "the server closed the watch".to_owned() };
             }
-            Ok(Err(error)) => return End { how: How::Cut, problem: error.to_string() },
+            Ok(Err(error)) => return End { how: EndReason::Cut, problem: error.to_string() },
             Err(_) => {
-                return End { how: How::Silent, problem: format!("nothing heard for {} s", limit.as_secs()) };
+                return End {
+                    how: EndReason::Silent,
+                    problem: format!("nothing heard for {} s", limit.as_secs()),
+                };
             }
         };
         trace!(resource = collection.resource, bytes = chunk.len(), "chunk");
@@ -264,7 +267,7 @@ fn read_lines(
             Ok(None) => return Ok(()),
             Err(decode::TooLong) => {
                 let problem = format!("a line of more than {} bytes", decode::LINE_BYTES_MAX);
-                return Err(End { how: How::TooLong, problem });
+                return Err(End { how: EndReason::LineTooLong, problem });
             }
         };
         match store.line(machine, line, collection) {
@@ -273,7 +276,7 @@ fn read_lines(
             Err(error) => {
                 let start = String::from_utf8_lossy(&line[..line.len().min(GARBLED_BYTES_SHOWN)]);
                 let problem = format!("a line that is no watch event: {error}: {start:?}…");
-                return Err(End { how: How::Garbled, problem });
+                return Err(End { how: EndReason::Garbled, problem });
             }
         }
     }

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A [`Fault`] is the kind of failure. A [`Planned`] adds the requests that it applies to, and how often. The flag and
-//! the request body use the same syntax; [`names`] describes it. Each fault is implemented at the place of its effect:
-//! for requests in `http/server.rs`, for watches in `verbs/watch.rs`.
+//! the request body use the same syntax; [`help`] describes it. Each fault is implemented at the place of its effect:
+//! for requests in `http/server.rs`, for watches in `verbs/watch.rs`, for the whole server (restart, backup, history)
+//! in `state.rs`.
 
 use std::{
     fmt,
@@ -508,7 +509,7 @@ impl Values<'_> {
 
 /// Help for users: the syntax, and the name and effect of each fault, by scope.
 #[must_use]
-pub fn names() -> String {
+pub fn help() -> String {
     let mut text =
         "A fault is NAME,KEY=VALUE,… Each KEY=VALUE is optional; the defaults are shown.\n".to_owned();
     let mut before = "";

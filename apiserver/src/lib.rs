@@ -90,7 +90,7 @@ use tokio::net::TcpListener;
 
 pub use crate::{
     authorization::Rule,
-    faults::{Cut, Fault, Planned, names as fault_names},
+    faults::{Cut, Fault, Planned, help as fault_help},
     http::server::LOG_TARGET,
     state::RequestRecord,
 };
@@ -239,7 +239,7 @@ impl ApiServer {
     }
 
     /// Limits a user to these rules. Open watches stay open, as with kube-apiserver.
-    pub fn limit(&self, user: &str, rules: Vec<Rule>) {
+    pub fn set_rules(&self, user: &str, rules: Vec<Rule>) {
         lock(&self.server.rules).insert(user.to_owned(), rules);
     }
 

@@ -26,7 +26,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     schema::{
-        cel::Rules,
+        cel::RulesAtPath,
         field_errors::{ErrorList, FieldPath},
     },
     status::Cause,
@@ -37,19 +37,19 @@ use crate::{
 pub(crate) struct Schema {
     source: Value,
     validator: jsonschema::Validator,
-    rules: Vec<Rules>,
+    rules: Vec<RulesAtPath>,
 }
 
 /// A part of a schema that cannot be compiled: `.properties[spec].pattern`.
 #[derive(Debug)]
-pub(crate) struct Wrong {
+pub(crate) struct SchemaError {
     pub(crate) at: String,
     pub(crate) value: Value,
     pub(crate) why: String,
 }
 
-impl Wrong {
-    fn new(error: &ValidationError<'_>) -> Wrong {
+impl SchemaError {
+    fn new(error: &ValidationError<'_>) -> SchemaError {
         let pointer = error.instance_path().as_str();
         let is_pattern = pointer.ends_with("/pattern");
         let why = if is_pattern { "must be a valid regular expression, but isn't: " } else { "" };
@@ -65,13 +65,13 @@ impl Wrong {
                 ["properties", "allOf", "anyOf", "oneOf"].contains(&part.as_str())
             };
         }
-        Wrong { at, value: error.instance().clone().into_owned(), why: format!("{why}{error}") }
+        SchemaError { at, value: error.instance().clone().into_owned(), why: format!("{why}{error}") }
     }
 }
 
 impl Schema {
     /// Fails if the schema or one of its rules cannot be compiled.
-    pub(crate) fn compile(source: &Value) -> Result<Schema, Wrong> {
+    pub(crate) fn compile(source: &Value) -> Result<Schema, SchemaError> {
         let mut standard = json!({"type": "object"});
         if !source.is_null() {
             standard = as_json_schema(source);
@@ -82,7 +82,7 @@ impl Schema {
             // Patterns without backtracking, as in Go.
             .with_pattern_options(PatternOptions::regex())
             .build(&standard)
-            .map_err(|error| Wrong::new(&error))?;
+            .map_err(|error| SchemaError::new(&error))?;
         let rules = cel::compile(source)?;
         Ok(Schema { source: source.clone(), validator, rules })
     }

@@ -223,7 +223,7 @@ impl Storage {
     }
 
     /// Wakes the watches of a deleted CRD. The collection stays, so that open watches can still send its last changes.
-    pub(crate) fn close_collection(&mut self, name: &str) {
+    pub(crate) fn wake_watches(&mut self, name: &str) {
         if let Some(collection) = self.collections.get(name) {
             collection.wake();
         }
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_past_can_be_listed_until_it_is_forgotten() {
+    async fn old_versions_can_be_listed_while_the_history_has_them() {
         let mut storage = Storage::new(Clock::new(SystemTime::now()), 3, false);
         let place = Place::new("configmaps", Some("default"), "a");
         for value in ["one", "two", "three", "four"] {

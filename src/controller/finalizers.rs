@@ -25,7 +25,7 @@ impl<O: Operator> Shared<O> {
     /// reconcile, and that one calls `applied`.
     pub(super) async fn apply(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
         if let Some(finalizer) = O::FINALIZER
-            && position::<O>(object.metadata()).is_none()
+            && finalizer_index::<O>(object.metadata()).is_none()
         {
             return self.add(finalizer, &object).await;
         }
@@ -69,7 +69,7 @@ impl<O: Operator> Shared<O> {
             found.uid == seen.uid && found.generation == seen.generation
         };
         let object = self.objects.get(&object.key()).filter(is_same).unwrap_or(object);
-        let Some(index) = position::<O>(object.metadata()) else { return Ok(Next::OnChange) };
+        let Some(index) = finalizer_index::<O>(object.metadata()) else { return Ok(Next::OnChange) };
         let operation = json!({"op": "remove", "path": format!("/metadata/finalizers/{index}")});
         self.cluster.patch(&*object, vec![operation]).await?;
         info!(target: LOG, kind = O::Kind::KIND, key = %object.key(), "cleaned up");
@@ -78,6 +78,6 @@ impl<O: Operator> Shared<O> {
 }
 
 /// Where the list has our finalizer, if it does.
-pub(super) fn position<O: Operator>(metadata: &ObjectMeta) -> Option<usize> {
+pub(super) fn finalizer_index<O: Operator>(metadata: &ObjectMeta) -> Option<usize> {
     metadata.finalizers.iter().position(|present| Some(&**present) == O::FINALIZER)
 }

@@ -2,7 +2,7 @@
 //!
 //! Our Rust types have the fields that we own, and all of these are compared: a field that `desired` does not have is
 //! removed from the live object. Maps and lists are owned as a whole, unless the kind declares at their path that other
-//! writers have keys or items there, which stay ([`Resource::MERGE`]):
+//! writers have keys or items there, which stay ([`Resource::MERGE`], in `kinds.rs` for built-in kinds):
 //!
 //! ```text
 //!   /metadata/labels                    Shared                 every kind: labels of other writers stay

@@ -31,7 +31,7 @@ use crate::{
     locked,
     resource::{Accept, ObjectMeta, Scope, list::List},
     store::{Change, Listening, Store},
-    watch::{self, How, Lists, Machine, NextRequest, Pause, decode::WatchEvent},
+    watch::{self, EndReason, Lists, Machine, NextRequest, Pause, decode::WatchEvent},
 };
 
 mod changes;
@@ -218,7 +218,7 @@ impl Followed {
     }
 
     /// Ends a request. Returns a text about the pause after it, if there is one.
-    fn failed(&mut self, how: How, lasted: Duration) -> String {
+    fn failed(&mut self, how: EndReason, lasted: Duration) -> String {
         let Pause::Backoff { failures, at_least } = self.machine.end(how, lasted) else {
             return String::new();
         };
@@ -373,7 +373,7 @@ impl Explainer {
         for (key, followed) in self.collections.iter_mut().filter(|(_, one)| one.collection.path == path) {
             let Some(refused) = followed.unauthorized.take() else { continue };
             if refused.target != target || seconds(now - refused.ended) >= watch::BACKOFF.longest(1) / 2 {
-                let how = How::Refused { code: 401, retry_after: None };
+                let how = EndReason::Refused { code: 401, retry_after: None };
                 failed.push((key.clone(), followed.failed(how, refused.lasted)));
             }
         }
@@ -393,7 +393,7 @@ impl Explainer {
         let (key, followed) = followed.max_by_key(|(_, followed)| followed.machine.is_checking())?;
         if !followed.machine.is_checking() {
             // The client gave up waiting for an answer.
-            followed.machine.end(How::Unreachable, Duration::ZERO);
+            followed.machine.end(EndReason::Unreachable, Duration::ZERO);
         }
         Some(key.clone())
     }
@@ -436,7 +436,7 @@ impl Explainer {
             && limit > 0
             && page.limit > limit
         {
-            followed.machine.end(How::TooLarge, Duration::ZERO);
+            followed.machine.end(EndReason::TooLarge, Duration::ZERO);
         }
         if continue_token.is_empty() {
             followed.store.list_begins();
@@ -491,7 +491,7 @@ impl Explainer {
             Ok(event) => event,
             Err(error) => {
                 let text = format!("this line is no watch event ({error}): nothing after it can be trusted");
-                return self.ends(entry.exchange, Rule::Garbled, text, How::Garbled, lasted);
+                return self.ends(entry.exchange, Rule::Garbled, text, EndReason::Garbled, lasted);
             }
         };
         let (was_streaming, was_unversioned) = (followed.machine.is_streaming(), followed.is_unversioned());
@@ -585,7 +585,7 @@ impl Explainer {
         match (asked, end) {
             (_, End::Lost) if status.is_none() => {
                 let text = "no answer: the server cannot be reached → back off".to_owned();
-                self.ends(entry.exchange, Rule::Unreachable, text, How::Unreachable, lasted);
+                self.ends(entry.exchange, Rule::Unreachable, text, EndReason::Unreachable, lasted);
             }
             (Asked::Watch, End::Clean) => self.watch_ends_cleanly(entry.exchange, &key, lasted),
             (Asked::Watch, End::Lost) => {
@@ -597,14 +597,14 @@ impl Explainer {
                     let text = "the connection broke; the lines before it count → check the server's version, then resume";
                     (Rule::Cut, text)
                 };
-                self.ends(entry.exchange, rule, text.to_owned(), How::Cut, lasted);
+                self.ends(entry.exchange, rule, text.to_owned(), EndReason::Cut, lasted);
             }
             (Asked::Watch, End::Dropped) if status.is_some() => self.watch_is_dropped(entry, &key, lasted),
             (Asked::Watch | Asked::List | Asked::Check, End::Dropped) => self.is_dropped(entry, &key, lasted),
             (Asked::List | Asked::Check, End::Clean) => self.answered(entry.exchange, &key, lasted),
             (Asked::List | Asked::Check, End::Lost) => {
                 let text = "the connection broke within the answer → back off".to_owned();
-                self.ends(entry.exchange, Rule::Unreachable, text, How::Unreachable, lasted);
+                self.ends(entry.exchange, Rule::Unreachable, text, EndReason::Unreachable, lasted);
             }
             (Asked::Object | Asked::Other, _) => {
                 self.exchanges.remove(&entry.exchange);
@@ -633,7 +633,7 @@ impl Explainer {
                 format!("{ended}, without a line → check the server's version, then resume from {version}");
             (Rule::CleanEnd, text)
         };
-        self.ends(exchange, rule, text, How::Clean, lasted);
+        self.ends(exchange, rule, text, EndReason::Clean, lasted);
     }
 
     fn watch_is_dropped(&mut self, entry: &Entry, key: &str, lasted: Duration) {
@@ -649,7 +649,7 @@ impl Explainer {
         }
         let end = if is_overdue { ", not even the end after timeoutSeconds" } else { "" };
         let text = format!("nothing came for {} s{end}: the connection may be dead", silent.as_secs());
-        self.ends(entry.exchange, Rule::Silent, text, How::Silent, lasted);
+        self.ends(entry.exchange, Rule::Silent, text, EndReason::Silent, lasted);
     }
 
     /// The client has given up a request before the head of a watch, or the whole of another answer, had come.
@@ -667,7 +667,7 @@ impl Explainer {
             } else {
                 (Rule::TooLarge, text)
             };
-            return self.ends(entry.exchange, rule, text, How::TooLarge, lasted);
+            return self.ends(entry.exchange, rule, text, EndReason::TooLarge, lasted);
         }
         // A part of the time has passed before the exchange begins.
         if lasted < self.request_timeout.mul_f64(0.9) {
@@ -675,7 +675,7 @@ impl Explainer {
             return;
         }
         let text = format!("no whole answer within {} s → back off", lasted.as_secs_f64().round());
-        self.ends(entry.exchange, Rule::Late, text, How::Unreachable, lasted);
+        self.ends(entry.exchange, Rule::Late, text, EndReason::Unreachable, lasted);
     }
 
     /// A whole answer with status 200.
@@ -692,7 +692,7 @@ impl Explainer {
             }
             Err(error) => {
                 let text = format!("the answer is no list ({error}): the store stays as it is → back off");
-                return self.ends(exchange, Rule::NoList, text, How::Garbled, lasted);
+                return self.ends(exchange, Rule::NoList, text, EndReason::Garbled, lasted);
             }
         };
         if asked == Asked::Check {
@@ -731,7 +731,7 @@ impl Explainer {
     }
 
     /// The end of an exchange, and what follows from it.
-    fn ends(&mut self, exchange: u64, rule: Rule, mut text: String, how: How, lasted: Duration) {
+    fn ends(&mut self, exchange: u64, rule: Rule, mut text: String, how: EndReason, lasted: Duration) {
         let Some(Exchange { collection: Some(key), .. }) = self.exchanges.remove(&exchange) else {
             return self.say(rule, text);
         };

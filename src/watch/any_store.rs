@@ -6,7 +6,7 @@ use tracing::debug;
 
 use super::{
     decode::WatchEvent,
-    machine::{End, How, Machine},
+    machine::{End, EndReason, Machine},
 };
 use crate::{
     client::{Collection, Error, PageBody},
@@ -30,7 +30,7 @@ pub(crate) trait AnyStore: Send + Sync {
         machine: &mut Machine,
         page: PageBody,
         collection: &Collection,
-    ) -> Result<Option<How>, Error>;
+    ) -> Result<Option<EndReason>, Error>;
     /// Decodes a line of a watch for [`Machine::line`].
     fn line(
         &self,
@@ -62,7 +62,7 @@ impl<K: Resource> AnyStore for Store<K> {
         machine: &mut Machine,
         page: PageBody,
         collection: &Collection,
-    ) -> Result<Option<How>, Error> {
+    ) -> Result<Option<EndReason>, Error> {
         let page = page.decoded()?;
         log_page(collection, &page.version, page.items.len());
         Ok(machine.page(page, self))

@@ -89,7 +89,7 @@ pub enum NextRequest<'a> {
 
 /// How a request ended. For each of these, [`Machine`] has a next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum EndReason {
     /// The server closed the watch, as it does every few minutes.
     Clean,
     /// The connection broke.
@@ -121,7 +121,7 @@ pub enum How {
     /// A page, or the answer to a check, had more bytes than we read.
     TooLarge,
     /// A line was longer than [`LINE_BYTES_MAX`](super::decode::LINE_BYTES_MAX).
-    TooLong,
+    LineTooLong,
 }
 
 /// How long to wait before the next request.
@@ -140,19 +140,19 @@ pub enum Pause {
 
 /// The end of a request, with the problem for [`Health`](super::Health).
 pub(crate) struct End {
-    pub(super) how: How,
+    pub(super) how: EndReason,
     pub(super) problem: String,
 }
 
 impl End {
     pub(super) fn failed(error: &Error, collection: &Collection) -> End {
-        End { how: How::of(error), problem: health::problem(error, collection) }
+        End { how: EndReason::of(error), problem: health::problem(error, collection) }
     }
 
     /// Whether to report the problem after this many failures in a row. A 429 is not reported if it is the first
     /// failure: the API server answers 429 for a few seconds after a CRD was created.
     pub(super) fn is_news(&self, failures: u32) -> bool {
-        failures > 1 || !matches!(self.how, How::Refused { code: 429, .. })
+        failures > 1 || !matches!(self.how, EndReason::Refused { code: 429, .. })
     }
 }
 
@@ -234,13 +234,13 @@ impl Machine {
 
     /// Handles a page of a list.
     ///
-    /// Returns [`How::Garbled`] if the page has a continue token but no objects, or repeats the token that led to it.
-    pub fn page<K: Resource>(&mut self, page: List<K>, store: &Store<K>) -> Option<How> {
+    /// Returns [`EndReason::Garbled`] if the page has a continue token but no objects, or repeats the token that led to it.
+    pub fn page<K: Resource>(&mut self, page: List<K>, store: &Store<K>) -> Option<EndReason> {
         let State::Listing { continue_token, limit, .. } = &mut self.state else { return None };
         // Without this check, a list would never end if the server repeats a continue token.
         let leads_nowhere = *continue_token == page.continue_token || page.items.is_empty();
         if leads_nowhere && !page.continue_token.is_empty() {
-            return Some(How::Garbled);
+            return Some(EndReason::Garbled);
         }
         *continue_token = page.continue_token;
         *limit = PAGE_ITEMS.min(*limit * 2);
@@ -294,7 +294,7 @@ impl Machine {
     }
 
     /// Handles the end of a watch, or of a list or check that failed. Returns how soon the next request follows.
-    pub fn end(&mut self, how: How, lasted: Duration) -> Pause {
+    pub fn end(&mut self, how: EndReason, lasted: Duration) -> Pause {
         if self.state == State::Following && how.was_open() {
             self.open += lasted;
         }
@@ -304,41 +304,41 @@ impl Machine {
         let was_very_short = lasted < VERY_SHORT && self.lines == 0;
         let mut at_least = Duration::ZERO;
         let is_failure = match (&mut self.state, how) {
-            (State::Following, How::Clean | How::Cut | How::Silent) => {
+            (State::Following, EndReason::Clean | EndReason::Cut | EndReason::Silent) => {
                 // No check after a clean end with at least one line: a server that sends a line is not behind our
                 // version.
-                if how != How::Clean || self.lines == 0 {
+                if how != EndReason::Clean || self.lines == 0 {
                     self.state = State::Checking;
                 }
                 was_very_short
             }
-            (_, How::Expired) => self.list_after_expiry(),
+            (_, EndReason::Expired) => self.list_after_expiry(),
             // Get a smaller page: a few objects may be very large. Each page that succeeds doubles the limit again.
-            (State::Listing { limit, .. }, How::TooLarge) if *limit > 1 => {
+            (State::Listing { limit, .. }, EndReason::TooLarge) if *limit > 1 => {
                 *limit /= 2;
                 false
             }
             (
                 State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder },
-                How::TooNew,
+                EndReason::TooNew,
             ) => {
                 // The server was restored from a backup: see [`Machine::checked`].
                 self.state = State::start(Lists::Paged, Freshness::MostRecent);
                 false
             }
-            (State::Streaming { .. }, How::Unsupported | How::Clean | How::Silent) => {
+            (State::Streaming { .. }, EndReason::Unsupported | EndReason::Clean | EndReason::Silent) => {
                 self.lists = Lists::Paged;
                 self.list(Freshness::MostRecent);
                 false
             }
             // With an etcd that cannot report its progress (before 3.4.31 and 3.5.13), kube-apiserver ends every streaming
             // list like this. Other causes may pass, so only this list is paged; the next one is streamed again.
-            (State::Streaming { at }, How::Failed { .. }) => {
+            (State::Streaming { at }, EndReason::Failed { .. }) => {
                 self.state = State::start(Lists::Paged, *at);
                 false
             }
             // The listed object has more metadata than a check reads. That is no failure: a list also has the version.
-            (State::Checking, How::TooLarge) => {
+            (State::Checking, EndReason::TooLarge) => {
                 self.list(Freshness::NotOlder);
                 false
             }
@@ -355,7 +355,7 @@ impl Machine {
             // List without a version: the server may be a replacement that cannot read our version.
             (
                 State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder },
-                How::Unsupported | How::Refused { .. },
+                EndReason::Unsupported | EndReason::Refused { .. },
             ) if !how.may_pass() => {
                 self.list(Freshness::MostRecent);
                 true
@@ -366,7 +366,8 @@ impl Machine {
                 true
             }
         };
-        if let How::Refused { retry_after: Some(asked), .. } | How::Failed { retry_after: Some(asked) } = how
+        if let EndReason::Refused { retry_after: Some(asked), .. }
+        | EndReason::Failed { retry_after: Some(asked) } = how
         {
             at_least = asked;
         }
@@ -413,49 +414,61 @@ impl Machine {
     }
 }
 
-impl How {
+impl EndReason {
     /// How a request ended that failed with this error.
-    pub(crate) fn of(error: &Error) -> How {
+    pub(crate) fn of(error: &Error) -> EndReason {
         match error.code() {
-            _ if error.is_expired() => How::Expired,
-            _ if error.is_too_new() => How::TooNew,
-            None if error.is_unreadable() => How::Garbled,
-            None if error.is_too_large() => How::TooLarge,
-            Some(422) => How::Unsupported,
-            Some(code) => How::Refused { code, retry_after: error.retry_after() },
-            None => How::Unreachable,
+            _ if error.is_expired() => EndReason::Expired,
+            _ if error.is_too_new() => EndReason::TooNew,
+            None if error.is_unreadable() => EndReason::Garbled,
+            None if error.is_too_large() => EndReason::TooLarge,
+            Some(422) => EndReason::Unsupported,
+            Some(code) => EndReason::Refused { code, retry_after: error.retry_after() },
+            None => EndReason::Unreachable,
         }
     }
 
     /// Whether the ended request may have been an open watch.
     fn was_open(self) -> bool {
         match self {
-            How::Clean | How::Cut | How::Silent | How::Failed { .. } | How::Garbled | How::TooLong => true,
+            EndReason::Clean
+            | EndReason::Cut
+            | EndReason::Silent
+            | EndReason::Failed { .. }
+            | EndReason::Garbled
+            | EndReason::LineTooLong => true,
             // A 410 may also answer the request itself. Then `lasted` is short and does not matter.
-            How::Expired => true,
-            How::Unreachable | How::TooNew | How::Unsupported | How::Refused { .. } | How::TooLarge => false,
+            EndReason::Expired => true,
+            EndReason::Unreachable
+            | EndReason::TooNew
+            | EndReason::Unsupported
+            | EndReason::Refused { .. }
+            | EndReason::TooLarge => false,
         }
     }
 
     /// Whether the same request may succeed later.
     fn may_pass(self) -> bool {
-        matches!(self, How::Unreachable | How::Refused { code: 401 | 403 | 404 | 429 | 500.., .. })
+        matches!(
+            self,
+            EndReason::Unreachable | EndReason::Refused { code: 401 | 403 | 404 | 429 | 500.., .. }
+        )
     }
 }
 
-impl From<&Status> for How {
-    fn from(status: &Status) -> How {
+impl From<&Status> for EndReason {
+    fn from(status: &Status) -> EndReason {
         if status.is_expired() {
-            return How::Expired;
+            return EndReason::Expired;
         }
         if status.is_too_new() {
-            return How::TooNew;
+            return EndReason::TooNew;
         }
         // [`Error::retry_after`] returns at most a minute.
         let retry_after = Error::refused("watch", "", status.clone()).retry_after();
         match status.code {
-            429 => How::Refused { code: 429, retry_after },
-            _ => How::Failed { retry_after },
+            429 => EndReason::Refused { code: 429, retry_after },
+            _ => EndReason::Failed { retry_after },
         }
     }
 }

@@ -91,7 +91,7 @@ impl Bench {
         assert_eq!(how, None);
     }
 
-    fn line(&mut self, kind: &str, object: &str) -> Option<How> {
+    fn line(&mut self, kind: &str, object: &str) -> Option<EndReason> {
         let line = format!(r#"{{"type":"{kind}","object":{object}}}"#);
         self.machine.line(WatchEvent::from_json(line.as_bytes()).expect("an event"), &self.store)
     }
@@ -133,13 +133,13 @@ fn a_list_comes_in_pages_and_the_watch_follows_from_its_version() {
 fn it_resumes_from_the_last_event_or_bookmark_without_a_list() {
     let mut bench = Bench::following();
     bench.line("ADDED", &object("a", "1", "101"));
-    assert_eq!(bench.machine.end(How::Cut, BLINK), Pause::None);
+    assert_eq!(bench.machine.end(EndReason::Cut, BLINK), Pause::None);
     assert_eq!(bench.after_a_check(), "watch 101 Changes");
     bench.line("BOOKMARK", &bookmark("150"));
-    assert_eq!(bench.machine.end(How::Clean, 6 * MINUTE), Pause::None);
+    assert_eq!(bench.machine.end(EndReason::Clean, 6 * MINUTE), Pause::None);
     assert_eq!(bench.request(), "watch 150 Changes");
     bench.line("DELETED", &object("a", "1", "160"));
-    assert_eq!(bench.machine.end(How::Cut, MINUTE), Pause::None);
+    assert_eq!(bench.machine.end(EndReason::Cut, MINUTE), Pause::None);
     assert_eq!(bench.after_a_check(), "watch 160 Changes");
     assert_eq!(bench.heard(), ["+a", "-a Event"]);
 }
@@ -147,7 +147,7 @@ fn it_resumes_from_the_last_event_or_bookmark_without_a_list() {
 /// Only the clean end was.
 #[test]
 fn a_watch_that_ends_at_once_is_backed_off_and_each_time_longer() {
-    for how in [How::Clean, How::Cut, How::Silent] {
+    for how in [EndReason::Clean, EndReason::Cut, EndReason::Silent] {
         let mut bench = Bench::following();
         for failures in 1..5 {
             let pause = bench.machine.end(how, BLINK);
@@ -170,13 +170,13 @@ fn a_watch_that_ends_at_once_is_backed_off_and_each_time_longer() {
 
 #[test]
 fn a_watch_that_ends_at_once_but_after_a_line_is_resumed_at_once() {
-    for how in [How::Clean, How::Cut] {
+    for how in [EndReason::Clean, EndReason::Cut] {
         let mut bench = Bench::following();
         bench.line("ADDED", &object("a", "1", "101"));
         assert_eq!(bench.machine.end(how, BLINK), Pause::None, "{how:?}");
     }
     let mut bench = Bench::following();
-    assert_eq!(bench.machine.end(How::Clean, VERY_SHORT), Pause::None, "a second is not at once");
+    assert_eq!(bench.machine.end(EndReason::Clean, VERY_SHORT), Pause::None, "a second is not at once");
 }
 
 /// Behind such a proxy no watch lasted the minute that proves health, so one failure waited as long as the sixth in a row.
@@ -185,17 +185,17 @@ fn watches_that_a_proxy_ends_after_fifty_seconds_prove_health_together() {
     let proxy = Duration::from_secs(50);
     let mut bench = Bench::following();
     for _ in 0..6 {
-        bench.machine.end(How::Unreachable, BLINK);
+        bench.machine.end(EndReason::Unreachable, BLINK);
         bench.after_a_check();
     }
     for failures in [7, 1] {
-        assert_eq!(bench.machine.end(How::Cut, proxy), Pause::None);
+        assert_eq!(bench.machine.end(EndReason::Cut, proxy), Pause::None);
         bench.after_a_check();
         if failures == 1 {
-            assert_eq!(bench.machine.end(How::Clean, proxy), Pause::None);
+            assert_eq!(bench.machine.end(EndReason::Clean, proxy), Pause::None);
             bench.after_a_check();
         }
-        let pause = bench.machine.end(How::Unreachable, BLINK);
+        let pause = bench.machine.end(EndReason::Unreachable, BLINK);
         assert_eq!(pause, Pause::Backoff { failures, at_least: Duration::ZERO });
         bench.after_a_check();
     }
@@ -205,51 +205,54 @@ fn watches_that_a_proxy_ends_after_fifty_seconds_prove_health_together() {
 fn an_expired_version_means_a_list_that_is_not_older() {
     let mut bench = Bench::following();
     let how = bench.line("ERROR", r#"{"kind":"Status","code":410,"reason":"Expired"}"#).expect("an end");
-    assert_eq!(how, How::Expired);
+    assert_eq!(how, EndReason::Expired);
     assert_eq!(bench.machine.end(how, MINUTE), Pause::None);
     assert_eq!(bench.request(), "list version=100 continue= limit=100");
     // That one is too old as well: then the most recent, and only then with a pause.
-    assert_eq!(bench.machine.end(How::Expired, BLINK), Pause::None);
+    assert_eq!(bench.machine.end(EndReason::Expired, BLINK), Pause::None);
     assert_eq!(bench.request(), "list version=- continue= limit=100");
-    assert!(is_backoff(bench.machine.end(How::Expired, BLINK)));
+    assert!(is_backoff(bench.machine.end(EndReason::Expired, BLINK)));
     assert_eq!(bench.request(), "list version=- continue= limit=100");
 }
 
 #[test]
 fn a_server_that_expires_everything_at_once_is_not_hammered() {
     let mut bench = Bench::following();
-    assert_eq!(bench.machine.end(How::Expired, BLINK), Pause::None);
+    assert_eq!(bench.machine.end(EndReason::Expired, BLINK), Pause::None);
     bench.request();
     bench.page("101", "", &[]);
     bench.request();
-    assert!(is_backoff(bench.machine.end(How::Expired, BLINK)));
+    assert!(is_backoff(bench.machine.end(EndReason::Expired, BLINK)));
     bench.request();
     bench.page("102", "", &[]);
     bench.request();
     // After a long healthy time, the first list follows at once, and only that one.
-    assert_eq!(bench.machine.end(How::Expired, 5 * MINUTE), Pause::None);
+    assert_eq!(bench.machine.end(EndReason::Expired, 5 * MINUTE), Pause::None);
     bench.request();
     bench.page("103", "", &[]);
     bench.request();
-    assert!(is_backoff(bench.machine.end(How::Expired, BLINK)));
+    assert!(is_backoff(bench.machine.end(EndReason::Expired, BLINK)));
 }
 
 #[test]
 fn gone_is_what_old_servers_say() {
     let mut bench = Bench::following();
-    assert_eq!(bench.line("ERROR", r#"{"kind":"Status","reason":"Gone"}"#), Some(How::Expired));
+    assert_eq!(bench.line("ERROR", r#"{"kind":"Status","reason":"Gone"}"#), Some(EndReason::Expired));
 }
 
 #[test]
 fn a_version_that_is_too_new_means_the_most_recent_list() {
     let mut bench = Bench::following();
-    bench.machine.end(How::Expired, MINUTE);
+    bench.machine.end(EndReason::Expired, MINUTE);
     bench.request();
-    assert_eq!(bench.machine.end(How::TooNew, BLINK), Pause::None);
+    assert_eq!(bench.machine.end(EndReason::TooNew, BLINK), Pause::None);
     assert_eq!(bench.request(), "list version=- continue= limit=100");
     let status =
         r#"{"code":504,"reason":"Timeout","details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
-    assert_eq!(How::from(&serde_json::from_str::<Status>(status).expect("a status")), How::TooNew);
+    assert_eq!(
+        EndReason::from(&serde_json::from_str::<Status>(status).expect("a status")),
+        EndReason::TooNew
+    );
 }
 
 #[test]
@@ -258,11 +261,11 @@ fn a_list_that_expires_between_its_pages_twice_is_asked_for_in_one_piece() {
     for limit in [100, 0] {
         bench.page("100", "next", &[("a", "1", "3")]);
         bench.request();
-        assert_eq!(bench.machine.end(How::Expired, BLINK), Pause::None);
+        assert_eq!(bench.machine.end(EndReason::Expired, BLINK), Pause::None);
         assert_eq!(bench.request(), format!("list version=- continue= limit={limit}"));
     }
     // Not for ever: what may be read in one piece has a limit, too.
-    assert!(is_backoff(bench.machine.end(How::TooLarge, BLINK)));
+    assert!(is_backoff(bench.machine.end(EndReason::TooLarge, BLINK)));
     assert_eq!(bench.request(), "list version=- continue= limit=100");
 }
 
@@ -270,12 +273,12 @@ fn a_list_that_expires_between_its_pages_twice_is_asked_for_in_one_piece() {
 #[test]
 fn a_page_that_is_too_large_is_asked_for_in_smaller_ones_which_grow_back() {
     let mut bench = Bench::following();
-    bench.machine.end(How::Expired, MINUTE);
+    bench.machine.end(EndReason::Expired, MINUTE);
     bench.request();
     bench.page("200", "next", &[("a", "1", "101")]);
     for limit in [100, 50, 25, 12, 6, 3] {
         assert_eq!(bench.request(), format!("list version=100 continue=next limit={limit}"));
-        assert_eq!(bench.machine.end(How::TooLarge, BLINK), Pause::None);
+        assert_eq!(bench.machine.end(EndReason::TooLarge, BLINK), Pause::None);
     }
     for (number, limit) in [1, 2, 4, 8, 16, 32, 64, 100].into_iter().enumerate() {
         assert!(bench.request().ends_with(&format!(" limit={limit}")));
@@ -288,9 +291,9 @@ fn a_page_that_is_too_large_is_asked_for_in_smaller_ones_which_grow_back() {
 fn a_page_of_one_object_that_is_too_large_is_backed_off() {
     let mut bench = Bench::new(Lists::Paged);
     while bench.request() != "list version=- continue= limit=1" {
-        assert_eq!(bench.machine.end(How::TooLarge, BLINK), Pause::None);
+        assert_eq!(bench.machine.end(EndReason::TooLarge, BLINK), Pause::None);
     }
-    assert!(is_backoff(bench.machine.end(How::TooLarge, BLINK)));
+    assert!(is_backoff(bench.machine.end(EndReason::TooLarge, BLINK)));
     assert_eq!(bench.request(), "list version=- continue= limit=100");
 }
 
@@ -305,7 +308,7 @@ fn lists_and_checks_wait_for_a_turn_and_a_watch_of_changes_does_not() {
     assert_eq!(is_list(&mut Bench::new(Lists::Streaming)), Some(true));
     let mut bench = Bench::following();
     assert_eq!(is_list(&mut bench), None);
-    bench.machine.end(How::Cut, MINUTE);
+    bench.machine.end(EndReason::Cut, MINUTE);
     assert_eq!(is_list(&mut bench), Some(false));
 }
 
@@ -316,7 +319,7 @@ fn what_a_list_no_longer_has_is_deleted_and_a_new_uid_is_another_object() {
         bench.line("ADDED", &object(name, uid, "101"));
     }
     bench.heard();
-    bench.machine.end(How::Expired, MINUTE);
+    bench.machine.end(EndReason::Expired, MINUTE);
     bench.request();
     bench.page("200", "", &[("b", "22", "150"), ("c", "3", "101")]);
     assert_eq!(bench.heard(), ["-b Inferred", "+b", "-a Inferred"]);
@@ -328,9 +331,9 @@ fn a_list_from_a_restored_backup_overwrites() {
     bench.line("ADDED", &object("a", "1", "150"));
     bench.line("ADDED", &object("b", "2", "151"));
     bench.heard();
-    bench.machine.end(How::Expired, MINUTE);
+    bench.machine.end(EndReason::Expired, MINUTE);
     bench.request();
-    bench.machine.end(How::TooNew, BLINK);
+    bench.machine.end(EndReason::TooNew, BLINK);
     bench.request();
     bench.page("40", "", &[("a", "1", "30")]);
     assert_eq!(bench.heard(), ["~a", "-b Inferred"]);
@@ -340,13 +343,13 @@ fn a_list_from_a_restored_backup_overwrites() {
 /// A streaming list says its version last, and would leave what the backup does not have.
 #[test]
 fn a_list_from_a_restored_backup_that_fails_begins_anew_in_pages() {
-    for how in [How::Unreachable, How::Expired] {
+    for how in [EndReason::Unreachable, EndReason::Expired] {
         let mut bench = Bench::new(Lists::Streaming);
         bench.line(
             "BOOKMARK",
             r#"{"metadata":{"resourceVersion":"100","annotations":{"k8s.io/initial-events-end":"true"}}}"#,
         );
-        bench.machine.end(How::Cut, MINUTE);
+        bench.machine.end(EndReason::Cut, MINUTE);
         bench.request();
         bench.machine.checked("99", &bench.store);
         assert_eq!(bench.request(), "list version=- continue= limit=100");
@@ -358,12 +361,12 @@ fn a_list_from_a_restored_backup_that_fails_begins_anew_in_pages() {
 /// Or it would wait for a version that the server may reach by another way.
 #[test]
 fn a_server_out_of_sight_or_silent_is_asked_whether_it_has_come_as_far_as_we_have() {
-    for how in [How::Clean, How::Cut, How::Silent, How::Unreachable] {
+    for how in [EndReason::Clean, EndReason::Cut, EndReason::Silent, EndReason::Unreachable] {
         let mut bench = Bench::following();
         bench.machine.end(how, 5 * MINUTE);
         assert_eq!(bench.request(), "check", "{how:?}");
         // It is not there yet, or not ready.
-        for how in [How::Unreachable, How::Refused { code: 429, retry_after: None }] {
+        for how in [EndReason::Unreachable, EndReason::Refused { code: 429, retry_after: None }] {
             assert!(is_backoff(bench.machine.end(how, BLINK)));
             assert_eq!(bench.request(), "check", "{how:?}");
         }
@@ -375,13 +378,20 @@ fn a_server_out_of_sight_or_silent_is_asked_whether_it_has_come_as_far_as_we_hav
 /// An aggregated API server may not know PartialObjectMetadata, which a check asks for. It was asked for ever.
 #[test]
 fn a_check_that_is_not_understood_gives_way_to_a_list() {
-    let refused = |code| How::Refused { code, retry_after: None };
-    for how in [refused(400), refused(405), refused(406), How::Unsupported, How::Garbled, How::TooLarge] {
+    let refused = |code| EndReason::Refused { code, retry_after: None };
+    for how in [
+        refused(400),
+        refused(405),
+        refused(406),
+        EndReason::Unsupported,
+        EndReason::Garbled,
+        EndReason::TooLarge,
+    ] {
         let mut bench = Bench::following();
-        bench.machine.end(How::Cut, 5 * MINUTE);
+        bench.machine.end(EndReason::Cut, 5 * MINUTE);
         assert_eq!(bench.request(), "check");
         // An object may have more metadata than a check reads.
-        assert_eq!(is_backoff(bench.machine.end(how, BLINK)), how != How::TooLarge, "{how:?}");
+        assert_eq!(is_backoff(bench.machine.end(how, BLINK)), how != EndReason::TooLarge, "{how:?}");
         assert_eq!(bench.request(), "list version=100 continue= limit=100", "{how:?}");
     }
 }
@@ -393,14 +403,14 @@ fn silence_counts_once_a_bookmark_has_come_on_this_stream() {
     bench.line("BOOKMARK", &bookmark("101"));
     assert_eq!(bench.machine.silence_limit(300), Duration::from_secs(130));
     assert_eq!(bench.machine.silence_limit(60), Duration::from_secs(90), "the server was to end it before");
-    assert_eq!(bench.machine.end(How::Silent, 4 * MINUTE), Pause::None);
+    assert_eq!(bench.machine.end(EndReason::Silent, 4 * MINUTE), Pause::None);
     assert_eq!(bench.after_a_check(), "watch 101 Changes");
     assert_eq!(bench.machine.silence_limit(300), Duration::from_secs(330));
 }
 
 #[test]
 fn a_refusal_that_may_pass_keeps_the_version_and_any_other_lists_again() {
-    let refused = |code| How::Refused { code, retry_after: None };
+    let refused = |code| EndReason::Refused { code, retry_after: None };
     for code in [401, 403, 404, 429, 500, 503, 504] {
         let mut bench = Bench::following();
         assert!(is_backoff(bench.machine.end(refused(code), BLINK)), "{code}");
@@ -419,9 +429,9 @@ fn a_refusal_that_may_pass_keeps_the_version_and_any_other_lists_again() {
 #[test]
 fn a_list_that_is_refused_for_a_while_stays_not_older() {
     let mut bench = Bench::following();
-    bench.machine.end(How::Expired, MINUTE);
+    bench.machine.end(EndReason::Expired, MINUTE);
     bench.request();
-    assert!(is_backoff(bench.machine.end(How::Refused { code: 503, retry_after: None }, BLINK)));
+    assert!(is_backoff(bench.machine.end(EndReason::Refused { code: 503, retry_after: None }, BLINK)));
     assert_eq!(bench.request(), "list version=100 continue= limit=100");
 }
 
@@ -433,16 +443,16 @@ fn services() -> Collection {
 fn the_kind_of_refusal_decides_the_next_request() {
     let too_new = r#"{"code":504,"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
     for (status, expected) in [
-        (r#"{"code":410,"reason":"Expired"}"#, How::Expired),
-        (too_new, How::TooNew),
-        (r#"{"code":422}"#, How::Unsupported),
-        (r#"{"code":403}"#, How::Refused { code: 403, retry_after: None }),
+        (r#"{"code":410,"reason":"Expired"}"#, EndReason::Expired),
+        (too_new, EndReason::TooNew),
+        (r#"{"code":422}"#, EndReason::Unsupported),
+        (r#"{"code":403}"#, EndReason::Refused { code: 403, retry_after: None }),
     ] {
         let error = Error::refused("list", "services", serde_json::from_str(status).expect("a status"));
         assert_eq!(End::failed(&error, &services()).how, expected, "{status}");
     }
     let error = Error::new("list", "services", "no answer");
-    assert_eq!(End::failed(&error, &services()).how, How::Unreachable);
+    assert_eq!(End::failed(&error, &services()).how, EndReason::Unreachable);
 }
 
 #[test]
@@ -471,22 +481,22 @@ async fn a_page_of_html_is_no_list() {
     let config = Config::new(&format!("http://{address}"), b"", "").expect("a config");
     let client = Client::new(config).expect("a client");
     let error = client.list_page::<Service>(&Scope::default(), &Page::default()).await.expect_err("HTML");
-    assert_eq!(End::failed(&error, &services()).how, How::Garbled, "{error}");
+    assert_eq!(End::failed(&error, &services()).how, EndReason::Garbled, "{error}");
 }
 
 #[test]
 fn retry_after_is_the_least_pause() {
     let asked = Duration::from_secs(7);
     let mut bench = Bench::following();
-    let pause = bench.machine.end(How::Refused { code: 429, retry_after: Some(asked) }, BLINK);
+    let pause = bench.machine.end(EndReason::Refused { code: 429, retry_after: Some(asked) }, BLINK);
     assert_eq!(pause, Pause::Backoff { failures: 1, at_least: asked });
     let how = bench.line("ERROR", r#"{"code":429,"details":{"retryAfterSeconds":7}}"#);
-    assert_eq!(how, Some(How::Refused { code: 429, retry_after: Some(asked) }));
+    assert_eq!(how, Some(EndReason::Refused { code: 429, retry_after: Some(asked) }));
 }
 
 #[test]
 fn a_line_that_cannot_be_read_means_a_list_which_leads_past_it() {
-    for how in [How::Garbled, How::TooLong] {
+    for how in [EndReason::Garbled, EndReason::LineTooLong] {
         let mut bench = Bench::following();
         assert!(is_backoff(bench.machine.end(how, MINUTE)));
         assert_eq!(bench.request(), "list version=100 continue= limit=100");
@@ -497,7 +507,7 @@ fn a_line_that_cannot_be_read_means_a_list_which_leads_past_it() {
 fn a_failing_list_is_backed_off_longer_each_time() {
     let mut bench = Bench::new(Lists::Paged);
     for failures in 1..6 {
-        let how = How::Refused { code: 500, retry_after: None };
+        let how = EndReason::Refused { code: 500, retry_after: None };
         assert_eq!(bench.machine.end(how, BLINK), Pause::Backoff { failures, at_least: Duration::ZERO });
         assert_eq!(bench.request(), "list version=- continue= limit=100");
     }
@@ -513,13 +523,13 @@ fn pages_that_lead_nowhere_are_not_followed_for_ever() {
     let mut bench = Bench::new(Lists::Paged);
     assert_eq!(
         bench.machine.page(page("more", ""), &bench.store),
-        Some(How::Garbled),
+        Some(EndReason::Garbled),
         "nothing on it, and more"
     );
     let one = object("a", "1", "3");
     assert_eq!(bench.machine.page(page("same", &one), &bench.store), None);
-    assert_eq!(bench.machine.page(page("same", &one), &bench.store), Some(How::Garbled));
-    assert!(is_backoff(bench.machine.end(How::Garbled, BLINK)));
+    assert_eq!(bench.machine.page(page("same", &one), &bench.store), Some(EndReason::Garbled));
+    assert!(is_backoff(bench.machine.end(EndReason::Garbled, BLINK)));
     assert_eq!(bench.request(), "list version=- continue= limit=100");
 }
 
@@ -528,7 +538,7 @@ fn a_list_cut_short_begins_anew() {
     let mut bench = Bench::new(Lists::Paged);
     bench.page("100", "next", &[("a", "1", "3")]);
     bench.request();
-    assert!(is_backoff(bench.machine.end(How::Unreachable, BLINK)));
+    assert!(is_backoff(bench.machine.end(EndReason::Unreachable, BLINK)));
     assert_eq!(bench.request(), "list version=- continue= limit=100");
     bench.page("110", "", &[]);
     assert_eq!(
@@ -550,7 +560,7 @@ fn an_error_about_what_comes_next_leads_past_it_by_a_list() {
 fn what_a_server_asks_for_has_a_limit() {
     let mut bench = Bench::following();
     let how = bench.line("ERROR", r#"{"code":429,"details":{"retryAfterSeconds":18446744073709551615}}"#);
-    let Some(How::Refused { retry_after: Some(asked), .. }) = how else { panic!("{how:?}") };
+    let Some(EndReason::Refused { retry_after: Some(asked), .. }) = how else { panic!("{how:?}") };
     assert!(asked <= MINUTE);
 }
 
@@ -558,7 +568,7 @@ fn what_a_server_asks_for_has_a_limit() {
 fn only_an_open_watch_proves_health() {
     let mut bench = Bench::following();
     for failures in 1..4 {
-        let how = How::Refused { code: 504, retry_after: None };
+        let how = EndReason::Refused { code: 504, retry_after: None };
         assert_eq!(bench.machine.end(how, 2 * MINUTE), Pause::Backoff { failures, at_least: Duration::ZERO });
         bench.after_a_check();
     }
@@ -569,7 +579,7 @@ fn a_server_that_ignores_the_wish_for_initial_events_is_found_out_by_its_first_c
     for (kind, line) in [("MODIFIED", object("a", "1", "70")), ("BOOKMARK", bookmark("70"))] {
         let mut bench = Bench::new(Lists::Streaming);
         bench.line("ADDED", &object("a", "1", "60"));
-        assert_eq!(bench.line(kind, &line), Some(How::Unsupported));
+        assert_eq!(bench.line(kind, &line), Some(EndReason::Unsupported));
     }
 }
 
@@ -590,7 +600,7 @@ fn a_streaming_list_ends_with_its_bookmark_on_the_same_stream() {
     bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
     assert_eq!(bench.heard(), ["+b", "+a", "synced"]);
     bench.line("MODIFIED", &object("a", "1", "61"));
-    assert_eq!(bench.machine.end(How::Cut, MINUTE), Pause::None);
+    assert_eq!(bench.machine.end(EndReason::Cut, MINUTE), Pause::None);
     assert_eq!(bench.after_a_check(), "watch 61 Changes");
 }
 
@@ -598,7 +608,7 @@ fn a_streaming_list_ends_with_its_bookmark_on_the_same_stream() {
 fn an_aborted_streaming_list_leaves_no_phantom_and_no_version() {
     let mut bench = Bench::new(Lists::Streaming);
     bench.line("ADDED", &object("gone", "1", "57"));
-    assert!(is_backoff(bench.machine.end(How::Cut, MINUTE)));
+    assert!(is_backoff(bench.machine.end(EndReason::Cut, MINUTE)));
     assert_eq!(bench.request(), "watch  InitialEvents");
     bench.line("ADDED", &object("here", "2", "12"));
     bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
@@ -607,13 +617,13 @@ fn an_aborted_streaming_list_leaves_no_phantom_and_no_version() {
 
 #[test]
 fn a_server_without_streaming_lists_is_asked_for_pages_from_then_on() {
-    for how in [How::Unsupported, How::Clean, How::Silent] {
+    for how in [EndReason::Unsupported, EndReason::Clean, EndReason::Silent] {
         let mut bench = Bench::new(Lists::Streaming);
         assert_eq!(bench.machine.end(how, Duration::from_secs(30)), Pause::None);
         assert_eq!(bench.request(), "list version=- continue= limit=100");
         bench.page("100", "", &[]);
         bench.request();
-        bench.machine.end(How::Expired, MINUTE);
+        bench.machine.end(EndReason::Expired, MINUTE);
         assert_eq!(bench.request(), "list version=100 continue= limit=100");
     }
 }
@@ -624,14 +634,14 @@ fn a_server_without_streaming_lists_is_asked_for_pages_from_then_on() {
 fn a_streaming_list_that_ends_with_an_error_gives_way_to_pages_once() {
     let mut bench = Bench::new(Lists::Streaming);
     bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
-    bench.machine.end(How::Expired, MINUTE);
+    bench.machine.end(EndReason::Expired, MINUTE);
     assert_eq!(bench.request(), "watch 60 InitialEvents");
     let how = bench.line("ERROR", r#"{"code":500,"reason":"InternalError"}"#).expect("an end");
     assert_eq!(bench.machine.end(how, BLINK), Pause::None);
     assert_eq!(bench.request(), "list version=60 continue= limit=100");
     bench.page("70", "", &[]);
     bench.request();
-    bench.machine.end(How::Expired, MINUTE);
+    bench.machine.end(EndReason::Expired, MINUTE);
     assert_eq!(bench.request(), "watch 70 InitialEvents");
 }
 
@@ -639,8 +649,9 @@ fn a_streaming_list_that_ends_with_an_error_gives_way_to_pages_once() {
 #[test]
 fn a_streaming_list_that_is_refused_or_cut_is_asked_for_again_as_one() {
     let mut bench = Bench::new(Lists::Streaming);
-    let forbidden = How::Refused { code: 403, retry_after: None };
-    for (failures, how) in [(1, forbidden), (2, How::Unreachable), (3, How::Cut), (4, forbidden)] {
+    let forbidden = EndReason::Refused { code: 403, retry_after: None };
+    for (failures, how) in [(1, forbidden), (2, EndReason::Unreachable), (3, EndReason::Cut), (4, forbidden)]
+    {
         let pause = bench.machine.end(how, BLINK);
         assert_eq!(pause, Pause::Backoff { failures, at_least: Duration::ZERO });
         assert_eq!(bench.request(), "watch  InitialEvents");
@@ -651,11 +662,11 @@ fn a_streaming_list_that_is_refused_or_cut_is_asked_for_again_as_one() {
 fn a_streaming_list_after_expiry_is_not_older_than_what_is_known() {
     let mut bench = Bench::new(Lists::Streaming);
     bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
-    bench.machine.end(How::Expired, MINUTE);
+    bench.machine.end(EndReason::Expired, MINUTE);
     assert_eq!(bench.request(), "watch 60 InitialEvents");
     // The version of the aborted stream does not count: the next list is not older than the last complete one.
     bench.line("ADDED", &object("a", "1", "12"));
-    bench.machine.end(How::Cut, BLINK);
+    bench.machine.end(EndReason::Cut, BLINK);
     assert_eq!(bench.request(), "watch 60 InitialEvents");
 }
 
@@ -664,33 +675,33 @@ fn after_a_restored_backup_a_streaming_list_gives_way_to_pages_once() {
     let mut bench = Bench::new(Lists::Streaming);
     bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
     bench.line("ADDED", &object("a", "1", "70"));
-    bench.machine.end(How::Expired, MINUTE);
+    bench.machine.end(EndReason::Expired, MINUTE);
     bench.request();
-    assert_eq!(bench.machine.end(How::TooNew, Duration::from_secs(3)), Pause::None);
+    assert_eq!(bench.machine.end(EndReason::TooNew, Duration::from_secs(3)), Pause::None);
     assert_eq!(bench.request(), "list version=- continue= limit=100");
     bench.heard();
     bench.page("40", "", &[("a", "1", "30")]);
     assert_eq!(bench.heard(), ["~a"]);
     bench.request();
-    bench.machine.end(How::Expired, MINUTE);
+    bench.machine.end(EndReason::Expired, MINUTE);
     assert_eq!(bench.request(), "watch 40 InitialEvents");
 }
 
 /// How requests end, with the names in the diagrams of docs/watch.md.
-fn ends() -> Vec<(&'static str, How)> {
-    let refused = |code| How::Refused { code, retry_after: None };
+fn ends() -> Vec<(&'static str, EndReason)> {
+    let refused = |code| EndReason::Refused { code, retry_after: None };
     let mut ends = vec![
-        ("Clean", How::Clean),
-        ("Cut", How::Cut),
-        ("Silent", How::Silent),
-        ("Expired", How::Expired),
-        ("TooNew", How::TooNew),
-        ("Unsupported", How::Unsupported),
-        ("Failed", How::Failed { retry_after: None }),
-        ("Garbled", How::Garbled),
-        ("TooLong", How::TooLong),
-        ("TooLarge", How::TooLarge),
-        ("Unreachable", How::Unreachable),
+        ("Clean", EndReason::Clean),
+        ("Cut", EndReason::Cut),
+        ("Silent", EndReason::Silent),
+        ("Expired", EndReason::Expired),
+        ("TooNew", EndReason::TooNew),
+        ("Unsupported", EndReason::Unsupported),
+        ("Failed", EndReason::Failed { retry_after: None }),
+        ("Garbled", EndReason::Garbled),
+        ("LineTooLong", EndReason::LineTooLong),
+        ("TooLarge", EndReason::TooLarge),
+        ("Unreachable", EndReason::Unreachable),
     ];
     ends.extend([401, 403, 404, 429, 500, 503].map(|code| ("Refused", refused(code))));
     ends.extend([400, 405, 406].map(|code| ("Invalid", refused(code))));
@@ -698,17 +709,21 @@ fn ends() -> Vec<(&'static str, How)> {
 }
 
 /// Whether a request of this state can end like this: as a watch, or as a list or check.
-fn can_end(state: &State, how: How) -> bool {
+fn can_end(state: &State, how: EndReason) -> bool {
     let is_watch = matches!(state, State::Following | State::Streaming { .. });
     match how {
-        How::Clean | How::Cut | How::Silent | How::Failed { .. } | How::TooLong => is_watch,
-        How::TooLarge => !is_watch,
-        How::Expired
-        | How::TooNew
-        | How::Unsupported
-        | How::Garbled
-        | How::Unreachable
-        | How::Refused { .. } => true,
+        EndReason::Clean
+        | EndReason::Cut
+        | EndReason::Silent
+        | EndReason::Failed { .. }
+        | EndReason::LineTooLong => is_watch,
+        EndReason::TooLarge => !is_watch,
+        EndReason::Expired
+        | EndReason::TooNew
+        | EndReason::Unsupported
+        | EndReason::Garbled
+        | EndReason::Unreachable
+        | EndReason::Refused { .. } => true,
     }
 }
 
@@ -741,7 +756,7 @@ fn machines(lists: Lists) -> Vec<Machine> {
         for (has_failed, lines) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
             let mut machine = Machine::new(lists);
             if has_failed {
-                machine.end(How::Unreachable, BLINK);
+                machine.end(EndReason::Unreachable, BLINK);
             }
             (machine.state, machine.lines) = (state.clone(), lines);
             machines.push(machine);
@@ -833,7 +848,7 @@ fn transitions(lists: Lists) -> Vec<String> {
                 let mut to = node(&machine);
                 // The list after the next 410 shows whether streaming lists were given up.
                 machine.state = State::Following;
-                machine.end(How::Expired, BLINK);
+                machine.end(EndReason::Expired, BLINK);
                 if machine.is_streaming() != (lists == Lists::Streaming) {
                     to = "Paged";
                 }

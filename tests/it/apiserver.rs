@@ -367,6 +367,6 @@ fn every_fault_is_explained() {
     assert_eq!(output.status.code(), Some(0));
     assert!(
         stdout.contains("too-many-requests,retry-after=1")
-            && stdout.contains(&listwatch_apiserver::fault_names())
+            && stdout.contains(&listwatch_apiserver::fault_help())
     );
 }

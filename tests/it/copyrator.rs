@@ -156,7 +156,7 @@ impl World {
     /// Replaces the permissions of the operator.
     async fn allow(&self, rules: &Value) {
         match &self.server {
-            Some(server) => server.limit(&self.prefix, serde_json::from_value(rules.clone()).unwrap()),
+            Some(server) => server.set_rules(&self.prefix, serde_json::from_value(rules.clone()).unwrap()),
             None => {
                 let path = format!("{RBAC}/clusterroles/{}", self.prefix);
                 self.send(Method::PATCH, &path, &json!({"rules": rules})).await;

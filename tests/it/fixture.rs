@@ -283,7 +283,7 @@ impl Fixture {
         let Server::Embedded(server) = &self.server else { panic!("a real server keeps Roles") };
         let mut rules: Vec<Rule> = serde_json::from_value(rules.clone()).unwrap();
         rules.iter_mut().for_each(|rule| rule.namespace = Some(self.namespace.clone()));
-        server.limit(ACCOUNT, rules);
+        server.set_rules(ACCOUNT, rules);
     }
 
     /// Takes away the permissions that [`Fixture::allow`] gave.

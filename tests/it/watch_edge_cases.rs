@@ -468,7 +468,7 @@ async fn more_watches_than_one_connection_allows_block_no_call() {
         if let Server::Embedded(server) = &fixture.server {
             let rules: Vec<Rule> =
                 serde_json::from_value(manifests::cluster_role()["rules"].clone()).unwrap();
-            server.limit(ACCOUNT, rules);
+            server.set_rules(ACCOUNT, rules);
         } else {
             let everywhere = json!({
                 "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",

@@ -15,16 +15,16 @@ use serde_json::{Map, Value};
 
 /// A set of paths into an object.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Fields {
+pub(crate) struct FieldSet {
     /// Whether the path that ends here is in the set.
     pub(crate) is_member: bool,
-    children: BTreeMap<String, Fields>,
+    children: BTreeMap<String, FieldSet>,
 }
 
-impl Fields {
+impl FieldSet {
     /// A set with the path that ends here, and nothing below it.
-    pub(crate) fn leaf() -> Fields {
-        Fields { is_member: true, children: BTreeMap::new() }
+    pub(crate) fn leaf() -> FieldSet {
+        FieldSet { is_member: true, children: BTreeMap::new() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -35,16 +35,16 @@ impl Fields {
         !self.children.is_empty()
     }
 
-    pub(crate) fn get(&self, element: &str) -> Option<&Fields> {
+    pub(crate) fn get(&self, element: &str) -> Option<&FieldSet> {
         self.children.get(element)
     }
 
-    pub(crate) fn children_mut(&mut self) -> impl Iterator<Item = (&String, &mut Fields)> {
+    pub(crate) fn children_mut(&mut self) -> impl Iterator<Item = (&String, &mut FieldSet)> {
         self.children.iter_mut()
     }
 
     /// Puts a set under a path element. An empty set adds nothing.
-    pub(crate) fn put(&mut self, element: String, fields: Fields) {
+    pub(crate) fn put(&mut self, element: String, fields: FieldSet) {
         if !fields.is_empty() {
             self.children.entry(element).or_default().add(&fields);
         }
@@ -56,7 +56,7 @@ impl Fields {
     }
 
     /// Union.
-    pub(crate) fn add(&mut self, other: &Fields) {
+    pub(crate) fn add(&mut self, other: &FieldSet) {
         self.is_member |= other.is_member;
         for (element, fields) in &other.children {
             match self.children.entry(element.clone()) {
@@ -69,7 +69,7 @@ impl Fields {
     }
 
     /// Difference, path by path: paths below a removed path stay.
-    pub(crate) fn subtract(&mut self, other: &Fields) {
+    pub(crate) fn subtract(&mut self, other: &FieldSet) {
         self.is_member &= !other.is_member;
         for (element, fields) in &other.children {
             if let Entry::Occupied(mut here) = self.children.entry(element.clone()) {
@@ -82,11 +82,11 @@ impl Fields {
     }
 
     /// Intersection.
-    pub(crate) fn common(&self, other: &Fields) -> Fields {
-        let mut common = Fields { is_member: self.is_member && other.is_member, children: BTreeMap::new() };
+    pub(crate) fn intersection(&self, other: &FieldSet) -> FieldSet {
+        let mut common = FieldSet { is_member: self.is_member && other.is_member, children: BTreeMap::new() };
         for (element, fields) in &self.children {
             if let Some(other) = other.children.get(element) {
-                common.put(element.clone(), fields.common(other));
+                common.put(element.clone(), fields.intersection(other));
             }
         }
         common
@@ -110,8 +110,8 @@ impl Fields {
     }
 
     /// Parses `fieldsV1`. `None` if it is invalid.
-    pub(crate) fn from_json(value: &Value) -> Option<Fields> {
-        let mut fields = Fields::default();
+    pub(crate) fn from_json(value: &Value) -> Option<FieldSet> {
+        let mut fields = FieldSet::default();
         for (element, below) in value.as_object()? {
             if element == "." {
                 fields.is_member = true;
@@ -120,7 +120,7 @@ impl Fields {
             if !["f:", "k:", "v:", "i:"].iter().any(|prefix| element.starts_with(prefix)) {
                 return None;
             }
-            let mut below = Fields::from_json(below)?;
+            let mut below = FieldSet::from_json(below)?;
             below.is_member |= below.children.is_empty();
             fields.children.insert(element.clone(), below);
         }
@@ -161,12 +161,12 @@ mod tests {
 
     use super::*;
 
-    fn fields(value: &Value) -> Fields {
-        Fields::from_json(value).expect("fieldsV1")
+    fn fields(value: &Value) -> FieldSet {
+        FieldSet::from_json(value).expect("fieldsV1")
     }
 
     #[test]
-    fn a_path_reads_as_in_the_messages_of_the_real_server() {
+    fn paths_are_formatted_as_in_kube_apiserver() {
         let set = fields(&json!({
             "f:spec": {
                 "f:ports": {"k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:name": {}}},
@@ -178,21 +178,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_field_set_is_not_taken_for_one() {
+    fn invalid_fields_v1_is_refused() {
         for wrong in [json!(null), json!([]), json!({"spec": {}}), json!({"f:spec": 1}), json!({"": {}})] {
-            assert_eq!(Fields::from_json(&wrong), None, "{wrong}");
+            assert_eq!(FieldSet::from_json(&wrong), None, "{wrong}");
         }
     }
 
-    fn any_fields() -> impl Strategy<Value = Fields> {
+    fn any_fields() -> impl Strategy<Value = FieldSet> {
         let element = prop_oneof![Just("f:a"), Just("f:b"), Just("k:{\"n\":1}"), Just("v:\"x\"")];
-        let leaf = Just(Fields::leaf());
+        let leaf = Just(FieldSet::leaf());
         let tree = leaf.prop_recursive(4, 40, 4, move |inner| {
             (any::<bool>(), prop::collection::btree_map(element.clone().prop_map(str::to_owned), inner, 1..4))
-                .prop_map(|(is_member, children)| Fields { is_member, children })
+                .prop_map(|(is_member, children)| FieldSet { is_member, children })
         });
         // The root is not a path.
-        tree.prop_map(|fields| Fields { is_member: false, ..fields })
+        tree.prop_map(|fields| FieldSet { is_member: false, ..fields })
     }
 
     proptest! {
@@ -203,17 +203,17 @@ mod tests {
 
         #[test]
         fn the_three_operations_are_those_of_sets_of_paths(one in any_fields(), other in any_fields()) {
-            let paths = |set: &Fields| -> std::collections::BTreeSet<String> { set.paths().into_iter().collect() };
+            let paths = |set: &FieldSet| -> std::collections::BTreeSet<String> { set.paths().into_iter().collect() };
             let (a, b) = (paths(&one), paths(&other));
             let (mut union, mut difference) = (one.clone(), one.clone());
             union.add(&other);
             difference.subtract(&other);
             prop_assert_eq!(paths(&union), a.union(&b).cloned().collect());
             prop_assert_eq!(paths(&difference), a.difference(&b).cloned().collect());
-            prop_assert_eq!(paths(&one.common(&other)), a.intersection(&b).cloned().collect());
+            prop_assert_eq!(paths(&one.intersection(&other)), a.intersection(&b).cloned().collect());
             // A set without paths has no branches either.
             difference.subtract(&union);
-            prop_assert_eq!(difference, Fields::default());
+            prop_assert_eq!(difference, FieldSet::default());
         }
     }
 }

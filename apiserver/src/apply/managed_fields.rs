@@ -15,7 +15,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    apply::{field_set::Fields, typed_value::Shape},
+    apply::{field_set::FieldSet, typed_value::Shape},
     kinds::{Kind, Part, Source},
     status::StatusError,
 };
@@ -69,7 +69,7 @@ struct Entry {
     subresource: String,
     /// `None` until an apply of the manager changes the object, as in kube-apiserver.
     time: Option<String>,
-    fields: Fields,
+    fields: FieldSet,
 }
 
 impl Entry {
@@ -86,7 +86,7 @@ impl Entry {
             api_version: text("apiVersion"),
             subresource: text("subresource"),
             time: value["time"].as_str().map(str::to_owned),
-            fields: Fields::from_json(&value["fieldsV1"])?,
+            fields: FieldSet::from_json(&value["fieldsV1"])?,
         })
     }
 
@@ -191,13 +191,13 @@ impl Managed {
     }
 
     /// The conflicts of a change: each changed field that another manager owns, with that manager.
-    fn conflicts(&self, manager: &Manager, changed: &Fields, excused: &Fields) -> Vec<(String, String)> {
+    fn conflicts(&self, manager: &Manager, changed: &FieldSet, excused: &FieldSet) -> Vec<(String, String)> {
         let mut others: Vec<&Entry> =
             self.0.iter().filter(|entry| !entry.is_of(manager, &entry.api_version)).collect();
         others.sort_by_key(|entry| (&entry.manager, !entry.applies, &entry.api_version, &entry.subresource));
         let mut conflicts: Vec<(String, String)> = Vec::new();
         for entry in others {
-            let mut held = entry.fields.common(changed);
+            let mut held = entry.fields.intersection(changed);
             held.subtract(excused);
             // The conflicts of an apply to a Scale show the version of the Scale for all managers.
             let version = if manager.subresource == "scale" { "autoscaling/v1" } else { &entry.api_version };
@@ -207,7 +207,7 @@ impl Managed {
     }
 
     /// Removes fields from the sets of all managers.
-    fn take_away(&mut self, fields: &Fields) {
+    fn take_away(&mut self, fields: &FieldSet) {
         for entry in &mut self.0 {
             entry.fields.subtract(fields);
         }
@@ -222,7 +222,7 @@ impl Managed {
                 api_version: api_version.to_owned(),
                 subresource: manager.subresource.to_owned(),
                 time: None,
-                fields: Fields::default(),
+                fields: FieldSet::default(),
             });
             self.0.len() - 1
         });
@@ -232,12 +232,12 @@ impl Managed {
 
 /// Removes the fields that never have an owner, such as `kind`, `metadata.name` and `metadata.uid`:
 /// internal/stripmeta.go.
-fn strip(fields: &mut Fields) {
-    let mut stripped = Fields::default();
+fn strip(fields: &mut FieldSet) {
+    let mut stripped = FieldSet::default();
     for field in ["apiVersion", "kind", "metadata"] {
-        stripped.put(format!("f:{field}"), Fields::leaf());
+        stripped.put(format!("f:{field}"), FieldSet::leaf());
     }
-    let mut metadata = Fields::default();
+    let mut metadata = FieldSet::default();
     for field in [
         "name",
         "namespace",
@@ -248,7 +248,7 @@ fn strip(fields: &mut Fields) {
         "managedFields",
         "resourceVersion",
     ] {
-        metadata.put(format!("f:{field}"), Fields::leaf());
+        metadata.put(format!("f:{field}"), FieldSet::leaf());
     }
     stripped.put("f:metadata".to_owned(), metadata);
     fields.subtract(&stripped);
@@ -437,13 +437,13 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The fields that kubectl applied client-side and that are unchanged since. They do not conflict with kubectl's
 /// server-side apply: internal/lastappliedmanager.go.
-fn excused(shape: Shape<'_>, manager: &Manager, before: &Value) -> Fields {
+fn excused(shape: Shape<'_>, manager: &Manager, before: &Value) -> FieldSet {
     let last = before["metadata"]["annotations"][LAST_APPLIED].as_str();
     let last: Option<Value> = last.and_then(|text| serde_json::from_str(text).ok());
     let Some(last) =
         last.filter(|last| manager.name == KUBECTL && last["apiVersion"] == before["apiVersion"])
     else {
-        return Fields::default();
+        return FieldSet::default();
     };
     let mut fields = shape.fields(&last);
     let since = shape.difference(Some(&last), Some(before));
@@ -453,13 +453,13 @@ fn excused(shape: Shape<'_>, manager: &Manager, before: &Value) -> Fields {
 }
 
 /// Removes the fields that the manager applied last time but not this time, unless another manager owns them.
-fn leave_out(shape: Shape<'_>, merged: &mut Value, last: &Fields, managed: &Managed) {
+fn leave_out(shape: Shape<'_>, merged: &mut Value, last: &FieldSet, managed: &Managed) {
     if last.is_empty() {
         return;
     }
     let last = shape.with_parents(last);
     let all = shape.with_parents(&shape.fields(merged));
-    let without = |gone: &Fields| {
+    let without = |gone: &FieldSet| {
         let mut pruned = merged.clone();
         shape.remove(&mut pruned, gone);
         let left = shape.with_parents(&shape.fields(&pruned));
@@ -474,6 +474,6 @@ fn leave_out(shape: Shape<'_>, merged: &mut Value, last: &Fields, managed: &Mana
     }
     // ... and the fields without an owner.
     let (_, gone) = without(&gone);
-    let (pruned, _) = without(&gone.common(&last));
+    let (pruned, _) = without(&gone.intersection(&last));
     *merged = pruned;
 }

@@ -16,7 +16,7 @@ use std::{
 use serde_json::{Map, Value};
 
 use crate::{
-    apply::field_set::{self, Fields},
+    apply::field_set::{self, FieldSet},
     kinds::Kind,
     schema::{decode, openapi, places, twins},
 };
@@ -176,8 +176,8 @@ impl<'a> Shape<'a> {
     }
 
     /// The fields that a value sets.
-    pub(crate) fn fields(self, value: &Value) -> Fields {
-        let mut fields = Fields::default();
+    pub(crate) fn fields(self, value: &Value) -> FieldSet {
+        let mut fields = FieldSet::default();
         match (self.form(value), value) {
             (Some(Form::Map), Value::Object(map)) => {
                 for (name, value) in map {
@@ -197,7 +197,7 @@ impl<'a> Shape<'a> {
                 for (element, item) in iter::zip(&elements, items) {
                     // Of items with the same keys, only their path is in the set, and none of their fields.
                     let mut below =
-                        if places[element].len() > 1 { Fields::leaf() } else { self.item().fields(item) };
+                        if places[element].len() > 1 { FieldSet::leaf() } else { self.item().fields(item) };
                     below.is_member = true;
                     fields.put(element.clone(), below);
                 }
@@ -246,7 +246,7 @@ impl<'a> Shape<'a> {
             let below = match (&old[..], &new[..]) {
                 ([] | [_], [] | [_]) => self.item().difference(old.first().copied(), new.first().copied()),
                 (old, new) if old == new => Difference::default(),
-                _ => Difference { changed: Fields::leaf(), removed: Fields::default() },
+                _ => Difference { changed: FieldSet::leaf(), removed: FieldSet::default() },
             };
             difference.put(element, below);
         }
@@ -317,7 +317,7 @@ impl<'a> Shape<'a> {
     }
 
     /// Removes fields from a value. A value that becomes empty becomes null.
-    pub(crate) fn remove(self, value: &mut Value, gone: &Fields) {
+    pub(crate) fn remove(self, value: &mut Value, gone: &FieldSet) {
         if gone.is_empty() || is_nothing(Some(value)) {
             return;
         }
@@ -351,13 +351,13 @@ impl<'a> Shape<'a> {
     }
 
     /// Adds the parents of all fields: the owner of all fields in a list owns the list.
-    pub(crate) fn with_parents(self, fields: &Fields) -> Fields {
+    pub(crate) fn with_parents(self, fields: &FieldSet) -> FieldSet {
         let mut fields = fields.clone();
         self.add_parents(&mut fields);
         fields
     }
 
-    fn add_parents(self, fields: &mut Fields) {
+    fn add_parents(self, fields: &mut FieldSet) {
         for (element, below) in fields.children_mut() {
             let is_field =
                 element.strip_prefix("f:").is_some_and(|name| matches!(self.child(name), Child::Field(_)));
@@ -463,8 +463,8 @@ pub(crate) fn in_go(value: &Value) -> String {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Difference {
     /// Fields that were added or have another value.
-    pub(crate) changed: Fields,
-    pub(crate) removed: Fields,
+    pub(crate) changed: FieldSet,
+    pub(crate) removed: FieldSet,
 }
 
 impl Difference {

@@ -280,7 +280,7 @@ pub(crate) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
         return Answer::refused(StatusError::not_allowed(message, json!({})));
     }
     match request.method {
-        Method::POST if request.body.trim_ascii() == b"help" => Answer::text(200, faults::names()),
+        Method::POST if request.body.trim_ascii() == b"help" => Answer::text(200, faults::help()),
         Method::POST => match faults::parse_lines(&request.body) {
             Ok(planned) => {
                 let done = planned.iter().filter(|planned| planned.is_momentary()).count();

@@ -1,4 +1,5 @@
-//! The defaults of each built-in kind: kube-apiserver's defaults.go, and admission plugins that set fields.
+//! The defaults of each built-in kind: kube-apiserver's defaults.go, and admission plugins that set fields. The
+//! addresses of a Service are in `cluster_ip.rs`.
 //!
 //! Only fields that authors of operators need have defaults: affinities and rarer volumes are stored as sent.
 

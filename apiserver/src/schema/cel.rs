@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use crate::{
     schema::{
-        Wrong,
+        SchemaError,
         field_errors::{ErrorList, FieldPath, json_type},
     },
     status::Cause,
@@ -39,14 +39,14 @@ const TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The rules at one place of a schema.
 #[derive(Debug)]
-pub(crate) struct Rules {
+pub(crate) struct RulesAtPath {
     /// Property names. `[]` stands for each item of a list, `{}` for each value of a map.
     path: Vec<String>,
-    rules: Vec<Rule>,
+    rules: Vec<ValidationRule>,
 }
 
 #[derive(Debug)]
-struct Rule {
+struct ValidationRule {
     program: Program,
     /// A transition rule: it compares an object with its previous state.
     needs_old: bool,
@@ -57,7 +57,7 @@ struct Rule {
 }
 
 /// Compiles all rules of a schema, in the order of the schema.
-pub(crate) fn compile(schema: &Value) -> Result<Vec<Rules>, Wrong> {
+pub(crate) fn compile(schema: &Value) -> Result<Vec<RulesAtPath>, SchemaError> {
     let mut rules = Vec::new();
     on_large_stack(|| collect_rules(schema, "", &mut Vec::new(), &mut rules))?;
     Ok(rules)
@@ -65,7 +65,7 @@ pub(crate) fn compile(schema: &Value) -> Result<Vec<Rules>, Wrong> {
 
 /// Reports the rules that an object violates.
 pub(crate) fn check(
-    all: &[Rules],
+    all: &[RulesAtPath],
     object: &Value,
     before: Option<&Value>,
     errors: &mut ErrorList<'_>,
@@ -112,20 +112,20 @@ fn collect_rules(
     schema: &Value,
     at: &str,
     path: &mut Vec<String>,
-    rules: &mut Vec<Rules>,
-) -> Result<(), Wrong> {
+    rules: &mut Vec<RulesAtPath>,
+) -> Result<(), SchemaError> {
     let mut here = Vec::new();
     for (index, source) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate() {
         let text = |field: &str| source[field].as_str().map(str::to_owned);
         let rule = text("rule").unwrap_or_default();
         let compile = |field: &str, expression: &str| {
-            program(expression).map_err(|why| Wrong {
+            program(expression).map_err(|why| SchemaError {
                 at: format!("{at}.x-kubernetes-validations[{index}].{field}"),
                 value: source.clone(),
                 why: format!("compilation failed: {why}"),
             })
         };
-        here.push(Rule {
+        here.push(ValidationRule {
             program: compile("rule", &rule)?,
             needs_old: rule.contains("oldSelf"),
             message: text("message"),
@@ -137,7 +137,7 @@ fn collect_rules(
         });
     }
     if !here.is_empty() {
-        rules.push(Rules { path: path.clone(), rules: here });
+        rules.push(RulesAtPath { path: path.clone(), rules: here });
     }
     let mut inside = |name: &str, at: String, schema: &Value| {
         path.push(name.to_owned());
@@ -157,7 +157,7 @@ fn collect_rules(
     Ok(())
 }
 
-impl Rules {
+impl RulesAtPath {
     /// Walks to the place of the rules and evaluates them there. Breaks at the deadline.
     fn check(
         &self,
@@ -210,7 +210,7 @@ impl Rules {
         let mut context = Context::with_env(Arc::clone(&ENV));
         context.set_variable_resolver(&variables);
         // Ratcheting: only transition rules validate an unchanged value.
-        let is_due = |rule: &&Rule| if rule.needs_old { old.is_some() } else { old != Some(value) };
+        let is_due = |rule: &&ValidationRule| if rule.needs_old { old.is_some() } else { old != Some(value) };
         for rule in self.rules.iter().filter(is_due) {
             if let Some(cause) = rule.check(&context, value, path, deadline) {
                 errors.add(cause)?;
@@ -223,7 +223,7 @@ impl Rules {
     }
 }
 
-impl Rule {
+impl ValidationRule {
     /// The error of a value that violates the rule, or of a rule that takes too long.
     fn check(
         &self,
@@ -335,7 +335,7 @@ mod tests {
 
     /// Before the time limit, the evaluation blocked all other requests.
     #[test]
-    fn a_rule_that_takes_too_long_is_the_last_one() {
+    fn no_rule_is_evaluated_after_the_time_limit() {
         let much = "self.items.all(a, self.items.all(b, self.items.all(c, a + b + c >= 0)))";
         let rules = json!([{"rule": "self.min > 1"}, {"rule": much}, {"rule": "false"}]);
         let object = json!({"min": 1, "items": (0..1_000).collect::<Vec<_>>()});
@@ -373,7 +373,7 @@ mod tests {
 
     /// Once, integers were unsigned, could not be added to an `int`, and each error contained the whole object.
     #[test]
-    fn rules_count_and_their_errors_are_short() {
+    fn integers_are_signed_and_error_messages_are_short() {
         let object = json!({"min": 1, "max": 2, "text": "x".repeat(100_000)});
         assert_eq!(
             errors(json!([{"rule": "self.min + 1 == self.max && self.?nope.orValue(-1) == -1"}]), &object),
@@ -385,7 +385,7 @@ mod tests {
 
     /// On a usual stack, sixty brackets overflow it and abort the process.
     #[test]
-    fn a_rule_is_as_long_as_the_stack_can_bear() {
+    fn a_rule_within_the_token_limit_does_not_overflow_the_stack() {
         let rules = |times: usize| {
             let around = |open: &str, core: &str, close: &str| {
                 format!("{}{core}{}", open.repeat(times), close.repeat(times))

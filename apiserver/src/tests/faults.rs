@@ -4,7 +4,7 @@
 use std::num::NonZeroUsize;
 
 use super::*;
-use crate::{Planned, fault_names};
+use crate::{Planned, fault_help};
 
 /// No Secrets exist at the start.
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
@@ -368,7 +368,7 @@ async fn an_administrator_plans_lists_and_ends_faults_by_a_path() {
         let answer = world.request(Method::POST, path).body(body).send().await.expect("an answer");
         (answer.status().as_u16(), answer.text().await.expect("a body"))
     };
-    assert_eq!(post("help\n").await, (200, fault_names()));
+    assert_eq!(post("help\n").await, (200, fault_help()));
     let body = "cut-watches\n\nslow,time=5s,path=/pods,times=3\n";
     assert_eq!(post(body).await, (201, "1 done, 1 planned\n".to_owned()), "no fault meets this path");
     let list = "internal-error,path=/listwatch\nslow,time=5s,path=/pods,times=3  (3 left)\n";
@@ -429,7 +429,7 @@ fn an_invalid_fault_is_refused_with_the_valid_ones() {
 
 #[test]
 fn every_fault_in_the_help_text_can_be_parsed() {
-    let names = fault_names();
+    let names = fault_help();
     let faults: Vec<&str> = names.lines().filter(|line| line.starts_with("  ")).collect();
     assert_eq!(faults.len(), 28, "{names}");
     for line in faults {

@@ -130,7 +130,7 @@ pub(crate) fn mark_deleting(crd: &mut Value, now: &str) {
 fn removed(storage: &mut Storage, crd: &Value) {
     let (group, plural) = names(crd);
     storage.kinds.replace_custom(&group, &plural, Vec::new());
-    storage.close_collection(&qualified(&plural, &group));
+    storage.wake_watches(&qualified(&plural, &group));
     // Other CRDs may have waited for these names.
     let definitions = "customresourcedefinitions.apiextensions.k8s.io";
     let all = storage.collection(definitions).into_iter().flat_map(|all| all.objects.iter());

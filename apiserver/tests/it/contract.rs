@@ -283,7 +283,7 @@ impl Server {
         }
         let server = ApiServer::start(options).await.unwrap();
         server.add_token(JANE_TOKEN, "jane");
-        server.limit("jane", Vec::new());
+        server.set_rules("jane", Vec::new());
         let (url, ca_pem, token) = (server.url(), server.ca_pem().to_owned(), server.token().to_owned());
         let server = Arc::new(Server::new(url, &ca_pem, &token, Some(server)));
         server.run(PRELUDE).await;

@@ -34,7 +34,7 @@ async fn a_rule_allows_only_its_verbs_resources_names_and_namespace() {
     let metrics = json!({"nonResourceURLs": ["/metrics"], "verbs": ["get"]});
     let rules =
         vec![rule(reads, Some("default")), rule(one_secret, None), rule(scales, None), rule(metrics, None)];
-    server.limit("jane", rules);
+    server.set_rules("jane", rules);
     for (request, allowed) in [
         ("GET /api/v1/namespaces/default/configmaps", true),
         ("GET /api/v1/namespaces/default/configmaps/kube-root-ca.crt", true),
@@ -70,8 +70,8 @@ async fn a_user_that_may_impersonate_another_has_the_rules_of_the_other() {
     let token = server.new_token("joe");
     let impersonates = json!({"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"], "resourceNames": ["jane"]});
     let reads = json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]});
-    server.limit("joe", vec![rule(impersonates, None)]);
-    server.limit("jane", vec![rule(reads, None)]);
+    server.set_rules("joe", vec![rule(impersonates, None)]);
+    server.set_rules("jane", vec![rule(reads, None)]);
     let http = http(server.ca_pem(), "tests");
     for (path, other, expected) in [
         ("/api/v1/configmaps", "jane", StatusCode::OK),

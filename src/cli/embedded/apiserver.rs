@@ -11,7 +11,7 @@ use std::{
 };
 
 use clap::{ArgAction, Args, ValueEnum};
-use listwatch_apiserver::{ApiServer, LOG_TARGET, Options, Planned, fault_names};
+use listwatch_apiserver::{ApiServer, LOG_TARGET, Options, Planned, fault_help};
 use tracing::Level;
 
 use self::credentials::{Credentials, KUBECONFIG, quoted};
@@ -116,7 +116,7 @@ pub(super) fn main(mut apiserver: Apiserver) -> Result<(), Failure> {
 }
 
 fn help() -> Result<(), Failure> {
-    say!("{}", fault_names().trim_end());
+    say!("{}", fault_help().trim_end());
     Ok(())
 }
 

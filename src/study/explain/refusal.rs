@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Exchange, Explainer, Rule, Unauthorized};
-use crate::{client::Error, resource::Status, study::record::Entry, watch::How};
+use crate::{client::Error, resource::Status, study::record::Entry, watch::EndReason};
 
 impl Explainer {
     /// An answer that is an error.
@@ -16,13 +16,13 @@ impl Explainer {
         let followed = collection.as_ref().and_then(|key| self.collections.get_mut(key));
         let error = Error::answered(head.status, &head.headers, body);
         let status = error.status().cloned().unwrap_or_default();
-        let (code, how) = (status.code, How::of(&error));
+        let (code, how) = (status.code, EndReason::of(&error));
         let message = if status.message.is_empty() { String::new() } else { format!(": {}", status.message) };
         let is_html = head.headers.get("content-type").is_some_and(|kind| kind.starts_with("text/html"));
         let is_streaming = followed.as_ref().is_some_and(|followed| followed.machine.is_streaming());
         let back_off = if followed.is_some() { " → back off" } else { "" };
         let (rule, text) = match code {
-            _ if how == How::Expired || how == How::TooNew => event_error(&status),
+            _ if how == EndReason::Expired || how == EndReason::TooNew => event_error(&status),
             401 => {
                 if let Some(followed) = followed {
                     followed.unauthorized =
