@@ -452,9 +452,7 @@ pub(crate) fn random_letters() -> String {
 
 /// A random uid: RFC 9562, version 4.
 pub(crate) fn uid() -> String {
-    let bits = fastrand::u128(..);
-    let hex = format!("{:032x}", bits & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62));
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    uuid::Builder::from_random_bytes(fastrand::u128(..).to_ne_bytes()).into_uuid().to_string()
 }
 
 /// Checks that the namespace exists, and that neither the namespace nor the CRD is terminating.
