@@ -78,10 +78,8 @@ impl Copyrator {
         status: CopyratorStatus,
         state: State,
     ) -> Result<Next, ReconcileError> {
-        if let Some(first) =
-            status.failures.first().filter(|first| rule.status.failures.first() != Some(first))
-        {
-            let problem = sentence(first);
+        if let Some(new) = status.failures.iter().find(|failure| !rule.status.failures.contains(failure)) {
+            let problem = sentence(new);
             warn!(target: LOG, key = %rule.key(), failed = status.failed, problem, "copies failed; trying again");
             self.events.record(rule, EventType::Warning, "CopyFailed", problem);
         }
