@@ -67,7 +67,7 @@ pub(super) struct Get {
 #[derive(Debug, Args)]
 #[command(mut_arg("target", |target| target.help(WATCH_TARGET)), after_help = format!("Examples:\n  \
     listwatch watch mws --explain                what each event means\n  \
-    listwatch watch pods --resource-version=1    410 Expired, in an answer 200\n  \
+    listwatch watch mws --resource-version=1     410 Expired, in an answer 200\n  \
     listwatch watch deploy --follow              as the operator does: resume, list again, back off\n\
     {WATCH_EXAMPLE}\n\
     Without --follow, it ends when the server ends the watch, as curl does. --explain numbers mistakes as docs/reliability.md does."))]

@@ -53,6 +53,9 @@ rbac.authorization.k8s.io/v1 clusterroles* clusterrole
 rbac.authorization.k8s.io/v1 clusterrolebindings* clusterrolebinding
 apiextensions.k8s.io/v1 customresourcedefinitions* customresourcedefinition crd crds
 k8sobjects.gsa.com/v2 mywebservers mywebserver mws myweb
+flant.com/v1 copyrators copyrator copyr
+cache.example.com/v1alpha1 memcacheds memcached
+app.example.com/v1 databases database db
 ";
 
 /// A resource that a server has.
