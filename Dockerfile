@@ -10,7 +10,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,targe
 FROM scratch
 ARG VERSION=0.1.0 REVISION=unknown
 LABEL org.opencontainers.image.title="listwatch" \
-      org.opencontainers.image.description="Keeps a Deployment and a Service for every MyWebserver" \
+      org.opencontainers.image.description="Kubernetes operators for MyWebserver, CopyratorRule, Memcached and Database" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="$VERSION" \
       org.opencontainers.image.revision="$REVISION"

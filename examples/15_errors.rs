@@ -12,8 +12,8 @@
 //! Predict: Two answers are 404. How does a missing object differ from a kind that the server does not have?
 //! Run: cargo run --example course 15
 //! Notice: By the name in the Status; the other 404 may be plain text.
-//! Why: No error above is final for `watch::watch`: it asks again from its version, after growing pauses. After 400,
-//! 405, 406 and 422, it lists. A call is repeated only after 401 with a new token, 429 or 5xx with a short Retry-After.
+//! Why: No error above is final for `watch::watch`: it asks again from its version, after growing pauses, or lists. A call is
+//! repeated only after 401 with a new token, 429 or 5xx with a short Retry-After, and, as a GET, after a cut.
 //! Break it: cargo run --example course -- 15 --fault html,path=/configmaps/none
 //! Source: `pause` in src/client/retry.rs; `authorized` in src/client/http.rs; `may_pass` in src/watch/machine.rs
 //! Embedded server: Only here can the lesson provoke 401, 429 and 503, by faults. For the 403, it asks as another user.

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_server_asked_for_is_waited() {
+    async fn a_pause_that_the_server_asked_for_is_kept() {
         let queue = queue();
         queue.add(&key("a"), Urgency::Change);
         assert_eq!(take_now(&queue).await.as_deref(), Some("a"));

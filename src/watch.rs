@@ -265,7 +265,7 @@ fn read_lines(
         let line = match lines.next_line() {
             Ok(Some(line)) => line,
             Ok(None) => return Ok(()),
-            Err(decode::TooLong) => {
+            Err(decode::LineTooLong) => {
                 let problem = format!("a line of more than {} bytes", decode::LINE_BYTES_MAX);
                 return Err(End { how: EndReason::LineTooLong, problem });
             }

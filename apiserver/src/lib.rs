@@ -21,7 +21,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Not supported: Roles (use [`ApiServer::limit`] to give rules to a user), webhooks and protobuf.
+//! Not supported: Roles (use [`ApiServer::set_rules`] to give rules to a user), webhooks and protobuf.
 //!
 //! The modules, from the connection down. Each module uses only the modules below it:
 //!

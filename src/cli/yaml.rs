@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_text_in_yaml_1_1_is_quoted() {
+    fn strings_that_yaml_1_1_reads_as_other_types_are_quoted() {
         for text in [
             "2024-01-01",
             "2024-01-01T00:00:00Z",

@@ -83,7 +83,7 @@ impl Credential {
     }
 
     fn header(text: &str) -> Result<Credential, String> {
-        // The error would quote nothing, and must not.
+        // The error must not quote the text.
         let mut value =
             HeaderValue::from_str(text).map_err(|_| "cannot stand in an HTTP header".to_owned())?;
         value.set_sensitive(true);
@@ -295,7 +295,7 @@ mod tests {
         let two = credentials.renew(&one).await.expect("a file").expect("a token");
         assert_eq!(shown(&two), "Bearer two");
         fs::write(&path, "three").expect("a file");
-        // Whoever was refused with `one`, too, takes what has been read since.
+        // A second request that was refused with `one` gets the credential that was read meanwhile.
         assert!(credentials.renew(&one).await.expect("a file") == Some(two));
 
         let fixed = Credentials::new(Login::Token(Secret("x".to_owned())));

@@ -34,8 +34,8 @@ use super::{
 /// The directory in which the kubelet mounts the credentials of a Pod.
 const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Longest wait for an answer, unless a flag says otherwise. The API server queues a request for at most a quarter of its
-/// own limit of 60 s; what takes twice that is not coming.
+/// Longest wait for an answer, unless a flag says otherwise. The API server queues a request for at most a quarter of
+/// its own limit of 60 s; after twice that time, no answer will come.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The flags for the connection. Each field has the name of its flag; an empty text counts as not given, as in kubectl.
@@ -335,7 +335,7 @@ impl Config {
 
     pub(super) fn impersonate(&mut self, header: &str, value: &str) -> Result<(), Error> {
         let wrong = || {
-            // Quoted, because it is mostly a line break that is wrong with it.
+            // Quoted, because the usual fault is a line break in it.
             Error::new(
                 "impersonate",
                 format!("{value:?}"),
@@ -347,7 +347,7 @@ impl Config {
         Ok(())
     }
 
-    /// Any on-looker could take them. client-go does not send them either.
+    /// Anybody on the network could read them. client-go does not send them either.
     fn keep_credentials_off_plain_http(&mut self) {
         if self.server.scheme() != "http" {
             return;
@@ -375,7 +375,7 @@ impl fmt::Debug for Config {
 
 /// Reads a server's address. A path in it stays: it is put before every other.
 pub(super) fn parse_server(text: &str, origin: &str) -> Result<Url, Error> {
-    // Whether it parses or not, it may have a password in it, which ends at the last @.
+    // Valid or not, it may contain a password, which ends at the last @.
     let shown = text.rsplit('@').next().unwrap_or_default();
     let wrong = |cause: &str| Error::new("connect to", shown, format!("{cause} ({origin})"));
     let mut url = Url::parse(text).map_err(|error| match error {
@@ -413,11 +413,12 @@ fn existing(paths: &[PathBuf]) -> Vec<PathBuf> {
     paths.iter().filter(|path| is_present(path)).cloned().collect()
 }
 
-/// Also where that cannot be found out, as in a directory that we may not enter: reading it then says so.
+/// Whether a file exists. Also `true` if that cannot be found out, as in a directory without permission: then the error
+/// of reading it says so.
 fn is_present(path: &Path) -> bool {
     match path.try_exists() {
         Ok(present) => present,
-        // Under a file there is none: /dev/null is the home of many a service.
+        // No file is below a file: /dev/null is the home directory of many services.
         Err(error) => error.kind() != io::ErrorKind::NotADirectory,
     }
 }
@@ -545,7 +546,7 @@ mod tests {
         );
     }
 
-    /// An empty `--as` cleared the kubeconfig's, and so gave more than was asked for.
+    /// Once, an empty `--as` replaced that of the kubeconfig, so that nobody was impersonated.
     #[test]
     fn an_empty_flag_is_not_given() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,8 +1,7 @@
-//! A server in this very process, asked without a connection: for simulations, whose clock stands still while they wait
-//! for a timer, and would not wait for a socket.
+//! A server in this process that gets requests without a connection. For simulations: their paused clock jumps to the
+//! next timer, and would not wait for a socket.
 //!
-//! Only what lies below a request differs: credentials, deadlines, repeats, limits and the reading of answers are those
-//! of every client.
+//! Everything else is as with any server: credentials, deadlines, retries, limits, and the decoding of answers.
 
 use std::{
     error::Error,
@@ -19,19 +18,19 @@ use hyper::body::{Body, Frame};
 
 use super::error::Cause;
 
-/// The answer of such a server.
+/// The answer of an [`InProcess`] server.
 pub type InProcessAnswer = http::Response<UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>>;
 
-/// A server, and the way to it. See [`Config::in_process`](super::Config::in_process).
+/// A server in this process. See [`Config::in_process`](super::Config::in_process).
 pub trait InProcess: Send + Sync {
-    /// Answers one request. An error is a connection that broke, or with [`io::ErrorKind::ConnectionRefused`] one that
-    /// never was; so is an error of the body.
+    /// Answers one request. An error, also one of the body, is a connection that broke;
+    /// [`io::ErrorKind::ConnectionRefused`] is one that could not be opened.
     fn answer(
         &self,
         request: http::Request<Bytes>,
     ) -> Pin<Box<dyn Future<Output = io::Result<InProcessAnswer>> + Send + '_>>;
 
-    /// The time of day there, and so for the client too.
+    /// The time of day, for the server and for the client.
     fn now(&self) -> SystemTime;
 }
 
@@ -41,11 +40,11 @@ pub(super) async fn send(
 ) -> Result<reqwest::Response, Cause> {
     let other = |error: &dyn Error| Cause::Other(error.to_string());
     let request = request.build().and_then(http::Request::try_from).map_err(|error| other(&error))?;
-    // Ours are whole, never streams.
+    // The body of a request of ours is never a stream.
     let request = request.map(|body| Bytes::copy_from_slice(body.as_bytes().unwrap_or_default()));
     match server.answer(request).await {
         Ok(mut answer) => {
-            // As nearly all servers: one that is dead shows by its silence.
+            // Nearly all servers have HTTP/2, whose PING notices a dead connection.
             *answer.version_mut() = http::Version::HTTP_2;
             Ok(answer.map(|body| reqwest::Body::wrap(Exclusive(Mutex::new(body)))).into())
         }
@@ -56,7 +55,7 @@ pub(super) async fn send(
     }
 }
 
-/// A body that is `Sync`, as reqwest wants it, because only its owner ever reads it: the lock is never taken.
+/// Makes a body `Sync`, as reqwest requires. Only its owner reads it, through `get_mut`, so the lock is never taken.
 struct Exclusive<B>(Mutex<B>);
 
 impl<B: Body + Unpin> Body for Exclusive<B> {

@@ -240,7 +240,7 @@ mod tests {
     /// A Service whose selector had another key selected nothing, and nobody noticed. A key of a ConfigMap called `labels`
     /// was never removed.
     #[test]
-    fn what_is_not_wanted_is_removed_field_by_field() {
+    fn unwanted_fields_are_removed_one_by_one() {
         check(
             // `generation` is the server's in metadata alone.
             json!({"selector": {"app": "web", "generation": "x"}, "data": {"labels": "x"}, "labels": {"a/b": "x"}}),

@@ -73,8 +73,8 @@ impl<'de> Deserialize<'de> for Labels {
     }
 }
 
-/// Decodes a map of strings without a copy of each: what it expects, the characters that no string may have, and what it
-/// becomes.
+/// Decodes a map of strings without a copy of each: what an error expects, the characters that no string may have, and
+/// the type of the result.
 pub(super) struct Pairs<T>(pub(super) &'static str, pub(super) &'static [char], pub(super) PhantomData<T>);
 
 impl<'de, T: for<'a> FromIterator<(&'a str, &'a str)>> Visitor<'de> for Pairs<T> {

@@ -1,6 +1,6 @@
 //! A uid, kept as the UUID that it is: 16 bytes, where the text of 36 would need an allocation of its own.
 //!
-//! Every object has one and every child its owner's too. See
+//! Every object has a uid, and every child also has its owner's. See
 //! <https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#uids>.
 
 use std::fmt;
@@ -33,7 +33,7 @@ impl Uid {
 
 impl From<&str> for Uid {
     fn from(text: &str) -> Uid {
-        // Only the one way of writing it that comes out again.
+        // Only the form in which it is written again.
         let uuid = Uuid::try_parse(text).ok();
         match uuid.filter(|uuid| uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text) {
             Some(uuid) => Uid(Form::Uuid(uuid)),

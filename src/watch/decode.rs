@@ -41,7 +41,7 @@ pub struct Lines {
 
 /// A line grew beyond [`LINE_BYTES_MAX`]. The stream cannot be read any further.
 #[derive(Debug, PartialEq, Eq)]
-pub struct TooLong;
+pub struct LineTooLong;
 
 impl Lines {
     /// Takes in the next bytes.
@@ -54,20 +54,20 @@ impl Lines {
 
     /// The next complete line, without `\n`. `None`: more bytes are needed. An incomplete line at the end of the stream is
     /// dropped.
-    pub fn next_line(&mut self) -> Result<Option<&[u8]>, TooLong> {
+    pub fn next_line(&mut self) -> Result<Option<&[u8]>, LineTooLong> {
         loop {
             let Some(length) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
                 self.searched = self.buffer.len();
                 if self.start == self.searched && self.buffer.capacity() > BUFFER_BYTES_KEPT {
                     *self = Lines::default();
                 }
-                return if self.searched - self.start > LINE_BYTES_MAX { Err(TooLong) } else { Ok(None) };
+                return if self.searched - self.start > LINE_BYTES_MAX { Err(LineTooLong) } else { Ok(None) };
             };
             let (start, end) = (self.start, self.searched + length);
             self.start = end + 1;
             self.searched = self.start;
             if end - start > LINE_BYTES_MAX {
-                return Err(TooLong);
+                return Err(LineTooLong);
             }
             if !self.buffer[start..end].trim_ascii().is_empty() {
                 return Ok(Some(&self.buffer[start..end]));
@@ -317,11 +317,11 @@ mod tests {
 
         let mut lines = Lines::default();
         lines.push(&vec![b'x'; LINE_BYTES_MAX + 1]);
-        assert_eq!(lines.next_line(), Err(TooLong));
+        assert_eq!(lines.next_line(), Err(LineTooLong));
         let mut lines = Lines::default();
         lines.push(&vec![b'x'; LINE_BYTES_MAX + 1]);
         lines.push(b"\n");
-        assert_eq!(lines.next_line(), Err(TooLong));
+        assert_eq!(lines.next_line(), Err(LineTooLong));
     }
 
     #[test]
@@ -353,7 +353,7 @@ mod tests {
 
     /// Numbers that no double holds, fractions of seconds, lists that are null, and fields that nobody has heard of.
     #[test]
-    fn an_odd_object_is_read_as_far_as_it_is_ours() {
+    fn unknown_fields_of_an_object_are_ignored() {
         let line = br#"{"type":"ADDED","object":{"kind":"Service","metadata":{"name":"a","resourceVersion":"7",
             "generation":9007199254740993,"creationTimestamp":"2026-11-21T07:00:00.123456789Z","managedFields":null,
             "unheardOf":{"deeper":[{"number":18446744073709551615},null,[[-9223372036854775808]]]}},
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_an_error() {
+    fn a_line_that_is_no_event_is_an_error() {
         for line in
             ["", "{}", "null", "[]", "<html>", r#"{"type":"ADDED"}"#, r#"{"type":"ADDED","object":{}}"#]
         {

@@ -313,7 +313,7 @@ fn lists_and_checks_wait_for_a_turn_and_a_watch_of_changes_does_not() {
 }
 
 #[test]
-fn what_a_list_no_longer_has_is_deleted_and_a_new_uid_is_another_object() {
+fn an_object_missing_from_a_list_is_deleted_and_a_new_uid_is_another_object() {
     let mut bench = Bench::following();
     for (name, uid) in [("a", "1"), ("b", "2"), ("c", "3")] {
         bench.line("ADDED", &object(name, uid, "101"));
@@ -557,7 +557,7 @@ fn an_error_about_what_comes_next_leads_past_it_by_a_list() {
 }
 
 #[test]
-fn what_a_server_asks_for_has_a_limit() {
+fn retry_after_has_a_limit() {
     let mut bench = Bench::following();
     let how = bench.line("ERROR", r#"{"code":429,"details":{"retryAfterSeconds":18446744073709551615}}"#);
     let Some(EndReason::Refused { retry_after: Some(asked), .. }) = how else { panic!("{how:?}") };

@@ -556,7 +556,7 @@ impl Operator for Curious {
 }
 
 #[tokio::test]
-async fn what_an_object_names_is_watched_for_as_long_as_an_object_names_it() {
+async fn a_named_scope_is_watched_as_long_as_an_object_names_it() {
     // On servers without a Deployment controller, whose writes would cause more calls.
     on(&[Kind::Embedded, Kind::RealHttp1], async |fixture| {
         let service = |name: &str, color: &str| json!({"metadata": {"name": name, "labels": {"wants": color}}, "spec": {"ports": [{"port": 1}]}});

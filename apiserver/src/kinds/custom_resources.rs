@@ -89,7 +89,8 @@ fn cell(kind: &str, value: &Value, clock: &Clock) -> Value {
 }
 
 /// Evaluates a simple JSON path: `.status.conditions[?(@.type=="Ready")].status`, `.spec.ports[0].port`,
-/// `.metadata.labels.a\.b`. Filters support only equality; printer columns use nothing else.
+/// `.metadata.labels.a\.b`. Filters support only equality; printer columns use nothing else, and a crate for RFC 9535
+/// would refuse paths that begin with a dot.
 fn at_path<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     let mut value = object;
     let mut rest = path.trim_start_matches('$');

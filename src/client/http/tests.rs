@@ -315,7 +315,7 @@ async fn an_answer_has_a_deadline_and_an_open_stream_has_none() {
 
 /// Each attempt at a frozen server lasts until its deadline. The caller got the error after a minute.
 #[tokio::test]
-async fn what_has_a_deadline_is_not_sent_again_past_it() {
+async fn no_request_is_sent_again_after_its_deadline() {
     let (client, script, _server) = client(&[HANG_UP, FINE]).await;
     let mut config = Config::new(client.server(), b"", "").expect("a config");
     config.request_timeout = FIRST_PAUSE / 2;

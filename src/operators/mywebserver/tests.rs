@@ -500,7 +500,7 @@ fn a_refused_update_leaves_what_serves_in_the_status() {
 }
 
 #[test]
-fn what_goes_away_by_trying_again_is_no_refusal() {
+fn an_error_that_a_retry_may_solve_is_no_refusal() {
     for code in [401, 404, 408, 409, 429, 500, 503, 504] {
         assert_eq!(Refusal::of(&refused(code, "", "")), None, "{code}");
     }

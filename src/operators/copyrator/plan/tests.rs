@@ -361,7 +361,7 @@ fn the_digest_of_a_content_stays_as_it_is() {
 }
 
 #[test]
-fn what_belongs_to_its_namespace_is_never_copied() {
+fn objects_that_belong_to_their_namespace_are_never_copied() {
     let rule = rule("r1", OLD, &json!({}));
     let mut copy = object("src", "copy", "1");
     copy["metadata"]["labels"][LABEL] = json!("true");
