@@ -218,12 +218,16 @@ fn of_claim(volume: &str, claim: SmolStr) -> Volume {
     Volume { persistent_volume_claim: Some(ClaimSource { claim_name: claim }), ..unsourced(volume) }
 }
 
+/// How long a client of libpq waits for the other end, whose node may be gone. By default, that is two hours.
+const PATIENCE: &str =
+    "connect_timeout=10 keepalives_idle=10 keepalives_interval=10 keepalives_count=3 tcp_user_timeout=30000";
+
 /// The Pod of each instance of the Database `name`.
 fn pod(name: &str, image: &str) -> InstanceSpec {
     // The number at the end of the Pod's name.
     let field_ref = Some(FieldRef { field_path: "metadata.labels['apps.kubernetes.io/pod-index']".into() });
     let index = EnvVar { value_from: Some(EnvSource { field_ref }), ..variable("INSTANCE", "") };
-    let primary = format!("host={name} user=replication passfile=/run/postgresql/passfile");
+    let primary = format!("host={name} user=replication passfile=/run/postgresql/passfile {PATIENCE}");
     let container = Instance {
         env: vec![index, variable("SLOT", "replica_$(INSTANCE)"), variable("PRIMARY", &primary)]
             .into_iter()
@@ -300,7 +304,11 @@ fn restore_pod(name: &str, image: &str, restore: &RestoreSpec) -> InstanceSpec {
 /// The Pod of a backup of the Database `name`.
 fn backup_pod(name: &str, image: &str, keep: i32) -> InstanceSpec {
     let container = Instance {
-        env: vec![variable("DATABASE", name), variable("KEEP", &keep.to_string())],
+        env: vec![
+            variable("DATABASE", name),
+            variable("KEEP", &keep.to_string()),
+            variable("PATIENCE", PATIENCE),
+        ],
         volume_mounts: vec![
             mounted("backups", "/backups"),
             read_only("scripts", "/scripts"),
