@@ -1,4 +1,4 @@
-//! 5. `naive`: a simple loop, and what it loses. Each of the lessons 6 to 16 repairs one of its losses.
+//! 5. `naive`: a simple loop, and what it loses. Other lessons repair its losses.
 //!
 //! ```sh
 //! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
@@ -10,7 +10,7 @@
 //! Predict: Read `naive.rs`. Between its list and its watch, `a` changes and `b` comes; later `c` comes and goes. What is right?
 //! Run: cargo run --example course 5
 //! Notice: Only `b`; each line LOST names a loss.
-//! Why: It watches from the newest item, and so gets `old` again. It ignores MODIFIED and ERROR, and stops when idle.
+//! Why: It watches from the newest item, and so gets `old` again. It ignores MODIFIED and ERROR, and stops after a second.
 //! Its list only adds objects, and its watch from `d` misses the deletion of `c`. For it, "99" is newer than "100".
 //! Break it: cargo run --example course -- 5 --fault end-watches,lines=0
 //! Source: `line` in src/watch.rs; `end` in src/watch/machine.rs

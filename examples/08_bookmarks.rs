@@ -14,8 +14,8 @@
 //! Run: cargo run --example course 8
 //! Notice: From the version of the last BOOKMARK, which is newer than `quiet`.
 //! Why: A BOOKMARK is no object: it has only a version. Without it, the watch would resume from an old version, which
-//! expires (lesson 9). The server sends one after the initial objects (lesson 12), about every minute, and two seconds
-//! before the end of timeoutSeconds. Do not rely on it.
+//! expires (lesson 9). The server sends one after the initial objects (lesson 12), and, once something was
+//! written, about every minute and two seconds before the end of timeoutSeconds. Do not rely on it.
 //! Break it: cargo run --example course -- 8 --fault no-bookmarks
 //! Source: `bookmark` in src/store.rs; `silence_limit` in src/watch/machine.rs
 //! Embedded server: No difference.

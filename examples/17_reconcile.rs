@@ -10,7 +10,7 @@
 //! curl -s -o /dev/null -X PATCH -H "$MERGE" -d '{"metadata": {"finalizers": null}}' $URL/listwatch-course
 //! ```
 //!
-//! Predict: You patch an object that you watch, so its event wakes you, and you patch again. What ends that?
+//! Predict: You patch an object that you watch, so it wakes you, and you patch again. What ends that?
 //! Run: cargo run --example course 17
 //! Notice: A patch to the same value, which makes no version and no event.
 //! Why: So an operator that patches only differences comes to rest ("The path of one event" in src/lib.rs). After a 409,

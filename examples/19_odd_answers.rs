@@ -10,7 +10,7 @@
 //! Predict: Most of these answers have the status 200. After which of them can the same watch go on?
 //! Run: cargo run --example course 19
 //! Notice: Only after an event of an unknown type.
-//! Why: All others end the list or the watch; none is an empty list, which would delete every object.
+//! Why: All others end the list or the watch; none counts as a complete, empty list, which would delete every object.
 //! Break it: cargo run --example course -- 19 --fault internal-error,path=limit=3
 //! Source: `from_json` in src/watch/decode.rs; `from_json` in src/resource/list.rs; `end` in src/watch/machine.rs
 //! Embedded server: It sends none of these, as no API server should: another server, in this process, does.

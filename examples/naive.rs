@@ -1,6 +1,6 @@
 //! `naive`: a simple loop that loses changes. Lesson 5 shows what it loses; `reflector.rs` is the same loop, repaired.
 //!
-//! It watches from the newest item's version, handles ADDED and DELETED, compares versions as texts, and stops when idle.
+//! It watches from the newest item's version, handles ADDED and DELETED, compares versions as texts, and stops when its watch ends.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(crate) async fn list(stage: &Stage, store: &mut Store) -> Outcome<String> {
     Ok(newest.to_owned())
 }
 
-/// Follows the changes after a version, until there are none for a second.
+/// Follows the changes after a version, for a second.
 pub(crate) async fn watch(stage: &Stage, newest: &str, store: &mut Store) -> Outcome {
     let mut events = stage.watch(&format!("&resourceVersion={newest}&timeoutSeconds=1")).await?;
     while let Some(event) = events.next().await? {

@@ -43,7 +43,7 @@ impl Reflector {
         Ok(())
     }
 
-    /// Follows one watch. Returns whether the server has reached our version, as a clean end after a line shows.
+    /// Follows one watch. Returns whether no check is needed: after a clean end with a line.
     async fn follow(&mut self, stage: &Stage, until: &str) -> Outcome<bool> {
         let query = format!("&allowWatchBookmarks=true&timeoutSeconds=5&resourceVersion={}", self.from);
         let (mut events, from) = (stage.watch(&query).await?, self.from.clone());

@@ -33,7 +33,7 @@
 //! Not shown: `client/tap.rs`, `client/retry.rs`, `watch/health.rs`, `truces.rs` and `children/admission.rs`, which record, repeat,
 //! report, pause and compare beside these steps.
 //!
-//! These 16 files have 4,400 lines without tests; 3,250 of the lines are code (neither blank nor comments).
+//! The 16 files of the list have 4,400 lines without tests; 3,250 of the lines are code (neither blank nor comments).
 //!
 //! The answer to the PATCH causes a second reconcile: it changes the Deployment in the Store, so the key of the owner
 //! is added to the queue again. The second reconcile finds no difference and writes nothing. Later the watch sends the
