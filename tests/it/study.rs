@@ -348,7 +348,7 @@ async fn on_a_terminal_a_raw_line_that_is_cut_ends_before_the_next_sentence() {
     let watch = format!("watch ns -o raw --explain --kubeconfig {kubeconfig}");
     let Ran { stdout, .. } = ran(terminal(80, &watch, "1")).await;
     let lines: Vec<_> = stdout.lines().collect();
-    let events = |line: &&str| line.starts_with(r#"{"type":"#);
+    let events = |line: &&str| line.starts_with(r#"{"type":"ADDED","object":{"kind":"Namespace","#);
     let half = lines.iter().rposition(events).unwrap_or_else(|| panic!("{stdout}"));
     assert!(
         !lines[half].ends_with('}') && lines[half + 1].contains("s # the last line has no end"),

@@ -290,7 +290,10 @@ fn the_pause_after_an_error_is_at_least_retry_after() {
     );
     let event = r#"{"type":"ERROR","object":{"code":500,"message":"x","details":{"retryAfterSeconds":3}}}"#;
     let from_event = pause(&format!("{WATCHED}{event}"));
-    assert!(from_event.starts_with("3.8 to 4.6 s, 3 s of it for Retry-After (mistake 6: "), "{from_event}");
+    assert_eq!(
+        from_event,
+        "3.8 to 4.6 s, 3 s of it for Retry-After (mistake 6: an_error_about_what_comes_next_leads_past_it_by_a_list)"
+    );
 }
 
 /// After a page that is too large, the client asks for half as many objects, and after each page for twice as many.
