@@ -54,6 +54,7 @@ pub use config::{Config, Env, Options, REQUEST_TIMEOUT};
 pub use curl::CurlFrom;
 pub use delete::DeleteOptions;
 pub use error::Error;
+pub(crate) use error::is_denial;
 use error::{Cause, not_json};
 use http::Transport;
 pub use http::{Answer, Body, Head, Liveness, Request};

@@ -4,7 +4,7 @@ use smol_str::format_smolstr;
 
 use super::Child;
 use crate::{
-    client::Error,
+    client::{Error, is_denial},
     resource::{Resource, conditions::Verdict},
 };
 
@@ -96,7 +96,10 @@ impl Refusal {
     /// As a condition's message: the error, and what a user can do.
     pub(crate) fn message(self, error: &Error) -> String {
         match self {
-            Refusal::QuotaExceeded | Refusal::AdmissionDenied => with_remedy(&error.to_string()),
+            Refusal::QuotaExceeded | Refusal::AdmissionDenied => {
+                let message = error.status().map_or("", |status| &status.message);
+                format!("{error}{}", remedy(message))
+            }
             Refusal::Forbidden
             | Refusal::AdmissionDeniedForNow
             | Refusal::AdmissionUnavailable
@@ -121,15 +124,14 @@ impl Refusal {
     }
 }
 
-/// The message about a write that a quota or a policy refuses, with what a user can do.
-pub(super) fn with_remedy(message: &str) -> String {
-    if let Some((_, quota)) = message.split_once("exceeded quota: ") {
-        let name = quota.split(',').next().unwrap_or_default();
-        return format!("{message}; raise the quota {name}, or delete objects");
+/// What a user can do if a quota or a policy refuses a write with this message.
+pub(super) fn remedy(message: &str) -> String {
+    if is_denial(message) {
+        return "; change the policy, or what it denies".to_owned();
     }
-    let is_denied = message.contains(" denied the request") || message.contains(" denied request: ");
-    let remedy = if is_denied { "; change the policy, or what it denies" } else { "" };
-    format!("{message}{remedy}")
+    let Some((_, quota)) = message.split_once("exceeded quota: ") else { return String::new() };
+    let name = quota.split(',').next().unwrap_or_default();
+    format!("; raise the quota {name}, or delete objects")
 }
 
 /// Whether the reason means that a child could not be written, or that its name was taken.

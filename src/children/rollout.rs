@@ -9,7 +9,7 @@ use smol_str::{SmolStr, format_smolstr};
 use super::{
     Child,
     pods::Trouble,
-    refusal::with_remedy,
+    refusal::remedy,
     report::{CHANGED_BY_ADMISSION, State},
 };
 use crate::{
@@ -64,7 +64,10 @@ fn ready<C>(deployment: &Child<Deployment<C>>, desired_replicas: i32, pods: Opti
         );
     }
     if let Some(failure) = cannot_create(deployment).filter(|_| !is_held_back(deployment)) {
-        return Verdict::no(failure.reason.clone(), with_remedy(&failure.message));
+        return Verdict::no(
+            failure.reason.clone(),
+            format!("{}{}", failure.message, remedy(&failure.message)),
+        );
     }
     if !is_observed(deployment) {
         return Verdict::no("RolloutInProgress", NOT_OBSERVED);

@@ -91,6 +91,12 @@ impl Cause {
     }
 }
 
+/// Whether this is the message of a webhook or a policy that denies a request.
+pub(crate) fn is_denial(message: &str) -> bool {
+    (message.starts_with("admission webhook \"") && message.contains("\" denied the request"))
+        || (message.contains("olicy ") && message.contains(" denied request: "))
+}
+
 impl Error {
     /// An error that does not come from the server.
     pub fn new(
@@ -154,11 +160,7 @@ impl Error {
     /// Only the message tells.
     #[must_use]
     pub fn is_denied(&self) -> bool {
-        self.has(|status| {
-            let message = &status.message;
-            (message.starts_with("admission webhook \"") && message.contains("\" denied the request"))
-                || (message.contains("olicy ") && message.contains(" denied request: "))
-        })
+        self.has(|status| is_denial(&status.message))
     }
 
     /// The object has changed since it was read, or another manager owns the field: read again and decide again.
