@@ -11,12 +11,14 @@
 //! [`report`] turns the outcomes into conditions and Events: [`refusal`] has the reasons of refused writes, [`rollout`]
 //! and [`pods`] say why a Deployment is not ready. [`once`] is for objects that outlive their owner.
 //!
-//! A child is an object whose controller ownerReference has the uid of the owner. If another writer keeps reverting a
+//! A child is an object whose controller ownerReference has the uid of the owner, or, in another namespace, whose annotations
+//! have it: see [`marks`]. If another writer keeps reverting a
 //! correction, the corrections pause for a while (`truces.rs`). If an admission webhook or policy changes a field
 //! in our writes, the field keeps that value, and [`Outcome::mutations`] names the field ([`admission`]).
 
 mod admission;
 mod create;
+pub mod marks;
 pub mod once;
 pub(crate) mod pods;
 pub(crate) mod refusal;
@@ -36,11 +38,12 @@ use crate::{
     client::Error,
     cluster::{Cluster, Watch},
     controller::{Next, ReconcileError},
-    resource::{Key, Resource, diff},
+    resource::{Key, ObjectMeta, OwnerReference, Resource, diff},
     truces::Truces,
 };
 use admission::{Mutation, Mutations};
 use create::is_wanted;
+use marks::Marks;
 pub use pods::{PodsOf, Trouble};
 use report::UNSEEN_RECHECK;
 pub use report::{Conditions, Report, Reported, Reporter, State};
@@ -50,6 +53,8 @@ use template::{is_about_template, reset_template};
 pub struct Owned<K> {
     cluster: Cluster,
     watch: Watch<K>,
+    /// `None`: an ownerReference names the owner.
+    marks: Option<Marks>,
     /// The corrections that another writer keeps reverting.
     truces: Truces,
     /// The fields that admission changes in our writes.
@@ -101,6 +106,15 @@ pub enum Child<K> {
     },
 }
 
+/// To whom an object with the name of a child belongs.
+enum Ownership {
+    Ours,
+    /// An owner with the name of our owner, but another uid.
+    Namesake,
+    /// Another owner, or none.
+    Foreign,
+}
+
 /// A write of a child, with its kind, name and fields: `Deployment mws-web at /spec/replicas`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
@@ -145,9 +159,15 @@ impl<K: Resource + Serialize> Owned<K> {
         Owned {
             cluster: cluster.clone(),
             watch: watch.clone(),
+            marks: None,
             truces: Truces::default(),
             mutations: Mutations::default(),
         }
+    }
+
+    /// Manages children whose annotations name their owner. The type of the children must have annotations.
+    pub fn marked(cluster: &Cluster, watch: &Watch<K>, marks: Marks) -> Owned<K> {
+        Owned { marks: Some(marks), ..Owned::new(cluster, watch) }
     }
 
     /// Brings one child to its desired state, usually with one write, and without a write if there is no difference. If
@@ -173,20 +193,28 @@ impl<K: Resource + Serialize> Owned<K> {
         live: Arc<K>,
         stage: Stage,
     ) -> Option<(Child<K>, Option<Write>)> {
-        match live.metadata().controller() {
-            Some(by) if by.uid == owner.metadata().uid => {
-                Some(self.correct(owner, desired, live, stage).await)
-            }
-            // The owner of this child has the name of our owner, but another uid. Only one of the two owners can exist:
-            // usually ours, but after a restored backup it may be the other.
-            Some(by) if by.is_a::<O>() && by.name == owner.metadata().name => {
-                match is_wanted(&self.cluster, owner).await {
-                    Ok(true) => Some(self.replace(&live, None).await),
-                    Ok(false) => None,
-                    Err(error) => Some(Child::failed(error, None)),
-                }
-            }
-            Some(_) | None => Some((Child::NotOurs(not_ours::<O, K>(&live)), None)),
+        match self.ownership(owner, live.metadata()) {
+            Ownership::Ours => Some(self.correct(owner, desired, live, stage).await),
+            // Only one of the two owners can exist: usually ours, but after a restored backup it may be the other.
+            Ownership::Namesake => match is_wanted(&self.cluster, owner).await {
+                Ok(true) => Some(self.replace(&live, None).await),
+                Ok(false) => None,
+                Err(error) => Some(Child::failed(error, None)),
+            },
+            Ownership::Foreign => Some((Child::NotOurs(self.not_ours::<O>(&live)), None)),
+        }
+    }
+
+    fn ownership<O: Resource>(&self, owner: &O, live: &ObjectMeta) -> Ownership {
+        let is_namesake = |by: &OwnerReference| by.is_a::<O>() && by.name == owner.metadata().name;
+        let by = match self.marks {
+            Some(marks) => marks.owner(live).map(|by| (by.uid, by.key == owner.key())),
+            None => live.controller().map(|by| (by.uid.clone(), is_namesake(by))),
+        };
+        match by {
+            Some((uid, _)) if uid == owner.metadata().uid => Ownership::Ours,
+            Some((_, true)) => Ownership::Namesake,
+            Some((_, false)) | None => Ownership::Foreign,
         }
     }
 
@@ -315,10 +343,22 @@ impl<K: Resource + Serialize> Owned<K> {
     }
 
     async fn delete_owned<O: Resource>(&self, owner: &O, child: &K) -> Result<(), Error> {
-        if !child.metadata().is_controlled_by(owner.metadata()) || child.metadata().is_terminating() {
-            return Ok(());
+        match self.ownership(owner, child.metadata()) {
+            Ownership::Ours if !child.metadata().is_terminating() => self.cluster.delete(child).await,
+            Ownership::Ours | Ownership::Namesake | Ownership::Foreign => Ok(()),
         }
-        self.cluster.delete(child).await
+    }
+
+    /// The message for the author of an object whose child's name is taken.
+    fn not_ours<O: Resource>(&self, live: &K) -> String {
+        let metadata = live.metadata();
+        let marked = self.marks.and_then(|marks| marks.owner(metadata));
+        let owner = match (marked, metadata.controller()) {
+            (Some(owner), _) => format!("belongs to {} {}", O::KIND, owner.key),
+            (None, Some(owner)) => format!("belongs to {} {}", owner.kind, owner.name),
+            (None, None) => format!("does not belong to this {}", O::KIND),
+        };
+        format!("{} {} exists and {owner}; delete or rename one of the two", K::KIND, metadata.name)
     }
 }
 
@@ -329,16 +369,6 @@ fn path(operation: &Value) -> &str {
 /// `Deployment mws-web at /spec/replicas`
 fn describe<'a, K: Resource>(live: &K, paths: impl Iterator<Item = &'a str>) -> String {
     format!("{} {} at {}", K::KIND, live.metadata().name, paths.collect::<Vec<_>>().join(" "))
-}
-
-/// The message for the author of an object whose child's name is taken.
-fn not_ours<O: Resource, K: Resource>(live: &K) -> String {
-    let metadata = live.metadata();
-    let owner = match metadata.controller() {
-        Some(owner) => format!("belongs to {} {}", owner.kind, owner.name),
-        None => format!("does not belong to this {}", O::KIND),
-    };
-    format!("{} {} exists and {owner}; delete or rename one of the two", K::KIND, metadata.name)
 }
 
 /// The text that identifies a correction in [`Truces`]. It has the generation, so that a new spec is never delayed.

@@ -71,6 +71,7 @@
 //! | `client::Tap` | | sees each request and answer, for `study` |
 //! | [`resource::diff::Merge`] | x-kubernetes-list-type, x-kubernetes-map-type | what a kind shares with other writers |
 //! | [`children::Owned`] | CreateOrUpdate, SetControllerReference | creates and corrects the children of an object |
+//! | [`children::marks::Marks`] | EnqueueRequestForAnnotation (operator-lib) | annotations that name the owner of a child in another namespace |
 //! | [`children::Reporter`] | SetStatusCondition, EventRecorder | writes the outcomes into conditions and Events |
 //!
 //! Everything on the wire has its Kubernetes name: resourceVersion, BOOKMARK, 410 Expired.

@@ -25,10 +25,11 @@ use std::{
 
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize, Serializer};
-use smol_str::{SmolStr, ToSmolStr};
+use smol_str::SmolStr;
 
 use super::types::{CopyratorRule, RuleType};
 use crate::{
+    children::marks::{MarkedOwner, Marks},
     locked,
     resource::{
         Accept, Annotations, Key, Labels, Meta, ObjectMeta, Resource, Uid,
@@ -40,10 +41,10 @@ use crate::{
 pub const LABEL: &str = "flant.com/copy";
 /// Selects all copies.
 pub const ALL_COPIES: &str = "flant.com/copy=true";
-const RULE: &str = "flant.com/rule";
-const RULE_UID: &str = "flant.com/rule-uid";
+/// The annotations for the rule.
+const MARKS: Marks =
+    Marks { owner: "flant.com/rule", owner_uid: "flant.com/rule-uid", place: "flant.com/place" };
 const SOURCE: &str = "flant.com/source";
-const PLACE: &str = "flant.com/place";
 const CONTENT: &str = "flant.com/content";
 /// The keys of the copied labels, if there are any: those that the source loses are removed.
 const LABELS: &str = "flant.com/labels";
@@ -89,8 +90,7 @@ impl Kind for Secret {
 /// The source and the rule of copies, from which each copy is made.
 pub struct Original<K> {
     source: Arc<K>,
-    rule: Key,
-    rule_uid: Uid,
+    rule: MarkedOwner,
     labels: Labels,
     digest: SmolStr,
 }
@@ -104,26 +104,24 @@ impl<K: Kind> Original<K> {
         let digest = digest(&SHA256, &serde_json::to_vec(&content).expect("texts are JSON"));
         let digest: SmolStr =
             digest.as_ref()[..DIGEST_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
-        Original { digest, source, rule: rule.key(), rule_uid: rule.metadata.uid.clone(), labels }
+        Original { digest, source, rule: MarkedOwner::of(rule), labels }
     }
 
     /// The copy for a namespace.
     #[must_use]
     pub fn copy_for(&self, namespace: &str) -> K {
         let label_keys: Vec<&str> = self.labels.iter().map(|(key, _)| key).collect();
-        let name = self.name();
-        let marks = [
-            (RULE, self.rule.to_string()),
-            (RULE_UID, self.rule_uid.to_string()),
+        let key = Key::namespaced(namespace, self.name());
+        let ours = [
             (SOURCE, self.source.key().to_string()),
-            (PLACE, format!("{namespace}/{name}")),
             (LABELS, label_keys.join(",")),
             (CONTENT, self.digest.to_string()),
         ];
-        let marks = marks.iter().filter(|(_, value)| !value.is_empty());
+        let marks = MARKS.annotations(&self.rule, &key);
+        let marks = marks.iter().chain(&ours).filter(|(_, value)| !value.is_empty());
         self.source.with(ObjectMeta {
-            name: name.clone(),
-            namespace: Some(namespace.into()),
+            name: key.name,
+            namespace: key.namespace,
             labels: self.labels.iter().chain([(LABEL, "true")]).collect(),
             annotations: marks.map(|(key, value)| (*key, &**value)).collect(),
             ..ObjectMeta::default()
@@ -181,15 +179,10 @@ impl Mark {
     pub fn of(metadata: &ObjectMeta) -> Option<Arc<Mark>> {
         let get = |name| metadata.annotations.get(name);
         let (source_namespace, source_name) = get(SOURCE)?.split_once('/')?;
-        let (rule_namespace, rule_name) = get(RULE)?.split_once('/')?;
-        let is_in_place = get(PLACE)? == metadata.key().to_smolstr() && source_name == metadata.name;
-        let mark = Mark {
-            rule: Key::namespaced(rule_namespace, rule_name),
-            rule_uid: get(RULE_UID)?.into(),
-            source_namespace: source_namespace.into(),
-            digest: get(CONTENT)?.into(),
-        };
-        is_in_place.then(|| mark.shared())
+        let MarkedOwner { key: rule, uid: rule_uid } = MARKS.owner(metadata)?;
+        let (source_namespace, digest) = (source_namespace.into(), get(CONTENT)?.into());
+        let mark = Mark { rule, rule_uid, source_namespace, digest };
+        (source_name == metadata.name).then(|| mark.shared())
     }
 
     /// The marks that an equal copy has already.

@@ -1,0 +1,215 @@
+//! Children without an ownerReference: an ownerReference cannot name an owner in another namespace, so annotations do. Nothing in
+//! this file does I/O.
+//!
+//! ```yaml
+//! annotations:
+//!   example.com/owner: default/main          # the owner
+//!   example.com/owner-uid: 00e4f4f5-…        # a new object of that name has another uid, and is another owner
+//!   example.com/place: team-a/settings       # the child: a copy of it with another name or namespace is not ours
+//! ```
+//!
+//! [`Owned::marked`](super::Owned::marked) creates and corrects such children. It changes and deletes no object that has other
+//! marks, or none. The garbage collector does not know the owner, so the operator needs a
+//! [`FINALIZER`](crate::controller::Operator::FINALIZER), and deletes the children in
+//! [`deleting`](crate::controller::Operator::deleting).
+
+use crate::resource::{Key, Labels, ObjectMeta, Resource, Uid};
+
+/// The keys of the annotations. The owners of each kind have keys of their own.
+#[derive(Clone, Copy, Debug)]
+pub struct Marks {
+    /// Its value is the namespace and name of the owner.
+    pub owner: &'static str,
+    /// Its value is the uid of the owner.
+    pub owner_uid: &'static str,
+    /// Its value is the namespace and name of the child.
+    pub place: &'static str,
+}
+
+/// The owner of a child, according to its marks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MarkedOwner {
+    /// Namespace and name.
+    pub key: Key,
+    /// The uid.
+    pub uid: Uid,
+}
+
+impl MarkedOwner {
+    /// An object as an owner.
+    #[must_use]
+    pub fn of<O: Resource>(owner: &O) -> MarkedOwner {
+        MarkedOwner { key: owner.key(), uid: owner.metadata().uid.clone() }
+    }
+}
+
+impl Marks {
+    /// The metadata of a child, in any namespace.
+    #[must_use]
+    pub fn child<O: Resource>(&self, owner: &O, place: &Key, labels: Labels) -> ObjectMeta {
+        let marks = self.annotations(&MarkedOwner::of(owner), place);
+        ObjectMeta {
+            name: place.name.clone(),
+            namespace: place.namespace.clone(),
+            labels,
+            annotations: marks.iter().map(|(key, value)| (*key, &**value)).collect(),
+            ..ObjectMeta::default()
+        }
+    }
+
+    /// The annotations of a child.
+    #[must_use]
+    pub fn annotations(&self, owner: &MarkedOwner, place: &Key) -> [(&'static str, String); 3] {
+        [
+            (self.owner, owner.key.to_string()),
+            (self.owner_uid, owner.uid.to_string()),
+            (self.place, place.to_string()),
+        ]
+    }
+
+    /// The owner of an object, if it has all marks, and those of its own place.
+    #[must_use]
+    pub fn owner(&self, child: &ObjectMeta) -> Option<MarkedOwner> {
+        let get = |key| child.annotations.get(key);
+        let key = match get(self.owner)?.split_once('/') {
+            Some((namespace, name)) => Key::namespaced(namespace, name),
+            None => Key::cluster(get(self.owner)?),
+        };
+        let uid = get(self.owner_uid)?.into();
+        (get(self.place)? == child.key().to_string()).then_some(MarkedOwner { key, uid })
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Serialize};
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        children::{Owned, Stage},
+        client::{DeleteOptions, Part, Patch},
+        cluster::Index,
+        controller::{Cleanup, Controller, Next, Operator, ReconcileError},
+        resource::kinds::ConfigMap,
+        runtime::Setup,
+        testing::TestServer,
+    };
+
+    const MARKS: Marks =
+        Marks { owner: "example.com/owner", owner_uid: "example.com/owner-uid", place: "example.com/place" };
+
+    #[derive(Serialize, Deserialize)]
+    struct Banner {
+        metadata: ObjectMeta,
+    }
+
+    crate::kind!(Banner, "example.com", "v1", "banners");
+
+    const CRD: &str = "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: banners.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {kind: Banner, plural: banners, singular: banner}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
+";
+
+    /// Each Banner has a ConfigMap in the namespace `kube-public`.
+    struct Banners {
+        config_maps: Owned<ConfigMap>,
+        by_owner: Index<ConfigMap, Uid>,
+    }
+
+    impl Operator for Banners {
+        type Kind = Banner;
+        const FINALIZER: Option<&'static str> = Some("example.com/banner");
+
+        async fn applied(&self, banner: Arc<Banner>) -> Result<Next, ReconcileError> {
+            let place = Key::namespaced("kube-public", &banner.metadata.name);
+            let data = [("text".to_owned(), "hello".to_owned())].into();
+            let metadata = MARKS.child(&*banner, &place, Labels::default());
+            let desired = ConfigMap { metadata, data, ..ConfigMap::default() };
+            match self.config_maps.keep(&*banner, &desired, Stage::Settled).await {
+                Some(outcome) => outcome.next(),
+                None => Ok(Next::OnChange),
+            }
+        }
+
+        async fn deleting(&self, banner: Arc<Banner>) -> Result<Cleanup, ReconcileError> {
+            for child in self.by_owner.get(&banner.metadata.uid) {
+                self.config_maps.delete(&*banner, &child.key()).await?;
+            }
+            Ok(Cleanup::Done)
+        }
+    }
+
+    async fn run(server: &TestServer) -> Vec<String> {
+        let controller = |setup: Setup| {
+            let banners = setup.cluster.watch::<Banner>(setup.scopes(""));
+            let config_maps = setup.cluster.watch::<ConfigMap>(setup.scopes(""));
+            let owner = |child: &ConfigMap| MARKS.owner(&child.metadata);
+            let operator = Banners {
+                config_maps: Owned::marked(&setup.cluster, &config_maps, MARKS),
+                by_owner: config_maps.index(move |child| owner(child).map(|owner| owner.uid)),
+            };
+            Controller::new(&setup.cluster, &banners, operator)
+                .also(&config_maps, move |child| owner(child).map(|owner| owner.key))
+        };
+        server.run(controller).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_child_in_another_namespace_is_known_by_its_marks() {
+        let server = TestServer::start(&[CRD]).await;
+        let client = &server.client;
+        let metadata = |key: &Key| ObjectMeta {
+            name: key.name.clone(),
+            namespace: key.namespace.clone(),
+            ..ObjectMeta::default()
+        };
+        let (owner, place) = (Key::namespaced("default", "one"), Key::namespaced("kube-public", "one"));
+        let banner = Banner { metadata: metadata(&owner) };
+        let none = [""; 0];
+        client.create(&banner).await.expect("a Banner");
+        assert_eq!(run(&server).await, ["PATCH banners/one 200", "POST configmaps/one 201"]);
+        assert_eq!(run(&server).await, none);
+
+        // An edit is corrected.
+        let edit = Patch::Merge(json!({"data": {"text": "other", "more": "text"}}));
+        client.patch::<ConfigMap>(&place, Part::Object, &edit).await.expect("a ConfigMap");
+        assert_eq!(run(&server).await, ["PATCH configmaps/one 200"]);
+
+        // A copy of the child has the marks of another place.
+        let copy = Key::namespaced("default", "copy");
+        let child: ConfigMap = client.get(&place).await.expect("a ConfigMap");
+        let annotations = child.metadata.annotations.clone();
+        let marked = ObjectMeta { annotations, ..metadata(&copy) };
+        client.create(&ConfigMap { metadata: marked, ..child }).await.expect("a ConfigMap");
+        // So the deletion of the owner leaves it, and takes the child.
+        client.delete::<Banner>(&owner, &DeleteOptions::default()).await.expect("an answer");
+        assert_eq!(run(&server).await, ["DELETE configmaps/one 200", "PATCH banners/one 200"]);
+        client.get::<ConfigMap>(&copy).await.expect("the copy");
+
+        // The child of a former owner of this name is replaced: it has another uid.
+        let former = Banner { metadata: ObjectMeta { uid: "former".into(), ..metadata(&owner) } };
+        let metadata_of_child = MARKS.child(&former, &place, Labels::default());
+        client.create(&ConfigMap { metadata: metadata_of_child, ..ConfigMap::default() }).await.expect("one");
+        client.create(&banner).await.expect("a Banner");
+        let replaced = ["PATCH banners/one 200", "DELETE configmaps/one 200", "POST configmaps/one 201"];
+        assert_eq!(run(&server).await, replaced);
+
+        // With the marks of another owner, the object is foreign: neither changed nor deleted.
+        let marks = json!({"example.com/owner": "default/other", "example.com/owner-uid": "another"});
+        let edit = Patch::Merge(json!({"metadata": {"annotations": marks}, "data": null}));
+        client.patch::<ConfigMap>(&place, Part::Object, &edit).await.expect("a ConfigMap");
+        assert_eq!(run(&server).await, none);
+        client.delete::<Banner>(&owner, &DeleteOptions::default()).await.expect("an answer");
+        assert_eq!(run(&server).await, ["PATCH banners/one 200"]);
+        client.get::<ConfigMap>(&place).await.expect("the foreign object");
+    }
+}
