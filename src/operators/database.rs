@@ -28,7 +28,6 @@ use crate::{
     client::Error,
     cluster::{Cluster, Events, Index, Watch},
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
-    operators::memcached::types::Pod,
     resource::{Key, Labels, Meta, ObjectMeta, Resource, conditions::Verdict, kinds::*, list::Broken},
     runtime::Setup,
 };

@@ -25,9 +25,7 @@ use crate::{
     resource::{Key, LabelSelector, Labels, ObjectMeta, Resource, kinds::*, list::Broken},
     runtime::Setup,
 };
-use types::{
-    CacheContainer, CacheSecurity, Capabilities, HeadlessService, HeadlessSpec, Limits, Pod, Resources,
-};
+use types::{CacheContainer, CacheSecurity, Capabilities, HeadlessService, HeadlessSpec, Limits, Resources};
 pub use types::{Memcached, MemcachedSpec, MemcachedStatus};
 
 /// The name of the operator in labels and Events.
@@ -248,22 +246,5 @@ mod tests {
             assert_eq!(container["resources"]["limits"], json!({"memory": limit}));
             assert_eq!(container["resources"]["requests"], json!({"memory": limit}));
         }
-    }
-
-    #[test]
-    fn only_pods_that_are_ready_and_stay_are_nodes() {
-        let is_ready = |status: &str, deleted: Option<&str>| {
-            let conditions =
-                json!([{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": status}]);
-            let metadata = json!({"name": "p", "resourceVersion": "1", "deletionTimestamp": deleted});
-            let node = json!({"metadata": metadata, "status": {"conditions": conditions}});
-            serde_json::from_value::<Pod>(node).expect("a Pod").is_ready()
-        };
-        assert!(is_ready("True", None));
-        assert!(!is_ready("False", None));
-        assert!(!is_ready("True", Some("2026-11-22T12:00:00Z")));
-        let pending =
-            json!({"metadata": {"name": "p", "resourceVersion": "1"}, "status": {"phase": "Pending"}});
-        assert!(!serde_json::from_value::<Pod>(pending).expect("a Pod").is_ready());
     }
 }

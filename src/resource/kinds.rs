@@ -7,6 +7,7 @@
 //! Store holds thousands of objects, and each allocation costs time and memory.
 
 mod config;
+mod pod;
 
 use std::collections::BTreeMap;
 
@@ -23,6 +24,7 @@ use super::{
     diff::{Merge, Rule},
 };
 pub use config::{ConfigMap, Secret};
+pub use pod::Pod;
 
 /// `apps/v1` Deployment: keeps a number of Pods of one template running.
 /// See <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/deployment-v1/>.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use smallvec::SmallVec;
 use smol_str::SmolStr;
@@ -223,43 +223,6 @@ impl Resource for HeadlessService {
         self.spec == desired.spec && self.metadata.is_like(&desired.metadata)
     }
 }
-
-/// `v1` Pod, with its metadata and whether it is ready.
-#[derive(Debug, Deserialize)]
-pub struct Pod {
-    /// Name, labels, owners, versions.
-    #[serde(deserialize_with = "without_annotations")]
-    pub metadata: ObjectMeta,
-    #[serde(rename = "status", default, deserialize_with = "is_ready")]
-    is_ready: bool,
-}
-
-impl Pod {
-    /// Whether the Pod serves, and is not being deleted.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.is_ready && !self.metadata.is_terminating()
-    }
-}
-
-/// The condition `Ready` of a Pod's status.
-fn is_ready<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Line {
-        r#type: SmolStr,
-        status: SmolStr,
-    }
-    #[derive(Deserialize)]
-    struct Status {
-        #[serde(default)]
-        conditions: SmallVec<[Line; 6]>,
-    }
-    let status = Status::deserialize(deserializer)?;
-    Ok(status.conditions.iter().any(|line| line.r#type == "Ready" && line.status == "True"))
-}
-
-crate::kind!(Pod, "", "v1", "pods");
 
 /// The whole definition.
 #[must_use]
