@@ -299,7 +299,7 @@ impl Stage {
 
     /// Fills a ConfigMap with so many bytes. The curl command of that would fill the screen.
     pub(crate) async fn fill(&self, name: &str, bytes: usize) -> Outcome {
-        say!("  {name} gets {bytes} bytes of data");
+        say!("  a PATCH that is too long to show gives {name} {bytes} bytes of data");
         let path = format!("{}/{name}", self.configmaps);
         json(&self.writer, merge_patch(&path, &json!({"data": {"text": "x".repeat(bytes)}}))).await.map(drop)
     }
@@ -314,7 +314,9 @@ impl Stage {
             say!("  not on this server: the lost order, which takes {left} more writes");
             return Ok(None);
         }
-        say!("  x and y are changed in turn, until the version has one digit more");
+        say!(
+            "  x and y are changed in turn, until the version has one digit more: at most {left} PATCHes, not shown"
+        );
         let mut before = x;
         while version(&last).len() == digits {
             let path = format!("{}/{}", self.configmaps, name(&before));
@@ -384,8 +386,9 @@ pub(crate) struct Another {
 }
 
 impl Another {
-    /// Sends a GET of the ConfigMaps. The server sends this head and body, and closes the connection. Without a head, it closes
-    /// the connection at once; with the head [`SILENT`], it does neither. Returns what the decoder makes of the answer.
+    /// Sends a GET of the ConfigMaps, and shows its path and query. The server sends this head and body, and closes the
+    /// connection. Without a head, it closes the connection at once; with the head [`SILENT`], it does neither. Returns what the
+    /// decoder makes of the answer.
     pub(crate) async fn ask(&self, query: &str, head: &str, body: &str) -> Outcome<&'static str> {
         self.answer.send_replace(match head {
             SILENT => None,
@@ -393,10 +396,11 @@ impl Another {
             head => Some(format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n{body}\n")),
         });
         let path = format!("{}?{query}", self.configmaps);
+        // No curl command: only this lesson knows the server, whose next answer is another one.
+        say!("  GET {path}");
         // As [`Stage::check`].
         let is_check = query == "limit=1";
         let request = if is_check { accept(&path, "PartialObjectMetadataList") } else { Request::get(path) };
-        say!("$ {}", self.client.curl(&request, CurlFrom::Here));
         let decoded = match self.body(request).await {
             Err(_) => "an error",
             Ok(body) if query.contains("watch=1") => match WatchEvent::<ConfigMap>::from_json(&body) {
