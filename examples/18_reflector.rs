@@ -24,13 +24,13 @@ use crate::reflector::Reflector;
 use crate::stage::{Outcome, Stage, ensure, say};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
-    let mut local = Reflector::default();
+    let (mut local, mut has_faults) = (Reflector::default(), false);
     let a = stage.create("a", json!({})).await?;
     stage.create_each(["b", "c"]).await?;
     stage.create_child("d", &a).await?;
     local.reflect(stage, "d").await?;
     for (end, gone) in [("end-watches", "b"), ("cut-watches", "c"), ("expire-watches", "d")] {
-        stage.fault(&format!("{end},lines=1,times=1")).await?;
+        has_faults = stage.fault(&format!("{end},lines=1,times=1")).await?;
         stage.patch("a", json!({"data": {"colour": end}})).await?;
         stage.delete(gone).await?;
         stage.create(end, json!({})).await?;
@@ -38,5 +38,8 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
         ensure!(local.store["a"]["colour"] == end && !local.store.contains_key(gone), "{end} lost a change");
         say!("  the store has {:?}\n", local.store.keys());
     }
+    let after_faults = ["list", "watch", "watch", "watch", "check", "watch", "watch", "list"];
+    let expected = if has_faults { &after_faults[..] } else { &["list", "watch", "watch", "watch"] };
+    ensure!(*stage.asked.borrow() == expected, "the requests were {:?}", stage.asked);
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The stage of a lesson: a server, a throw-away namespace with ConfigMaps, and the curl command of each request.
 
 use std::{
+    cell::RefCell,
     error::Error,
     fs,
     io::{self, Write},
@@ -95,6 +96,8 @@ pub(crate) struct Stage {
     pub(crate) configmaps: String,
     /// The path of the namespace.
     pub(crate) namespace: String,
+    /// Which of [`Stage::list`], [`Stage::check`] and [`Stage::watch`] the lesson has called, in order.
+    pub(crate) asked: RefCell<Vec<&'static str>>,
     /// Whether the server is an embedded one, which takes faults.
     takes_faults: bool,
     explain: bool,
@@ -177,8 +180,19 @@ impl Stage {
             Request::get("/api/v1/namespaces").sends(Method::POST, "application/json", object.into());
         let namespace = format!("/api/v1/namespaces/{}", name(&json(&writer, namespaces).await?));
         let configmaps = format!("{namespace}/configmaps");
-        let _server = server;
-        Ok(Stage { client, writer, nobody, configmaps, namespace, takes_faults, explain, dir, _server })
+        let (_server, asked) = (server, RefCell::default());
+        Ok(Stage {
+            client,
+            writer,
+            nobody,
+            configmaps,
+            namespace,
+            asked,
+            takes_faults,
+            explain,
+            dir,
+            _server,
+        })
     }
 
     /// Waits until the namespace has the ConfigMap that a controller creates in every namespace, if one runs.
@@ -208,6 +222,7 @@ impl Stage {
 
     /// Lists the ConfigMaps, and shows the version of the list. The query begins with `?`, unless it is empty.
     pub(crate) async fn list(&self, query: &str) -> Outcome<Value> {
+        self.asked.borrow_mut().push("list");
         let list = self.get(&format!("{}{query}", self.configmaps)).await?;
         let names: Vec<_> = list["items"].as_array().into_iter().flatten().map(name).collect();
         say!("  the list has version {} and {names:?}", version(&list));
@@ -216,6 +231,7 @@ impl Stage {
 
     /// Gets one object of the list, without its data: its answer has the version of the server.
     pub(crate) async fn check(&self) -> Outcome<Value> {
+        self.asked.borrow_mut().push("check");
         self.send(accept(&format!("{}?limit=1", self.configmaps), "PartialObjectMetadataList")).await
     }
 
@@ -328,6 +344,7 @@ impl Stage {
 
     /// Opens a watch of the ConfigMaps: `query` follows `watch=1`.
     pub(crate) async fn watch(&self, query: &str) -> Outcome<Events> {
+        self.asked.borrow_mut().push("watch");
         self.open(Request::get(format!("{}?watch=1{query}", self.configmaps))).await
     }
 
