@@ -32,11 +32,11 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
         let mut events = stage.watch(&format!("&resourceVersion={from}&timeoutSeconds=5")).await?;
         while let Ok(Some(event)) = events.next().await {
             seen.push(name(&event["object"]).to_owned());
+            events.version.clone_into(&mut from);
             if seen.len() == 4 || (!is_cut && seen.len() == 2) {
                 break;
             }
         }
-        from = events.version;
     }
     ensure!(seen == ["a", "b", "c", "d"], "the watches have sent {seen:?}");
     Ok(())

@@ -9,7 +9,7 @@
 //!
 //! Predict: The server was restored from a backup, and its versions are older than yours. What does your watch get?
 //! Run: cargo run --example course 10
-//! Notice: Nothing, not even an error, while a list with NotOlderThan is refused with 504 after three seconds.
+//! Notice: Nothing, not even an error, while a list with NotOlderThan is refused with 504.
 //! Why: So before you resume, list one object: if the version of that list is older than yours, list everything. A dead
 //! connection is silent, too: wait only a little longer than timeoutSeconds, or send PINGs.
 //! Break it: cargo run --example course -- 10 --fault expire-watches,lines=0
@@ -19,19 +19,19 @@
 use std::{cmp::Ordering::Less, time::Duration};
 
 use listwatch::resource::compare_versions;
-use serde_json::json;
+use tokio::time::timeout;
 
 use crate::stage::{Outcome, Stage, ensure, say, version};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     let mut ours = format!("9{}", version(&stage.list("").await?));
     if stage.fault("backup").await? {
-        stage.create("lost", json!({})).await?;
-        version(&stage.patch("lost", json!({"data": {"colour": "blue"}})).await?).clone_into(&mut ours);
+        stage.create_each(["lost"]).await?;
+        ours = stage.change("lost", 50).await?;
         stage.fault("restore").await?;
     }
     let mut events = stage.watch(&format!("&resourceVersion={ours}&timeoutSeconds=2")).await?;
-    stage.create("a", json!({})).await?;
+    stage.create_each(["a"]).await?;
     let seen = events.take(usize::MAX).await?;
     ensure!(seen.is_empty(), "the watch from the future has sent {seen:?}");
     let check = stage.check().await?;
@@ -41,8 +41,8 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     ensure!(stage.refused(&list, "504").await?.is_too_new(), "the list has another error");
     if stage.fault("stall-watches").await? {
         let mut events = stage.watch("&timeoutSeconds=1").await?;
-        stage.create("b", json!({})).await?;
-        let is_silent = tokio::time::timeout(Duration::from_secs(2), events.next()).await.is_err();
+        stage.create_each(["b"]).await?;
+        let is_silent = timeout(Duration::from_secs(2), events.next()).await.is_err();
         ensure!(is_silent, "the stalled watch has sent something");
         say!("  nothing for 2 s, neither `b` nor the end after timeoutSeconds=1: watch again");
     }

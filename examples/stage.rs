@@ -320,6 +320,17 @@ impl Stage {
         json(&self.writer, merge_patch(&path, &json!({"data": {"text": "x".repeat(bytes)}}))).await.map(drop)
     }
 
+    /// Changes a ConfigMap so many times, without a curl command for each. Returns its last version.
+    pub(crate) async fn change(&self, name: &str, times: u32) -> Outcome<String> {
+        say!("  {times} PATCHes, not shown, change {name}");
+        let (path, mut last) = (format!("{}/{name}", self.configmaps), Value::Null);
+        for time in 1..=times {
+            last =
+                json(&self.writer, merge_patch(&path, &json!({"data": {"time": time.to_string()}}))).await?;
+        }
+        Ok(version(&last).to_owned())
+    }
+
     /// Creates `x` and `y` and changes them in turn, until the version has one digit more. Returns the last version with
     /// fewer digits and the first one with more. `None`: that would take too many writes.
     pub(crate) async fn until_longer_version(&self) -> Outcome<Option<[String; 2]>> {
