@@ -30,10 +30,10 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     let error = stage.refused(&format!("{}?labelSelector=%28", stage.configmaps), "400").await?;
     ensure!(error.code() == Some(400), "the error is no 400: {error}");
     for (name, code, again) in [
-        ("unauthorized", 401, "the client with a new token, at once, or the watch loop after a pause"),
         ("forbidden", 403, "the watch loop after a pause"),
         ("too-many-requests", 429, "the watch loop after Retry-After and a pause"),
         ("unavailable", 503, "the watch loop after Retry-After, if any, and a pause"),
+        ("unauthorized", 401, "the client with a new token, at once, or the watch loop after a pause"),
     ] {
         if let Some(error) = stage.refused_watch(name).await? {
             say!("  in an operator, sent again by {again}");

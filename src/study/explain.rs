@@ -61,6 +61,7 @@ pub(crate) enum Rule {
     InitialEventsEnd,
     UnknownType,
     CleanEnd,
+    EmptyEnd,
     VeryShort,
     Cut,
     NoVersion,
@@ -463,8 +464,13 @@ impl Explainer {
             } else {
                 "without allowWatchBookmarks, nothing marks their end"
             };
-            let text = "the watch is open: without a version, it sends the existing objects first, as ADDED, in no order";
-            (Rule::InitialEvents, format!("{text}; {end}"))
+            let is_any = exchange.target.split(['?', '&']).any(|part| part == "resourceVersion=0");
+            let begin = if is_any {
+                "from version 0, so from any, it sends the objects in the server's cache first, perhaps old ones"
+            } else {
+                "without a version, it sends the existing objects first"
+            };
+            (Rule::InitialEvents, format!("the watch is open: {begin}, as ADDED, in no order; {end}"))
         } else {
             let version = followed.store.version();
             let text = format!(
@@ -629,9 +635,10 @@ impl Explainer {
         } else if followed.machine.has_lines() {
             (Rule::CleanEnd, format!("{ended} → resume from {version} at once, without a list"))
         } else {
-            let text =
-                format!("{ended}, without a line → check the server's version, then resume from {version}");
-            (Rule::CleanEnd, text)
+            let text = format!(
+                "{ended}, without a line, as after a version of the future → check the server's version, then resume from {version}"
+            );
+            (Rule::EmptyEnd, text)
         };
         self.ends(exchange, rule, text, EndReason::Clean, lasted);
     }

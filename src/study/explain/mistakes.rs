@@ -182,7 +182,7 @@ pub(super) static MISTAKES: [Mistake; 27] = [
         "src/watch/tests.rs",
     ),
     mistake(
-        &[Rule::Cut, Rule::Checked, Rule::WentBack, Rule::TooNew],
+        &[Rule::EmptyEnd, Rule::Cut, Rule::Checked, Rule::WentBack, Rule::TooNew],
         30,
         "watch from a version of the future, after a restored backup: the watch hangs in silence",
         "a_restored_backup_is_noticed_and_later_objects_are_forgotten",

@@ -56,7 +56,14 @@ impl Explainer {
                 let text = "the server, or a proxy before it, cannot answer now";
                 (Rule::Unavailable, format!("{code}{message}: {text}{back_off}"))
             }
-            _ => (Rule::Refused, format!("{code}{message}: the same request would fail again")),
+            _ => {
+                let list = if followed.is_some() {
+                    ", unless something else changes → back off, then list"
+                } else {
+                    ""
+                };
+                (Rule::Refused, format!("{code}{message}: the same request would fail again{list}"))
+            }
         };
         self.ends(entry.exchange, rule, text, how, lasted);
     }

@@ -135,7 +135,7 @@ fn each_rule_is_explained_and_followed_by_the_next_request() {
         (WATCHED, "MODIFIED a:8:other".to_owned(), &[Replaced, Added], ""),
         (WATCHED, "FANCY a:8".to_owned(), &[UnknownType], ""),
         (WATCHED, "BOOKMARK x:8\n+ 300\n. clean".to_owned(), &[Bookmark, CleanEnd], &watch(8)),
-        (WATCHED, "+ 300\n. clean".to_owned(), &[CleanEnd], "limit=1"),
+        (WATCHED, "+ 300\n. clean".to_owned(), &[EmptyEnd], "limit=1"),
         (WATCHED, ". clean".to_owned(), &[VeryShort], "limit=1"),
         (WATCHED, "MODIFIED a:8\n~ {\n. lost".to_owned(), &[Modified, HalfLine, Cut], "limit=1"),
         (WATCHED, "+ 331\n. dropped".to_owned(), &[Silent], "limit=1"),
@@ -260,7 +260,8 @@ fn each_rule_that_decides_what_to_do_names_a_mistake() {
 
 #[test]
 fn each_mistake_has_its_test_and_is_explained_the_first_time() {
-    let sentences = explain(&format!("{WATCHED}+ 300\n. clean\n{WATCHED}+ 300\n. clean\n{WATCHED}. clean\n"));
+    let normal_end = format!("{WATCHED}BOOKMARK x:8\n+ 300\n. clean\n");
+    let sentences = explain(&format!("{normal_end}{normal_end}{WATCHED}. clean\n"));
     let ends = sentences.iter().filter_map(|sentence| {
         let text = sentence.to_string();
         let (_, test) = text.strip_suffix(')')?.split_once(" (mistake 14: ")?;
