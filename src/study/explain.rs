@@ -41,9 +41,6 @@ mod refusal;
 /// The `timeoutSeconds` of a watch that is only predicted.
 const TIMEOUT_SECS: u32 = 300;
 
-/// Most keys that a summary names.
-const KEYS_MAX: usize = 5;
-
 /// The subject of a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Rule {
@@ -297,13 +294,9 @@ impl Explainer {
             let count = objects(followed.store.len());
             lines.push(format!("{resource}: the store holds {count}{version}{keys}"));
             lines.push(format!("{resource}: the next request is GET {}", followed.next_target()));
-            let keys: Vec<_> = followed.reconciled.iter().take(KEYS_MAX).map(String::as_str).collect();
-            let more = match followed.reconciled.len() - keys.len() {
-                0 => String::new(),
-                more => format!(", {more} more"),
-            };
+            let keys: Vec<_> = followed.reconciled.iter().map(String::as_str).collect();
             let keys = if keys.is_empty() { "nothing".to_owned() } else { keys.join(", ") };
-            lines.push(format!("{resource}: would have reconciled {keys}{more}"));
+            lines.push(format!("{resource}: would have reconciled {keys}"));
         }
         lines
     }
