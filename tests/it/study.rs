@@ -1340,7 +1340,8 @@ async fn on_a_terminal_no_line_is_wider_than_the_terminal() {
         (40, watch, " MODIFIED default/"),
         (40, "watch mws --demo --explain --resource-version 1", " ERROR    410 "),
         (80, watch, " MODIFIED default/"),
-        (40, "demo --explain --exit", " MODIFIED web: "),
+        // Each sentence has a time, too.
+        (40, "demo --explain --exit", " ms  # "),
         (40, "get mws --demo --explain -o wide", "…\r\n"),
         (40, "watch mws --demo --explain --max-events 3 -o wide", "…\r\n"),
     ] {

@@ -96,7 +96,7 @@ pub(in super::super) struct Demo {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Study")]
 struct StudyFlags {
-    /// Explain what the operator makes of each answer, as listwatch watch --explain does
+    /// Explain what the operator makes of each answer, as listwatch watch --explain does, with the time since the step
     #[arg(long, value_name = "BOOL", env = "LISTWATCH_EXPLAIN")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     #[arg(action = ArgAction::Set, value_parser = parse_switch)]
@@ -369,7 +369,7 @@ impl<'a> Tour<'a> {
             has_shown = true;
         }
         while let Ok(sentence) = self.sentences.try_recv() {
-            say!("{}", self.print.sentence(&sentence));
+            say!("{}", self.print.sentence(after, &sentence));
             has_shown = true;
         }
         Ok(has_shown)

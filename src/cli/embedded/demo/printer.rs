@@ -65,9 +65,12 @@ impl Printer {
     }
 
     /// A sentence about an answer to the operator.
-    pub(super) fn sentence(&self, sentence: &Sentence) -> String {
+    pub(super) fn sentence(&self, after: Duration, sentence: &Sentence) -> String {
         let mistake = sentence.mistake.map(|mistake| format!("\n          # {mistake}"));
-        self.colored("2", &self.fit(&format!("          # {sentence}{}", mistake.unwrap_or_default())))
+        let text = self.fit(&format!("          # {sentence}{}", mistake.unwrap_or_default()));
+        // In place of the spaces, which are the indent of its other lines.
+        let after = format!("{:>5} ms", after.as_millis());
+        self.colored("2", &text.replacen("        ", &after, 1))
     }
 
     /// A request, as verb, resource and name, and its status if that is an error.
