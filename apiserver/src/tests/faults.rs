@@ -244,6 +244,12 @@ async fn an_expired_watch_gets_a_new_or_an_old_status() {
             "message": message, "reason": reason, "code": 410});
         assert_eq!(line, json!({"type": "ERROR", "object": object}));
         assert_eq!(watch.line().await, None);
+        // It named a version of the future as the oldest one.
+        let (_, list) = world.get(SECRETS).await;
+        let now = version(&list);
+        let mut watch = world.watch(&format!("{SECRETS}?watch=1&resourceVersion={now}")).await;
+        let message = watch.line().await.expect(fault)["object"]["message"].clone();
+        assert_eq!(message, format!("too old resource version: {now} ({now})"));
     }
 }
 

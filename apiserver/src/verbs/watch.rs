@@ -298,7 +298,8 @@ impl Watch {
         self.lines.clear();
         self.state.clear();
         self.phase = Phase::Ending;
-        let too_old = self.too_old(self.version + 1);
+        // Not a version of the future.
+        let too_old = self.too_old((self.version + 1).min(self.server.storage().revision()));
         match ending {
             Ending::Clean => {}
             Ending::MidLine => {
