@@ -604,6 +604,9 @@ async fn an_object_that_is_no_copy_stays_unless_the_policy_allows_more() {
         let failures: Vec<_> =
             status["failures"].as_array().unwrap().iter().map(|failure| &failure["reason"]).collect();
         assert_eq!(failures, ["NameConflict", "NameConflict"]);
+        let note = "an object that is no copy has this name: delete it, exclude its namespace, or set conflictPolicy";
+        let note = format!("{}/settings: NameConflict: {note}", world.namespace("a"));
+        world.until_event("Warning", "CopyFailed", &note).await;
 
         // An equal object is adopted. A deleted rule deletes only what it has adopted.
         let path = world.rule_path("main-rule");
@@ -632,6 +635,10 @@ async fn of_two_rules_for_one_copy_the_older_wins_until_it_is_deleted() {
             world.create_rule("b-second", json!({})).await;
             let status = world.until_ready("b-second", "CopiesFailed").await;
             assert_eq!(status["failures"][0]["reason"], "OlderWins");
+            let older = format!("the CopyratorRule {}/a-first is older", world.user.namespace);
+            let note =
+                format!("{}/settings: OlderWins: {older} and has its copy there", world.namespace("a"));
+            world.until_event("Warning", "CopyFailed", &note).await;
             let copied =
                 world.writes().into_iter().filter(|write| write.contains("configmaps")).collect::<Vec<_>>();
             assert_eq!(copied, ["POST a/configmaps", "POST b/configmaps"]);
