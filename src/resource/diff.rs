@@ -7,6 +7,7 @@
 //! ```text
 //!   /metadata/labels                    Shared                 every kind: labels of other writers stay
 //!   /spec/template/spec/containers      SharedBy(["name"])     Deployment: containers of other names stay
+//!   /metadata/finalizers                SharedSet              of a kind of yours: finalizers of other controllers stay
 //! ```
 //!
 //! Few lists are shared. A shared list keeps each added item: with server-side apply, a port that another writer has added to
@@ -28,6 +29,8 @@ pub enum Merge {
     /// A list: items that `desired` does not have belong to other writers, and stay. Two items are the same if these fields
     /// of them are equal.
     SharedBy(&'static [&'static str]),
+    /// A list of texts or numbers: items that `desired` does not have belong to other writers, and stay.
+    SharedSet,
     /// A key of a shared map that is ours: it is removed if `desired` does not have it.
     Owned,
     /// Not ours: neither compared nor removed.
@@ -115,6 +118,11 @@ impl Comparison {
             (Some(Merge::SharedBy(keys)), Value::Array(live), Value::Array(desired)) => {
                 self.set_wanted_items(live, desired, keys);
             }
+            (Some(Merge::SharedSet), Value::Array(live), Value::Array(desired)) => {
+                for wanted in desired.iter().filter(|wanted| !live.contains(wanted)) {
+                    self.add(json!({"op": "add", "path": format!("{}/-", self.path), "value": wanted}));
+                }
+            }
             (rule, Value::Object(live), Value::Object(desired)) if !is_replaced(rule, live, desired) => {
                 self.set_wanted(live, desired);
                 self.remove_unwanted(live, desired);
@@ -157,7 +165,7 @@ impl Comparison {
             let length = self.push(field);
             match (self.rule(), value) {
                 (None, _) if is_shared => {}
-                (Some(Merge::NotOurs | Merge::SharedBy(_)), _) => {}
+                (Some(Merge::NotOurs | Merge::SharedBy(_) | Merge::SharedSet), _) => {}
                 // Field by field, because it may have fields that our type does not have.
                 (None | Some(Merge::Owned | Merge::Shared), Value::Object(fields)) => {
                     self.remove_unwanted(fields, &Map::new());
@@ -194,7 +202,10 @@ fn is_replaced(rule: Option<Merge>, live: &Map<String, Value>, desired: &Map<Str
                 |object: &Map<String, Value>| fields.iter().any(|field| object.contains_key(*field));
             has_one(desired) && !has_one(live)
         }
-        None | Some(Merge::Shared | Merge::SharedBy(_) | Merge::Owned | Merge::NotOurs) => false,
+        None
+        | Some(Merge::Shared | Merge::SharedBy(_) | Merge::SharedSet | Merge::Owned | Merge::NotOurs) => {
+            false
+        }
     }
 }
 
@@ -207,6 +218,7 @@ mod tests {
         ("/map/ours~1key", Merge::Owned),
         ("/containers", Merge::SharedBy(&["name"])),
         ("/containers/*/probe", Merge::OneOf(&["exec", "tcpSocket"])),
+        ("/set", Merge::SharedSet),
         ("/volumes", Merge::SharedBy(&["name"])),
         ("/volumes/*", Merge::Whole),
     ];
@@ -288,6 +300,18 @@ mod tests {
             json!({"spec": {"containers": []}}),
             json!([{"op": "replace", "path": "/spec/containers", "value": []}]),
         );
+    }
+
+    #[test]
+    fn a_shared_set_gets_our_items_and_keeps_all_others() {
+        check(
+            json!({"set": ["theirs", "ours"]}),
+            json!({"set": ["ours", "new"]}),
+            json!([{"op": "add", "path": "/set/-", "value": "new"}]),
+        );
+        check(json!({"set": ["theirs", "ours"]}), json!({"set": ["ours"]}), json!([]));
+        check(json!({"set": ["theirs"]}), json!({}), json!([]));
+        check(json!({}), json!({"set": ["ours"]}), json!([{"op": "add", "path": "/set", "value": ["ours"]}]));
     }
 
     /// The type of the live object has `tcpSocket` alone, so a handler that another writer has set is not seen.

@@ -60,6 +60,7 @@ fn check<K: Resource>(document: &Value, (path, merge): &Rule) -> Result<(), Stri
         Merge::Shared => is_shared_map(&schema),
         Merge::Owned => is_shared_map(&parent),
         Merge::SharedBy(keys) => schema["x-kubernetes-list-type"] == "map" && are_keys(keys),
+        Merge::SharedSet => schema["x-kubernetes-list-type"] == "set",
         Merge::OneOf(fields) => fields.iter().all(|field| schema["properties"][field].is_object()),
         Merge::Whole => schema["type"] == "object",
         Merge::NotOurs => true,
@@ -88,7 +89,11 @@ async fn each_merge_rule_of_a_kind_agrees_with_the_document_of_the_server() {
         check_all::<Job>(client).await;
         check_all::<PodDisruptionBudget>(client).await;
         let document = document::<Service>(client).await;
+        // No kind of ours shares a set, but that of a user may.
+        check::<Service>(&document, &("/metadata/finalizers", Merge::SharedSet)).unwrap();
         for rule in [
+            // It is atomic.
+            ("/spec/externalIPs", Merge::SharedSet),
             // Its keys are port and protocol.
             ("/spec/ports", Merge::SharedBy(&["name"])),
             ("/spec/externalIPs", Merge::SharedBy(&["ip"])),
