@@ -34,7 +34,7 @@ use crate::{
     locked,
     resource::{
         Key, Resource, Scope,
-        conditions::Verdict,
+        conditions::{self, Verdict},
         kinds::{ConfigMap, Namespace, Secret},
         list::Found,
     },
@@ -50,6 +50,8 @@ use types::{DeletionPolicy, RuleType};
 /// The `reportingController` of its Events.
 pub const CONTROLLER: &str = "flant.com/copyrator";
 
+/// The reason of the conditions of a rule for Secrets, if the operator may not copy Secrets.
+const SECRETS_NOT_ENABLED: &str = "SecretsNotEnabled";
 /// The `--rule-name` of an operator that runs alone.
 const MAIN_RULE: &str = "main-rule";
 /// The `--rule-name` for all rules.
@@ -220,7 +222,7 @@ impl Settings {
         }
         if spec.rule_type == RuleType::Secret && !self.secrets {
             let problem = "the operator does not copy Secrets: start it with --copyrator-secrets and the permissions for Secrets";
-            return Err(("SecretsNotEnabled", problem.to_owned()));
+            return Err((SECRETS_NOT_ENABLED, problem.to_owned()));
         }
         let own = rule.metadata.namespace.as_deref().unwrap_or_default();
         let is_allowed =
@@ -319,6 +321,11 @@ impl Operator for Copyrator {
             Ok(spec) => spec,
             Err(refused) => return self.refuse(&rule, refused).await.map(|()| Next::OnChange),
         };
+        let ready = conditions::find(&rule.status.conditions, "Ready");
+        let were_secrets = ready.is_some_and(|ready| ready.reason == SECRETS_NOT_ENABLED);
+        if were_secrets && spec.rule_type == RuleType::Configmap && self.secrets.is_none() {
+            self.report_left(&rule, "the operator may not delete Secrets");
+        }
         let namespaces = self.namespaces.all();
         let targets = namespaces.iter().filter(|namespace| spec.is_target(namespace));
         let targets: Vec<SmolStr> = targets.map(|namespace| namespace.metadata.name.clone()).collect();
@@ -332,13 +339,16 @@ impl Operator for Copyrator {
 
     async fn deleting(&self, rule: Arc<CopyratorRule>) -> Result<Cleanup, ReconcileError> {
         // What becomes of the copies is not known if the fields are unreadable, so they stay.
-        let Ok(spec) = &rule.spec else { return Ok(Cleanup::Done) };
+        let Ok(spec) = &rule.spec else {
+            self.report_left(&rule, "the fields of the deleted rule are invalid");
+            return Ok(Cleanup::Done);
+        };
         if spec.deletion_policy == DeletionPolicy::Retain {
             return Ok(Cleanup::Done);
         }
         if spec.rule_type == RuleType::Secret && self.secrets.is_none() && rule.status.copies > 0 {
             let problem = "the operator cannot delete the copied Secrets: start it with --copyrator-secrets and the permissions for Secrets, or set deletionPolicy to Retain";
-            self.refuse(&rule, ("SecretsNotEnabled", problem.to_owned())).await?;
+            self.refuse(&rule, (SECRETS_NOT_ENABLED, problem.to_owned())).await?;
             return Ok(Cleanup::Pending(Next::OnChange));
         }
         let mut pass = self.pass(&rule, spec, &[]).await;

@@ -331,6 +331,19 @@ impl World {
         self.user.until("events", is_wanted).await;
     }
 
+    async fn uid(&self, rule: &str) -> String {
+        let rule = self.user.get(&format!("copyrators/{rule}")).await;
+        rule["metadata"]["uid"].as_str().unwrap().to_owned()
+    }
+
+    /// Waits until an Event says that so many copies of the rule with this uid stay.
+    async fn until_left(&self, uid: &str, copies: usize, cause: &str) {
+        let marks =
+            format!("they have the label flant.com/copy and the annotation flant.com/rule-uid: {uid}");
+        let note = format!("{copies} copies stay, because {cause}: {marks}");
+        self.until_event("Warning", "CopiesLeft", &note).await;
+    }
+
     /// The writes of the operator since the last call, without Events, in the order of their texts.
     fn writes(&self) -> Vec<String> {
         let requests = std::mem::take(&mut *self.wire.0.lock().unwrap());
@@ -586,6 +599,24 @@ async fn a_deleted_rule_takes_its_copies_along_or_leaves_them() {
             copy["metadata"]["annotations"]["flant.com/rule"].as_str().unwrap().ends_with("/again"),
             "{copy}"
         );
+    })
+    .await;
+}
+
+/// The schema cannot refuse each selector that the operator cannot read.
+#[tokio::test]
+async fn the_copies_of_an_invalid_rule_stay_if_it_is_deleted_and_an_event_says_so() {
+    on_both(async |world| {
+        let _operator = world.start_copying(json!({})).await;
+        world.until_settings_in(&["a", "b"]).await;
+        world.until_ready("main-rule", "Synced").await;
+        let path = world.rule_path("main-rule");
+        world.send(Method::PATCH, &path, &json!({"selector": {"no label": "x"}})).await;
+        world.until_ready("main-rule", "InvalidSpec").await;
+        let uid = world.uid("main-rule").await;
+        world.delete_rule("main-rule").await;
+        world.until_left(&uid, 2, "the fields of the deleted rule are invalid").await;
+        world.until_settings_in(&["a", "b"]).await;
     })
     .await;
 }
@@ -1047,13 +1078,24 @@ async fn secrets_are_copied_only_if_that_is_enabled() {
         let requests = world.wire.0.lock().unwrap().clone();
         assert!(!requests.iter().any(|(_, request)| request.contains("/secrets")), "{requests:?}");
 
-        let _operator = world.start();
+        let operator = world.start();
         let status = world.until_ready("main-rule", "Synced").await;
         assert_eq!((&status["sources"], &status["copies"]), (&json!(1), &json!(2)));
         let copy = world.in_namespace("a").get("secrets/registry").await;
         assert_eq!((&copy["type"], &copy["data"]), (&json!("kubernetes.io/dockerconfigjson"), &registry));
         assert!(world.in_namespace("a").find("secrets/release").await.is_none());
         assert!(world.in_namespace("a").find("secrets/bootstrap").await.is_none());
+
+        // An operator that may not delete Secrets says that they stay.
+        drop(operator);
+        let _operator = world.start_with(Settings::default());
+        world.until_ready("main-rule", "SecretsNotEnabled").await;
+        let path = world.rule_path("main-rule");
+        world.send(Method::PATCH, &path, &json!({"ruleType": "configmap"})).await;
+        world.until_ready("main-rule", "NoSources").await;
+        let uid = world.uid("main-rule").await;
+        world.until_left(&uid, 2, "the operator may not delete Secrets").await;
+        world.in_namespace("a").get("secrets/registry").await;
     })
     .await;
 }

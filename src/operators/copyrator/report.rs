@@ -5,6 +5,7 @@ use tracing::{info, warn};
 
 use super::{
     Copyrator,
+    copy::LABEL,
     pass::Pass,
     plan::{NAME_CONFLICT, OLDER_WINS},
     types::{CopyratorRule, CopyratorSpec, CopyratorStatus, FAILURES_MAX, Failure},
@@ -84,6 +85,18 @@ impl Copyrator {
             self.events.record(rule, EventType::Warning, "CopyFailed", problem);
         }
         self.reporter.of(rule).write(status, state).await
+    }
+
+    /// Reports copies that nobody will delete, and how to find them.
+    pub(super) fn report_left(&self, rule: &CopyratorRule, cause: &str) {
+        let (copies, uid) = (rule.status.copies, &rule.metadata.uid);
+        if copies > 0 {
+            let note = format!(
+                "{copies} copies stay, because {cause}: they have the label {LABEL} and the annotation flant.com/rule-uid: {uid}"
+            );
+            warn!(target: LOG, key = %rule.key(), note, "copies stay");
+            self.events.record(rule, EventType::Warning, "CopiesLeft", note);
+        }
     }
 
     /// One line in the log for the writes of a pass, and an Event for each kind of write.
