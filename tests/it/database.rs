@@ -973,6 +973,29 @@ fn assert_created_once(fixture: &Fixture, wanted: &[&str]) {
     }
 }
 
+/// Checks that nothing is left to write: an operator that starts writes only the answer to a change of the deletion policy, and the rest of
+/// the status stays.
+async fn assert_converged(fixture: &Fixture) {
+    fixture.transcript();
+    let before = fixture.get("databases/db").await;
+    let policy = if before["spec"]["deletionPolicy"] == "Delete" { "Retain" } else { "Delete" };
+    for policy in [json!(policy), before["spec"]["deletionPolicy"].clone()] {
+        let running = start(fixture);
+        fixture.patch("databases/db", json!({"spec": {"deletionPolicy": policy}})).await;
+        wrote(fixture, &[STATUS]).await;
+        drop(running);
+    }
+    let status = |mut database: Value| {
+        let mut status = database["status"].take();
+        status["observedGeneration"].take();
+        for condition in status["conditions"].as_array_mut().unwrap() {
+            condition["observedGeneration"].take();
+        }
+        status
+    };
+    assert_eq!(status(fixture.get("databases/db").await), status(before));
+}
+
 /// Also for CronJobs, claims, the last backup, and the owners of the data.
 #[tokio::test]
 async fn a_restart_between_any_two_writes_changes_nothing() {
@@ -1006,11 +1029,9 @@ async fn a_restart_between_any_two_writes_changes_nothing() {
         assert_created_once(fixture, &[wanted, others].concat());
         roll_out(fixture).await;
         let running = start(fixture);
-        let is_ready =
-            |database: &Value| condition(database, "Ready").unwrap()["reason"] == "AllInstancesReady";
-        fixture.until("databases/db", is_ready).await;
+        wrote(fixture, &[STATUS]).await;
         drop(running);
-        assert_eq!(fixture.transcript().iter().filter(|write| *write != STATUS).count(), 0);
+        assert_converged(fixture).await;
 
         fixture.delete("databases/db").await;
         killed_after_each_write(fixture, async || fixture.find("jobs/db-last-backup").await.is_some()).await;
@@ -1020,6 +1041,61 @@ async fn a_restart_between_any_two_writes_changes_nothing() {
         assert_eq!(data(fixture).await, before);
         assert_eq!(owners(fixture).await, [&["Database"] as &[&str], OWNED[1], OWNED[2], OWNED[3], OWNED[4]]);
         assert_created_once(fixture, &["jobs"]);
+    })
+    .await;
+}
+
+/// Also for a restore, TLS, and what waits for each.
+#[tokio::test]
+async fn a_restart_between_any_two_writes_of_a_restore_changes_nothing() {
+    on_both(async |fixture| {
+        let certificate = json!({"metadata": {"name": "certificate"}, "stringData": {"tls.crt": "", "tls.key": ""}});
+        fixture.create("secrets", &certificate).await;
+        let spec = json!({
+            "size": 2, "version": "15.4", "backup": {"schedule": "0 3 * * *"}, "tls": {"secretName": "certificate"},
+            "restoreFrom": {"database": "old"},
+        });
+        let created = fixture.create("databases", &database(spec)).await;
+        let killed_until = async |reason: &str| {
+            let is_reported = async || {
+                let database = fixture.get("databases/db").await;
+                let ready = condition(&database, "Ready");
+                database["status"]["observedGeneration"] == database["metadata"]["generation"]
+                    && ready.is_some_and(|ready| ready["reason"] == reason)
+            };
+            killed_after_each_write(fixture, is_reported).await;
+        };
+        killed_until("Restoring").await;
+        let claims = ["persistentvolumeclaims", "persistentvolumeclaims"];
+        let others = ["configmaps", "cronjobs", "jobs", "poddisruptionbudgets", "secrets", "secrets", "services", "services"];
+        assert_created_once(fixture, &[&claims[..], &others].concat());
+        assert_converged(fixture).await;
+        let before = data(fixture).await;
+        assert_eq!(before.len(), 4);
+
+        end(fixture, "db-restore", "Complete").await;
+        killed_until("RolloutInProgress").await;
+        assert_created_once(fixture, &["statefulsets"]);
+        assert_converged(fixture).await;
+        roll_out(fixture).await;
+        killed_until("AllInstancesReady").await;
+        let changed = json!({"size": 1, "version": "15.5", "backup": {"schedule": "0 4 * * *"}});
+        fixture.patch("databases/db", json!({ "spec": changed })).await;
+        killed_until("RolloutInProgress").await;
+        roll_out(fixture).await;
+        killed_until("AllInstancesReady").await;
+        assert_created_once(fixture, &["cronjobs"]);
+        assert_converged(fixture).await;
+        assert_eq!(data(fixture).await, before);
+        assert_eq!(fixture.get("databases/db").await["status"]["version"], "15.5");
+        for resource in ["configmaps", "cronjobs", "jobs", "poddisruptionbudgets", "services", "statefulsets"] {
+            let list = fixture.get(resource).await;
+            let is_ours =
+                |child: &&Value| child["metadata"]["labels"]["app.kubernetes.io/instance"] == "db";
+            for child in list["items"].as_array().unwrap().iter().filter(is_ours) {
+                assert_eq!(child["metadata"]["ownerReferences"][0]["uid"], created["metadata"]["uid"], "{child}");
+            }
+        }
     })
     .await;
 }
