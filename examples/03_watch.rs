@@ -10,13 +10,14 @@
 //! Why: These lines look the same as those of new objects, and no line marks the last of them. After a reconnect, all of
 //! them come again, but no DELETED for an object that is gone. So no watch can resume from the version of one of these
 //! lines. With resourceVersion=0, which stands for any version, it is the same, from the cache of the server, so perhaps old.
+//! With any other version, only later changes come, such as the end of `c`, which this program never had: so list first.
 //! Break it: cargo run --example course -- 3 --fault end-watches,lines=2
 //! Source: `from_json` in src/watch/decode.rs
 //! Embedded server: No difference.
 
 use serde_json::json;
 
-use crate::stage::{Outcome, Stage, ensure};
+use crate::stage::{Outcome, Stage, ensure, version};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.create("a", json!({})).await?;
@@ -31,5 +32,9 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     }
     let seen = stage.watch("&resourceVersion=0&timeoutSeconds=1").await?.take(2).await?;
     ensure!(seen.iter().all(|event| event.starts_with("ADDED ")), "version 0 has sent {seen:?}");
+    let c = stage.create("c", json!({})).await?;
+    stage.delete("c").await?;
+    let seen = stage.watch(&format!("&resourceVersion={}", version(&c))).await?.take(1).await?;
+    ensure!(seen == ["DELETED c"], "the watch from the version of `c` has sent {seen:?}");
     Ok(())
 }

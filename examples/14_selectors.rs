@@ -14,9 +14,8 @@
 //! Predict: You watch `tier=web`. `a` becomes `db`, changes, and becomes `web` again. Which events come?
 //! Run: cargo run --example course 14
 //! Notice: DELETED with the old labels, although `a` exists; no event while `a` does not match; then ADDED.
-//! Why: So get the object before you clean up after a DELETED. Then, while no watch is open, `a` is deleted and created
-//! again, and `b` becomes `db`. In the next list, only the uid shows that `a` is another object, and `b` is missing,
-//! although it exists.
+//! Why: So get the object before you clean up after a DELETED. Then, while no watch is open, `a` is deleted and created again, and
+//! `b` becomes `db`. In the next list, only the uid shows that `a` is another object, and `b` is missing, although it exists.
 //! Break it: cargo run --example course -- 14 --fault end-watches,lines=1
 //! Source: `remove` in src/store.rs; `put` in src/store.rs
 //! Embedded server: No difference.
@@ -31,12 +30,13 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.create("b", json!({"tier": "web"})).await?;
     let before = stage.list("?labelSelector=tier%3Dweb").await?;
     stage.patch("a", tier("db")).await?;
-    stage.patch("a", json!({"data": {"colour": "blue"}})).await?;
+    let blue = stage.patch("a", json!({"data": {"colour": "blue"}})).await?;
     stage.patch("a", tier("web")).await?;
     let query = format!("&labelSelector=tier%3Dweb&resourceVersion={}&timeoutSeconds=1", version(&before));
     let seen = stage.watch(&query).await?.take(usize::MAX).await?;
     ensure!(seen == ["DELETED a", "ADDED a"], "the watch has sent {seen:?}");
-
+    let query = format!("&labelSelector=tier%3Ddb&resourceVersion={}", version(&blue));
+    ensure!(stage.watch(&query).await?.take(1).await? == ["DELETED a"], "`a` has not left `tier=db`");
     stage.delete("a").await?;
     stage.create("a", json!({"tier": "web"})).await?;
     stage.patch("b", tier("db")).await?;

@@ -301,8 +301,8 @@ async fn each_lesson_shows_what_it_promises_on_both_servers_and_leaves_nothing_b
         .flat_map(|output| output.lines())
         .filter_map(|line| line.strip_prefix("  # "))
         .collect();
-    // No lesson watches from a version without a list before, or waits for the 30 s after which an operator takes an open watch
-    // for dead; and no lesson asks for a path without objects that is forbidden or not answered.
+    // No lesson waits for the 30 s after which an operator takes an open watch for dead, and no lesson asks for a path without
+    // objects that is forbidden or not answered.
     let mut replay = Command::new(env!("CARGO_BIN_EXE_listwatch"));
     replay.args(["replay", "tests/it/data/replay/rare.jsonl", "--explain"]).current_dir(root());
     let (_, _, rare) = run(&mut replay).await;
