@@ -6,7 +6,7 @@ use std::{hint::black_box, sync::Arc};
 
 use criterion::{BatchSize, Criterion, Throughput};
 use listwatch::{
-    queue::{Outcome, Queue, Urgency},
+    queue::{Queue, ReconcileResult, Urgency},
     resource::{
         Key,
         kinds::Deployment,
@@ -84,7 +84,7 @@ fn queue(criterion: &mut Criterion) {
             }
             for _ in &keys {
                 let key = queue.take().await;
-                queue.done(&key, Outcome::Done);
+                queue.done(&key, ReconcileResult::Done);
             }
         });
     });

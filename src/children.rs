@@ -46,7 +46,7 @@ use create::is_wanted;
 use marks::Marks;
 pub use pods::{PodsOf, Trouble};
 use report::UNSEEN_RECHECK;
-pub use report::{Conditions, Report, Reported, Reporter, State};
+pub use report::{Conditions, ObservedState, Report, Reported, Reporter};
 use template::{is_about_template, reset_template};
 
 /// The children of one kind.

@@ -27,7 +27,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::Erro
 
 use crate::{
     client::{Client, Config, Env, Error, Options},
-    shutdown::{self, Stop},
+    shutdown::{self, ShutdownError, Stop},
 };
 
 /// The exit code of a usage error: the same command would fail again.
@@ -62,14 +62,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(Box<run::Run>),
-    Crd(crd::Crd),
-    Get(Box<get::Get>),
-    Watch(Box<get::Watch>),
-    Replay(replay::Replay),
+    Run(Box<run::RunArgs>),
+    Crd(crd::CrdArgs),
+    Get(Box<get::GetArgs>),
+    Watch(Box<get::WatchArgs>),
+    Replay(replay::ReplayArgs),
     #[command(flatten)]
-    Embedded(embedded::Command),
-    Completion(completion::Completion),
+    Embedded(embedded::EmbeddedCommand),
+    Completion(completion::CompletionArgs),
     /// Print the version
     Version,
 }
@@ -117,11 +117,11 @@ impl From<io::Error> for Failure {
     }
 }
 
-impl From<shutdown::Error> for Failure {
-    fn from(error: shutdown::Error) -> Failure {
+impl From<ShutdownError> for Failure {
+    fn from(error: ShutdownError) -> Failure {
         match error {
-            shutdown::Error::AtOnce => Failure::AtOnce,
-            shutdown::Error::Start(_) | shutdown::Error::Signals(_) => Failure::Runtime(error.to_string()),
+            ShutdownError::AtOnce => Failure::AtOnce,
+            ShutdownError::Start(_) | ShutdownError::Signals(_) => Failure::Runtime(error.to_string()),
         }
     }
 }

@@ -34,7 +34,7 @@ use tracing::{debug, error, info, warn};
 use crate::{
     cluster::{Cluster, Readiness, Watch},
     locked,
-    queue::{Outcome, Queue, Urgency},
+    queue::{Queue, ReconcileResult, Urgency},
     resource::{
         Key, Resource, Scope,
         list::{Broken, Found},
@@ -325,7 +325,7 @@ impl<O: Operator> Controller<O> {
                         Readiness::Ready => working.spawn(work(shared, key.clone())),
                         Readiness::Failing(problem) => working.spawn(unwatched(shared, key.clone(), problem)),
                         Readiness::Waiting => {
-                            self.shared.queue.done(&key, Outcome::Again(LOOK_AGAIN));
+                            self.shared.queue.done(&key, ReconcileResult::Again(LOOK_AGAIN));
                             continue;
                         }
                     };
@@ -373,12 +373,12 @@ impl<O: Operator> Controller<O> {
         };
         let Some(key) = workers.keys.remove(&id) else { return };
         let outcome = match &result {
-            Ok(Next::OnChange) => Outcome::Done,
-            Ok(Next::After(time)) => Outcome::Again(*time),
+            Ok(Next::OnChange) => ReconcileResult::Done,
+            Ok(Next::After(time)) => ReconcileResult::Again(*time),
             Err(error) => match error.retry() {
-                Retry::Backoff => Outcome::Failed { at_least: Duration::ZERO },
-                Retry::After(pause) => Outcome::Failed { at_least: pause },
-                Retry::OnChange => Outcome::Done,
+                Retry::Backoff => ReconcileResult::Failed { at_least: Duration::ZERO },
+                Retry::After(pause) => ReconcileResult::Failed { at_least: pause },
+                Retry::OnChange => ReconcileResult::Done,
             },
         };
         let pause = self.shared.queue.done(&key, outcome);

@@ -20,7 +20,7 @@ use tracing_subscriber::{
     util::{SubscriberInitExt, TryInitError},
 };
 
-use crate::runtime::Error;
+use crate::runtime::RuntimeError;
 
 /// The format of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +37,14 @@ pub(crate) enum Format {
 /// listwatch::log::start().expect("the first log");
 /// listwatch::log::start().expect_err("a second log");
 /// ```
-pub fn start() -> Result<(), Error> {
+pub fn start() -> Result<(), RuntimeError> {
     let filter = match env::var("RUST_LOG") {
         Ok(levels) if !levels.is_empty() => {
-            levels.parse().map_err(|error| Error::Config(format!("RUST_LOG: {levels:?}: {error}")))?
+            levels.parse().map_err(|error| RuntimeError::Config(format!("RUST_LOG: {levels:?}: {error}")))?
         }
         Ok(_) | Err(_) => Targets::new().with_default(Level::INFO),
     };
-    start_with(filter, None).map_err(|error| Error::Config(format!("start the log: {error}")))
+    start_with(filter, None).map_err(|error| RuntimeError::Config(format!("start the log: {error}")))
 }
 
 /// Sends the lines that the filter accepts to standard error from now on.

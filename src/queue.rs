@@ -36,12 +36,12 @@ const INTENTS_IN_A_ROW_MAX: u32 = 16;
 /// A rate-limiting workqueue of keys.
 #[derive(Debug, Default)]
 pub struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     wake: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     /// Every key in the queue. No hash table: that would keep its largest size, that of the start, when all keys wait.
     queued: BTreeMap<Key, Queued>,
     /// The keys that wait for a worker, in order.
@@ -63,13 +63,13 @@ struct Position {
 
 #[derive(Debug)]
 struct Queued {
-    place: Place,
+    place: KeyState,
     /// Failures in a row.
     failures: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum KeyState {
     /// In `waiting`.
     Waiting(Position),
     /// In `later`, after a success.
@@ -95,7 +95,7 @@ pub enum Urgency {
 
 /// The result of a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ReconcileResult {
     /// The key is removed until it is added again.
     Done,
     /// The key waits again after this time, or when it is added.
@@ -111,7 +111,7 @@ impl Queue {
     /// An empty queue, with `random` for the jitter of its pauses.
     #[must_use]
     pub fn new(random: fastrand::Rng) -> Queue {
-        Queue { state: Mutex::new(State { random, ..State::default() }), wake: Notify::new() }
+        Queue { state: Mutex::new(QueueState { random, ..QueueState::default() }), wake: Notify::new() }
     }
 
     /// Adds a key, or raises the urgency of one that waits.
@@ -146,30 +146,30 @@ impl Queue {
     }
 
     /// Ends the processing of a key. Returns the pause before the next attempt, if it failed.
-    pub fn done(&self, key: &Key, outcome: Outcome) -> Option<Duration> {
+    pub fn done(&self, key: &Key, outcome: ReconcileResult) -> Option<Duration> {
         let pause = locked(&self.state).done(key, outcome, Instant::now());
         self.wake.notify_one();
         pause
     }
 }
 
-impl State {
+impl QueueState {
     /// Returns whether the key now waits, or waits with a higher urgency.
     fn add(&mut self, key: &Key, urgency: Urgency) -> bool {
         if let Some(queued) = self.queued.get_mut(key) {
             match queued.place {
-                Place::Waiting(position) if position.urgency.0 >= urgency => return false,
-                Place::BackingOff(_) if urgency < Urgency::Intent => return false,
-                Place::Processing => {
-                    queued.place = Place::ProcessingAndDirty(urgency);
+                KeyState::Waiting(position) if position.urgency.0 >= urgency => return false,
+                KeyState::BackingOff(_) if urgency < Urgency::Intent => return false,
+                KeyState::Processing => {
+                    queued.place = KeyState::ProcessingAndDirty(urgency);
                     return false;
                 }
-                Place::ProcessingAndDirty(known) => {
-                    queued.place = Place::ProcessingAndDirty(known.max(urgency));
+                KeyState::ProcessingAndDirty(known) => {
+                    queued.place = KeyState::ProcessingAndDirty(known.max(urgency));
                     return false;
                 }
-                Place::Waiting(position) => drop(self.waiting.remove(&position)),
-                Place::Later(due) | Place::BackingOff(due) => {
+                KeyState::Waiting(position) => drop(self.waiting.remove(&position)),
+                KeyState::Later(due) | KeyState::BackingOff(due) => {
                     self.later.remove(&(due, key.clone()));
                 }
             }
@@ -182,7 +182,7 @@ impl State {
     fn wait(&mut self, key: Key, urgency: Urgency, failures: u32) {
         self.positions += 1;
         let position = Position { urgency: Reverse(urgency), number: self.positions };
-        self.queued.insert(key.clone(), Queued { place: Place::Waiting(position), failures });
+        self.queued.insert(key.clone(), Queued { place: KeyState::Waiting(position), failures });
         self.waiting.insert(position, key);
     }
 
@@ -199,7 +199,7 @@ impl State {
             Urgency::Backlog | Urgency::Change => 0,
         };
         if let Some(queued) = self.queued.get_mut(&key) {
-            queued.place = Place::Processing;
+            queued.place = KeyState::Processing;
         }
         Some(key)
     }
@@ -215,29 +215,32 @@ impl State {
         Some(other.map_or(first, |(position, _)| *position))
     }
 
-    fn done(&mut self, key: &Key, outcome: Outcome, now: Instant) -> Option<Duration> {
+    fn done(&mut self, key: &Key, outcome: ReconcileResult, now: Instant) -> Option<Duration> {
         let queued = self.queued.get_mut(key)?;
         let again = match queued.place {
-            Place::ProcessingAndDirty(urgency) => Some(urgency),
-            Place::Processing | Place::Waiting(_) | Place::Later(_) | Place::BackingOff(_) => None,
+            KeyState::ProcessingAndDirty(urgency) => Some(urgency),
+            KeyState::Processing | KeyState::Waiting(_) | KeyState::Later(_) | KeyState::BackingOff(_) => {
+                None
+            }
         };
         let (due, pause) = match (outcome, again) {
-            (_, Some(urgency @ Urgency::Intent)) | (Outcome::Done | Outcome::Again(_), Some(urgency)) => {
+            (_, Some(urgency @ Urgency::Intent))
+            | (ReconcileResult::Done | ReconcileResult::Again(_), Some(urgency)) => {
                 self.wait(key.clone(), urgency, 0);
                 return None;
             }
-            (Outcome::Done, None) => {
+            (ReconcileResult::Done, None) => {
                 self.queued.remove(key);
                 return None;
             }
-            (Outcome::Again(after), None) => {
-                *queued = Queued { place: Place::Later(now + after), failures: 0 };
+            (ReconcileResult::Again(after), None) => {
+                *queued = Queued { place: KeyState::Later(now + after), failures: 0 };
                 (now + after, None)
             }
-            (Outcome::Failed { at_least }, _) => {
+            (ReconcileResult::Failed { at_least }, _) => {
                 queued.failures = queued.failures.saturating_add(1);
                 let pause = BACKOFF.pause(queued.failures, at_least, &mut self.random);
-                queued.place = Place::BackingOff(now + pause);
+                queued.place = KeyState::BackingOff(now + pause);
                 (now + pause, Some(pause))
             }
         };
@@ -269,7 +272,7 @@ mod tests {
         }
     }
 
-    const FAILED: Outcome = Outcome::Failed { at_least: Duration::ZERO };
+    const FAILED: ReconcileResult = ReconcileResult::Failed { at_least: Duration::ZERO };
 
     #[tokio::test(start_paused = true)]
     async fn keys_come_once_in_order_and_changes_before_the_backlog() {
@@ -340,9 +343,9 @@ mod tests {
         queue.add(&key("a"), Urgency::Change);
         queue.add(&key("a"), Urgency::Change);
         assert_eq!(take_now(&queue).await, None);
-        queue.done(&key("a"), Outcome::Done);
+        queue.done(&key("a"), ReconcileResult::Done);
         assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
-        queue.done(&key("a"), Outcome::Done);
+        queue.done(&key("a"), ReconcileResult::Done);
         assert_eq!(take_now(&queue).await, None);
     }
 
@@ -390,7 +393,7 @@ mod tests {
         let queue = queue();
         queue.add(&key("a"), Urgency::Change);
         assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
-        let pause = queue.done(&key("a"), Outcome::Failed { at_least: Duration::from_secs(7) });
+        let pause = queue.done(&key("a"), ReconcileResult::Failed { at_least: Duration::from_secs(7) });
         assert!(pause.is_some_and(|pause| pause >= Duration::from_secs(7)), "{pause:?}");
     }
 
@@ -399,15 +402,15 @@ mod tests {
         let queue = queue();
         queue.add(&key("a"), Urgency::Change);
         assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
-        queue.done(&key("a"), Outcome::Again(Duration::from_secs(30)));
+        queue.done(&key("a"), ReconcileResult::Again(Duration::from_secs(30)));
         assert_eq!(take_now(&queue).await, None);
         let start = Instant::now();
         assert_eq!(queue.take().await, key("a"));
         assert_eq!(start.elapsed().as_secs(), 30);
-        queue.done(&key("a"), Outcome::Again(Duration::from_secs(30)));
+        queue.done(&key("a"), ReconcileResult::Again(Duration::from_secs(30)));
         queue.add(&key("a"), Urgency::Change);
         assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
-        queue.done(&key("a"), Outcome::Done);
+        queue.done(&key("a"), ReconcileResult::Done);
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(take_now(&queue).await, None);
     }
@@ -435,7 +438,7 @@ mod tests {
         #[test]
         fn whatever_happens_keys_come_in_order_and_none_is_lost(steps in proptest::collection::vec(step(), 0..300)) {
             let now = Instant::now();
-            let mut queue = State::default();
+            let mut queue = QueueState::default();
             let mut waiting: Vec<(usize, Urgency)> = Vec::new();
             let mut in_hand: Vec<(usize, Option<Urgency>)> = Vec::new();
             let mut in_a_row = 0;
@@ -472,7 +475,7 @@ mod tests {
                     }
                     Step::Done(index) if index < in_hand.len() => {
                         let (number, again) = in_hand.remove(index);
-                        queue.done(&key(&number.to_string()), Outcome::Done, now);
+                        queue.done(&key(&number.to_string()), ReconcileResult::Done, now);
                         if let Some(urgency) = again {
                             add(&mut waiting, number, urgency);
                         }

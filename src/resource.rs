@@ -31,7 +31,7 @@ use smol_str::SmolStr;
 
 use annotations::Decoded;
 pub use annotations::{Annotations, without_annotations};
-use diff::Rule;
+use diff::MergeRule;
 pub use labels::Labels;
 pub use selector::{InvalidSelector, LabelSelector, LabelSelectorOperator, LabelSelectorRequirement};
 pub use timestamp::Timestamp;
@@ -49,7 +49,7 @@ pub trait Resource: DeserializeOwned + Send + Sync + 'static {
     const KIND: &'static str;
     /// How its fields are merged with those of other writers, by path. All other fields that the type has are owned: a
     /// field that the desired object does not have is removed. See [`diff`].
-    const MERGE: &'static [Rule] = &[];
+    const MERGE: &'static [MergeRule] = &[];
     /// The media type of requests. [`Meta`] has metadata alone.
     const ACCEPT: Accept = Accept::Whole;
 

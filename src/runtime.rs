@@ -8,9 +8,9 @@
 //! #     type Kind = Service;
 //! #     async fn applied(&self, _: Arc<Service>) -> Result<Next, ReconcileError> { Ok(Next::OnChange) }
 //! # }
-//! use listwatch::runtime::{Error, Runtime};
+//! use listwatch::runtime::{Runtime, RuntimeError};
 //!
-//! fn main() -> Result<(), Error> {
+//! fn main() -> Result<(), RuntimeError> {
 //! #   #[cfg(feature = "log")]
 //!     listwatch::log::start()?;
 //!     Runtime::from_env()?
@@ -46,7 +46,7 @@ use crate::{
     controller::{Controller, Operator},
     probes,
     resource::Scope,
-    shutdown::{self, Stop},
+    shutdown::{self, ShutdownError, Stop},
     watch::Lists,
 };
 
@@ -59,7 +59,7 @@ const NAMESPACES_MANY: usize = 100;
 /// Why a [`Runtime`] did not start, or stopped at once.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum RuntimeError {
     /// The environment or the kubeconfig is invalid: the same start would fail again.
     #[error("{0}")]
     Config(String),
@@ -73,11 +73,11 @@ pub enum Error {
     },
     /// The process cannot start or listen for signals, or a second signal came.
     #[error(transparent)]
-    Shutdown(#[from] shutdown::Error),
+    Shutdown(#[from] ShutdownError),
 }
 
 /// Prints the message, for a `main` that returns the error.
-impl fmt::Debug for Error {
+impl fmt::Debug for RuntimeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -134,15 +134,15 @@ impl Runtime {
 
     /// A runtime with the service account of the Pod, or else with a kubeconfig. The variable `WATCH_NAMESPACE` has the
     /// namespaces, separated by commas; without it, all are watched. Does not connect yet.
-    pub fn from_env() -> Result<Runtime, Error> {
+    pub fn from_env() -> Result<Runtime, RuntimeError> {
         let client = Config::load(&Options::default(), &Env::from_process()).and_then(Client::new);
-        let client = client.map_err(|error| Error::Config(error.to_string()))?;
+        let client = client.map_err(|error| RuntimeError::Config(error.to_string()))?;
         let names = names_in(&env::var("WATCH_NAMESPACE").unwrap_or_default());
         Ok(Runtime { namespaces: checked(names, "WATCH_NAMESPACE")?, ..Runtime::new(client) })
     }
 
     /// Watches only these namespaces; with none, all. Fails if one of them cannot be the name of a namespace.
-    pub fn namespaces(self, names: Vec<String>) -> Result<Runtime, Error> {
+    pub fn namespaces(self, names: Vec<String>) -> Result<Runtime, RuntimeError> {
         Ok(Runtime { namespaces: checked(names, "namespaces")?, ..self })
     }
 
@@ -196,12 +196,12 @@ impl Runtime {
     }
 
     /// Runs the controllers on this thread until SIGTERM or SIGINT.
-    pub fn run(self) -> Result<(), Error> {
+    pub fn run(self) -> Result<(), RuntimeError> {
         shutdown::run(|stop| self.run_until(stop.requested()))?
     }
 
     /// Runs the controllers until `stop`. Fails if the probes cannot listen.
-    pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Result<(), Error> {
+    pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Result<(), RuntimeError> {
         let listener = match self.probes {
             Some(address) => Some(listen(address).await?),
             None => None,
@@ -277,14 +277,14 @@ pub(crate) fn names_in(variable: &str) -> Vec<String> {
 }
 
 /// The names without duplicates. Fails, and names the source, if one of them cannot be the name of a namespace.
-pub(crate) fn checked(mut names: Vec<String>, source: &str) -> Result<Vec<String>, Error> {
+pub(crate) fn checked(mut names: Vec<String>, source: &str) -> Result<Vec<String>, RuntimeError> {
     for name in &mut names {
         *name = name.trim().to_owned();
         let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let is_label = (1..=63).contains(&name.len()) && name.bytes().all(inside);
         if !is_label || name.starts_with('-') || name.ends_with('-') {
             let cause = "is not the name of a namespace; for all of them, give none";
-            return Err(Error::Config(format!("{source}: {name:?} {cause}")));
+            return Err(RuntimeError::Config(format!("{source}: {name:?} {cause}")));
         }
     }
     names.sort();
@@ -293,8 +293,8 @@ pub(crate) fn checked(mut names: Vec<String>, source: &str) -> Result<Vec<String
 }
 
 /// Listens for probes, and logs the address: with port 0 the user does not know it.
-async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
-    let wrong = |cause| Error::Probes { address, cause };
+async fn listen(address: SocketAddr) -> Result<TcpListener, RuntimeError> {
+    let wrong = |cause| RuntimeError::Probes { address, cause };
     let listener = match probes::bind(address).await {
         // A machine without IPv6.
         Err(_) if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) => {

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 /// Why the work did not come to its end.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ShutdownError {
     /// The event loop cannot start.
     #[error("start: {0}")]
     Start(io::Error),
@@ -45,14 +45,15 @@ impl Stop {
 
 /// Runs `work` to its end on this thread, and asks it to stop at the first SIGTERM or SIGINT. Drops it at the second. One
 /// thread, because operators mostly wait, and more threads need more memory.
-pub fn run<F: Future>(work: impl FnOnce(Stop) -> F) -> Result<F::Output, Error> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Start)?;
+pub fn run<F: Future>(work: impl FnOnce(Stop) -> F) -> Result<F::Output, ShutdownError> {
+    let runtime =
+        runtime::Builder::new_current_thread().enable_all().build().map_err(ShutdownError::Start)?;
     runtime.block_on(until_signal(work))
 }
 
-async fn until_signal<F: Future>(work: impl FnOnce(Stop) -> F) -> Result<F::Output, Error> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
+async fn until_signal<F: Future>(work: impl FnOnce(Stop) -> F) -> Result<F::Output, ShutdownError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(ShutdownError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ShutdownError::Signals)?;
     let (sender, stop) = Stop::channel();
     let work = work(stop);
     let signals = async {
@@ -64,7 +65,7 @@ async fn until_signal<F: Future>(work: impl FnOnce(Stop) -> F) -> Result<F::Outp
     };
     tokio::select! {
         output = work => Ok(output),
-        () = signals => Err(Error::AtOnce),
+        () = signals => Err(ShutdownError::AtOnce),
     }
 }
 

@@ -20,10 +20,10 @@ const VALUE_LENGTH_MAX: usize = 200;
 /// The fields in which the answers to our last writes differ from the writes, by the owner's uid.
 #[derive(Default)]
 pub(super) struct Mutations {
-    known: Mutex<HashMap<Uid, Recorded>>,
+    known: Mutex<HashMap<Uid, OwnerMutations>>,
 }
 
-struct Recorded {
+struct OwnerMutations {
     /// The owner's generation at the time of the write.
     generation: i64,
     fields: Vec<Mutation>,
@@ -102,7 +102,7 @@ impl Mutations {
             self.forget(&metadata.uid);
         } else {
             let generation = metadata.generation;
-            locked(&self.known).insert(metadata.uid.clone(), Recorded { generation, fields });
+            locked(&self.known).insert(metadata.uid.clone(), OwnerMutations { generation, fields });
         }
     }
 

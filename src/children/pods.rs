@@ -51,7 +51,7 @@ const TEXT_LENGTH_MAX: usize = 1000;
 
 /// `v1` Pod, with only the fields that show why it does not run.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Pod<C = Container> {
+pub(crate) struct PodDetails<C = Container> {
     /// Name, labels, owners, versions.
     #[serde(deserialize_with = "without_annotations")]
     pub metadata: ObjectMeta,
@@ -101,7 +101,7 @@ struct Details {
     exit_code: i32,
 }
 
-impl<C: ContainerType> Resource for Pod<C> {
+impl<C: ContainerType> Resource for PodDetails<C> {
     const GROUP: &'static str = "";
     const VERSION: &'static str = "v1";
     const PLURAL: &'static str = "pods";
@@ -174,21 +174,21 @@ fn shape(message: &str) -> impl Iterator<Item = &str> {
 /// With few replicas, the Deployment controller keeps the Pods of the previous template until new ones are available.
 /// If no Pod has the containers of the template, all Pods count, because admission may change the containers.
 pub(crate) fn trouble<'a, C: ContainerType>(
-    pods: impl IntoIterator<Item = &'a Pod<C>>,
+    pods: impl IntoIterator<Item = &'a PodDetails<C>>,
     wanted: &[C],
     now: SystemTime,
 ) -> Option<Trouble> {
-    let is_living = |pod: &&Pod<C>| {
+    let is_living = |pod: &&PodDetails<C>| {
         !pod.metadata.is_terminating() && !matches!(&*pod.status.phase, "Failed" | "Succeeded")
     };
-    let is_wanted = |pod: &Pod<C>| wanted.iter().all(|one| pod.spec.containers.contains(one));
-    let living: Vec<&Pod<C>> = pods.into_iter().filter(is_living).collect();
+    let is_wanted = |pod: &PodDetails<C>| wanted.iter().all(|one| pod.spec.containers.contains(one));
+    let living: Vec<&PodDetails<C>> = pods.into_iter().filter(is_living).collect();
     let are_some_wanted = living.iter().any(|pod| is_wanted(pod));
     let counted = living.into_iter().filter(|pod| !are_some_wanted || is_wanted(pod));
     counted.filter_map(|pod| pod.trouble(now)).min()
 }
 
-impl<C> Pod<C> {
+impl<C> PodDetails<C> {
     fn trouble(&self, now: SystemTime) -> Option<Trouble> {
         let PodStatus { conditions, init_container_statuses, container_statuses, .. } = &self.status;
         let scheduled = conditions.iter().find(|condition| condition.r#type == "PodScheduled");
@@ -304,7 +304,7 @@ impl Looks {
             labels: wanted.selector.as_selector().to_owned(),
         };
         let pause = look.since.elapsed().clamp(FIRST_PAUSE, PAUSE_MAX);
-        match timeout(LOOK_LIMIT, cluster.list_live::<Pod<C>>(&scope, PODS_MAX)).await {
+        match timeout(LOOK_LIMIT, cluster.list_live::<PodDetails<C>>(&scope, PODS_MAX)).await {
             Ok(Ok(pods)) => {
                 let pods = pods.iter().map(Arc::as_ref);
                 let found = trouble(pods, wanted.containers, cluster.now());
@@ -358,7 +358,7 @@ mod tests {
     use super::*;
 
     /// A Pod with one container `web`.
-    fn pod(mut container: Value) -> Pod {
+    fn pod(mut container: Value) -> PodDetails {
         container["name"] = json!("web");
         let pod = json!({
             "metadata": {"name": "p", "resourceVersion": "1"},
@@ -374,7 +374,7 @@ mod tests {
         json!({"state": {"waiting": {"reason": reason, "message": message}}})
     }
 
-    fn trouble_of(pods: &[Pod]) -> Option<String> {
+    fn trouble_of(pods: &[PodDetails]) -> Option<String> {
         let now = humantime::parse_rfc3339("2026-11-22T06:40:00Z").expect("a time");
         let trouble = trouble(pods, &[], now)?;
         Some(format!("{}: {}", trouble.reason, trouble.message))
@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn of_pods_of_two_templates_those_of_the_wanted_one_are_reported() {
         let containers = |image: &str| serde_json::from_value(json!([{"name": "web", "image": image}]));
-        let of = |image: &str, status: Value| Pod {
+        let of = |image: &str, status: Value| PodDetails {
             spec: PodSpec { containers: containers(image).expect("containers"), ..PodSpec::default() },
             ..pod(status)
         };

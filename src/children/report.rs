@@ -87,7 +87,7 @@ macro_rules! reported {
 pub struct Conditions {
     /// The latest `metadata.generation` that the operator has observed. -1: none yet.
     pub observed_generation: i64,
-    /// `Ready`, and those of [`State`].
+    /// `Ready`, and those of [`ObservedState`].
     pub conditions: Vec<Condition>,
 }
 
@@ -148,7 +148,7 @@ pub(crate) struct Outcomes {
 
 /// The operator's own view of an object whose children are all as desired.
 #[derive(Debug)]
-pub struct State {
+pub struct ObservedState {
     /// The condition `Ready`.
     pub ready: Verdict,
     /// More conditions, by name.
@@ -159,9 +159,9 @@ pub struct State {
     pub next: Next,
 }
 
-impl From<Verdict> for State {
-    fn from(ready: Verdict) -> State {
-        State { ready, others: Vec::new(), stalled: None, next: Next::OnChange }
+impl From<Verdict> for ObservedState {
+    fn from(ready: Verdict) -> ObservedState {
+        ObservedState { ready, others: Vec::new(), stalled: None, next: Next::OnChange }
     }
 }
 
@@ -179,7 +179,12 @@ impl Outcomes {
     }
 
     /// The conditions to write: `Ready`, `Stalled` and `Mutated`, and the others of the operator.
-    pub(crate) fn conditions<O: Reported>(&self, owner: &O, state: State, now: &str) -> Vec<Condition> {
+    pub(crate) fn conditions<O: Reported>(
+        &self,
+        owner: &O,
+        state: ObservedState,
+        now: &str,
+    ) -> Vec<Condition> {
         // A refusal comes before other trouble: [`Stage::of`] reads this reason later, because a child may be missing after
         // a refusal.
         let trouble = self.troubles.iter().min_by_key(|verdict| !is_refusal(&verdict.reason));
@@ -329,7 +334,7 @@ impl<O: Reported> Report<'_, O> {
         &self,
         deployment: &Child<Deployment<C>>,
         desired_replicas: i32,
-    ) -> State {
+    ) -> ObservedState {
         let waiting = match deployment {
             Child::Kept(deployment) if rollout::waits_for_pods(deployment) => Some(PodsOf {
                 generation: deployment.metadata.generation,
@@ -354,7 +359,7 @@ impl<O: Reported> Report<'_, O> {
     }
 
     /// Writes the status, if it has changed, with its `observedGeneration` and `conditions`. Records the Events of failures.
-    pub async fn write(self, mut status: O::Status, state: State) -> Result<Next, ReconcileError> {
+    pub async fn write(self, mut status: O::Status, state: ObservedState) -> Result<Next, ReconcileError> {
         let next = state.next;
         let conditions = self.outcomes.conditions(self.owner, state, &self.reporter.now());
         O::observe(&mut status, self.owner.metadata().generation, conditions);

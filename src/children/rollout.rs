@@ -10,7 +10,7 @@ use super::{
     Child,
     pods::Trouble,
     refusal::remedy,
-    report::{CHANGED_BY_ADMISSION, State},
+    report::{CHANGED_BY_ADMISSION, ObservedState},
 };
 use crate::{
     controller::Next,
@@ -29,9 +29,9 @@ pub(crate) fn state<C>(
     desired_replicas: i32,
     pods: Option<&Trouble>,
     next: Next,
-) -> State {
+) -> ObservedState {
     let live = deployment.live();
-    State {
+    ObservedState {
         ready: ready(deployment, desired_replicas, pods),
         others: vec![("Available", available(live)), ("Progressing", progressing(live))],
         stalled: stalled(deployment, desired_replicas, pods),

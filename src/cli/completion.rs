@@ -14,12 +14,12 @@ use crate::study::discovery::built_in_names;
     bash   source <(listwatch completion bash)            in ~/.bashrc\n  \
     zsh    source <(listwatch completion zsh)             in ~/.zshrc, after compinit\n  \
     fish   listwatch completion fish | source             in ~/.config/fish/config.fish")]
-pub(super) struct Completion {
+pub(super) struct CompletionArgs {
     /// Which shell
     shell: Shell,
 }
 
-pub(super) fn main(completion: &Completion, mut command: Command) -> Result<(), Failure> {
+pub(super) fn main(completion: &CompletionArgs, mut command: Command) -> Result<(), Failure> {
     // In memory first, as the generator panics where it cannot write.
     let mut script = Vec::new();
     generate(completion.shell, &mut command, "listwatch", &mut script);

@@ -7,13 +7,13 @@ use crate::operators::BuiltIn;
 
 /// Print the CustomResourceDefinitions, for kubectl apply -f -
 #[derive(Debug, clap::Args)]
-pub(super) struct Crd {
+pub(super) struct CrdArgs {
     /// Operators whose CustomResourceDefinitions to print. Default: all
     #[arg(value_name = "OPERATOR")]
     operators: Vec<BuiltIn>,
 }
 
-pub(super) fn main(crd: &Crd) -> Result<(), Failure> {
+pub(super) fn main(crd: &CrdArgs) -> Result<(), Failure> {
     let definitions = chosen(&crd.operators).into_iter().flat_map(BuiltIn::definitions);
     for (index, definition) in definitions.enumerate() {
         let yaml = yaml_serde::to_string(&definition);

@@ -24,16 +24,16 @@ pub(super) const WATCH_EXAMPLE: &str = "  listwatch watch mws --demo | jq .type\
 pub(super) const LEFT_OUT: [&str; 0] = [];
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
-    Demo(demo::Demo),
-    Apiserver(apiserver::Apiserver),
+pub(super) enum EmbeddedCommand {
+    Demo(demo::DemoArgs),
+    Apiserver(apiserver::ApiserverArgs),
 }
 
-impl Command {
+impl EmbeddedCommand {
     pub(super) fn main(self) -> Result<(), Failure> {
         match self {
-            Command::Demo(demo) => demo::main(demo),
-            Command::Apiserver(apiserver) => apiserver::main(apiserver),
+            EmbeddedCommand::Demo(demo) => demo::main(demo),
+            EmbeddedCommand::Apiserver(apiserver) => apiserver::main(apiserver),
         }
     }
 }

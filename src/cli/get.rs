@@ -26,7 +26,7 @@ use crate::{
     resource::{Accept, Scope},
     store::Store,
     study::{
-        discovery::{self, Kind},
+        discovery::{self, ApiResource},
         explain::grant,
         object::Object,
         place::Place,
@@ -52,7 +52,7 @@ const DEMO_ENDS: &str = "The server of --demo ends with this command. To run it,
     listwatch get mws --curl=pod                 the same with curl, in a Pod\n\
     {GET_EXAMPLE}\n\
     The body goes to standard output; the curl command, the status and the headers go to standard error."))]
-pub(super) struct Get {
+pub(super) struct GetArgs {
     #[command(flatten)]
     request: RequestFlags,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub(super) struct Get {
     listwatch watch deploy --follow              as the operator does: resume, list again, back off\n\
     {WATCH_EXAMPLE}\n\
     Without --follow, it ends when the server ends the watch, as curl does. --explain numbers mistakes as docs/reliability.md does."))]
-pub(super) struct Watch {
+pub(super) struct WatchArgs {
     #[command(flatten)]
     request: RequestFlags,
     /// Seconds after which the server ends the watch: timeoutSeconds
@@ -202,9 +202,9 @@ struct Wanted {
     events_max: Option<u64>,
 }
 
-pub(super) fn get(get: Get) -> Result<(), Failure> {
+pub(super) fn get(get: GetArgs) -> Result<(), Failure> {
     get.log.start(Level::ERROR);
-    let Get { request, shown, connection, .. } = get;
+    let GetArgs { request, shown, connection, .. } = get;
     let wanted = Wanted {
         request,
         query: Vec::new(),
@@ -216,7 +216,7 @@ pub(super) fn get(get: Get) -> Result<(), Failure> {
     main(wanted, shown, connection)
 }
 
-pub(super) fn watch(watch: Watch) -> Result<(), Failure> {
+pub(super) fn watch(watch: WatchArgs) -> Result<(), Failure> {
     watch.log.start(Level::ERROR);
     let mut query = vec![("watch", "1".to_owned())];
     if let Some(seconds) = watch.timeout_seconds {
@@ -300,7 +300,7 @@ fn config(connection: ConnectionFlags, curl: Option<From>) -> Result<Config, Fai
 }
 
 /// The resources of the server.
-async fn kinds(client: &Client) -> Result<Vec<Kind>, Failure> {
+async fn kinds(client: &Client) -> Result<Vec<ApiResource>, Failure> {
     let mut kinds = Vec::new();
     for path in ["/api", "/apis"] {
         let mut request = Request::get(path);
@@ -357,7 +357,7 @@ impl Wanted {
         self.request.target.starts_with('/')
     }
 
-    fn request(&self, kinds: &[Kind], namespace: &str) -> Result<Request, Failure> {
+    fn request(&self, kinds: &[ApiResource], namespace: &str) -> Result<Request, Failure> {
         let flags = &self.request;
         let path = if self.is_path() {
             let has_namespace = flags.namespace.is_some() || flags.all_namespaces;
@@ -407,7 +407,7 @@ impl Wanted {
         Ok(request)
     }
 
-    fn resource_path(&self, kinds: &[Kind], namespace: &str) -> Result<String, Failure> {
+    fn resource_path(&self, kinds: &[ApiResource], namespace: &str) -> Result<String, Failure> {
         let is_offline = self.is_offline;
         let (word, name) = match self.request.target.split_once('/') {
             Some((word, name)) => (word, Some(name)),

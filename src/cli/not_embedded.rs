@@ -12,9 +12,9 @@ pub(super) const WATCH_EXAMPLE: &str = "";
 pub(super) const LEFT_OUT: [&str; 2] = ["demo", "apiserver"];
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {}
+pub(super) enum EmbeddedCommand {}
 
-impl Command {
+impl EmbeddedCommand {
     pub(super) fn main(self) -> Result<(), Failure> {
         match self {}
     }
@@ -24,15 +24,15 @@ impl Command {
 pub(super) struct DemoFlag {}
 
 impl DemoFlag {
-    pub(super) async fn stage(&self) -> Result<Option<Stage>, Failure> {
+    pub(super) async fn stage(&self) -> Result<Option<DemoServer>, Failure> {
         Ok(None)
     }
 }
 
 /// There is none.
-pub(super) enum Stage {}
+pub(super) enum DemoServer {}
 
-impl Stage {
+impl DemoServer {
     pub(super) fn config(&self) -> Result<Config, Failure> {
         match *self {}
     }

@@ -12,7 +12,7 @@ use clap::Args;
 
 use super::{
     Failure,
-    screen::{Lines, Output, exit_when_blocked, explain, explainer, note},
+    screen::{LineFormatter, Output, exit_when_blocked, explain, explainer, note},
 };
 use crate::{
     client::Request,
@@ -27,7 +27,7 @@ use crate::{
     curl -sN \"$URL?watch=1\" | listwatch replay -\n\n\
     FILE was written by --record, or by curl -N; - is standard input. At its end: what a store would\n\
     hold, which request would come next, and which keys would have been reconciled.")]
-pub(super) struct Replay {
+pub(super) struct ReplayArgs {
     /// Recording, or - for standard input
     file: PathBuf,
     /// Explain each step on standard error
@@ -48,7 +48,7 @@ fn parse_speed(text: &str) -> Result<f64, &'static str> {
     }
 }
 
-pub(super) fn main(replay: Replay) -> Result<(), Failure> {
+pub(super) fn main(replay: ReplayArgs) -> Result<(), Failure> {
     exit_when_blocked();
     super::until_signal(async |stop| {
         tokio::select! {
@@ -68,7 +68,7 @@ fn read(file: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-async fn run(replay: &Replay) -> Result<(), Failure> {
+async fn run(replay: &ReplayArgs) -> Result<(), Failure> {
     let name = replay.file.display();
     let wrong = |cause: String| Failure::Usage(format!("{name}: {cause}"));
     let (sender, bytes) = tokio::sync::oneshot::channel();
@@ -80,7 +80,7 @@ async fn run(replay: &Replay) -> Result<(), Failure> {
     let text = String::from_utf8_lossy(&bytes);
     let recorded = record::parse(&text).map_err(wrong)?;
     let mut explainer = explainer(replay.output);
-    let mut lines = Lines::new(replay.output);
+    let mut lines = LineFormatter::new(replay.output);
     let mut shown = Shown { is_numbered: overlap(&recorded.entries), last: 0, begun: HashMap::new() };
     let mut now = 0.0;
     for entry in &recorded.entries {
@@ -144,7 +144,7 @@ struct Begun<'a> {
 }
 
 impl<'a> Shown<'a> {
-    fn show(&mut self, entry: &'a Entry, lines: &mut Lines) -> Result<(), Failure> {
+    fn show(&mut self, entry: &'a Entry, lines: &mut LineFormatter) -> Result<(), Failure> {
         let exchange = entry.exchange;
         let number = if self.is_numbered { format!("{exchange}: ") } else { String::new() };
         match &entry.what {

@@ -9,7 +9,7 @@ use super::{ConnectionFlags, Failure, log::Log, parse_switch, trace::TraceFlags}
 use crate::{
     controller,
     operators::{self, BuiltIn},
-    runtime::{self, Runtime, checked, names_in},
+    runtime::{Runtime, RuntimeError, checked, names_in},
     watch::Lists,
 };
 
@@ -20,7 +20,7 @@ use crate::{
     listwatch run -n web -n shop --log-level debug     two namespaces, one log line per event\n  \
     listwatch run --context staging --as system:serviceaccount:mywebserver-system:mywebserver-operator\n\n\
     On SIGTERM or Ctrl-C, finishes the current reconciliations within 25 s and stops. A second signal stops it at once.")]
-pub(super) struct Run {
+pub(super) struct RunArgs {
     /// Operators to run. Default: all. An operator waits until its custom resource is installed
     #[arg(value_name = "OPERATOR")]
     operators: Vec<BuiltIn>,
@@ -89,7 +89,7 @@ fn parse_workers(text: &str) -> Result<usize, String> {
     }
 }
 
-pub(super) fn main(run: Run) -> Result<(), Failure> {
+pub(super) fn main(run: RunArgs) -> Result<(), Failure> {
     // First, because reading a kubeconfig may log warnings.
     run.log.start(Level::INFO);
     let namespaces = namespaces(run.all_namespaces, run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
@@ -110,14 +110,14 @@ pub(super) fn main(run: Run) -> Result<(), Failure> {
     Ok(runtime.run()?)
 }
 
-impl From<runtime::Error> for Failure {
-    fn from(error: runtime::Error) -> Failure {
+impl From<RuntimeError> for Failure {
+    fn from(error: RuntimeError) -> Failure {
         match error {
-            runtime::Error::Config(cause) => Failure::Usage(cause),
-            runtime::Error::Probes { address, cause } => Failure::Runtime(format!(
+            RuntimeError::Config(cause) => Failure::Usage(cause),
+            RuntimeError::Probes { address, cause } => Failure::Runtime(format!(
                 "--health-probe-bind-address: cannot listen on {address}: {cause}; choose another port, or 0 to serve none"
             )),
-            runtime::Error::Shutdown(error) => error.into(),
+            RuntimeError::Shutdown(error) => error.into(),
         }
     }
 }

@@ -79,19 +79,19 @@ pub(super) struct Show {
 /// A tap that shows exchanges.
 pub(super) struct Screen {
     show: Show,
-    state: Mutex<State>,
+    state: Mutex<ScreenState>,
     client: OnceLock<Client>,
     /// Why the screen is full: an error of an output, or none after the last event.
     ended: Mutex<Option<Result<(), Failure>>>,
     full: Notify,
 }
 
-struct State {
+struct ScreenState {
     began: Instant,
     recorders: Recorders,
     explainer: Explainer,
     recording: Option<Recording>,
-    lines: Lines,
+    lines: LineFormatter,
     events: u64,
     /// The comment of the first curl command.
     needs: Option<&'static str>,
@@ -105,12 +105,12 @@ struct State {
 
 impl Screen {
     pub(super) fn new(show: Show) -> Arc<Screen> {
-        let state = State {
+        let state = ScreenState {
             began: Instant::now(),
             recorders: Recorders::default(),
             explainer: explainer(show.output),
             recording: None,
-            lines: Lines::new(show.output),
+            lines: LineFormatter::new(show.output),
             events: 0,
             needs: None,
             discovery: None,
@@ -153,13 +153,13 @@ impl Screen {
         self.full.notify_one();
     }
 
-    fn show(&self, state: &mut State, exchange: u64, step: Step<'_>) -> Result<(), Failure> {
+    fn show(&self, state: &mut ScreenState, exchange: u64, step: Step<'_>) -> Result<(), Failure> {
         let Some(client) = self.client.get() else { return Ok(()) };
         let time = state.began.elapsed().as_secs_f64();
         if step.is_last() && mem::take(&mut state.is_mid_line) && io::stdout().is_terminal() {
             writeln!(io::stdout())?;
         }
-        let State { recorders, explainer, recording, lines, events, is_mid_line, .. } = state;
+        let ScreenState { recorders, explainer, recording, lines, events, is_mid_line, .. } = state;
         let is_copied = self.show.output == Output::Raw && !self.show.follow;
         recorders.step(exchange, step, |recorder, entries| {
             let is_watch = recorder.is_watch();
@@ -393,7 +393,7 @@ pub(super) fn create(flag: &str, path: &Path, mode: u32) -> Result<File, Failure
 }
 
 /// The lines of bodies in a form for people.
-pub(super) struct Lines {
+pub(super) struct LineFormatter {
     output: Output,
     is_colored: bool,
     /// Of the terminal, if there is one.
@@ -404,11 +404,11 @@ pub(super) struct Lines {
     widths: Vec<usize>,
 }
 
-impl Lines {
-    pub(super) fn new(output: Output) -> Lines {
+impl LineFormatter {
+    pub(super) fn new(output: Output) -> LineFormatter {
         let is_colored = log::is_colored(io::stdout().is_terminal(), std::env::var_os("NO_COLOR"));
         let width = width_of_stdout();
-        Lines { output, is_colored, width, objects: HashMap::new(), widths: Vec::new() }
+        LineFormatter { output, is_colored, width, objects: HashMap::new(), widths: Vec::new() }
     }
 
     /// Writes a line of a body.

@@ -35,9 +35,9 @@ const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// A secret text: `Debug` hides it, and there is no `Display`.
 #[derive(Clone, PartialEq)]
-pub(super) struct Secret(pub(super) String);
+pub(super) struct SecretString(pub(super) String);
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SecretString {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(secret)")
     }
@@ -48,15 +48,15 @@ impl fmt::Debug for Secret {
 pub(super) enum Login {
     /// No `Authorization` at all; a client certificate, perhaps.
     Nothing,
-    Token(Secret),
+    Token(SecretString),
     /// `first` is good until the file has been read once.
     TokenFile {
         path: PathBuf,
-        first: Option<Secret>,
+        first: Option<SecretString>,
     },
     Password {
         username: String,
-        password: Secret,
+        password: SecretString,
     },
     Plugin(Box<Plugin>),
 }
@@ -78,7 +78,7 @@ impl Credential {
         Credential::header(&format!("Bearer {token}"))
     }
 
-    fn basic(username: &str, password: &Secret) -> Result<Credential, String> {
+    fn basic(username: &str, password: &SecretString) -> Result<Credential, String> {
         Credential::header(&format!("Basic {}", BASE64.encode(format!("{username}:{}", password.0))))
     }
 
@@ -298,7 +298,7 @@ mod tests {
         // A second request that was refused with `one` gets the credential that was read meanwhile.
         assert!(credentials.renew(&one).await.expect("a file") == Some(two));
 
-        let fixed = Credentials::new(Login::Token(Secret("x".to_owned())));
+        let fixed = Credentials::new(Login::Token(SecretString("x".to_owned())));
         let refused = fixed.current().await.expect("a token");
         assert!(fixed.renew(&refused).await.expect("nothing to read").is_none());
     }
@@ -393,7 +393,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_password_is_sent_as_basic_and_never_shown() {
-        let password = Secret("hunter2".to_owned());
+        let password = SecretString("hunter2".to_owned());
         assert_eq!(format!("{password:?}"), "(secret)");
         let credentials = Credentials::new(Login::Password { username: "me".to_owned(), password });
         let credential = credentials.current().await.expect("a password");

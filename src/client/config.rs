@@ -25,8 +25,8 @@ use tracing::warn;
 use url::Url;
 
 use super::{
-    auth::{self, Login, Secret},
-    curl::Entries,
+    auth::{self, Login, SecretString},
+    curl::KubeconfigEntries,
     error::Error,
     kubeconfig::Kubeconfig,
 };
@@ -127,7 +127,7 @@ pub struct Config {
     pub(super) in_process: Option<std::sync::Arc<dyn super::InProcess>>,
     pub(super) tap: Option<std::sync::Arc<dyn super::Tap>>,
     /// The kubeconfig entries of the credentials. `None`: they come from elsewhere.
-    pub(super) entries: Option<Entries>,
+    pub(super) entries: Option<KubeconfigEntries>,
 }
 
 /// The certificates of both sides.
@@ -197,7 +197,7 @@ impl Config {
         let origin = "given address".to_owned();
         let mut config = Config::anonymous(parse_server(server, &origin)?, origin);
         "the bearer of a given token".clone_into(&mut config.user);
-        config.login = Login::Token(Secret(token.to_owned()));
+        config.login = Login::Token(SecretString(token.to_owned()));
         config.has_proxy_variable = Env::from_process().has_proxy;
         let field = "given certificate authority".to_owned();
         config.tls.authority = Some(Pem { field, source: PemSource::Inline(authority_pem.to_owned()) });
@@ -210,7 +210,7 @@ impl Config {
         let origin = "in this process".to_owned();
         let mut config = Config::anonymous(parse_server("http://localhost", &origin)?, origin);
         "the bearer of a given token".clone_into(&mut config.user);
-        config.login = Login::Token(Secret(token.to_owned()));
+        config.login = Login::Token(SecretString(token.to_owned()));
         config.in_process = Some(server);
         Ok(config)
     }

@@ -42,7 +42,7 @@ pub enum CurlFrom {
 
 /// The kubeconfig entries that a client uses.
 #[derive(Clone, Debug)]
-pub(super) struct Entries {
+pub(super) struct KubeconfigEntries {
     /// The absolute paths of the kubeconfig files. Empty: kubectl finds the same file.
     pub(super) files: Vec<PathBuf>,
     pub(super) cluster: String,
@@ -177,7 +177,7 @@ impl Config {
     }
 }
 
-impl Entries {
+impl KubeconfigEntries {
     fn config_view(&self) -> String {
         let files: Vec<_> = self.files.iter().map(|file| word(&file.to_string_lossy())).collect();
         match &files[..] {

@@ -45,10 +45,10 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// Why a request did not succeed: verb, object, cause.
 #[derive(Clone)]
-pub struct Error(Box<Report>);
+pub struct Error(Box<Inner>);
 
 #[derive(Clone)]
-struct Report {
+struct Inner {
     verb: Cow<'static, str>,
     object: String,
     cause: Cause,
@@ -75,7 +75,7 @@ pub(super) enum Cause {
 
 impl Cause {
     pub(super) fn about(self, verb: impl Into<Cow<'static, str>>, object: impl Into<String>) -> Error {
-        Error(Box::new(Report { verb: verb.into(), object: object.into(), cause: self }))
+        Error(Box::new(Inner { verb: verb.into(), object: object.into(), cause: self }))
     }
 
     pub(super) fn status(&self) -> Option<&Status> {
@@ -263,7 +263,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { verb, object, cause } = &*self.0;
+        let Inner { verb, object, cause } = &*self.0;
         write!(f, "{verb} {object}: {cause}")
     }
 }

@@ -28,9 +28,9 @@ use url::{Host, Url};
 use yaml_serde::Value;
 
 use super::{
-    auth::{self, Credential, Login, Secret},
+    auth::{self, Credential, Login, SecretString},
     config::{self, Config, Options, Pem, PemSource},
-    curl::Entries,
+    curl::KubeconfigEntries,
     error::Error,
     exec::{Hidden, Plugin, Terminal},
 };
@@ -72,7 +72,7 @@ impl Kubeconfig {
         }
         // Without a user, requests have no credentials, which is enough for kubectl proxy.
         let files = self.files.iter().map(|(path, _)| path.clone()).collect();
-        let mut entries = Entries { files, cluster: cluster_name, user: String::new() };
+        let mut entries = KubeconfigEntries { files, cluster: cluster_name, user: String::new() };
         let has_user = match &context {
             Some(context) => context.text("user")?.is_some(),
             None => false,
@@ -254,7 +254,7 @@ fn login(user: &Node<'_>, cluster: &Node<'_>) -> Result<Login, Error> {
     if let Some(token) = &token {
         Credential::bearer(token).map_err(|cause| user.wrong("token", &cause))?;
     }
-    let token = token.map(Secret);
+    let token = token.map(SecretString);
     let token_file = user.path("tokenFile")?;
     let username = user.text("username")?;
     let password = user.text("password")?;
@@ -274,7 +274,7 @@ fn login(user: &Node<'_>, cluster: &Node<'_>) -> Result<Login, Error> {
         return Err(user.wrong("username", "missing, while there is a password"));
     }
     if let Some(username) = username {
-        return Ok(Login::Password { username, password: Secret(password.unwrap_or_default()) });
+        return Ok(Login::Password { username, password: SecretString(password.unwrap_or_default()) });
     }
     match user.fields("exec")? {
         Some(exec) => plugin(&exec, cluster).map(|plugin| Login::Plugin(Box::new(plugin))),

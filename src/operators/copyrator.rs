@@ -28,7 +28,7 @@ use smol_str::SmolStr;
 use tracing::info;
 
 use crate::{
-    children::{Reporter, State},
+    children::{ObservedState, Reporter},
     cluster::{Cluster, Events, Watch},
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
     locked,
@@ -39,13 +39,13 @@ use crate::{
         list::Found,
     },
 };
-use copy::{Copied, Kind, LABEL, Mark};
+use copy::{Copied, Copyable, LABEL, Mark};
 pub use glob::Glob;
 use pass::{Copies, Order, Pass};
 use plan::{Maker, OLDER_WINS};
 use report::{state_of, status_of};
+use types::{CopyratorDeletionPolicy, RuleType};
 pub use types::{CopyratorRule, CopyratorSpec};
-use types::{DeletionPolicy, RuleType};
 
 /// The `reportingController` of its Events.
 pub const CONTROLLER: &str = "flant.com/copyrator";
@@ -155,7 +155,7 @@ pub fn controller(
 }
 
 /// The rules to which a change of a copy matters.
-fn rules_of<K: Kind>(blocked: &Arc<Blocked>) -> impl Fn(&Copied<K>) -> Vec<Key> + Send + Sync + 'static {
+fn rules_of<K: Copyable>(blocked: &Arc<Blocked>) -> impl Fn(&Copied<K>) -> Vec<Key> + Send + Sync + 'static {
     let blocked = Arc::clone(blocked);
     move |copied| {
         let waiting = locked(&blocked).get(&copied.key()).cloned().unwrap_or_default();
@@ -164,7 +164,9 @@ fn rules_of<K: Kind>(blocked: &Arc<Blocked>) -> impl Fn(&Copied<K>) -> Vec<Key> 
 }
 
 /// The scopes of a rule's sources of one kind.
-fn scopes_of<K: Kind>(settings: &Settings) -> impl Fn(&CopyratorRule) -> Vec<Scope> + Send + Sync + 'static {
+fn scopes_of<K: Copyable>(
+    settings: &Settings,
+) -> impl Fn(&CopyratorRule) -> Vec<Scope> + Send + Sync + 'static {
     let settings = settings.clone();
     move |rule| match settings.accept(rule) {
         // Sources do not matter for the deletion of the copies.
@@ -271,7 +273,7 @@ impl Copyrator {
         pass
     }
 
-    async fn pass_of<K: Kind>(
+    async fn pass_of<K: Copyable>(
         &self,
         copies: &Copies<K>,
         order: &Arc<Order>,
@@ -303,7 +305,7 @@ impl Copyrator {
     /// Reports why a rule is not served. Its copies stay as they are.
     async fn refuse(&self, rule: &CopyratorRule, (reason, problem): Refused) -> Result<(), ReconcileError> {
         let stalled = Some(Verdict::yes(reason, problem.as_str()));
-        let state = State { stalled, ..State::from(Verdict::no(reason, problem)) };
+        let state = ObservedState { stalled, ..ObservedState::from(Verdict::no(reason, problem)) };
         self.report(rule, rule.status.clone(), state).await.map(drop)
     }
 }
@@ -343,7 +345,7 @@ impl Operator for Copyrator {
             self.report_left(&rule, "the fields of the deleted rule are invalid");
             return Ok(Cleanup::Done);
         };
-        if spec.deletion_policy == DeletionPolicy::Retain {
+        if spec.deletion_policy == CopyratorDeletionPolicy::Retain {
             return Ok(Cleanup::Done);
         }
         if spec.rule_type == RuleType::Secret && self.secrets.is_none() && rule.status.copies > 0 {
@@ -372,7 +374,7 @@ impl Operator for Copyrator {
 
     async fn unwatched(&self, rule: Arc<CopyratorRule>, problem: String) -> Result<(), ReconcileError> {
         // Not stalled: most failures of a watch end without help.
-        let state = State::from(Verdict::no("WatchFailed", problem));
+        let state = ObservedState::from(Verdict::no("WatchFailed", problem));
         self.report(&rule, rule.status.clone(), state).await.map(drop)
     }
 

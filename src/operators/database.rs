@@ -24,7 +24,7 @@ use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 use tracing::info;
 
 use crate::{
-    children::{Child, Outcome, Owned, PodsOf, Reporter, Stage, State, Trouble, once},
+    children::{Child, ObservedState, Outcome, Owned, PodsOf, Reporter, Stage, Trouble, once},
     client::Error,
     cluster::{Cluster, Events, Index, Watch},
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
@@ -32,11 +32,11 @@ use crate::{
     runtime::Setup,
 };
 use data::{change_of_owner, claim, growth, secret};
-pub use desired::{Children, desired};
+pub use desired::{DatabaseChildren, desired};
 use desired::{backup_labels, labels};
 use types::{
-    CronJob, CronJobStatus, DeletionPolicy, Job, PersistentVolumeClaim, PodDisruptionBudget, RestoreSpec,
-    StatefulSet, StatefulSetStatus,
+    CronJob, CronJobStatus, DatabaseDeletionPolicy, Job, PersistentVolumeClaim, PodDisruptionBudget,
+    RestoreSpec, StatefulSet, StatefulSetStatus,
 };
 pub use types::{Database, DatabaseSpec, DatabaseStatus};
 
@@ -229,7 +229,7 @@ impl Databases {
         (running.into(), Some(Verdict::yes("UnsupportedVersion", message)))
     }
 
-    fn children(&self, database: &Database, version: &str) -> Children {
+    fn children(&self, database: &Database, version: &str) -> DatabaseChildren {
         let DatabaseFlags { database_image, database_pod_cidrs } = &self.flags;
         desired(database, &format!("{database_image}:{version}"), database_pod_cidrs)
     }
@@ -240,7 +240,7 @@ impl Databases {
         for claim in self.claims.get(&database.key()) {
             let changes = [
                 growth(database, &claim),
-                change_of_owner(database, &claim.metadata, DeletionPolicy::Retain),
+                change_of_owner(database, &claim.metadata, DatabaseDeletionPolicy::Retain),
             ];
             outcomes.push(once::patched(&self.cluster, claim, changes.into_iter().flatten().collect()).await);
         }
@@ -287,7 +287,7 @@ impl Databases {
     async fn keep_set(
         &self,
         database: &Database,
-        children: &Children,
+        children: &DatabaseChildren,
         lost: Option<&Verdict>,
         stage: Stage,
     ) -> Option<(Option<Restore>, Option<Outcome<StatefulSet>>)> {
@@ -329,7 +329,7 @@ impl Databases {
         match outcome.child {
             // One of a user has no label of ours, and stays as it is.
             Child::Kept(live) if live.metadata.labels.get(MANAGED_BY) == Some(OPERATOR) => {
-                let change = change_of_owner(database, &live.metadata, DeletionPolicy::Retain);
+                let change = change_of_owner(database, &live.metadata, DatabaseDeletionPolicy::Retain);
                 let patched = once::patched(&self.cluster, live, change.into_iter().collect()).await;
                 Some(Outcome { write: outcome.write.or(patched.write), ..patched })
             }
@@ -416,7 +416,12 @@ impl Databases {
     }
 
     /// The conditions of a Database whose children are all as desired. Without a StatefulSet, a backup is being restored.
-    fn state(&self, database: &Database, set: Option<&Child<StatefulSet>>, pods: Option<Trouble>) -> State {
+    fn state(
+        &self,
+        database: &Database,
+        set: Option<&Child<StatefulSet>>,
+        pods: Option<Trouble>,
+    ) -> ObservedState {
         let size = database.spec.size;
         let live = set.and_then(Child::live);
         let ready = live.map_or(0, |set| set.status.ready_replicas);
@@ -438,7 +443,7 @@ impl Databases {
             }
             None => (Verdict::no(reason, count.clone()), Verdict::yes(reason, count)),
         };
-        State {
+        ObservedState {
             ready,
             others: vec![("Available", self.available(database)), ("Progressing", progressing)],
             stalled: None,
@@ -563,14 +568,14 @@ impl Operator for Databases {
             ..DatabaseStatus::default()
         };
         let state = match lost.or(unsupported) {
-            Some(stalled) => State {
+            Some(stalled) => ObservedState {
                 ready: Verdict::no(stalled.reason.clone(), stalled.message.clone()),
                 stalled: Some(stalled),
                 ..state
             },
             None => state,
         };
-        report.write(status, State { next, ..state }).await
+        report.write(status, ObservedState { next, ..state }).await
     }
 
     async fn deleting(&self, database: Arc<Database>) -> Result<Cleanup, ReconcileError> {

@@ -25,7 +25,7 @@ use crate::{
     resource::{Key, LabelSelector, Labels, ObjectMeta, Resource, kinds::*, list::Broken},
     runtime::Setup,
 };
-use types::{CacheContainer, CacheSecurity, Capabilities, HeadlessService, HeadlessSpec, Limits, Resources};
+use types::{CacheContainer, CacheSecurity, HeadlessService, HeadlessSpec, Limits, Resources};
 pub use types::{Memcached, MemcachedSpec, MemcachedStatus};
 
 /// The name of the operator in labels and Events.
@@ -93,7 +93,7 @@ fn owner_of(pod: &Pod) -> Option<Key> {
 
 /// The desired children of a Memcached.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Children {
+pub struct MemcachedChildren {
     /// Runs the Pods.
     pub deployment: Deployment<CacheContainer>,
     /// Gives the Pods one name in DNS.
@@ -102,7 +102,7 @@ pub struct Children {
 
 /// Computes the desired children of a Memcached, from the object and the image alone.
 #[must_use]
-pub fn desired(cache: &Memcached, image: &str) -> Children {
+pub fn desired(cache: &Memcached, image: &str) -> MemcachedChildren {
     let name = &cache.metadata.name;
     let identity = [("app.kubernetes.io/name", "memcached"), (INSTANCE, name)];
     let selector: Labels = identity.into_iter().collect();
@@ -168,7 +168,7 @@ pub fn desired(cache: &Memcached, image: &str) -> Children {
         selector,
         ports: smallvec![port],
     };
-    Children { deployment, service: HeadlessService { metadata, spec } }
+    MemcachedChildren { deployment, service: HeadlessService { metadata, spec } }
 }
 
 /// The memory limit of a container, as the API server writes it: `1Gi`, never `1024Mi`.

@@ -74,7 +74,7 @@ pub fn events(client: Client, instance: String) -> (Events, impl Future<Output =
 
 /// The desired children of a MyWebserver.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Children {
+pub struct MyWebserverChildren {
     /// Runs the Pods.
     pub deployment: Deployment,
     /// Gives the Pods one address.
@@ -83,7 +83,7 @@ pub struct Children {
 
 /// Computes the desired children of a MyWebserver, from the object alone.
 #[must_use]
-pub fn desired(web: &MyWebserver) -> Children {
+pub fn desired(web: &MyWebserver) -> MyWebserverChildren {
     let instance = &web.metadata.name;
     // The label `instance` in the selector keeps the Pods of two MyWebservers apart. The selector of a Deployment is
     // immutable, so it has only labels that never change.
@@ -150,7 +150,7 @@ pub fn desired(web: &MyWebserver) -> Children {
             ..ServiceSpec::default()
         },
     };
-    Children { deployment, service }
+    MyWebserverChildren { deployment, service }
 }
 
 impl Operator for MyWebservers {

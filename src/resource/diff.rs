@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use super::Resource;
 
 /// How one field is merged. Its path is a JSON pointer, with `*` for each item of a list.
-pub type Rule = (&'static str, Merge);
+pub type MergeRule = (&'static str, Merge);
 
 /// How the desired state of a field is merged into the live one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub enum Merge {
 }
 
 /// The metadata of every kind. The API server sets the fields that are not ours; finalizers belong to other controllers.
-static METADATA: [Rule; 9] = [
+static METADATA: [MergeRule; 9] = [
     ("/metadata/uid", Merge::NotOurs),
     ("/metadata/resourceVersion", Merge::NotOurs),
     ("/metadata/generation", Merge::NotOurs),
@@ -75,23 +75,23 @@ pub fn between<K: Resource + Serialize>(live: &K, desired: &K) -> Vec<Value> {
     patch()
 }
 
-fn json_patch(live: &Value, desired: &Value, rules: &'static [Rule]) -> Vec<Value> {
+fn json_patch(live: &Value, desired: &Value, rules: &'static [MergeRule]) -> Vec<Value> {
     let mut comparison = Comparison { rules, path: String::new(), operations: Vec::new() };
     comparison.compare(live, desired);
     comparison.operations
 }
 
 /// The rules of a kind, with those of every kind.
-pub fn rules<K: Resource>() -> impl Iterator<Item = &'static Rule> {
+pub fn rules<K: Resource>() -> impl Iterator<Item = &'static MergeRule> {
     all_rules(K::MERGE)
 }
 
-fn all_rules(rules: &'static [Rule]) -> impl Iterator<Item = &'static Rule> {
+fn all_rules(rules: &'static [MergeRule]) -> impl Iterator<Item = &'static MergeRule> {
     rules.iter().chain(&METADATA)
 }
 
 /// How the field at a JSON pointer is merged, if a rule says so.
-fn rule_at(rules: &'static [Rule], path: &str) -> Option<Merge> {
+fn rule_at(rules: &'static [MergeRule], path: &str) -> Option<Merge> {
     let is_at = |pattern: &str| {
         let (mut fields, mut wanted) = (path.split('/'), pattern.split('/'));
         wanted.by_ref().all(|field| fields.next().is_some_and(|one| field == "*" || field == one))
@@ -102,7 +102,7 @@ fn rule_at(rules: &'static [Rule], path: &str) -> Option<Merge> {
 
 /// A comparison of two objects, at one field.
 struct Comparison {
-    rules: &'static [Rule],
+    rules: &'static [MergeRule],
     /// The JSON pointer of the field.
     path: String,
     operations: Vec<Value>,
@@ -213,7 +213,7 @@ fn is_replaced(rule: Option<Merge>, live: &Map<String, Value>, desired: &Map<Str
 mod tests {
     use super::*;
 
-    const RULES: &[Rule] = &[
+    const RULES: &[MergeRule] = &[
         ("/map", Merge::Shared),
         ("/map/ours~1key", Merge::Owned),
         ("/containers", Merge::SharedBy(&["name"])),

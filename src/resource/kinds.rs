@@ -21,7 +21,7 @@ use smol_str::SmolStr;
 use super::{
     LabelSelector, Labels, ObjectMeta, Resource,
     annotations::{Decoded, without_annotations},
-    diff::{Merge, Rule},
+    diff::{Merge, MergeRule},
 };
 pub use config::{ConfigMap, Secret};
 pub use pod::Pod;
@@ -53,7 +53,7 @@ impl<C: ContainerType> Resource for Deployment<C> {
     const VERSION: &'static str = "v1";
     const PLURAL: &'static str = "deployments";
     const KIND: &'static str = "Deployment";
-    const MERGE: &'static [Rule] = &[
+    const MERGE: &'static [MergeRule] = &[
         ("/spec/template/metadata/labels", Merge::Shared),
         ("/spec/template/spec/containers", Merge::SharedBy(&["name"])),
         (
@@ -233,6 +233,18 @@ pub struct SecurityContext {
     pub others: BTreeMap<SmolStr, Present>,
 }
 
+/// The capabilities of a container: the rights of root that it has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Capabilities {
+    /// Those taken away.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub drop: Box<[SmolStr]>,
+    /// Those added.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add: Option<Present>,
+}
+
 /// The state that the Deployment controller reports.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -278,7 +290,7 @@ pub struct Service {
 }
 
 crate::kind!(Service, "", "v1", "services", {
-    const MERGE: &'static [Rule] =
+    const MERGE: &'static [MergeRule] =
         &[("/metadata/annotations/service.beta.kubernetes.io~1load-balancer-source-ranges", Merge::Owned)];
 
     fn is_like(&self, desired: &Self) -> bool {

@@ -60,7 +60,7 @@ app.example.com/v1 databases database db
 
 /// A resource that a server has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct ApiResource {
     /// Empty for the core group.
     pub(crate) group: String,
     pub(crate) version: String,
@@ -70,7 +70,7 @@ pub(crate) struct Kind {
     pub(crate) is_namespaced: bool,
 }
 
-impl Kind {
+impl ApiResource {
     /// `/apis/apps/v1/namespaces/default/deployments`.
     pub(crate) fn path(&self, namespace: Option<&str>) -> String {
         let root = if self.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", self.group) };
@@ -102,13 +102,13 @@ pub(crate) fn built_in_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The resources that no server need be asked for.
-pub(crate) fn built_in() -> Vec<Kind> {
+pub(crate) fn built_in() -> Vec<ApiResource> {
     let kind = |line: &str| {
         let mut words = line.split(' ');
         let (version, plural) = (words.next()?, words.next()?);
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         let name = plural.trim_end_matches('*');
-        Some(Kind {
+        Some(ApiResource {
             group: group.to_owned(),
             version: version.to_owned(),
             plural: name.to_owned(),
@@ -120,7 +120,7 @@ pub(crate) fn built_in() -> Vec<Kind> {
 }
 
 /// The resource that a word names. The error lists near names.
-pub(crate) fn find<'a>(kinds: &'a [Kind], word: &str) -> Result<&'a Kind, String> {
+pub(crate) fn find<'a>(kinds: &'a [ApiResource], word: &str) -> Result<&'a ApiResource, String> {
     let word = word.to_lowercase();
     if let Some(kind) = kinds.iter().find(|kind| kind.is_called(&word)) {
         return Ok(kind);
@@ -131,7 +131,7 @@ pub(crate) fn find<'a>(kinds: &'a [Kind], word: &str) -> Result<&'a Kind, String
         // The beginning of a word is no typo.
         if !name.is_empty() && known.starts_with(name) { 0 } else { typos }
     };
-    let typos = |kind: &Kind| kind.names.iter().map(typos).min().unwrap_or(usize::MAX);
+    let typos = |kind: &ApiResource| kind.names.iter().map(typos).min().unwrap_or(usize::MAX);
     let mut near: Vec<_> = kinds.iter().map(|kind| (typos(kind), kind.full_name())).collect();
     near.retain(|(typos, _)| *typos <= name.chars().count() / LETTERS_PER_TYPO);
     near.sort();
@@ -142,7 +142,7 @@ pub(crate) fn find<'a>(kinds: &'a [Kind], word: &str) -> Result<&'a Kind, String
 }
 
 /// Decodes the answer to `GET /api` or `GET /apis`.
-pub(crate) fn kinds(json: &[u8]) -> Result<Vec<Kind>, serde_json::Error> {
+pub(crate) fn kinds(json: &[u8]) -> Result<Vec<ApiResource>, serde_json::Error> {
     let groups: Groups = serde_json::from_slice(json)?;
     let mut kinds = Vec::new();
     for group in groups.items {
@@ -150,7 +150,7 @@ pub(crate) fn kinds(json: &[u8]) -> Result<Vec<Kind>, serde_json::Error> {
             for found in version.resources {
                 let mut names = vec![found.resource.clone(), found.singular_resource];
                 names.extend(found.short_names);
-                kinds.push(Kind {
+                kinds.push(ApiResource {
                     group: group.metadata.name.clone(),
                     version: version.version.clone(),
                     plural: found.resource,
@@ -186,12 +186,12 @@ struct Name {
 struct Version {
     version: String,
     #[serde(default)]
-    resources: Vec<Found>,
+    resources: Vec<ResourceDiscovery>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Found {
+struct ResourceDiscovery {
     resource: String,
     #[serde(default)]
     singular_resource: String,

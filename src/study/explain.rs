@@ -23,7 +23,7 @@ pub(crate) use refusal::grant;
 use super::{
     object::Object,
     place::Place,
-    record::{End, Entry, Head, Sent, What},
+    record::{AnswerEnd, AnswerHead, Entry, Sent, What},
     table::as_metadata,
 };
 use crate::{
@@ -117,7 +117,7 @@ impl fmt::Display for Sentence {
 pub(crate) struct Explainer {
     /// By path and selectors.
     collections: HashMap<String, Followed>,
-    exchanges: HashMap<u64, Exchange>,
+    exchanges: HashMap<u64, OpenExchange>,
     /// The sentences about the present entry.
     sentences: Vec<Sentence>,
     /// The tests of the mistakes that sentences were about.
@@ -150,7 +150,7 @@ struct Unauthorized {
 }
 
 /// An exchange that has not ended.
-struct Exchange {
+struct OpenExchange {
     /// The key of its collection; `None`: it is no list and no watch.
     collection: Option<String>,
     method: String,
@@ -158,7 +158,7 @@ struct Exchange {
     asked: Asked,
     began: f64,
     heard: f64,
-    head: Option<Head>,
+    head: Option<AnswerHead>,
     /// Of a list, or an error.
     body: String,
     timeout_secs: u32,
@@ -319,7 +319,7 @@ impl Explainer {
             fields: value("fieldSelector").to_owned(),
             accept: if is_metadata { Accept::MetadataOnly } else { Accept::Whole },
         };
-        let mut exchange = Exchange {
+        let mut exchange = OpenExchange {
             collection: None,
             method: sent.method.clone(),
             target: sent.path.clone(),
@@ -437,7 +437,7 @@ impl Explainer {
         }
     }
 
-    fn head(&mut self, entry: &Entry, head: &Head) {
+    fn head(&mut self, entry: &Entry, head: &AnswerHead) {
         let Some(exchange) = self.exchanges.get_mut(&entry.exchange) else { return };
         exchange.heard = entry.time;
         exchange.head = Some(head.clone());
@@ -563,7 +563,7 @@ impl Explainer {
         exchange.body += rest;
     }
 
-    fn end(&mut self, entry: &Entry, end: End) {
+    fn end(&mut self, entry: &Entry, end: AnswerEnd) {
         let Some(exchange) = self.exchanges.get(&entry.exchange) else { return };
         let lasted = seconds(entry.time - exchange.began);
         let (asked, status) = (exchange.asked, exchange.head.as_ref().map(|head| head.status));
@@ -576,18 +576,18 @@ impl Explainer {
         }
         let Some(key) = key else {
             self.exchanges.remove(&entry.exchange);
-            if end == End::Lost && status.is_none() {
+            if end == AnswerEnd::Lost && status.is_none() {
                 self.say(Rule::Unreachable, "no answer: the server cannot be reached");
             }
             return;
         };
         match (asked, end) {
-            (_, End::Lost) if status.is_none() => {
+            (_, AnswerEnd::Lost) if status.is_none() => {
                 let text = "no answer: the server cannot be reached → back off".to_owned();
                 self.ends(entry.exchange, Rule::Unreachable, text, EndReason::Unreachable, lasted);
             }
-            (Asked::Watch, End::Clean) => self.watch_ends_cleanly(entry.exchange, &key, lasted),
-            (Asked::Watch, End::Lost) => {
+            (Asked::Watch, AnswerEnd::Clean) => self.watch_ends_cleanly(entry.exchange, &key, lasted),
+            (Asked::Watch, AnswerEnd::Lost) => {
                 let Some(followed) = self.collections.get(&key) else { return };
                 let (rule, text) = if followed.machine.is_streaming() || followed.is_unversioned() {
                     let text = "the connection broke, and no watch can resume from the versions of initial events → list";
@@ -598,10 +598,14 @@ impl Explainer {
                 };
                 self.ends(entry.exchange, rule, text.to_owned(), EndReason::Cut, lasted);
             }
-            (Asked::Watch, End::Dropped) if status.is_some() => self.watch_is_dropped(entry, &key, lasted),
-            (Asked::Watch | Asked::List | Asked::Check, End::Dropped) => self.is_dropped(entry, &key, lasted),
-            (Asked::List | Asked::Check, End::Clean) => self.answered(entry.exchange, &key, lasted),
-            (Asked::List | Asked::Check, End::Lost) => {
+            (Asked::Watch, AnswerEnd::Dropped) if status.is_some() => {
+                self.watch_is_dropped(entry, &key, lasted)
+            }
+            (Asked::Watch | Asked::List | Asked::Check, AnswerEnd::Dropped) => {
+                self.is_dropped(entry, &key, lasted)
+            }
+            (Asked::List | Asked::Check, AnswerEnd::Clean) => self.answered(entry.exchange, &key, lasted),
+            (Asked::List | Asked::Check, AnswerEnd::Lost) => {
                 let text = "the connection broke within the answer → back off".to_owned();
                 self.ends(entry.exchange, Rule::Unreachable, text, EndReason::Unreachable, lasted);
             }
@@ -637,7 +641,9 @@ impl Explainer {
     }
 
     fn watch_is_dropped(&mut self, entry: &Entry, key: &str, lasted: Duration) {
-        let Some(Exchange { heard, timeout_secs, .. }) = self.exchanges.get(&entry.exchange) else { return };
+        let Some(OpenExchange { heard, timeout_secs, .. }) = self.exchanges.get(&entry.exchange) else {
+            return;
+        };
         let silent = seconds(entry.time - heard);
         let Some(Followed { machine, .. }) = self.collections.get(key) else { return };
         // A user may give up earlier than the operator, which waits for half a minute more.
@@ -654,7 +660,7 @@ impl Explainer {
 
     /// The client has given up a request before the head of a watch, or the whole of another answer, had come.
     fn is_dropped(&mut self, entry: &Entry, key: &str, lasted: Duration) {
-        let Some(Exchange { body, asked, .. }) = self.exchanges.get(&entry.exchange) else { return };
+        let Some(OpenExchange { body, asked, .. }) = self.exchanges.get(&entry.exchange) else { return };
         let Some(Followed { machine, .. }) = self.collections.get_mut(key) else { return };
         let bytes_max = match machine.request("", TIMEOUT_SECS) {
             NextRequest::List(page) => page.bytes_max(),
@@ -680,7 +686,7 @@ impl Explainer {
 
     /// A whole answer with status 200.
     fn answered(&mut self, exchange: u64, key: &str, lasted: Duration) {
-        let Some(Exchange { body, asked, .. }) = self.exchanges.get(&exchange) else { return };
+        let Some(OpenExchange { body, asked, .. }) = self.exchanges.get(&exchange) else { return };
         let (list, asked) = (List::<Object>::from_json(body.as_bytes()), *asked);
         let Some(followed) = self.collections.get_mut(key) else { return };
         let list = match list {
@@ -732,7 +738,7 @@ impl Explainer {
 
     /// The end of an exchange, and what follows from it.
     fn ends(&mut self, exchange: u64, rule: Rule, mut text: String, how: EndReason, lasted: Duration) {
-        let Some(Exchange { collection: Some(key), .. }) = self.exchanges.remove(&exchange) else {
+        let Some(OpenExchange { collection: Some(key), .. }) = self.exchanges.remove(&exchange) else {
             return self.say(rule, text);
         };
         if let Some(followed) = self.collections.get_mut(&key) {

@@ -98,9 +98,9 @@ fn importance(path: &str) -> u8 {
     }
 }
 
-type Found<'a> = Vec<(String, Option<&'a Value>, Option<&'a Value>)>;
+type Differences<'a> = Vec<(String, Option<&'a Value>, Option<&'a Value>)>;
 
-fn compare<'a>(path: &str, before: &'a Value, after: &'a Value, found: &mut Found<'a>) {
+fn compare<'a>(path: &str, before: &'a Value, after: &'a Value, found: &mut Differences<'a>) {
     match (before, after) {
         (Value::Object(before), Value::Object(after)) => compare_fields(path, before, after, found),
         (Value::Array(before), Value::Array(after))
@@ -127,7 +127,7 @@ fn compare_fields<'a>(
     path: &str,
     before: &'a Map<String, Value>,
     after: &'a Map<String, Value>,
-    found: &mut Found<'a>,
+    found: &mut Differences<'a>,
 ) {
     let names = after.keys().chain(before.keys().filter(|name| !after.contains_key(*name)));
     for name in names {

@@ -66,11 +66,11 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     Request(Sent),
-    Head(Head),
+    Head(AnswerHead),
     Line(Line),
     /// The bytes after the last line, without an end of a line.
     Rest(Line),
-    End(End),
+    End(AnswerEnd),
 }
 
 /// An entry as it is written: with exactly one of the optional fields. A flattened enum cannot hold a [`RawValue`].
@@ -82,13 +82,13 @@ struct Written {
     #[serde(skip_serializing_if = "Option::is_none")]
     request: Option<Sent>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    head: Option<Head>,
+    head: Option<AnswerHead>,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<Line>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rest: Option<Line>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    end: Option<End>,
+    end: Option<AnswerEnd>,
 }
 
 impl TryFrom<Written> for Entry {
@@ -131,7 +131,7 @@ pub(crate) struct Sent {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Head {
+pub(crate) struct AnswerHead {
     pub(crate) status: u16,
     pub(crate) version: String,
     pub(crate) headers: BTreeMap<String, String>,
@@ -145,7 +145,7 @@ pub(crate) struct Line(Box<RawValue>);
 /// How an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum End {
+pub(crate) enum AnswerEnd {
     /// The server ended the answer.
     Clean,
     /// The connection broke, or there was none.
@@ -221,12 +221,12 @@ impl Recorder {
                 };
                 let headers = HEADERS.iter().map(|name| ((*name).to_owned(), text(name)));
                 let headers = headers.filter(|(_, value)| !value.is_empty()).collect();
-                vec![What::Head(Head { status, version: format!("{version:?}"), headers })]
+                vec![What::Head(AnswerHead { status, version: format!("{version:?}"), headers })]
             }
             Step::Chunk(chunk) => self.chunk(chunk),
-            Step::End => self.end(End::Clean),
-            Step::Lost => self.end(End::Lost),
-            Step::Dropped => self.end(End::Dropped),
+            Step::End => self.end(AnswerEnd::Clean),
+            Step::Lost => self.end(AnswerEnd::Lost),
+            Step::Dropped => self.end(AnswerEnd::Dropped),
         }
     }
 
@@ -245,7 +245,7 @@ impl Recorder {
         lines
     }
 
-    fn end(&mut self, end: End) -> Vec<What> {
+    fn end(&mut self, end: AnswerEnd) -> Vec<What> {
         self.line().map(What::Rest).into_iter().chain([What::End(end)]).collect()
     }
 
@@ -408,7 +408,7 @@ fn curl_output(text: &str) -> Result<Recorded, String> {
     let body = recorder.chunk(text.as_bytes());
     let is_cut = is_watch && !text.ends_with('\n');
     // curl does not write whether the server ended a watch.
-    let end = recorder.end(if is_watch { End::Dropped } else { End::Clean });
+    let end = recorder.end(if is_watch { AnswerEnd::Dropped } else { AnswerEnd::Clean });
     let all = [What::Request(sent)].into_iter().chain(body).chain(end);
     let entries = all.map(|what| Entry { time: 0.0, exchange: 1, what }).collect();
     Ok(Recorded { entries, is_cut })

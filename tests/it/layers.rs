@@ -1,5 +1,5 @@
 //! The folders of each crate form layers: no folder uses, directly or indirectly, a folder that uses it. A file at the top and
-//! the folder of its name count as one.
+//! the folder of its name count as one. No crate has two types of the same name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,9 +7,10 @@ use std::{
     path::Path,
 };
 
-/// The files under a directory, as one text without comments and without tests.
+/// The files under a directory, as one text without comments and without tests. Without `not_embedded.rs`, too: it has the
+/// names of `embedded.rs`, because a build compiles only one of the two.
 fn source(path: &Path) -> String {
-    if path.file_stem().is_some_and(|name| name == "tests") {
+    if path.file_stem().is_some_and(|name| name == "tests" || name == "not_embedded") {
         return String::new();
     }
     if path.is_dir() {
@@ -47,6 +48,27 @@ fn used(text: &str) -> BTreeSet<String> {
 fn folders_do_not_use_each_other_in_a_circle() {
     check("src", "cluster", "watch");
     check("apiserver/src", "verbs", "storage");
+}
+
+#[test]
+fn no_two_types_of_a_crate_have_the_same_name() {
+    for (src, one_of_them) in [("src", "Store"), ("apiserver/src", "Storage")] {
+        let text = source(&Path::new(env!("CARGO_MANIFEST_DIR")).join(src));
+        let mut seen = BTreeSet::new();
+        let twice: Vec<&str> = text.lines().filter_map(declared).filter(|name| !seen.insert(*name)).collect();
+        assert!(seen.contains(one_of_them), "the declarations of {src} are read: {seen:?}");
+        assert!(twice.is_empty(), "types of {src} that are declared more than once: {twice:?}");
+    }
+}
+
+/// The type that a line declares, outside functions: struct, enum, trait or alias.
+fn declared(line: &str) -> Option<&str> {
+    let mut words = line.split(|c: char| c != '_' && !c.is_alphanumeric());
+    let keyword = ["struct", "enum", "trait", "type", "union"];
+    if !line.starts_with(char::is_alphabetic) || !words.any(|word| keyword.contains(&word)) {
+        return None;
+    }
+    words.next().filter(|name| name.starts_with(char::is_uppercase))
 }
 
 /// Checks one crate, in which `user` uses `used_one`.

@@ -5,7 +5,7 @@ use listwatch::{
     operators::database::types::{CronJob, Job, PodDisruptionBudget, StatefulSet},
     resource::{
         Resource,
-        diff::{self, Merge, Rule},
+        diff::{self, Merge, MergeRule},
         kinds::{ConfigMap, Deployment, Namespace, Secret, Service},
     },
 };
@@ -22,7 +22,7 @@ async fn document<K: Resource>(client: &Client) -> Value {
 }
 
 /// What contradicts a rule for a kind.
-fn check<K: Resource>(document: &Value, (path, merge): &Rule) -> Result<(), String> {
+fn check<K: Resource>(document: &Value, (path, merge): &MergeRule) -> Result<(), String> {
     let schemas = document["components"]["schemas"].as_object().unwrap();
     let name = |name: &str| name.rsplit(['.', '/']).next().unwrap().to_owned();
     let (_, root) = schemas.iter().find(|(schema, _)| name(schema) == K::KIND).unwrap();

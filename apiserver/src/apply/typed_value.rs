@@ -31,7 +31,7 @@ pub(crate) struct Shape<'a> {
 }
 
 /// How a list is merged.
-enum List<'a> {
+enum ListType<'a> {
     /// As one value, with one owner.
     Atomic,
     /// By the items themselves.
@@ -118,14 +118,14 @@ impl<'a> Shape<'a> {
         self.schema["x-kubernetes-map-type"] == "atomic"
     }
 
-    fn list(self) -> List<'a> {
+    fn list(self) -> ListType<'a> {
         match self.schema["x-kubernetes-list-type"].as_str() {
-            Some("set") => List::Set,
+            Some("set") => ListType::Set,
             Some("map") => {
                 let keys = self.schema["x-kubernetes-list-map-keys"].as_array();
-                List::Keyed(keys.into_iter().flatten().filter_map(Value::as_str).collect())
+                ListType::Keyed(keys.into_iter().flatten().filter_map(Value::as_str).collect())
             }
-            Some(_) | None => List::Atomic,
+            Some(_) | None => ListType::Atomic,
         }
     }
 
@@ -151,7 +151,7 @@ impl<'a> Shape<'a> {
             Value::Null => None,
             Value::Object(_) if self.is_atomic_map() => Some(Form::Leaf),
             Value::Object(_) => Some(Form::Map),
-            Value::Array(items) if matches!(self.list(), List::Atomic) => Some(Form::Leaf),
+            Value::Array(items) if matches!(self.list(), ListType::Atomic) => Some(Form::Leaf),
             Value::Array(_) => Some(Form::List),
             Value::Bool(_) | Value::Number(_) | Value::String(_) => Some(Form::Leaf),
         }
@@ -159,7 +159,7 @@ impl<'a> Shape<'a> {
 
     /// The path elements of the items of a list.
     fn elements(self, items: &[Value]) -> Vec<String> {
-        let List::Keyed(keys) = self.list() else {
+        let ListType::Keyed(keys) = self.list() else {
             return items.iter().map(|item| format!("v:{item}")).collect();
         };
         let of_item = |item: &Value| {
@@ -385,7 +385,7 @@ impl<'a> Shape<'a> {
 
     /// The error of a list with an item that is null or has none of the keys.
     fn keyless(self, items: &[Value]) -> Option<String> {
-        let List::Keyed(keys) = self.list() else {
+        let ListType::Keyed(keys) = self.list() else {
             let index = items.iter().position(Value::is_null)?;
             let why = "without keys has an element that's an explicit null";
             return Some(format!(": element {index}: associative list {why}"));
@@ -427,7 +427,7 @@ impl<'a> Shape<'a> {
                     Child::Unknown => Some(format!(".{name}: field not declared in schema")),
                 })
             }
-            Value::Array(items) if !matches!(self.list(), List::Atomic) => {
+            Value::Array(items) if !matches!(self.list(), ListType::Atomic) => {
                 if let Some(why) = self.keyless(items) {
                     return Some(why);
                 }

@@ -6,7 +6,7 @@ use listwatch::{
     children::{Owned, Stage},
     controller::{Controller, Next, Operator, ReconcileError},
     resource::{Key, Labels, ObjectMeta, kinds::ConfigMap},
-    runtime::{Error, Runtime, Setup},
+    runtime::{Runtime, RuntimeError, Setup},
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -56,7 +56,7 @@ fn controller(setup: &Setup, wakes: mpsc::Receiver<Key>) -> Controller<Pages> {
     Controller::new(&setup.cluster, &pages, operator).owns(&config_maps).wakes(wakes)
 }
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<(), RuntimeError> {
     listwatch::log::start()?;
     let (sender, wakes) = mpsc::channel(1);
     // A line on standard input names a Page in the namespace `default` whose text is read again at once.

@@ -14,7 +14,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use listwatch_apiserver::{ApiServer, LOG_TARGET, Options, Planned, fault_help};
 use tracing::Level;
 
-use self::credentials::{Credentials, KUBECONFIG, quoted};
+use self::credentials::{CredentialFiles, KUBECONFIG, quoted};
 use super::{Failure, Log, manifests};
 use crate::{
     cli::{parse_switch, until_signal},
@@ -36,7 +36,7 @@ const OURS: &str = "# Written by listwatch apiserver, which overwrites it at its
     --log-requests logs each request to standard error: method, path with query, status, user agent, duration.\n\
     It logs a watch twice: when it starts and when it ends. -v logs connections as well."
 )]
-pub(in super::super) struct Apiserver {
+pub(in super::super) struct ApiserverArgs {
     /// Port on 127.0.0.1; 0 for a free one
     #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0, value_parser = parse_port)]
     port: u16,
@@ -51,7 +51,7 @@ pub(in super::super) struct Apiserver {
     fault: Vec<Fault>,
     /// Output when the server is ready: text for people, or one line of JSON for scripts (server, kubeconfig, caFile, tokenFile, curlrcFile)
     #[arg(short, long, value_name = "FORMAT", env = "LISTWATCH_OUTPUT", default_value = "text")]
-    output: Output,
+    output: ReadyOutput,
     /// Log each request to standard error
     #[arg(long, value_name = "BOOL", env = "LISTWATCH_LOG_REQUESTS")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
@@ -62,7 +62,7 @@ pub(in super::super) struct Apiserver {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
+enum ReadyOutput {
     Text,
     Json,
 }
@@ -99,7 +99,7 @@ macro_rules! say {
 }
 pub(super) use say;
 
-pub(super) fn main(mut apiserver: Apiserver) -> Result<(), Failure> {
+pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
     if apiserver.fault.iter().any(|fault| matches!(fault, Fault::Help)) {
         return help();
     }
@@ -110,7 +110,7 @@ pub(super) fn main(mut apiserver: Apiserver) -> Result<(), Failure> {
         apiserver.log.add(LOG_TARGET);
     }
     apiserver.log.start(Level::WARN);
-    let Apiserver { port, manifests, kubeconfig_out, fault, output, .. } = apiserver;
+    let ApiserverArgs { port, manifests, kubeconfig_out, fault, output, .. } = apiserver;
     let kubeconfig_out = kubeconfig_out.map(|path| path::absolute(&path).unwrap_or(path));
     until_signal(async |stop| run(port, manifests, kubeconfig_out, fault, output, stop).await)
 }
@@ -125,7 +125,7 @@ async fn run(
     manifests: Vec<PathBuf>,
     kubeconfig_out: Option<PathBuf>,
     faults: Vec<Fault>,
-    output: Output,
+    output: ReadyOutput,
     stop: Stop,
 ) -> Result<(), Failure> {
     // An unreadable file is an error before anything is started.
@@ -147,11 +147,11 @@ async fn run(
         write_kubeconfig(path, &server.kubeconfig())?;
         path.parent().unwrap_or(path).clone_into(&mut parent);
     }
-    let credentials = Credentials::write(&server, &parent)?;
+    let credentials = CredentialFiles::write(&server, &parent)?;
     let kubeconfig = kubeconfig_out.unwrap_or_else(|| credentials.file(KUBECONFIG));
     let introduced = match output {
-        Output::Text => introduce(&server.url(), &manifests, count, &kubeconfig, &credentials),
-        Output::Json => credentials.print_json(&kubeconfig),
+        ReadyOutput::Text => introduce(&server.url(), &manifests, count, &kubeconfig, &credentials),
+        ReadyOutput::Json => credentials.print_json(&kubeconfig),
     };
     match introduced {
         // The reader of `| head -1` closes our output, and can still use the server.
@@ -169,7 +169,7 @@ fn introduce(
     manifests: &[PathBuf],
     count: usize,
     kubeconfig: &Path,
-    credentials: &Credentials,
+    credentials: &CredentialFiles,
 ) -> Result<(), Failure> {
     say!("An API server is listening at {url}, in this process.");
     if !manifests.is_empty() {

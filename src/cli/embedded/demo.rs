@@ -31,7 +31,7 @@ use super::{
     Failure, Log,
     apiserver::{
         self,
-        credentials::{Credentials, KUBECONFIG, quoted},
+        credentials::{CredentialFiles, KUBECONFIG, quoted},
         say,
     },
 };
@@ -70,7 +70,7 @@ const POD_START: Duration = Duration::from_millis(300);
     -v shows whole requests and events; -vv adds the operator's log. Then the server stays up for your own kubectl.\n\
     --step explains each step before it, and waits for Enter; --explain names what follows from each answer."
 )]
-pub(in super::super) struct Demo {
+pub(in super::super) struct DemoArgs {
     /// The operator to watch
     #[arg(value_name = "OPERATOR", default_value = "mywebserver")]
     operator: BuiltIn,
@@ -105,7 +105,7 @@ struct StudyFlags {
     trace: TraceFlags,
 }
 
-pub(super) fn main(mut demo: Demo) -> Result<(), Failure> {
+pub(super) fn main(mut demo: DemoArgs) -> Result<(), Failure> {
     let is_colored = crate::log::is_colored(io::stdout().is_terminal(), env::var_os("NO_COLOR"));
     let print = Printer::new(demo.log.take_verbose(), is_colored, width_of_stdout());
     let steps = if demo.step { Steps::with_pauses()? } else { Steps::without_pauses() };
@@ -127,7 +127,7 @@ async fn run(
     let server = apiserver::start(options).await?;
     let listening = format!("An API server is listening at {}, in this process.", server.url());
     say!("{}", print.fit(&listening));
-    let credentials = Credentials::write(&server, &env::temp_dir())?;
+    let credentials = CredentialFiles::write(&server, &env::temp_dir())?;
     let account = credentials.file(ACCOUNT);
     let token = server.new_token(&story.user());
     let written =
@@ -190,7 +190,7 @@ impl<'a> Tour<'a> {
     async fn start(
         story: &Story,
         server: &'a ApiServer,
-        credentials: &Credentials,
+        credentials: &CredentialFiles,
         study: &StudyFlags,
         print: Printer,
         steps: &mut Steps,

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::{
     Failure,
-    apiserver::{self, credentials::Credentials},
+    apiserver::{self, credentials::CredentialFiles},
 };
 use crate::{
     client::{Client, Config, Error, Request},
@@ -34,25 +34,25 @@ pub(in super::super) struct DemoFlag {
 }
 
 impl DemoFlag {
-    pub(in super::super) async fn stage(&self) -> Result<Option<Stage>, Failure> {
-        if self.demo { Stage::start().await.map(Some) } else { Ok(None) }
+    pub(in super::super) async fn stage(&self) -> Result<Option<DemoServer>, Failure> {
+        if self.demo { DemoServer::start().await.map(Some) } else { Ok(None) }
     }
 }
 
 /// An API server with an operator, and a user who changes objects.
-pub(in super::super) struct Stage {
+pub(in super::super) struct DemoServer {
     server: ApiServer,
     /// The curl commands read them while the server runs.
-    credentials: Credentials,
+    credentials: CredentialFiles,
     tasks: JoinSet<()>,
 }
 
-impl Stage {
-    async fn start() -> Result<Stage, Failure> {
+impl DemoServer {
+    async fn start() -> Result<DemoServer, Failure> {
         let server =
             apiserver::start(ServerOptions { pod_start: POD_START, ..ServerOptions::default() }).await?;
-        let credentials = Credentials::write(&server, &std::env::temp_dir())?;
-        let mut stage = Stage { server, credentials, tasks: JoinSet::new() };
+        let credentials = CredentialFiles::write(&server, &std::env::temp_dir())?;
+        let mut stage = DemoServer { server, credentials, tasks: JoinSet::new() };
         let client = Client::new(stage.config()?)?;
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
         post(&client, path, &mywebserver::types::definition()).await?;

@@ -53,7 +53,7 @@ const LABELS: &str = "flant.com/labels";
 const DIGEST_BYTES: usize = 16;
 
 /// A kind of which objects can be copied.
-pub trait Kind: Resource + Clone + Serialize {
+pub trait Copyable: Resource + Clone + Serialize {
     /// The `ruleType`.
     const RULE_TYPE: RuleType;
 
@@ -67,7 +67,7 @@ pub trait Kind: Resource + Clone + Serialize {
     }
 }
 
-impl Kind for ConfigMap {
+impl Copyable for ConfigMap {
     const RULE_TYPE: RuleType = RuleType::Configmap;
 
     fn with(&self, metadata: ObjectMeta) -> ConfigMap {
@@ -75,7 +75,7 @@ impl Kind for ConfigMap {
     }
 }
 
-impl Kind for Secret {
+impl Copyable for Secret {
     const RULE_TYPE: RuleType = RuleType::Secret;
 
     fn with(&self, metadata: ObjectMeta) -> Secret {
@@ -95,7 +95,7 @@ pub struct Original<K> {
     digest: SmolStr,
 }
 
-impl<K: Kind> Original<K> {
+impl<K: Copyable> Original<K> {
     /// The copies of `source` get those of its labels that `is_copied` allows.
     #[must_use]
     pub fn new(rule: &CopyratorRule, source: Arc<K>, is_copied: impl Fn(&str) -> bool) -> Original<K> {
@@ -230,7 +230,7 @@ impl<K> From<Meta<K>> for Copied<K> {
     }
 }
 
-impl<K: Kind> Copied<K> {
+impl<K: Copyable> Copied<K> {
     /// The metadata of an object that we have read.
     #[must_use]
     pub fn of(object: &K) -> Copied<K> {
@@ -257,13 +257,13 @@ impl<K: Kind> Copied<K> {
     }
 }
 
-impl<K: Kind> Serialize for Copied<K> {
+impl<K: Copyable> Serialize for Copied<K> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.body.serialize(serializer)
     }
 }
 
-impl<K: Kind> Resource for Copied<K> {
+impl<K: Copyable> Resource for Copied<K> {
     const GROUP: &'static str = K::GROUP;
     const VERSION: &'static str = K::VERSION;
     const PLURAL: &'static str = K::PLURAL;

@@ -18,9 +18,9 @@ use smol_str::SmolStr;
 use tokio::{task::JoinSet, time::Instant};
 
 use super::{
-    copy::{ALL_COPIES, Copied, Kind, Mark, Original},
-    plan::{Decision, Maker, Plan, Step, View, decide, failure, is_active, plan, terminating},
-    types::{ConflictPolicy, CopyratorRule, CopyratorSpec, Failure, Once, SyncPolicy},
+    copy::{ALL_COPIES, Copied, Copyable, Mark, Original},
+    plan::{CopyStep, Decision, Maker, Plan, View, decide, failure, is_active, plan, terminating},
+    types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, Once, SyncPolicy},
 };
 use crate::{
     backoff::Backoff,
@@ -52,18 +52,18 @@ pub(super) struct Copies<K> {
     cluster: Cluster,
     pub(super) watch: Watch<Copied<K>>,
     by_rule: Index<Copied<K>, Uid>,
-    pauses: Arc<Mutex<Pauses>>,
+    pauses: Arc<Mutex<CopyBackoffs>>,
     _listening: Listening,
 }
 
 /// By the uid of the rule and the place of the copy.
-type Pauses = HashMap<(Uid, Key), Pause>;
+type CopyBackoffs = HashMap<(Uid, Key), CopyBackoff>;
 
 /// After a failure, or a correction of somebody's change: so two writers of one copy slow down.
-struct Pause {
+struct CopyBackoff {
     tries: u32,
     until: Instant,
-    failure: Option<Failure>,
+    failure: Option<CopyFailure>,
     /// The copy was deleted. If it is still wanted, not by us.
     is_lost: bool,
     /// The generation of the rule and the digest of the copy: after a change of either, there is no pause.
@@ -78,7 +78,7 @@ pub(super) struct Pass {
     pub(super) wanted: usize,
     /// Number of copies that are up to date.
     pub(super) copies: usize,
-    pub(super) failures: Vec<Failure>,
+    pub(super) failures: Vec<CopyFailure>,
     /// With `syncPolicy: Once`: the copies that users may delete.
     pub(super) once: Option<Once>,
     pub(super) created: Vec<Key>,
@@ -141,15 +141,15 @@ enum Done {
     Kept,
     /// The rest comes after a pause.
     Begun,
-    Conflict(Failure),
+    Conflict(CopyFailure),
 }
 
-impl<K: Kind> Copies<K> {
+impl<K: Copyable> Copies<K> {
     pub(super) fn new(cluster: &Cluster) -> Copies<K> {
         let watch = cluster.watch([Scope { namespace: None, labels: ALL_COPIES.to_owned() }]);
         let by_rule =
             watch.index(|copied: &Copied<K>| copied.mark.as_ref().map(|mark| mark.rule_uid.clone()));
-        let pauses = Arc::<Mutex<Pauses>>::default();
+        let pauses = Arc::<Mutex<CopyBackoffs>>::default();
         let lost = Arc::clone(&pauses);
         let listening = watch.listen(move |_, change| {
             let Change::Deleted { last, .. } = change else { return };
@@ -157,7 +157,7 @@ impl<K: Kind> Copies<K> {
             // Remembered, and not paused: the copy is restored at once, and pauses if it is deleted again soon.
             let place = (mark.rule_uid.clone(), last.metadata().key());
             let mut lost = locked(&lost);
-            let pause = lost.entry(place).or_insert_with(Pause::new);
+            let pause = lost.entry(place).or_insert_with(CopyBackoff::new);
             (pause.failure, pause.is_lost) = (None, true);
         });
         Copies { cluster: cluster.clone(), watch, by_rule, pauses, _listening: listening }
@@ -222,7 +222,7 @@ impl<K: Kind> Copies<K> {
     }
 
     /// Runs steps until the pass has its share of them, its time is over, or the API server does not accept requests.
-    async fn run(&self, order: &Arc<Order>, steps: Vec<Step<K>>, steps_max: usize, pass: &mut Pass) {
+    async fn run(&self, order: &Arc<Order>, steps: Vec<CopyStep<K>>, steps_max: usize, pass: &mut Pass) {
         let (start, mut running) = (Instant::now(), JoinSet::new());
         let mut started = 0;
         let mut steps = steps.into_iter();
@@ -298,7 +298,7 @@ impl<K: Kind> Copies<K> {
         };
         pass.failures.extend(trouble.clone());
         let mut pauses = locked(&self.pauses);
-        let pause = pauses.entry(place).or_insert_with(Pause::new);
+        let pause = pauses.entry(place).or_insert_with(CopyBackoff::new);
         pause.tries += 1;
         pause.until = Instant::now() + BACKOFF.pause(pause.tries, Duration::ZERO, &mut fastrand::Rng::new());
         pause.failure = trouble;
@@ -331,7 +331,7 @@ impl<K: Kind> Copies<K> {
         rule: &'a CopyratorRule,
         paused: &'a mut Paused,
         unwanted: &'a mut HashSet<Key>,
-    ) -> impl FnMut(&Step<K>) -> bool + 'a {
+    ) -> impl FnMut(&CopyStep<K>) -> bool + 'a {
         let now = Instant::now();
         move |step| {
             let pauses = locked(&self.pauses);
@@ -339,7 +339,7 @@ impl<K: Kind> Copies<K> {
                 return true;
             }
             let key = step.key();
-            if let Step::Create(..) = step {
+            if let CopyStep::Create(..) = step {
                 unwanted.remove(&key);
             }
             let Some(pause) = pauses.get(&(rule.metadata.uid.clone(), key)) else { return true };
@@ -356,15 +356,15 @@ impl<K: Kind> Copies<K> {
 /// The steps that wait for the end of a pause.
 #[derive(Default)]
 struct Paused {
-    failures: Vec<Failure>,
+    failures: Vec<CopyFailure>,
     /// The first end.
     until: Option<Instant>,
 }
 
-impl Pause {
-    fn new() -> Pause {
+impl CopyBackoff {
+    fn new() -> CopyBackoff {
         let wanted = (0, SmolStr::default());
-        Pause { tries: 0, until: Instant::now(), failure: None, is_lost: false, wanted }
+        CopyBackoff { tries: 0, until: Instant::now(), failure: None, is_lost: false, wanted }
     }
 }
 
@@ -375,14 +375,14 @@ struct Work<K> {
     order: Arc<Order>,
 }
 
-impl<K: Kind> Work<K> {
-    async fn run(self, step: Step<K>) -> Result<Done, Error> {
+impl<K: Copyable> Work<K> {
+    async fn run(self, step: CopyStep<K>) -> Result<Done, Error> {
         match &step {
-            Step::Create(original, namespace) => self.create(original, namespace).await,
-            Step::Check(original, namespace) | Step::Verify(original, namespace) => {
+            CopyStep::Create(original, namespace) => self.create(original, namespace).await,
+            CopyStep::Check(original, namespace) | CopyStep::Verify(original, namespace) => {
                 self.check(original, namespace).await
             }
-            Step::Delete(copied) => self.cluster.delete(&**copied).await.map(|()| Done::Deleted),
+            CopyStep::Delete(copied) => self.cluster.delete(&**copied).await.map(|()| Done::Deleted),
         }
     }
 

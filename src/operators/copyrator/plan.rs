@@ -21,8 +21,8 @@ use smol_str::SmolStr;
 
 use super::{
     Glob,
-    copy::{Copied, Kind, LABEL, Mark, Original, stale_labels},
-    types::{ConflictPolicy, CopyratorRule, CopyratorSpec, Failure, SyncPolicy},
+    copy::{Copied, Copyable, LABEL, Mark, Original, stale_labels},
+    types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, SyncPolicy},
 };
 use crate::resource::{Key, ObjectMeta, Resource, diff, kinds::Namespace};
 
@@ -66,7 +66,7 @@ impl Maker {
 }
 
 /// Something to do for one copy.
-pub enum Step<K> {
+pub enum CopyStep<K> {
     /// No copy of any rule is there.
     Create(Arc<Original<K>>, SmolStr),
     /// The copy may differ, or belongs to a rule that gives way.
@@ -77,17 +77,17 @@ pub enum Step<K> {
     Delete(Arc<Copied<K>>),
 }
 
-impl<K: Kind> Step<K> {
+impl<K: Copyable> CopyStep<K> {
     /// The copy.
     #[must_use]
     pub fn key(&self) -> Key {
         match self {
-            Step::Create(original, namespace)
-            | Step::Check(original, namespace)
-            | Step::Verify(original, namespace) => {
+            CopyStep::Create(original, namespace)
+            | CopyStep::Check(original, namespace)
+            | CopyStep::Verify(original, namespace) => {
                 Key { namespace: Some(namespace.clone()), name: original.name().clone() }
             }
-            Step::Delete(copied) => copied.key(),
+            CopyStep::Delete(copied) => copied.key(),
         }
     }
 
@@ -95,8 +95,8 @@ impl<K: Kind> Step<K> {
     #[must_use]
     pub fn writes(&self) -> bool {
         match self {
-            Step::Create(..) | Step::Check(..) | Step::Delete(_) => true,
-            Step::Verify(..) => false,
+            CopyStep::Create(..) | CopyStep::Check(..) | CopyStep::Delete(_) => true,
+            CopyStep::Verify(..) => false,
         }
     }
 
@@ -104,10 +104,10 @@ impl<K: Kind> Step<K> {
     #[must_use]
     pub fn digest(&self) -> SmolStr {
         match self {
-            Step::Create(original, _) | Step::Check(original, _) | Step::Verify(original, _) => {
+            CopyStep::Create(original, _) | CopyStep::Check(original, _) | CopyStep::Verify(original, _) => {
                 original.digest().clone()
             }
-            Step::Delete(_) => SmolStr::default(),
+            CopyStep::Delete(_) => SmolStr::default(),
         }
     }
 }
@@ -115,7 +115,7 @@ impl<K: Kind> Step<K> {
 /// What to do for the copies of one rule and kind.
 pub struct Plan<K> {
     /// Copies to create first, then to check, to delete and to verify. At most [`View::steps_max`] of each.
-    pub steps: Vec<Step<K>>,
+    pub steps: Vec<CopyStep<K>>,
     /// Number of other steps.
     pub left: usize,
     /// Whether some of them will probably write.
@@ -123,7 +123,7 @@ pub struct Plan<K> {
     /// The versions of the copied objects.
     pub versions: Vec<String>,
     /// Copies that cannot be there.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<CopyFailure>,
     /// Number of copied objects.
     pub sources: usize,
     /// Number of copies that there should be.
@@ -147,7 +147,7 @@ pub struct View<'a, K> {
     /// The maker of a copy.
     pub maker: &'a dyn Fn(&Mark) -> Maker,
     /// Whether a step is due, or waits for the end of a pause.
-    pub is_due: &'a mut dyn FnMut(&Step<K>) -> bool,
+    pub is_due: &'a mut dyn FnMut(&CopyStep<K>) -> bool,
     /// Most steps of each kind. All steps of many copies would take as much memory as a tenth of the copies.
     pub steps_max: usize,
     /// Whether a namespace exists and is not being deleted. In other namespaces, nothing is deleted: all copies go with
@@ -157,7 +157,7 @@ pub struct View<'a, K> {
 
 /// What to do to make the copies of `rule` complete.
 #[must_use]
-pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, K>) -> Plan<K> {
+pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, K>) -> Plan<K> {
     let mut plan = Plan {
         steps: Vec::new(),
         left: 0,
@@ -169,7 +169,7 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
         copies: 0,
     };
     let [mut creates, mut checks, mut deletes, mut verifications] = [const { Vec::new() }; 4];
-    let mut add = |steps: &mut Vec<Step<K>>, step: Step<K>| {
+    let mut add = |steps: &mut Vec<CopyStep<K>>, step: CopyStep<K>| {
         if !(view.is_due)(&step) {
             return;
         }
@@ -196,7 +196,7 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
             let Some(copied) = (view.find)(&place) else {
                 if !(view.was_created)(&original, namespace) {
                     plan.wanted += 1;
-                    add(&mut creates, Step::Create(Arc::clone(&original), namespace.clone()));
+                    add(&mut creates, CopyStep::Create(Arc::clone(&original), namespace.clone()));
                 }
                 continue;
             };
@@ -207,14 +207,14 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
                 Some((mark, Maker::Us)) if original.is_up_to_date(mark) => {
                     plan.copies += 1;
                     if spec.sync_policy == SyncPolicy::Always && !copied.is_verified() {
-                        add(&mut verifications, Step::Verify(Arc::clone(&original), namespace.clone()));
+                        add(&mut verifications, CopyStep::Verify(Arc::clone(&original), namespace.clone()));
                     }
                 }
                 Some((_, Maker::Older(other))) => {
                     plan.failures.push(failure(&place, OLDER_WINS, older(&other)));
                 }
                 Some((_, Maker::Us | Maker::Younger | Maker::Gone)) | None => {
-                    add(&mut checks, Step::Check(Arc::clone(&original), namespace.clone()));
+                    add(&mut checks, CopyStep::Check(Arc::clone(&original), namespace.clone()));
                 }
             }
             plan.wanted += 1;
@@ -228,18 +228,18 @@ pub fn plan<K: Kind>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, 
         let is_wanted = group.is_some() && targets.contains(namespace);
         !is_wanted && !metadata.is_terminating() && (view.is_active)(namespace)
     });
-    unwanted.for_each(|copied| add(&mut deletes, Step::Delete(copied)));
+    unwanted.for_each(|copied| add(&mut deletes, CopyStep::Delete(copied)));
     plan.steps = [creates, checks, deletes, verifications].into_iter().flatten().collect();
     plan
 }
 
 /// Whether one of the sources is in this namespace.
-fn has_source_in<K: Kind>(sources: &[Arc<K>], namespace: &SmolStr) -> bool {
+fn has_source_in<K: Copyable>(sources: &[Arc<K>], namespace: &SmolStr) -> bool {
     sources.iter().any(|source| source.metadata().namespace.as_ref() == Some(namespace))
 }
 
 /// The sources of each name, the oldest first.
-fn by_name<K: Kind>(sources: Vec<Arc<K>>) -> BTreeMap<SmolStr, Vec<Arc<K>>> {
+fn by_name<K: Copyable>(sources: Vec<Arc<K>>) -> BTreeMap<SmolStr, Vec<Arc<K>>> {
     let mut groups = BTreeMap::<SmolStr, Vec<Arc<K>>>::new();
     for source in sources {
         // A copy of any rule is never a source, whatever the selector selects.
@@ -255,14 +255,14 @@ fn by_name<K: Kind>(sources: Vec<Arc<K>>) -> BTreeMap<SmolStr, Vec<Arc<K>>> {
 
 /// A failure of the copy `key`.
 #[must_use]
-pub fn failure(key: &Key, reason: &str, message: String) -> Failure {
+pub fn failure(key: &Key, reason: &str, message: String) -> CopyFailure {
     let namespace = key.namespace.clone().unwrap_or_default();
-    Failure { namespace, name: key.name.clone(), reason: reason.into(), message }
+    CopyFailure { namespace, name: key.name.clone(), reason: reason.into(), message }
 }
 
 /// The failure of a copy that is created again after a deleted object of its name is gone.
 #[must_use]
-pub fn terminating(deleted: &ObjectMeta) -> Failure {
+pub fn terminating(deleted: &ObjectMeta) -> CopyFailure {
     let finalizers = deleted.finalizers.join(", ");
     let message = format!(
         "a deleted object of this name waits for its finalizers: {finalizers}; if nobody handles them, remove them from the object"
@@ -291,7 +291,7 @@ pub enum Decision {
 
 /// What to do with `live` to get the copy `desired` of `original`. `maker` is the maker of `live`, if it is a copy.
 #[must_use]
-pub fn decide<K: Kind>(
+pub fn decide<K: Copyable>(
     live: &K,
     desired: &K,
     maker: Option<Maker>,
@@ -333,7 +333,7 @@ pub fn decide<K: Kind>(
 }
 
 /// The operations that make the metadata and the content of `live` as desired.
-fn differences<K: Kind>(live: &K, desired: &K) -> (Vec<Value>, Vec<Value>) {
+fn differences<K: Copyable>(live: &K, desired: &K) -> (Vec<Value>, Vec<Value>) {
     let mut operations = diff::between(live, desired);
     for key in stale_labels(live.metadata(), desired.metadata()) {
         let path = format!("/metadata/labels/{}", key.replace('/', "~1"));
@@ -347,7 +347,7 @@ fn path_of(operation: &Value) -> &str {
 }
 
 /// Whether objects like this one are made for their namespace alone, and are never copied.
-fn is_bound_to_its_namespace<K: Kind>(object: &K) -> bool {
+fn is_bound_to_its_namespace<K: Copyable>(object: &K) -> bool {
     let types =
         ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1"];
     let name = &object.metadata().name;

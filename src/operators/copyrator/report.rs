@@ -8,10 +8,10 @@ use super::{
     copy::LABEL,
     pass::Pass,
     plan::{NAME_CONFLICT, OLDER_WINS},
-    types::{CopyratorRule, CopyratorSpec, CopyratorStatus, FAILURES_MAX, Failure},
+    types::{CopyFailure, CopyratorRule, CopyratorSpec, CopyratorStatus, FAILURES_MAX},
 };
 use crate::{
-    children::State,
+    children::ObservedState,
     cluster::EventType,
     controller::{Next, ReconcileError},
     resource::{Key, Resource, conditions::Verdict},
@@ -25,14 +25,14 @@ const NAMES_MAX: usize = 3;
 const NEEDS_HELP: [&str; 5] = ["Forbidden", "AdmissionDenied", "InvalidSpec", NAME_CONFLICT, OLDER_WINS];
 
 /// The conditions after a pass.
-pub(super) fn state_of(rule: &CopyratorRule, spec: &CopyratorSpec, pass: &Pass) -> State {
-    let state = |ready| State { next: pass.next(), ..State::from(ready) };
+pub(super) fn state_of(rule: &CopyratorRule, spec: &CopyratorSpec, pass: &Pass) -> ObservedState {
+    let state = |ready| ObservedState { next: pass.next(), ..ObservedState::from(ready) };
     let counts = format_smolstr!("{} of {} copies are up to date", pass.copies, pass.wanted);
     if let Some(first) = pass.failures.iter().min_by_key(|failure| place(failure)) {
         let message = format_smolstr!("{counts}; {} failed, first {}", pass.failures.len(), sentence(first));
         let stalled = pass.failures.iter().find(|failure| NEEDS_HELP.contains(&&*failure.reason));
         let stalled = stalled.map(|failure| Verdict::yes(failure.reason.clone(), sentence(failure)));
-        return State { stalled, ..state(Verdict::no("CopiesFailed", message)) };
+        return ObservedState { stalled, ..state(Verdict::no("CopiesFailed", message)) };
     }
     if pass.has_writes_left || pass.copies < pass.wanted {
         return state(Verdict::no("InProgress", counts));
@@ -63,11 +63,11 @@ pub(super) fn status_of(pass: &Pass, namespaces: usize) -> CopyratorStatus {
     }
 }
 
-fn place(failure: &Failure) -> (&str, &str) {
+fn place(failure: &CopyFailure) -> (&str, &str) {
     (&failure.namespace, &failure.name)
 }
 
-fn sentence(Failure { namespace, name, reason, message }: &Failure) -> String {
+fn sentence(CopyFailure { namespace, name, reason, message }: &CopyFailure) -> String {
     format!("{namespace}/{name}: {reason}: {message}")
 }
 
@@ -77,7 +77,7 @@ impl Copyrator {
         &self,
         rule: &CopyratorRule,
         status: CopyratorStatus,
-        state: State,
+        state: ObservedState,
     ) -> Result<Next, ReconcileError> {
         if let Some(new) = status.failures.iter().find(|failure| !rule.status.failures.contains(failure)) {
             let problem = sentence(new);
@@ -136,8 +136,10 @@ mod tests {
 
     #[test]
     fn the_status_has_the_first_ten_failures_in_order_and_their_number() {
-        let failure =
-            |number: usize| Failure { namespace: format_smolstr!("team-{number:02}"), ..Failure::default() };
+        let failure = |number: usize| CopyFailure {
+            namespace: format_smolstr!("team-{number:02}"),
+            ..CopyFailure::default()
+        };
         let pass = Pass { failures: (0..12).rev().map(failure).collect(), ..Pass::default() };
         let status = status_of(&pass, 12);
         assert_eq!((status.failed, status.failures), (12, (0..10).map(failure).collect()));

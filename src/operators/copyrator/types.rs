@@ -110,7 +110,7 @@ pub struct CopyratorSpec {
     pub conflict_policy: ConflictPolicy,
     /// What happens to the copies if the rule is deleted.
     #[serde(default)]
-    pub deletion_policy: DeletionPolicy,
+    pub deletion_policy: CopyratorDeletionPolicy,
 }
 
 /// The namespaces that get copies.
@@ -163,7 +163,7 @@ pub enum ConflictPolicy {
 
 /// What happens to the copies of a deleted rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-pub enum DeletionPolicy {
+pub enum CopyratorDeletionPolicy {
     /// They are deleted.
     #[default]
     Delete,
@@ -187,7 +187,7 @@ pub struct CopyratorStatus {
     pub failed: i64,
     /// The first ten failures.
     #[schemars(length(max = FAILURES_MAX))]
-    pub failures: Vec<Failure>,
+    pub failures: Vec<CopyFailure>,
     /// With syncPolicy Once: the objects and the namespaces at the last time when all copies were there.
     pub once: Once,
     /// Ready: all copies are up to date. Stalled: some copy cannot be written until a user acts.
@@ -237,7 +237,7 @@ impl Once {
 /// A copy that is missing or out of date.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Failure {
+pub struct CopyFailure {
     /// Its namespace.
     #[schemars(with = "String")]
     pub namespace: SmolStr,
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(spec.target_namespaces, TargetNamespaces::default());
         assert!(!spec.allow_all && spec.namespaces.is_empty() && spec.copy_labels.is_empty());
         let policies = (spec.sync_policy, spec.conflict_policy, spec.deletion_policy);
-        assert_eq!(policies, (SyncPolicy::Always, ConflictPolicy::Skip, DeletionPolicy::Delete));
+        assert_eq!(policies, (SyncPolicy::Always, ConflictPolicy::Skip, CopyratorDeletionPolicy::Delete));
         assert_eq!(rule.status, CopyratorStatus::default());
     }
 

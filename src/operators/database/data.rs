@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{
     Database, PORT,
     desired::{labels, volume},
-    types::{ClaimStatus, DeletionPolicy, PersistentVolumeClaim},
+    types::{ClaimStatus, DatabaseDeletionPolicy, PersistentVolumeClaim},
 };
 use crate::resource::{Labels, ObjectMeta, OwnerReference, kinds::Secret};
 
@@ -56,13 +56,13 @@ pub(super) fn claim(database: &Database, name: &str, labels: Labels) -> Persiste
 pub(super) fn change_of_owner(
     database: &Database,
     metadata: &ObjectMeta,
-    policy: DeletionPolicy,
+    policy: DatabaseDeletionPolicy,
 ) -> Option<Value> {
     let mut owners: Vec<OwnerReference> = metadata.owner_references.to_vec();
     owners.retain(|owner| !owner.is_a::<Database>() || owner.name != database.metadata.name);
     match policy {
-        DeletionPolicy::Retain => {}
-        DeletionPolicy::Delete => owners.push(OwnerReference {
+        DatabaseDeletionPolicy::Retain => {}
+        DatabaseDeletionPolicy::Delete => owners.push(OwnerReference {
             controller: false,
             block_owner_deletion: false,
             ..OwnerReference::controlled_by(database)

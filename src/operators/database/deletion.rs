@@ -11,10 +11,10 @@ use super::{
     Database, Databases, MANAGED_BY, OPERATOR,
     data::{change_of_owner, claim},
     desired::backup_labels,
-    types::{DeletionPolicy, Job, JobStatus},
+    types::{DatabaseDeletionPolicy, Job, JobStatus},
 };
 use crate::{
-    children::{PodsOf, State, report::UNSEEN_RECHECK},
+    children::{ObservedState, PodsOf, report::UNSEEN_RECHECK},
     client::Error,
     cluster::EventType,
     controller::{Cleanup, Next, ReconcileError},
@@ -41,12 +41,12 @@ impl Databases {
     pub(super) async fn end(&self, database: &Database) -> Result<Cleanup, ReconcileError> {
         let policy = match self.last_backup(database).await? {
             // The Pods go on, so they need their data.
-            LastBackup::Done if self.is_orphaned(database) => DeletionPolicy::Retain,
+            LastBackup::Done if self.is_orphaned(database) => DatabaseDeletionPolicy::Retain,
             LastBackup::Done => database.spec.deletion_policy,
             LastBackup::Impossible(why) => {
                 let note = format!("no last backup: {why}; the claims and Secrets stay");
                 self.events.record(database, EventType::Warning, "NoLastBackup", note);
-                DeletionPolicy::Retain
+                DatabaseDeletionPolicy::Retain
             }
             LastBackup::Pending(next) => return Ok(Cleanup::Pending(next)),
         };
@@ -77,7 +77,7 @@ impl Databases {
         &self,
         database: &Database,
         object: &K,
-        policy: DeletionPolicy,
+        policy: DatabaseDeletionPolicy,
     ) -> Result<(), ReconcileError> {
         if let Some(change) = change_of_owner(database, object.metadata(), policy) {
             self.cluster.patch(object, vec![change]).await?;
@@ -168,7 +168,8 @@ impl Databases {
         }
         let stalled = Some(Verdict::yes(FAILED, problem.clone()));
         let verdict = Verdict::no(FAILED, problem);
-        let state = State { stalled, ..self.waiting(database, verdict.clone(), verdict, Next::OnChange) };
+        let state =
+            ObservedState { stalled, ..self.waiting(database, verdict.clone(), verdict, Next::OnChange) };
         self.reporter.of(database).write(database.status.clone(), state).await
     }
 
@@ -192,9 +193,9 @@ impl Databases {
     }
 
     /// The conditions of a Database that waits for its last backup.
-    fn waiting(&self, database: &Database, ready: Verdict, backup: Verdict, next: Next) -> State {
+    fn waiting(&self, database: &Database, ready: Verdict, backup: Verdict, next: Next) -> ObservedState {
         let others = vec![("Available", self.available(database)), ("BackupSucceeded", backup)];
-        State { ready, others, stalled: None, next }
+        ObservedState { ready, others, stalled: None, next }
     }
 }
 

@@ -8,12 +8,11 @@ use smol_str::{SmolStr, format_smolstr};
 use super::{
     CONTAINER, Database, DatabaseSpec, INSTANCE, MANAGED_BY, OPERATOR, PORT, scripts,
     types::{
-        BudgetSpec, Capabilities, ClaimMeta, ClaimResources, ClaimRetention, ClaimSource, ClaimSpec,
-        ClaimTemplate, ConfigMapSource, ContainerSecurity, CronJob, CronJobSpec, CronJobStatus, EmptyDir,
-        EnvSource, EnvVar, Exec, ExecProbe, FieldRef, Hook, Instance, InstanceSecurity, InstanceSpec, Job,
-        JobSpec, JobStatus, JobTemplate, Lifecycle, PodDisruptionBudget, PodTemplate, RestoreSpec,
-        SecretSource, StatefulSet, StatefulSetSpec, StatefulSetStatus, StorageRequest, TlsSpec, Volume,
-        VolumeMount,
+        BudgetSpec, ClaimMeta, ClaimResources, ClaimRetention, ClaimSource, ClaimSpec, ClaimTemplate,
+        ConfigMapSource, ContainerSecurity, CronJob, CronJobSpec, CronJobStatus, EmptyDir, EnvSource, EnvVar,
+        Exec, ExecProbe, FieldRef, Hook, Instance, InstanceSecurity, InstanceSpec, InstanceTemplate, Job,
+        JobSpec, JobStatus, JobTemplate, Lifecycle, PodDisruptionBudget, RestoreSpec, SecretSource,
+        StatefulSet, StatefulSetSpec, StatefulSetStatus, StorageRequest, TlsSpec, Volume, VolumeMount,
     },
 };
 use crate::resource::{LabelSelector, Labels, ObjectMeta, kinds::*};
@@ -31,7 +30,7 @@ const BACKUP_SECS_MAX: i64 = 12 * 60 * 60;
 
 /// The desired children of a Database, but for its Secrets.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Children {
+pub struct DatabaseChildren {
     /// Runs the Pods.
     pub set: StatefulSet,
     /// The address of the primary.
@@ -78,7 +77,7 @@ pub(super) fn volume(storage: &str) -> ClaimSpec {
 
 /// Computes the desired children of a Database. `pods`: the addresses from which PostgreSQL accepts connections.
 #[must_use]
-pub fn desired(database: &Database, image: &str, pods: &[String]) -> Children {
+pub fn desired(database: &Database, image: &str, pods: &[String]) -> DatabaseChildren {
     let DatabaseSpec { size, storage, tls, .. } = &database.spec;
     let (name, labels) = (&database.metadata.name, labels(database));
     let child = |name: &str| ObjectMeta::of_child(database, name, labels.clone());
@@ -93,7 +92,7 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> Children {
             when_deleted: "Retain".into(),
             when_scaled: "Retain".into(),
         },
-        template: PodTemplate {
+        template: InstanceTemplate {
             metadata: PodMeta { labels: labels.clone() },
             spec: with_tls(pod(name, image), tls.as_ref()),
         },
@@ -102,7 +101,7 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> Children {
             spec: volume(storage),
         }],
     };
-    Children {
+    DatabaseChildren {
         set: StatefulSet { metadata: child(name), spec: set, status: StatefulSetStatus::default() },
         primary: Service {
             metadata: child(name),
@@ -132,7 +131,7 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> Children {
                         // The default.
                         backoff_limit: 6,
                         active_deadline_seconds: Some(BACKUP_SECS_MAX),
-                        template: PodTemplate {
+                        template: InstanceTemplate {
                             metadata: PodMeta { labels: backup_labels(database) },
                             spec: with_tls(backup_pod(name, image, backup.keep), tls.as_ref()),
                         },
@@ -149,7 +148,7 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> Children {
                     // No limit: a backup that is missing may still come.
                     backoff_limit: i32::MAX,
                     active_deadline_seconds: None,
-                    template: PodTemplate {
+                    template: InstanceTemplate {
                         metadata: PodMeta { labels },
                         spec: restore_pod(name, image, restore),
                     },

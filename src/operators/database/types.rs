@@ -13,8 +13,8 @@ use crate::{
     operators::crd::{self, column, wide},
     resource::{
         Condition, LabelSelector, Labels, ObjectMeta, Resource,
-        diff::{Merge, Rule},
-        kinds::{ContainerPort, PodMeta, Port, Present, SeccompProfile},
+        diff::{Merge, MergeRule},
+        kinds::{Capabilities, ContainerPort, PodMeta, Port, Present, SeccompProfile},
         without_annotations,
     },
 };
@@ -68,7 +68,7 @@ pub struct DatabaseSpec {
     /// What happens to claims and passwords if the Database is deleted. Default Retain: they stay, and a new Database of
     /// this name takes them over. Delete: they are deleted, but never the claim of the backups.
     #[serde(default)]
-    pub deletion_policy: DeletionPolicy,
+    pub deletion_policy: DatabaseDeletionPolicy,
 }
 
 /// The certificate of the instances.
@@ -112,7 +112,7 @@ pub struct RestoreSpec {
 
 /// What happens to claims and passwords if the Database is deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum DeletionPolicy {
+pub enum DatabaseDeletionPolicy {
     /// They stay.
     #[default]
     Retain,
@@ -187,7 +187,7 @@ pub struct StatefulSet {
 }
 
 crate::kind!(StatefulSet, "apps", "v1", "statefulsets", {
-    const MERGE: &'static [Rule] = &[
+    const MERGE: &'static [MergeRule] = &[
         ("/spec/template/metadata/labels", Merge::Shared),
         ("/spec/template/spec/containers", Merge::SharedBy(&["name"])),
         ("/spec/template/spec/containers/*/readinessProbe", Merge::OneOf(&["exec"])),
@@ -221,7 +221,7 @@ pub struct StatefulSetSpec {
     /// Whether claims are deleted.
     pub persistent_volume_claim_retention_policy: ClaimRetention,
     /// The template of each Pod.
-    pub template: PodTemplate,
+    pub template: InstanceTemplate,
     /// The claims of each Pod.
     #[serde(default)]
     pub volume_claim_templates: SmallVec<[ClaimTemplate; 1]>,
@@ -268,7 +268,7 @@ pub struct ClaimSpec {
 
 /// The template from which the Pods are created.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PodTemplate {
+pub struct InstanceTemplate {
     /// The labels of the Pods.
     pub metadata: PodMeta,
     /// The `spec` of the Pods.
@@ -441,17 +441,6 @@ pub struct ContainerSecurity {
     pub others: BTreeMap<SmolStr, Present>,
 }
 
-/// Capabilities of root.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Capabilities {
-    /// Those taken away.
-    pub drop: Box<[SmolStr]>,
-    /// Those added.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub add: Option<Present>,
-}
-
 /// A volume of a Pod, from one of these sources.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -563,7 +552,7 @@ pub struct CronJob {
 }
 
 crate::kind!(CronJob, "batch", "v1", "cronjobs", {
-    const MERGE: &'static [Rule] = &[
+    const MERGE: &'static [MergeRule] = &[
         ("/spec/jobTemplate/spec/template/metadata/labels", Merge::Shared),
         ("/spec/jobTemplate/spec/template/spec/containers", Merge::SharedBy(&["name"])),
         ("/spec/jobTemplate/spec/template/spec/volumes", Merge::SharedBy(&["name"])),
@@ -602,7 +591,7 @@ pub struct JobSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_deadline_seconds: Option<i64>,
     /// The template of its Pods.
-    pub template: PodTemplate,
+    pub template: InstanceTemplate,
 }
 
 /// The state that the CronJob controller reports. The times are texts in UTC, which can be compared.
@@ -631,7 +620,7 @@ pub struct Job {
 }
 
 crate::kind!(Job, "batch", "v1", "jobs", {
-    const MERGE: &'static [Rule] = &[
+    const MERGE: &'static [MergeRule] = &[
         ("/spec/template/metadata/labels", Merge::Shared),
         ("/spec/template/spec/containers", Merge::SharedBy(&["name"])),
         ("/spec/template/spec/volumes", Merge::SharedBy(&["name"])),

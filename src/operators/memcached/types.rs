@@ -13,7 +13,7 @@ use crate::{
     operators::crd::{self, column, wide},
     resource::{
         Condition, Labels, ObjectMeta, Resource,
-        kinds::{ContainerPort, Present, Probe, ServicePort},
+        kinds::{Capabilities, ContainerPort, Present, Probe, ServicePort},
         without_annotations,
     },
 };
@@ -165,18 +165,6 @@ pub struct CacheSecurity {
     /// All other fields.
     #[serde(flatten)]
     pub others: BTreeMap<SmolStr, Present>,
-}
-
-/// Capabilities of root.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Capabilities {
-    /// Those taken away.
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    pub drop: Box<[SmolStr]>,
-    /// Those added.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub add: Option<Present>,
 }
 
 /// `v1` Service without an address of its own: its name resolves to the addresses of its Pods.

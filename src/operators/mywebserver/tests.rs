@@ -267,7 +267,7 @@ fn a_reason_of_pods_is_that_of_ready_and_stalls_only_where_no_retry_helps() {
         let pod = json!({
             "metadata": {"name": "p", "resourceVersion": "1"}, "status": {"containerStatuses": [waiting]},
         });
-        let pod: pods::Pod = serde_json::from_value(pod).expect("a Pod");
+        let pod: pods::PodDetails = serde_json::from_value(pod).expect("a Pod");
         let trouble = pods::trouble(&[pod], &[], std::time::SystemTime::now());
         let status = status_of(&web(2), &rollout, &service(), trouble.as_ref(), NOW);
         let ready = conditions::find(&status.conditions, "Ready").expect("Ready");

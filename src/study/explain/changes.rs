@@ -4,7 +4,7 @@ use std::{mem, sync::Arc};
 
 use serde::de::IgnoredAny;
 
-use super::{Collection, Exchange, Explainer, Followed, Rule, objects};
+use super::{Collection, Explainer, Followed, OpenExchange, Rule, objects};
 use crate::{
     locked,
     resource::{Accept, Key, LabelSelector, ObjectMeta, Resource, list::Found},
@@ -142,7 +142,7 @@ impl Explainer {
 
     /// Puts the answer to a write or GET of one object into the Stores, as [`Cluster`](crate::cluster::Cluster) does.
     pub(super) fn remember(&mut self, exchange: u64) {
-        let Some(Exchange { target, method, head: Some(head), body, .. }) = self.exchanges.get(&exchange)
+        let Some(OpenExchange { target, method, head: Some(head), body, .. }) = self.exchanges.get(&exchange)
         else {
             return;
         };

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::{Exchange, Explainer, Rule, Unauthorized};
+use super::{Explainer, OpenExchange, Rule, Unauthorized};
 use crate::{client::Error, resource::Status, study::record::Entry, watch::EndReason};
 
 impl Explainer {
     /// An answer that is an error.
     pub(super) fn refused(&mut self, entry: &Entry, lasted: Duration) {
-        let Some(Exchange { head: Some(head), body, collection, target, .. }) =
+        let Some(OpenExchange { head: Some(head), body, collection, target, .. }) =
             self.exchanges.get(&entry.exchange)
         else {
             return;

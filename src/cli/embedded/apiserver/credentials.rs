@@ -25,18 +25,18 @@ use crate::client::{Config, Env, Error, Options};
 pub(in super::super) const KUBECONFIG: &str = "kubeconfig";
 
 /// The files of one server. Dropping it deletes them.
-pub(in super::super) struct Credentials {
+pub(in super::super) struct CredentialFiles {
     dir: TempDir,
     url: String,
 }
 
-impl Credentials {
+impl CredentialFiles {
     /// Writes the files into a new directory of this one.
-    pub(in super::super) fn write(server: &ApiServer, parent: &Path) -> Result<Credentials, Failure> {
+    pub(in super::super) fn write(server: &ApiServer, parent: &Path) -> Result<CredentialFiles, Failure> {
         let only_owner = Permissions::from_mode(0o700);
         let dir = Builder::new().prefix("listwatch-").permissions(only_owner).tempdir_in(parent);
         let written = dir.and_then(|dir| {
-            let credentials = Credentials { dir, url: server.url() };
+            let credentials = CredentialFiles { dir, url: server.url() };
             server.write_service_account(credentials.dir.path())?;
             write_private(&credentials.file(KUBECONFIG), &kubeconfig(&server.url()))?;
             let ca = credentials.file("ca.crt");

@@ -85,12 +85,12 @@ impl Model {
     }
 
     /// Does one step, as the operator does.
-    fn step(&mut self, step: &Step<ConfigMap>, rule: &CopyratorRule, others: &[&CopyratorRule]) {
+    fn step(&mut self, step: &CopyStep<ConfigMap>, rule: &CopyratorRule, others: &[&CopyratorRule]) {
         let key = step.key();
         match step {
-            Step::Create(original, namespace)
-            | Step::Check(original, namespace)
-            | Step::Verify(original, namespace) => {
+            CopyStep::Create(original, namespace)
+            | CopyStep::Check(original, namespace)
+            | CopyStep::Verify(original, namespace) => {
                 let desired = original.copy_for(namespace);
                 let Some(live) = self.objects.get(&key).map(read) else {
                     let mut created = serde_json::to_value(&desired).expect("JSON");
@@ -118,7 +118,7 @@ impl Model {
                     }
                 }
             }
-            Step::Delete(_) => {
+            CopyStep::Delete(_) => {
                 self.writes.push(format!("delete {key}"));
                 self.objects.remove(&key);
             }
@@ -225,7 +225,7 @@ fn a_copy_that_was_not_read_yet_counts_as_up_to_date() {
     model.taken.insert(Key::namespaced("a", "settings"));
     let plan = model.plan(&rule, &[], &["a"]);
     assert_eq!((plan.copies, plan.wanted), (1, 1));
-    assert!(matches!(plan.steps[..], [Step::Verify(..)]));
+    assert!(matches!(plan.steps[..], [CopyStep::Verify(..)]));
 }
 
 /// Its value is not kept in memory, but a patch that adds the first annotation would remove it.
