@@ -10,6 +10,7 @@ pub(crate) mod events;
 pub(crate) mod metadata;
 pub(crate) mod conditions;
 pub(crate) mod status_errors;
+pub(crate) mod field_checks;
 pub(crate) mod validation;
 pub(crate) mod pods;
 pub(crate) mod stateful_sets;

@@ -38,7 +38,7 @@
 //! request         path, query, Accept header and body of a request
 //! storage         objects, versions, the history that watches read
 //! apply/          server-side apply: managed_fields, field_set (fieldpath.Set), typed_value (structured-merge-diff)
-//! kinds/          the table of kinds: built_in, its defaults, printer_columns and validation; events, pods,
+//! kinds/          the table of kinds: built_in, its defaults, printer_columns and validation; field_checks, events, pods,
 //!                 stateful_sets, jobs, schedule, cluster_ip, metadata, conditions, status_errors; crd, custom_resources
 //! selector        label and field selectors
 //! schema/         CRDs: structural schemas, defaults and pruning, cel, field_errors (field.ErrorList); built-in types:

@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::validation::{NO_ADDRESS, each, not_one_of},
+    kinds::field_checks::{NO_ADDRESS, each, not_one_of},
     status::{Cause, StatusError},
 };
 

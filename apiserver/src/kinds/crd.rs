@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::{custom_resources::text, validation::each},
+    kinds::{custom_resources::text, field_checks::each},
     names::{causes, dns_1035_errors, subdomain_errors},
     schema::{Schema, structural},
     status::Cause,

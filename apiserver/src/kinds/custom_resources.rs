@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::{
     clock::{Clock, human_duration},
     json::json,
-    kinds::{Kind, ScalePaths, Source, crd::versions, group_version, validation::each, version_priority},
+    kinds::{Kind, ScalePaths, Source, crd::versions, field_checks::each, group_version, version_priority},
     schema::{Nulls, Schema},
 };
 

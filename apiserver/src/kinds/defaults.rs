@@ -7,7 +7,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::{cluster_ip, jobs::POD_LABELS, validation::each},
+    kinds::{cluster_ip, field_checks::each, jobs::POD_LABELS},
     schema::quantity::quantity,
 };
 

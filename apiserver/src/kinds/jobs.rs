@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use crate::{
     kinds::{
+        field_checks::{IMMUTABLE, each, not_negative, not_one_of, text},
         schedule::Schedule,
-        validation::{IMMUTABLE, each, not_negative, not_one_of, pod_template, selector, text},
+        validation::{pod_template, selector},
     },
     selector::Labels,
     status::Cause,

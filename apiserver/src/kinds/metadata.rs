@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::{
-    kinds::{Kind, validation::each},
+    kinds::{Kind, field_checks::each},
     names::{causes, label_errors, labels_errors, qualified_name_errors, subdomain_errors},
     status::Cause,
 };

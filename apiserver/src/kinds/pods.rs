@@ -11,7 +11,7 @@ mod security;
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::validation::{
+    kinds::field_checks::{
         NO_ADDRESS, NOT_NEGATIVE, PORT_RANGE, each, is_port, not_negative, not_one_of, port_name_errors, text,
     },
     names::{

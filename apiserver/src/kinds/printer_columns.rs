@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{
     clock::{Clock, human_duration},
-    kinds::{events, validation::each},
+    kinds::{events, field_checks::each},
     selector,
 };
 

@@ -9,8 +9,9 @@
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::validation::{
-        IMMUTABLE, NOT_NEGATIVE, each, is_empty, not_negative, not_one_of, pod_template, selector, text,
+    kinds::{
+        field_checks::{IMMUTABLE, NOT_NEGATIVE, each, is_empty, not_negative, not_one_of, text},
+        validation::{pod_template, selector},
     },
     names::{causes, label_errors, labels_errors, subdomain_errors},
     schema::quantity::quantity,
