@@ -3,10 +3,12 @@
 //! Each flag has an environment variable, `LISTWATCH_<FLAG>`. The flag wins, then the variable, then the default.
 
 mod completion;
+mod connection;
 mod crd;
 #[cfg_attr(not(feature = "apiserver"), path = "cli/not_embedded.rs")]
 mod embedded;
 mod env;
+mod failure;
 mod get;
 mod log;
 mod replay;
@@ -18,23 +20,16 @@ mod yaml;
 use std::{
     fmt,
     io::{self, Write},
-    path::PathBuf,
     process::ExitCode,
-    time::Duration,
 };
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
-use crate::{
-    client::{Client, Config, Env, Error, Options},
-    shutdown::{self, ShutdownError, Stop},
-};
+use failure::Failure;
 
 /// The exit code of a usage error: the same command would fail again.
 const EXIT_USAGE: u8 = 2;
 
-/// Largest `--request-timeout`. A request with its retries must end before its watch counts as stuck.
-const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// The exit code after a second signal: the one that a shell reports for SIGTERM.
 const EXIT_AT_ONCE: u8 = 143;
 
@@ -72,58 +67,6 @@ enum Command {
     Completion(completion::CompletionArgs),
     /// Print the version
     Version,
-}
-
-/// Why a command failed.
-enum Failure {
-    /// The command line or the configuration is invalid.
-    Usage(String),
-    /// An error that may pass.
-    Runtime(String),
-    /// The reader of standard output has closed it.
-    ClosedPipe,
-    /// A second signal.
-    AtOnce,
-}
-
-/// A client of this server. Does not connect yet.
-fn client(config: Config) -> Result<Client, Failure> {
-    Client::new(config).map_err(|error| Failure::Usage(error.to_string()))
-}
-
-impl Failure {
-    /// The message of a usage or runtime error.
-    fn message(&self) -> &str {
-        match self {
-            Failure::Usage(message) | Failure::Runtime(message) => message,
-            Failure::ClosedPipe | Failure::AtOnce => "",
-        }
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure::Runtime(error.to_string())
-    }
-}
-
-/// An error of writing to standard output.
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        match error.kind() {
-            io::ErrorKind::BrokenPipe => Failure::ClosedPipe,
-            _ => Failure::Runtime(format!("write to standard output: {error}")),
-        }
-    }
-}
-
-impl From<ShutdownError> for Failure {
-    fn from(error: ShutdownError) -> Failure {
-        match error {
-            ShutdownError::AtOnce => Failure::AtOnce,
-            ShutdownError::Start(_) | ShutdownError::Signals(_) => Failure::Runtime(error.to_string()),
-        }
-    }
 }
 
 /// Parses the command line, runs the command, and turns the result into an exit code.
@@ -167,13 +110,6 @@ fn complain(message: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "listwatch: {message}");
 }
 
-/// Runs `work` to its end. A signal asks it to stop.
-fn until_signal<F: Future<Output = Result<(), Failure>>>(
-    work: impl FnOnce(Stop) -> F,
-) -> Result<(), Failure> {
-    shutdown::run(work)?
-}
-
 /// An error of clap and its suggestion, without the usage. Every error is one line, also in the log of a Pod.
 fn one_line(error: &str) -> String {
     let lines = error.trim_start_matches("error: ").lines().map(str::trim);
@@ -202,94 +138,9 @@ fn remedy(error: &str) -> String {
     }
 }
 
-/// Flags for the address of the API server and the credentials.
-#[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Connection")]
-struct ConnectionFlags {
-    /// kubeconfig file to use. Without it: $KUBECONFIG, then the Pod's service account, then ~/.kube/config
-    #[arg(long, value_name = "FILE", env = "LISTWATCH_KUBECONFIG")]
-    kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig to use instead of its current one
-    #[arg(long, value_name = "NAME", env = "LISTWATCH_CONTEXT")]
-    context: Option<String>,
-    /// Cluster of the kubeconfig to use instead of the context's
-    #[arg(long, value_name = "NAME", env = "LISTWATCH_CLUSTER")]
-    cluster: Option<String>,
-    /// User of the kubeconfig to use instead of the context's
-    #[arg(long, value_name = "NAME", env = "LISTWATCH_USER")]
-    user: Option<String>,
-    /// User to impersonate, if RBAC allows that: name or system:serviceaccount:NAMESPACE:NAME
-    #[arg(long = "as", value_name = "USER", env = "LISTWATCH_AS")]
-    act_as: Option<String>,
-    /// Directory with token, ca.crt and namespace to use as the Pod's service account
-    #[arg(long, value_name = "DIR", env = "LISTWATCH_SERVICE_ACCOUNT_DIR", conflicts_with = "kubeconfig")]
-    service_account_dir: Option<PathBuf>,
-    /// Longest time of one request, except for watches: 30s, 1m
-    #[arg(long, value_name = "TIME", env = "LISTWATCH_REQUEST_TIMEOUT", default_value = "30s", value_parser = parse_time)]
-    request_timeout: Duration,
-}
-
-/// A switch that may have a value, on the command line or in the environment.
-fn parse_switch(text: &str) -> Result<bool, &'static str> {
-    match text.to_ascii_lowercase().as_str() {
-        "true" | "yes" | "on" | "1" => Ok(true),
-        "false" | "no" | "off" | "0" => Ok(false),
-        _ => Err("is neither true nor false, nor yes, no, on, off, 1 or 0"),
-    }
-}
-
-fn parse_time(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(time) if time.is_zero() => Err("must be longer than nothing, such as 30s".to_owned()),
-        Ok(time) if time > REQUEST_TIMEOUT_MAX => Err("must be 5m at most, such as 30s".to_owned()),
-        Ok(time) => Ok(time),
-        Err(_) => Err("is no time: write a number and a unit, such as 30s or 2m".to_owned()),
-    }
-}
-
-impl ConnectionFlags {
-    /// The server and the credentials of these flags.
-    fn config(self) -> Result<Config, Failure> {
-        let names = [
-            ("context", &self.context),
-            ("cluster", &self.cluster),
-            ("user", &self.user),
-            // `--as "$USER_NAME"` with an unset variable must not mean "do not impersonate".
-            ("as", &self.act_as),
-        ];
-        for (flag, name) in names {
-            if name.as_ref().is_some_and(|name| name.trim().is_empty()) {
-                return Err(Failure::Usage(format!("--{flag} is empty: give a name, or leave the flag out")));
-            }
-        }
-        let options = Options {
-            kubeconfig: self.kubeconfig,
-            context: self.context,
-            cluster: self.cluster,
-            user: self.user,
-            act_as: self.act_as,
-            service_account_dir: self.service_account_dir,
-            request_timeout: Some(self.request_timeout),
-        };
-        Config::load(&options, &Env::from_process()).map_err(|error| Failure::Usage(error.to_string()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_switch_has_the_values_of_go_and_of_yaml() {
-        let words = [
-            (Ok(true), ["true", "True", "yes", "on", "1"]),
-            (Ok(false), ["false", "FALSE", "no", "off", "0"]),
-        ];
-        for (expected, words) in words {
-            words.iter().for_each(|word| assert_eq!(parse_switch(word), expected, "{word}"));
-        }
-        assert!(["", "2", "t", "maybe"].iter().all(|word| parse_switch(word).is_err()));
-    }
 
     #[test]
     fn a_build_for_production_names_the_command_that_it_lacks() {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::{Args, Command};
 use clap_complete::{Shell, generate};
 
-use super::Failure;
+use super::failure::Failure;
 use crate::study::discovery::built_in_names;
 
 /// Print a script that completes commands and flags in a shell

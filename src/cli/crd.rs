@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Failure, run::chosen};
+use super::{failure::Failure, run::chosen};
 use crate::operators::BuiltIn;
 
 /// Print the CustomResourceDefinitions, for kubectl apply -f -

@@ -9,7 +9,7 @@ mod stage;
 
 use clap::Subcommand;
 
-use super::{Failure, log::Log};
+use super::{failure::Failure, log::Log};
 
 pub(super) use self::stage::DemoFlag;
 

@@ -1,10 +1,8 @@
-//! Environment variables instead of flags: `LISTWATCH_LOG_LEVEL=debug` for `--log-level debug`.
+//! Environment variables instead of flags: `LISTWATCH_LOG_LEVEL=debug` for `--log-level debug`; and the values of switches.
 
 use std::env;
 
 use clap::{Arg, Command, builder::Resettable};
-
-use super::parse_switch;
 
 /// Flags, and the variables of other flags that they exclude. A typed flag wins over such a variable.
 const RIVALS: [(&str, &str); 4] = [
@@ -62,4 +60,30 @@ pub(super) fn named_by(error: &str) -> String {
         return String::new();
     }
     format!(" ({variable})")
+}
+
+/// A switch that may have a value, on the command line or in the environment.
+pub(super) fn parse_switch(text: &str) -> Result<bool, &'static str> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" => Ok(false),
+        _ => Err("is neither true nor false, nor yes, no, on, off, 1 or 0"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_switch;
+
+    #[test]
+    fn a_switch_has_the_values_of_go_and_of_yaml() {
+        let words = [
+            (Ok(true), ["true", "True", "yes", "on", "1"]),
+            (Ok(false), ["false", "FALSE", "no", "off", "0"]),
+        ];
+        for (expected, words) in words {
+            words.iter().for_each(|word| assert_eq!(parse_switch(word), expected, "{word}"));
+        }
+        assert!(["", "2", "t", "maybe"].iter().all(|word| parse_switch(word).is_err()));
+    }
 }

@@ -16,8 +16,9 @@ use tokio::{io::Interest, net::unix::pipe::Sender};
 use tracing::Level;
 
 use super::{
-    ConnectionFlags, Failure,
+    connection::{self, ConnectionFlags},
     embedded::{DemoFlag, GET_EXAMPLE, WATCH_EXAMPLE},
+    failure::{Failure, until_signal},
     log::Log,
     screen::{Output, Recording, Screen, Show, exit_when_blocked, note},
 };
@@ -240,7 +241,7 @@ pub(super) fn watch(watch: WatchArgs) -> Result<(), Failure> {
 
 fn main(wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Result<(), Failure> {
     exit_when_blocked();
-    super::until_signal(async |stop| {
+    until_signal(async |stop| {
         let stage = shown.demo.stage().await?;
         let config = match &stage {
             Some(stage) => stage.config()?,
@@ -253,7 +254,7 @@ fn main(wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Resul
             events_max: wanted.events_max,
         };
         let screen = Screen::new(show);
-        let client = super::client(config.with_tap(screen.clone()))?;
+        let client = connection::client(config.with_tap(screen.clone()))?;
         if let Some(from) = shown.curl {
             let request = wanted.request(&discovery::built_in(), client.namespace())?;
             if stage.is_some() {

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::Failure;
+use super::failure::Failure;
 use crate::client::Config;
 
 pub(super) const EXAMPLES: &str = "";

@@ -11,7 +11,7 @@ use std::{
 use clap::Args;
 
 use super::{
-    Failure,
+    failure::{Failure, until_signal},
     screen::{LineFormatter, Output, exit_when_blocked, explain, explainer, note},
 };
 use crate::{
@@ -50,7 +50,7 @@ fn parse_speed(text: &str) -> Result<f64, &'static str> {
 
 pub(super) fn main(replay: ReplayArgs) -> Result<(), Failure> {
     exit_when_blocked();
-    super::until_signal(async |stop| {
+    until_signal(async |stop| {
         tokio::select! {
             result = run(&replay) => result,
             () = stop.requested() => Ok(()),

@@ -5,7 +5,7 @@ use std::{env, net::SocketAddr};
 use clap::{ArgAction, Args, ValueEnum};
 use tracing::Level;
 
-use super::{ConnectionFlags, Failure, log::Log, parse_switch, trace::TraceFlags};
+use super::{connection::ConnectionFlags, env::parse_switch, failure::Failure, log::Log, trace::TraceFlags};
 use crate::{
     controller,
     operators::{self, BuiltIn},

@@ -23,7 +23,7 @@ use tokio::{
     sync::Notify,
 };
 
-use super::{Failure, yaml::yaml};
+use super::{failure::Failure, yaml::yaml};
 use crate::{
     client::{Client, CurlFrom, Request, Step, Tap},
     locked, log,

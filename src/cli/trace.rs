@@ -14,7 +14,8 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
 use super::{
-    Failure,
+    connection::client,
+    failure::Failure,
     screen::{Recording, create},
 };
 use crate::{
@@ -69,7 +70,7 @@ impl TraceFlags {
         comment: &str,
     ) -> Result<Client, Failure> {
         if self.record.is_none() && self.curl.is_none() && explain.is_none() {
-            return super::client(config);
+            return client(config);
         }
         let server = config.server().to_owned();
         let recording = self
@@ -94,7 +95,7 @@ impl TraceFlags {
             explain,
         });
         let trace = Arc::new(Trace { began: Instant::now(), files, client: OnceLock::new() });
-        let client = super::client(config.with_tap(trace.clone()))?;
+        let client = client(config.with_tap(trace.clone()))?;
         {
             let mut files = locked(&trace.files);
             files.explainer.request_timeout = client.request_timeout();

@@ -15,9 +15,13 @@ use listwatch_apiserver::{ApiServer, LOG_TARGET, Options, Planned, fault_help};
 use tracing::Level;
 
 use self::credentials::{CredentialFiles, KUBECONFIG, quoted};
-use super::{Failure, Log, manifests};
+use super::manifests;
 use crate::{
-    cli::{parse_switch, until_signal},
+    cli::{
+        env::parse_switch,
+        failure::{Failure, until_signal},
+        log::Log,
+    },
     client::{Client, Config},
     shutdown::Stop,
 };

@@ -27,16 +27,19 @@ use self::{
     steps::Steps,
     stories::{Scene, Story, UserRequest, applied},
 };
-use super::{
-    Failure, Log,
-    apiserver::{
-        self,
-        credentials::{CredentialFiles, KUBECONFIG, quoted},
-        say,
-    },
+use super::apiserver::{
+    self,
+    credentials::{CredentialFiles, KUBECONFIG, quoted},
+    say,
 };
 use crate::{
-    cli::{parse_switch, screen::width_of_stdout, trace::TraceFlags, until_signal},
+    cli::{
+        env::parse_switch,
+        failure::{Failure, until_signal},
+        log::Log,
+        screen::width_of_stdout,
+        trace::TraceFlags,
+    },
     client::{Body, Client, Config, Error, Request},
     operators::{BuiltIn, Flags},
     runtime::Runtime,

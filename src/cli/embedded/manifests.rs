@@ -12,8 +12,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Failure;
-use crate::client::{Client, Error, Request};
+use crate::{
+    cli::failure::Failure,
+    client::{Client, Error, Request},
+};
 
 /// Largest file: a hundred objects of the largest size that an API server takes.
 const FILE_BYTES_MAX: u64 = 300 * 1024 * 1024;

@@ -9,11 +9,9 @@ use serde_json::{Value, json};
 
 use tokio::task::JoinSet;
 
-use super::{
-    Failure,
-    apiserver::{self, credentials::CredentialFiles},
-};
+use super::apiserver::{self, credentials::CredentialFiles};
 use crate::{
+    cli::failure::Failure,
     client::{Client, Config, Error, Request},
     cluster::Cluster,
     operators::mywebserver::{self, MyWebserver},

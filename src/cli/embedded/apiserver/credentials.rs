@@ -18,8 +18,11 @@ use listwatch_apiserver::ApiServer;
 use serde_json::json;
 use tempfile::{Builder, TempDir};
 
-use super::{super::Failure, say};
-use crate::client::{Config, Env, Error, Options};
+use super::say;
+use crate::{
+    cli::failure::Failure,
+    client::{Config, Env, Error, Options},
+};
 
 /// The name of the kubeconfig file, where no flag names one.
 pub(in super::super) const KUBECONFIG: &str = "kubeconfig";

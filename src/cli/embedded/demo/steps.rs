@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use super::{super::Failure, apiserver::say};
+use crate::cli::{embedded::apiserver::say, failure::Failure};
 
 /// The pauses before the steps. Without `--step` there are none.
 pub(super) struct Steps {
