@@ -1,5 +1,6 @@
-//! The folders of each crate form layers: no folder uses, directly or indirectly, a folder that uses it. A file at the top and
-//! the folder of its name count as one. No crate has two types of the same name.
+//! The files of each crate form layers. No top-level folder uses, directly or indirectly, a folder that uses it. At every
+//! depth, files that need each other are in one folder. A file counts to the folder of its name. No crate has two types of
+//! the same name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,53 +8,185 @@ use std::{
     path::Path,
 };
 
-/// The files under a directory, as one text without comments and without tests. Without `not_embedded.rs`, too: it has the
-/// names of `embedded.rs`, because a build compiles only one of the two.
-fn source(path: &Path) -> String {
-    if path.file_stem().is_some_and(|name| name == "tests" || name == "not_embedded") {
-        return String::new();
-    }
-    if path.is_dir() {
-        let entries = fs::read_dir(path).expect("a readable directory");
-        return entries.map(|entry| source(&entry.expect("a readable entry").path())).collect();
-    }
-    let text = fs::read_to_string(path).expect("a readable file");
-    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-    text.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect()
+/// The files of a crate, by the path of their module (`watch/decode`), without comments and without tests. Without
+/// `not_embedded.rs`, too: it has the names of `embedded.rs`, because a build compiles only one of the two.
+fn files(src: &str) -> BTreeMap<String, String> {
+    let mut files = BTreeMap::new();
+    add(&Path::new(env!("CARGO_MANIFEST_DIR")).join(src), "", &mut files);
+    files
 }
 
-/// The modules after each `crate::` in a text, one or a list in braces.
-fn used(text: &str) -> BTreeSet<String> {
-    let mut used = BTreeSet::new();
-    for rest in text.split("crate::").skip(1) {
-        let list = rest.strip_prefix('{').unwrap_or(rest);
-        let (mut depth, mut name) = (0, String::new());
-        for c in list.chars() {
-            match c {
-                '{' => depth += 1,
-                '}' if depth > 0 => depth -= 1,
-                c if depth == 0 && (c.is_alphanumeric() || c == '_' || c == ':') => name.push(c),
-                ',' if depth == 0 && list.len() < rest.len() => name.push(' '),
-                c if depth == 0 && !c.is_whitespace() => break,
-                _ if list.len() == rest.len() => break,
-                _ => {}
-            }
+fn add(dir: &Path, at: &str, files: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(dir).expect("a readable directory") {
+        let path = entry.expect("a readable entry").path();
+        let stem = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let name = if at.is_empty() { stem.clone() } else { format!("{at}/{stem}") };
+        if ["lib", "main", "tests", "not_embedded"].contains(&&*stem) {
+            continue;
         }
-        used.extend(name.split(' ').filter_map(|path| path.split(':').next()).map(str::to_owned));
+        if path.is_dir() {
+            add(&path, &name, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).expect("a readable file");
+            let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            files.insert(name, code.map(|line| format!("{line}\n")).collect());
+        }
     }
-    used
+}
+
+/// The files that each file uses, by its paths: `crate::watch::{Lists, decode::Lines}` uses `watch` and `watch/decode`.
+fn uses(files: &BTreeMap<String, String>) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut uses = BTreeMap::new();
+    for (name, text) in files {
+        let text = text.replace("(super)", "").replace("(in super::super)", "");
+        let mut paths = Vec::new();
+        let mut tokens = &*tokens(&text);
+        while !tokens.is_empty() {
+            tokens = path(tokens, Vec::new(), &mut paths);
+        }
+        let used = paths.iter().filter_map(|path| file(files, name, path)).filter(|used| used != name);
+        uses.insert(&**name, used.collect());
+    }
+    uses
+}
+
+/// Words, and single characters.
+fn tokens(text: &str) -> Vec<&str> {
+    let is_word = |c: char| c == '_' || c.is_alphanumeric();
+    let spaced = text.split_whitespace();
+    spaced
+        .flat_map(|part| part.split_inclusive(|c| !is_word(c)))
+        .flat_map(|part| {
+            let end = part.find(|c| !is_word(c)).unwrap_or(part.len());
+            [&part[..end], &part[end..]].into_iter().filter(|token| !token.is_empty())
+        })
+        .collect()
+}
+
+/// Reads the path at the start of the tokens, or skips a token. Returns the rest.
+fn path<'a, 'b>(
+    tokens: &'b [&'a str],
+    mut prefix: Vec<&'a str>,
+    paths: &mut Vec<Vec<&'a str>>,
+) -> &'b [&'a str] {
+    match tokens {
+        ["{", rest @ ..] if !prefix.is_empty() => {
+            let mut rest = rest;
+            while !matches!(rest, [] | ["}", ..]) {
+                rest = path(rest, prefix.clone(), paths);
+                rest = rest.strip_prefix(&[","]).unwrap_or(rest);
+            }
+            rest.get(1..).unwrap_or_default()
+        }
+        [word, ":", ":", rest @ ..] if !word.starts_with(|c: char| c.is_ascii_punctuation() && c != '_') => {
+            prefix.push(word);
+            path(rest, prefix, paths)
+        }
+        [word, rest @ ..] => {
+            prefix.push(word);
+            paths.push(prefix);
+            rest
+        }
+        [] => tokens,
+    }
+}
+
+/// The file that a path names, in a file.
+fn file<'f>(files: &'f BTreeMap<String, String>, name: &str, path: &[&str]) -> Option<&'f str> {
+    let mut at: Vec<&str> = name.split('/').collect();
+    let mut path = path;
+    match path {
+        ["crate", rest @ ..] => (at, path) = (Vec::new(), rest),
+        ["self", rest @ ..] => path = rest,
+        // A child, but no variable of its name.
+        [_, _, ..] => {}
+        _ => return None,
+    }
+    while let ["super", rest @ ..] = path {
+        at.pop();
+        path = rest;
+    }
+    let mut found = at.join("/");
+    for word in path {
+        let child = if found.is_empty() { (*word).to_owned() } else { format!("{found}/{word}") };
+        if !files.contains_key(&child) {
+            break;
+        }
+        found = child;
+    }
+    files.get_key_value(&found).map(|(name, _)| &**name)
 }
 
 #[test]
 fn folders_do_not_use_each_other_in_a_circle() {
-    check("src", "cluster", "watch");
-    check("apiserver/src", "verbs", "storage");
+    for (src, user, used_one) in [("src", "cluster", "watch"), ("apiserver/src", "verbs", "storage")] {
+        let files = files(src);
+        let top = |name: &str| name.split('/').next().unwrap_or_default().to_owned();
+        let mut folders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (name, used) in uses(&files) {
+            let used = used.into_iter().map(top).filter(|used| *used != top(name));
+            folders.entry(top(name)).or_default().extend(used);
+        }
+        assert!(folders[user].contains(used_one), "the `use` lines of {src} are read: {folders:?}");
+        // Repeatedly remove a folder that uses none of the remaining folders.
+        while let Some(lowest) =
+            folders.iter().find(|(_, used)| used.is_empty()).map(|(name, _)| name.clone())
+        {
+            folders.remove(&lowest);
+            folders.values_mut().for_each(|used| {
+                used.remove(&lowest);
+            });
+        }
+        assert!(folders.is_empty(), "modules of {src} that use each other in a circle: {folders:?}");
+    }
+}
+
+#[test]
+fn files_that_need_each_other_are_in_one_folder() {
+    for (src, user, used_one) in
+        [("src", "cli/trace", "cli/screen"), ("apiserver/src", "kinds/pods/security", "kinds/pods")]
+    {
+        let files = files(src);
+        let uses = uses(&files);
+        assert!(uses[user].contains(used_one), "the `use` lines of {src} are read: {uses:?}");
+        let reached = |from: &str| {
+            let mut reached = BTreeSet::new();
+            let mut next: Vec<&str> = uses[from].iter().copied().collect();
+            while let Some(name) = next.pop() {
+                if reached.insert(name) {
+                    next.extend(&uses[name]);
+                }
+            }
+            reached
+        };
+        let reached: BTreeMap<&str, BTreeSet<&str>> =
+            uses.keys().map(|name| (*name, reached(name))).collect();
+        let folder = |name: &str| {
+            let has_folder = files.keys().any(|other| other.starts_with(&format!("{name}/")));
+            if has_folder {
+                name.to_owned()
+            } else {
+                name.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned()
+            }
+        };
+        let mut circles = Vec::new();
+        for (one, ones) in &reached {
+            let needed =
+                ones.iter().filter(|other| reached[*other].contains(one) && folder(other) != folder(one));
+            circles.extend(needed.map(|other| (one, other)));
+        }
+        assert!(
+            circles.is_empty(),
+            "files of different folders of {src} that use each other in a circle: {circles:?}"
+        );
+    }
 }
 
 #[test]
 fn no_two_types_of_a_crate_have_the_same_name() {
     for (src, one_of_them) in [("src", "Store"), ("apiserver/src", "Storage")] {
-        let text = source(&Path::new(env!("CARGO_MANIFEST_DIR")).join(src));
+        let text: String = files(src).into_values().collect();
         let mut seen = BTreeSet::new();
         let twice: Vec<&str> = text.lines().filter_map(declared).filter(|name| !seen.insert(*name)).collect();
         assert!(seen.contains(one_of_them), "the declarations of {src} are read: {seen:?}");
@@ -69,30 +202,4 @@ fn declared(line: &str) -> Option<&str> {
         return None;
     }
     words.next().filter(|name| name.starts_with(char::is_uppercase))
-}
-
-/// Checks one crate, in which `user` uses `used_one`.
-fn check(src: &str, user: &str, used_one: &str) {
-    let mut texts: BTreeMap<String, String> = BTreeMap::new();
-    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(src)).expect("a readable directory")
-    {
-        let path = entry.expect("a readable entry").path();
-        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-        texts.entry(name).or_default().push_str(&source(&path));
-    }
-    texts.remove("lib");
-    let mut uses: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-    for (name, text) in &texts {
-        let used = used(text).into_iter().filter(|module| module != name && texts.contains_key(module));
-        uses.insert(name, used.collect());
-    }
-    assert!(uses[user].contains(used_one), "the `use` lines of {src} are read: {uses:?}");
-    // Repeatedly remove a folder that uses none of the remaining folders.
-    while let Some(lowest) = uses.iter().find(|(_, used)| used.is_empty()).map(|(name, _)| *name) {
-        uses.remove(lowest);
-        uses.values_mut().for_each(|used| {
-            used.remove(lowest);
-        });
-    }
-    assert!(uses.is_empty(), "modules of {src} that use each other in a circle: {uses:?}");
 }
