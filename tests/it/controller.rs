@@ -15,7 +15,7 @@ use listwatch::{
 };
 use listwatch_apiserver::{Fault, Planned, RequestRecord};
 use listwatch_control_plane::eventually;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinSet,
@@ -456,7 +456,16 @@ async fn two_operators_keep_their_finalizers_on_one_object() {
             };
             seen.wait_for(has_both).await.unwrap();
         }
+        // Another client adds a finalizer before them, and changes their order.
+        let mut finalizers = fixture.get("services/a").await["metadata"]["finalizers"].take();
+        let list = finalizers.as_array_mut().unwrap();
+        list.push(json!("example.com/theirs"));
+        list.reverse();
+        fixture.patch("services/a", json!({"metadata": {"finalizers": finalizers}})).await;
         fixture.delete("services/a").await;
+        let is_theirs = |service: &Value| service["metadata"]["finalizers"] == json!(["example.com/theirs"]);
+        fixture.until("services/a", is_theirs).await;
+        fixture.patch("services/a", json!({"metadata": {"finalizers": null}})).await;
         for seen in [&mut seen, &mut also_seen] {
             seen.wait_for(|calls| calls.last().is_some_and(|call| call == "deleted a")).await.unwrap();
         }
