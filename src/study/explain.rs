@@ -16,9 +16,9 @@ use std::{
 };
 
 use changes::By;
+use error_status::event_error;
+pub(crate) use error_status::grant;
 use mistakes::{MISTAKES, Mistake};
-use refusal::event_error;
-pub(crate) use refusal::grant;
 
 use super::{
     object::Object,
@@ -36,7 +36,7 @@ use crate::{
 
 mod changes;
 mod mistakes;
-mod refusal;
+mod error_status;
 
 /// The `timeoutSeconds` of a watch that is only predicted.
 const TIMEOUT_SECS: u32 = 300;

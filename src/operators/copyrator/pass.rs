@@ -457,15 +457,15 @@ mod tests {
     };
 
     /// An embedded server, and the copies on it.
-    struct World {
+    struct Fixture {
         server: ApiServer,
         copies: Copies<ConfigMap>,
     }
 
     const COPY: &str = "default/settings";
 
-    impl World {
-        async fn start() -> World {
+    impl Fixture {
+        async fn start() -> Fixture {
             let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await;
             let server = server.expect("a server");
             let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token());
@@ -478,7 +478,7 @@ mod tests {
                 }
             });
             synced.recv().await.expect("a sender");
-            World { server, copies }
+            Fixture { server, copies }
         }
 
         /// A pass for one source, with these metadata of the rule.
@@ -515,7 +515,7 @@ mod tests {
     /// as restored, and the correction of an edit waited. The restored copy was reported as a new one.
     #[tokio::test]
     async fn a_new_copy_is_corrected_at_once_and_a_restored_one_after_a_pause() {
-        let world = World::start().await;
+        let world = Fixture::start().await;
         let pass = async |targets: &[SmolStr]| world.pass(json!({}), targets).await;
         let targets = ["default".into()];
         let first = pass(&targets).await;
@@ -534,7 +534,7 @@ mod tests {
     /// The deletion of a rule waited for the end of the pause of a copy that was no longer wanted, up to a minute.
     #[tokio::test]
     async fn after_a_failure_a_changed_or_deleted_rule_waits_for_nothing() {
-        let world = World::start().await;
+        let world = Fixture::start().await;
         let targets = ["default".into()];
         world.server.fault(Fault::Quota("full".to_owned()).on("POST", "/configmaps"));
         let failed = world.pass(json!({"generation": 1}), &targets).await;
