@@ -71,12 +71,19 @@ fn escape(json: String) -> String {
     escaped
 }
 
-/// The approximate size of a value as JSON, in bytes.
-pub(crate) fn size(value: &Value) -> usize {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
-        Value::String(text) => text.len() + 2,
-        Value::Array(list) => list.iter().map(|one| size(one) + 1).sum::<usize>() + 2,
-        Value::Object(map) => map.iter().map(|(key, value)| key.len() + size(value) + 4).sum::<usize>() + 2,
-    }
+/// The approximate size of a value as JSON, in bytes, and its nesting depth: a scalar has 0.
+pub(crate) fn size_and_depth(value: &Value) -> (usize, usize) {
+    let (bytes, depth) = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => return (8, 0),
+        Value::String(text) => return (text.len() + 2, 0),
+        Value::Array(list) => list
+            .iter()
+            .map(size_and_depth)
+            .fold((2, 0), |all, (bytes, depth)| (all.0 + bytes + 1, all.1.max(depth))),
+        Value::Object(map) => map.iter().fold((2, 0), |all, (key, value)| {
+            let (bytes, depth) = size_and_depth(value);
+            (all.0 + key.len() + bytes + 4, all.1.max(depth))
+        }),
+    };
+    (bytes, depth + 1)
 }

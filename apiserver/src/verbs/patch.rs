@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     apply::typed_value::{Shape, in_go},
-    json::size,
+    json::size_and_depth,
     kinds::Kind,
     request::yaml,
     schema::decode::{self, cannot_decode},
@@ -144,7 +144,8 @@ impl Patch {
                 for operation in operations {
                     apply_operation(object, operation.clone()).map_err(|_| StatusError::patch_rejected())?;
                     // A copy can double the size and the depth, so thirty copies could fill the memory.
-                    if size(object) > PATCHED_BYTES_MAX || levels(object) > LEVELS_MAX {
+                    let (bytes, depth) = size_and_depth(object);
+                    if bytes > PATCHED_BYTES_MAX || depth > LEVELS_MAX {
                         return Err(StatusError::patch_rejected());
                     }
                 }
@@ -157,16 +158,6 @@ impl Patch {
             Patch::Strategic(patch) => merge(object, patch.clone(), Shape::of(kind)),
         }
     }
-}
-
-/// The nesting depth of a value; a scalar has 0.
-fn levels(value: &Value) -> usize {
-    let deepest = match value {
-        Value::Array(items) => items.iter().map(levels).max(),
-        Value::Object(map) => map.values().map(levels).max(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return 0,
-    };
-    1 + deepest.unwrap_or(0)
 }
 
 /// Applies one operation. Like Go's library, `replace` also adds a missing field to a map.
