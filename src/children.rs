@@ -127,7 +127,7 @@ pub enum Write {
 }
 
 impl<K: Resource> Outcome<K> {
-    /// What an operator without a status returns: an error if the child is not as desired.
+    /// The result for an operator without a status: an error if the child is not as desired.
     pub fn next(self) -> Result<Next, ReconcileError> {
         match self.child {
             Child::Kept(_) => Ok(Next::OnChange),

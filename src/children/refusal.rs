@@ -124,7 +124,7 @@ impl Refusal {
     }
 }
 
-/// What a user can do if a quota or a policy refuses a write with this message.
+/// The remedy if a quota or a policy refuses a write with this message.
 pub(super) fn remedy(message: &str) -> String {
     if is_denial(message) {
         return "; change the policy, or what it denies".to_owned();

@@ -127,7 +127,7 @@ fn overlap(entries: &[Entry]) -> bool {
     })
 }
 
-/// What the screen shows of the exchanges.
+/// The form in which the screen shows the exchanges.
 struct Shown<'a> {
     /// Whether each line about an exchange needs its number.
     is_numbered: bool,

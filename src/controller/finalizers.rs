@@ -77,7 +77,7 @@ impl<O: Operator> Shared<O> {
     }
 }
 
-/// Where the list has our finalizer, if it does.
+/// The index of our finalizer in the list, if the list has it.
 pub(super) fn finalizer_index<O: Operator>(metadata: &ObjectMeta) -> Option<usize> {
     metadata.finalizers.iter().position(|present| Some(&**present) == O::FINALIZER)
 }

@@ -196,7 +196,7 @@ impl CopyratorSpec {
 }
 
 impl Settings {
-    /// Serves `main-rule` unless told otherwise, as the article's operator does.
+    /// Serves `main-rule` by default, as the article's operator does.
     pub fn runs_alone(&mut self) {
         self.rule_name.get_or_insert_with(|| MAIN_RULE.to_owned());
     }
@@ -340,7 +340,7 @@ impl Operator for Copyrator {
     }
 
     async fn deleting(&self, rule: Arc<CopyratorRule>) -> Result<Cleanup, ReconcileError> {
-        // What becomes of the copies is not known if the fields are unreadable, so they stay.
+        // If the fields are unreadable, the deletion policy is unknown, so the copies stay.
         let Ok(spec) = &rule.spec else {
             self.report_left(&rule, "the fields of the deleted rule are invalid");
             return Ok(Cleanup::Done);

@@ -30,7 +30,7 @@ pub struct LabelSelector {
 pub struct LabelSelectorRequirement {
     /// The key of the label.
     pub key: SmolStr,
-    /// What the label must be.
+    /// The condition for the label.
     pub operator: LabelSelectorOperator,
     /// The values of `In` and `NotIn`; the other operators have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -1,4 +1,4 @@
-//! What no kube-apiserver without a node can show: claims that are bound, and Pods that run.
+//! Claims that are bound, and Pods that run: a kube-apiserver without a node cannot show them.
 
 use serde_json::{Value, json};
 use tokio::time::{Duration, sleep};

@@ -16,7 +16,7 @@ impl Glob {
     pub fn matches(&self, name: &str) -> bool {
         let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
         let (mut at, mut rest) = (0, 0);
-        // Where to go on if a character does not match: after the last `*`, which then takes one character more.
+        // The place to go on if a character does not match: after the last `*`, which then takes one character more.
         let mut retry = None;
         while rest < name.len() {
             match pattern.get(at) {

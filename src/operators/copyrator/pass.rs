@@ -131,7 +131,7 @@ pub(super) struct Order {
     pub(super) maker: Box<dyn Fn(&Mark) -> Maker + Send + Sync>,
 }
 
-/// What a step did.
+/// The result of a step.
 enum Done {
     Created,
     Updated,
@@ -368,7 +368,7 @@ impl CopyBackoff {
     }
 }
 
-/// What a step needs.
+/// The input of a step.
 struct Work<K> {
     cluster: Cluster,
     watch: Watch<Copied<K>>,

@@ -112,7 +112,7 @@ impl<K: Copyable> CopyStep<K> {
     }
 }
 
-/// What to do for the copies of one rule and kind.
+/// The steps for the copies of one rule and kind.
 pub struct Plan<K> {
     /// Copies to create first, then to check, to delete and to verify. At most [`View::steps_max`] of each.
     pub steps: Vec<CopyStep<K>>,
@@ -155,7 +155,7 @@ pub struct View<'a, K> {
     pub is_active: &'a dyn Fn(&str) -> bool,
 }
 
-/// What to do to make the copies of `rule` complete.
+/// The steps that make the copies of `rule` complete.
 #[must_use]
 pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, K>) -> Plan<K> {
     let mut plan = Plan {
@@ -274,7 +274,7 @@ fn older(rule: &Key) -> String {
     format!("the CopyratorRule {rule} is older and has its copy there")
 }
 
-/// What to do with an object that has the name of a copy.
+/// The step for an object that has the name of a copy.
 #[derive(Debug, PartialEq)]
 pub enum Decision {
     /// It is as desired.
@@ -289,7 +289,7 @@ pub enum Decision {
     Conflict(&'static str, String),
 }
 
-/// What to do with `live` to get the copy `desired` of `original`. `maker` is the maker of `live`, if it is a copy.
+/// The step that turns `live` into the copy `desired` of `original`. `maker` is the maker of `live`, if it is a copy.
 #[must_use]
 pub fn decide<K: Copyable>(
     live: &K,
@@ -307,7 +307,7 @@ pub fn decide<K: Copyable>(
         Some(Maker::Older(rule)) => return Decision::Conflict(OLDER_WINS, older(&rule)),
         Some(Maker::Younger) if is_fixed => return Decision::Take(operations),
         Some(Maker::Us | Maker::Younger) => {}
-        // What a deleted rule left behind has nothing of its own to lose.
+        // A copy that a deleted rule left behind has nothing of its own to lose.
         Some(Maker::Gone) if is_same_source && !is_fixed => {}
         Some(Maker::Gone) | None => match policy {
             ConflictPolicy::Skip => {

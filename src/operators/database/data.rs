@@ -1,4 +1,4 @@
-//! What outlives a Database, unless its deletion policy says otherwise: passwords and claims. Nothing in this file does I/O.
+//! Passwords and claims, which outlive a Database unless its deletion policy says otherwise. Nothing in this file does I/O.
 
 use base64::{
     Engine,

@@ -40,7 +40,7 @@ pub(super) fn had_data() -> (String, String) {
     ("had-data".to_owned(), String::new())
 }
 
-/// Who may connect: from the addresses of Pods; with TLS, only encrypted.
+/// The permitted connections: from the addresses of Pods; with TLS, only encrypted.
 fn pg_hba(spec: &DatabaseSpec, pods: &[String]) -> String {
     let mut all = String::new();
     for line in include_str!("scripts/pg_hba.conf").lines() {

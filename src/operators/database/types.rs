@@ -335,10 +335,10 @@ pub struct Instance {
     /// Decides when the instance gets connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<ExecProbe>,
-    /// What happens before the container is stopped.
+    /// The command to run before the container is stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,
-    /// Where the volumes are.
+    /// The paths of the volumes.
     pub volume_mounts: Vec<VolumeMount>,
     /// The privileges of the container.
     pub security_context: ContainerSecurity,
@@ -353,12 +353,12 @@ pub struct EnvVar {
     /// Its value. May contain `$(NAME)` of an earlier variable.
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub value: SmolStr,
-    /// Where its value is.
+    /// The source of its value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value_from: Option<EnvSource>,
 }
 
-/// Where the value of an environment variable is.
+/// The source of the value of an environment variable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvSource {
@@ -395,7 +395,7 @@ pub struct Exec {
     pub command: Box<[SmolStr]>,
 }
 
-/// What the kubelet does at the start and the end of a container.
+/// Commands of the kubelet at the start and the end of a container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Lifecycle {
@@ -411,7 +411,7 @@ pub struct Hook {
     pub exec: Exec,
 }
 
-/// Where a volume is in the container.
+/// The path of a volume in the container.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeMount {

@@ -18,7 +18,7 @@ pub(super) struct Story {
     pub(super) scenes: Vec<Scene>,
     /// The state after the last scene.
     pub(super) end: &'static str,
-    /// What the user can try after that.
+    /// Commands to try after that.
     pub(super) commands: &'static [&'static str],
 }
 
