@@ -18,7 +18,7 @@ use crate::{
 const ANONYMOUS: &str = "system:anonymous";
 
 /// Paths that every user may GET: `system:public-info-viewer`.
-const PUBLIC: [&str; 4] = ["/healthz", "/livez", "/readyz", "/version"];
+const PUBLIC: [&str; 5] = ["/healthz", "/livez", "/readyz", "/version", "/version/"];
 
 /// Paths that every authenticated user may GET, with all paths below them: `system:discovery`.
 const DISCOVERY: [&str; 3] = ["/api", "/apis", "/openapi"];
@@ -35,12 +35,19 @@ pub struct Rule {
     pub resource_names: Vec<String>,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verbs: Vec<String>,
-    /// Paths that are no resources: `/metrics`.
+    /// Paths that are no resources: `/metrics`, or `/debug/*` for all paths below `/debug`.
     #[serde(rename = "nonResourceURLs")]
     pub non_resource_urls: Vec<String>,
     /// The namespace in which this applies, like that of a RoleBinding. `None`: all namespaces.
     #[serde(skip)]
     pub namespace: Option<String>,
+}
+
+impl Rule {
+    fn has_path(&self, path: &str) -> bool {
+        let is_below = |url: &String| url.strip_suffix('*').is_some_and(|start| path.starts_with(start));
+        self.non_resource_urls.iter().any(|url| url == path || is_below(url))
+    }
 }
 
 fn has(list: &[String], wanted: &str) -> bool {
@@ -190,7 +197,7 @@ fn is_path_allowed(request: &Request, user: Option<&str>, rules: &[Rule]) -> boo
         |above: &&str| path == *above || path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'));
     let is_public = PUBLIC.contains(&path) || (user.is_some() && DISCOVERY.iter().any(is_below));
     (is_public && (method == "get" || method == "head"))
-        || rules.iter().any(|rule| has(&rule.non_resource_urls, path) && has(&rule.verbs, &method))
+        || rules.iter().any(|rule| rule.has_path(path) && has(&rule.verbs, &method))
 }
 
 /// The error of a request that is not allowed. The prefix is that of its verb.

@@ -31,7 +31,7 @@ async fn a_rule_allows_only_its_verbs_resources_names_and_namespace() {
     let one_secret =
         json!({"apiGroups": ["*"], "resources": ["secrets"], "verbs": ["*"], "resourceNames": ["mine"]});
     let scales = json!({"apiGroups": ["apps"], "resources": ["*/scale"], "verbs": ["get"]});
-    let metrics = json!({"nonResourceURLs": ["/metrics"], "verbs": ["get"]});
+    let metrics = json!({"nonResourceURLs": ["/metrics", "/debug/*"], "verbs": ["get"]});
     let rules =
         vec![rule(reads, Some("default")), rule(one_secret, None), rule(scales, None), rule(metrics, None)];
     server.set_rules("jane", rules);
@@ -49,9 +49,13 @@ async fn a_rule_allows_only_its_verbs_resources_names_and_namespace() {
         ("GET /apis/apps/v1/namespaces/default/deployments/web/scale", true),
         ("GET /apis/apps/v1/namespaces/default/deployments/web", false),
         ("GET /metrics", true),
+        ("GET /metrics/slis", false),
+        ("GET /debug/pprof", true),
+        ("GET /debug", false),
         // Every user may use discovery.
         ("GET /readyz", true),
         ("GET /version", true),
+        ("GET /version/", true),
         ("GET /apis", true),
         ("GET /apis/apps/v1", true),
         ("GET /openapi/v3", true),
