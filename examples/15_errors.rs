@@ -1,8 +1,7 @@
 //! 15. 401, 403, 404, 429, 503: which error is final, which request is sent again, by whom, and when.
 //!
 //! ```sh
-//! API=http://127.0.0.1:8001
-//! URL=$API/api/v1/namespaces/default/configmaps
+//! API=http://127.0.0.1:8001; URL=$API/api/v1/namespaces/default/configmaps
 //! curl -s -w '\n%{http_code}\n' $URL/none
 //! curl -s -o /dev/null -d forbidden,path=watch=1,times=1 $API/listwatch/faults
 //! curl -s -w '\n%{http_code}\n' -H 'Impersonate-User: listwatch-course' "$URL?watch=1"
@@ -40,6 +39,7 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
             ensure!(error.code() == Some(code), "expected {code}");
         }
     }
+    stage.refused_by("forbidden", "/metrics").await?;
     let begun = Instant::now();
     if stage.fault("too-many-requests,path=/configmaps,times=1").await? {
         stage.get(&stage.configmaps).await?;

@@ -15,9 +15,8 @@
 //! Source: `from_json` in src/watch/decode.rs; `from_json` in src/resource/list.rs; `end` in src/watch/machine.rs
 //! Embedded server: It sends none of these, as no API server should: another server, in this process, does.
 
-use crate::stage::{Outcome, SILENT, Stage, ensure, say, version};
+use crate::stage::{OK, Outcome, SILENT, Stage, ensure, say, version};
 
-const OK: &str = "200 OK";
 const CUT: &str = "200 OK\r\nContent-Length: 999";
 const MODIFIED: &str = r#"{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}"#;
 
@@ -27,7 +26,7 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     say!(r#"  {{"kind":{},"items":{}}}"#, list["kind"], list["items"].as_array().map_or(0, Vec::len));
     let watch = &*format!("watch=1&resourceVersion={}", version(&list));
     let stream = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
-    for (query, head, body, expected) in [
+    for (target, head, body, expected) in [
         (watch, OK, r#"{"type":"FANCY","object":{}}"#, "an event to pass over"),
         ("limit=1", OK, &large, "no list"),
         (watch, OK, r#"{"type":"ERROR","object":{"code":500,"message":"etcd is gone"}}"#, "an error"),
@@ -42,9 +41,10 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
         ("limit=3", OK, r#"{"metadata":{}}"#, "no list"),
         ("limit=3", OK, &large, "no list"),
         ("limit=3", "", "", "an error"),
+        ("/apis", "", "", "an error"),
         ("limit=3", SILENT, "", "an error"),
     ] {
-        ensure!(another.ask(query, head, body).await? == expected, "expected {expected}");
+        ensure!(another.ask(target, head, body).await? == expected, "expected {expected}");
     }
     Ok(())
 }

@@ -43,7 +43,8 @@ const SHOWN_MAX: usize = 200;
 /// The user without permissions.
 const NOBODY: &str = "listwatch-course";
 
-/// The head of a server that does not answer: see [`Another::ask`].
+/// The heads of a usual answer, and of a server that does not answer: see [`Another::ask`].
+pub(crate) const OK: &str = "200 OK";
 pub(crate) const SILENT: &str = "no answer for a second";
 
 /// Most writes for [`Stage::until_longer_version`].
@@ -245,18 +246,24 @@ impl Stage {
         Ok(error)
     }
 
-    /// Opens a watch that is refused by this fault, and shows the error. Without faults, `forbidden` is had as a user without
-    /// permissions, and the others are `None`.
+    /// Opens a watch that is refused by this fault, as [`Stage::refused_by`].
     pub(crate) async fn refused_watch(&self, fault: &str) -> Outcome<Option<client::Error>> {
+        self.refused_by(fault, &format!("{}?watch=1", self.configmaps)).await
+    }
+
+    /// Sends a GET that is refused by this fault, and shows the error. Without faults, `forbidden` is had as a user without
+    /// permissions, and the others are `None`.
+    pub(crate) async fn refused_by(&self, fault: &str, target: &str) -> Outcome<Option<client::Error>> {
         let is_forbidden = fault == "forbidden";
         let is_real = is_forbidden && !self.takes_faults;
-        if !is_real && !self.fault(&format!("{fault},path=watch=1,times=1")).await? {
+        let part = target.split('?').next_back().unwrap_or_default();
+        if !is_real && !self.fault(&format!("{fault},path={part},times=1")).await? {
             return Ok(None);
         }
         let client = if is_forbidden { &self.nobody } else { &self.client };
-        let request = Request::get(format!("{}?watch=1", self.configmaps));
+        let request = Request::get(target);
         say!("$ {}", client.curl(&request, CurlFrom::Proxy));
-        let error = client.stream(request).await.err().ok_or("the watch was not refused")?;
+        let error = client.stream(request).await.err().ok_or("the request was not refused")?;
         say!("  {}", error.to_string().split_once(": ").unwrap_or_default().1);
         Ok(Some(error))
     }
@@ -414,24 +421,25 @@ pub(crate) struct Another {
 }
 
 impl Another {
-    /// Sends a GET of the ConfigMaps, and shows its path and query. The server sends this head and body, and closes the
+    /// Sends a GET of a path, or of the ConfigMaps with a query, and shows both. The server sends this head and body, and closes the
     /// connection. Without a head, it closes the connection at once; with the head [`SILENT`], it does neither. Returns what the
     /// decoder makes of the answer.
-    pub(crate) async fn ask(&self, query: &str, head: &str, body: &str) -> Outcome<&'static str> {
+    pub(crate) async fn ask(&self, target: &str, head: &str, body: &str) -> Outcome<&'static str> {
         self.answer.send_replace(match head {
             SILENT => None,
             "" => Some(String::new()),
             head => Some(format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n{body}\n")),
         });
-        let path = format!("{}?{query}", self.configmaps);
+        let is_path = target.starts_with('/');
+        let path = if is_path { target.to_owned() } else { format!("{}?{target}", self.configmaps) };
         // No curl command: only this lesson knows the server, whose next answer is another one.
         say!("  GET {path}");
         // As [`Stage::check`].
-        let is_check = query == "limit=1";
+        let is_check = target == "limit=1";
         let request = if is_check { accept(&path, "PartialObjectMetadataList") } else { Request::get(path) };
         let decoded = match self.body(request).await {
             Err(_) => "an error",
-            Ok(body) if query.contains("watch=1") => match WatchEvent::<ConfigMap>::from_json(&body) {
+            Ok(body) if target.contains("watch=1") => match WatchEvent::<ConfigMap>::from_json(&body) {
                 Ok(WatchEvent::Unknown(_)) => "an event to pass over",
                 Ok(WatchEvent::Error(_)) => "an error",
                 Ok(_) => "an event",
