@@ -41,6 +41,9 @@ mod error_status;
 /// The `timeoutSeconds` of a watch that is only predicted.
 const TIMEOUT_SECS: u32 = 300;
 
+/// The latest end of a watch without `timeoutSeconds`: twice kube-apiserver's `--min-request-timeout`, 30 minutes by default.
+const SERVER_TIMEOUT_SECS: u32 = 3600;
+
 /// The subject of a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Rule {
@@ -328,7 +331,10 @@ impl Explainer {
             heard: entry.time,
             head: None,
             body: String::new(),
-            timeout_secs: value("timeoutSeconds").parse().unwrap_or_default(),
+            timeout_secs: match value("timeoutSeconds").parse() {
+                Ok(0) | Err(_) => SERVER_TIMEOUT_SECS,
+                Ok(secs) => secs,
+            },
         };
         // Such a list of the operator goes into no Store: [`Cluster::list_live`](crate::cluster::Cluster::list_live).
         let is_live = !is_watch && value("resourceVersion") == "1" && !value("labelSelector").is_empty();
@@ -647,14 +653,15 @@ impl Explainer {
         let silent = seconds(entry.time - heard);
         let Some(Followed { machine, .. }) = self.collections.get(key) else { return };
         // A user may give up earlier than the operator, which waits for half a minute more.
-        let its_end = Duration::from_secs((*timeout_secs).into());
-        let is_overdue = !its_end.is_zero() && lasted >= its_end + watch::VERY_SHORT;
-        if silent < machine.silence_limit(*timeout_secs) && !is_overdue {
+        let end_is_due = Duration::from_secs((*timeout_secs).into()) + watch::VERY_SHORT;
+        if silent < machine.silence_limit(*timeout_secs) && lasted < end_is_due {
             self.exchanges.remove(&entry.exchange);
             return;
         }
-        let end = if is_overdue { ", not even the end after timeoutSeconds" } else { "" };
-        let text = format!("nothing came for {} s{end}: the connection may be dead", silent.as_secs());
+        let text = format!(
+            "nothing came for {} s, though a line or the end of the watch was due: the connection may be dead",
+            silent.as_secs()
+        );
         self.ends(entry.exchange, Rule::Silent, text, EndReason::Silent, lasted);
     }
 

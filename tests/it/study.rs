@@ -630,7 +630,6 @@ async fn each_form_of_output_is_as_in_its_file() {
         ("changes", "name"),
         ("table", "wide"),
         ("table", "name"),
-        ("rare", "short"),
     ] {
         let mut command = Command::from(operator::listwatch());
         command.args(["replay", &format!("{REPLAYS}/{recording}.jsonl"), "-o", form]);

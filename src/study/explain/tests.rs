@@ -141,6 +141,10 @@ fn each_rule_is_explained_and_followed_by_the_next_request() {
         (WATCHED, "+ 331\n. dropped".to_owned(), &[Silent], "limit=1"),
         (WATCHED, "+ 301\n. dropped".to_owned(), &[Silent], "limit=1"),
         (WATCHED, "+ 9\n. dropped".to_owned(), &[], ""),
+        // A quiet watch without timeoutSeconds, given up by its user.
+        ("", format!("{UNLISTED}+ 99\n. dropped"), &[WatchOpened], ""),
+        ("", format!("{UNLISTED}BOOKMARK x:8\n+ 99\n. dropped"), &[WatchOpened, Bookmark], ""),
+        ("", format!("{UNLISTED}BOOKMARK x:8\n+ 131\n. dropped"), &[WatchOpened, Bookmark, Silent], "limit=1"),
         (WATCHED, expired.to_owned(), &[Expired], list_again),
         (WATCHED, failed.to_owned(), &[Failed], list_again),
         (WATCHED, "{\"type\":".to_owned(), &[Garbled], list_again),
