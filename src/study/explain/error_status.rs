@@ -17,7 +17,10 @@ impl Explainer {
         let error = Error::answered(head.status, &head.headers, body);
         let status = error.status().cloned().unwrap_or_default();
         let (code, how) = (status.code, EndReason::of(&error));
-        let message = if status.message.is_empty() { String::new() } else { format!(": {}", status.message) };
+        let message = match status.message.trim_end_matches('.') {
+            "" => String::new(),
+            message => format!(": {message}"),
+        };
         let is_html = head.headers.get("content-type").is_some_and(|kind| kind.starts_with("text/html"));
         let is_streaming = followed.as_ref().is_some_and(|followed| followed.machine.is_streaming());
         let back_off = if followed.is_some() { " → back off" } else { "" };
