@@ -25,7 +25,7 @@ use crate::stage::{Outcome, Stage, ensure, name, version};
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     let list = stage.list("").await?;
     let mut from = version(&list).to_owned();
-    stage.create_each(["a", "b", "c", "d"]).await?;
+    stage.create_each(["w", "x", "y", "z"]).await?;
     let is_cut = stage.fault("cut-watches,lines=2").await?;
     let mut seen = Vec::new();
     while seen.len() < 4 {
@@ -38,6 +38,6 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
             }
         }
     }
-    ensure!(seen == ["a", "b", "c", "d"], "the watches have sent {seen:?}");
+    ensure!(seen == ["w", "x", "y", "z"], "the watches have sent {seen:?}");
     Ok(())
 }

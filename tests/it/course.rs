@@ -667,15 +667,17 @@ fn course_5(args: &str) -> Command {
 
 #[tokio::test]
 async fn lessons_show_the_half_line_each_page_who_sends_again_and_what_a_list_has_deleted() {
-    let shown: [(_, &[&str]); 5] = [
+    let shown: [(_, &[&str]); 6] = [
         ("10", &["--data-raw'backup'", "--data-raw'restore'", "504", "listagain"]),
         ("7", &["←halfaline,dropped"]),
+        // The next watch began without a version.
+        ("7 --fault drop-slow-watches,times=1", &["theserverhasendedthewatch", "←halfaline,dropped"]),
         ("11", &[r#"?limit=2'["a","b"]"#, r#"["c","d"]"#]),
         ("15", &["sentagainbythewatchloopafterRetry-After", "acall,notawatchloop:sentagainbytheclient"]),
         ("18", &["check:serverat", ",storeat", "notinthelist,sodeleted:[\"d\"]"]),
     ];
     for (lesson, seen) in shown {
-        let (code, stdout, stderr) = run(course().arg(lesson)).await;
+        let (code, stdout, stderr) = run(course().args(lesson.split(' '))).await;
         assert_eq!((code, &*stderr), (Some(0), ""), "{stdout}");
         assert_seen(seen, &stdout, lesson);
     }
