@@ -308,11 +308,8 @@ impl Kind {
 /// Validates the field of a custom resource that its Scale shows as `spec.replicas`.
 fn replicas_error(object: &Value, pointer: &str) -> Option<Cause> {
     let field = pointer.replace('/', ".");
-    let wrong = |path: &str, value: &Value, wanted: &str| {
-        let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let text =
-            format!("{path} accessor error: {shown} is of the type {}, expected {wanted}", go_type(value));
-        Some(Cause::invalid(field.clone(), &0.into(), &text))
+    let is_not = |path: &str, wanted: &str| {
+        Some(Cause::invalid(field.clone(), &0.into(), &format!("{path} is not {wanted}")))
     };
     let (mut value, mut path) = (object, String::new());
     for part in pointer.split('/').skip(1) {
@@ -320,7 +317,7 @@ fn replicas_error(object: &Value, pointer: &str) -> Option<Cause> {
         value = match value {
             Value::Object(map) => map.get(part)?,
             Value::Null => return None,
-            other => return wrong(&path, other, "map[string]interface{}"),
+            _ => return is_not(&path, "an object"),
         };
     }
     match value.as_i64() {
@@ -328,19 +325,7 @@ fn replicas_error(object: &Value, pointer: &str) -> Option<Cause> {
             Some(Cause::invalid(field, value, "should be a non-negative integer"))
         }
         Some(_) => None,
-        None => wrong(&path, value, "int64"),
-    }
-}
-
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_i64() => "int64",
-        Value::Number(_) => "float64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
+        None => is_not(&path, "an integer"),
     }
 }
 

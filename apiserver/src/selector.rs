@@ -291,8 +291,7 @@ fn unescaped(value: &str) -> Result<String, String> {
                 let other = other.map(String::from).unwrap_or_default();
                 return Err(format!("invalid escape sequence: \\{other}"));
             }
-            // Go prints the code of the character.
-            (',' | '=', _) => return Err(format!("unescaped character in value: {}", u32::from(c))),
+            (',' | '=', _) => return Err(format!("unescaped character in value: {c}")),
             (c, _) => text.push(c),
         }
     }

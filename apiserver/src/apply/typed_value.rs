@@ -445,20 +445,6 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// A value in the format of Go's `%v`.
-pub(crate) fn in_go(value: &Value) -> String {
-    match value {
-        Value::Null => "<nil>".to_owned(),
-        Value::String(text) => text.clone(),
-        Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::Array(items) => format!("[{}]", items.iter().map(in_go).collect::<Vec<_>>().join(" ")),
-        Value::Object(map) => {
-            let fields = map.iter().map(|(name, value)| format!("{name}:{}", in_go(value)));
-            format!("map[{}]", fields.collect::<Vec<_>>().join(" "))
-        }
-    }
-}
-
 /// A change, as two sets of fields.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Difference {

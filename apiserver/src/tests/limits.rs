@@ -122,8 +122,8 @@ async fn a_scale_path_into_a_text_is_refused() {
     let thing = |spec: Value| json!({"apiVersion": "demo.example.com/v1", "kind": "Thing", "metadata": {"name": "a"}, "spec": spec});
     let (status, body) = world.post(things, thing(json!({"a": "str"}))).await;
     assert_eq!(status, 422, "{body}");
-    let message = "Thing.demo.example.com \"a\" is invalid: .spec.a.b: Invalid value: 0: .spec.a.b accessor error: str \
-        is of the type string, expected map[string]interface{}";
+    let message =
+        "Thing.demo.example.com \"a\" is invalid: .spec.a.b: Invalid value: 0: .spec.a.b is not an object";
     assert_eq!(body["message"], message);
     assert_eq!(world.post(things, thing(json!({}))).await.0, 201);
     let (status, body) = world.merge(&format!("{things}/a/scale"), json!({"spec": {"replicas": 3}})).await;

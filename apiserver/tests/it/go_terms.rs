@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-static TERMS: LazyLock<[(Regex, &str); 9]> = LazyLock::new(|| {
+static TERMS: LazyLock<[(Regex, &str); 13]> = LazyLock::new(|| {
     let json = r"json: cannot unmarshal (\w+)(?: \S+)? into Go";
     [
         (format!(r"{json} struct field \w*\.(\S+) of type .+"), "cannot decode $1 into $2"),
@@ -23,7 +23,12 @@ static TERMS: LazyLock<[(Regex, &str); 9]> = LazyLock::new(|| {
         (r#"(Object 'Kind' is missing|parsing time "[^"]*"|illegal base64 data).*"#.to_owned(), "$1"),
         (r#" in scheme "[^"]*""#.to_owned(), ""),
         // Go converts a strategic merge patch with another decoder, whose errors do not name the field.
-        (r#"(Invalid value: "map\[.*\]"): .+"#.to_owned(), "$1: <error>"),
+        (r#"Invalid value: "(?:map\[|strategic patch).+"#.to_owned(), "Invalid value: <patch>: <error>"),
+        // Other values in Go's format, and a character as its number.
+        (r":\s\[*map\[.*\]\n?".to_owned(), ""),
+        (r"(unescaped character in value): .+".to_owned(), "$1"),
+        (r" accessor error: .+, expected int64".to_owned(), " is not an integer"),
+        (r" accessor error: .+, expected map.+".to_owned(), " is not an object"),
         // The types of structured-merge-diff, in server-side apply.
         (r"(failed to create typed patch object .*: expected [^,]+), got .+".to_owned(), "$1"),
     ]
