@@ -149,6 +149,13 @@ impl Key {
     pub fn cluster(name: &str) -> Key {
         Key { namespace: None, name: name.into() }
     }
+
+    /// Parses `namespace/name`, as [`Display`](fmt::Display) writes the key of an object in a namespace.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Key> {
+        let (namespace, name) = text.split_once('/')?;
+        Some(Key::namespaced(namespace, name))
+    }
 }
 
 impl fmt::Display for Key {

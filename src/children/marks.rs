@@ -71,12 +71,8 @@ impl Marks {
     #[must_use]
     pub fn owner(&self, child: &ObjectMeta) -> Option<MarkedOwner> {
         let get = |key| child.annotations.get(key);
-        let key = match get(self.owner)?.split_once('/') {
-            Some((namespace, name)) => Key::namespaced(namespace, name),
-            None => Key::cluster(get(self.owner)?),
-        };
-        let uid = get(self.owner_uid)?.into();
-        (get(self.place)? == child.key().to_string()).then_some(MarkedOwner { key, uid })
+        let (key, uid) = (Key::parse(get(self.owner)?)?, get(self.owner_uid)?.into());
+        (Key::parse(get(self.place)?)? == child.key()).then_some(MarkedOwner { key, uid })
     }
 }
 
@@ -161,6 +157,27 @@ spec:
                 .also(&config_maps, move |child| owner(child).map(|owner| owner.key))
         };
         server.run(controller).await
+    }
+
+    /// Without a namespace, the mark named an owner of a kind without namespaces.
+    #[test]
+    fn a_mark_without_a_namespace_is_none() {
+        let owner = |owner: &str, place: &str| {
+            let annotations = json!({MARKS.owner: owner, MARKS.owner_uid: "1", MARKS.place: place});
+            let annotations = serde_json::from_value(annotations).expect("a map of strings");
+            MARKS.owner(&ObjectMeta {
+                name: "a".into(),
+                namespace: Some("b".into()),
+                annotations,
+                ..ObjectMeta::default()
+            })
+        };
+        let one = MarkedOwner { key: Key::namespaced("default", "one"), uid: "1".into() };
+        assert_eq!(owner("default/one", "b/a"), Some(one));
+        assert_eq!(
+            [owner("one", "b/a"), owner("default/one", "a"), owner("default/one", "c/a")],
+            [None, None, None]
+        );
     }
 
     #[tokio::test(start_paused = true)]

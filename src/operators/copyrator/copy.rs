@@ -178,11 +178,11 @@ impl Mark {
     #[must_use]
     pub fn of(metadata: &ObjectMeta) -> Option<Arc<Mark>> {
         let get = |name| metadata.annotations.get(name);
-        let (source_namespace, source_name) = get(SOURCE)?.split_once('/')?;
+        let source = Key::parse(get(SOURCE)?)?;
         let MarkedOwner { key: rule, uid: rule_uid } = MARKS.owner(metadata)?;
-        let (source_namespace, digest) = (source_namespace.into(), get(CONTENT)?.into());
+        let (source_namespace, digest) = (source.namespace?, get(CONTENT)?.into());
         let mark = Mark { rule, rule_uid, source_namespace, digest };
-        (source_name == metadata.name).then(|| mark.shared())
+        (source.name == metadata.name).then(|| mark.shared())
     }
 
     /// The marks that an equal copy has already.
