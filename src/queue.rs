@@ -63,7 +63,7 @@ struct Position {
 
 #[derive(Debug)]
 struct Queued {
-    place: KeyState,
+    state: KeyState,
     /// Failures in a row.
     failures: u32,
 }
@@ -146,8 +146,8 @@ impl Queue {
     }
 
     /// Ends the processing of a key. Returns the pause before the next attempt, if it failed.
-    pub fn done(&self, key: &Key, outcome: ReconcileResult) -> Option<Duration> {
-        let pause = locked(&self.state).done(key, outcome, Instant::now());
+    pub fn done(&self, key: &Key, result: ReconcileResult) -> Option<Duration> {
+        let pause = locked(&self.state).done(key, result, Instant::now());
         self.wake.notify_one();
         pause
     }
@@ -157,15 +157,15 @@ impl QueueState {
     /// Returns whether the key now waits, or waits with a higher urgency.
     fn add(&mut self, key: &Key, urgency: Urgency) -> bool {
         if let Some(queued) = self.queued.get_mut(key) {
-            match queued.place {
+            match queued.state {
                 KeyState::Waiting(position) if position.urgency.0 >= urgency => return false,
                 KeyState::BackingOff(_) if urgency < Urgency::Intent => return false,
                 KeyState::Processing => {
-                    queued.place = KeyState::ProcessingAndDirty(urgency);
+                    queued.state = KeyState::ProcessingAndDirty(urgency);
                     return false;
                 }
                 KeyState::ProcessingAndDirty(known) => {
-                    queued.place = KeyState::ProcessingAndDirty(known.max(urgency));
+                    queued.state = KeyState::ProcessingAndDirty(known.max(urgency));
                     return false;
                 }
                 KeyState::Waiting(position) => drop(self.waiting.remove(&position)),
@@ -182,7 +182,7 @@ impl QueueState {
     fn wait(&mut self, key: Key, urgency: Urgency, failures: u32) {
         self.positions += 1;
         let position = Position { urgency: Reverse(urgency), number: self.positions };
-        self.queued.insert(key.clone(), Queued { place: KeyState::Waiting(position), failures });
+        self.queued.insert(key.clone(), Queued { state: KeyState::Waiting(position), failures });
         self.waiting.insert(position, key);
     }
 
@@ -199,7 +199,7 @@ impl QueueState {
             Urgency::Backlog | Urgency::Change => 0,
         };
         if let Some(queued) = self.queued.get_mut(&key) {
-            queued.place = KeyState::Processing;
+            queued.state = KeyState::Processing;
         }
         Some(key)
     }
@@ -215,15 +215,15 @@ impl QueueState {
         Some(other.map_or(first, |(position, _)| *position))
     }
 
-    fn done(&mut self, key: &Key, outcome: ReconcileResult, now: Instant) -> Option<Duration> {
+    fn done(&mut self, key: &Key, result: ReconcileResult, now: Instant) -> Option<Duration> {
         let queued = self.queued.get_mut(key)?;
-        let again = match queued.place {
+        let again = match queued.state {
             KeyState::ProcessingAndDirty(urgency) => Some(urgency),
             KeyState::Processing | KeyState::Waiting(_) | KeyState::Later(_) | KeyState::BackingOff(_) => {
                 None
             }
         };
-        let (due, pause) = match (outcome, again) {
+        let (due, pause) = match (result, again) {
             (_, Some(urgency @ Urgency::Intent))
             | (ReconcileResult::Done | ReconcileResult::Again(_), Some(urgency)) => {
                 self.wait(key.clone(), urgency, 0);
@@ -234,13 +234,13 @@ impl QueueState {
                 return None;
             }
             (ReconcileResult::Again(after), None) => {
-                *queued = Queued { place: KeyState::Later(now + after), failures: 0 };
+                *queued = Queued { state: KeyState::Later(now + after), failures: 0 };
                 (now + after, None)
             }
             (ReconcileResult::Failed { at_least }, _) => {
                 queued.failures = queued.failures.saturating_add(1);
                 let pause = BACKOFF.pause(queued.failures, at_least, &mut self.random);
-                queued.place = KeyState::BackingOff(now + pause);
+                queued.state = KeyState::BackingOff(now + pause);
                 (now + pause, Some(pause))
             }
         };
