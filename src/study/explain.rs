@@ -158,6 +158,8 @@ struct OpenExchange {
     collection: Option<String>,
     method: String,
     target: String,
+    /// The parameter `resourceVersion`.
+    version: String,
     asked: Asked,
     began: f64,
     heard: f64,
@@ -326,6 +328,7 @@ impl Explainer {
             collection: None,
             method: sent.method.clone(),
             target: sent.path.clone(),
+            version: value("resourceVersion").to_owned(),
             asked: Asked::Other,
             began: entry.time,
             heard: entry.time,
@@ -463,8 +466,7 @@ impl Explainer {
             } else {
                 "without allowWatchBookmarks, nothing marks their end"
             };
-            let is_any = exchange.target.split(['?', '&']).any(|part| part == "resourceVersion=0");
-            let begin = if is_any {
+            let begin = if exchange.version == "0" {
                 "from version 0, so from any, it sends the objects in the server's cache first, perhaps old ones"
             } else {
                 "without a version, it sends the existing objects first"
