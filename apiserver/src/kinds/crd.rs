@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::{custom_resources::text, field_checks::each},
+    kinds::field_checks::{each, text},
     names::{causes, dns_1035_errors, subdomain_errors},
     schema::{Schema, structural},
     status::Cause,
@@ -62,7 +62,7 @@ pub(crate) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
     if !group.is_empty() && !group.contains('.') {
         all.push(Cause::invalid("spec.group", &spec["group"], "should be a domain with at least one dot"));
     } else if !group.is_empty() {
-        all.extend(causes("spec.group", &group, subdomain_errors(&group)));
+        all.extend(causes("spec.group", group, subdomain_errors(group)));
     }
     let approval = "api-approved.kubernetes.io";
     if [".k8s.io", ".kubernetes.io"].iter().any(|domain| group.ends_with(domain))
@@ -75,7 +75,7 @@ pub(crate) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
         all.push(Cause::required(format!("metadata.annotations[{approval}]"), &text));
     }
     required(&mut all, "spec.scope", &spec["scope"]);
-    if !matches!(text(&spec["scope"]).as_str(), "" | "Namespaced" | "Cluster") {
+    if !matches!(text(&spec["scope"]), "" | "Namespaced" | "Cluster") {
         let scopes = ["Cluster".to_owned(), "Namespaced".to_owned()];
         all.push(Cause::not_supported("spec.scope", &spec["scope"], &scopes));
     }
@@ -96,15 +96,15 @@ pub(crate) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
             let errors = dns_1035_errors(&value.to_lowercase()).into_iter();
             let errors =
                 errors.map(|error| format!("may have mixed case, but should otherwise match: {error}"));
-            all.extend(causes(&field, &value, errors.collect()));
+            all.extend(causes(&field, value, errors.collect()));
         } else {
-            all.extend(causes(&field, &value, dns_1035_errors(&value)));
+            all.extend(causes(&field, value, dns_1035_errors(value)));
         }
     }
     for list in ["shortNames", "categories"] {
         for (index, name) in each(&names[list]).enumerate() {
             let name = text(name);
-            all.extend(causes(&format!("spec.names.{list}[{index}]"), &name, dns_1035_errors(&name)));
+            all.extend(causes(&format!("spec.names.{list}[{index}]"), name, dns_1035_errors(name)));
         }
     }
     if !text(&names["kind"]).is_empty() && names["kind"] == names["listKind"] {
@@ -132,7 +132,7 @@ pub(crate) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
 
 fn conversion_errors(all: &mut Vec<Cause>, strategy: &Value) {
     let field = "spec.conversion.strategy";
-    match text(strategy).as_str() {
+    match text(strategy) {
         "None" => {}
         "" => all.push(Cause::required(field, "")),
         "Webhook" => {
@@ -266,7 +266,7 @@ fn columns_errors(all: &mut Vec<Cause>, columns: &Value, at: &str) {
         if text(&column["name"]).is_empty() {
             all.push(Cause::required(format!("{at}.name"), ""));
         }
-        match text(&column["type"]).as_str() {
+        match text(&column["type"]) {
             "" => all.push(Cause::required(format!("{at}.type"), &format!("must be one of {types}"))),
             one if COLUMN_TYPES.contains(&one) => {}
             _ => {
@@ -275,7 +275,7 @@ fn columns_errors(all: &mut Vec<Cause>, columns: &Value, at: &str) {
             }
         }
         let format = text(&column["format"]);
-        if !format.is_empty() && !COLUMN_FORMATS.contains(&&*format) {
+        if !format.is_empty() && !COLUMN_FORMATS.contains(&format) {
             let text = format!("must be one of {formats}");
             all.push(Cause::invalid(format!("{at}.format"), &column["format"], &text));
         }
@@ -324,7 +324,7 @@ fn selectable_errors(all: &mut Vec<Cause>, version: &Value, at: &str) {
         for name in path.split('.').skip(1) {
             schema = schema.and_then(|schema| schema["properties"].get(name));
         }
-        let why = match schema.map(|schema| text(&schema["type"])).as_deref() {
+        let why = match schema.map(|schema| text(&schema["type"])) {
             _ if path.is_empty() => {
                 all.push(Cause::required(at, ""));
                 continue;

@@ -14,7 +14,12 @@ use serde_json::Value;
 use crate::{
     clock::{Clock, human_duration},
     json::json,
-    kinds::{Kind, ScalePaths, Source, crd::versions, field_checks::each, group_version, version_priority},
+    kinds::{
+        Kind, ScalePaths, Source,
+        crd::versions,
+        field_checks::{each, text},
+        group_version, version_priority,
+    },
     schema::{Nulls, Schema},
 };
 
@@ -139,30 +144,25 @@ fn at_path<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
 
 /// Converts `.spec.replicas` to the JSON pointer `/spec/replicas`.
 fn pointer(path: &Value) -> String {
-    path.as_str().unwrap_or_default().replace('.', "/")
-}
-
-/// The string, or an empty one for any other type.
-pub(crate) fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
+    text(path).replace('.', "/")
 }
 
 /// The kinds of a valid CRD, one for each served version.
 pub(crate) fn kinds(crd: &Value) -> Vec<Kind> {
     let (spec, names) = (&crd["spec"], &crd["spec"]["names"]);
-    let list = |value: &Value| -> Vec<String> { each(value).map(text).collect() };
+    let list = |value: &Value| -> Vec<String> { each(value).map(|value| text(value).to_owned()).collect() };
     let compiled =
         |version: &Value| Schema::compile(&version["schema"]["openAPIV3Schema"]).ok().map(Arc::new);
     let Some(storage) = versions(crd).find(|version| version["storage"] == true) else { return Vec::new() };
     let Some(storage_schema) = compiled(storage) else { return Vec::new() };
-    let storage_api_version = group_version(&text(&spec["group"]), &text(&storage["name"]));
+    let storage_api_version = group_version(text(&spec["group"]), text(&storage["name"]));
     let mut kinds = Vec::new();
     for version in versions(crd).filter(|version| version["served"] == true) {
         let Some(schema) = compiled(version) else { continue };
         let scale = &version["subresources"]["scale"];
         let selectable = each(&version["selectableFields"]);
         let custom = Custom {
-            definition: text(&crd["metadata"]["name"]),
+            definition: text(&crd["metadata"]["name"]).to_owned(),
             schema,
             storage_schema: Arc::clone(&storage_schema),
             storage_api_version: storage_api_version.clone(),
@@ -170,12 +170,12 @@ pub(crate) fn kinds(crd: &Value) -> Vec<Kind> {
             deprecation: deprecation(spec, version),
         };
         kinds.push(Kind {
-            group: text(&spec["group"]),
-            version: text(&version["name"]),
-            plural: text(&names["plural"]),
-            singular: text(&names["singular"]),
-            kind: text(&names["kind"]),
-            list_kind: text(&names["listKind"]),
+            group: text(&spec["group"]).to_owned(),
+            version: text(&version["name"]).to_owned(),
+            plural: text(&names["plural"]).to_owned(),
+            singular: text(&names["singular"]).to_owned(),
+            kind: text(&names["kind"]).to_owned(),
+            list_kind: text(&names["listKind"]).to_owned(),
             short_names: list(&names["shortNames"]),
             categories: list(&names["categories"]),
             namespaced: spec["scope"] == "Namespaced",
@@ -206,7 +206,7 @@ fn deprecation(spec: &Value, version: &Value) -> Option<String> {
     let named = |version: &Value| {
         format!("{}/{} {}", text(&spec["group"]), text(&version["name"]), text(&spec["names"]["kind"]))
     };
-    let priority = |version: &Value| version_priority(version["name"].as_str().unwrap_or_default());
+    let priority = |version: &Value| version_priority(text(&version["name"]));
     let versions = each(&spec["versions"]);
     let instead = versions
         .filter(|other| {
@@ -226,12 +226,12 @@ fn columns(version: &Value) -> Vec<Column> {
             None => format!("Custom resource definition column (in JSONPath format): {path}"),
         };
         columns.push(Column {
-            name: text(&column["name"]),
-            kind: text(&column["type"]),
-            format: text(&column["format"]),
+            name: text(&column["name"]).to_owned(),
+            kind: text(&column["type"]).to_owned(),
+            format: text(&column["format"]).to_owned(),
             description,
             priority: column["priority"].as_i64().unwrap_or(0),
-            path,
+            path: path.to_owned(),
         });
     }
     if columns.is_empty() {

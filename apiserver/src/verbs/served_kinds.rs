@@ -7,10 +7,8 @@ use serde_json::Value;
 use crate::{
     apply::managed_fields::{self, Manager},
     kinds::{
-        Kind, Kinds, Source,
-        conditions::set_condition,
-        crd::is_established,
-        custom_resources::{self, text},
+        Kind, Kinds, Source, conditions::set_condition, crd::is_established, custom_resources,
+        field_checks::text,
     },
     status::qualified,
     storage::{Place, Storage},
@@ -32,11 +30,11 @@ fn serve(storage: &mut Storage, place: &Place, crd: &Value, is_known: bool) {
     let (group, plural) = names(crd);
     let conflicts = conflicts(&storage.kinds, crd);
     if !conflicts.is_empty() {
-        storage.kinds.replace_custom(&group, &plural, Vec::new());
+        storage.kinds.replace_custom(group, plural, Vec::new());
         return establish(storage, place, crd, &conflicts);
     }
     let kinds = custom_resources::kinds(crd);
-    let collection = qualified(&plural, &group);
+    let collection = qualified(plural, group);
     let custom = kinds.iter().find_map(|kind| match &kind.source {
         Source::Custom(custom) => Some(custom),
         Source::BuiltIn(_) => None,
@@ -47,14 +45,14 @@ fn serve(storage: &mut Storage, place: &Place, crd: &Value, is_known: bool) {
     if is_known && let Some(custom) = custom {
         storage.rewrite(&collection, |object| custom.refresh(object));
     }
-    storage.kinds.replace_custom(&group, &plural, kinds);
+    storage.kinds.replace_custom(group, plural, kinds);
     establish(storage, place, crd, &[]);
 }
 
 /// The names that another kind of the group has: field, reason and message. The condition shows the last one.
 fn conflicts(kinds: &Kinds, crd: &Value) -> Vec<(&'static str, &'static str, String)> {
     let (group, plural) = names(crd);
-    let others: Vec<&Arc<Kind>> = kinds.in_group(&group).filter(|kind| kind.plural != plural).collect();
+    let others: Vec<&Arc<Kind>> = kinds.in_group(group).filter(|kind| kind.plural != plural).collect();
     let names = &crd["spec"]["names"];
     let is_resource = |name: &str| {
         let has = |kind: &&Arc<Kind>| {
@@ -79,7 +77,7 @@ fn conflicts(kinds: &Kinds, crd: &Value) -> Vec<(&'static str, &'static str, Str
     conflicts
 }
 
-fn names(crd: &Value) -> (String, String) {
+fn names(crd: &Value) -> (&str, &str) {
     (text(&crd["spec"]["group"]), text(&crd["spec"]["names"]["plural"]))
 }
 
@@ -129,8 +127,8 @@ pub(crate) fn mark_deleting(crd: &mut Value, now: &str) {
 
 fn removed(storage: &mut Storage, crd: &Value) {
     let (group, plural) = names(crd);
-    storage.kinds.replace_custom(&group, &plural, Vec::new());
-    storage.wake_watches(&qualified(&plural, &group));
+    storage.kinds.replace_custom(group, plural, Vec::new());
+    storage.wake_watches(&qualified(plural, group));
     // Other CRDs may have waited for these names.
     let definitions = "customresourcedefinitions.apiextensions.k8s.io";
     let all = storage.collection(definitions).into_iter().flat_map(|all| all.objects.iter());
