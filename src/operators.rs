@@ -13,7 +13,10 @@ pub mod mywebserver;
 
 use serde_json::Value;
 
-use crate::runtime::Runtime;
+use crate::{
+    resource::{Key, ObjectMeta, Resource},
+    runtime::Runtime,
+};
 
 /// An operator in the binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -40,6 +43,12 @@ pub struct Flags {
     /// Of the Memcached operator.
     #[command(flatten)]
     pub memcached: memcached::MemcachedFlags,
+}
+
+/// The kind and key of an owner that an object does not name in its ownerReferences: the rule of a copy.
+pub(crate) fn marked_owner(metadata: &ObjectMeta) -> Option<(&'static str, Key)> {
+    let mark = copyrator::copy::Mark::of(metadata)?;
+    Some((copyrator::CopyratorRule::KIND, mark.rule.clone()))
 }
 
 impl BuiltIn {

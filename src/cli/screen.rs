@@ -26,7 +26,7 @@ use tokio::{
 use super::{failure::Failure, yaml::yaml};
 use crate::{
     client::{Client, CurlFrom, Request, Step, Tap},
-    locked, log,
+    locked, log, operators,
     study::{
         discovery,
         explain::{Explainer, Sentence},
@@ -275,7 +275,9 @@ pub(super) fn note(text: &str) {
 
 /// An explainer that does not repeat what the output shows.
 pub(super) fn explainer(output: Output) -> Explainer {
-    if output == Output::Short { Explainer::brief() } else { Explainer::default() }
+    let mut explainer = if output == Output::Short { Explainer::brief() } else { Explainer::default() };
+    explainer.marked_owner = operators::marked_owner;
+    explainer
 }
 
 /// Writes a sentence to standard error, broken between words at the width of a terminal.

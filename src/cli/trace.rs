@@ -16,7 +16,7 @@ use tracing::warn;
 use super::{
     connection::client,
     failure::Failure,
-    screen::{Recording, create},
+    screen::{self, Output, Recording, create},
 };
 use crate::{
     client::{Client, Config, CurlFrom, Step, Tap},
@@ -91,7 +91,7 @@ impl TraceFlags {
             recorders: Recorders::default(),
             recording,
             script,
-            explainer: Explainer::default(),
+            explainer: screen::explainer(Output::Raw),
             explain,
         });
         let trace = Arc::new(Trace { began: Instant::now(), files, client: OnceLock::new() });

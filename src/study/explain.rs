@@ -29,7 +29,7 @@ use super::{
 use crate::{
     client::{CHECK_BYTES_MAX, Collection, REQUEST_TIMEOUT, Request},
     locked,
-    resource::{Accept, ObjectMeta, Scope, list::List},
+    resource::{Accept, Key, ObjectMeta, Scope, list::List},
     store::{Change, Listening, Store},
     watch::{self, EndReason, Lists, Machine, NextRequest, Pause, decode::WatchEvent},
 };
@@ -116,6 +116,8 @@ impl fmt::Display for Sentence {
     }
 }
 
+type OwnerOf = fn(&ObjectMeta) -> Option<(&'static str, Key)>;
+
 /// Explains the exchanges of any number of collections.
 pub(crate) struct Explainer {
     /// By path and selectors.
@@ -127,6 +129,8 @@ pub(crate) struct Explainer {
     tests: BTreeSet<&'static str>,
     /// How long the client waits for an answer.
     pub(crate) request_timeout: Duration,
+    /// The kind and key of an owner that an object does not name in its ownerReferences.
+    pub(crate) marked_owner: OwnerOf,
     /// Whether the changed fields are shown already, beside the sentences.
     is_brief: bool,
 }
@@ -260,6 +264,7 @@ impl Default for Explainer {
             sentences: Vec::new(),
             tests: BTreeSet::new(),
             request_timeout: REQUEST_TIMEOUT,
+            marked_owner: |_| None,
             is_brief: false,
         }
     }

@@ -494,6 +494,26 @@ async fn a_replay_of_an_operator_knows_its_writes_and_the_owners_of_its_children
     assert!(one_at_a_time.contains("> GET ") && one_at_a_time.contains("< HTTP/2.0 200"), "{one_at_a_time}");
 }
 
+/// It named the copy as the object to reconcile.
+#[tokio::test]
+async fn a_replay_knows_the_rule_of_a_copy() {
+    let marks = json!({"flant.com/rule": "default/main", "flant.com/rule-uid": "7", "flant.com/place": "n/a",
+        "flant.com/source": "default/a", "flant.com/content": "…"});
+    let copy =
+        json!({"namespace": "n", "name": "a", "uid": "8", "resourceVersion": "6", "annotations": marks});
+    let watch = "/api/v1/configmaps?watch=1&resourceVersion=5&labelSelector=flant.com%2Fcopy%3Dtrue";
+    let entries = [
+        (1, "request", request("GET", watch)),
+        (1, "head", head(200, JSON)),
+        (1, "line", json!({"type": "ADDED", "object": {"metadata": copy}})),
+    ];
+    let ran = replay(&entries, "--explain").await;
+    let is_new = "configmaps n/a is new → reconcile its owner, CopyratorRule default/main; the store holds";
+    assert!(ran.stderr.contains(is_new), "{}", ran.stderr);
+    let stdout = ran.succeeded();
+    assert!(stdout.ends_with("would have reconciled CopyratorRule default/main\n"), "{stdout}");
+}
+
 /// It resumed from the version of an initial event.
 #[tokio::test]
 async fn after_a_watch_without_a_version_a_replay_lists() {

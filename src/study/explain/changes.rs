@@ -4,7 +4,7 @@ use std::{mem, sync::Arc};
 
 use serde::de::IgnoredAny;
 
-use super::{Collection, Explainer, Followed, OpenExchange, Rule, objects};
+use super::{Collection, Explainer, Followed, OpenExchange, OwnerOf, Rule, objects};
 use crate::{
     locked,
     resource::{Accept, Key, LabelSelector, ObjectMeta, Resource, list::Found},
@@ -37,6 +37,8 @@ pub(super) enum By {
 impl Explainer {
     /// Sentences about what happened in the Store. Returns how many objects a list has removed.
     pub(super) fn changed(&mut self, key: &str, by: By) -> usize {
+        let marked_owner = self.marked_owner;
+        let reconcile = |metadata: &ObjectMeta| reconcile(metadata, marked_owner);
         let Some(followed) = self.collections.get_mut(key) else { return 0 };
         let all = mem::take(&mut *locked(&followed.changes));
         let resource = followed.collection.resource.clone();
@@ -50,7 +52,7 @@ impl Explainer {
                 Change::Deleted { last, .. } => last.metadata(),
                 Change::Synced | Change::Refused => continue,
             };
-            followed.reconciled.insert(to_reconcile(metadata));
+            followed.reconciled.insert(to_reconcile(metadata, marked_owner));
             if let Change::Applied { before: None, .. } = change {
                 added.push(metadata.key());
             }
@@ -197,18 +199,20 @@ impl Explainer {
 }
 
 /// The key that an operator adds to its queue after a change of this object, after the kind of an owner.
-fn to_reconcile(metadata: &ObjectMeta) -> String {
+fn to_reconcile(metadata: &ObjectMeta, marked_owner: OwnerOf) -> String {
     let Key { namespace, name } = metadata.key();
-    match metadata.controller() {
-        Some(owner) => format!("{} {}", owner.kind, Key { namespace, name: owner.name.clone() }),
-        None => Key { namespace, name }.to_string(),
+    match (metadata.controller(), marked_owner(metadata)) {
+        (Some(owner), _) => format!("{} {}", owner.kind, Key { namespace, name: owner.name.clone() }),
+        (None, Some((kind, key))) => format!("{kind} {key}"),
+        (None, None) => Key { namespace, name }.to_string(),
     }
 }
 
-/// What to reconcile after a change of this object. An owner is in the namespace of the object, or in none.
-fn reconcile(metadata: &ObjectMeta) -> String {
-    match metadata.controller() {
-        Some(owner) => format!("reconcile its owner, {} {}", owner.kind, owner.name),
-        None => "reconcile it".to_owned(),
+/// What to reconcile after a change of this object. A controller is in the namespace of the object, or in none.
+fn reconcile(metadata: &ObjectMeta, marked_owner: OwnerOf) -> String {
+    match (metadata.controller(), marked_owner(metadata)) {
+        (Some(owner), _) => format!("reconcile its owner, {} {}", owner.kind, owner.name),
+        (None, Some((kind, key))) => format!("reconcile its owner, {kind} {key}"),
+        (None, None) => "reconcile it".to_owned(),
     }
 }
