@@ -137,8 +137,12 @@ pub(crate) fn find<'a>(kinds: &'a [ApiResource], word: &str) -> Result<&'a ApiRe
     near.sort();
     near.dedup();
     let near: Vec<_> = near.into_iter().take(NEAR_MAX).map(|(_, name)| name).collect();
-    let hint = if near.is_empty() { String::new() } else { format!("; near: {}", near.join(", ")) };
-    Err(format!("there is no resource {word:?}{hint}"))
+    let hint = if near.is_empty() {
+        "listwatch get / lists the paths of the server".to_owned()
+    } else {
+        format!("near: {}", near.join(", "))
+    };
+    Err(format!("there is no resource {word:?}; {hint}"))
 }
 
 /// Decodes the answer to `GET /api` or `GET /apis`.
@@ -219,8 +223,8 @@ mod tests {
             Err("there is no resource \"deploy.batch\"; near: deployments.apps".to_owned())
         );
         for (word, near) in [
-            ("xyz", ""),
-            ("", ""),
+            ("xyz", "; listwatch get / lists the paths of the server"),
+            ("", "; listwatch get / lists the paths of the server"),
             ("deplo", "; near: deployments.apps"),
             ("pdos", "; near: pods"),
             ("mw", "; near: mywebservers.k8sobjects.gsa.com"),
