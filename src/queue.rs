@@ -383,6 +383,8 @@ mod tests {
         queue.done(&key("a"), FAILED);
         queue.add(&key("a"), Urgency::Intent);
         assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(take_now(&queue).await, None, "the intent has ended the pause");
         queue.add(&key("a"), Urgency::Intent);
         assert_eq!(queue.done(&key("a"), FAILED), None);
         assert_eq!(take_now(&queue).await.as_deref(), Some("a"));

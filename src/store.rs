@@ -452,6 +452,15 @@ mod tests {
         assert_eq!(what(&store), None);
     }
 
+    /// Such listeners come and go with the watches of single objects.
+    #[test]
+    fn a_dropped_listener_is_forgotten_at_the_next_change() {
+        let (store, _, listening) = listed("100", &[]);
+        drop(listening);
+        store.refused();
+        assert!(locked(&store.listeners).is_empty());
+    }
+
     #[test]
     fn a_broken_object_is_there_and_becomes_readable_again() {
         let (store, _, _listening) = listed("100", &[("a", "90")]);

@@ -227,7 +227,7 @@ impl Connection {
 mod tests {
     use std::fs;
 
-    use rcgen::generate_simple_self_signed;
+    use rcgen::{CertifiedKey, generate_simple_self_signed};
 
     use super::{
         super::{Options, config::Env, tls::install_crypto},
@@ -255,14 +255,34 @@ mod tests {
     }
 
     #[test]
+    fn a_new_certificate_of_a_plugin_makes_new_connections() {
+        install_crypto();
+        let issue = || generate_simple_self_signed(["any".to_owned()]).expect("a certificate");
+        let credential = || {
+            let CertifiedKey { cert, signing_key } = issue();
+            let pem = cert.pem() + &signing_key.serialize_pem();
+            Credential { identity: Some(pem.into_bytes().into()), ..Credential::default() }
+        };
+        let config = Config::new("https://h", issue().cert.pem().as_bytes(), "").expect("a config");
+        let connections = Connections::new(&config).expect("connections");
+        let (one, other) = (credential(), credential());
+        let before = connections.for_call(&config, &one);
+        assert!(Arc::ptr_eq(&before, &connections.for_call(&config, &one)));
+        assert!(!Arc::ptr_eq(&before, &connections.for_call(&config, &other)));
+    }
+
+    #[test]
     fn certificate_files_are_compared_again_after_a_minute() {
         install_crypto();
         let dir = tempfile::tempdir().expect("a directory");
         let (kubeconfig, authority) = (dir.path().join("kubeconfig"), dir.path().join("ca.crt"));
         let text = "current-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
             clusters: [{name: k, cluster: {server: 'https://h', certificate-authority: ca.crt}}]\n\
-            users: [{name: u, user: {}}]\n";
+            users: [{name: u, user: {client-certificate: u.crt, client-key: u.key}}]\n";
         fs::write(&kubeconfig, text).expect("a file");
+        let user = generate_simple_self_signed(["u".to_owned()]).expect("a certificate");
+        fs::write(dir.path().join("u.crt"), user.cert.pem()).expect("a file");
+        fs::write(dir.path().join("u.key"), user.signing_key.serialize_pem()).expect("a file");
         let replace_authority = || {
             let authority_of = generate_simple_self_signed(["any".to_owned()]).expect("a certificate");
             fs::write(&authority, authority_of.cert.pem()).expect("a file");

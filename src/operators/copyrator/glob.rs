@@ -1,7 +1,5 @@
 //! Names of namespaces with wildcards: `team-*`.
 
-use std::fmt;
-
 use serde::Deserialize;
 use smol_str::SmolStr;
 
@@ -61,12 +59,6 @@ impl std::str::FromStr for Glob {
 
     fn from_str(text: &str) -> Result<Glob, String> {
         Glob::try_from(SmolStr::new(text))
-    }
-}
-
-impl fmt::Display for Glob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
