@@ -128,7 +128,7 @@ spec:
         async fn applied(&self, banner: Arc<Banner>) -> Result<Next, ReconcileError> {
             let place = Key::namespaced("kube-public", &banner.metadata.name);
             let data = [("text".to_owned(), "hello".to_owned())].into();
-            let metadata = MARKS.child(&*banner, &place, Labels::default());
+            let metadata = MARKS.child(&*banner, &place, [("kind", "banner")].into_iter().collect());
             let desired = ConfigMap { metadata, data, ..ConfigMap::default() };
             match self.config_maps.keep(&*banner, &desired, Stage::Settled).await {
                 Some(outcome) => outcome.next(),
@@ -204,6 +204,7 @@ spec:
         // A copy of the child has the marks of another place.
         let copy = Key::namespaced("default", "copy");
         let child: ConfigMap = client.get(&place).await.expect("a ConfigMap");
+        assert_eq!(child.metadata.labels.get("kind"), Some("banner"));
         let annotations = child.metadata.annotations.clone();
         let marked = ObjectMeta { annotations, ..metadata(&copy) };
         client.create(&ConfigMap { metadata: marked, ..child }).await.expect("a ConfigMap");

@@ -165,6 +165,7 @@ mod tests {
             let list =
                 format!(r#"{{"kind":"ServiceList","metadata":{{"resourceVersion":"9"}},"items":{items}}}"#);
             assert_eq!(read(&list), Ok(0));
+            assert_eq!(version_of(list.as_bytes()).ok().as_deref(), Some("9"));
         }
     }
 
@@ -180,7 +181,7 @@ mod tests {
             r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}"#,
             r#"{"items":[]}"#,
         ] {
-            assert!(read(json).is_err(), "{json}");
+            assert!(read(json).is_err() && version_of(json.as_bytes()).is_err(), "{json}");
         }
     }
 }

@@ -263,6 +263,7 @@ mod tests {
     async fn a_watch_is_stuck_when_it_is_late_or_has_ended_but_not_while_other_lists_are_read() {
         let after = async |secs| tokio::time::advance(Duration::from_secs(secs)).await;
         let health = Health::new("services".to_owned());
+        assert_eq!(health.what(), "services");
         health.within(Duration::from_secs(100));
         after(130).await;
         assert!(!health.is_stuck());
