@@ -32,6 +32,8 @@ mod idle;
 mod in_process;
 mod kubeconfig;
 mod list;
+mod patch;
+mod request;
 mod retry;
 mod settings;
 mod tap;
@@ -47,9 +49,8 @@ use std::{
 use ::http::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
 
-use crate::resource::{Accept, Key, ObjectMeta, Resource, from_json};
+use crate::resource::{Accept, Key, Resource, from_json};
 pub use config::{Config, Env, Options, REQUEST_TIMEOUT};
 pub use curl::CurlFrom;
 pub use delete::DeleteOptions;
@@ -57,12 +58,14 @@ pub use error::Error;
 pub(crate) use error::is_denial;
 use error::{Cause, not_json};
 use http::Transport;
-pub use http::{Answer, Body, Head, Liveness, Request};
+pub use http::{Body, Liveness};
 pub use in_process::{InProcess, InProcessAnswer};
 #[cfg(feature = "cli")]
 pub(crate) use list::CHECK_BYTES_MAX;
 pub(crate) use list::{Collection, InTurn, LIST_STREAM_BYTES, PageBody, Turn};
 pub use list::{Page, WatchFrom, WatchMode};
+pub use patch::{Part, Patch};
+pub use request::{Answer, Head, Request};
 pub use tap::{Step, Tap};
 
 /// The media type of whole objects.
@@ -82,24 +85,6 @@ const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remo
 #[derive(Clone)]
 pub struct Client {
     transport: Arc<Transport>,
-}
-
-/// The part of an object that a patch changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// The object without its status.
-    Object,
-    /// The subresource `status`.
-    Status,
-}
-
-/// A change to an object. It has no `Debug`: the object may be a Secret.
-#[derive(Clone)]
-pub enum Patch {
-    /// `application/json-patch+json`: operations. The API server applies either all of them or none.
-    Json(Vec<Value>),
-    /// `application/merge-patch+json`: sets the fields of the patch, removes those that are `null`, replaces lists.
-    Merge(Value),
 }
 
 impl Client {
@@ -184,32 +169,6 @@ impl Client {
         self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)
     }
 
-    /// Changes an object. Returns the whole object.
-    pub async fn patch<K: Resource>(&self, key: &Key, part: Part, patch: &Patch) -> Result<K, Error> {
-        let subresource = match part {
-            Part::Object => "",
-            Part::Status => "/status",
-        };
-        let wrong = |cause: Cause| cause.about("patch", name::<K>(key) + subresource);
-        let path = path::<K>(key).map_err(wrong)? + subresource;
-        let request = Request::get(path).accept(accept_object(K::ACCEPT)).patches(patch);
-        self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)
-    }
-
-    /// Sets the desired replicas of an object of any kind, in its subresource `scale`.
-    pub async fn set_scale<K: Resource>(&self, key: &Key, replicas: u32) -> Result<(), Error> {
-        #[derive(Deserialize)]
-        struct Scale {
-            #[serde(rename = "metadata")]
-            _metadata: ObjectMeta,
-        }
-        let wrong = |cause: Cause| cause.about("patch", name::<K>(key) + "/scale");
-        let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
-        let request = Request::get(path::<K>(key).map_err(wrong)? + "/scale").patches(&patch);
-        let _: Scale = self.typed(request, OBJECT_BYTES_MAX, "Scale").await.map_err(wrong)?;
-        Ok(())
-    }
-
     async fn typed<T: DeserializeOwned>(
         &self,
         request: Request,
@@ -244,14 +203,6 @@ impl Request {
     fn accept(mut self, media_type: &'static str) -> Request {
         self.accept = media_type.into();
         self
-    }
-
-    fn patches(self, patch: &Patch) -> Request {
-        let (content_type, body) = match patch {
-            Patch::Json(operations) => ("application/json-patch+json", serde_json::to_vec(operations)),
-            Patch::Merge(object) => ("application/merge-patch+json", serde_json::to_vec(object)),
-        };
-        self.sends(Method::PATCH, content_type, body.expect("JSON values are JSON"))
     }
 
     fn about(&self, cause: Cause) -> Error {

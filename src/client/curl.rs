@@ -18,7 +18,7 @@ use super::{
     Client, JSON,
     auth::Login,
     config::{Config, Pem, PemSource},
-    http::{Request, url},
+    request::{Request, url},
     settings::ignores_proxy_variables,
 };
 

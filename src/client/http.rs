@@ -12,7 +12,6 @@
 mod tests;
 
 use std::{
-    borrow::Cow,
     fmt,
     sync::{
         Arc,
@@ -22,23 +21,23 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Method, Version};
+use http::Version;
 use reqwest::{
     RequestBuilder, Response,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT},
 };
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, warn};
-use url::{Url, form_urlencoded::Serializer};
+use url::Url;
 
 use super::{
-    JSON,
     auth::{Credential, Credentials, Login},
     config::Config,
     connections::{Connection, Connections},
     error::{Cause, Error, Where, refusal},
     idle::Calls,
     list::Turns,
+    request::{Answer, Head, Request, url},
     retry,
     tap::{Exchange, Step},
     tls::install_crypto,
@@ -50,44 +49,6 @@ const REFUSAL_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The user agent, by which administrators find our requests in the audit log.
 const AGENT: &str = concat!("listwatch/", env!("CARGO_PKG_VERSION"));
-
-/// An HTTP request. With [`Client::send`](super::Client::send), it also reaches resources without a type in this crate.
-/// `Debug` does not show the body.
-#[derive(Clone)]
-pub struct Request {
-    /// `GET`, `POST`, …
-    pub method: Method,
-    /// As in a URL, percent-encoded: `/api/v1/namespaces/default/pods`. May have a query.
-    pub path: String,
-    /// More query parameters, not yet encoded.
-    pub query: Vec<(&'static str, String)>,
-    /// The `Accept` header.
-    pub accept: Cow<'static, str>,
-    /// The media type of the body.
-    pub content_type: Cow<'static, str>,
-    /// Empty: no body.
-    pub body: Bytes,
-}
-
-/// The head of an answer.
-#[derive(Clone, Debug)]
-pub struct Head {
-    /// HTTP status code, 2xx.
-    pub status: u16,
-    /// HTTP headers.
-    pub headers: HeaderMap,
-}
-
-/// A successful answer. `Debug` does not show the body.
-#[derive(Clone)]
-pub struct Answer {
-    /// HTTP status code, 2xx.
-    pub status: u16,
-    /// HTTP headers.
-    pub headers: HeaderMap,
-    /// The whole body.
-    pub body: Bytes,
-}
 
 /// The body of a watch or another stream, in pieces. Dropping it ends the stream.
 pub struct Body {
@@ -126,64 +87,6 @@ pub(super) struct Transport {
     /// Whether the last answer came over HTTP/2.
     speaks_http2: AtomicBool,
     pub(super) turns: Turns,
-}
-
-impl Request {
-    /// `GET path`, with `Accept: application/json`.
-    #[must_use]
-    pub fn get(path: impl Into<String>) -> Request {
-        Request {
-            method: Method::GET,
-            path: path.into(),
-            query: Vec::new(),
-            accept: JSON.into(),
-            content_type: JSON.into(),
-            body: Bytes::new(),
-        }
-    }
-
-    /// The same path with another method and a body.
-    #[must_use]
-    pub fn sends(mut self, method: Method, content_type: &'static str, body: Vec<u8>) -> Request {
-        self.method = method;
-        self.content_type = content_type.into();
-        self.body = body.into();
-        self
-    }
-
-    /// Whether the answer is a stream of events.
-    #[must_use]
-    pub fn is_watch(&self) -> bool {
-        let target = self.target();
-        let (_, query) = target.split_once('?').unwrap_or_default();
-        // As in k8s.io/apimachinery, Convert_Slice_string_To_bool.
-        let mut values = url::form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "watch");
-        values.next().is_some_and(|(_, value)| value != "0" && !value.eq_ignore_ascii_case("false"))
-    }
-
-    /// Path and query as sent.
-    pub(crate) fn target(&self) -> String {
-        if self.query.is_empty() {
-            return self.path.clone();
-        }
-        let query = Serializer::new(String::new()).extend_pairs(&self.query).finish();
-        let mark = if self.path.contains('?') { '&' } else { '?' };
-        format!("{}{mark}{query}", self.path)
-    }
-}
-
-/// The URL of a request: the parsed URL of the server with another path. Parsing the host again would take three times as
-/// long.
-pub(super) fn url(base: &Url, request: &Request) -> Url {
-    let mut url = base.clone();
-    let target = request.target();
-    let (path, query) = match target.split_once('?') {
-        Some((path, query)) => (path, Some(query)),
-        None => (&*target, None),
-    };
-    url.set_path(&format!("{}{path}", base.path().trim_end_matches('/')));
-    url.set_query(query);
-    url
 }
 
 impl Transport {
@@ -399,12 +302,6 @@ impl Reply {
     }
 }
 
-impl Head {
-    fn of(response: &Response) -> Head {
-        Head { status: response.status().as_u16(), headers: response.headers().clone() }
-    }
-}
-
 /// Reads a body of at most `max` bytes; `None` if it is larger. Most bodies come in one piece, which is not copied.
 async fn read(reply: &mut Reply, max: usize) -> Result<Option<Bytes>, reqwest::Error> {
     let Some(first) = reply.chunk().await? else { return Ok(Some(Bytes::new())) };
@@ -421,18 +318,6 @@ async fn read(reply: &mut Reply, max: usize) -> Result<Option<Bytes>, reqwest::E
         next = reply.chunk().await?;
     }
     Ok(Some(body.freeze()))
-}
-
-impl fmt::Debug for Request {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} ({} bytes)", self.method, self.path, self.body.len())
-    }
-}
-
-impl fmt::Debug for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({} bytes)", self.status, self.body.len())
-    }
 }
 
 impl fmt::Debug for Body {

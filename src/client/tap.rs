@@ -14,7 +14,7 @@ use std::sync::{
 
 use http::{HeaderMap, Version};
 
-use super::http::Request;
+use super::request::Request;
 
 /// Observes the exchanges of a client. It never sees the `Authorization` header. Set it with
 /// [`Config::with_tap`](super::Config::with_tap).

@@ -1,0 +1,68 @@
+//! Changes objects: `PATCH …/deployments/web` with `[{"op": "replace", "path": "/spec/replicas", "value": 3}]`.
+
+use ::http::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Client, OBJECT_BYTES_MAX, Request, accept_object,
+    error::{Cause, Error},
+    name, path,
+};
+use crate::resource::{Key, ObjectMeta, Resource};
+
+/// The part of an object that a patch changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The object without its status.
+    Object,
+    /// The subresource `status`.
+    Status,
+}
+
+/// A change to an object. It has no `Debug`: the object may be a Secret.
+#[derive(Clone)]
+pub enum Patch {
+    /// `application/json-patch+json`: operations. The API server applies either all of them or none.
+    Json(Vec<Value>),
+    /// `application/merge-patch+json`: sets the fields of the patch, removes those that are `null`, replaces lists.
+    Merge(Value),
+}
+
+impl Client {
+    /// Changes an object. Returns the whole object.
+    pub async fn patch<K: Resource>(&self, key: &Key, part: Part, patch: &Patch) -> Result<K, Error> {
+        let subresource = match part {
+            Part::Object => "",
+            Part::Status => "/status",
+        };
+        let wrong = |cause: Cause| cause.about("patch", name::<K>(key) + subresource);
+        let path = path::<K>(key).map_err(wrong)? + subresource;
+        let request = Request::get(path).accept(accept_object(K::ACCEPT)).patches(patch);
+        self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)
+    }
+
+    /// Sets the desired replicas of an object of any kind, in its subresource `scale`.
+    pub async fn set_scale<K: Resource>(&self, key: &Key, replicas: u32) -> Result<(), Error> {
+        #[derive(Deserialize)]
+        struct Scale {
+            #[serde(rename = "metadata")]
+            _metadata: ObjectMeta,
+        }
+        let wrong = |cause: Cause| cause.about("patch", name::<K>(key) + "/scale");
+        let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
+        let request = Request::get(path::<K>(key).map_err(wrong)? + "/scale").patches(&patch);
+        let _: Scale = self.typed(request, OBJECT_BYTES_MAX, "Scale").await.map_err(wrong)?;
+        Ok(())
+    }
+}
+
+impl Request {
+    fn patches(self, patch: &Patch) -> Request {
+        let (content_type, body) = match patch {
+            Patch::Json(operations) => ("application/json-patch+json", serde_json::to_vec(operations)),
+            Patch::Merge(object) => ("application/merge-patch+json", serde_json::to_vec(object)),
+        };
+        self.sends(Method::PATCH, content_type, body.expect("JSON values are JSON"))
+    }
+}
