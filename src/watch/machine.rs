@@ -15,14 +15,6 @@ use crate::{
 /// Most objects per page of a list. A page of 100 Deployments has about 0.5 MB, and our operator reads three lists at
 /// once when it starts. With client-go's 500 objects per page, a start with 1,000 objects peaked 2 MB higher.
 const PAGE_ITEMS: u32 = 100;
-/// A watch that has not ended this long after its `timeoutSeconds` counts as dead.
-const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
-/// Longest silence after a BOOKMARK. The server sends one about once a minute. The limit applies only after the first
-/// BOOKMARK of a watch: not every server sends BOOKMARKs, and in half of the quiet watches that we measured, the first
-/// one came after two minutes.
-const BOOKMARK_SILENCE: Duration = Duration::from_secs(130);
-/// Longest silence before a streaming list is complete. A server that ignores `sendInitialEvents` never completes it.
-const INITIAL_EVENTS_SILENCE: Duration = Duration::from_secs(30);
 /// After watches have been open for this long in total, the count of failures starts again at zero. Each single watch
 /// may be shorter: some proxies end every watch after 50 s.
 const HEALTHY: Duration = Duration::from_secs(60);
@@ -50,7 +42,7 @@ pub struct Machine {
     open: Duration,
     /// The number of lines of the present watch.
     pub(super) lines: u64,
-    /// Whether a periodic BOOKMARK came in this watch, so that [`BOOKMARK_SILENCE`] applies.
+    /// Whether a periodic BOOKMARK came in this watch, so that [`BOOKMARK_SILENCE`](super::BOOKMARK_SILENCE) applies.
     pub(super) is_armed: bool,
 }
 
@@ -213,22 +205,6 @@ impl Machine {
             State::Listing { continue_token, .. } => continue_token.is_empty(),
             State::Streaming { .. } => true,
             State::Following | State::Checking => false,
-        }
-    }
-
-    /// How long the present watch may send nothing.
-    #[must_use]
-    pub fn silence_limit(&self, timeout_secs: u32) -> Duration {
-        let its_end = Duration::from_secs(timeout_secs.into()) + TIMEOUT_GRACE;
-        match self.state {
-            State::Streaming { .. } => INITIAL_EVENTS_SILENCE,
-            State::Listing { .. } | State::Following | State::Checking => {
-                if self.is_armed {
-                    BOOKMARK_SILENCE.min(its_end)
-                } else {
-                    its_end
-                }
-            }
         }
     }
 
