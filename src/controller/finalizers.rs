@@ -21,19 +21,6 @@ use crate::resource::{ObjectMeta, Resource};
 const LOG: &str = "listwatch::controller";
 
 impl<O: Operator> Shared<O> {
-    /// Calls [`Operator::applied`], or adds the finalizer: the answer to that patch is a change, which causes the next
-    /// reconcile, and that one calls `applied`.
-    pub(super) async fn apply(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
-        if let Some(finalizer) = O::FINALIZER
-            && finalizer_index::<O>(object.metadata()).is_none()
-        {
-            return self.add(finalizer, &object).await;
-        }
-        let (key, version) = (object.key(), &object.metadata().resource_version);
-        debug!(target: LOG, kind = O::Kind::KIND, %key, %version, "applied");
-        self.operator.applied(object).await
-    }
-
     /// Calls [`Operator::deleting`], and removes the finalizer after that is done.
     pub(super) async fn clean_up(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
         debug!(target: LOG, kind = O::Kind::KIND, key = %object.key(), "deleting");
@@ -43,7 +30,11 @@ impl<O: Operator> Shared<O> {
         }
     }
 
-    async fn add(&self, finalizer: &str, object: &O::Kind) -> Result<Next, ReconcileError> {
+    pub(super) async fn add_finalizer(
+        &self,
+        finalizer: &str,
+        object: &O::Kind,
+    ) -> Result<Next, ReconcileError> {
         let metadata = object.metadata();
         let addition = metadata.uid.to_string();
         if self.truces.is_on(&addition) {
