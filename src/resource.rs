@@ -50,6 +50,8 @@ pub trait Resource: DeserializeOwned + Send + Sync + 'static {
     /// How its fields are merged with those of other writers, by path. All other fields that the type has are owned: a
     /// field that the desired object does not have is removed. See [`diff`].
     const MERGE: &'static [MergeRule] = &[];
+    /// The command that installs the CRD of this kind, for the error if it is missing. Empty: not known.
+    const INSTALL: &'static str = "";
     /// The media type of requests. [`Meta`] has metadata alone.
     const ACCEPT: Accept = Accept::Whole;
 

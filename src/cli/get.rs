@@ -481,6 +481,7 @@ impl Wanted {
         let collection = Collection {
             path: path.to_owned(),
             resource: path.rsplit('/').next().unwrap_or_default().to_owned(),
+            install: "",
             scope,
             fields: self.request.field_selector.clone().unwrap_or_default(),
             accept: if self.request.metadata { Accept::MetadataOnly } else { Accept::Whole },

@@ -59,6 +59,8 @@ pub(crate) struct Collection {
     pub(crate) path: String,
     /// `deployments`, for errors and the log.
     pub(crate) resource: String,
+    /// [`Resource::INSTALL`].
+    pub(crate) install: &'static str,
     pub(crate) scope: Scope,
     /// A field selector. Empty: everything.
     pub(crate) fields: String,
@@ -164,6 +166,7 @@ impl Collection {
         let collection = Collection {
             path: String::new(),
             resource: K::PLURAL.to_owned(),
+            install: K::INSTALL,
             scope: scope.clone(),
             fields: String::new(),
             accept: K::ACCEPT,

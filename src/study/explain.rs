@@ -325,6 +325,7 @@ impl Explainer {
         let collection = Collection {
             path: path.to_owned(),
             resource: path.rsplit('/').next().filter(|part| !part.is_empty()).unwrap_or("objects").to_owned(),
+            install: "",
             scope: Scope { namespace: None, labels: value("labelSelector").to_owned() },
             fields: value("fieldSelector").to_owned(),
             accept: if is_metadata { Accept::MetadataOnly } else { Accept::Whole },

@@ -164,9 +164,11 @@ pub(super) fn problem(error: &Error, collection: &Collection) -> String {
         );
     }
     if error.is_missing_kind() {
-        return format!(
-            "{error}; install the CustomResourceDefinition {plural}.{group}: listwatch crd | kubectl apply -f -"
-        );
+        let command = match collection.install {
+            "" => String::new(),
+            command => format!(": {command}"),
+        };
+        return format!("{error}; install the CustomResourceDefinition {plural}.{group}{command}");
     }
     error.to_string()
 }

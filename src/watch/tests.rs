@@ -455,6 +455,16 @@ fn the_kind_of_refusal_decides_the_next_request() {
     assert_eq!(End::failed(&error, &services()).how, EndReason::Unreachable);
 }
 
+/// `listwatch crd` was the remedy for a kind of another program, too.
+#[test]
+fn the_missing_crd_of_a_kind_without_a_command_is_named_alone() {
+    let error = Error::refused("list", "pages", Status { code: 404, ..Status::default() });
+    let pages =
+        Collection { path: "/apis/example.com/v1/pages".into(), resource: "pages".into(), ..services() };
+    let problem = End::failed(&error, &pages).problem;
+    assert!(problem.ends_with("; install the CustomResourceDefinition pages.example.com"), "{problem}");
+}
+
 #[test]
 fn a_first_429_is_no_news() {
     let is_news = |code: u16, failures| {

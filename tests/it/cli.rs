@@ -568,6 +568,24 @@ async fn without_a_name_all_operators_run_and_their_variables_set_their_flags() 
     .await;
 }
 
+/// The command installed the CRDs of all operators.
+#[tokio::test]
+async fn without_their_crds_each_operator_names_its_own_command() {
+    on(&[Kind::EmbeddedBare], async |fixture| {
+        fixture.create_namespace().await;
+        fs::write(fixture.dir.path().join("token"), fixture.admin_token()).unwrap();
+        let operators = Operator::run(&[], &fixture.url(), fixture.dir.path(), &[], &[]);
+        for operator in BuiltIn::value_variants() {
+            let definitions = operator.definitions();
+            let crd = definitions[0]["metadata"]["name"].as_str().unwrap();
+            let name = operator.to_possible_value().unwrap();
+            let command = format!("{crd}: listwatch crd {} | kubectl apply -f -", name.get_name());
+            operators.until_unready(&[&command]).await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_missing_namespace_is_logged_if_the_operator_may_read_namespaces() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {

@@ -575,7 +575,7 @@ async fn without_the_crd_readyz_names_the_command_and_recovers() {
         with_permissions(fixture).await;
         fixture.spawn_operator(&[]);
         let remedy = "install the CustomResourceDefinition mywebservers.k8sobjects.gsa.com: \
-                      listwatch crd | kubectl apply -f -";
+                      listwatch crd mywebserver | kubectl apply -f -";
         fixture.operator().until_unready(&["watch mywebservers", remedy]).await;
         fixture.operator().until_logged(&[remedy, "WARN"]).await;
         fixture.install(&manifests::crd()).await;
@@ -602,7 +602,7 @@ async fn a_deleted_crd_makes_the_operator_unready_until_it_is_installed_again() 
         let in_namespace = format!("watch mywebservers in namespace {}:", fixture.namespace);
         let failure = format!("[-] {in_namespace} ");
         let remedy = "install the CustomResourceDefinition mywebservers.k8sobjects.gsa.com: \
-                      listwatch crd | kubectl apply -f -";
+                      listwatch crd mywebserver | kubectl apply -f -";
         fixture.operator().until_unready(&[&failure, remedy, "[+] watch services", "\nnot ready\n"]).await;
         eventually("the CRD to be gone", async || fixture.raw(crd).await.err()).await;
         fixture.install(&manifests::crd()).await;

@@ -62,6 +62,7 @@ impl Resource for CopyratorRule {
     const VERSION: &'static str = "v1";
     const PLURAL: &'static str = "copyrators";
     const KIND: &'static str = "CopyratorRule";
+    const INSTALL: &'static str = "listwatch crd copyrator | kubectl apply -f -";
 
     fn metadata(&self) -> &ObjectMeta {
         &self.metadata

@@ -35,7 +35,9 @@ pub struct Database {
     pub status: DatabaseStatus,
 }
 
-crate::kind!(Database, "app.example.com", "v1", "databases");
+crate::kind!(Database, "app.example.com", "v1", "databases", {
+    const INSTALL: &'static str = "listwatch crd database | kubectl apply -f -";
+});
 
 /// The desired database.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]

@@ -37,7 +37,9 @@ pub struct Memcached {
     pub status: MemcachedStatus,
 }
 
-crate::kind!(Memcached, "cache.example.com", "v1alpha1", "memcacheds");
+crate::kind!(Memcached, "cache.example.com", "v1alpha1", "memcacheds", {
+    const INSTALL: &'static str = "listwatch crd memcached | kubectl apply -f -";
+});
 
 /// The desired cache.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]

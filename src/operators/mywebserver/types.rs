@@ -43,7 +43,9 @@ pub struct MyWebserver {
     pub status: MyWebserverStatus,
 }
 
-crate::kind!(MyWebserver, "k8sobjects.gsa.com", "v2", "mywebservers");
+crate::kind!(MyWebserver, "k8sobjects.gsa.com", "v2", "mywebservers", {
+    const INSTALL: &'static str = "listwatch crd mywebserver | kubectl apply -f -";
+});
 
 /// The desired web server.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
