@@ -108,9 +108,10 @@ pub fn desired(cache: &Memcached, image: &str) -> MemcachedChildren {
     let selector: Labels = identity.into_iter().collect();
     let labels: Labels = identity.into_iter().chain([("app.kubernetes.io/managed-by", OPERATOR)]).collect();
     let metadata = ObjectMeta::of_child(cache, name, labels.clone());
-    let port_by_name = || Port::Name(CONTAINER.into());
-    let probe =
-        || Probe { tcp_socket: Some(TcpSocket { port: port_by_name(), host: None }), ..Probe::default() };
+    let probe = || Probe {
+        tcp_socket: Some(TcpSocket { port: Port::Name(CONTAINER.into()), host: None }),
+        ..Probe::default()
+    };
     let limits = Some(Limits { memory: memory_limit(cache.spec.memory_mb) });
     let container = CacheContainer {
         name: CONTAINER.into(),
@@ -157,7 +158,8 @@ pub fn desired(cache: &Memcached, image: &str) -> MemcachedChildren {
     let port = ServicePort {
         name: CONTAINER.into(),
         port: PORT,
-        target_port: port_by_name(),
+        // Not a name: that would mean the first container with a port of this name, such as a sidecar's.
+        target_port: Port::Number(PORT),
         protocol: "TCP".into(),
         node_port: 0,
         app_protocol: SmolStr::default(),

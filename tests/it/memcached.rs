@@ -52,7 +52,10 @@ async fn a_memcached_gets_a_deployment_and_a_headless_service_that_stay_as_wante
         let reported = until_reported(fixture).await;
         wrote(fixture, &CREATED).await;
         assert_eq!(condition(&reported, "Ready").unwrap()["reason"], "RolloutInProgress");
-        assert_eq!(fixture.get("services/cache").await["spec"]["clusterIP"], "None");
+        let service = fixture.get("services/cache").await["spec"].clone();
+        assert_eq!(service["clusterIP"], "None");
+        // A name would mean the first container with a port of that name, such as a sidecar's.
+        assert_eq!(service["ports"][0]["targetPort"], 11211);
         let container = |deployment: &Value| deployment["spec"]["template"]["spec"]["containers"][0].clone();
         let deployment = fixture.get("deployments/cache").await;
         assert_eq!(deployment["spec"]["replicas"], 3);

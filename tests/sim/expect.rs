@@ -229,7 +229,7 @@ fn children_of_cache(cache: &Value) -> Children {
     let identity = json!({"app.kubernetes.io/name": "memcached", "app.kubernetes.io/instance": cache["metadata"]["name"]});
     let mut labels = identity.clone();
     labels["app.kubernetes.io/managed-by"] = "memcached-operator".into();
-    let ports = json!([{"name": "memcached", "port": 11211, "protocol": "TCP", "targetPort": "memcached"}]);
+    let ports = json!([{"name": "memcached", "port": 11211, "protocol": "TCP", "targetPort": 11211}]);
     [
         vec![
             ("/metadata/labels", labels.clone()),

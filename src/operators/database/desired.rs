@@ -163,7 +163,8 @@ fn service(selector: Labels) -> ServiceSpec {
     let port = ServicePort {
         name: CONTAINER.into(),
         port: PORT,
-        target_port: Port::Name(CONTAINER.into()),
+        // Not a name: that would mean the first container with a port of this name, such as a sidecar's.
+        target_port: Port::Number(PORT),
         protocol: "TCP".into(),
         node_port: 0,
         app_protocol: SmolStr::default(),
