@@ -105,6 +105,7 @@ pub struct PodTemplate<C = Container> {
 #[serde(default)]
 pub struct PodMeta {
     /// The labels of the Pods.
+    #[serde(skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
 }
 

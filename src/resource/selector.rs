@@ -19,6 +19,7 @@ use super::Labels;
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelector {
     /// The required labels, each with its value.
+    #[serde(skip_serializing_if = "Labels::is_empty")]
     pub match_labels: Labels,
     /// The set-based requirements.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]

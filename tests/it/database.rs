@@ -285,6 +285,24 @@ async fn a_database_gets_its_children_once_and_they_stay_as_wanted() {
         let set = fixture.get("statefulsets/db").await;
         assert_eq!(set["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"], "2Gi");
         assert_eq!(set["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"], "Retain");
+
+        // Our fields are gone, or have another form. The patch was refused for ever.
+        let wanted = set["spec"]["template"]["spec"]["containers"][0].clone();
+        let path = |field: &str| format!("/spec/template/spec/containers/0/{field}");
+        let edited = json!([
+            {"op": "replace", "path": path("securityContext"), "value": {"privileged": true}},
+            {"op": "replace", "path": path("lifecycle/preStop"), "value": {"sleep": {"seconds": 1}}},
+            {"op": "remove", "path": path("command")},
+            {"op": "remove", "path": path("env")},
+        ]);
+        fixture.edit("statefulsets/db", edited).await;
+        wrote(fixture, &["PATCH statefulsets/db 200", STATUS]).await;
+        let container =
+            fixture.get("statefulsets/db").await["spec"]["template"]["spec"]["containers"][0].clone();
+        assert_eq!(container, wanted);
+
+        // A name would mean the first container with a port of that name, such as a sidecar's.
+        assert_eq!(fixture.get("services/db").await["spec"]["ports"][0]["targetPort"], 5432);
         fixture.delete("services/db-ro").await;
         wrote(fixture, &["POST services 201"]).await;
     })

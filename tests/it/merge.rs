@@ -1,15 +1,23 @@
-//! Compares the merge rules that our kinds declare with the OpenAPI document of the API server.
+//! Compares the merge rules that our kinds declare with the OpenAPI document of the API server, and removes each field of the
+//! children: the patch restores it.
 
 use listwatch::{
     client::{Client, Request},
-    operators::database::types::{CronJob, Job, PodDisruptionBudget, StatefulSet},
+    operators::{
+        database::{
+            self,
+            types::{CronJob, Job, PodDisruptionBudget, StatefulSet},
+        },
+        memcached, mywebserver,
+    },
     resource::{
         Resource,
         diff::{self, Merge, MergeRule},
         kinds::{ConfigMap, Deployment, Namespace, Secret, Service},
     },
 };
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::fixture::{Kind, on};
 
@@ -105,4 +113,101 @@ async fn each_merge_rule_of_a_kind_agrees_with_the_document_of_the_server() {
         }
     })
     .await;
+}
+
+/// The JSON pointers of the fields and items of an object.
+fn pointers(value: &Value, path: &str, all: &mut Vec<String>) {
+    let parts: Vec<(String, &Value)> = match value {
+        Value::Object(fields) => {
+            fields.iter().map(|(field, value)| (field.replace('~', "~0").replace('/', "~1"), value)).collect()
+        }
+        Value::Array(items) => items.iter().enumerate().map(|(at, item)| (at.to_string(), item)).collect(),
+        _ => return,
+    };
+    for (part, value) in parts {
+        all.push(format!("{path}/{part}"));
+        pointers(value, &format!("{path}/{part}"), all);
+    }
+}
+
+/// Applies a JSON patch as kube-apiserver does, which lets `replace` add a field that is missing.
+fn apply(object: &mut Value, mut operations: Vec<Value>) -> Result<(), String> {
+    for operation in operations.iter_mut().filter(|operation| operation["op"] == "replace") {
+        if object.pointer(operation["path"].as_str().unwrap()).is_none() {
+            operation["op"] = "add".into();
+        }
+    }
+    let patch: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();
+    json_patch::patch(object, &patch).map_err(|error| error.to_string())
+}
+
+/// The ends of the paths that each object has, because the API server requires or sets them.
+const ALWAYS: [&str; 7] = [
+    "/jobTemplate",
+    "/jobTemplate/spec",
+    "/template",
+    "/template/metadata",
+    "/template/spec",
+    "/template/spec/containers",
+    "/template/spec/securityContext",
+];
+
+/// The fields of a child that its patch does not restore once another client has removed them.
+fn check_restored<K: Resource + Serialize>(desired: &K, problems: &mut Vec<String>) {
+    let mut removed = Vec::new();
+    let mut whole = serde_json::to_value(desired).unwrap();
+    pointers(&whole, "", &mut removed);
+    // As the API server returns it.
+    whole["metadata"]["resourceVersion"] = "1".into();
+    assert_eq!(
+        diff::between(&serde_json::from_value::<K>(whole.clone()).unwrap(), desired),
+        Vec::<Value>::new()
+    );
+    removed
+        .retain(|path| ["/spec/", "/data", "/metadata/labels"].iter().any(|start| path.starts_with(start)));
+    removed.retain(|path| !path.ends_with("/name") && !ALWAYS.iter().any(|end| path.ends_with(end)));
+    for path in removed {
+        let mut live = whole.clone();
+        apply(&mut live, vec![json!({"op": "remove", "path": path})]).unwrap();
+        // A field that the type requires, the API server requires or sets.
+        let Ok(found) = serde_json::from_value::<K>(live.clone()) else { continue };
+        if found.is_immutable(&format!("{path}/")) {
+            continue;
+        }
+        if let Err(error) = apply(&mut live, diff::between(&found, desired)) {
+            problems.push(format!("{} without {path}: {error}", K::KIND));
+            continue;
+        }
+        let rest = diff::between(&serde_json::from_value::<K>(live).unwrap(), desired);
+        if !rest.is_empty() {
+            problems.push(format!("{} without {path}: not restored: {rest:?}", K::KIND));
+        }
+    }
+}
+
+/// A client gave the container of a Database another securityContext, without `capabilities`. The patch added a field to
+/// `capabilities`, so the API server refused it for ever, and with it each later change.
+#[test]
+fn each_field_of_a_child_is_restored_after_its_removal() {
+    let object = |spec: Value| json!({"metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1"}, "spec": spec});
+    let mut problems = Vec::new();
+    let web = serde_json::from_value(object(json!({"image": "nginx"}))).unwrap();
+    let web = mywebserver::desired(&web);
+    check_restored(&web.deployment, &mut problems);
+    check_restored(&web.service, &mut problems);
+    let cache = serde_json::from_value(object(json!({"size": 1}))).unwrap();
+    let cache = memcached::desired(&cache, "memcached");
+    check_restored(&cache.deployment, &mut problems);
+    check_restored(&cache.service, &mut problems);
+    let spec =
+        json!({"size": 2, "version": "15", "backup": {"schedule": "0 3 * * *"}, "tls": {"secretName": "t"}});
+    let database = serde_json::from_value(object(spec)).unwrap();
+    let database = database::desired(&database, "postgres", &[]);
+    check_restored(&database.set, &mut problems);
+    check_restored(&database.primary, &mut problems);
+    check_restored(&database.instances, &mut problems);
+    check_restored(&database.scripts, &mut problems);
+    check_restored(&database.budget, &mut problems);
+    check_restored(&database.backup.unwrap(), &mut problems);
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
 }

@@ -244,7 +244,7 @@ fn pod(name: &str, image: &str) -> InstanceSpec {
             period_seconds: 5,
             timeout_seconds: 5,
         }),
-        lifecycle: Some(Lifecycle { pre_stop: Hook { exec: Exec { command: script("stop") } } }),
+        lifecycle: Some(Lifecycle { pre_stop: Some(Hook { exec: Some(Exec { command: script("stop") }) }) }),
         volume_mounts: instance_mounts(),
         ..container(image, "start")
     };
@@ -339,12 +339,12 @@ fn container(image: &str, file: &str) -> Instance {
         name: CONTAINER.into(),
         image: image.into(),
         command: script(file),
-        security_context: ContainerSecurity {
+        security_context: Some(ContainerSecurity {
             allow_privilege_escalation: Some(false),
-            capabilities: Capabilities { drop: ["ALL".into()].into(), add: None },
+            capabilities: Some(Capabilities { drop: ["ALL".into()].into(), add: None }),
             read_only_root_filesystem: Some(true),
             others: BTreeMap::new(),
-        },
+        }),
         ..Instance::default()
     }
 }

@@ -193,6 +193,7 @@ crate::kind!(StatefulSet, "apps", "v1", "statefulsets", {
         ("/spec/template/metadata/labels", Merge::Shared),
         ("/spec/template/spec/containers", Merge::SharedBy(&["name"])),
         ("/spec/template/spec/containers/*/readinessProbe", Merge::OneOf(&["exec"])),
+        ("/spec/template/spec/containers/*/lifecycle/preStop", Merge::OneOf(&["exec"])),
         ("/spec/template/spec/volumes", Merge::SharedBy(&["name"])),
         ("/spec/template/spec/volumes/*", Merge::Whole),
         // The API server lets nobody change them. The claims grow one by one.
@@ -284,6 +285,7 @@ pub struct InstanceSpec {
     /// The containers, each with a unique name.
     pub containers: SmallVec<[Instance; 1]>,
     /// The volumes, but for that of the claim.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
     /// Whether the Pod gets credentials for the API server.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -326,13 +328,16 @@ pub struct Instance {
     /// The image to run.
     pub image: SmolStr,
     /// The program and its arguments.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub command: Box<[SmolStr]>,
     /// More arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<Present>,
     /// Environment variables.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
     /// The port on which PostgreSQL listens.
+    #[serde(skip_serializing_if = "SmallVec::is_empty")]
     pub ports: SmallVec<[ContainerPort; 1]>,
     /// Decides when the instance gets connections.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -341,9 +346,11 @@ pub struct Instance {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,
     /// The paths of the volumes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volume_mounts: Vec<VolumeMount>,
     /// The privileges of the container.
-    pub security_context: ContainerSecurity,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub security_context: Option<ContainerSecurity>,
 }
 
 /// An environment variable, with its value or the field of the Pod that has its value.
@@ -402,7 +409,8 @@ pub struct Exec {
 #[serde(rename_all = "camelCase", default)]
 pub struct Lifecycle {
     /// Before it is stopped.
-    pub pre_stop: Hook,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pre_stop: Option<Hook>,
 }
 
 /// A command that the kubelet runs at one point in the life of a container.
@@ -410,7 +418,8 @@ pub struct Lifecycle {
 #[serde(default)]
 pub struct Hook {
     /// The command.
-    pub exec: Exec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exec: Option<Exec>,
 }
 
 /// The path of a volume in the container.
@@ -434,7 +443,8 @@ pub struct ContainerSecurity {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_privilege_escalation: Option<bool>,
     /// The capabilities of root.
-    pub capabilities: Capabilities,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<Capabilities>,
     /// Whether the files of the image are read-only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_only_root_filesystem: Option<bool>,
@@ -534,6 +544,7 @@ pub struct BudgetSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<Port>,
     /// Selects the Pods.
+    #[serde(default, skip_serializing_if = "LabelSelector::is_empty")]
     pub selector: LabelSelector,
     /// Must be absent beside `maxUnavailable`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -557,6 +568,9 @@ crate::kind!(CronJob, "batch", "v1", "cronjobs", {
     const MERGE: &'static [MergeRule] = &[
         ("/spec/jobTemplate/spec/template/metadata/labels", Merge::Shared),
         ("/spec/jobTemplate/spec/template/spec/containers", Merge::SharedBy(&["name"])),
+        // A backup has neither. Without its command, each would be invalid.
+        ("/spec/jobTemplate/spec/template/spec/containers/*/readinessProbe", Merge::Whole),
+        ("/spec/jobTemplate/spec/template/spec/containers/*/lifecycle", Merge::Whole),
         ("/spec/jobTemplate/spec/template/spec/volumes", Merge::SharedBy(&["name"])),
         ("/spec/jobTemplate/spec/template/spec/volumes/*", Merge::Whole),
     ];

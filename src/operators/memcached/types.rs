@@ -190,8 +190,10 @@ pub struct HeadlessSpec {
     #[serde(rename = "clusterIP")]
     pub cluster_ip: SmolStr,
     /// Selects the Pods.
+    #[serde(skip_serializing_if = "Labels::is_empty")]
     pub selector: Labels,
     /// The port of memcached.
+    #[serde(skip_serializing_if = "SmallVec::is_empty")]
     pub ports: SmallVec<[ServicePort; 1]>,
 }
 
