@@ -16,7 +16,7 @@ use smol_str::SmolStr;
 
 use super::MyWebserver;
 use crate::{
-    operators::crd,
+    operators::crd_schema,
     resource::{
         Condition, Labels, conditions,
         kinds::{Deployment, DeploymentStatus},
@@ -41,7 +41,7 @@ pub struct MyWebserverStatus {
     /// Ready: all desired replicas have the latest spec and are available. Available: enough replicas are available.
     /// Progressing: a rollout is in progress or complete. Stalled: the rollout cannot proceed until a user acts. Mutated: an
     /// admission webhook or policy changes fields that the operator writes.
-    #[schemars(schema_with = "crd::conditions")]
+    #[schemars(schema_with = "crd_schema::conditions")]
     pub conditions: Vec<Condition>,
 }
 

@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 
 use super::status::MyWebserverStatus;
 use crate::{
-    operators::crd::{self, column, wide},
+    operators::crd_schema::{self, column, wide},
     resource::{ObjectMeta, without_annotations},
 };
 
@@ -97,9 +97,11 @@ struct SpecV1 {
 /// The whole definition.
 #[must_use]
 pub fn definition() -> Value {
-    let versions =
-        [version("v1", &crd::schema_of::<SpecV1>()), version("v2", &crd::schema_of::<MyWebserverSpec>())];
-    crd::definition::<MyWebserver>("mywebserver", &["myweb", "mws"], &versions)
+    let versions = [
+        version("v1", &crd_schema::schema_of::<SpecV1>()),
+        version("v2", &crd_schema::schema_of::<MyWebserverSpec>()),
+    ];
+    crd_schema::definition::<MyWebserver>("mywebserver", &["myweb", "mws"], &versions)
 }
 
 fn version(name: &str, spec: &Value) -> Value {
@@ -110,11 +112,11 @@ fn version(name: &str, spec: &Value) -> Value {
             "type": "string", "maxLength": NAME_LENGTH_MAX, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
         }},
     });
-    let schema = crd::object(
+    let schema = crd_schema::object(
         "A web server: a Deployment of its image and a Service on its port, both named mws-<name>.",
         &metadata,
         spec,
-        &crd::status_of::<MyWebserverStatus>(),
+        &crd_schema::status_of::<MyWebserverStatus>(),
     );
     let columns = [
         column("Replicas", "integer", ".spec.replicas"),
@@ -122,7 +124,7 @@ fn version(name: &str, spec: &Value) -> Value {
         column("Image", "string", ".spec.image"),
         wide("Port", "integer", ".spec.port"),
     ];
-    let mut version = crd::version::<MyWebserver>(name, &schema, &columns);
-    version["subresources"]["scale"] = crd::scale(".spec.replicas");
+    let mut version = crd_schema::version::<MyWebserver>(name, &schema, &columns);
+    version["subresources"]["scale"] = crd_schema::scale(".spec.replicas");
     version
 }
