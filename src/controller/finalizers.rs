@@ -72,3 +72,90 @@ impl<O: Operator> Shared<O> {
 pub(super) fn finalizer_index<O: Operator>(metadata: &ObjectMeta) -> Option<usize> {
     metadata.finalizers.iter().position(|present| Some(&**present) == O::FINALIZER)
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use std::sync::Mutex;
+
+    use serde::{Deserialize, Serialize};
+    use serde_json::Value;
+
+    use super::*;
+    use crate::{
+        client::DeleteOptions, cluster::Cluster, controller::Controller, locked, runtime::Setup,
+        testing::TestServer,
+    };
+
+    const CRD: &str = "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: disks.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {kind: Disk, plural: disks, singular: disk}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, properties: {keep: {type: boolean}}}}
+";
+
+    #[derive(Serialize, Deserialize)]
+    struct Disk {
+        metadata: ObjectMeta,
+    }
+
+    crate::kind!(Disk, "example.com", "v1", "disks");
+
+    /// Writes to the Disk during its first cleanup.
+    struct Disks {
+        cluster: Cluster,
+        operation: Mutex<Option<Value>>,
+    }
+
+    impl Operator for Disks {
+        type Kind = Disk;
+        const FINALIZER: Option<&'static str> = Some("example.com/disk");
+
+        async fn applied(&self, _: Arc<Disk>) -> Result<Next, ReconcileError> {
+            Ok(Next::OnChange)
+        }
+
+        async fn deleting(&self, disk: Arc<Disk>) -> Result<Cleanup, ReconcileError> {
+            let operation = locked(&self.operation).take();
+            if let Some(operation) = operation {
+                self.cluster.patch(&*disk, vec![operation]).await?;
+            }
+            Ok(Cleanup::Done)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_write_the_finalizer_is_removed_and_after_a_change_of_the_spec_cleaned_up_again() {
+        let write = json!({"op": "add", "path": "/metadata/annotations", "value": {"a": "b"}});
+        let change = json!({"op": "add", "path": "/keep", "value": true});
+        for (operation, expected) in [
+            (write, &["PATCH disks/a 200", "PATCH disks/a 200"][..]),
+            (change, &["PATCH disks/a 200", "PATCH disks/a 409", "PATCH disks/a 200"]),
+        ] {
+            let server = TestServer::start(&[CRD]).await;
+            let disk = Disk {
+                metadata: ObjectMeta {
+                    name: "a".into(),
+                    namespace: Some("default".into()),
+                    finalizers: ["example.com/disk".into()].into(),
+                    ..ObjectMeta::default()
+                },
+            };
+            server.client.create(&disk).await.expect("a Disk");
+            server.client.delete::<Disk>(&disk.key(), &DeleteOptions::default()).await.expect("an answer");
+            let controller = |Setup { cluster, .. }: Setup| {
+                let disks = cluster.watch::<Disk>([crate::resource::Scope::default()]);
+                let operator = Disks { cluster: cluster.clone(), operation: Mutex::new(Some(operation)) };
+                Controller::new(&cluster, &disks, operator)
+            };
+            assert_eq!(server.run(controller).await, expected);
+        }
+    }
+}

@@ -382,3 +382,43 @@ impl Operator for Copyrator {
         self.reporter.overview(rules);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_rule_is_accepted_if_it_is_valid_and_the_flags_allow_it() {
+        let accept = |secrets: bool, fields: Value| {
+            let source_namespaces = vec!["team-*".parse().expect("a glob")];
+            let settings = Settings { secrets, source_namespaces, ..Settings::default() };
+            let mut rule = json!({
+                "apiVersion": "flant.com/v1", "kind": "CopyratorRule",
+                "metadata": {"name": "main-rule", "namespace": "own", "uid": "u", "resourceVersion": "7"},
+                "ruleType": "configmap", "selector": {"copyrator": "true"},
+            });
+            rule.as_object_mut().expect("a rule").extend(fields.as_object().cloned().expect("fields"));
+            let rule = serde_json::from_value::<CopyratorRule>(rule).expect("a rule");
+            settings.accept(&rule).err().map_or("", |(reason, _)| reason)
+        };
+        for (fields, reason) in [
+            (json!({}), ""),
+            (json!({"ruleType": "pod"}), "InvalidSpec"),
+            (json!({"selector": {}}), "InvalidSpec"),
+            (json!({"selector": {}, "allowAll": true}), ""),
+            (json!({"namespace": "own"}), ""),
+            (json!({"namespace": "team-a"}), ""),
+            (json!({"namespace": "other"}), "SourceNamespaceNotAllowed"),
+            (json!({"namespaces": ["own", "team-a"]}), ""),
+            (json!({"namespaces": ["own", "other"]}), "SourceNamespaceNotAllowed"),
+            (json!({"namespace": "own", "namespaces": ["team-a"]}), "InvalidSpec"),
+        ] {
+            assert_eq!(accept(false, fields.clone()), reason, "{fields}");
+        }
+        for (secrets, reason) in [(true, ""), (false, SECRETS_NOT_ENABLED)] {
+            assert_eq!(accept(secrets, json!({"ruleType": "secret"})), reason);
+        }
+    }
+}

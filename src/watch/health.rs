@@ -260,6 +260,19 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_refusal_is_new_once_in_each_outage() {
+        let health = Health::new("services".to_owned());
+        for _ in 0..2 {
+            assert!(!health.refused());
+            health.ill("403".to_owned());
+            assert_eq!(health.refusal(), None);
+            assert_eq!([health.refused(), health.refused()], [true, false]);
+            assert_eq!(health.refusal().as_deref(), Some("403"));
+            health.well();
+        }
+    }
+
     /// `/livez` fails for it, and the process is restarted.
     #[tokio::test(start_paused = true)]
     async fn a_watch_is_stuck_when_it_is_late_or_has_ended_but_not_while_other_lists_are_read() {

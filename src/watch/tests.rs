@@ -822,6 +822,7 @@ fn transitions(lists: Lists) -> Vec<String> {
     };
     for mut machine in machines(lists) {
         let from = node(&machine);
+        assert_eq!(machine.is_checking(), from == "Checking");
         match machine.state {
             State::Listing { .. } => {
                 for (token, label) in [("another", "page"), ("", "last page")] {
