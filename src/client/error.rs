@@ -535,6 +535,11 @@ mod tests {
     use super::*;
     use crate::resource::from_json;
 
+    #[test]
+    fn the_deepest_error_is_shown() {
+        assert_eq!(deepest(&io::Error::other(io::Error::other("no route"))), "no route");
+    }
+
     const WEBHOOK_DENIES: &str = "admission webhook \"a.b\" denied the request: no";
 
     fn refused(code: u16, headers: &[(&str, &str)], body: &str) -> Error {

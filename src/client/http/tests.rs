@@ -294,6 +294,16 @@ async fn without_retry_after_no_answer_is_asked_for_again() {
 }
 
 #[tokio::test]
+async fn an_error_names_the_verb_and_the_objects() {
+    let down = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
+    let (client, _script, _server) = client(&[down, down]).await;
+    let error = client.get::<Service>(&Key::namespaced("a", "b")).await.expect_err("down");
+    assert_eq!(error.to_string(), "get services/a/b: 503 Service Unavailable");
+    let error = client.list_page::<Service>(&Scope::default(), &Page::default()).await.expect_err("down");
+    assert_eq!(error.to_string(), "list services (all namespaces): 503 Service Unavailable");
+}
+
+#[tokio::test]
 async fn an_answer_has_a_deadline_and_an_open_stream_has_none() {
     let open = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{";
     let never = "HTTP/1.1 200 OK\r\nX-Length: 2\r\n";
@@ -543,4 +553,18 @@ fn the_target_of_a_request_is_its_path_with_the_whole_query() {
     assert_eq!(request.target(), "/api/v1/services?labelSelector=app%3Dweb");
     request.path += "?watch=1";
     assert_eq!(request.target(), "/api/v1/services?watch=1&labelSelector=app%3Dweb");
+}
+
+#[test]
+fn a_watch_is_one_unless_its_value_is_false() {
+    for (query, is_watch) in [
+        ("", false),
+        ("?limit=1", false),
+        ("?watch=0", false),
+        ("?watch=False", false),
+        ("?watch=1", true),
+        ("?watch", true),
+    ] {
+        assert_eq!(Request::get(format!("/api/v1/services{query}")).is_watch(), is_watch, "{query}");
+    }
 }
