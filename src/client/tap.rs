@@ -64,10 +64,9 @@ pub(super) struct Exchange {
 
 impl Exchange {
     pub(super) fn begin(tap: Option<&Arc<dyn Tap>>, request: &Request) -> Exchange {
-        static LAST: AtomicU64 = AtomicU64::new(0);
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let Some(tap) = tap else { return Exchange { tap: None, number: 0 } };
-        let exchange =
-            Exchange { tap: Some(Arc::clone(tap)), number: LAST.fetch_add(1, Ordering::Relaxed) + 1 };
+        let exchange = Exchange { tap: Some(Arc::clone(tap)), number: NEXT.fetch_add(1, Ordering::Relaxed) };
         exchange.step(Step::Request(request));
         exchange
     }

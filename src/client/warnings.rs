@@ -52,4 +52,15 @@ mod tests {
             assert_eq!(text_of(odd), odd);
         }
     }
+
+    #[test]
+    fn texts_are_forgotten_before_there_are_too_many() {
+        let warnings = Warnings::default();
+        for number in 0..TEXTS_MAX {
+            let texts = (0..3).map(|text| (WARNING, format!("{number}.{text}").parse().expect("a header")));
+            assert_eq!(warnings.new_in(&texts.collect()).len(), 3);
+        }
+        let known = locked(&warnings.logged).len();
+        assert!(known <= TEXTS_MAX + 3, "{known}");
+    }
 }
