@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Reconciling is level-triggered: the queue carries keys and no events, and a worker reads the present object from the
-//! Store. So ten events may cause one reconcile, and a missed event does no harm.
+//! Store. So ten events may cause one reconcile, and a missed event does no harm, except for a deletion while the process is
+//! stopped: see [`Operator::deleted`].
 
 mod deletions;
 mod each;
@@ -49,9 +50,9 @@ pub use operator::{Cleanup, Next, Operator};
 
 /// Default number of keys that are reconciled at a time.
 pub const WORKERS: usize = 8;
-/// Longest time for one reconcile: several requests, each with its own shorter deadline and its retries.
+/// Longest time for one reconcile: several requests, each with its retries. By default, the deadline of a request is 30 s.
 const RECONCILE_LIMIT: Duration = Duration::from_secs(120);
-/// Pause between two checks whether the watches of an object have synced.
+/// How often to check whether the watches of an object have synced.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How long a stopping controller waits for running reconciles. The kubelet kills a Pod 30 s after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
@@ -125,8 +126,8 @@ impl<O: Operator> Controller<O> {
         self
     }
 
-    /// Also reconciles each key from a channel, for changes outside the cluster: a message, a webhook, a request of a user. For
-    /// changes without a notification, return [`Next::After`].
+    /// Also reconciles the keys that come through a channel, for changes outside the cluster: a message, a webhook, a user's
+    /// request. For changes without a notification, return [`Next::After`].
     #[must_use]
     pub fn wakes(mut self, keys: mpsc::Receiver<Key>) -> Self {
         self.wakes.push(keys);
@@ -151,7 +152,7 @@ impl<O: Operator> Controller<O> {
                     shared.release(scope);
                     [None, None]
                 }
-                // The objects are reconciled with the last known state.
+                // Reconciles go on with the objects that the Store has.
                 Change::Refused => [None, None],
             };
             for object in seen.into_iter().flatten().filter_map(Found::readable) {
@@ -166,7 +167,7 @@ impl<O: Operator> Controller<O> {
 
     /// Also watches, for each object, the scopes that `scopes` returns for it. Watches of the same scope are shared,
     /// and end with the last object that needs them. The object is reconciled after these watches have synced, and
-    /// again at each of their changes, but not while a permission for one of them is missing.
+    /// again after each change in them. While RBAC forbids one of them, [`Operator::unwatched`] is called instead.
     ///
     /// In [`Operator::applied`], [`Cluster::watch`] with the same scopes returns the same, synced Stores.
     #[must_use]
@@ -226,8 +227,8 @@ impl<O: Operator> Controller<O> {
         let mut workers = Workers::default();
         loop {
             tokio::select! {
-                // First stop, then handle ended workers, then take a key: the order must be the same in each run of the
-                // simulation (`tests/sim`).
+                // First stop, then handle ended workers, then woken keys, then take a key: the order must be the same in each run
+                // of the simulation (`tests/sim`).
                 biased;
                 () = &mut stop => break,
                 Some(ended) = working.join_next_with_id() => self.finish(ended, &mut workers),
@@ -355,7 +356,7 @@ impl<O: Operator> Shared<O> {
         let deleted = self.reconcile_deleted(key).await;
         let next = match self.objects.find(key) {
             Some(Found::Readable(object)) if !self.operator.serves(&object) => Ok(Next::OnChange),
-            // Nothing of ours is left to do. A child that is created now would only delay the deletion.
+            // Another finalizer keeps the object. A child that is created now would only delay its deletion.
             Some(found)
                 if found.metadata().is_terminating() && finalizer_index::<O>(found.metadata()).is_none() =>
             {
@@ -387,6 +388,7 @@ impl<O: Operator> Shared<O> {
         self.operator.applied(object).await
     }
 
+    /// Adds the key of a changed object to the queue. Creations, deletions and new generations are Intents.
     fn object_changed(&self, scope: &Scope, change: &Change<O::Kind>) {
         match change {
             Change::Applied { before, after } => {

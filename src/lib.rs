@@ -1,4 +1,4 @@
-//! listwatch: a Kubernetes operator, and the small library under it, for lists and watches over plain HTTPS.
+//! listwatch: Kubernetes operators, and the small library under them, for lists and watches over plain HTTPS.
 //!
 //! First comes a list, then `watch=1&resourceVersion=…`, with one JSON line for each event. There is no generated
 //! client. The source is meant to be read.
@@ -29,17 +29,18 @@
 //! PATCH that corrects the Deployment:
 //!
 //! ```text
-//! client/http.rs             Body::chunk waits for the next bytes of an open watch: pieces, cut anywhere
-//! watch.rs                   follow() gives the bytes to the decoder, if the watch is not silent for too long
-//! watch/decode.rs            pieces become lines, and a line becomes a WatchEvent: MODIFIED with the object
-//! watch/any_store.rs         line() gives the event to the Machine, with the Store of this kind
-//! watch.rs                   Machine::line puts the object into the Store, with its version
+//! watch.rs                   follow() reads an open watch, and gives it up if it is silent for too long
+//! client/http.rs             Body::chunk waits for the next bytes: pieces, cut anywhere
+//! watch/decode.rs            Lines: pieces become lines
+//! watch/any_store.rs         line() decodes a line, with the kind of this Store, and gives the event to the Machine
+//! watch/decode.rs            WatchEvent::from_json: MODIFIED, with the object
+//! watch.rs                   Machine::line puts the object into the Store
 //! store.rs                   the object replaces its older version, and the listeners get a Change
 //! controller.rs              the listener finds the key of the owner, and adds it to the queue
 //! queue.rs                   the key waits once, however many events there are
-//! controller.rs              a worker takes the key, reads the present MyWebserver from its Store, and calls the operator
-//! operators/mywebserver.rs   desired() computes the Deployment
-//! children.rs                keep() compares the Deployment with the desired one, if this MyWebserver controls it
+//! controller.rs              a worker for the key reads the present MyWebserver from its Store, and calls the operator
+//! operators/mywebserver.rs   applied() computes the desired() Deployment
+//! children.rs                keep() compares the Deployment with it, if this MyWebserver controls the Deployment
 //! resource/diff.rs           the differences become the operations of a JSON patch
 //! cluster.rs                 Cluster::patch sends the patch, and puts the answer into the Store
 //! client/patch.rs            Client::patch makes the request: PATCH, path, body
@@ -47,14 +48,15 @@
 //! ```
 //!
 //! Not shown, because they work beside these steps: `client/auth.rs` and `client/connections.rs` give the credential and the
-//! connection; `client/tap.rs`, `client/retry.rs`, `watch/health.rs`, `truces.rs` and `children/admission.rs` record, repeat,
-//! report, pause and compare.
+//! connection, `client/tap.rs` shows requests to `study`, `client/retry.rs` repeats them, `watch/health.rs` feeds the probes,
+//! `controller/deletions.rs` looks for a deleted object of that name, `truces.rs` pauses corrections,
+//! `children/admission.rs` notices what admission changes, and `children/report.rs` writes the status and an Event.
 //!
 //! The 12 files of the list have 2,900 lines without tests; 2,200 of the lines are code (neither blank nor comments).
 //!
 //! The answer to the PATCH causes a second reconcile: it changes the Deployment in the Store, so the key of the owner
-//! is added to the queue again. The second reconcile finds no difference and writes nothing. Later the watch sends the
-//! event of the PATCH. The Store already has that version, so nothing changes.
+//! is added to the queue again. The second reconcile finds no difference in the children, and writes nothing to them.
+//! Later the watch sends the event of the PATCH. The Store already has that version, so nothing changes.
 //!
 //! # Chapters
 //!
@@ -73,14 +75,14 @@
 //! | [`watch::Machine`] | the loop of Reflector.ListAndWatch | decides which request comes next |
 //! | [`store::Store`] | Store | the objects of one watch, by key |
 //! | [`cluster::Index`] | Indexer | the objects of shared watches by owner, label or anything else |
-//! | [`store::DeletionSource`] | DeletedFinalStateUnknown | whether a DELETED event was seen or missed |
+//! | [`store::DeletionSource`] | DeletedFinalStateUnknown | whether a deletion was seen, or follows from a list |
 //! | [`cluster::Watch`] | SharedInformer | a handle on shared watches |
 //! | [`cluster::Cluster`] | the cache and client of a Manager | shared watches, and writes whose answers go into the Stores |
 //! | [`resource::Key`] | ObjectKey, NamespacedName | namespace and name |
 //! | [`resource::Scope`] | ListOptions | one namespace or all, and a label selector |
 //! | [`queue::Queue`] | rate-limiting workqueue | the keys that must be reconciled |
 //! | [`controller::Operator`] | Reconciler | reconciles one object |
-//! | [`controller::ReconcileError`] | TerminalError, RequeueAfter with an error | any error, and when to try again |
+//! | [`controller::ReconcileError`] | TerminalError, and what RequeueAfter is for a success | any error, and when to try again |
 //! | [`controller::Controller`] | Controller, Builder | ties watches, queue and Operator together |
 //! | [`runtime::Runtime`] | Manager | runs controllers, with probes, Events and signals |
 //! | `truces` | | pauses the corrections of a field that another writer keeps changing |
@@ -97,7 +99,7 @@
 //!
 //! - [`resource`], [`watch::decode`], [`watch::Machine`], [`store`], [`backoff`] and `study` do no I/O.
 //! - Only [`client`] connects; only [`probes`] and the embedded API server listen.
-//! - Only a [`controller::Operator`], [`children`] and the finalizers of [`controller`] write objects, and only through
+//! - In an operator, only a [`controller::Operator`], [`children`] and the finalizers of [`controller`] write objects, and only through
 //!   a [`cluster::Cluster`]. Events bypass the Cluster, because no operator reads them.
 //! - Every task has an owner that ends it. Dropping a future stops its work. No `std::sync::Mutex` is locked across an
 //!   `.await`.

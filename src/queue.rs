@@ -85,7 +85,7 @@ enum KeyState {
 /// Why a key must be reconciled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// The object existed when the controller started.
+    /// The object existed when the controller started, or it waited for a watch to sync.
     Backlog,
     /// The object's status or metadata, or a child of it, changed.
     Change,

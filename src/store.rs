@@ -58,8 +58,8 @@ struct Contents<K> {
 
 struct Item<K> {
     found: Found<K>,
-    /// The round of the last list or event that had the object. An object that only a write has shown has the round
-    /// before, so that the end of the list removes it.
+    /// The round of lists in which a list or an event last had the object. An object that only a write has shown has the
+    /// round before, so that the end of the list removes it unless it is newer than the list.
     round: u32,
 }
 
@@ -122,12 +122,12 @@ impl<K: Resource> Default for Store<K> {
 }
 
 impl<K: Resource> Store<K> {
-    /// An object. `None`: it does not exist, or the first list is not complete yet.
+    /// An object. `None`: it is not in the Store, which says nothing until the first list is complete.
     pub fn find(&self, key: &Key) -> Option<Found<K>> {
         locked(&self.contents).objects.get(key).map(|item| item.found.clone())
     }
 
-    /// All keys, in order.
+    /// All keys, sorted by namespace, then by name.
     pub fn keys(&self) -> Vec<Key> {
         locked(&self.contents).objects.keys().cloned().collect()
     }
@@ -198,11 +198,11 @@ impl<K: Resource> Store<K> {
         let changes = {
             let mut contents = locked(&self.contents);
             // An object that is not in the Store may have been deleted since the answer. It is added only if its
-            // version is ahead of the watch: then the watch will still send the DELETED event.
+            // version is ahead of the watch: then the watch will still send its DELETED event, if it was deleted.
             let is_ahead =
                 compare_versions(&metadata.resource_version, &contents.version) == Some(Ordering::Greater);
             if is_ahead || contents.objects.contains_key(&metadata.key()) {
-                // Counts as not in the present list: if the object was deleted before the version of that list, no
+                // The object counts as not in the present list: if it was deleted before the version of that list, no
                 // DELETED event will come, and the end of the list must remove it.
                 let unlisted = contents.round.wrapping_sub(1);
                 contents.put(Found::Readable(Arc::clone(object)), unlisted)
@@ -239,7 +239,8 @@ impl<K: Resource> Store<K> {
 }
 
 impl<K: Resource> Contents<K> {
-    /// Keeps the newer of two versions, or the listed one after a restored backup. The same version again is no change.
+    /// Keeps the newer of two versions: if they cannot be compared, the later arrival; after a restored backup, the listed
+    /// one. The same version again is no change.
     fn put(&mut self, after: Found<K>, round: u32) -> Vec<Change<K>> {
         let Some(item) = self.objects.get_mut(&after.metadata().key()) else {
             let key = after.metadata().key();
@@ -273,7 +274,7 @@ impl<K: Resource> Contents<K> {
         let is_ahead =
             compare_versions(&has.resource_version, &gone.resource_version) == Some(Ordering::Greater);
         if is_ahead && has.uid == gone.uid {
-            // The object stopped matching the selector, which counts as DELETED; a later write of ours made it match again.
+            // A changed label took the object out of the selection, hence the DELETED; a later write of ours put it back.
             return None;
         }
         if is_ahead {

@@ -6,17 +6,17 @@
 //!     {"type":"MODIFIED","object":{… "resourceVersion":"1208" …}}              the changes after version 1207
 //! ```
 //!
-//! [`watch`] sends the requests, in one loop. [`Machine`] decides which request comes next. It does no I/O, so every
-//! rule has a unit test:
+//! [`watch`] sends the requests, in one loop. [`Machine`] decides which request comes next, and does no I/O, so its rules
+//! are tested without a server:
 //! - Resume from the resourceVersion of the list, or of the last event or BOOKMARK after the list. The versions of
 //!   listed objects are too old, and the initial events of a streaming list come in no order.
-//! - The server ends every watch after a few minutes. That is no failure: resume at once, without a new list.
+//! - The server ends every watch after a few minutes. That is no failure: if a line came, resume at once, without a new list.
 //! - A watch that ends within a second without a line is a failure, even if the server closed it cleanly. Otherwise we
 //!   would send requests without a pause.
 //! - 410 Expired means that the server no longer has the history since our version. List again, not older than our
 //!   version (`resourceVersionMatch=NotOlderThan`).
-//! - While we were disconnected, the server may have been restored from a backup. Before resuming, get a list of one
-//!   object. If the version of that list is older than ours, list everything again and overwrite the Store.
+//! - While we were disconnected, the server may have been restored from a backup. So after a watch that broke, was silent or
+//!   brought no line, get a list of one object before resuming. If the version of that list is older than ours, list everything again and overwrite the Store.
 //! - An object that is missing from a new list was deleted in the meantime, and is reported as deleted.
 //!
 //! See <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>.
@@ -47,12 +47,12 @@ pub use machine::{EndReason, Lists, Machine, NextRequest, Pause};
 
 /// A watch that ends this soon, without a line, is a failure.
 pub(crate) const VERY_SHORT: Duration = Duration::from_secs(1);
-/// The `timeoutSeconds` of a watch: 5 to 10 minutes, as in client-go. After a restart of one API server, new watches
-/// spread over all API servers again.
+/// The `timeoutSeconds` of a watch: 5 to 10 minutes, as in client-go. So watches spread over all API servers again after
+/// one of these has restarted.
 const TIMEOUT_SECS: std::ops::RangeInclusive<u32> = 300..=600;
 /// The `timeoutSeconds` of a watch on a connection without PING, as with HTTP/1.1. A proxy may keep such a connection
-/// open although the server is dead. The client then drops the watch [`TIMEOUT_GRACE`] after its end: in less
-/// than two minutes.
+/// open although the server is dead. The client then drops the watch [`TIMEOUT_GRACE`] after this timeout: in less than
+/// two minutes.
 const TIMEOUT_SECS_NOT_PINGED: std::ops::RangeInclusive<u32> = 60..=75;
 /// A watch that has not ended this long after its `timeoutSeconds` counts as dead.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
@@ -62,8 +62,8 @@ const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
 const BOOKMARK_SILENCE: Duration = Duration::from_secs(130);
 /// Longest silence before a streaming list is complete. A server that ignores `sendInitialEvents` never completes it.
 const INITIAL_EVENTS_SILENCE: Duration = Duration::from_secs(30);
-/// Time after which a list page, a check or the opening of a watch counts as stuck in the health report. As long as two
-/// attempts, the second after a 401, with the largest `--request-timeout`: 5 minutes.
+/// Time after which a list page, a check or the opening of a watch counts as stuck in the health report: that of two
+/// attempts, the second one after a 401, of 5 minutes each, which is the largest `--request-timeout`.
 const LIST_LIMIT: Duration = Duration::from_secs(600);
 /// How many bytes of an unreadable line an error shows.
 const GARBLED_BYTES_SHOWN: usize = 80;
@@ -72,7 +72,7 @@ pub(crate) const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(1600), cap: Duration::from_secs(60) };
 
 impl Machine {
-    /// Handles a line of a watch. This is the only place where ADDED, MODIFIED and DELETED have different effects.
+    /// Handles a line of a watch. This is the only place where ADDED, MODIFIED and DELETED change the Store differently.
     ///
     /// Returns how the watch ends, if this line ends it.
     pub fn line<K: Resource>(&mut self, event: WatchEvent<K>, store: &Store<K>) -> Option<EndReason> {
@@ -91,6 +91,7 @@ impl Machine {
                 State::Streaming { .. } => return Some(EndReason::Unsupported),
                 State::Listing { .. } | State::Following | State::Checking => {
                     store.bookmark(&version);
+                    // Only after a periodic BOOKMARK is silence suspicious.
                     self.is_armed = !ends_initial_events;
                 }
             },

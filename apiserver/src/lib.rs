@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The server is for tests of operators and other clients, for `listwatch demo` and for `listwatch apiserver`. It
-//! answers as kube-apiserver 1.36 does, so kubectl works with it. It rejects unsupported requests, and keeps all
-//! objects in memory only.
+//! answers the requests that it supports as kube-apiserver 1.36 does, so kubectl works with it. It rejects all others,
+//! and keeps all objects in memory only.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
@@ -21,7 +21,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Not supported: Roles (use [`ApiServer::set_rules`] to give rules to a user), webhooks and protobuf.
+//! Not supported: Roles (use [`ApiServer::set_rules`] to give rules to a user), webhooks, protobuf, and the subresources
+//! that need a real node or a real identity: logs, exec, attach, proxy, evictions, tokens.
 //!
 //! The modules, from the connection down. Each module uses only the modules below it:
 //!
@@ -107,7 +108,8 @@ use crate::{
 pub struct Options {
     /// Port on 127.0.0.1; 0 for any free port.
     pub port: u16,
-    /// How many past changes each collection keeps. A watch that resumes from an older version gets a 410.
+    /// How many past changes each collection keeps, of at most 256 MiB. A watch that resumes from an older version gets a
+    /// 410.
     pub history: usize,
     /// Whether the controllers run: for garbage collection, namespaces, workloads and Pods.
     pub controllers: bool,
@@ -213,13 +215,13 @@ impl ApiServer {
         format!("https://127.0.0.1:{}", self.port)
     }
 
-    /// The certificate authority that signed the server's certificate.
+    /// The certificate of the certificate authority, in PEM.
     #[must_use]
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem
     }
 
-    /// The token of an administrator, random per start.
+    /// The administrator's token. New at each start.
     #[must_use]
     pub fn token(&self) -> &str {
         &self.token

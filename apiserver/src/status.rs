@@ -1,4 +1,4 @@
-//! The errors of requests: a `Status` object, or plain text where kube-apiserver sends plain text.
+//! The errors of requests: a `Status` object, with the causes of a 422, or plain text where kube-apiserver sends plain text.
 //!
 //! ```json
 //! {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

@@ -2,7 +2,7 @@
 //! version before these changes gets 410.
 //!
 //! As in etcd, all collections share one counter. Each write increments it, deletions included. The new revision is the
-//! `resourceVersion` of the written object. Nothing in this file handles HTTP or waits.
+//! `resourceVersion` of the written object. Nothing in this file handles HTTP or awaits.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -46,7 +46,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Most bytes of objects in the history of one collection. Objects of a few kB reach the limit of 10,000 changes first.
+/// Maximum size of the objects in the history of one collection. Objects of a few kB reach the limit of 10,000 changes first.
 /// This limit bounds the memory for larger objects: etcd accepts up to 1.5 MiB each. The JSON that is kept for watches
 /// takes as much again, or up to six times as much, because `<` is written `\u003c`.
 pub(crate) const HISTORY_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -80,9 +80,9 @@ pub(crate) struct Collection {
     changes: VecDeque<Change>,
     /// The bytes of all `changes`.
     bytes: usize,
-    /// A new watch or list from before this version gets 410.
+    /// A new watch or list must start at this revision or later; before it, the answer is a 410.
     pub(crate) floor: u64,
-    /// The newest dropped change. An open watch that has not seen it ends.
+    /// The revision of the newest dropped change. An open watch that has not reached it ends.
     forgotten: u64,
     /// Wakes watches in the order in which they wait, so that simulations are repeatable. [`watch`] wakes its receivers
     /// in random order.
@@ -106,7 +106,7 @@ impl Collection {
         if revision < self.floor { None } else { self.after(revision) }
     }
 
-    /// Like [`Collection::since`], for an open watch: its version may be below the floor, unless a later change was dropped.
+    /// As [`Collection::since`], for an open watch, which needs only the changes that it has not read.
     pub(crate) fn after(&self, revision: u64) -> Option<impl Iterator<Item = &Change>> {
         if revision < self.forgotten {
             return None;
@@ -115,7 +115,7 @@ impl Collection {
         Some(self.changes.range(first..))
     }
 
-    /// The objects at `revision`: the current ones, with later changes undone.
+    /// The objects at `revision`: the current ones, with later changes undone. `None` if some of these were dropped.
     pub(crate) fn at(&self, revision: u64) -> Option<BTreeMap<String, Arc<Value>>> {
         let later: Vec<&Change> = self.since(revision)?.collect();
         let mut objects = self.objects.clone();
@@ -233,7 +233,7 @@ impl Storage {
         self.collections.get(&place.collection)?.objects.get(&place.key)
     }
 
-    /// Stores an object under the next version, and returns the stored object.
+    /// Stores an object with the next revision as its `resourceVersion`, and returns it.
     pub(crate) fn put(&mut self, place: &Place, mut object: Value) -> Arc<Value> {
         object["metadata"]["resourceVersion"] = (self.revision + 1).to_string().into();
         let object = Arc::new(object);
@@ -246,7 +246,7 @@ impl Storage {
         self.commit(place, None);
     }
 
-    /// Every write goes through this function.
+    /// Every write with a new revision goes through this function.
     fn commit(&mut self, place: &Place, after: Option<Arc<Value>>) {
         self.revision += 1;
         let revision = self.revision;
@@ -276,7 +276,7 @@ impl Storage {
         self.written.send_replace(revision);
     }
 
-    /// Changes stored objects without a new version. kube-apiserver instead applies a changed CRD to an object at each read.
+    /// Changes stored objects without a new revision. kube-apiserver instead applies a changed CRD to an object at each read.
     pub(crate) fn rewrite(&mut self, collection: &str, change: impl Fn(&mut Value)) {
         let Some(collection) = self.collections.get_mut(collection) else { return };
         for object in collection.objects.values_mut() {

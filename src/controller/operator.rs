@@ -32,7 +32,7 @@ pub trait Operator: Send + Sync + 'static {
     fn applied(&self, object: Arc<Self::Kind>) -> impl Future<Output = Result<Next, ReconcileError>> + Send;
 
     /// Cleans up after an object with a deletionTimestamp and our [`Operator::FINALIZER`]. Called until it returns
-    /// [`Cleanup::Done`]; then the finalizer is removed, and the API server deletes the object.
+    /// [`Cleanup::Done`]; then the finalizer is removed, and the API server deletes the object unless it has other finalizers.
     fn deleting(
         &self,
         object: Arc<Self::Kind>,
@@ -41,9 +41,9 @@ pub trait Operator: Send + Sync + 'static {
         async { Ok(Cleanup::Done) }
     }
 
-    /// Called after an object was deleted. `last` is its last known state. If no DELETED event proves the deletion, a
-    /// live GET has confirmed it. A deletion while this process is stopped goes unnoticed: if that matters, use an
-    /// ownerReference or a [`Operator::FINALIZER`].
+    /// Called after an object was deleted. `last` is its last known state; not called if that could not be decoded. If no
+    /// DELETED event proves the deletion, a live GET has confirmed it. A deletion while this process is stopped goes
+    /// unnoticed: if that matters, use an ownerReference or a [`Operator::FINALIZER`].
     fn deleted(&self, last: Arc<Self::Kind>) -> impl Future<Output = Result<(), ReconcileError>> + Send {
         let _ = last;
         async { Ok(()) }
@@ -57,7 +57,7 @@ pub trait Operator: Send + Sync + 'static {
     /// Called again and again, in place of [`Operator::applied`], while an object waits for a watch that fails before
     /// its first sync, or while the API server refuses a watch of
     /// [`Controller::also_each`](super::Controller::also_each). An implementation can report the problem in the status. Its
-    /// own error is only logged, at debug.
+    /// own error is only logged, at level debug.
     fn unwatched(
         &self,
         object: Arc<Self::Kind>,

@@ -9,7 +9,7 @@
 //!
 //! [`desired`] computes the children, [`MyWebservers::applied`] creates and corrects them, and reports their outcomes.
 //! The children have ownerReferences, so the garbage collector deletes them with their owner. [`MyWebservers::deleted`]
-//! does the same, for clusters without a garbage collector.
+//! does the same, without waiting for the garbage collector, which a cluster may not run.
 
 pub mod types;
 pub mod status;
@@ -32,7 +32,7 @@ use crate::{
 use status::MyWebserverStatus;
 pub use types::{MyWebserver, MyWebserverSpec};
 
-/// The name of the operator in labels and Events.
+/// The value of the label `app.kubernetes.io/managed-by`.
 pub const OPERATOR: &str = "mywebserver-operator";
 /// The `reportingController` of its Events.
 pub const CONTROLLER: &str = "k8sobjects.gsa.com/mywebserver-operator";
@@ -158,14 +158,16 @@ impl Operator for MyWebservers {
 
     async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, ReconcileError> {
         let (children, stage) = (desired(&web), Stage::of(&*web));
-        // Keeps both children concurrently. The request for the Service is sent first, because it takes longer.
+        // Both at the same time. The Service first: the API server takes longer for it, as it allocates an address.
         let kept = tokio::join!(
             self.services.keep(&*web, &children.service, stage),
             self.deployments.keep(&*web, &children.deployment, stage),
         );
+        // `None`: the object is gone, or is being deleted.
         let (Some(service), Some(deployment)) = kept else { return Ok(Next::OnChange) };
         let report = self.reporter.of(&*web).with(&deployment).with(&service);
-        // A new object gets its status in the next reconcile; an error that a retry may solve is returned now.
+        // The status of a new object is written in the next reconcile, which the children cause. An error that a retry may
+        // solve is returned now.
         if let Some(result) = report.begin(stage) {
             return result;
         }
@@ -174,8 +176,7 @@ impl Operator for MyWebservers {
         report.write(MyWebserverStatus::of(deployment.child.live(), selector), state).await
     }
 
-    /// Deletes the children, because the garbage collector may be slow or absent. Orphaned children have no ownerReference
-    /// and stay.
+    /// Deletes the children. Orphaned children have no ownerReference and stay.
     async fn deleted(&self, last: Arc<MyWebserver>) -> Result<(), ReconcileError> {
         info!(key = %last.key(), "deleted");
         self.reporter.forget(&last.metadata.uid);

@@ -1,4 +1,5 @@
-//! The built-in kinds that we read and write, with only the fields that we use.
+//! The built-in kinds that several operators use, with only the fields that we read and write. A kind that only one operator
+//! uses is declared, in the same way, in its `types.rs`.
 //!
 //! We own each field of a `spec` that is declared here, and keep it as desired. Some fields are declared only to be
 //! kept absent ([`Present`]). All other fields stay unchanged on the server. In lists and maps that we share with other

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An update makes its manager the only owner of the fields that it changes. An apply makes its manager an owner of all
-//! applied fields. Managers that set the same value share the ownership. Applying a different value is a conflict, unless
+//! applied fields. Managers that apply the same value share the ownership. Applying a different value is a conflict, unless
 //! forced. An apply removes the fields that its manager applied before but not now, unless another manager owns them.
 //!
 //! Field sets are not converted between versions: with conversion `None`, a field has the same path in all versions.
@@ -56,7 +56,7 @@ impl Manager {
 /// Longest name of a manager: apimachinery/pkg/apis/meta/v1/validation/validation.go.
 pub(crate) const MANAGER_BYTES_MAX: usize = 128;
 
-/// Most entries with operation Update. Above this limit, the oldest entries are merged: `DefaultMaxUpdateManagers` in
+/// Maximum number of entries with operation Update. Above this limit, the oldest entries are merged: `DefaultMaxUpdateManagers` in
 /// apimachinery/pkg/util/managedfields/internal/fieldmanager.go.
 const UPDATERS_MAX: usize = 10;
 
@@ -140,7 +140,8 @@ impl Managed {
             .map(Managed)
     }
 
-    /// The entries as JSON, without empty entries, sorted by operation (Apply first), then by time.
+    /// The entries as JSON, without empty entries, the oldest merged if there are too many, sorted by operation (Apply
+    /// first), then by time.
     fn into_json(mut self) -> Value {
         for entry in &mut self.0 {
             strip(&mut entry.fields);
@@ -157,6 +158,7 @@ impl Managed {
         self.0.iter().map(Entry::to_json).collect()
     }
 
+    /// Merges the two oldest Update entries into `ancient-changes` until at most [`UPDATERS_MAX`] are left.
     fn merge_oldest(&mut self) {
         loop {
             let mut updaters: Vec<usize> = (0..self.0.len()).filter(|&at| !self.0[at].applies).collect();
@@ -254,8 +256,8 @@ fn strip(fields: &mut FieldSet) {
     fields.subtract(&stripped);
 }
 
-/// The object that a create is compared with. So its fields get no owner: structs that Go always encodes, and fields that
-/// the server sets.
+/// The object that a create is compared with, so that fields which Go always encodes or which the server sets get no
+/// owner.
 fn blank(kind: &Kind) -> Value {
     let mut blank = json!({"metadata": {}});
     if let Source::BuiltIn(_) = kind.source {
@@ -286,7 +288,7 @@ fn blank(kind: &Kind) -> Value {
     blank
 }
 
-/// Updates managedFields after a write. `sent` contains the managedFields of the request, or the result of an apply.
+/// Updates managedFields after a write. `sent` is the managedFields of the request, or, for an apply, the final entries.
 pub(crate) fn track(
     kind: &Kind,
     before: Option<&Value>,
@@ -467,12 +469,12 @@ fn leave_out(shape: Shape<'_>, merged: &mut Value, last: &FieldSet, managed: &Ma
         gone.subtract(&left);
         (pruned, gone)
     };
-    // Removing a list or a map removes everything in it. Keep the fields of other managers, ...
+    // Removing a list or a map removes everything in it, so the fields that still have an owner are excluded.
     let (_, mut gone) = without(&last);
     for entry in &managed.0 {
         gone.subtract(&shape.with_parents(&entry.fields));
     }
-    // ... and the fields without an owner.
+    // The fields without an owner stay, too.
     let (_, gone) = without(&gone);
     let (pruned, _) = without(&gone.intersection(&last));
     *merged = pruned;

@@ -1,6 +1,6 @@
 //! Constructors of a StatusError whose message or `details` name a resource: `configmaps "nope" not found`.
 //!
-//! Errors without a resource are in [`status`](crate::status).
+//! Errors without a resource are in [`status`](crate::status), and so is the 422 with its list of causes, `invalid_as`.
 
 use serde_json::json;
 

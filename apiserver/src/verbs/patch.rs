@@ -28,10 +28,10 @@ const MERGE_PATCH: &str = "application/merge-patch+json";
 const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
 pub(crate) const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
-/// Most operations in a JSON patch: apiserver/pkg/endpoints/handlers/patch.go.
+/// Maximum number of operations in a JSON patch: apiserver/pkg/endpoints/handlers/patch.go.
 const OPERATIONS_MAX: usize = 10_000;
 
-/// Most bytes of the object that a JSON patch makes. kube-apiserver limits the copied bytes to the limit of a body.
+/// Maximum size of the object that a JSON patch makes. kube-apiserver limits the bytes that `copy` adds instead.
 const PATCHED_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// Deepest nesting that a JSON patch may create. `serde_json`, which parses the bodies here and in our clients, stops
@@ -204,7 +204,7 @@ fn must_be_map(value: &Value) -> Result<(), String> {
 fn merge(object: &mut Value, patch: Value, shape: Shape<'_>) -> Result<(), StatusError> {
     match (object, patch) {
         (Value::Object(object), Value::Object(patch)) => merge_map(object, patch, shape),
-        // An object is a map, and `parse` takes only maps.
+        // Never reached: an object is a map, and `parse` accepts only maps.
         (_, _) => Ok(()),
     }
 }
@@ -256,7 +256,7 @@ fn merge_map(
     Ok(())
 }
 
-/// The value of a new field: the patch without nulls and directives.
+/// The value of a new field: the patch without fields that are null, and without maps that have a `$patch`.
 fn taken(patch: Value) -> Option<Value> {
     match patch {
         Value::Object(map) if map.contains_key("$patch") => None,
@@ -383,7 +383,7 @@ fn merge_list(
         }
     }
     if order.is_some() {
-        // Go's slices share their memory: a new item counts as if it had been in the place of a deleted item.
+        // As in Go, where new items reuse the memory of deleted ones, and so count as if they had been in their places.
         here.retain(|_, place| *place < count);
         before = here;
     }
@@ -420,7 +420,7 @@ fn has_key(item: &Value, key: Option<&str>) -> Result<(), StatusError> {
     }
 }
 
-/// The identity of an item: its key, or the whole item.
+/// The identity of an item: the value of its merge key, or the whole item.
 fn id(item: &Value, key: Option<&str>) -> String {
     key.map_or(item, |key| &item[key]).to_string()
 }
