@@ -28,7 +28,7 @@ fn add(dir: &Path, at: &str, files: &mut BTreeMap<String, String>) {
             add(&path, &name, files);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path).expect("a readable file");
-            let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+            let text = text.split("\nmod tests {").next().unwrap_or_default();
             let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
             files.insert(name, code.map(|line| format!("{line}\n")).collect());
         }
