@@ -110,8 +110,8 @@ impl<O: Operator> Controller<O> {
         let listener = Arc::clone(&shared);
         let listening = objects.listen(move |scope, change| {
             listener.object_changed(scope, change);
-            if matches!(change, Change::Synced) && listener.objects.is_synced() {
-                listener.synced.call_once(|| listener.operator.synced(&listener.objects));
+            if matches!(change, Change::Synced) {
+                listener.report_synced();
             }
         });
         let listening = vec![listening];
@@ -210,6 +210,8 @@ impl<O: Operator> Controller<O> {
     /// Reconciles until `stop` completes. Then takes no more keys, and waits at most 25 s for the running workers. When
     /// dropped, stops at once.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
+        // The watch may have synced before this controller listened.
+        self.shared.report_synced();
         for key in self.shared.objects.keys() {
             self.shared.queue.add(&key, Urgency::Backlog);
         }
@@ -386,6 +388,13 @@ impl<O: Operator> Shared<O> {
         let (key, version) = (object.key(), &object.metadata().resource_version);
         debug!(kind = O::Kind::KIND, %key, %version, "applied");
         self.operator.applied(object).await
+    }
+
+    /// Calls [`Operator::synced`] once, if all Stores have synced.
+    fn report_synced(&self) {
+        if self.objects.is_synced() {
+            self.synced.call_once(|| self.operator.synced(&self.objects));
+        }
     }
 
     /// Adds the key of a changed object to the queue. Creations, deletions and new generations are Intents.

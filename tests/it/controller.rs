@@ -85,6 +85,34 @@ impl<K: Resource> Operator for Clumsy<K> {
     }
 }
 
+/// Records that all objects are known.
+struct Overview(watch::Sender<usize>);
+
+impl Operator for Overview {
+    type Kind = Service;
+
+    async fn applied(&self, _: Arc<Service>) -> Result<Next, ReconcileError> {
+        Ok(Next::OnChange)
+    }
+
+    fn synced(&self, _: &Watch<Service>) {
+        self.0.send_modify(|calls| *calls += 1);
+    }
+}
+
+#[tokio::test]
+async fn a_controller_of_a_watch_that_has_synced_before_says_so() {
+    let (_server, user) = client::server().await;
+    let cluster = Cluster::new(user.client.clone(), Lists::Paged);
+    let services = cluster.watch::<Service>([Scope::default()]);
+    let key = Key::namespaced("default", "kubernetes");
+    eventually("the first list", async || services.is_synced_for(&key).then_some(())).await;
+    let (calls, seen) = watch::channel(0);
+    let mut running = JoinSet::new();
+    running.spawn(Controller::new(&cluster, &services, Overview(calls)).run(future::pending()));
+    eventually("the call", async || (*seen.borrow() == 1).then_some(())).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_object_on_which_the_operator_panics_hangs_or_fails_blocks_no_other() {
     let (server, user) = client::server().await;
