@@ -17,7 +17,7 @@
 //! expires (lesson 9). The server sends one after the initial objects (lesson 12), and, once something was
 //! written, about every minute and two seconds before the end of timeoutSeconds. Do not rely on it.
 //! Break it: cargo run --example course -- 8 --fault no-bookmarks
-//! Source: `bookmark` in src/store.rs; `silence_limit` in src/watch/machine.rs
+//! Source: `bookmark` in src/store.rs; `silence_limit` in src/watch.rs
 //! Embedded server: No difference.
 
 use std::cmp::Ordering;
