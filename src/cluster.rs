@@ -127,7 +127,8 @@ impl Cluster {
         Ok(())
     }
 
-    fn forget<K: Resource>(&self, gone: &ObjectMeta) {
+    /// Removes an object that an answer showed to be deleted, before its DELETED event comes.
+    pub(crate) fn forget<K: Resource>(&self, gone: &ObjectMeta) {
         self.streams_of::<K>(&gone.key()).iter().for_each(|stream| stream.store.removed(gone));
     }
 
