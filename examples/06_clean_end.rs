@@ -1,4 +1,4 @@
-//! 6. A clean end: the server ends every watch. That is no failure. Watch again, from the last event, or else the list.
+//! 6. A clean end: the server ends every watch. That is not a failure. Watch again, from the last event, or else the list.
 //!
 //! ```sh
 //! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps

@@ -13,7 +13,7 @@
 //! Predict: This watch is about `quiet` only, and only other objects change. From where does it resume after its end?
 //! Run: cargo run --example course 8
 //! Notice: From the version of the last BOOKMARK, which is newer than `quiet`.
-//! Why: A BOOKMARK is no object: it has only a version. Without it, the watch would resume from an old version, which
+//! Why: A BOOKMARK is not an object: it has only a version. Without it, the watch would resume from an old version, which
 //! expires (lesson 9). The server sends one after the initial objects (lesson 12), and, once something was
 //! written, about every minute and two seconds before the end of timeoutSeconds. Do not rely on it.
 //! Break it: cargo run --example course -- 8 --fault no-bookmarks

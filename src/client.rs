@@ -234,7 +234,7 @@ fn path<K: Resource>(key: &Key) -> Result<String, Cause> {
 /// collection, and the namespace `..` would read every namespace.
 fn segment(name: &str) -> Result<String, Cause> {
     match name {
-        "" | "." | ".." => Err(Cause::Other(format!("{name:?} is no name"))),
+        "" | "." | ".." => Err(Cause::Other(format!("{name:?} is not a name"))),
         name => Ok(utf8_percent_encode(name, PATH_SEGMENT).to_string()),
     }
 }
@@ -254,8 +254,8 @@ mod tests {
         assert_eq!(path("a", "web.1-x"), Ok(format!("{in_a}/web.1-x")));
         assert_eq!(path("a", "x/../y?z#%"), Ok(format!("{in_a}/x%2F..%2Fy%3Fz%23%25")));
         for odd in ["", ".", ".."] {
-            assert_eq!(path("a", odd), Err(format!("{odd:?} is no name")));
-            assert_eq!(path(odd, "x"), Err(format!("{odd:?} is no name")));
+            assert_eq!(path("a", odd), Err(format!("{odd:?} is not a name")));
+            assert_eq!(path(odd, "x"), Err(format!("{odd:?} is not a name")));
         }
     }
 

@@ -251,7 +251,7 @@ impl<O: Operator> Controller<O> {
                 }
             }
         }
-        info!(kind = O::Kind::KIND, in_hand = working.len(), "stopping");
+        info!(kind = O::Kind::KIND, running = working.len(), "stopping");
         let all = async {
             while let Some(ended) = working.join_next_with_id().await {
                 self.finish(ended, &mut workers);
@@ -261,7 +261,7 @@ impl<O: Operator> Controller<O> {
             warn!(
                 kind = O::Kind::KIND,
                 limit_secs = STOP_LIMIT.as_secs(),
-                "stopped before all work in hand was done"
+                "stopped before all reconciles were done"
             );
         }
     }

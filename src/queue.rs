@@ -30,7 +30,7 @@ use crate::{backoff::Backoff, locked, resource::Key};
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(60) };
 
 /// Intents handed out in a row while other keys wait. Intents go first because a user waits for them. Without a limit,
-/// drift would stay uncorrected while users keep creating objects. With 16, one key in 17 is no intent.
+/// drift would stay uncorrected while users keep creating objects. With 16, one key in 17 is not an intent.
 const INTENTS_IN_A_ROW_MAX: u32 = 16;
 
 /// A rate-limiting workqueue of keys.

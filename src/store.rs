@@ -240,7 +240,7 @@ impl<K: Resource> Store<K> {
 
 impl<K: Resource> Contents<K> {
     /// Keeps the newer of two versions: if they cannot be compared, the later arrival; after a restored backup, the listed
-    /// one. The same version again is no change.
+    /// one. The same version again is not a change.
     fn put(&mut self, after: Found<K>, round: u32) -> Vec<Change<K>> {
         let Some(item) = self.objects.get_mut(&after.metadata().key()) else {
             let key = after.metadata().key();

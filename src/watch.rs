@@ -10,7 +10,7 @@
 //! are tested without a server:
 //! - Resume from the resourceVersion of the list, or of the last event or BOOKMARK after the list. The versions of
 //!   listed objects are too old, and the initial events of a streaming list come in no order.
-//! - The server ends every watch after a few minutes. That is no failure: if a line came, resume at once, without a new list.
+//! - The server ends every watch after a few minutes. That is not a failure: if a line came, resume at once, without a new list.
 //! - A watch that ends within a second without a line is a failure, even if the server closed it cleanly. Otherwise we
 //!   would send requests without a pause.
 //! - 410 Expired means that the server no longer has the history since our version. List again, not older than our
@@ -216,7 +216,7 @@ pub(crate) async fn watch_of(
             },
         };
         let pause = machine.end(end.how, started.elapsed());
-        debug!(resource = collection.resource, scope = %collection.scope, ?end.how, end.problem, ?pause, "request ended");
+        debug!(resource = collection.resource, scope = collection.scope.to_string(), ?end.how, end.problem, ?pause, "request ended");
         if let Pause::Backoff { failures, at_least } = pause {
             let pause = BACKOFF.pause(failures, at_least, &mut random);
             if end.is_news(failures) {
@@ -300,7 +300,7 @@ fn read_lines(
             Ok(Some(end)) => return Err(end),
             Err(error) => {
                 let start = String::from_utf8_lossy(&line[..line.len().min(GARBLED_BYTES_SHOWN)]);
-                let problem = format!("a line that is no watch event: {error}: {start:?}…");
+                let problem = format!("a line that is not a watch event: {error}: {start:?}…");
                 return Err(End { how: EndReason::Garbled, problem });
             }
         }

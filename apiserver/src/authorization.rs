@@ -190,7 +190,7 @@ pub(crate) fn check(
     if is_allowed { Ok(()) } else { Err(refused(request, name, "")) }
 }
 
-/// Whether a request for a path that is no resource is allowed.
+/// Whether a request for a path that is not a resource is allowed.
 fn is_path_allowed(request: &Request, user: Option<&str>, rules: &[Rule]) -> bool {
     let (path, method) = (request.path.as_str(), request.method.as_str().to_lowercase());
     let is_below =

@@ -414,9 +414,9 @@ impl FromStr for Planned {
         let name = name.trim_end();
         let Some((_, defaults, _, make)) = NAMED.iter().find(|(known, ..)| *known == name) else {
             return Err(match similar(name) {
-                Some(similar) => format!("{name:?} is no fault; a similar one is {similar}"),
+                Some(similar) => format!("{name:?} is not a fault; a similar one is {similar}"),
                 None => {
-                    format!("{name:?} is no fault; there are {}", NAMED.map(|(name, ..)| name).join(", "))
+                    format!("{name:?} is not a fault; there are {}", NAMED.map(|(name, ..)| name).join(", "))
                 }
             });
         };
@@ -502,8 +502,9 @@ impl Values<'_> {
 
     fn time(&self, key: &str) -> Result<Duration, String> {
         let text = self.text(key);
-        humantime::parse_duration(&text)
-            .map_err(|_| format!("{key}={text}: is no time: write a number and a unit, such as 500ms or 2s"))
+        humantime::parse_duration(&text).map_err(|_| {
+            format!("{key}={text}: is not a time: write a number and a unit, such as 500ms or 2s")
+        })
     }
 }
 
@@ -528,7 +529,7 @@ pub fn help() -> String {
 
 /// Parses the body of a request: one fault per line, or several separated by `;`. Lines with `#` in front are comments.
 pub(crate) fn parse_lines(body: &[u8]) -> Result<Vec<Planned>, String> {
-    let text = std::str::from_utf8(body).map_err(|_| "the body is no text".to_owned())?;
+    let text = std::str::from_utf8(body).map_err(|_| "the body is not text".to_owned())?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with('#'));
     let mut planned = Vec::new();
     for (number, line) in lines {

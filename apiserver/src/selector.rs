@@ -96,7 +96,7 @@ impl Requirement {
         }
     }
 
-    /// Compares a label as a number. A label that is no number never matches.
+    /// Compares a label as a number. A label that is not a number never matches.
     fn compares(&self, label: Option<&str>, compare: fn(i64, i64) -> bool) -> bool {
         let number = |text: &str| text.parse::<i64>().ok();
         let (label, value) = (label.and_then(number), self.values.first().and_then(|value| number(value)));

@@ -247,7 +247,7 @@ impl ContainerStatus {
     }
 }
 
-/// The age of a time. `None`: the text is no time, or the time is in the future.
+/// The age of a time. `None`: not a time, or the time is in the future.
 fn age(time: &str, now: SystemTime) -> Option<Duration> {
     now.duration_since(humantime::parse_rfc3339(time).ok()?).ok()
 }
@@ -338,7 +338,7 @@ impl Looks {
             return look.clone();
         }
         let is_restart = known.is_none() && observed_generation == metadata.generation;
-        // After a change of the spec, which is no restart, the condition has this reason.
+        // After a change of the spec, which is not a restart, the condition has this reason.
         let is_before = |ready: &&Condition| ready.status == "False" && ready.reason != "RolloutInProgress";
         let ready = conditions::find(before, "Ready").filter(|ready| is_restart && is_before(ready));
         let waited =

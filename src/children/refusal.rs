@@ -49,7 +49,7 @@ impl Refusal {
         Refusal::InternalError,
     ];
 
-    /// `None`: the error is no refusal, and goes away with a retry.
+    /// `None`: the error is not a refusal, and goes away with a retry.
     pub(crate) fn of(error: &Error) -> Option<Refusal> {
         // First, because a webhook chooses the status code and the message of its denial, which may look like any
         // other error.

@@ -74,6 +74,6 @@ fn parse_time(text: &str) -> Result<Duration, String> {
         Ok(time) if time.is_zero() => Err("must be longer than nothing, such as 30s".to_owned()),
         Ok(time) if time > REQUEST_TIMEOUT_MAX => Err("must be 5m at most, such as 30s".to_owned()),
         Ok(time) => Ok(time),
-        Err(_) => Err("is no time: write a number and a unit, such as 30s or 2m".to_owned()),
+        Err(_) => Err("is not a time: write a number and a unit, such as 30s or 2m".to_owned()),
     }
 }

@@ -309,7 +309,7 @@ async fn kinds(client: &Client) -> Result<Vec<ApiResource>, Failure> {
         let answer = client.send(request).await.map_err(granted)?;
         let found = discovery::kinds(&answer.body).map_err(|error| {
             Failure::Runtime(format!(
-                "GET {path} is no list of resources ({error}): give a path, /api/v1/pods; Kubernetes before 1.27 has no such list"
+                "GET {path} is not a list of resources ({error}): give a path, /api/v1/pods; Kubernetes before 1.27 has no such list"
             ))
         })?;
         kinds.extend(found);

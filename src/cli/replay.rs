@@ -161,7 +161,7 @@ impl<'a> Shown<'a> {
             What::Head(head) => {
                 let begun = self.begun.entry(exchange).or_default();
                 begun.is_refused = head.status >= 300;
-                // The body of an error is no stream of events.
+                // The body of an error is not a stream of events.
                 begun.is_watch &= !begun.is_refused;
                 note(&format!("< {number}{} {}", head.version, head.status));
                 self.last = exchange;

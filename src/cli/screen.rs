@@ -453,7 +453,7 @@ impl LineFormatter {
 
     /// Writes the body of an error. A page of a proxy is no JSON; then it goes to standard error.
     pub(super) fn write_refusal(&mut self, time: f64, body: &str) -> Result<(), Failure> {
-        // A refusal is no object with a name.
+        // A refusal is not an object with a name.
         if body.starts_with('{') && self.output != Output::Name {
             return self.write(time, body.trim_end(), false);
         }

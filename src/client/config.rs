@@ -261,7 +261,7 @@ impl Config {
         let default: Vec<PathBuf> = env.home.iter().map(|home| home.join(".kube/config")).collect();
         if existing(&default).is_empty() {
             return Err(connect(
-                "no kubeconfig in --kubeconfig, KUBECONFIG or ~/.kube/config, and this is no pod: name one of them",
+                "no kubeconfig in --kubeconfig, KUBECONFIG or ~/.kube/config, and this is not a pod: name one of them",
             ));
         }
         let mut config = Kubeconfig::read(&default)?.config(options)?;
@@ -511,7 +511,7 @@ mod tests {
         assert!(error.starts_with(&format!("read kubeconfig {}: ", around.display())), "{error}");
 
         let nothing = "find the API server: no kubeconfig in --kubeconfig, KUBECONFIG or ~/.kube/config, and \
-                       this is no pod: name one of them";
+                       this is not a pod: name one of them";
         let homeless = Env { kubeconfig: Some(":".into()), home: Some("/dev/null".into()), ..Env::default() };
         assert_eq!(server(&Options::default(), &homeless), Err(nothing.to_owned()));
     }

@@ -119,7 +119,7 @@ impl Config {
                 (self.server.host_str().unwrap_or_default(), self.server.port_or_known_default());
             let port = port.map(|port| port.to_string()).unwrap_or_default();
             *line += &format!(" --connect-to {}", quoted(&format!("{name}:{port}:{host}:{port}")));
-            // A name that is no host was refused when the configuration was read.
+            // A name that is not a host was refused when the configuration was read.
             let _ = base.set_host(Some(name));
         }
         if let Some(proxy) = &self.proxy {
@@ -199,7 +199,7 @@ fn file(pem: &Pem, view: Option<String>, variable: &str) -> String {
 
 fn without_password(url: &Url) -> Url {
     let mut url = url.clone();
-    // These fail only for a URL without a host, which is no proxy.
+    // These fail only for a URL without a host, which is not a proxy.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     url

@@ -156,7 +156,7 @@ impl Error {
     /// A webhook or an admission policy denied the request.
     ///
     /// A webhook chooses the status code itself, and the API server passes it on
-    /// (`ToStatusErr` in k8s.io/apiserver/pkg/admission/plugin/webhook/errors): its 409 is no conflict and its 404 no absence.
+    /// (`ToStatusErr` in k8s.io/apiserver/pkg/admission/plugin/webhook/errors): its 409 is not a conflict, and its 404 does not mean absence.
     /// Only the message tells.
     #[must_use]
     pub fn is_denied(&self) -> bool {

@@ -69,7 +69,7 @@ impl Terminal {
         match (self, is_there) {
             (Terminal::Never, _) | (Terminal::IfAvailable, false) => Ok(false),
             (Terminal::IfAvailable | Terminal::Always, true) => Ok(true),
-            (Terminal::Always, false) => Err("it must ask the user, and stdin is no terminal".to_owned()),
+            (Terminal::Always, false) => Err("it must ask the user, and stdin is not a terminal".to_owned()),
         }
     }
 }

@@ -64,7 +64,7 @@ impl<O: Operator> Shared<O> {
     }
 }
 
-/// Asks the API server whether the object was deleted. A list without it is no proof: the list may come from another server
+/// Asks the API server whether the object was deleted. A list without it is not proof: the list may come from another server
 /// or selector. Nor is a 404 for the whole kind: a server that has just started may not serve it yet.
 async fn is_deleted<K: Resource>(cluster: &Cluster, last: &K) -> Result<bool, Error> {
     match cluster.get_live::<Meta<K>>(&last.key()).await {

@@ -45,7 +45,7 @@ const OPERATOR: &str = "database-operator";
 /// The `reportingController` of its Events.
 pub const CONTROLLER: &str = "app.example.com/database-operator";
 /// Selects what this operator created, and the Pods and claims of its StatefulSets.
-const MADE_BY_US: &str = "app.kubernetes.io/managed-by=database-operator";
+const MANAGED: &str = "app.kubernetes.io/managed-by=database-operator";
 /// The label with the name of the operator.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The label with the name of the Database.
@@ -113,15 +113,15 @@ pub struct Databases {
 pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases> {
     let cluster = &setup.cluster;
     let databases = cluster.watch::<Database>(setup.scopes(""));
-    let sets = cluster.watch::<StatefulSet>(setup.scopes(MADE_BY_US));
-    let services = cluster.watch::<Service>(setup.scopes(MADE_BY_US));
-    let config_maps = cluster.watch::<ConfigMap>(setup.scopes(MADE_BY_US));
-    let budgets = cluster.watch::<PodDisruptionBudget>(setup.scopes(MADE_BY_US));
-    let cron_jobs = cluster.watch::<CronJob>(setup.scopes(MADE_BY_US));
-    let jobs = cluster.watch::<Job>(setup.scopes(MADE_BY_US));
-    let secrets = cluster.watch::<Meta<Secret>>(setup.scopes(MADE_BY_US));
-    let claims = cluster.watch::<PersistentVolumeClaim>(setup.scopes(MADE_BY_US));
-    let pods = cluster.watch::<Pod>(setup.scopes(MADE_BY_US));
+    let sets = cluster.watch::<StatefulSet>(setup.scopes(MANAGED));
+    let services = cluster.watch::<Service>(setup.scopes(MANAGED));
+    let config_maps = cluster.watch::<ConfigMap>(setup.scopes(MANAGED));
+    let budgets = cluster.watch::<PodDisruptionBudget>(setup.scopes(MANAGED));
+    let cron_jobs = cluster.watch::<CronJob>(setup.scopes(MANAGED));
+    let jobs = cluster.watch::<Job>(setup.scopes(MANAGED));
+    let secrets = cluster.watch::<Meta<Secret>>(setup.scopes(MANAGED));
+    let claims = cluster.watch::<PersistentVolumeClaim>(setup.scopes(MANAGED));
+    let pods = cluster.watch::<Pod>(setup.scopes(MANAGED));
     let operator = Databases {
         cluster: cluster.clone(),
         sets: Owned::new(cluster, &sets),
@@ -473,7 +473,7 @@ impl Operator for Databases {
         let mut scripts_stage = stage;
         let known_claim = &database.status.primary_claim;
         if primary_pod.is_some() && known_claim.is_empty() {
-            // The primary has data from now on. That changes its scripts, and is no drift.
+            // The primary has data from now on. That changes its scripts, and is not drift.
             children.scripts.data.extend([scripts::had_data()]);
             scripts_stage = if stage == Stage::New { stage } else { Stage::Changed };
         }

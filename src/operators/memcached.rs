@@ -33,7 +33,7 @@ const OPERATOR: &str = "memcached-operator";
 /// The `reportingController` of its Events.
 pub const CONTROLLER: &str = "cache.example.com/memcached-operator";
 /// Selects the children that this operator created, and their Pods.
-const MADE_BY_US: &str = "app.kubernetes.io/managed-by=memcached-operator";
+const MANAGED: &str = "app.kubernetes.io/managed-by=memcached-operator";
 /// The label with the name of the Memcached.
 const INSTANCE: &str = "app.kubernetes.io/instance";
 /// The container in which memcached runs, its port, and the port of the Service.
@@ -72,9 +72,9 @@ pub struct Memcacheds {
 pub fn controller(setup: &Setup, flags: &MemcachedFlags) -> Controller<Memcacheds> {
     let cluster = &setup.cluster;
     let caches = cluster.watch::<Memcached>(setup.scopes(""));
-    let deployments = cluster.watch::<Deployment<CacheContainer>>(setup.scopes(MADE_BY_US));
-    let services = cluster.watch::<HeadlessService>(setup.scopes(MADE_BY_US));
-    let pods = cluster.watch::<Pod>(setup.scopes(MADE_BY_US));
+    let deployments = cluster.watch::<Deployment<CacheContainer>>(setup.scopes(MANAGED));
+    let services = cluster.watch::<HeadlessService>(setup.scopes(MANAGED));
+    let pods = cluster.watch::<Pod>(setup.scopes(MANAGED));
     let operator = Memcacheds {
         deployments: Owned::new(cluster, &deployments),
         services: Owned::new(cluster, &services),

@@ -37,7 +37,7 @@ pub const OPERATOR: &str = "mywebserver-operator";
 /// The `reportingController` of its Events.
 pub const CONTROLLER: &str = "k8sobjects.gsa.com/mywebserver-operator";
 /// Selects the children that this operator created.
-const MADE_BY_US: &str = "app.kubernetes.io/managed-by=mywebserver-operator";
+const MANAGED: &str = "app.kubernetes.io/managed-by=mywebserver-operator";
 /// The container in which the web server runs. Other containers of the Pod belong to other writers.
 const CONTAINER: &str = "web";
 /// The name of the container port that the Service targets. Not `http`: a sidecar may use that name, and the
@@ -57,8 +57,8 @@ pub struct MyWebservers {
 /// The controller of the MyWebserver operator. Empty `namespaces`: all namespaces.
 pub fn controller(cluster: &Cluster, namespaces: &[String], events: Events) -> Controller<MyWebservers> {
     let webs = cluster.watch::<MyWebserver>(Scope::each(namespaces, ""));
-    let deployments = cluster.watch::<Deployment>(Scope::each(namespaces, MADE_BY_US));
-    let services = cluster.watch::<Service>(Scope::each(namespaces, MADE_BY_US));
+    let deployments = cluster.watch::<Deployment>(Scope::each(namespaces, MANAGED));
+    let services = cluster.watch::<Service>(Scope::each(namespaces, MANAGED));
     let operator = MyWebservers {
         deployments: Owned::new(cluster, &deployments),
         services: Owned::new(cluster, &services),

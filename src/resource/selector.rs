@@ -198,11 +198,11 @@ fn valid_key(key: &str) -> Result<(), String> {
     let (domain, name) = key.rsplit_once('/').unwrap_or(("a", key));
     let is_domain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     let is_key = !name.is_empty() && is_label(name) && !domain.is_empty() && domain.bytes().all(is_domain);
-    if is_key && domain.len() <= 253 { Ok(()) } else { Err(format!("{key:?} is no key of a label")) }
+    if is_key && domain.len() <= 253 { Ok(()) } else { Err(format!("{key:?} is not a valid label key")) }
 }
 
 fn valid_value(value: &str) -> Result<(), String> {
-    if is_label(value) { Ok(()) } else { Err(format!("{value:?} is no value of a label")) }
+    if is_label(value) { Ok(()) } else { Err(format!("{value:?} is not a valid label value")) }
 }
 
 /// Whether this is the value of a label or, if not empty, the name in its key.
@@ -279,23 +279,23 @@ mod tests {
     fn an_invalid_selector_names_the_field_and_the_cause() {
         let expression = |key: &str, operator: &str, values: Value| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
         for (selector, expected) in [
-            (json!({"matchLabels": {"a b": "c"}}), r#"matchLabels: "a b" is no key of a label"#),
-            (json!({"matchLabels": {"a": "-"}}), r#"matchLabels: "-" is no value of a label"#),
+            (json!({"matchLabels": {"a b": "c"}}), r#"matchLabels: "a b" is not a valid label key"#),
+            (json!({"matchLabels": {"a": "-"}}), r#"matchLabels: "-" is not a valid label value"#),
             (expression("a", "In", json!([])), "matchExpressions[0]: In needs at least one value"),
             (expression("a", "Exists", json!(["b"])), "matchExpressions[0]: Exists takes no values"),
-            (expression("/a", "Exists", json!([])), r#"matchExpressions[0]: "/a" is no key of a label"#),
+            (expression("/a", "Exists", json!([])), r#"matchExpressions[0]: "/a" is not a valid label key"#),
         ] {
             let error = read(selector).validate().expect_err("an error");
             assert_eq!(error.to_string(), expected);
         }
         for (text, expected) in [
-            ("a=b,,c", r#"label selector "a=b,,c", at "": "" is no key of a label"#),
-            ("a>5", r#"label selector "a>5", at "a>5": "a>5" is no key of a label"#),
+            ("a=b,,c", r#"label selector "a=b,,c", at "": "" is not a valid label key"#),
+            ("a>5", r#"label selector "a>5", at "a>5": "a>5" is not a valid label key"#),
             (
                 "a on (b)",
                 r#"label selector "a on (b)", at "a on (b)": neither in nor notin stands before the parenthesis"#,
             ),
-            ("a in (b", r#"label selector "a in (b", at "a in (b": "a in (b" is no key of a label"#),
+            ("a in (b", r#"label selector "a in (b", at "a in (b": "a in (b" is not a valid label key"#),
         ] {
             let error = text.parse::<LabelSelector>().expect_err("an error");
             assert_eq!(error.to_string(), expected);

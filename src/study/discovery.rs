@@ -128,7 +128,7 @@ pub(crate) fn find<'a>(kinds: &'a [ApiResource], word: &str) -> Result<&'a ApiRe
     let name = word.split('.').next().unwrap_or_default();
     let typos = |known: &String| {
         let typos = strsim::damerau_levenshtein(known, name);
-        // The beginning of a word is no typo.
+        // The beginning of a word is not a typo.
         if !name.is_empty() && known.starts_with(name) { 0 } else { typos }
     };
     let typos = |kind: &ApiResource| kind.names.iter().map(typos).min().unwrap_or(usize::MAX);

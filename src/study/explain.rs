@@ -158,7 +158,7 @@ struct Unauthorized {
 
 /// An exchange that has not ended.
 struct OpenExchange {
-    /// The key of its collection; `None`: it is no list and no watch.
+    /// The key of its collection; `None`: it is neither a list nor a watch.
     collection: Option<String>,
     method: String,
     target: String,
@@ -503,7 +503,8 @@ impl Explainer {
         let event = match WatchEvent::<Object>::from_json(line.as_bytes()) {
             Ok(event) => event,
             Err(error) => {
-                let text = format!("this line is no watch event ({error}): nothing after it can be trusted");
+                let text =
+                    format!("this line is not a watch event ({error}): nothing after it can be trusted");
                 return self.ends(entry.exchange, Rule::Garbled, text, EndReason::Garbled, lasted);
             }
         };
@@ -712,7 +713,7 @@ impl Explainer {
                 return;
             }
             Err(error) => {
-                let text = format!("the answer is no list ({error}): the store stays as it is → back off");
+                let text = format!("the answer is not a list ({error}): the store stays as it is → back off");
                 return self.ends(exchange, Rule::NoList, text, EndReason::Garbled, lasted);
             }
         };

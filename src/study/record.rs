@@ -212,7 +212,7 @@ impl Recorder {
         match step {
             Step::Request(request) => vec![What::Request(Sent::new(request))],
             Step::Head { status, version, headers } => {
-                // The body of an error is no stream of events.
+                // The body of an error is not a stream of events.
                 self.is_refused = status >= 300;
                 self.is_watch &= !self.is_refused;
                 let text = |name: &str| {
@@ -384,7 +384,7 @@ pub(crate) fn parse(text: &str) -> Result<Recorded, String> {
             Err(_) if lines.peek().is_none() && !text.ends_with('\n') => {
                 return Ok(Recorded { entries, is_cut: true });
             }
-            Err(error) => return Err(format!("line {} is no entry of a recording: {error}", index + 1)),
+            Err(error) => return Err(format!("line {} is not an entry of a recording: {error}", index + 1)),
         }
     }
     Ok(Recorded { entries, is_cut: false })

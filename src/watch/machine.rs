@@ -313,7 +313,7 @@ impl Machine {
                 self.state = State::start(Lists::Paged, *at);
                 false
             }
-            // The listed object has more metadata than a check reads. That is no failure: a list also has the version.
+            // The listed object has more metadata than a check reads. That is not a failure: a list also has the version.
             (State::Checking, EndReason::TooLarge) => {
                 self.list(Freshness::NotOlder);
                 false

@@ -554,7 +554,7 @@ fn a_list_cut_short_begins_anew() {
     assert_eq!(
         bench.heard(),
         ["+a", "-a Inferred", "synced"],
-        "what the first attempt brought is no phantom"
+        "what the first attempt brought is not a phantom"
     );
 }
 

@@ -334,7 +334,7 @@ fn invalid_input_is_one_line_that_names_the_place() {
         (
             &["--fault", "cut-watch"],
             2,
-            "'--fault <FAULT>': \"cut-watch\" is no fault; a similar one is cut-watches; see",
+            "'--fault <FAULT>': \"cut-watch\" is not a fault; a similar one is cut-watches; see",
         ),
         (
             &["--manifests", &misspelt],
@@ -348,7 +348,7 @@ fn invalid_input_is_one_line_that_names_the_place() {
         (
             &["--fault", "slow,time=soon"],
             2,
-            "time=soon: is no time: write a number and a unit, such as 500ms or 2s",
+            "time=soon: is not a time: write a number and a unit, such as 500ms or 2s",
         ),
     ];
     for (args, code, cause) in cases {

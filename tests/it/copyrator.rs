@@ -392,7 +392,7 @@ async fn a_labelled_config_map_is_copied_to_all_namespaces_also_to_new_ones() {
         };
         assert!(!copies.is_empty() && copies.iter().all(of_copy), "{copies:?}");
 
-        // A copy is no source, and has nothing but the content of its source.
+        // A copy is not a source, and has nothing but the content of its source.
         let copy = world.in_namespace("a").get("configmaps/settings").await;
         assert_eq!(copy["metadata"]["labels"], json!({"flant.com/copy": "true"}));
         assert_eq!(copy["metadata"]["ownerReferences"], json!(null));
@@ -635,7 +635,7 @@ async fn an_object_that_is_no_copy_stays_unless_the_policy_allows_more() {
         let failures: Vec<_> =
             status["failures"].as_array().unwrap().iter().map(|failure| &failure["reason"]).collect();
         assert_eq!(failures, ["NameConflict", "NameConflict"]);
-        let note = "an object that is no copy has this name: delete it, exclude its namespace, or set conflictPolicy";
+        let note = "an object that is not a copy has this name: delete it, exclude its namespace, or set conflictPolicy";
         let note = format!("{}/settings: NameConflict: {note}", world.namespace("a"));
         world.until_event("Warning", "CopyFailed", &note).await;
 

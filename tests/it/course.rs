@@ -582,7 +582,7 @@ async fn the_course_lists_its_lessons_and_uses_a_cluster_only_if_a_flag_names_on
     assert!(stderr.contains("KUBECONFIG names /nonexistent, which does not exist"), "{stderr}");
     let (code, _, stderr) = run(course().args(["2", "--fault", "cut"])).await;
     assert_eq!(code, Some(1));
-    assert!(stderr.contains("is no fault"), "{stderr}");
+    assert!(stderr.contains("is not a fault"), "{stderr}");
     let (code, _, stderr) = run(course().arg("99")).await;
     assert_eq!(code, Some(2), "{stderr}");
 }

@@ -172,13 +172,13 @@ async fn an_html_page_instead_of_a_list_is_reported_as_one() {
         check(page(Target::List, "200 OK"), &["cannot watch", "login page", "Sign in"]),
         check(page(Target::List, "502 Bad Gateway"), &["cannot watch", "502 Bad Gateway", "an HTML page"]),
         check(page(Target::Watch, "403 Forbidden"), &["cannot watch", "403 Forbidden", "an HTML page"]),
-        check(page(Target::Watch, "200 OK"), &["cannot watch", "no watch event", "doctype"]),
+        check(page(Target::Watch, "200 OK"), &["cannot watch", "not a watch event", "doctype"]),
     );
 }
 
 #[tokio::test]
 async fn a_line_that_is_no_watch_event_is_logged_and_the_operator_lists_again() {
-    let no_event = ["cannot watch", "a line that is no watch event"];
+    let no_event = ["cannot watch", "a line that is not a watch event"];
     tokio::join!(
         check(watch_of("hello\n"), &no_event),
         check(watch_of("{}\n"), &no_event),

@@ -281,7 +281,7 @@ async fn an_update_denied_by_a_webhook_is_retried_and_keeps_the_template() {
         let is_updated = |deployment: &Value| containers(deployment)[0]["image"] == "nginx:2";
         let deployment = fixture.until("deployments/mws-web", is_updated).await;
         assert_eq!(containers(&deployment)[1]["name"], "sidecar");
-        // A write that was first refused and then allowed is no drift.
+        // A write that was first refused and then allowed is not drift.
         let is_update = |events: &Value| events.to_string().contains("changed Deployment mws-web at");
         let events = fixture.until("events", is_update).await;
         assert!(!events.to_string().contains("restored Deployment mws-web"), "{events}");

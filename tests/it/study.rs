@@ -590,7 +590,7 @@ async fn a_recording_that_is_cut_or_cannot_be_read_is_reported() {
             r#"is a Status, neither a list nor a watch: {"code":403,"#,
         ),
         (br#"{"listwatchRecording":2,"new":1}"#, "format 2, but this listwatch reads formats up to 1"),
-        (b"{\"listwatchRecording\":1}\n{\"time\":1}\n{}\n", "line 2 is no entry of a recording"),
+        (b"{\"listwatchRecording\":1}\n{\"time\":1}\n{}\n", "line 2 is not an entry of a recording"),
     ] {
         replay(bytes).await.failed(2, cause);
     }

@@ -161,7 +161,7 @@ async fn watches_and_calls_use_one_connection_each_for_hours() {
 }
 
 /// The history of a built-in kind begins with the server's first version, and that of a custom kind with its CRD. After
-/// a restart of the server, every history begins again. Version 0 is no version: it requests any state.
+/// a restart of the server, every history begins again. Version 0 is not a version: it requests any state.
 #[tokio::test]
 async fn a_watch_gets_all_events_of_the_history_and_410_before_it() {
     on(&[Kind::EmbeddedBare, Kind::RealPaged], async |fixture| {

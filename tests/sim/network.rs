@@ -668,7 +668,7 @@ fn forbidden_write(method: &Method, path: &str, before: Option<&Value>) -> Optio
         {
             let is_copy =
                 before?["metadata"]["annotations"]["flant.com/place"] == format!("{namespace}/{name}");
-            (!is_copy).then(|| "changed an object that is no copy".to_owned())
+            (!is_copy).then(|| "changed an object that is not a copy".to_owned())
         }
         (
             "PATCH" | "DELETE",

@@ -68,7 +68,7 @@ fn is_parallel(set: &Value) -> bool {
     set["spec"]["podManagementPolicy"] == "Parallel"
 }
 
-/// The ordinal in the name of a Pod: 2 in `web-2`. `None` if it is no name of a Pod of this StatefulSet.
+/// The ordinal in the name of a Pod: 2 in `web-2`. `None` if it is not a name of a Pod of this StatefulSet.
 fn ordinal(set: &Value, pod: &Value) -> Option<i64> {
     let digits = name(pod).strip_prefix(name(set))?.strip_prefix('-')?;
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?

@@ -384,7 +384,7 @@ async fn an_administrator_plans_lists_and_ends_faults_by_a_path() {
     assert_eq!(post("# both\n backup ; expire-history").await, (201, "2 done\n".to_owned()));
     for (body, error) in [
         ("", "the body names no fault; POST help for a list"),
-        ("restart\nnope", "line 2: \\\"nope\\\" is no fault; there are end-watches,"),
+        ("restart\nnope", "line 2: \\\"nope\\\" is not a fault; there are end-watches,"),
     ] {
         let (status, answer) = post(body).await;
         assert!(status == 400 && answer.contains(error), "{body}: {answer}");
@@ -403,9 +403,9 @@ async fn an_administrator_plans_lists_and_ends_faults_by_a_path() {
 #[test]
 fn an_invalid_fault_is_refused_with_the_valid_ones() {
     for (text, error) in [
-        ("", "\"\" is no fault; there are end-watches"),
-        ("nope", "\"nope\" is no fault; there are end-watches, cut-watches"),
-        ("cut-watch", "\"cut-watch\" is no fault; a similar one is cut-watches"),
+        ("", "\"\" is not a fault; there are end-watches"),
+        ("nope", "\"nope\" is not a fault; there are end-watches, cut-watches"),
+        ("cut-watch", "\"cut-watch\" is not a fault; a similar one is cut-watches"),
         ("cut-watches,pods", "\"pods\" should be KEY=VALUE"),
         ("cut-watches,method=GET", "cut-watches takes no \"method\", but path, times, lines"),
         ("stall-watches,lines=1", "stall-watches takes no \"lines\", but path, times"),
@@ -420,7 +420,7 @@ fn an_invalid_fault_is_refused_with_the_valid_ones() {
         ("forbidden,rules=[{verb: [get]}]", "rules=[{verb: [get]}]: .[0]: unknown field `verb`"),
         ("chunks,bytes=0", "bytes=0: must be a number from 1 to 1000000"),
         ("cut-watches, path=", "path= has no value: give one, or leave path= out"),
-        ("slow,time=2", "time=2: is no time: write a number and a unit, such as 500ms or 2s"),
+        ("slow,time=2", "time=2: is not a time: write a number and a unit, such as 500ms or 2s"),
         ("slow,time=1s,time=2s", "time is given twice"),
         ("quota,method=FETCH", "method=FETCH: quota applies to POST"),
         ("deny,method=get", "method=GET: deny applies to POST, PUT, PATCH, DELETE"),

@@ -155,7 +155,7 @@ impl Patch {
                 json_patch::merge(object, patch);
                 Ok(())
             }
-            Patch::Strategic(patch) => merge(object, patch.clone(), Shape::of(kind)),
+            Patch::Strategic(patch) => strategic_merge(object, patch.clone(), Shape::of(kind)),
         }
     }
 }
@@ -201,7 +201,7 @@ fn must_be_map(value: &Value) -> Result<(), String> {
 }
 
 /// Applies a strategic merge patch, as apimachinery/pkg/util/strategicpatch/patch.go does.
-fn merge(object: &mut Value, patch: Value, shape: Shape<'_>) -> Result<(), StatusError> {
+fn strategic_merge(object: &mut Value, patch: Value, shape: Shape<'_>) -> Result<(), StatusError> {
     match (object, patch) {
         (Value::Object(object), Value::Object(patch)) => merge_map(object, patch, shape),
         // Never reached: an object is a map, and `parse` accepts only maps.
@@ -477,7 +477,8 @@ mod tests {
         let patch = json!({"spec": {"$setElementOrder/containers": [{"name": "a"}, {"name": "c"}], "old": null, "args": ["y"],
             "containers": [{"name": "a", "image": "3", "ports": [{"containerPort": 81}]},
                 {"name": "b", "$patch": "delete"}, {"name": "c"}]}});
-        merge(&mut object, patch, Shape::of(&Kinds::new().built_in("", "pods"))).expect("a good patch");
+        strategic_merge(&mut object, patch, Shape::of(&Kinds::new().built_in("", "pods")))
+            .expect("a good patch");
         let wanted = json!({"spec": {"containers": [
             {"name": "a", "image": "3", "ports": [{"containerPort": 81}, {"containerPort": 80}]}, {"name": "c"},
         ], "args": ["y"]}});
@@ -490,7 +491,7 @@ mod tests {
         let order = |patch: Value| -> Vec<String> {
             let mut object = json!({"spec": {"containers": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}});
             let pods = Kinds::new().built_in("", "pods");
-            merge(&mut object, json!({"spec": patch}), Shape::of(&pods)).expect("a good patch");
+            strategic_merge(&mut object, json!({"spec": patch}), Shape::of(&pods)).expect("a good patch");
             let items = object["spec"]["containers"].as_array().expect("a list").iter();
             items.map(|item| item["name"].as_str().unwrap_or_default().to_owned()).collect()
         };
@@ -538,7 +539,8 @@ mod tests {
         let patched = |patch: Value| {
             let mut object = json!({"spec": {"ports": [
                 {"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}, {"port": 80}]}});
-            merge(&mut object, patch, Shape::of(&services)).map_err(|error| error.message().to_owned())?;
+            strategic_merge(&mut object, patch, Shape::of(&services))
+                .map_err(|error| error.message().to_owned())?;
             Ok::<Value, String>(object["spec"].take())
         };
         let ports = |ports: Value| patched(json!({"spec": {"ports": ports}}));
@@ -580,7 +582,8 @@ mod tests {
             "spec": {"$setElementOrder/containers": order, "containers": backwards(COUNT..2 * COUNT)},
             "metadata": {"finalizers": finalizers},
         });
-        merge(&mut object, patch, Shape::of(&Kinds::new().built_in("", "pods"))).expect("a good patch");
+        strategic_merge(&mut object, patch, Shape::of(&Kinds::new().built_in("", "pods")))
+            .expect("a good patch");
         assert_eq!(object["spec"]["containers"], Value::from(order));
         assert_eq!(object["metadata"]["finalizers"], json!(finalizers));
     }

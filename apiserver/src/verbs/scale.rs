@@ -79,7 +79,7 @@ pub(crate) fn unconvertible(name: &str) -> StatusError {
     ))
 }
 
-/// The value at a JSON pointer. Missing parents are created; `None` if a parent exists and is no map.
+/// The value at a JSON pointer. Missing parents are created; `None` if a parent exists and is not a map.
 fn place<'a>(mut object: &'a mut Value, pointer: &str) -> Option<&'a mut Value> {
     for part in pointer.split('/').skip(1) {
         if !object.is_object() && !object.is_null() {
@@ -117,7 +117,7 @@ pub(crate) fn put(
     if let Some(paths) = &kind.scale {
         let Some(place) = place(&mut object, &paths.spec) else {
             let path = paths.spec.replace('/', ".");
-            let text = "accessor error: a parent of the field is no map";
+            let text = "accessor error: a parent of the field is not a map";
             let cause = Cause::invalid(path, &replicas.into(), text);
             return Err(StatusError::invalid_as("autoscaling", "Scale", at.name(), vec![cause]));
         };

@@ -224,7 +224,7 @@ impl Watch {
             (Initial::State, _) => watch.start_initial(collection, revision, marks_state),
             (Initial::Now, _) => watch.start = revision,
             (Initial::Changes, version) => {
-                // A future version is no error: the watch sends nothing until the server reaches that version.
+                // A future version is not an error: the watch sends nothing until the server reaches that version.
                 watch.version = version.at_least();
                 watch.start = watch.version.max(revision);
                 if watch.version < collection.floor {
@@ -275,7 +275,7 @@ impl Watch {
                 // the end.
                 biased;
                 () = tokio::time::sleep_until(wake) => self.on_time(),
-                // `Lagged` is no failure: one read handles any number of notifications.
+                // `Lagged` is not a failure: one read handles any number of notifications.
                 _ = self.changed.recv() => {}
                 () = self.course.changed() => {}
             }

@@ -72,7 +72,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
     Failure::Usage(format!("--manifests {}: {error}", path.display()))
 }
 
-/// As `kubectl apply -f DIR` does, but for the kustomization, which is no object.
+/// As `kubectl apply -f DIR` does, but for the kustomization, which is not an object.
 fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -118,7 +118,9 @@ fn take(mut object: Value, from: String, manifests: &mut Vec<Manifest>) -> Resul
     }
     for field in ["apiVersion", "kind"] {
         if object[field].as_str().is_none_or(str::is_empty) {
-            return Err(Failure::Usage(format!("{from}: has no {field}, so it is no object of Kubernetes")));
+            return Err(Failure::Usage(format!(
+                "{from}: has no {field}, so it is not an object of Kubernetes"
+            )));
         }
     }
     manifests.push(Manifest { object, from });

@@ -312,7 +312,7 @@ pub fn decide<K: Copyable>(
         Some(Maker::Gone) | None => match policy {
             ConflictPolicy::Skip => {
                 return conflict(
-                    "an object that is no copy has this name: delete it, exclude its namespace, or set conflictPolicy",
+                    "an object that is not a copy has this name: delete it, exclude its namespace, or set conflictPolicy",
                 );
             }
             ConflictPolicy::Adopt if is_other => {

@@ -105,7 +105,7 @@ pub struct CopyratorSpec {
     /// copied object changes, and a copy that is deleted once all copies are there stays away until that object changes.
     #[serde(default)]
     pub sync_policy: SyncPolicy,
-    /// What happens if an object that is no copy has the name of a copy. Skip: the object stays. Adopt: it becomes a copy, if
+    /// What happens if an object that is not a copy has the name of a copy. Skip: the object stays. Adopt: it becomes a copy, if
     /// it already has the same content. Overwrite: it becomes a copy, and loses its content.
     #[serde(default)]
     pub conflict_policy: ConflictPolicy,
@@ -150,7 +150,7 @@ pub enum SyncPolicy {
     Once,
 }
 
-/// What happens to an object that is no copy and has the name of one.
+/// What happens to an object that is not a copy and has the name of one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum ConflictPolicy {
     /// It stays.
@@ -413,8 +413,8 @@ mod tests {
         for (fields, problem) in [
             (json!({"copyrator": true}), "selector: invalid type: boolean"),
             (json!({"matchLabels": {}, "a": "b"}), "selector: unknown field `a`"),
-            (json!({"a b": "c"}), "\"a b\" is no key of a label"),
-            (json!({"a": "b,c=d"}), "\"b,c=d\" is no value of a label"),
+            (json!({"a b": "c"}), "\"a b\" is not a valid label key"),
+            (json!({"a": "b,c=d"}), "\"b,c=d\" is not a valid label value"),
         ] {
             let error = selector(fields).expect_err("an error");
             assert!(error.contains(problem), "{error}");

@@ -114,7 +114,7 @@ pub(super) static MISTAKES: [Mistake; 27] = [
     mistake(
         &[Rule::Garbled],
         15,
-        "read on after a line that is no watch event",
+        "read on after a line that is not a watch event",
         "a_line_that_is_no_watch_event_is_logged_and_the_operator_lists_again",
         "tests/it/malformed_responses.rs",
     ),
@@ -219,7 +219,7 @@ pub(super) static MISTAKES: [Mistake; 27] = [
     mistake(
         &[Rule::Late],
         37,
-        "wait for ever for an answer that is no watch",
+        "wait for ever for an answer that is not a watch",
         "an_answer_has_a_deadline_and_an_open_stream_has_none",
         "src/client/http/tests.rs",
     ),
