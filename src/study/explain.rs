@@ -72,6 +72,7 @@ pub(crate) enum Rule {
     NoStreamingLists,
     Unauthorized,
     Forbidden,
+    NoPermission,
     NoResource,
     NoObject,
     TooManyRequests,
@@ -80,6 +81,7 @@ pub(crate) enum Rule {
     Refused,
     Failed,
     Unreachable,
+    NoAnswer,
     Late,
     TooLarge,
     Garbled,
@@ -592,7 +594,7 @@ impl Explainer {
         let Some(key) = key else {
             self.exchanges.remove(&entry.exchange);
             if end == AnswerEnd::Lost && status.is_none() {
-                self.say(Rule::Unreachable, "no answer: the server cannot be reached");
+                self.say(Rule::NoAnswer, "no answer: the server cannot be reached");
             }
             return;
         };

@@ -43,7 +43,8 @@ impl Explainer {
             }
             403 => {
                 let grant = grant(&status.message).map(|grant| format!("; {grant}")).unwrap_or_default();
-                (Rule::Forbidden, format!("403{message}{grant}{back_off}"))
+                let rule = if followed.is_some() { Rule::Forbidden } else { Rule::NoPermission };
+                (rule, format!("403{message}{grant}{back_off}"))
             }
             404 if followed.is_some() => {
                 let text = "the server has no such resource → back off, as its CRD may come";

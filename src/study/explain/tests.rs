@@ -115,6 +115,8 @@ fn each_rule_is_explained_and_followed_by_the_next_request() {
         ("", "> /api/v1/pods\n< 503\n. clean".to_owned(), &[Unavailable], "limit=100"),
         ("", "> /api/v1/pods\n< 400\n. clean".to_owned(), &[Refused], "limit=100"),
         ("", "> /api/v1/pods/a\n< 404\n. clean".to_owned(), &[NoObject], ""),
+        ("", "> /api/v1/pods/a\n< 403\n~ {}\n. clean".to_owned(), &[NoPermission], ""),
+        ("", "> /metrics\n< 403\n~ {}\n. clean".to_owned(), &[NoPermission], ""),
         ("", "> /api/v1/pods/a\n< 502 text/html\n. clean".to_owned(), &[NotTheServer], ""),
         ("", "> /api/v1/pods?labelSelector=x&resourceVersion=1\n< 200\n[7 a:3]\n. clean".to_owned(), &[], ""),
         ("", "> /healthz\n< 500\n. clean".to_owned(), &[Unavailable], ""),
@@ -153,7 +155,7 @@ fn each_rule_is_explained_and_followed_by_the_next_request() {
         // The client had no new credentials, and has waited.
         (LISTED, "> /api/v1/pods?watch=1&resourceVersion=7\n< 401\n. clean\n+ 1\nm /api/v1/pods?limit=1".to_owned(), &[Unauthorized, Unauthorized], "limit=1"),
         ("", "> /api/v1/pods?limit=100\n< 401\n. clean\n+ 1\n> /api/v1/pods?limit=100".to_owned(), &[Unauthorized, Unauthorized], "limit=100"),
-        ("", "> /apis\n. lost".to_owned(), &[Unreachable], ""),
+        ("", "> /apis\n. lost".to_owned(), &[NoAnswer], ""),
         ("", format!("{UNLISTED}MODIFIED a:8\nMODIFIED a:9\nDELETED a:10\nDELETED b:11"), &[WatchOpened, Modified, Modified, Deleted, Deleted], ""),
         (WATCHED, ". lost\nm /api/v1/pods?limit=1\n< 200\n[9 a:3]\n. clean".to_owned(), &[Cut, Next, Checked], &from_7),
         (WATCHED, ". lost\nm /api/v1/pods?limit=1\n< 200\n[5 a:3]\n. clean".to_owned(), &[Cut, Next, WentBack], "limit=100"),
@@ -258,7 +260,18 @@ fn each_rule_that_decides_what_to_do_names_a_mistake() {
     without.dedup();
     assert_eq!(
         without,
-        ["Page", "WatchOpened", "Added", "Modified", "Deleted", "InitialEventsEnd", "NoObject", "Next"]
+        [
+            "Page",
+            "WatchOpened",
+            "Added",
+            "Modified",
+            "Deleted",
+            "InitialEventsEnd",
+            "NoPermission",
+            "NoObject",
+            "NoAnswer",
+            "Next"
+        ]
     );
 }
 
