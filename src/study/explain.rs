@@ -2,7 +2,7 @@
 //! of the operator. Nothing in this file does I/O.
 //!
 //! ```text
-//! 410 (too old resource version): … → list again (mistake 7: an_expired_version_in_any_form_costs_one_list_and_loses_no_event)
+//! 410 (too old resource version): … → list again (avoids mistake 7; test: an_expired_version_in_any_form_costs_one_list_and_loses_no_event)
 //! next: GET /api/v1/pods?limit=100&resourceVersion=1207&resourceVersionMatch=NotOlderThan
 //! ```
 //!
@@ -112,7 +112,7 @@ impl fmt::Display for Sentence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)?;
         match self.rule.mistake() {
-            Some(Mistake { number, test, .. }) => write!(f, " (mistake {number}: {test})"),
+            Some(Mistake { number, test, .. }) => write!(f, " (avoids mistake {number}; test: {test})"),
             None => Ok(()),
         }
     }
@@ -650,7 +650,7 @@ impl Explainer {
             (Rule::CleanEnd, format!("{ended} → resume from {version} at once, without a list"))
         } else {
             let text = format!(
-                "{ended}, without a line, as after a version of the future → check the server's version, then resume from {version}"
+                "{ended}; it sent no line, as after a version from the future → check the server's version, then resume from {version}"
             );
             (Rule::EmptyEnd, text)
         };

@@ -31,8 +31,7 @@ impl Explainer {
                     followed.unauthorized =
                         Some(Unauthorized { target: target.clone(), lasted, ended: entry.time });
                 }
-                let text =
-                    "the credentials are not valid → read them again, and try once more if they are new";
+                let text = "the credentials are not valid → read them again, if from a file or plugin, and try once more";
                 self.say(Rule::Unauthorized, format!("401{message}: {text}"));
                 self.exchanges.remove(&entry.exchange);
                 return;
@@ -77,8 +76,7 @@ impl Explainer {
 pub(super) fn event_error(status: &Status) -> (Rule, String) {
     let Status { code, message, .. } = status;
     if status.is_expired() {
-        let text =
-            format!("{code} ({message}): the server no longer has the changes from there → list again");
+        let text = format!("{code} ({message}): the server's history begins after that version → list again");
         return (Rule::Expired, text);
     }
     if status.is_too_new() {

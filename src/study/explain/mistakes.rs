@@ -18,7 +18,7 @@ pub(crate) struct Mistake {
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Mistake { number, title, file, .. } = self;
-        write!(f, "mistake {number} of docs/reliability.md: {title}; avoided, as its test shows in {file}")
+        write!(f, "mistake {number}: {title}. See docs/reliability.md, and the test in {file}")
     }
 }
 
@@ -184,7 +184,7 @@ pub(super) static MISTAKES: [Mistake; 27] = [
     mistake(
         &[Rule::EmptyEnd, Rule::Cut, Rule::Checked, Rule::WentBack, Rule::TooNew],
         30,
-        "watch from a version of the future, after a restored backup: the watch hangs in silence",
+        "watch from a future version, after a restored backup: the watch hangs in silence",
         "a_restored_backup_is_noticed_and_later_objects_are_forgotten",
         "tests/it/outage.rs",
     ),

@@ -281,7 +281,7 @@ fn each_mistake_has_its_test_and_is_explained_the_first_time() {
     let sentences = explain(&format!("{normal_end}{normal_end}{WATCHED}. clean\n"));
     let ends = sentences.iter().filter_map(|sentence| {
         let text = sentence.to_string();
-        let (_, test) = text.strip_suffix(')')?.split_once(" (mistake 14: ")?;
+        let (_, test) = text.strip_suffix(')')?.split_once(" (avoids mistake 14; test: ")?;
         Some((test.to_owned(), sentence.mistake.is_some()))
     });
     let [normal, short] = [
@@ -304,13 +304,13 @@ fn the_pause_after_an_error_is_at_least_retry_after() {
     let from_header = pause("> /api/v1/pods\n< 503\n. clean");
     assert_eq!(
         from_header,
-        "7.8 to 8.6 s, 7 s of it for Retry-After (mistake 17: retry_after_is_the_least_pause)"
+        "7.8 to 8.6 s, 7 s of it for Retry-After (avoids mistake 17; test: retry_after_is_the_least_pause)"
     );
     let event = r#"{"type":"ERROR","object":{"code":500,"message":"x","details":{"retryAfterSeconds":3}}}"#;
     let from_event = pause(&format!("{WATCHED}{event}"));
     assert_eq!(
         from_event,
-        "3.8 to 4.6 s, 3 s of it for Retry-After (mistake 6: an_error_about_what_comes_next_leads_past_it_by_a_list)"
+        "3.8 to 4.6 s, 3 s of it for Retry-After (avoids mistake 6; test: an_error_about_what_comes_next_leads_past_it_by_a_list)"
     );
 }
 
