@@ -1,4 +1,4 @@
-//! 10. Silence: a watch from a version of the future, as after a restored backup, and a watch on a dead connection.
+//! 10. Silence: a watch from a future version, as after a restored backup, and a watch on a dead connection.
 //!
 //! ```sh
 //! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps

@@ -170,7 +170,8 @@ impl Stage {
         match server {
             Some(_) => {
                 say!(
-                    "# An API server in this process; --kubeconfig FILE or --context NAME chooses another.\n"
+                    "# An API server in this process: nothing listens at 127.0.0.1:8001, and each curl only shows what is sent. \
+                     --kubeconfig FILE or --context NAME chooses another server.\n"
                 )
             }
             None => say!("# {} as {}\n", client.server(), client.user()),
