@@ -25,6 +25,8 @@ const SHUTDOWN_SECS: i64 = 120;
 const SHARED_MEMORY: &str = "256Mi";
 /// The mode of passwords and keys: PostgreSQL refuses a key that all users can read.
 const SECRET_MODE: i32 = 0o400;
+/// The mode of scripts and settings: the default.
+const SCRIPTS_MODE: i32 = 0o644;
 /// Longest backup: a `pg_dump` that hangs would keep all later ones from starting. In this time, it writes a terabyte at 25 MB/s.
 const BACKUP_SECS_MAX: i64 = 12 * 60 * 60;
 
@@ -87,6 +89,7 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> DatabaseChi
         replicas: *size,
         selector: LabelSelector { match_labels: selector(database), ..LabelSelector::default() },
         service_name: name.clone(),
+        ordinals: None,
         pod_management_policy: "Parallel".into(),
         persistent_volume_claim_retention_policy: ClaimRetention {
             when_deleted: "Retain".into(),
@@ -186,7 +189,7 @@ fn variable(name: &str, value: &str) -> EnvVar {
 }
 
 fn mounted(name: &str, path: &str) -> VolumeMount {
-    VolumeMount { name: name.into(), mount_path: path.into(), read_only: false }
+    VolumeMount { name: name.into(), mount_path: path.into(), read_only: false, others: BTreeMap::new() }
 }
 
 fn read_only(name: &str, path: &str) -> VolumeMount {
@@ -201,21 +204,26 @@ fn unsourced(name: &str) -> Volume {
         secret: None,
         persistent_volume_claim: None,
         empty_dir: None,
+        others: BTreeMap::new(),
     }
 }
 
 fn of_secret(volume: &str, secret: SmolStr) -> Volume {
-    let secret = SecretSource { secret_name: secret, default_mode: Some(SECRET_MODE) };
+    let secret =
+        SecretSource { secret_name: secret, default_mode: Some(SECRET_MODE), others: BTreeMap::new() };
     Volume { secret: Some(secret), ..unsourced(volume) }
 }
 
 fn of_scripts(name: &str) -> Volume {
-    let config_map = Some(ConfigMapSource { name: format_smolstr!("{name}-scripts") });
+    let name = format_smolstr!("{name}-scripts");
+    let config_map =
+        Some(ConfigMapSource { name, default_mode: Some(SCRIPTS_MODE), others: BTreeMap::new() });
     Volume { config_map, ..unsourced("scripts") }
 }
 
 fn of_claim(volume: &str, claim: SmolStr) -> Volume {
-    Volume { persistent_volume_claim: Some(ClaimSource { claim_name: claim }), ..unsourced(volume) }
+    let claim = ClaimSource { claim_name: claim, others: BTreeMap::new() };
+    Volume { persistent_volume_claim: Some(claim), ..unsourced(volume) }
 }
 
 /// How long a client of libpq waits for the other end, whose node may be gone. By default, that is two hours.
@@ -225,8 +233,12 @@ const PATIENCE: &str =
 /// The Pod of each instance of the Database `name`.
 fn pod(name: &str, image: &str) -> InstanceSpec {
     // The number at the end of the Pod's name.
-    let field_ref = Some(FieldRef { field_path: "metadata.labels['apps.kubernetes.io/pod-index']".into() });
-    let index = EnvVar { value_from: Some(EnvSource { field_ref }), ..variable("INSTANCE", "") };
+    let field_ref = Some(FieldRef {
+        api_version: "v1".into(),
+        field_path: "metadata.labels['apps.kubernetes.io/pod-index']".into(),
+    });
+    let source = EnvSource { field_ref, others: BTreeMap::new() };
+    let index = EnvVar { value_from: Some(source), ..variable("INSTANCE", "") };
     let primary = format!("host={name} user=replication passfile=/run/postgresql/passfile {PATIENCE}");
     let container = Instance {
         env: vec![index, variable("SLOT", "replica_$(INSTANCE)"), variable("PRIMARY", &primary)]
@@ -243,8 +255,11 @@ fn pod(name: &str, image: &str) -> InstanceSpec {
             exec: Some(Exec { command: script("ready") }),
             period_seconds: 5,
             timeout_seconds: 5,
+            ..ExecProbe::default()
         }),
-        lifecycle: Some(Lifecycle { pre_stop: Some(Hook { exec: Some(Exec { command: script("stop") }) }) }),
+        lifecycle: Some(Lifecycle {
+            pre_stop: Some(Hook { exec: Some(Exec { command: script("stop") }), others: BTreeMap::new() }),
+        }),
         volume_mounts: instance_mounts(),
         ..container(image, "start")
     };
@@ -368,5 +383,41 @@ fn restricted(container: Instance, volumes: Vec<Volume>, restart_policy: &str) -
         // The default.
         termination_grace_period_seconds: 30,
         restart_policy: restart_policy.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::resource::diff;
+
+    /// Each of these edits stayed: for example, the primary was away, because the first Pod was `db-1`, or it began with an empty
+    /// directory of its volume.
+    #[test]
+    fn an_edit_of_any_part_of_an_owned_list_or_volume_is_corrected() {
+        let database = json!({
+            "metadata": {"name": "db", "resourceVersion": "7"}, "spec": {"size": 1, "version": "15"},
+        });
+        let desired = desired(&serde_json::from_value(database).expect("a Database"), "postgres:15", &[]).set;
+        let edits = [
+            ("/spec/ordinals", json!({"start": 1})),
+            ("/spec/template/spec/containers/0/volumeMounts/0/subPath", json!("other")),
+            ("/spec/template/spec/volumes/2/configMap/items", json!([])),
+            ("/spec/template/spec/volumes/2/configMap/defaultMode", json!(0)),
+            ("/spec/template/spec/volumes/3/secret/optional", json!(true)),
+        ];
+        let stays = edits.into_iter().filter(|(path, value)| {
+            let mut edited = json!(desired);
+            edited["metadata"]["resourceVersion"] = "7".into();
+            let edit = serde_json::from_value::<json_patch::Patch>(
+                json!([{"op": "add", "path": path, "value": value}]),
+            );
+            json_patch::patch(&mut edited, &edit.expect("a patch")).expect("a field");
+            let edited: StatefulSet = serde_json::from_value(edited).expect("a StatefulSet");
+            diff::between(&edited, &desired).is_empty()
+        });
+        assert_eq!(stays.collect::<Vec<_>>(), []);
     }
 }

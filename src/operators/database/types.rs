@@ -192,8 +192,7 @@ crate::kind!(StatefulSet, "apps", "v1", "statefulsets", {
     const MERGE: &'static [MergeRule] = &[
         ("/spec/template/metadata/labels", Merge::Shared),
         ("/spec/template/spec/containers", Merge::SharedBy(&["name"])),
-        ("/spec/template/spec/containers/*/readinessProbe", Merge::OneOf(&["exec"])),
-        ("/spec/template/spec/containers/*/lifecycle/preStop", Merge::OneOf(&["exec"])),
+        ("/spec/template/spec/containers/*/lifecycle/preStop", Merge::Whole),
         ("/spec/template/spec/volumes", Merge::SharedBy(&["name"])),
         ("/spec/template/spec/volumes/*", Merge::Whole),
         // The API server lets nobody change them. The claims grow one by one.
@@ -218,6 +217,9 @@ pub struct StatefulSetSpec {
     /// The Service after which the Pods are named. Immutable.
     #[serde(default)]
     pub service_name: SmolStr,
+    /// The number of the first Pod. Must be absent: the primary is number 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ordinals: Option<Present>,
     /// `Parallel`: Pods are created and deleted without a wait for each other. A new template still reaches one after the other.
     /// Immutable.
     pub pod_management_policy: SmolStr,
@@ -373,12 +375,17 @@ pub struct EnvVar {
 pub struct EnvSource {
     /// In a field of the Pod.
     pub field_ref: Option<FieldRef>,
+    /// All other sources.
+    #[serde(flatten)]
+    pub others: BTreeMap<SmolStr, Present>,
 }
 
 /// A field of the Pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FieldRef {
+    /// `v1`, the default.
+    pub api_version: SmolStr,
     /// `metadata.name`
     pub field_path: SmolStr,
 }
@@ -394,6 +401,15 @@ pub struct ExecProbe {
     pub period_seconds: i32,
     /// Time limit of a probe.
     pub timeout_seconds: i32,
+    /// Sends a gRPC health check. A probe has one of these four handlers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<Present>,
+    /// Sends an HTTP request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http_get: Option<Present>,
+    /// Opens a connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp_socket: Option<Present>,
 }
 
 /// A command that the kubelet runs in the container.
@@ -420,6 +436,9 @@ pub struct Hook {
     /// The command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exec: Option<Exec>,
+    /// All other actions.
+    #[serde(flatten)]
+    pub others: BTreeMap<SmolStr, Present>,
 }
 
 /// The path of a volume in the container.
@@ -433,6 +452,9 @@ pub struct VolumeMount {
     /// Whether the container cannot write it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
+    /// All other fields.
+    #[serde(flatten)]
+    pub others: BTreeMap<SmolStr, Present>,
 }
 
 /// The privileges of the container: those that the Pod Security Standard "restricted" allows, and no write to its image.
@@ -471,13 +493,22 @@ pub struct Volume {
     /// A directory that is deleted with the Pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub empty_dir: Option<EmptyDir>,
+    /// All other sources.
+    #[serde(flatten)]
+    pub others: BTreeMap<SmolStr, Present>,
 }
 
 /// The keys of a ConfigMap as files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ConfigMapSource {
     /// Its name.
     pub name: SmolStr,
+    /// The mode of the files.
+    pub default_mode: Option<i32>,
+    /// All other fields.
+    #[serde(flatten)]
+    pub others: BTreeMap<SmolStr, Present>,
 }
 
 /// The keys of a Secret as files.
@@ -488,6 +519,9 @@ pub struct SecretSource {
     pub secret_name: SmolStr,
     /// The mode of the files. The kubelet lets the group of the Pod read them, too.
     pub default_mode: Option<i32>,
+    /// All other fields.
+    #[serde(flatten)]
+    pub others: BTreeMap<SmolStr, Present>,
 }
 
 /// A volume that is claimed.
@@ -496,6 +530,9 @@ pub struct SecretSource {
 pub struct ClaimSource {
     /// The name of the claim.
     pub claim_name: SmolStr,
+    /// All other fields.
+    #[serde(flatten)]
+    pub others: BTreeMap<SmolStr, Present>,
 }
 
 /// A directory that is deleted with the Pod.
