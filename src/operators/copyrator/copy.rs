@@ -167,9 +167,9 @@ pub struct Mark {
     pub rule: Key,
     /// The uid of that rule.
     pub rule_uid: Uid,
-    /// The namespace of the source, which has the name of the copy.
+    /// The namespace of the source, which has the name of the copy. Empty if somebody has edited it.
     pub source_namespace: SmolStr,
-    /// The digest of the content.
+    /// The digest of the content. Empty if somebody has removed it.
     pub digest: SmolStr,
 }
 
@@ -177,12 +177,11 @@ impl Mark {
     /// The marks of an object, if it is a copy that was written to this place.
     #[must_use]
     pub fn of(metadata: &ObjectMeta) -> Option<Arc<Mark>> {
-        let get = |name| metadata.annotations.get(name);
-        let source = Key::parse(get(SOURCE)?)?;
         let MarkedOwner { key: rule, uid: rule_uid } = MARKS.owner(metadata)?;
-        let (source_namespace, digest) = (source.namespace?, get(CONTENT)?.into());
-        let mark = Mark { rule, rule_uid, source_namespace, digest };
-        (source.name == metadata.name).then(|| mark.shared())
+        let get = |name| metadata.annotations.get(name).unwrap_or_default();
+        let source = Key::parse(get(SOURCE)).filter(|source| source.name == metadata.name);
+        let source_namespace = source.and_then(|source| source.namespace).unwrap_or_default();
+        Some(Mark { rule, rule_uid, source_namespace, digest: get(CONTENT).into() }.shared())
     }
 
     /// The marks that an equal copy has already.

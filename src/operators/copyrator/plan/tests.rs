@@ -280,6 +280,24 @@ fn only_what_has_our_marks_in_its_place_is_ever_deleted() {
     assert!(model.data("c", "settings").is_some() && model.data("b", "theirs").is_some());
 }
 
+/// Such a copy was no copy any more: it stayed as it was edited, also when its rule was deleted.
+#[test]
+fn a_copy_whose_source_or_digest_was_edited_or_removed_is_corrected() {
+    let (rule, key) = (rule("r1", OLD, &json!({})), Key::namespaced("a", "settings"));
+    for annotation in ["flant.com/source", "flant.com/content"] {
+        for value in [None, Some(json!("a")), Some(json!("b/a"))] {
+            let mut model = Model::with(&[object("src", "settings", "1")]);
+            model.settle(&rule, &[], &["a"]);
+            let edited = &mut model.objects.get_mut(&key).expect("a copy")["metadata"]["annotations"];
+            let annotations = edited.as_object_mut().expect("annotations");
+            let wanted = annotations.remove(annotation).expect("an annotation");
+            annotations.extend(value.map(|value| (annotation.to_owned(), value)));
+            model.settle(&rule, &[], &["a"]);
+            assert_eq!(model.objects[&key]["metadata"]["annotations"][annotation], wanted);
+        }
+    }
+}
+
 #[test]
 fn an_object_that_is_no_copy_is_taken_over_only_as_the_policy_says() {
     for (policy, other, equal) in [("Skip", "2", false), ("Adopt", "2", true), ("Overwrite", "1", true)] {
