@@ -6,11 +6,17 @@ use serde_json::{Value, json};
 use super::path;
 use crate::{client::Error, resource::StatusCause};
 
+/// The Pod templates of a Deployment or StatefulSet, and of a CronJob.
+const TEMPLATES: [&str; 2] = ["/spec/template", "/spec/jobTemplate/spec/template"];
+
 /// Whether the API server refuses the Pod template as invalid. Our own fields are valid, so the reason is a field that another
 /// writer has set: with `os: windows`, for example, a seccomp profile is not allowed. A denial by a webhook does not count:
 /// a reset may not help there.
 pub(super) fn is_about_template(error: &Error) -> bool {
-    let is_in_template = |cause: &StatusCause| cause.field.starts_with("spec.template.");
+    let is_in_template = |cause: &StatusCause| {
+        let field = format!("/{}", cause.field.replace('.', "/"));
+        TEMPLATES.iter().any(|template| field.starts_with(&format!("{template}/")))
+    };
     error.is_invalid()
         && !error.is_denied()
         && error.status().is_some_and(|status| status.details.causes.iter().any(is_in_template))
@@ -18,10 +24,11 @@ pub(super) fn is_about_template(error: &Error) -> bool {
 
 /// The same operations, but the Pod template is replaced by the desired one.
 pub(super) fn reset_template<K: Serialize>(operations: &[Value], desired: &K) -> Vec<Value> {
-    const TEMPLATE: &str = "/spec/template";
-    let template = serde_json::to_value(desired).unwrap_or_default().pointer(TEMPLATE).cloned();
-    let others = operations.iter().filter(|operation| !path(operation).starts_with(TEMPLATE)).cloned();
-    others.chain([json!({"op": "replace", "path": TEMPLATE, "value": template})]).collect()
+    let desired = serde_json::to_value(desired).unwrap_or_default();
+    let at = TEMPLATES.into_iter().find(|template| desired.pointer(template).is_some());
+    let at = at.expect("the API server has refused the template");
+    let others = operations.iter().filter(|operation| !path(operation).starts_with(at)).cloned();
+    others.chain([json!({"op": "replace", "path": at, "value": desired.pointer(at)})]).collect()
 }
 
 #[cfg(test)]

@@ -118,6 +118,28 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
     .await;
 }
 
+/// Each correction was refused, and the CronJob stayed as somebody had edited it.
+#[tokio::test]
+async fn a_template_of_backups_in_which_our_container_is_invalid_is_reset() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        let spec = json!({"size": 1, "version": "15", "backup": {"schedule": "0 3 * * *"}});
+        fixture.create("databases", &database(spec)).await;
+        let with_backup = ["POST persistentvolumeclaims 201", "POST cronjobs 201"];
+        wrote(fixture, &[&CREATED[..], &with_backup].concat()).await;
+        let template = "/spec/jobTemplate/spec/template";
+        let wanted = fixture.get("cronjobs/db-backup").await.pointer(template).cloned();
+        let moved = json!([
+            {"op": "replace", "path": format!("{template}/spec/containers/0/name"), "value": "main"},
+            {"op": "add", "path": format!("{template}/spec/initContainers"), "value": [{"name": "postgres", "image": "setup"}]},
+        ]);
+        fixture.edit("cronjobs/db-backup", moved).await;
+        wrote(fixture, &["PATCH cronjobs/db-backup 422", "PATCH cronjobs/db-backup 200"]).await;
+        assert_eq!(fixture.get("cronjobs/db-backup").await.pointer(template).cloned(), wanted);
+    })
+    .await;
+}
+
 /// Such a CronJob once stayed, and went on.
 #[tokio::test]
 async fn without_backups_a_cron_job_that_lost_its_label_is_deleted() {
