@@ -134,6 +134,11 @@ impl<'a> Shape<'a> {
         self.schema["x-kubernetes-patch-strategy"].as_str().is_some_and(|how| how.contains("merge"))
     }
 
+    /// Whether a strategic merge patch replaces the map in this field: the selector of a PodDisruptionBudget.
+    pub(crate) fn is_replaced(self, name: &str) -> bool {
+        self.schema["properties"][name]["x-kubernetes-patch-strategy"] == "replace"
+    }
+
     /// The field of an item by which a strategic merge patch finds it. `None` for lists of scalars.
     pub(crate) fn merge_key(self) -> Option<&'a str> {
         self.schema["x-kubernetes-patch-merge-key"].as_str()

@@ -198,6 +198,9 @@ pub(crate) fn stateful_set(object: &mut Value) {
     set_default(spec, "/replicas", 1.into());
     set_default(spec, "/revisionHistoryLimit", 10.into());
     set_default(spec, "/serviceName", "".into());
+    if spec["ordinals"].is_object() {
+        set_default(spec, "/ordinals/start", 0.into());
+    }
     for template in items(spec, "volumeClaimTemplates") {
         template["apiVersion"] = "v1".into();
         template["kind"] = "PersistentVolumeClaim".into();

@@ -243,6 +243,9 @@ fn merge_map(
                 live.retain(|one| !gone.contains_key(&id(one, None)));
             }
             (_, _) if list.is_some() => {}
+            (Some(Value::Object(live)), Value::Object(patch)) if shape.is_replaced(name) => {
+                *live = patch;
+            }
             (Some(Value::Object(live)), Value::Object(patch)) => merge_map(live, patch, shape.field(name))?,
             (Some(Value::Array(live)), Value::Array(patch)) => {
                 merge_list(live, patch, None, shape.field(name))?;
