@@ -10,6 +10,8 @@ pub mod copyrator;
 pub mod database;
 pub mod memcached;
 pub mod mywebserver;
+#[cfg(test)]
+mod tests;
 
 use serde_json::Value;
 

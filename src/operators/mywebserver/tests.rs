@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::*;
@@ -659,93 +658,4 @@ fn defaults_are_those_of_the_schema() {
     assert_eq!(schema["properties"]["port"]["default"], web.spec.port);
     assert_eq!(schema["properties"]["replicas"]["default"], web.spec.replicas);
     assert_eq!(web.status, MyWebserverStatus::default());
-}
-
-/// README lists the fields that the operator manages. All of them are compared, and no others.
-#[test]
-fn the_readme_lists_exactly_the_fields_that_are_ours() {
-    let children = desired(&web(2));
-    let deployment = owned(&children.deployment, "Deployment");
-    let service = owned(&children.service, "Service");
-    let list = format!("```\nDeployment\n{deployment}Service\n{service}```\n");
-    let readme = include_str!("../../../README.md");
-    assert!(readme.contains(&list), "README.md does not have this list:\n{list}");
-}
-
-/// The fields that our type keeps, one per line, of an object that has every field of the API server's schema.
-fn owned<K: Resource + Serialize>(desired: &K, kind: &str) -> String {
-    let full = full(
-        &serde_json::from_str(include_str!("../../../apiserver/src/schema/openapi.json")).expect("JSON"),
-        kind,
-    );
-    let kept = serde_json::to_value(K::deserialize(&full).expect(kind)).expect("JSON");
-    let mut lines = String::new();
-    list_owned("", &full, &kept, &serde_json::to_value(desired).expect("JSON"), &mut lines);
-    lines
-}
-
-fn list_owned(path: &str, full: &Value, kept: &Value, desired: &Value, lines: &mut String) {
-    if is_whole(full, kept) {
-        *lines += &format!("  {}\n", path.trim_start_matches('.'));
-        return;
-    }
-    for (field, kept) in kept.as_object().expect(path) {
-        let (path, desired) = (format!("{path}.{field}"), &desired[field]);
-        match field.as_str() {
-            "name" | "namespace" => {}
-            "uid" | "resourceVersion" | "generation" | "creationTimestamp" | "deletionTimestamp"
-            | "finalizers" => {}
-            "labels" | "annotations" => {
-                let keys = if desired.is_null() { kept } else { desired }.as_object().expect("a map").keys();
-                keys.for_each(|key| *lines += &format!("  {}[{key}]\n", path.trim_start_matches('.')));
-            }
-            "ownerReferences" => *lines += "  metadata.ownerReferences[ours]\n",
-            "containers" => {
-                let path = format!("{path}[{}]", desired[0]["name"].as_str().expect("a name"));
-                list_owned(&path, &full[field][0], &kept[0], &desired[0], lines);
-            }
-            field => list_owned(&path, &full[field], kept, desired, lines),
-        }
-    }
-}
-
-/// Whether our type keeps every field; [`Present`] keeps the whole value.
-fn is_whole(full: &Value, kept: &Value) -> bool {
-    match (full, kept) {
-        (_, Value::Bool(true)) => true,
-        (Value::Object(full), Value::Object(kept)) => {
-            full.iter().all(|(field, full)| kept.get(field).is_some_and(|kept| is_whole(full, kept)))
-        }
-        (Value::Array(full), Value::Array(kept)) => is_whole(&full[0], &kept[0]),
-        _ => true,
-    }
-}
-
-/// An object with all fields of a schema.
-fn full(schemas: &Value, name: &str) -> Value {
-    fn value(schemas: &Value, schema: &Value) -> Value {
-        if let Some(path) = schema["$ref"].as_str() {
-            return full(schemas, path.rsplit('/').next().expect("a name"));
-        }
-        match schema["type"].as_str() {
-            Some("object") if schema["properties"].is_null() => json!({"key": "value"}),
-            Some("object") => {
-                let fields = schema["properties"].as_object().expect("fields");
-                fields.iter().map(|(name, field)| (name.clone(), value(schemas, field))).collect()
-            }
-            Some("array") => json!([value(schemas, &schema["items"])]),
-            Some("integer" | "number") => 1.into(),
-            Some("boolean") => true.into(),
-            _ if schema["format"] == "date-time" => NOW.into(),
-            _ => "text".into(),
-        }
-    }
-    let mut value = value(schemas, &schemas[name]);
-    if name == "ObjectMeta" {
-        value["annotations"] = json!({SOURCE_RANGES: ""});
-    }
-    if name == "LabelSelectorRequirement" {
-        value["operator"] = "In".into();
-    }
-    value
 }
