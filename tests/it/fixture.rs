@@ -309,6 +309,21 @@ impl Fixture {
         self.delete(&format!("rolebindings/{ACCOUNT}")).await;
     }
 
+    /// Gives the operator these permissions in all namespaces, too.
+    pub async fn allow_everywhere(&self, rules: &Value) {
+        if let Server::Embedded(server) = &self.server {
+            return server.set_rules(ACCOUNT, serde_json::from_value(rules.clone()).unwrap());
+        }
+        let (namespace, metadata) = (&self.namespace, json!({"name": self.namespace}));
+        self.install(&json!({"kind": "ClusterRole", "metadata": metadata, "rules": rules})).await;
+        let binding = json!({
+            "kind": "ClusterRoleBinding", "metadata": metadata,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": namespace},
+            "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}],
+        });
+        self.install(&binding).await;
+    }
+
     /// Gives the operator the permissions of `manifests/`, without this verb on this resource.
     pub async fn allow_all_but(&self, verb: &str, resource: &str) {
         let mut rules = manifests::cluster_role()["rules"].take();
@@ -409,6 +424,11 @@ impl Fixture {
     /// Starts an operator in this namespace, and waits until it has settled.
     pub async fn start_operator(&self, args: &[&str]) {
         self.spawn_operator(args);
+        self.until_settled().await;
+    }
+
+    /// Waits until an operator that has just started has settled.
+    pub async fn until_settled(&self) {
         if self.find(&format!("mywebservers/{BARRIER}")).await.is_none() {
             self.create_web(BARRIER, json!({"image": "nginx"})).await;
         }

@@ -3,10 +3,12 @@
 use std::future::pending;
 
 use listwatch::{
+    controller::WORKERS,
     operators::{BuiltIn, Flags},
     runtime::Runtime,
 };
 use listwatch_control_plane::eventually;
+use serde_json::Value;
 use tokio::task::{JoinHandle, spawn_local};
 
 use crate::{
@@ -25,9 +27,15 @@ impl Drop for Running {
 
 impl Running {
     pub fn start(fixture: &Fixture, operator: BuiltIn) -> Running {
+        Running::start_with(fixture, &[operator], &Flags::default(), WORKERS)
+    }
+
+    /// Starts some operators, with flags and a number of workers for each.
+    pub fn start_with(fixture: &Fixture, operators: &[BuiltIn], flags: &Flags, workers: usize) -> Running {
         let client = fixture.operators_client(&fixture.url());
         let runtime = Runtime::new(client).namespaces(vec![fixture.namespace.clone()]).unwrap();
-        let runtime = operator.add_to(runtime.lists(fixture.lists), &Flags::default());
+        let runtime = runtime.lists(fixture.lists).workers(workers);
+        let runtime = operators.iter().fold(runtime, |runtime, operator| operator.add_to(runtime, flags));
         Running(spawn_local(async move { runtime.run_until(pending()).await.unwrap() }))
     }
 }
@@ -35,15 +43,25 @@ impl Running {
 /// Runs a script on each of these servers, with the CRD of an operator and the permissions of its ClusterRole.
 pub async fn on(operator: BuiltIn, kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + 'static) {
     fixture::on(kinds, async move |fixture: &Fixture| {
-        let definition = &operator.definitions()[0];
-        let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        let installed = fixture.try_create(crds, definition).await;
-        assert!(installed.as_ref().err().is_none_or(|error| error.is_already_exists()), "{installed:?}");
-        let path = fixture.path(definition["spec"]["names"]["plural"].as_str().unwrap());
-        eventually("the CRD to be served", async || fixture.raw(&path).await.ok()).await;
-        let role = format!("{operator:?}/operator/role.yaml").to_lowercase();
-        fixture.allow_only(&manifests::read(&role)[0]["rules"]).await;
+        install(fixture, operator).await;
+        fixture.allow_only(&rules(operator)).await;
         script(fixture).await;
     })
     .await;
+}
+
+/// Installs the CRD of an operator, unless it is installed.
+pub async fn install(fixture: &Fixture, operator: BuiltIn) {
+    let definition = &operator.definitions()[0];
+    let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let installed = fixture.try_create(crds, definition).await;
+    assert!(installed.as_ref().err().is_none_or(|error| error.is_already_exists()), "{installed:?}");
+    let path = fixture.path(definition["spec"]["names"]["plural"].as_str().unwrap());
+    eventually("the CRD to be served", async || fixture.raw(&path).await.ok()).await;
+}
+
+/// The permissions of an operator.
+pub fn rules(operator: BuiltIn) -> Value {
+    let role = format!("{operator:?}/operator/role.yaml").to_lowercase();
+    manifests::read(&role)[0]["rules"].take()
 }

@@ -98,15 +98,18 @@ impl Edit {
         if self.how == How::Apply { "fieldManager=editor&force=true" } else { "fieldManager=editor" }
     }
 
-    /// The edit as a kubectl command. `child` is `deployments/mws-web`.
-    pub fn command(&self, child: &str) -> String {
+    /// The edit of the object at this path, as a kubectl command.
+    pub fn command(&self, path: &str) -> String {
         let body = self.body.to_string().replace('\'', r"'\''");
         if self.how == How::Apply {
             return format!(
                 "echo '{body}' | kubectl apply --server-side --force-conflicts --field-manager=editor -f -"
             );
         }
-        format!("kubectl patch {child} --type={} -p '{body}'", format!("{:?}", self.how).to_lowercase())
+        let parts: Vec<_> = path.rsplit('/').collect();
+        let (namespace, child) = (parts[2], format!("{}/{}", parts[1], parts[0]));
+        let how = format!("{:?}", self.how).to_lowercase();
+        format!("kubectl -n {namespace} patch {child} --type={how} -p '{body}'")
     }
 }
 
@@ -252,7 +255,7 @@ impl<'s> Draw<'s> {
             match (wanted, live) {
                 (Value::Object(fields), Value::Object(_)) => {
                     // A key next to ours.
-                    if let Some(map @ ("labels" | "matchLabels" | "selector")) =
+                    if let Some(map @ ("annotations" | "data" | "labels" | "matchLabels" | "selector")) =
                         path.last().map(String::as_str)
                         && fields.values().all(Value::is_string)
                         && self.random.u8(0..4) == 0
@@ -261,7 +264,7 @@ impl<'s> Draw<'s> {
                         return path;
                     }
                     let is_fixed = |name: &str| match path.len() {
-                        0 => !["metadata", "spec"].contains(&name),
+                        0 => FIXED.contains(&name),
                         1 => ["name", "namespace"].contains(&name),
                         _ => false,
                     };
@@ -297,7 +300,7 @@ impl<'s> Draw<'s> {
                 Value::Object(fields) if schema["properties"].is_object() => {
                     let all = schema["properties"].as_object().unwrap();
                     let is_open = |field: &&String| match (depth, name) {
-                        (0, _) => ["metadata", "spec"].contains(&field.as_str()),
+                        (0, _) => !FIXED.contains(&field.as_str()),
                         (_, "ObjectMeta") => METADATA.contains(&field.as_str()),
                         _ => true,
                     };
@@ -305,7 +308,7 @@ impl<'s> Draw<'s> {
                     let all = all.keys().filter(is_open);
                     let some: Vec<_> = if self.random.bool() { there.collect() } else { all.collect() };
                     // Most fields are below these.
-                    let deep = ["template", "spec", "containers"]
+                    let deep = ["jobTemplate", "template", "spec", "containers"]
                         .into_iter()
                         .find(|deep| fields.contains_key(*deep));
                     match (deep, self.random.choice(some)) {
@@ -347,6 +350,7 @@ impl<'s> Draw<'s> {
         }
         match kind {
             "boolean" => self.random.bool().into(),
+            "string" if schema["format"] == "byte" => self.random.choice(["", "YQ==", "Yg=="]).into(),
             "integer" if field.ends_with("odePort") => self.random.i32(31_000..32_000).into(),
             "integer" if self.random.u8(0..20) == 0 => self.random.choice([-1, 65_536, i32::MAX]).into(),
             "integer" | "string" => {
@@ -517,6 +521,9 @@ fn needed(field: &str, value: &Value) -> Option<(&'static str, &'static str)> {
         _ => None,
     }
 }
+
+/// The fields of an object that an edit does not change.
+const FIXED: [&str; 3] = ["apiVersion", "kind", "status"];
 
 /// The fields of metadata that an edit may change.
 const METADATA: [&str; 4] = ["annotations", "finalizers", "labels", "ownerReferences"];

@@ -16,7 +16,7 @@ use listwatch_control_plane::{has_assets, unique};
 use serde_json::{Value, json};
 
 use super::{
-    CHILDREN, ROUNDS, SEEDS_AT_ONCE,
+    ROUNDS, SEEDS_AT_ONCE, draw_object,
     edits::{Draw, Schemas},
     for_each, print, promises, schemas, seeds, send,
 };
@@ -64,13 +64,15 @@ async fn an_edit_has_the_same_result_on_kube_apiserver_and_on_the_embedded_serve
     assert_eq!(DIFFERENCES.load(Relaxed), 0, "the servers differ; see above");
 }
 
-/// Sends edits of a Deployment and of a Service, until the servers differ.
+/// Sends edits of the children of an object, until the servers differ.
 async fn compare(servers: &[UserClient; 2], schemas: &Schemas, seed: u64) {
-    let name = format!("seed-{seed}");
-    let web =
-        json!({"metadata": {"name": name, "uid": "u", "resourceVersion": "1"}, "spec": {"image": "nginx"}});
+    let namespace = &servers[0].namespace;
+    let (operator, _, mut owner) = draw_object(seed, namespace);
+    for (field, value) in [("uid", "u"), ("resourceVersion", "1"), ("namespace", namespace)] {
+        owner["metadata"][field] = value.into();
+    }
     let mut draw = Draw { schemas, random: Rng::with_seed(seed), owners: Vec::new() };
-    for (child, mut wanted) in CHILDREN.into_iter().zip(promises::wanted(&web)) {
+    for (child, mut wanted) in promises::wanted(operator, &owner) {
         let [kind, api_version, resource] = child;
         wanted["metadata"].as_object_mut().unwrap().remove("ownerReferences");
         wanted["apiVersion"] = api_version.into();
@@ -79,7 +81,8 @@ async fn compare(servers: &[UserClient; 2], schemas: &Schemas, seed: u64) {
         let mut live = servers[0].create(resource, &wanted).await;
         for _ in 0..ROUNDS {
             let edit = draw.edit(child, &live, &wanted);
-            let path = format!("{resource}/mws-{name}");
+            let name = wanted["metadata"]["name"].as_str().unwrap();
+            let path = servers[0].path(&format!("{resource}/{name}"));
             let (real, ours) = tokio::join!(send(&servers[0], &path, &edit), send(&servers[1], &path, &edit));
             COMPARED[usize::from(real.is_ok())].fetch_add(1, Relaxed);
             let differences = differences(&real, &ours);
