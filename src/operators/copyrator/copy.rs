@@ -184,6 +184,12 @@ impl Mark {
         Some(Mark { rule, rule_uid, source_namespace, digest: get(CONTENT).into() }.shared())
     }
 
+    /// Whether somebody has removed the source or the digest.
+    #[must_use]
+    pub fn is_incomplete(&self) -> bool {
+        self.source_namespace.is_empty() || self.digest.is_empty()
+    }
+
     /// The marks that an equal copy has already.
     fn shared(self) -> Arc<Mark> {
         static MARKS: LazyLock<Mutex<HashSet<Arc<Mark>>>> = LazyLock::new(Mutex::default);

@@ -408,7 +408,8 @@ impl<K: Copyable> Work<K> {
         let mark = Mark::of(live.metadata());
         let maker = mark.as_ref().map(|mark| (self.order.maker)(mark));
         let is_same_source = mark.as_ref().is_some_and(|mark| original.is_source_of(mark));
-        let is_drift = maker == Some(Maker::Us) && mark.is_some_and(|mark| original.is_up_to_date(&mark));
+        let is_edited = |mark: Arc<Mark>| original.is_up_to_date(&mark) || mark.is_incomplete();
+        let is_drift = maker == Some(Maker::Us) && mark.is_some_and(is_edited);
         let decision = decide(&*live, &desired, maker, is_same_source, self.order.policy);
         let live = Copied::of(&*live);
         match decision {
@@ -529,6 +530,20 @@ mod tests {
         pass(&[]).await;
         let last = pass(&targets).await;
         assert_eq!((names(&last.created), names(&last.restored)), (vec![COPY.to_owned()], vec![]));
+    }
+
+    /// Otherwise, a client that removes the annotation again and again would be answered each time at once.
+    #[tokio::test]
+    async fn the_correction_of_a_copy_that_lost_its_digest_is_a_restoration() {
+        let world = Fixture::start().await;
+        let targets = ["default".into()];
+        world.pass(json!({}), &targets).await;
+        let copy = world.copies.watch.get(&Key::namespaced("default", "settings")).expect("a copy");
+        let edit = json!({"op": "remove", "path": "/metadata/annotations/flant.com~1content"});
+        world.copies.cluster.patch(&*copy, vec![edit]).await.expect("a copy");
+        let corrected = world.pass(json!({}), &targets).await;
+        assert_eq!((names(&corrected.updated), names(&corrected.restored)), (vec![], vec![COPY.to_owned()]));
+        assert!(corrected.retry.is_some());
     }
 
     /// The deletion of a rule waited for the end of the pause of a copy that was no longer wanted, up to a minute.
