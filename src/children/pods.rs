@@ -141,7 +141,7 @@ impl Trouble {
             "ImagePullBackOff" => 2,
             "CrashLoopBackOff" => 3,
             "Unschedulable" | "SchedulingGated" => 5,
-            "ContainersNotReady" => 6,
+            "ContainersNotReady" | "ReadinessGatesNotReady" => 6,
             _ => 4,
         };
         Trouble { rank, reason: reason.into(), message: message.chars().take(TEXT_LENGTH_MAX).collect() }
@@ -202,7 +202,15 @@ impl<C> PodDetails<C> {
         let init = init_container_statuses.iter().filter_map(|container| container.failure(now));
         let main = container_statuses.iter();
         let main = main.filter_map(|container| container.failure(now).or_else(|| container.unready(now)));
-        init.chain(main).min()
+        let ready =
+            conditions.iter().find(|condition| condition.r#type == "Ready" && condition.status == "False");
+        let other = ready.and_then(|ready| match &*ready.reason {
+            // The kubelet always gives a reason. The node controller changes the status of a ready Pod, and no more.
+            "" => Some(Trouble::new("NodeNotReady", "the node of a Pod does not respond".to_owned())),
+            "ReadinessGatesNotReady" => Some(Trouble::new(&ready.reason, ready.message.to_string())),
+            _ => None,
+        });
+        init.chain(main).chain(other).min()
     }
 }
 
@@ -434,6 +442,18 @@ mod tests {
         assert_eq!(runs("38:00", false), None, "its startup probe has not succeeded");
         assert!(runs("39:30", true).is_some_and(|trouble| trouble.starts_with("ContainersNotReady: ")));
         assert_eq!(trouble_of(&[]), None);
+        let unready = |reason: &str, message: &str| {
+            let mut pod =
+                pod(json!({"ready": true, "state": {"running": {"startedAt": "2026-11-22T06:00:00Z"}}}));
+            let ready = json!({"type": "Ready", "status": "False", "reason": reason, "message": message});
+            pod.status.conditions.push(serde_json::from_value(ready).expect("a condition"));
+            trouble_of(&[pod])
+        };
+        assert_eq!(unready("", "").as_deref(), Some("NodeNotReady: the node of a Pod does not respond"));
+        let gate = "corresponding condition of pod readiness gate \"example.com/lb\" does not exist.";
+        let expected = format!("ReadinessGatesNotReady: {gate}");
+        assert_eq!(unready("ReadinessGatesNotReady", gate), Some(expected));
+        assert_eq!(unready("ContainersNotReady", ""), None, "the container says why");
     }
 
     /// With one replica, both Pods stay until the new Pod is available. The trouble of the old Pod hid that of the new
