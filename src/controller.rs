@@ -138,7 +138,7 @@ impl<O: Operator> Controller<O> {
     /// `keys_of` is called for the object before and after the change, so that a removed label or ownerReference counts
     /// too.
     #[must_use]
-    pub fn also<K: Resource, I: IntoIterator<Item = Key>>(
+    pub fn watches<K: Resource, I: IntoIterator<Item = Key>>(
         mut self,
         watch: &Watch<K>,
         keys_of: impl Fn(&K) -> I + Send + Sync + 'static,
@@ -171,7 +171,7 @@ impl<O: Operator> Controller<O> {
     ///
     /// In [`Operator::applied`], [`Cluster::watch`] with the same scopes returns the same, synced Stores.
     #[must_use]
-    pub fn also_each<K: Resource>(
+    pub fn watches_each<K: Resource>(
         mut self,
         scopes: impl Fn(&O::Kind) -> Vec<Scope> + Send + Sync + 'static,
     ) -> Self {
@@ -191,10 +191,10 @@ impl<O: Operator> Controller<O> {
         self
     }
 
-    /// [`Controller::also`] for children: objects whose controller ownerReference names one of our objects.
+    /// [`Controller::watches`] for children: objects whose controller ownerReference names one of our objects.
     #[must_use]
     pub fn owns<K: Resource>(self, watch: &Watch<K>) -> Self {
-        self.also(watch, |child| {
+        self.watches(watch, |child| {
             let owner = child.metadata().controller().filter(|owner| owner.is_a::<O::Kind>());
             owner.map(|owner| Key { namespace: child.metadata().namespace.clone(), name: owner.name.clone() })
         })
@@ -332,7 +332,7 @@ async fn work<O: Operator>(shared: Arc<Shared<O>>, key: Key) -> Result<Next, Rec
     })
 }
 
-/// The task of one worker: tells the operator that an object waits for a watch that fails.
+/// The task of one worker: tells the operator that an object cannot be reconciled, because a watch fails that it needs.
 async fn unwatched<O: Operator>(
     shared: Arc<Shared<O>>,
     key: Key,
@@ -346,7 +346,7 @@ async fn unwatched<O: Operator>(
             debug!(kind = O::Kind::KIND, %key, ?reported, "cannot report the failing watch");
         }
     }
-    // Not a failure: a backoff could be longer than the sync takes.
+    // A success, because the backoff after a failure could be longer than the sync takes.
     Ok(Next::After(LOOK_AGAIN))
 }
 
@@ -397,7 +397,8 @@ impl<O: Operator> Shared<O> {
         }
     }
 
-    /// Adds the key of a changed object to the queue. Creations, deletions and new generations are Intents.
+    /// Adds the key of a changed object to the queue. Creations, deletions and new generations have
+    /// [`Urgency::Intent`].
     fn object_changed(&self, scope: &Scope, change: &Change<O::Kind>) {
         match change {
             Change::Applied { before, after } => {

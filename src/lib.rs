@@ -1,7 +1,7 @@
-//! listwatch: Kubernetes operators, and the small library under them, for lists and watches over plain HTTPS.
+//! listwatch: Kubernetes operators, and the small library under them, which lists and watches over plain HTTPS.
 //!
-//! First comes a list, then `watch=1&resourceVersion=…`, with one JSON line for each event. There is no generated
-//! client. The source is meant to be read.
+//! A client lists once, and then watches from the version of the list, with `watch=1&resourceVersion=…`. The watch sends one
+//! JSON line for each event. There is no generated client. The source is meant to be read.
 //!
 //! A Store of all namespaces, filled from the embedded API server:
 //!
@@ -40,7 +40,7 @@
 //! queue.rs                   the key waits once, however many events there are
 //! controller.rs              a worker for the key reads the present MyWebserver from its Store, and calls the operator
 //! operators/mywebserver.rs   applied() computes the desired() Deployment
-//! children.rs                keep() compares the Deployment with it, if this MyWebserver controls the Deployment
+//! children.rs                keep() compares the live Deployment with it, if this MyWebserver controls that one
 //! resource/diff.rs           the differences become the operations of a JSON patch
 //! cluster.rs                 Cluster::patch sends the patch, and puts the answer into the Store
 //! client/patch.rs            Client::patch makes the request: PATCH, path, body
@@ -49,7 +49,7 @@
 //!
 //! Not shown, because they work beside these steps: `client/auth.rs` and `client/connections.rs` give the credential and the
 //! connection, `client/tap.rs` shows requests to `study`, `client/retry.rs` repeats them, `watch/health.rs` feeds the probes,
-//! `controller/deletions.rs` looks for a deleted object of that name, `truces.rs` pauses corrections,
+//! `controller/deletions.rs` cleans up after an earlier object of that name, `truces.rs` pauses corrections,
 //! `children/admission.rs` notices what admission changes, and `children/report.rs` writes the status and an Event.
 //!
 //! The 12 files of the list have 2,900 lines without tests; 2,200 of the lines are code (neither blank nor comments).
@@ -75,14 +75,14 @@
 //! | [`watch::Machine`] | the loop of Reflector.ListAndWatch | decides which request comes next |
 //! | [`store::Store`] | Store | the objects of one watch, by key |
 //! | [`cluster::Index`] | Indexer | the objects of shared watches by owner, label or anything else |
-//! | [`store::DeletionSource`] | DeletedFinalStateUnknown | whether a deletion was seen, or follows from a list |
+//! | [`store::DeletionSource`] | DeletedFinalStateUnknown | whether a deletion came as an event, or was inferred from a list |
 //! | [`cluster::Watch`] | SharedInformer | a handle on shared watches |
 //! | [`cluster::Cluster`] | the cache and client of a Manager | shared watches, and writes whose answers go into the Stores |
 //! | [`resource::Key`] | ObjectKey, NamespacedName | namespace and name |
 //! | [`resource::Scope`] | ListOptions | one namespace or all, and a label selector |
 //! | [`queue::Queue`] | rate-limiting workqueue | the keys that must be reconciled |
 //! | [`controller::Operator`] | Reconciler | reconciles one object |
-//! | [`controller::ReconcileError`] | TerminalError, and what RequeueAfter is for a success | any error, and when to try again |
+//! | [`controller::ReconcileError`] | TerminalError, or an error with a RequeueAfter of its own | any error, and when to try again |
 //! | [`controller::Controller`] | Controller, Builder | ties watches, queue and Operator together |
 //! | [`runtime::Runtime`] | Manager | runs controllers, with probes, Events and signals |
 //! | `truces` | | pauses the corrections of a field that another writer keeps changing |
@@ -100,7 +100,7 @@
 //! - [`resource`], [`watch::decode`], [`watch::Machine`], [`store`], [`backoff`] and `study` do no I/O.
 //! - Only [`client`] connects; only [`probes`] and the embedded API server listen.
 //! - In an operator, only a [`controller::Operator`], [`children`] and the finalizers of [`controller`] write objects, and only through
-//!   a [`cluster::Cluster`]. Events bypass the Cluster, because no operator reads them.
+//!   a [`cluster::Cluster`]. Events (`cluster/events.rs`) go straight to the Client, because no operator reads them.
 //! - Every task has an owner that ends it. Dropping a future stops its work. No `std::sync::Mutex` is locked across an
 //!   `.await`.
 //! - Every buffer, retry and wait has a limit: a constant with its unit, reason and source. Queues and Stores grow with the

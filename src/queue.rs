@@ -1,4 +1,4 @@
-//! The workqueue: the keys that must be reconciled.
+//! The workqueue: the keys that must be reconciled, and how long a key waits after a failed reconcile.
 //!
 //! ```text
 //!        add ┌─────────┐ take ┌────────────┐ done

@@ -1,4 +1,5 @@
-//! Signals: the first SIGTERM or SIGINT asks the work to stop, the second one drops it.
+//! Signals: the first SIGTERM or SIGINT asks the work to stop, the second one drops it. `controller.rs` waits for the running
+//! reconciles.
 
 use std::io;
 

@@ -58,7 +58,7 @@ struct Contents<K> {
 
 struct Item<K> {
     found: Found<K>,
-    /// The round of lists in which a list or an event last had the object. An object that only a write has shown has the
+    /// The round in which a list or an event last had the object. An object that only an answer to a write has shown gets the
     /// round before, so that the end of the list removes it unless it is newer than the list.
     round: u32,
 }
@@ -122,7 +122,7 @@ impl<K: Resource> Default for Store<K> {
 }
 
 impl<K: Resource> Store<K> {
-    /// An object. `None`: it is not in the Store, which says nothing until the first list is complete.
+    /// An object. `None`: it is not in the Store. Before the first list is complete, it may exist all the same.
     pub fn find(&self, key: &Key) -> Option<Found<K>> {
         locked(&self.contents).objects.get(key).map(|item| item.found.clone())
     }
@@ -239,8 +239,8 @@ impl<K: Resource> Store<K> {
 }
 
 impl<K: Resource> Contents<K> {
-    /// Keeps the newer of two versions: if they cannot be compared, the later arrival; after a restored backup, the listed
-    /// one. The same version again is not a change.
+    /// Keeps the newer of two versions. If they cannot be compared, the later arrival wins; in a list after a restored
+    /// backup, the listed one. The same version again is not a change.
     fn put(&mut self, after: Found<K>, round: u32) -> Vec<Change<K>> {
         let Some(item) = self.objects.get_mut(&after.metadata().key()) else {
             let key = after.metadata().key();

@@ -215,7 +215,7 @@ mod tests {
         let config_maps = setup.cluster.watch::<ConfigMap>(setup.scopes(""));
         let operator = Welcome { cluster: setup.cluster.clone(), config_maps: config_maps.clone() };
         Controller::new(&setup.cluster, &namespaces, operator)
-            .also(&config_maps, |map| map.metadata.namespace.as_deref().map(Key::cluster))
+            .watches(&config_maps, |map| map.metadata.namespace.as_deref().map(Key::cluster))
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,15 +8,15 @@
 //!
 //! [`watch`] sends the requests, in one loop. [`Machine`] decides which request comes next, and does no I/O, so its rules
 //! are tested without a server:
-//! - Resume from the resourceVersion of the list, or of the last event or BOOKMARK after the list. The versions of
-//!   listed objects are too old, and the initial events of a streaming list come in no order.
+//! - Resume from the resourceVersion of the list, or of the last event or BOOKMARK after the list. Never resume from the version
+//!   of a listed object, which is older, or of an initial event of a streaming list: these come in no order.
 //! - The server ends every watch after a few minutes. That is not a failure: if a line came, resume at once, without a new list.
 //! - A watch that ends within a second without a line is a failure, even if the server closed it cleanly. Otherwise we
 //!   would send requests without a pause.
 //! - 410 Expired means that the server no longer has the history since our version. List again, not older than our
 //!   version (`resourceVersionMatch=NotOlderThan`).
 //! - While we were disconnected, the server may have been restored from a backup. So after a watch that broke, was silent or
-//!   brought no line, get a list of one object before resuming. If the version of that list is older than ours, list everything again and overwrite the Store.
+//!   brought no line, list one object before resuming, only to learn the server's version. If the version of that list is older than ours, list everything again and overwrite the Store.
 //! - An object that is missing from a new list was deleted in the meantime, and is reported as deleted.
 //!
 //! See <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>.
@@ -47,12 +47,12 @@ pub use machine::{EndReason, Lists, Machine, NextRequest, Pause};
 
 /// A watch that ends this soon, without a line, is a failure.
 pub(crate) const VERY_SHORT: Duration = Duration::from_secs(1);
-/// The `timeoutSeconds` of a watch: 5 to 10 minutes, as in client-go. So watches spread over all API servers again after
-/// one of these has restarted.
+/// The `timeoutSeconds` of a watch: random, 5 to 10 minutes, as in client-go. So, after a restart of one API server, the
+/// watches spread over all of them again.
 const TIMEOUT_SECS: std::ops::RangeInclusive<u32> = 300..=600;
 /// The `timeoutSeconds` of a watch on a connection without PING, as with HTTP/1.1. A proxy may keep such a connection
-/// open although the server is dead. The client then drops the watch [`TIMEOUT_GRACE`] after this timeout: in less than
-/// two minutes.
+/// open although the server is dead. The client then drops the watch [`TIMEOUT_GRACE`] after this timeout: after 105 s
+/// at most.
 const TIMEOUT_SECS_NOT_PINGED: std::ops::RangeInclusive<u32> = 60..=75;
 /// A watch that has not ended this long after its `timeoutSeconds` counts as dead.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
@@ -62,8 +62,8 @@ const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
 const BOOKMARK_SILENCE: Duration = Duration::from_secs(130);
 /// Longest silence before a streaming list is complete. A server that ignores `sendInitialEvents` never completes it.
 const INITIAL_EVENTS_SILENCE: Duration = Duration::from_secs(30);
-/// Time after which a list page, a check or the opening of a watch counts as stuck in the health report: that of two
-/// attempts, the second one after a 401, of 5 minutes each, which is the largest `--request-timeout`.
+/// Time after which a list page, a check or the opening of a watch counts as stuck in the health report: twice the largest
+/// `--request-timeout` (5 minutes), because a request is sent again after a 401.
 const LIST_LIMIT: Duration = Duration::from_secs(600);
 /// How many bytes of an unreadable line an error shows.
 const GARBLED_BYTES_SHOWN: usize = 80;
@@ -72,7 +72,7 @@ pub(crate) const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(1600), cap: Duration::from_secs(60) };
 
 impl Machine {
-    /// Handles a line of a watch. This is the only place where ADDED, MODIFIED and DELETED change the Store differently.
+    /// Handles a line of a watch. Only here are ADDED, MODIFIED and DELETED told apart.
     ///
     /// Returns how the watch ends, if this line ends it.
     pub fn line<K: Resource>(&mut self, event: WatchEvent<K>, store: &Store<K>) -> Option<EndReason> {
@@ -91,8 +91,8 @@ impl Machine {
                 State::Streaming { .. } => return Some(EndReason::Unsupported),
                 State::Listing { .. } | State::Following | State::Checking => {
                     store.bookmark(&version);
-                    // Only after a periodic BOOKMARK is silence suspicious.
-                    self.is_armed = !ends_initial_events;
+                    // Silence is suspicious only after a periodic BOOKMARK.
+                    self.expects_bookmarks = !ends_initial_events;
                 }
             },
             WatchEvent::Error(status) => return Some(EndReason::from(&status)),
@@ -101,14 +101,14 @@ impl Machine {
         None
     }
 
-    /// How long the present watch may send nothing.
+    /// How long the open watch may be silent.
     #[must_use]
     pub fn silence_limit(&self, timeout_secs: u32) -> Duration {
         let its_end = Duration::from_secs(timeout_secs.into()) + TIMEOUT_GRACE;
         match self.state {
             State::Streaming { .. } => INITIAL_EVENTS_SILENCE,
             State::Listing { .. } | State::Following | State::Checking => {
-                if self.is_armed {
+                if self.expects_bookmarks {
                     BOOKMARK_SILENCE.min(its_end)
                 } else {
                     its_end
@@ -129,7 +129,7 @@ pub async fn watch<K: Resource>(
     watch_if_valid(client, Collection::of::<K>(&scope), lists, store, health).await;
 }
 
-/// [`watch`] for a collection of any kind. Reports an invalid scope, and then only waits.
+/// [`watch`] for a collection of any kind. If the scope is invalid, reports that, and waits for ever.
 pub(crate) async fn watch_if_valid(
     client: Client,
     collection: Result<Collection, Error>,
@@ -157,7 +157,7 @@ pub(crate) async fn watch_of(
     let mut machine = Machine::new(lists);
     let mut random = fastrand::Rng::new();
     if lists == Lists::Streaming {
-        // The first request is a watch, whose timeout depends on the HTTP version. Any answer shows the HTTP version.
+        // The timeout of the first watch depends on whether this is HTTP/2. Any answer shows that.
         // If no answer comes, the watch fails too and reports the reason.
         let _ = client.version().await;
     }
@@ -192,7 +192,9 @@ pub(crate) async fn watch_of(
                     }
                     Ok(Some(how)) => End {
                         how,
-                        problem: "a page of a list has a continue token but no objects, or repeats the token that led to it".to_owned(),
+                        problem:
+                            "a page of a list has no objects but a continue token, or repeats its own token"
+                                .to_owned(),
                     },
                     Err(error) => End::failed(&error, &collection),
                 }

@@ -21,8 +21,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Not supported: Roles (use [`ApiServer::set_rules`] to give rules to a user), webhooks, protobuf, and the subresources
-//! that need a real node or a real identity: logs, exec, attach, proxy, evictions, tokens.
+//! Not supported: Roles (use [`ApiServer::set_rules`] to give rules to a user), webhooks, protobuf, and these subresources:
+//! logs, exec, attach, proxy, evictions, tokens.
 //!
 //! The modules, from the connection down. Each module uses only the modules below it:
 //!
@@ -108,8 +108,8 @@ use crate::{
 pub struct Options {
     /// Port on 127.0.0.1; 0 for any free port.
     pub port: u16,
-    /// How many past changes each collection keeps, of at most 256 MiB. A watch that resumes from an older version gets a
-    /// 410.
+    /// How many past changes each collection keeps; fewer if they have more than 256 MiB together. A watch that resumes from
+    /// an older version gets a 410.
     pub history: usize,
     /// Whether the controllers run: for garbage collection, namespaces, workloads and Pods.
     pub controllers: bool,

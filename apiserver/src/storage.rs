@@ -46,9 +46,9 @@ impl fmt::Display for Place {
     }
 }
 
-/// Maximum size of the objects in the history of one collection. Objects of a few kB reach the limit of 10,000 changes first.
-/// This limit bounds the memory for larger objects: etcd accepts up to 1.5 MiB each. The JSON that is kept for watches
-/// takes as much again, or up to six times as much, because `<` is written `\u003c`.
+/// Maximum size of the objects in the history of one collection. It matters for large objects: etcd accepts up to 1.5 MiB
+/// each. Those of a few kB reach the limit of 10,000 changes first. The JSON that is kept for watches comes in addition: one
+/// to six times as much, because `<` is written `\u003c`.
 pub(crate) const HISTORY_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// The size of a BTreeMap node, and its usual number of entries. Each node has room for eleven entries.
@@ -276,7 +276,7 @@ impl Storage {
         self.written.send_replace(revision);
     }
 
-    /// Changes stored objects without a new revision. kube-apiserver instead applies a changed CRD to an object at each read.
+    /// Changes stored objects without a new revision. kube-apiserver leaves them, and applies a changed CRD at each read.
     pub(crate) fn rewrite(&mut self, collection: &str, change: impl Fn(&mut Value)) {
         let Some(collection) = self.collections.get_mut(collection) else { return };
         for object in collection.objects.values_mut() {

@@ -154,7 +154,7 @@ spec:
                 by_owner: config_maps.index(move |child| owner(child).map(|owner| owner.uid)),
             };
             Controller::new(&setup.cluster, &banners, operator)
-                .also(&config_maps, move |child| owner(child).map(|owner| owner.key))
+                .watches(&config_maps, move |child| owner(child).map(|owner| owner.key))
         };
         server.run(controller).await
     }

@@ -1,4 +1,5 @@
-//! `listwatch get` and `listwatch watch`: one request, and its answer as it came over the wire.
+//! `listwatch get` and `listwatch watch`: one request, and its answer as it came over the wire, or
+//! only the curl command (`--curl`).
 
 use std::{
     ffi::OsStr,

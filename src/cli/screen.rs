@@ -1,4 +1,4 @@
-//! Shows exchanges: bodies on standard output; the curl command, the status, the headers and the explanation on standard
+//! Shows the requests that `get` and `watch` send, and their answers: bodies on standard output; the curl command, the status, the headers and the explanation on standard
 //! error; and all of them in a recording.
 
 use std::{

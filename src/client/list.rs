@@ -1,4 +1,5 @@
-//! Requests for many objects: the pages of a list, limited in size, and the opening of a watch.
+//! Requests for many objects: one page of a list, limited in size, and the opening of a watch. After a page that is too
+//! large, `watch/machine.rs` requests fewer objects.
 //!
 //! ```text
 //! GET /apis/apps/v1/deployments?limit=100

@@ -1,4 +1,5 @@
-//! Why a reconcile failed, and when to try again.
+//! [`ReconcileError`]: why a reconcile failed, and whether the next attempt comes after a backoff (`queue.rs` computes it),
+//! after a given time, or after a change.
 
 use std::{error::Error, fmt, iter, time::Duration};
 

@@ -56,7 +56,7 @@ pub trait Operator: Send + Sync + 'static {
 
     /// Called again and again, in place of [`Operator::applied`], while an object waits for a watch that fails before
     /// its first sync, or while the API server refuses a watch of
-    /// [`Controller::also_each`](super::Controller::also_each). An implementation can report the problem in the status. Its
+    /// [`Controller::watches_each`](super::Controller::watches_each). An implementation can report the problem in the status. Its
     /// own error is only logged, at level debug.
     fn unwatched(
         &self,

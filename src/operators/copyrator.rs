@@ -139,17 +139,19 @@ pub fn controller(
     };
     let (every_rule, present) = (rules.clone(), rules.clone());
     let mut controller = Controller::new(cluster, &rules, operator)
-        .also(&all_namespaces, move |_| every_rule.keys())
+        .watches(&all_namespaces, move |_| every_rule.keys())
         // A younger rule takes over the copies that a deleted rule leaves behind. They do not change, so they cause no event.
-        .also(&rules, move |rule| {
+        .watches(&rules, move |rule| {
             let is_it = |found: Found<CopyratorRule>| found.metadata().uid == rule.metadata.uid;
             if present.find(&rule.key()).is_some_and(is_it) { Vec::new() } else { present.keys() }
         })
-        .also(&copied_config_maps, rules_of(&blocked))
-        .also_each::<ConfigMap>(scopes_of::<ConfigMap>(&settings));
+        .watches(&copied_config_maps, rules_of(&blocked))
+        .watches_each::<ConfigMap>(scopes_of::<ConfigMap>(&settings));
     if let Some(copied) = copied_secrets {
         controller =
-            controller.also(&copied, rules_of(&blocked)).also_each::<Secret>(scopes_of::<Secret>(&settings));
+            controller
+                .watches(&copied, rules_of(&blocked))
+                .watches_each::<Secret>(scopes_of::<Secret>(&settings));
     }
     controller
 }

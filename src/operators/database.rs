@@ -146,9 +146,9 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
         .owns(&budgets)
         .owns(&cron_jobs)
         .owns(&jobs)
-        .also(&secrets, database_of)
-        .also(&claims, database_of)
-        .also(&pods, database_of)
+        .watches(&secrets, database_of)
+        .watches(&claims, database_of)
+        .watches(&pods, database_of)
 }
 
 /// The Database of an object that has no owner, or another one, by its labels.

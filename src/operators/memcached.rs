@@ -82,7 +82,7 @@ pub fn controller(setup: &Setup, flags: &MemcachedFlags) -> Controller<Memcached
         reporter: Reporter::new(cluster, setup.events.clone()),
         image: flags.memcached_image.as_str().into(),
     };
-    Controller::new(cluster, &caches, operator).owns(&deployments).owns(&services).also(&pods, owner_of)
+    Controller::new(cluster, &caches, operator).owns(&deployments).owns(&services).watches(&pods, owner_of)
 }
 
 /// The Memcached of a Pod, by its labels: the controller of a Pod is a ReplicaSet.

@@ -9,7 +9,7 @@
 //!
 //! [`desired`] computes the children, [`MyWebservers::applied`] creates and corrects them, and reports their outcomes.
 //! The children have ownerReferences, so the garbage collector deletes them with their owner. [`MyWebservers::deleted`]
-//! does the same, without waiting for the garbage collector, which a cluster may not run.
+//! deletes them, too, because a cluster may run no garbage collector.
 
 pub mod types;
 pub mod status;
@@ -158,7 +158,8 @@ impl Operator for MyWebservers {
 
     async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, ReconcileError> {
         let (children, stage) = (desired(&web), Stage::of(&*web));
-        // Both at the same time. The Service first: the API server takes longer for it, as it allocates an address.
+        // Both at the same time. The request for the Service is sent first, because the API server needs longer: it allocates
+        // an address.
         let kept = tokio::join!(
             self.services.keep(&*web, &children.service, stage),
             self.deployments.keep(&*web, &children.deployment, stage),
@@ -166,7 +167,7 @@ impl Operator for MyWebservers {
         // `None`: the object is gone, or is being deleted.
         let (Some(service), Some(deployment)) = kept else { return Ok(Next::OnChange) };
         let report = self.reporter.of(&*web).with(&deployment).with(&service);
-        // The status of a new object is written in the next reconcile, which the children cause. An error that a retry may
+        // The status of a new object is written in the next reconcile, after the children have come into the Stores. An error that a retry may
         // solve is returned now.
         if let Some(result) = report.begin(stage) {
             return result;

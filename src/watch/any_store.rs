@@ -91,7 +91,7 @@ impl<K: Resource> AnyStore for Store<K> {
 
 fn log_page(collection: &Collection, version: &str, objects: usize) {
     let Collection { resource, scope, .. } = collection;
-    debug!(resource, %scope, resource_version = %version, objects, "page");
+    debug!(resource, scope = scope.to_string(), resource_version = %version, objects, "page");
 }
 
 /// Logs a line of a watch, without the object, which may contain secrets.

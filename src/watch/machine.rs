@@ -1,5 +1,5 @@
-//! [`Machine`] decides which request comes next, and when: after a page, a clean end, a broken connection, a 410 Expired, an
-//! error. The events of an open watch are handled in `watch.rs`. Nothing in this file does I/O.
+//! [`Machine`] decides which request comes next, and when: after a page, a page that is too large (then half as many
+//! objects), a clean end, a broken connection, a 410 Expired, an error. The events of an open watch are handled in `watch.rs`. Nothing in this file does I/O.
 
 use std::{cmp::Ordering, time::Duration};
 
@@ -43,7 +43,7 @@ pub struct Machine {
     /// The number of lines of the present watch.
     pub(super) lines: u64,
     /// Whether a periodic BOOKMARK came in this watch, so that [`BOOKMARK_SILENCE`](super::BOOKMARK_SILENCE) applies.
-    pub(super) is_armed: bool,
+    pub(super) expects_bookmarks: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,7 +167,7 @@ impl Machine {
     #[must_use]
     pub fn new(lists: Lists) -> Machine {
         let state = State::start(lists, Freshness::MostRecent);
-        Machine { state, lists, failures: 0, open: Duration::ZERO, lines: 0, is_armed: false }
+        Machine { state, lists, failures: 0, open: Duration::ZERO, lines: 0, expects_bookmarks: false }
     }
 
     /// A machine for a Store that has a version already: it begins with a watch.
@@ -179,7 +179,7 @@ impl Machine {
     /// Begins the next request. `version` is that of the Store, and `timeout_secs` is the `timeoutSeconds` of a watch.
     pub fn request<'a>(&'a mut self, version: &'a str, timeout_secs: u32) -> NextRequest<'a> {
         self.lines = 0;
-        self.is_armed = false;
+        self.expects_bookmarks = false;
         let at_version = |at| if at == Freshness::NotOlder { version } else { "" };
         match &self.state {
             State::Listing { at, continue_token, limit, .. } => {

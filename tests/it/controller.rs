@@ -609,7 +609,7 @@ async fn a_named_scope_is_watched_as_long_as_an_object_names_it() {
         let services = cluster.watch::<Service>([own]);
         let (calls, mut seen) = watch::channel(Vec::new());
         let operator = Curious { cluster: cluster.clone(), calls };
-        let controller = Controller::new(&cluster, &services, operator).also_each::<Deployment>(named);
+        let controller = Controller::new(&cluster, &services, operator).watches_each::<Deployment>(named);
         let running = tokio::spawn(controller.run(future::pending()));
         let mut until = async |expected: &str| {
             seen.wait_for(|calls| calls.last().is_some_and(|call| call == expected)).await.unwrap();

@@ -37,7 +37,7 @@ const NOT_SERVED: [&str; 12] = [
 /// Answers one authorized request. An anonymous request can be authorized too, for example for `/healthz`.
 pub(crate) async fn answer(server: &Arc<Server>, request: &Request) -> Answer {
     let Some(path) = ResourcePath::parse(&request.path) else {
-        return fixed(server, request).unwrap_or_else(Answer::refused);
+        return non_resource(server, request).unwrap_or_else(Answer::refused);
     };
     let mut answer = resource(server, request, &path).await.unwrap_or_else(Answer::refused);
     if let (Content::Json(status), 400.., Ok(Accept::Yaml)) =
@@ -52,7 +52,7 @@ pub(crate) async fn answer(server: &Arc<Server>, request: &Request) -> Answer {
 }
 
 /// Answers a request for a path that is not a resource: health, version, discovery.
-fn fixed(server: &Server, request: &Request) -> Result<Answer, StatusError> {
+fn non_resource(server: &Server, request: &Request) -> Result<Answer, StatusError> {
     let path = request.path.trim_end_matches('/');
     match request.path.as_str() {
         "/healthz" | "/livez" | "/readyz" => return Ok(handlers::health(request)),
@@ -88,8 +88,8 @@ fn fixed(server: &Server, request: &Request) -> Result<Answer, StatusError> {
         _ => None,
     };
     found.map(|value| Answer::json(200, value)).ok_or_else(|| match parts[..] {
-        ["api", _] => nowhere(kinds, ""),
-        ["apis", group, _] => nowhere(kinds, group),
+        ["api", _] => unknown_resource(kinds, ""),
+        ["apis", group, _] => unknown_resource(kinds, group),
         _ => StatusError::no_such_path(),
     })
 }
@@ -102,7 +102,7 @@ async fn resource(
 ) -> Result<Answer, StatusError> {
     let kind = find_kind(&server.storage(), path)?;
     let (query, method) = (&request.query, &request.method);
-    let limit = if query.flag("watch") == Some(true) { None } else { query.timeout()? };
+    let timeout = if query.flag("watch") == Some(true) { None } else { query.timeout()? };
     if *method == Method::HEAD && !kind.is_custom() {
         return Err(StatusError::method_not_allowed());
     }
@@ -115,7 +115,7 @@ async fn resource(
         });
     }
     let Some(name) = &path.name else {
-        return collection(server, request, path, &kind, limit).await;
+        return collection(server, request, path, &kind, timeout).await;
     };
     let may_not = match name.as_str() {
         "." | ".." => Some(format!("be '{name}'")),
@@ -127,7 +127,7 @@ async fn resource(
     let place = Place::new(kind.stored_in(), path.namespace.as_deref(), name);
     let target = target(&kind, path, name)?;
     match *method {
-        Method::GET | Method::HEAD => handlers::get(server, request, &kind, &place, target, limit).await,
+        Method::GET | Method::HEAD => handlers::get(server, request, &kind, &place, target, timeout).await,
         Method::PUT => handlers::put(server, request, &kind, &place, target),
         Method::PATCH => handlers::patch(server, request, &kind, &place, target),
         Method::DELETE if path.subresource.is_none() => handlers::delete(server, request, &kind, &place),
@@ -168,14 +168,14 @@ async fn collection(
     request: &Request,
     path: &ResourcePath,
     kind: &Arc<Kind>,
-    limit: Option<Duration>,
+    timeout: Option<Duration>,
 ) -> Result<Answer, StatusError> {
     let namespace = path.namespace.as_deref();
     match request.method {
         Method::GET if request.query.flag("watch") == Some(true) => {
             handlers::watch(server, request, kind, namespace)
         }
-        Method::GET | Method::HEAD => handlers::list(server, request, kind, namespace, limit).await,
+        Method::GET | Method::HEAD => handlers::list(server, request, kind, namespace, timeout).await,
         // Without a namespace in its path, a namespaced collection is read-only.
         _ if kind.namespaced && namespace.is_none() && kind.is_custom() => Err(StatusError::no_such_path()),
         _ if kind.namespaced && namespace.is_none() => Err(StatusError::method_not_allowed()),
@@ -202,11 +202,11 @@ fn find_kind(storage: &Storage, path: &ResourcePath) -> Result<Arc<Kind>, Status
     if ["authorization.k8s.io", "authentication.k8s.io"].contains(&path.group.as_str()) {
         return Err(StatusError::not_served(&qualified(&path.plural, &path.group)));
     }
-    Err(nowhere(&storage.kinds, &path.group))
+    Err(unknown_resource(&storage.kinds, &path.group))
 }
 
 /// The 404 error of an unknown resource: a `Status` in a built-in group, plain text in any other group.
-fn nowhere(kinds: &Kinds, group: &str) -> StatusError {
+fn unknown_resource(kinds: &Kinds, group: &str) -> StatusError {
     let built_in = kinds.in_group(group).any(|kind| !kind.is_custom());
     if built_in { StatusError::no_such_resource() } else { StatusError::no_such_path() }
 }

@@ -31,7 +31,7 @@ pub(crate) const APPLY_PATCH: &str = "application/apply-patch+yaml";
 /// Maximum number of operations in a JSON patch: apiserver/pkg/endpoints/handlers/patch.go.
 const OPERATIONS_MAX: usize = 10_000;
 
-/// Maximum size of the object that a JSON patch makes. kube-apiserver limits the bytes that `copy` adds instead.
+/// Maximum size of the object that a JSON patch makes. Instead, kube-apiserver limits the bytes that `copy` adds.
 const PATCHED_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// Deepest nesting that a JSON patch may create. `serde_json`, which parses the bodies here and in our clients, stops
@@ -129,7 +129,7 @@ impl Patch {
         }
     }
 
-    /// The error for a patched object that cannot be decoded. It shows the object; for a strategic patch, the patch.
+    /// The error for a patched object that cannot be decoded. It quotes the object or, for a strategic patch, the patch.
     pub(crate) fn refused(&self, made: &Value, why: &str) -> StatusError {
         match self {
             Patch::Json(_) | Patch::Merge(_) => StatusError::bad_patch(&made.to_string(), why),
@@ -386,7 +386,7 @@ fn merge_list(
         }
     }
     if order.is_some() {
-        // As in Go, where new items reuse the memory of deleted ones, and so count as if they had been in their places.
+        // In Go, new items take the memory of deleted ones, and are then sorted as if they were those. So here, too.
         here.retain(|_, place| *place < count);
         before = here;
     }
