@@ -54,8 +54,9 @@ const SEEDS_AT_ONCE: usize = 40;
 const ROUNDS: usize = 3;
 /// Most edits that are drawn until the server accepts one that changes something.
 const ATTEMPTS_MAX: usize = 20;
-/// How long the operator may need after it has received all edits: after a refused write, it waits.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the operator may need after it has received all edits: after a refused write, it waits. A child that it cannot
+/// see, because its label was removed, it looks at again after a minute.
+const PATIENCE: Duration = Duration::from_secs(90);
 /// Broken promises after which no more seeds are tried.
 const BROKEN_MAX: usize = 20;
 /// With fewer edits than this, as with a single seed, the share of accepted edits is not checked.
