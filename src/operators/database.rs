@@ -31,7 +31,7 @@ use crate::{
     resource::{Key, Labels, Meta, ObjectMeta, Resource, conditions::Verdict, kinds::*, list::Broken},
     runtime::Setup,
 };
-use data::{change_of_owner, claim, growth, secret};
+use data::{changes_of_owner, claim, growth, secret};
 pub use desired::{DatabaseChildren, desired};
 use desired::{backup_labels, labels};
 use types::{
@@ -238,11 +238,9 @@ impl Databases {
     async fn keep_claims(&self, database: &Database) -> Vec<Outcome<PersistentVolumeClaim>> {
         let mut outcomes = Vec::new();
         for claim in self.claims.get(&database.key()) {
-            let changes = [
-                growth(database, &claim),
-                change_of_owner(database, &claim.metadata, DatabaseDeletionPolicy::Retain),
-            ];
-            outcomes.push(once::patched(&self.cluster, claim, changes.into_iter().flatten().collect()).await);
+            let mut changes = changes_of_owner(database, &claim.metadata, DatabaseDeletionPolicy::Retain);
+            changes.extend(growth(database, &claim));
+            outcomes.push(once::patched(&self.cluster, claim, changes).await);
         }
         outcomes
     }
@@ -329,8 +327,8 @@ impl Databases {
         match outcome.child {
             // One of a user has no label of ours, and stays as it is.
             Child::Kept(live) if live.metadata.labels.get(MANAGED_BY) == Some(OPERATOR) => {
-                let change = change_of_owner(database, &live.metadata, DatabaseDeletionPolicy::Retain);
-                let patched = once::patched(&self.cluster, live, change.into_iter().collect()).await;
+                let changes = changes_of_owner(database, &live.metadata, DatabaseDeletionPolicy::Retain);
+                let patched = once::patched(&self.cluster, live, changes).await;
                 Some(Outcome { write: outcome.write.or(patched.write), ..patched })
             }
             _ => Some(outcome),

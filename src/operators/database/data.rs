@@ -51,25 +51,39 @@ pub(super) fn claim(database: &Database, name: &str, labels: Labels) -> Persiste
     }
 }
 
-/// The operation that makes a claim or a Secret owned or not owned. The garbage collector deletes what is owned after its owner. An
+/// The operations that make a claim or a Secret owned or not owned. The garbage collector deletes what is owned after its owner. An
 /// earlier Database of this name is such an owner, too: it would delete what this Database has written since.
-pub(super) fn change_of_owner(
+pub(super) fn changes_of_owner(
     database: &Database,
     metadata: &ObjectMeta,
     policy: DatabaseDeletionPolicy,
-) -> Option<Value> {
-    let mut owners: Vec<OwnerReference> = metadata.owner_references.to_vec();
-    owners.retain(|owner| !owner.is_a::<Database>() || owner.name != database.metadata.name);
-    match policy {
-        DatabaseDeletionPolicy::Retain => {}
-        DatabaseDeletionPolicy::Delete => owners.push(OwnerReference {
+) -> Vec<Value> {
+    let wanted = match policy {
+        DatabaseDeletionPolicy::Retain => None,
+        DatabaseDeletionPolicy::Delete => Some(OwnerReference {
             controller: false,
             block_owner_deletion: false,
             ..OwnerReference::controlled_by(database)
         }),
+    };
+    let owners = &metadata.owner_references;
+    let is_unwanted = |owner: &OwnerReference| {
+        owner.is_a::<Database>() && owner.name == database.metadata.name && Some(owner) != wanted.as_ref()
+    };
+    // One by one, because the references of others may have fields that we would change. The last one first.
+    let unwanted = owners.iter().enumerate().rev().filter(|(_, owner)| is_unwanted(owner));
+    let remove = |index: usize| json!({"op": "remove", "path": format!("/metadata/ownerReferences/{index}")});
+    let mut operations: Vec<Value> = unwanted.map(|(index, _)| remove(index)).collect();
+    if let Some(wanted) = &wanted
+        && !owners.contains(wanted)
+    {
+        operations.push(if owners.is_empty() {
+            json!({"op": "add", "path": "/metadata/ownerReferences", "value": [wanted]})
+        } else {
+            json!({"op": "add", "path": "/metadata/ownerReferences/-", "value": wanted})
+        });
     }
-    let is_changed = owners != *metadata.owner_references;
-    is_changed.then(|| json!({"op": "add", "path": "/metadata/ownerReferences", "value": owners}))
+    operations
 }
 
 /// The operation that lets a claim grow.
@@ -98,6 +112,33 @@ mod tests {
     fn database(spec: Value) -> Database {
         let metadata = json!({"name": "db", "namespace": "shop", "uid": "u1", "resourceVersion": "7"});
         serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("a Database")
+    }
+
+    /// The whole list was written, so the reference of another owner got `blockOwnerDeletion: false`.
+    #[test]
+    fn only_references_to_a_database_of_this_name_change() {
+        let database = database(json!({"size": 1, "version": "15"}));
+        let owner = |kind: &str, uid: &str| {
+            let api = if kind == "Database" { "app.example.com/v1" } else { "v1" };
+            json!({"apiVersion": api, "kind": kind, "name": "db", "uid": uid})
+        };
+        let check = |owners: Value, policy: DatabaseDeletionPolicy, expected: Value| {
+            let metadata = json!({"name": "db", "resourceVersion": "7", "ownerReferences": owners});
+            let metadata = serde_json::from_value(metadata).expect("metadata");
+            assert_eq!(Value::from(changes_of_owner(&database, &metadata, policy)), expected);
+        };
+        let remove = |index| json!({"op": "remove", "path": format!("/metadata/ownerReferences/{index}")});
+        let three = json!([owner("Database", "u0"), owner("ConfigMap", "u2"), owner("Database", "u1")]);
+        check(three.clone(), DatabaseDeletionPolicy::Retain, json!([remove(2), remove(0)]));
+        check(three, DatabaseDeletionPolicy::Delete, json!([remove(0)]));
+        check(json!([owner("ConfigMap", "u2")]), DatabaseDeletionPolicy::Retain, json!([]));
+        let mut wanted = owner("Database", "u1");
+        (wanted["controller"], wanted["blockOwnerDeletion"]) = (false.into(), false.into());
+        let path = "/metadata/ownerReferences";
+        let first = json!([{"op": "add", "path": path, "value": [wanted]}]);
+        check(json!([]), DatabaseDeletionPolicy::Delete, first);
+        let another = json!([{"op": "add", "path": format!("{path}/-"), "value": wanted}]);
+        check(json!([owner("ConfigMap", "u2")]), DatabaseDeletionPolicy::Delete, another);
     }
 
     #[test]

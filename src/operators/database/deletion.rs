@@ -9,7 +9,7 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::{
     Database, Databases, MANAGED_BY, OPERATOR,
-    data::{change_of_owner, claim},
+    data::{changes_of_owner, claim},
     desired::backup_labels,
     types::{DatabaseDeletionPolicy, Job, JobStatus},
 };
@@ -79,8 +79,9 @@ impl Databases {
         object: &K,
         policy: DatabaseDeletionPolicy,
     ) -> Result<(), ReconcileError> {
-        if let Some(change) = change_of_owner(database, object.metadata(), policy) {
-            self.cluster.patch(object, vec![change]).await?;
+        let changes = changes_of_owner(database, object.metadata(), policy);
+        if !changes.is_empty() {
+            self.cluster.patch(object, changes).await?;
         }
         Ok(())
     }
