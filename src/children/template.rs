@@ -22,13 +22,13 @@ pub(super) fn is_about_template(error: &Error) -> bool {
         && error.status().is_some_and(|status| status.details.causes.iter().any(is_in_template))
 }
 
-/// The same operations, but the Pod template is replaced by the desired one.
+/// The same operations, but the Pod template is replaced by the desired one, if the desired object has one.
 pub(super) fn reset_template<K: Serialize>(operations: &[Value], desired: &K) -> Vec<Value> {
     let desired = serde_json::to_value(desired).unwrap_or_default();
-    let at = TEMPLATES.into_iter().find(|template| desired.pointer(template).is_some());
-    let at = at.expect("the API server has refused the template");
+    let template = TEMPLATES.into_iter().find_map(|at| Some((at, desired.pointer(at)?)));
+    let Some((at, template)) = template else { return operations.to_vec() };
     let others = operations.iter().filter(|operation| !path(operation).starts_with(at)).cloned();
-    others.chain([json!({"op": "replace", "path": at, "value": desired.pointer(at)})]).collect()
+    others.chain([json!({"op": "replace", "path": at, "value": template})]).collect()
 }
 
 #[cfg(test)]
@@ -41,6 +41,8 @@ mod tests {
         let os = json!({"op": "remove", "path": "/spec/template/spec/os"});
         let desired = json!({"spec": {"replicas": 3, "template": {"spec": {}}}});
         let template = json!({"op": "replace", "path": "/spec/template", "value": {"spec": {}}});
-        assert_eq!(reset_template(&[replicas.clone(), os], &desired), [replicas, template]);
+        let operations = [replicas.clone(), os];
+        assert_eq!(reset_template(&operations, &desired), [replicas, template]);
+        assert_eq!(reset_template(&operations, &json!({"spec": {"replicas": 3}})), operations);
     }
 }
