@@ -122,7 +122,7 @@ impl Client {
     /// How long an answer may take.
     #[must_use]
     pub fn request_timeout(&self) -> Duration {
-        self.transport.config.request_timeout
+        self.transport.config.request_timeout()
     }
 
     /// The time of day, for timestamps in objects.

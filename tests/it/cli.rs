@@ -128,6 +128,25 @@ fn an_environment_variable_sets_a_flag() {
     assert!(refused(command).contains("--max-concurrent-reconciles"));
 }
 
+/// As in curl and kubectl. The test needs no proxy: nothing listens on port 1, and no name ends in `.invalid`.
+#[test]
+fn only_requests_to_other_machines_go_through_a_proxy_of_the_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    for (server, proxy) in
+        [("http://127.0.0.1:1", "http://proxy.invalid"), ("http://api.invalid", "http://127.0.0.1:1")]
+    {
+        let cluster = format!("{{name: k, cluster: {{server: '{server}'}}}}");
+        let text = "{current-context: c, contexts: [{name: c, context: {cluster: k}}], clusters: [";
+        fs::write(&kubeconfig, format!("{text}{cluster}]}}")).unwrap();
+        let mut command = listwatch();
+        command.args(["get", "namespaces", "--request-timeout", "1s", "--kubeconfig"]).arg(&kubeconfig);
+        let stderr = command.env("http_proxy", proxy).output().unwrap().stderr;
+        let stderr = String::from_utf8(stderr).unwrap();
+        assert!(stderr.contains(": connection refused: "), "{server} {proxy}: {stderr}");
+    }
+}
+
 #[tokio::test]
 async fn a_port_in_use_is_reported_and_exits_with_1() {
     on(&[Kind::Embedded], async |fixture| {

@@ -314,6 +314,7 @@ async fn an_answer_has_a_deadline_and_an_open_stream_has_none() {
     let mut config = Config::new(client.server(), b"", "").expect("a config");
     config.request_timeout = deadline;
     let client = Client::new(config).expect("a client");
+    assert_eq!(client.request_timeout(), deadline);
     let error = client.send(request(Method::GET)).await.expect_err("no answer");
     let line = format!("get /x: {} (given address): no answer within 1s", client.server());
     assert_eq!(error.to_string(), line);
@@ -521,6 +522,29 @@ mod tls {
         let line = client.version().await.expect_err("no HTTP").to_string();
         let cause = "the server does not speak plain HTTP: should its address be https:// ?";
         assert_eq!(line, format!("get /version: {address} (given address): {cause}"));
+    }
+
+    /// The clock goes on while nothing happens.
+    #[tokio::test(start_paused = true)]
+    async fn a_handshake_that_hangs_or_breaks_is_an_error_with_its_cause() {
+        // The kernel accepts the first connections of a listener.
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = format!("https://{}", listener.local_addr().expect("an address"));
+        let authority = generate_simple_self_signed(["authority".to_owned()]).expect("a certificate");
+        let mut config = Config::new(&address, authority.cert.pem().as_bytes(), "one").expect("a config");
+        // One attempt that hangs takes nearly as long.
+        config.request_timeout = Duration::from_millis(15_001);
+        let client = Client::new(config).expect("a client");
+        let hangs = client.version().await.expect_err("no TLS").to_string();
+        assert!(hangs.ends_with(": no connection: check the address, the network, firewalls"), "{hangs}");
+        let mut server = JoinSet::new();
+        server.spawn(async move {
+            while let Ok(peer) = listener.accept().await {
+                drop(peer);
+            }
+        });
+        let breaks = client.version().await.expect_err("no TLS").to_string();
+        assert!(breaks.contains(": no connection: ") && !breaks.ends_with("firewalls"), "{breaks}");
     }
 
     #[tokio::test]
