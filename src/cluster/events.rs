@@ -289,7 +289,8 @@ fn make_room<K>(series: &mut HashMap<K, Series>) {
 fn may_pass(error: &Error) -> bool {
     let is_busy = error.status().is_some_and(|status| match status.code {
         500 => status.reason.is_empty(),
-        code => code == 429 || code > 500,
+        429 | 501.. => true,
+        _ => false,
     });
     error.is_connection() || error.is_interrupted() || (is_busy && !error.is_denied())
 }

@@ -202,6 +202,32 @@ async fn an_event_that_fails_temporarily_is_sent_again_and_written_once() {
     );
 }
 
+/// A PATCH that is refused makes no new Event.
+#[tokio::test(start_paused = true)]
+async fn an_event_is_given_up_after_twelve_tries_and_a_refused_repetition_at_once() {
+    let (recorder, write) = Recorder::start().await;
+    let answer = |status| Fault::Answer { status, body: "{}".to_owned(), retry_after_secs: None };
+    recorder.server.fault(answer(503).on("POST", "/events").times(12));
+    recorder.server.fault(answer(422).on("PATCH", "/events"));
+    let begun = recorder.server.requests().len();
+    for note in ["given up", "written", "written", "last"] {
+        recorder.record(note);
+    }
+    tokio::select! {
+        () = write => {}
+        () = recorder.until_written(2) => {}
+    }
+    let mut log = recorder.server.requests().split_off(begun);
+    log.retain(|request| request.path.contains("/events") && request.method != "GET");
+    let log: Vec<_> = log.iter().map(|request| (&*request.method, request.status)).collect();
+    let expected = [("POST", 201), ("PATCH", 422), ("POST", 201)];
+    assert_eq!(log, [&[("POST", 503); 12], &expected[..]].concat());
+    let notes = recorder.user.get("events").await;
+    let mut notes: Vec<_> = notes["items"].as_array().unwrap().iter().map(|event| &event["note"]).collect();
+    notes.sort_by_key(|note| note.as_str());
+    assert_eq!(notes, ["last", "written"]);
+}
+
 #[tokio::test]
 async fn an_event_that_a_webhook_denies_or_does_not_answer_is_not_sent_again() {
     let (webhook, message) = ("freeze.example.com".to_owned(), "no".to_owned());
