@@ -18,7 +18,7 @@ use super::MyWebserver;
 use crate::{
     operators::crd_schema,
     resource::{
-        Condition, Labels, conditions,
+        Condition, Labels,
         kinds::{Deployment, DeploymentStatus},
     },
 };
@@ -71,12 +71,6 @@ impl MyWebserverStatus {
             selector: selector.as_selector().into(),
             ..MyWebserverStatus::default()
         }
-    }
-
-    /// Whether everything that the spec asks for runs.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        conditions::find(&self.conditions, "Ready").is_some_and(|ready| ready.status == "True")
     }
 }
 
