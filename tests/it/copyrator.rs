@@ -274,6 +274,14 @@ impl World {
         self.send(Method::DELETE, &self.rule_path(name), &json!(null)).await;
     }
 
+    async fn until_deleted(&self, name: &str) {
+        eventually("the rule to be deleted", async || {
+            let error = self.user.raw(&self.rule_path(name)).await.err()?;
+            error.is_not_found().then_some(())
+        })
+        .await;
+    }
+
     async fn create_source(&self, name: &str, data: Value) {
         let source = json!({"metadata": {"name": name, "labels": {"copyrator": "true"}}, "data": data});
         self.user.create("configmaps", &source).await;
@@ -581,11 +589,7 @@ async fn a_deleted_rule_takes_its_copies_along_or_leaves_them() {
             let rule = world.user.get(&format!("copyrators/{name}")).await;
             assert_eq!(rule["metadata"]["finalizers"], json!(["flant.com/copies"]));
             world.delete_rule(&name).await;
-            eventually("the rule to be deleted", async || {
-                let error = world.user.raw(&world.rule_path(&name)).await.err()?;
-                error.is_not_found().then_some(())
-            })
-            .await;
+            world.until_deleted(&name).await;
         }
         world.until_copied("delete", json!({}), &[]).await;
         world.until_copied("retain", json!({"a": "1"}), &["a", "b"]).await;
@@ -1063,9 +1067,14 @@ async fn secrets_are_copied_only_if_that_is_enabled() {
         let operator = world.start_with(Settings::default());
         world.create_rule("main-rule", json!({"ruleType": "secret"})).await;
         world.until_ready("main-rule", "SecretsNotEnabled").await;
+        world.create_rule("empty", json!({"ruleType": "secret"})).await;
+        world.until_ready("empty", "SecretsNotEnabled").await;
+        world.delete_rule("empty").await;
+        world.until_deleted("empty").await;
         drop(operator);
         let secret = |name: &str, kind: &str, data: Value| {
-            let metadata = json!({"name": name, "labels": {"copyrator": "true"}});
+            let metadata =
+                json!({"name": name, "labels": {"copyrator": if name == "late" { "late" } else { "true" }}});
             json!({"metadata": metadata, "type": kind, "data": data})
         };
         let registry = json!({".dockerconfigjson": "eyJhdXRocyI6e319"});
@@ -1086,9 +1095,20 @@ async fn secrets_are_copied_only_if_that_is_enabled() {
         assert!(world.in_namespace("a").find("secrets/release").await.is_none());
         assert!(world.in_namespace("a").find("secrets/bootstrap").await.is_none());
 
+        world.user.create("secrets", &secret("late", "Opaque", json!({}))).await;
+        world.create_rule("late", json!({"ruleType": "secret", "selector": {"copyrator": "late"}})).await;
+        world.until_ready("late", "Synced").await;
+
         // An operator that may not delete Secrets says that they stay.
         drop(operator);
         let _operator = world.start_with(Settings::default());
+        world.delete_rule("late").await;
+        let status = world.until_ready("late", "SecretsNotEnabled").await;
+        let message = condition(&json!({ "status": status }), "Ready").unwrap()["message"].clone();
+        assert!(message.as_str().unwrap().contains("cannot delete the copied Secrets"), "{message}");
+        world.send(Method::PATCH, &world.rule_path("late"), &json!({"deletionPolicy": "Retain"})).await;
+        world.until_deleted("late").await;
+        world.in_namespace("a").get("secrets/late").await;
         world.until_ready("main-rule", "SecretsNotEnabled").await;
         let path = world.rule_path("main-rule");
         world.send(Method::PATCH, &path, &json!({"ruleType": "configmap"})).await;
