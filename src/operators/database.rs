@@ -607,3 +607,18 @@ impl Operator for Databases {
         Ok(self.reporter.unreadable::<Database>(&broken).await?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_addresses_of_pods_are_cidrs() {
+        for text in ["10.0.0.0/8", "10.0.0.1/32", "0.0.0.0/0", "fc00::/7", "::1/128"] {
+            assert_eq!(cidr(text).as_deref(), Ok(text));
+        }
+        for text in ["10.0.0.0", "10.0.0.0/33", "fc00::/129", "pods/8", "10.0.0.0/-1", ""] {
+            assert!(cidr(text).is_err(), "{text}");
+        }
+    }
+}

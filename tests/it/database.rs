@@ -3,12 +3,13 @@
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use listwatch::{operators::BuiltIn, watch::Lists};
+use listwatch_apiserver::Fault;
 use listwatch_control_plane::{eventually, saw};
 use serde_json::{Value, json};
 
 use crate::{
     client::condition,
-    fixture::{Fixture, Kind},
+    fixture::{Fixture, Kind, Record},
     in_process::{self, Running},
     manifests,
 };
@@ -103,9 +104,14 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
         assert_eq!(fixture.get("databases/db").await["status"]["lastBackup"], "2026-11-22T03:00:09Z");
         report(json!({"lastScheduleTime": "2026-11-23T03:00:00Z"}), "BackupFailed").await;
 
-        // Without backups, the claim stays with all of them.
+        // Without backups, the claim stays with all of them. The CronJob is deleted once, and may end later.
+        let finalizers = |all: Value| json!({"metadata": {"finalizers": all}});
+        fixture.patch("cronjobs/db-backup", finalizers(json!(["example.com/wait"]))).await;
         fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
         wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
+        fixture.patch("databases/db", json!({"spec": {"size": 2}})).await;
+        wrote(fixture, &["PATCH configmaps/db-scripts 200", "PATCH statefulsets/db 200", STATUS]).await;
+        fixture.patch("cronjobs/db-backup", finalizers(json!(null))).await;
         assert_eq!(reason(&fixture.get("databases/db").await), None);
         fixture.get("persistentvolumeclaims/db-backups").await;
         let backup = json!({"backup": {"schedule": "every night"}});
@@ -144,15 +150,20 @@ async fn a_template_of_backups_in_which_our_container_is_invalid_is_reset() {
 #[tokio::test]
 async fn without_backups_a_cron_job_that_lost_its_label_is_deleted() {
     on_both(async |fixture| {
+        // The claim of the backups alone is not the data of an earlier Database.
+        create_claim(fixture, "db-backups").await;
         let running = start(fixture);
         let spec = json!({"size": 1, "version": "15", "backup": {"schedule": "0 3 * * *"}});
         fixture.create("databases", &database(spec)).await;
-        let with_backup = ["POST persistentvolumeclaims 201", "POST cronjobs 201"];
-        wrote(fixture, &[&CREATED[..], &with_backup].concat()).await;
+        wrote(fixture, &[&CREATED[..], &["POST cronjobs 201"]].concat()).await;
         drop(running);
         let unlabelled = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}});
         fixture.patch("cronjobs/db-backup", unlabelled).await;
         fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
+        if fixture.is_embedded() {
+            let unavailable = Fault::Answer { status: 503, body: "{}".to_owned(), retry_after_secs: None };
+            fixture.embedded().fault(unavailable.on("GET", "/cronjobs/db-backup").times(1));
+        }
         let _running = start(fixture);
         wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
     })
@@ -213,6 +224,22 @@ async fn a_new_database_is_restored_before_it_gets_an_instance() {
         let claim = fixture.get("persistentvolumeclaims/data-db-0").await;
         assert_eq!(claim["spec"]["resources"]["requests"]["storage"], "1Gi");
 
+        // Why its Pod does not run.
+        let container = json!({"name": "restore", "image": "postgres"});
+        let labels = &job["spec"]["template"]["metadata"]["labels"];
+        let metadata = json!({"name": "db-restore-1", "labels": labels});
+        fixture.create("pods", &json!({"metadata": metadata, "spec": {"containers": [container]}})).await;
+        let unschedulable = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"});
+        fixture.patch("pods/db-restore-1/status", json!({"status": {"conditions": [unschedulable]}})).await;
+        let is_reported =
+            |database: &Value| condition(database, "Ready").unwrap()["reason"] == "Unschedulable";
+        fixture.until("databases/db", is_reported).await;
+        fixture.delete_with("pods/db-restore-1", json!({"gracePeriodSeconds": 0})).await;
+        fixture
+            .until("databases/db", |database| condition(database, "Ready").unwrap()["reason"] == "Restoring")
+            .await;
+        fixture.transcript();
+
         // A version that can be pulled after all.
         fixture.patch("databases/db", json!({"spec": {"version": "15.5"}})).await;
         wrote(fixture, &["DELETE jobs/db-restore 200", STATUS, "POST jobs 201", STATUS]).await;
@@ -259,6 +286,10 @@ async fn a_database_gets_its_children_once_and_they_stay_as_wanted() {
         let reported = fixture.get("databases/db").await;
         assert_eq!(condition(&reported, "Ready").unwrap()["reason"], "RolloutInProgress");
         assert_eq!(condition(&reported, "Available").unwrap()["reason"], "PrimaryNotReady");
+        let note = "created Service db, Service db-ro, ConfigMap db-scripts, PodDisruptionBudget db, Secret db, \
+                    Secret db-replication, StatefulSet db";
+        let is_noted = |events: &Value| events["items"].as_array().unwrap().iter().any(|one| one["note"] == note);
+        fixture.until("events", is_noted).await;
         assert_eq!(image(fixture).await, "postgres:15.4");
         let secret = fixture.get("secrets/db").await;
         assert_eq!(secret["type"], "kubernetes.io/basic-auth");
@@ -292,6 +323,11 @@ async fn a_database_gets_its_children_once_and_they_stay_as_wanted() {
         roll_out(fixture).await;
         wrote(fixture, &[STATUS]).await;
         assert_eq!(fixture.get("databases/db").await["status"]["version"], "15.12");
+
+        // Of a CronJob that is in no watch, the operator asks after a change of the spec alone.
+        let is_question = |record: &Record| record.method == "GET" && record.path.contains("/cronjobs/db-backup?");
+        let questions = fixture.records().into_iter().filter(is_question).count();
+        assert!(!fixture.is_embedded() || questions == 2, "{questions}");
 
         // Drift. Fields of other writers stay.
         let resources = json!([{"name": "postgres", "resources": {"limits": {"memory": "2Gi"}}}]);
@@ -515,8 +551,11 @@ async fn an_operator_that_was_killed_between_two_writes_writes_the_rest() {
 #[tokio::test]
 async fn a_secret_of_a_user_is_used_and_stays_as_it_is() {
     on_both(async |fixture| {
+        let owner =
+            json!({"apiVersion": "app.example.com/v1", "kind": "Database", "name": "db", "uid": "earlier"});
+        let labels = json!({"app.kubernetes.io/instance": "db"});
         let secret = json!({
-            "metadata": {"name": "db", "labels": {"app.kubernetes.io/instance": "db"}}, "type": "kubernetes.io/basic-auth",
+            "metadata": {"name": "db", "labels": labels, "ownerReferences": [owner]}, "type": "kubernetes.io/basic-auth",
             "stringData": {"username": "owner", "password": "chosen"},
         });
         fixture.create("secrets", &secret).await;
@@ -536,7 +575,7 @@ async fn a_secret_of_a_user_is_used_and_stays_as_it_is() {
 #[tokio::test]
 async fn tls_refuses_other_connections_and_a_missing_certificate_is_a_condition() {
     on_both(async |fixture| {
-        let _running = start(fixture);
+        let running = start(fixture);
         let spec = json!({"size": 1, "version": "15", "tls": {"secretName": "certificate"}});
         fixture.create("databases", &database(spec)).await;
         wrote(fixture, &CREATED).await;
@@ -561,6 +600,15 @@ async fn tls_refuses_other_connections_and_a_missing_certificate_is_a_condition(
         wrote(fixture, &[STATUS]).await;
         let reported = fixture.get("databases/db").await;
         assert_eq!(condition(&reported, "Ready").unwrap()["reason"], "AllInstancesReady");
+
+        // When all instances are ready, the operator no longer looks for it.
+        drop(running);
+        let seen = fixture.records().len();
+        let _running = start(fixture);
+        fixture.patch("databases/db", json!({"spec": {"deletionPolicy": "Delete"}})).await;
+        wrote(fixture, &[STATUS]).await;
+        let is_look = |record: &Record| record.path.contains("/secrets/certificate?");
+        assert!(!fixture.records()[seen..].iter().any(is_look));
 
         for tls in [json!(null), json!({"secretName": "another"})] {
             let (path, patch) = (fixture.path("databases/db"), json!({"spec": {"tls": tls}}));
@@ -587,6 +635,8 @@ async fn owners(fixture: &Fixture) -> Vec<Vec<Value>> {
     for object in DATA {
         let owners = fixture.get(object).await["metadata"]["ownerReferences"].take();
         let owners = owners.as_array().cloned().unwrap_or_default();
+        let blocks = |owner: &Value| owner["controller"] == true || owner["blockOwnerDeletion"] == true;
+        assert!(!owners.iter().any(blocks), "{object}: {owners:?}");
         all.push(owners.into_iter().map(|mut owner| owner["kind"].take()).collect());
     }
     all
@@ -607,7 +657,7 @@ async fn with_data(fixture: &Fixture, policy: &str) -> Running {
             create_claim(fixture, claim).await;
         }
     }
-    let node = json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]);
+    let node = json!([{"apiVersion": "v1", "kind": "Node", "name": "db", "uid": "u"}]);
     fixture.patch("secrets/db", json!({"metadata": {"ownerReferences": node}})).await;
     roll_out(fixture).await;
     let is_ready = |database: &Value| condition(database, "Ready").unwrap()["reason"] == "AllInstancesReady";
@@ -638,6 +688,16 @@ async fn data_gets_an_owner_only_at_the_end_and_only_if_the_deletion_policy_says
             // Nothing collects garbage here: the next Database takes the data over, and it has one owner less. The ownerReference
             // of an earlier Database once stayed, and the garbage collector deleted the data of its successor.
         }
+
+        // With `kubectl delete --cascade=orphan`, the Pods go on with their data.
+        let _running = with_data(fixture, "Delete").await;
+        fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
+        wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
+        let (path, orphan) = (fixture.path("databases/db"), json!({"propagationPolicy": "Orphan"}));
+        fixture.send(http::Method::DELETE, &path, "application/json", &orphan).await.unwrap();
+        let is_released = |database: &Value| database["metadata"]["finalizers"] == json!(["orphan"]);
+        fixture.until("databases/db", is_released).await;
+        assert_eq!(owners(fixture).await, NOT_OWNED);
     })
     .await;
 }
@@ -696,6 +756,31 @@ async fn a_last_backup_that_lost_its_owner_still_counts() {
         end(fixture, "db-last-backup", "Complete").await;
         let _running = start(fixture);
         fixture.until_gone("databases/db").await;
+        assert_eq!(owners(fixture).await, NOT_OWNED);
+    })
+    .await;
+}
+
+/// It has no label of the operator, which then reads it.
+#[tokio::test]
+async fn the_job_of_a_user_is_not_the_last_backup() {
+    on_both(async |fixture| {
+        drop(with_data(fixture, "Delete").await);
+        fixture.delete("databases/db").await;
+        let container = json!({"name": "c", "image": "postgres"});
+        let template = json!({"spec": {"containers": [container], "restartPolicy": "Never"}});
+        let job = json!({"metadata": {"name": "db-last-backup"}, "spec": {"template": template}});
+        fixture.create("jobs", &job).await;
+        end(fixture, "db-last-backup", "Complete").await;
+        let _running = start(fixture);
+        let problem = "the Job db-last-backup exists, and is not of this Database: delete it";
+        let is_reported = |database: &Value| {
+            condition(database, "Stalled").is_some_and(|stalled| stalled["message"] == problem)
+        };
+        fixture.until("databases/db", is_reported).await;
+        let is_noted =
+            |events: &Value| events["items"].as_array().unwrap().iter().any(|one| one["note"] == problem);
+        fixture.until("events", is_noted).await;
         assert_eq!(owners(fixture).await, NOT_OWNED);
     })
     .await;
@@ -763,6 +848,16 @@ async fn create_primary(fixture: &Fixture) {
     fixture.patch("pods/db-0/status", ready).await;
 }
 
+/// Deletes the claim of the primary, and creates another one.
+async fn replace_claim(fixture: &Fixture) {
+    fixture.delete("persistentvolumeclaims/data-db-0").await;
+    if fixture.find("persistentvolumeclaims/data-db-0").await.is_some() {
+        let remove = json!({"metadata": {"finalizers": null}});
+        fixture.patch("persistentvolumeclaims/data-db-0", remove).await;
+    }
+    create_claim(fixture, "data-db-0").await;
+}
+
 #[tokio::test]
 async fn a_primary_whose_data_is_lost_does_not_begin_anew() {
     on_both(async |fixture| {
@@ -808,12 +903,7 @@ async fn a_primary_whose_data_is_lost_does_not_begin_anew() {
         let created = |object: &Value| object["metadata"]["creationTimestamp"].as_str().unwrap().to_owned();
         let pod = fixture.get("pods/db-0").await;
         eventually("a claim that is newer than the Pod", async || {
-            let remove = json!({"metadata": {"finalizers": null}});
-            fixture.delete("persistentvolumeclaims/data-db-0").await;
-            if fixture.find("persistentvolumeclaims/data-db-0").await.is_some() {
-                fixture.patch("persistentvolumeclaims/data-db-0", remove).await;
-            }
-            create_claim(fixture, "data-db-0").await;
+            replace_claim(fixture).await;
             let claim = fixture.get("persistentvolumeclaims/data-db-0").await;
             (created(&claim) > created(&pod)).then_some(())
         })
@@ -848,6 +938,32 @@ async fn a_primary_whose_data_is_lost_does_not_begin_anew() {
         let reported = fixture.until("databases/db", |database| condition(database, "Ready").is_some()).await;
         assert!(!is_lost(&reported), "{reported}");
         assert!(fixture.get("configmaps/db-scripts").await["data"]["had-data"].is_null());
+
+        // A user replaces the claim of the primary, with its data.
+        for _ in 0..2 {
+            create_primary(fixture).await;
+            let uid = fixture.get("persistentvolumeclaims/data-db-0").await["metadata"]["uid"].take();
+            fixture.until("databases/db", |database| database["status"]["primaryClaim"] == uid).await;
+            fixture.delete_with("pods/db-0", json!({"gracePeriodSeconds": 0})).await;
+            replace_claim(fixture).await;
+        }
+    })
+    .await;
+}
+
+/// The claim of a user has no label of the operator, which then reads it.
+#[tokio::test]
+async fn a_claim_of_a_user_that_cannot_be_read_at_first_is_not_lost() {
+    on_each_of(&[Kind::Embedded], async |fixture| {
+        create_claim(fixture, "data-db-1").await;
+        create_claim(fixture, "data-db-0").await;
+        let unlabelled = json!({"metadata": {"labels": null}});
+        fixture.patch("persistentvolumeclaims/data-db-0", unlabelled).await;
+        let unavailable = Fault::Answer { status: 503, body: "{}".to_owned(), retry_after_secs: None };
+        fixture.embedded().fault(unavailable.on("GET", "/persistentvolumeclaims/data-db-0").times(1));
+        fixture.create("databases", &database(json!({"size": 2, "version": "15"}))).await;
+        let _running = start(fixture);
+        wrote(fixture, &CREATED).await;
     })
     .await;
 }
@@ -959,6 +1075,12 @@ async fn an_instance_that_cannot_start_is_a_condition_with_its_own_message() {
             let status = json!({"conditions": [scheduled], "containerStatuses": [container]});
             reports(status, "CrashLoopBackOff", message).await;
         }
+        // Of another owner, and so it is not the primary.
+        let ready = json!({"type": "Ready", "status": "True"});
+        reports(json!({"conditions": [ready], "containerStatuses": null}), "RolloutInProgress", "0 of 1")
+            .await;
+        let reported = fixture.get("databases/db").await;
+        assert_eq!(condition(&reported, "Available").unwrap()["reason"], "PrimaryNotReady");
     })
     .await;
 }
@@ -975,8 +1097,12 @@ async fn a_secret_that_a_user_changes_stays_and_one_that_is_deleted_comes_back()
         wrote(fixture, &["PATCH configmaps/db-scripts 200", "PATCH statefulsets/db 200", STATUS]).await;
         let keys = fixture.get("secrets/db").await["data"].take();
         assert_eq!(keys, json!({"password": "Y2hvc2Vu", "username": "YXBw"}));
+        let seen = fixture.records().len();
         fixture.delete("secrets/db").await;
         wrote(fixture, &["POST secrets 201"]).await;
+        // Not if its Database is deleted, which a late watch does not show.
+        let is_question = |record: &Record| record.method == "GET" && record.path.contains("/databases/db?");
+        assert!(!fixture.is_embedded() || fixture.records()[seen..].iter().any(is_question));
         let new = fixture.get("secrets/db").await["data"].take();
         assert_ne!(new["password"], "Y2hvc2Vu");
         assert!(new["uri"].is_string());

@@ -420,4 +420,32 @@ mod tests {
         });
         assert_eq!(stays.collect::<Vec<_>>(), []);
     }
+
+    #[test]
+    fn each_pod_can_read_its_inputs_and_write_its_data() {
+        let database = json!({
+            "metadata": {"name": "db", "namespace": "shop", "uid": "u1", "resourceVersion": "7"},
+            "spec": {
+                "size": 1, "version": "15", "backup": {"schedule": "0 3 * * *"}, "restoreFrom": {"database": "old"},
+            },
+        });
+        let database = serde_json::from_value(database).expect("a Database");
+        let DatabaseChildren { set, backup, restore, .. } = desired(&database, "postgres:15", &[]);
+        let (backup, restore) = (backup.expect("a backup"), restore.expect("a restore"));
+        let instance = "data run shm scripts:ro app:ro replication:ro";
+        for (template, expected) in [
+            (&set.spec.template, instance.to_owned()),
+            (&restore.spec.template, format!("{instance} backups:ro")),
+            (&backup.spec.job_template.spec.template, "backups scripts:ro app:ro".to_owned()),
+        ] {
+            let mounts = template.spec.containers[0].volume_mounts.iter();
+            let mounts =
+                mounts.map(|mount| format!("{}{}", mount.name, if mount.read_only { ":ro" } else { "" }));
+            assert_eq!(mounts.collect::<Vec<_>>().join(" "), expected);
+        }
+        let instance = &set.spec.template.spec.containers[0];
+        assert_eq!(instance.ports[0].container_port, 5432);
+        let probe = instance.readiness_probe.as_ref().and_then(|probe| probe.exec.as_ref());
+        assert_eq!(probe.map(|exec| &exec.command[1]), Some(&"/scripts/ready".into()));
+    }
 }
