@@ -13,9 +13,9 @@
 //! Predict: This watch is about `quiet` only, and only other objects change. From where does it resume after its end?
 //! Run: cargo run --example course 8
 //! Notice: From the version of the last BOOKMARK, which is newer than `quiet`.
-//! Why: A BOOKMARK is not an object: it has only a version. Without it, the watch would resume from an old version, which
-//! expires (lesson 9). The server sends one after the initial objects (lesson 12), and, once something was
-//! written, about every minute and two seconds before the end of timeoutSeconds. Do not rely on it.
+//! Why: A BOOKMARK is not an object: it has only a version. Without it, a watch would resume from an old version, which expires
+//! (lesson 9), and this one, begun without a version, from none. The server sends one after the initial objects (lesson 12),
+//! and, once something was written, about every minute and two seconds before the end of timeoutSeconds. Do not rely on it.
 //! Break it: cargo run --example course -- 8 --fault no-bookmarks
 //! Source: `bookmark` in src/store.rs; `silence_limit` in src/watch.rs
 //! Embedded server: No difference.
