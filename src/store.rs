@@ -1,4 +1,4 @@
-//! The cache: every object of one watch, by key.
+//! The cache: every object of one watch, by key, also those that do not decode. Applies ADDED, MODIFIED and DELETED.
 //!
 //! ```text
 //!   list page ──┐

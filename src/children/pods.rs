@@ -1,5 +1,5 @@
-//! Finds out why Pods do not run, in the words of kubelet and scheduler: `ImagePullBackOff`, `CrashLoopBackOff`,
-//! `Unschedulable`.
+//! Finds out why Pods do not run, in the words of Kubernetes: `ImagePullBackOff`, `CrashLoopBackOff`, `Unschedulable`,
+//! `NodeNotReady`.
 //!
 //! ```text
 //! GET /api/v1/namespaces/default/pods?labelSelector=…&limit=100&resourceVersion=1&resourceVersionMatch=NotOlderThan

@@ -1,4 +1,4 @@
-//! TLS: the certificates by which server and client know each other, read from the kubeconfig or from files.
+//! TLS: configures the client with the certificates of server and client, from the kubeconfig or from files.
 //!
 //! Nothing in this file connects. [`Certificates`] are compared again and again with the files, which cert-manager or the
 //! kubelet may replace while we run; a change of them makes new connections.

@@ -1,4 +1,5 @@
-//! The server side of a watch: reads the history of a collection and streams it as watch events.
+//! The server side of a watch: reads the history of a collection and streams it as watch events, or a 410 if the history
+//! begins later.
 //!
 //! ```text
 //! GET …/widgets?watch=1&resourceVersion=10&allowWatchBookmarks=true
