@@ -761,6 +761,21 @@ async fn a_last_backup_that_lost_its_owner_still_counts() {
     .await;
 }
 
+#[tokio::test]
+async fn a_last_backup_that_is_refused_at_first_is_made_later_with_its_claim() {
+    on_each_of(&[Kind::Embedded], async |fixture| {
+        drop(with_data(fixture, "Delete").await);
+        delete_claim(fixture, "db-backups").await;
+        fixture.delete("databases/db").await;
+        fixture.may_be_forbidden.set(true);
+        fixture.embedded().fault(Fault::Quota("few".to_owned()).on("POST", "/jobs").times(1));
+        let _running = start(fixture);
+        let refused = ["POST persistentvolumeclaims 201", "POST jobs 403", STATUS];
+        wrote(fixture, &[&refused[..], &["POST jobs 201", STATUS]].concat()).await;
+    })
+    .await;
+}
+
 /// It has no label of the operator, which then reads it.
 #[tokio::test]
 async fn the_job_of_a_user_is_not_the_last_backup() {
@@ -848,14 +863,13 @@ async fn create_primary(fixture: &Fixture) {
     fixture.patch("pods/db-0/status", ready).await;
 }
 
-/// Deletes the claim of the primary, and creates another one.
-async fn replace_claim(fixture: &Fixture) {
-    fixture.delete("persistentvolumeclaims/data-db-0").await;
-    if fixture.find("persistentvolumeclaims/data-db-0").await.is_some() {
-        let remove = json!({"metadata": {"finalizers": null}});
-        fixture.patch("persistentvolumeclaims/data-db-0", remove).await;
+/// Deletes a claim, for whose Pods its finalizer waits otherwise.
+async fn delete_claim(fixture: &Fixture, name: &str) {
+    let claim = format!("persistentvolumeclaims/{name}");
+    fixture.delete(&claim).await;
+    if fixture.find(&claim).await.is_some() {
+        fixture.patch(&claim, json!({"metadata": {"finalizers": null}})).await;
     }
-    create_claim(fixture, "data-db-0").await;
 }
 
 #[tokio::test]
@@ -903,7 +917,8 @@ async fn a_primary_whose_data_is_lost_does_not_begin_anew() {
         let created = |object: &Value| object["metadata"]["creationTimestamp"].as_str().unwrap().to_owned();
         let pod = fixture.get("pods/db-0").await;
         eventually("a claim that is newer than the Pod", async || {
-            replace_claim(fixture).await;
+            delete_claim(fixture, "data-db-0").await;
+            create_claim(fixture, "data-db-0").await;
             let claim = fixture.get("persistentvolumeclaims/data-db-0").await;
             (created(&claim) > created(&pod)).then_some(())
         })
@@ -945,7 +960,8 @@ async fn a_primary_whose_data_is_lost_does_not_begin_anew() {
             let uid = fixture.get("persistentvolumeclaims/data-db-0").await["metadata"]["uid"].take();
             fixture.until("databases/db", |database| database["status"]["primaryClaim"] == uid).await;
             fixture.delete_with("pods/db-0", json!({"gracePeriodSeconds": 0})).await;
-            replace_claim(fixture).await;
+            delete_claim(fixture, "data-db-0").await;
+            create_claim(fixture, "data-db-0").await;
         }
     })
     .await;

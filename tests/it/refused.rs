@@ -3,7 +3,8 @@
 
 use std::cell::Cell;
 
-use listwatch::client::Error;
+use http::Method;
+use listwatch::{client::Error, operators::BuiltIn};
 use listwatch_apiserver::{Fault, Planned};
 use listwatch_control_plane::eventually;
 use serde_json::{Value, json};
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     client::{condition, web},
     fixture::{Fixture, Kind, Server, on, on_each},
+    in_process::{self, Running},
     manifests,
     webhook::Webhook,
 };
@@ -686,6 +688,37 @@ async fn with_permissions(fixture: &Fixture) {
         fixture.install(&manifests::cluster_role()).await;
     }
     fixture.create_namespace().await;
+}
+
+#[tokio::test]
+async fn each_operator_reports_an_object_that_does_not_decode() {
+    for (operator, path, field) in
+        [(BuiltIn::Database, "databases", "size"), (BuiltIn::Memcached, "memcacheds", "memoryMb")]
+    {
+        in_process::on(operator, &[Kind::Embedded], async move |fixture: &Fixture| {
+            let mut definition = operator.definitions()[0].clone();
+            let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+            schema["properties"]["spec"]["properties"][field] =
+                json!({"x-kubernetes-preserve-unknown-fields": true});
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            let (spec, name) = (&definition["spec"], text(&definition["metadata"]["name"]));
+            let api_version = format!("{}/{}", text(&spec["group"]), text(&spec["versions"][0]["name"]));
+            let crd = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
+            fixture.send(Method::PATCH, &crd, "application/merge-patch+json", &definition).await.unwrap();
+            let mut object = json!({
+                "apiVersion": api_version, "kind": spec["names"]["kind"],
+                "metadata": {"name": "first"}, "spec": {"size": 2, "version": "15"},
+            });
+            object["spec"][field] = "two".into();
+            fixture.create(path, &object).await;
+            let _running = Running::start(fixture, operator);
+            let is_reported = |object: &Value| {
+                condition(object, "Stalled").is_some_and(|stalled| stalled["reason"] == "InvalidSpec")
+            };
+            fixture.until(&format!("{path}/first"), is_reported).await;
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
