@@ -98,8 +98,9 @@ async fn two_controllers_share_a_watch_and_write_their_events_before_they_stop()
         assert_eq!(watches, [fixture.path("services"), fixture.path("deployments")]);
         let events = fixture.get("events").await;
         let reporters = events["items"].as_array().unwrap().iter();
-        let reporters: BTreeSet<_> =
-            reporters.map(|event| event["reportingController"].as_str().unwrap()).collect();
+        let reporters = reporters.map(|event| event["reportingController"].as_str().unwrap());
+        // kube-apiserver may report that it has repaired the address of a Service.
+        let reporters: BTreeSet<_> = reporters.filter(|name| name.starts_with("example.com/")).collect();
         assert_eq!(reporters, names.into());
     })
     .await;
