@@ -99,8 +99,17 @@ async fn a_memcached_gets_a_deployment_and_a_headless_service_that_stay_as_wante
         {
             assert_eq!(restored[field], wanted[field], "{field}");
         }
+        fixture.patch("services/cache", json!({"spec": {"ports": [{"port": 11211, "targetPort": 1}]}})).await;
+        wrote(fixture, &["PATCH services/cache 200"]).await;
         fixture.delete("services/cache").await;
         wrote(fixture, &["POST services 201"]).await;
+
+        // For a HorizontalPodAutoscaler.
+        fixture.patch("deployments/cache/status", json!({"status": {"replicas": 2}})).await;
+        wrote(fixture, &["PATCH memcacheds/cache/status 200"]).await;
+        let status = fixture.get("memcacheds/cache/scale").await["status"].take();
+        let selector = "app.kubernetes.io/instance=cache,app.kubernetes.io/name=memcached";
+        assert_eq!(status, json!({"replicas": 2, "selector": selector}));
 
         fixture.delete("memcacheds/cache").await;
         fixture.until_gone("deployments/cache").await;
@@ -182,6 +191,17 @@ async fn an_operator_that_was_killed_between_two_writes_writes_the_rest() {
         let running = start(fixture);
         wrote(fixture, &[status]).await;
         drop(running);
+
+        // The address of a Service never changes.
+        let metadata = fixture.get("services/cache").await["metadata"].take();
+        let (labels, owners) = (&metadata["labels"], &metadata["ownerReferences"]);
+        let metadata = json!({"name": "cache", "labels": labels, "ownerReferences": owners});
+        fixture.delete("services/cache").await;
+        fixture.create("services", &json!({"metadata": metadata, "spec": {"ports": [{"port": 1}]}})).await;
+        let running = start(fixture);
+        fixture.until("services/cache", |service| service["spec"]["clusterIP"] == "None").await;
+        drop(running);
+        assert!(fixture.transcript().contains(&"DELETE services/cache 200".to_owned()));
 
         // Nothing is left to write but the answer to a change that comes after the start.
         let running = start(fixture);

@@ -258,6 +258,7 @@ async fn each_rollout_has_five_seconds_before_its_pods_are_listed() {
     };
     assert_eq!(pod_lists_after(1, 0).await, [0, 1]);
     assert_eq!(pod_lists_after(1, 1).await, [0, 0]);
+    assert_eq!(stage.gateway.arrivals().len(), 0, "the web is ready");
     assert_eq!(pod_lists_after(1, 0).await, [0, 1], "the rollout was complete in between");
     // A user changes a field that we do not own.
     stage.user.patch(deployment, json!({"spec": {"minReadySeconds": 1}})).await;

@@ -200,6 +200,18 @@ fn ready_means_all_replicas_are_of_the_new_template_and_available() {
 }
 
 #[test]
+fn only_fewer_replicas_than_desired_stall() {
+    let all = json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
+    let reported = |desired| reported(&web(desired), &deployment(all.clone()), &service()).join(" ");
+    let fewer = reported(3);
+    assert!(fewer.starts_with("Ready=False ChangedByAdmission "), "{fewer}");
+    assert!(fewer.contains("Stalled=True ChangedByAdmission"), "{fewer}");
+    for enough in [1, 2].map(reported) {
+        assert!(!enough.contains("ChangedByAdmission"), "{enough}");
+    }
+}
+
+#[test]
 fn an_image_that_does_not_exist_is_unavailable_at_once_and_stalled_at_the_deadline() {
     let conditions = |progressing: Value| {
         deployment(json!({
