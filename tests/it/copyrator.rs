@@ -607,6 +607,76 @@ async fn a_deleted_rule_takes_its_copies_along_or_leaves_them() {
     .await;
 }
 
+#[tokio::test]
+async fn a_deleted_rule_waits_until_its_copies_can_be_deleted() {
+    on_both(async |world| {
+        let _operator = world.start_copying(json!({})).await;
+        world.until_ready("main-rule", "Synced").await;
+        let mut fewer = rules();
+        for rule in fewer.as_array_mut().unwrap() {
+            rule["verbs"].as_array_mut().unwrap().retain(|verb| verb != "delete");
+        }
+        world.allow(&fewer).await;
+        let account = UserClient { client: world.client.clone(), ..world.user.clone() };
+        eventually("the permission to be gone", async || {
+            let absent = account.path("configmaps/absent");
+            let answer = account.send(Method::DELETE, &absent, "", &json!(null)).await;
+            answer.err().filter(Error::is_forbidden)
+        })
+        .await;
+        world.delete_rule("main-rule").await;
+        world.until_ready("main-rule", "CopiesFailed").await;
+        world.until_settings_in(&["a", "b"]).await;
+        world.allow(&rules()).await;
+        world.until_deleted("main-rule").await;
+        world.until_settings_in(&[]).await;
+    })
+    .await;
+}
+
+/// Such a rule may exist: it may be in a namespace that this operator does not watch.
+#[tokio::test]
+async fn a_copy_of_a_rule_that_the_operator_cannot_see_is_left_alone() {
+    on_both(async |world| {
+        let _operator = world.start_copying(json!({})).await;
+        world.until_ready("main-rule", "Synced").await;
+        let rule = format!("{}/other-rule", world.namespace("b"));
+        let marks = json!({"flant.com/rule": rule, "flant.com/rule-uid": "other"});
+        let copies = world.in_namespace("a");
+        copies
+            .patch("configmaps/settings", json!({"metadata": {"annotations": marks}, "data": {"a": "2"}}))
+            .await;
+        let status = world.until_ready("main-rule", "CopiesFailed").await;
+        assert_eq!(status["failures"][0]["reason"], "OlderWins", "{status}");
+        let copy = copies.get("configmaps/settings").await;
+        assert_eq!(
+            (&copy["data"]["a"], &copy["metadata"]["annotations"]["flant.com/rule"]),
+            (&json!("2"), &json!(rule))
+        );
+    })
+    .await;
+}
+
+/// The younger rule is not deleted or changed, and neither is the older one, so only the deletion of the copies says it.
+#[tokio::test]
+async fn a_rule_that_waits_for_an_older_one_goes_on_when_that_needs_the_place_no_more() {
+    on_both(async |world| {
+        let _operator = world.start_copying(json!({})).await;
+        world.until_ready("main-rule", "Synced").await;
+        world.create_rule("younger", json!({})).await;
+        world.until_ready("younger", "CopiesFailed").await;
+        // A third rule, which waits for no place.
+        world.create_rule("third", json!({"selector": {"only": "this"}})).await;
+        world.until_ready("third", "NoSources").await;
+        world
+            .send(Method::PATCH, &world.rule_path("main-rule"), &json!({"selector": {"copyrator": "other"}}))
+            .await;
+        world.until_ready("younger", "Synced").await;
+        world.until_settings_in(&["a", "b"]).await;
+    })
+    .await;
+}
+
 /// The schema cannot refuse each selector that the operator cannot read.
 #[tokio::test]
 async fn the_copies_of_an_invalid_rule_stay_if_it_is_deleted_and_an_event_says_so() {
@@ -617,9 +687,16 @@ async fn the_copies_of_an_invalid_rule_stay_if_it_is_deleted_and_an_event_says_s
         let path = world.rule_path("main-rule");
         world.send(Method::PATCH, &path, &json!({"selector": {"no label": "x"}})).await;
         world.until_ready("main-rule", "InvalidSpec").await;
+        // A rule without copies leaves none.
+        world.create_rule("empty", json!({"selector": {"no label": "x"}})).await;
+        world.until_ready("empty", "InvalidSpec").await;
+        world.delete_rule("empty").await;
+        world.until_deleted("empty").await;
         let uid = world.uid("main-rule").await;
         world.delete_rule("main-rule").await;
         world.until_left(&uid, 2, "the fields of the deleted rule are invalid").await;
+        let events = world.user.get("events").await.to_string();
+        assert_eq!(events.matches("copies stay").count(), 1, "{events}");
         world.until_settings_in(&["a", "b"]).await;
     })
     .await;
@@ -1106,6 +1183,7 @@ async fn secrets_are_copied_only_if_that_is_enabled() {
         let status = world.until_ready("late", "SecretsNotEnabled").await;
         let message = condition(&json!({ "status": status }), "Ready").unwrap()["message"].clone();
         assert!(message.as_str().unwrap().contains("cannot delete the copied Secrets"), "{message}");
+        assert_eq!(condition(&json!({ "status": status }), "Stalled").unwrap()["status"], "True");
         world.send(Method::PATCH, &world.rule_path("late"), &json!({"deletionPolicy": "Retain"})).await;
         world.until_deleted("late").await;
         world.in_namespace("a").get("secrets/late").await;

@@ -449,6 +449,7 @@ impl<K: Copyable> Work<K> {
 mod tests {
     use listwatch_apiserver::{ApiServer, Fault, Options};
     use serde_json::{Value, json};
+    use smol_str::format_smolstr;
 
     use super::*;
     use crate::{
@@ -562,5 +563,22 @@ mod tests {
         world.server.end_faults();
         let changed = world.pass(json!({"generation": 2}), &targets).await;
         assert_eq!((names(&changed.created), changed.retry), (vec![COPY.to_owned()], None));
+    }
+
+    /// The copies that the pass did not begin are left for the next one. A namespace that does not exist any more is not
+    /// reported.
+    #[tokio::test]
+    async fn a_pass_counts_what_it_has_left() {
+        let world = Fixture::start().await;
+        let gone = world.pass(json!({}), &["gone".into()]).await;
+        assert_eq!((gone.failures.len(), gone.error.is_none(), gone.retry.is_some()), (0, true, true));
+        let body = String::new();
+        world
+            .server
+            .fault(Fault::Answer { status: 500, body, retry_after_secs: None }.on("POST", "/configmaps"));
+        let targets: Vec<_> = (0..PARALLEL + 2).map(|number| format_smolstr!("team-{number}")).collect();
+        let failed = world.pass(json!({}), &targets).await;
+        assert!(failed.error.is_some());
+        assert_eq!((failed.left, failed.has_writes_left), (2, true));
     }
 }

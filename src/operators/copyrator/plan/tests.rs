@@ -265,6 +265,41 @@ fn the_older_rule_wins_whoever_comes_first() {
     }
 }
 
+/// A rule may have been deleted and created again: its copies are those of a deleted rule.
+#[test]
+fn the_maker_of_a_copy_is_the_rule_with_the_same_uid() {
+    let (us, other) = (rule("us", NEW, &json!({})), rule("other", OLD, &json!({})));
+    let again = {
+        let mut again = rule("other", OLD, &json!({}));
+        again.metadata.uid = "again".into();
+        again
+    };
+    let mut model = Model::with(&[object("src", "settings", "1")]);
+    model.settle(&other, &[], &["a"]);
+    let copied = model.copied(&Key::namespaced("a", "settings")).expect("a copy");
+    let mark = copied.mark.as_ref().expect("marks");
+    assert_eq!(Maker::of(mark, &us, Some(&other)), Maker::Older(other.key()));
+    assert_eq!(Maker::of(mark, &us, Some(&again)), Maker::Gone);
+}
+
+/// An object that this rule did not make is overwritten only if nothing of its own can be lost.
+#[test]
+fn what_another_rule_has_made_is_taken_over_only_if_it_is_a_copy_of_the_same_source() {
+    let decision = |maker: &Maker, is_same_source: bool, immutable: bool| {
+        let (mut live, desired) = (object("a", "settings", "2"), read(&object("a", "settings", "1")));
+        live["immutable"] = json!(immutable);
+        decide(&read(&live), &desired, Some(maker.clone()), is_same_source, ConflictPolicy::Skip)
+    };
+    let patched = |decision: &Decision| matches!(decision, Decision::Patch(operations) if operations.iter().any(|operation| path_of(operation).starts_with("/data")));
+    for (maker, is_same_source) in [(Maker::Younger, false), (Maker::Gone, true)] {
+        assert!(patched(&decision(&maker, is_same_source, false)), "{maker:?}");
+    }
+    for (is_same_source, immutable) in [(false, false), (false, true), (true, true)] {
+        let decision = decision(&Maker::Gone, is_same_source, immutable);
+        assert!(matches!(decision, Decision::Conflict(NAME_CONFLICT, _)), "{decision:?}");
+    }
+}
+
 #[test]
 fn only_what_has_our_marks_in_its_place_is_ever_deleted() {
     let (rule, other) = (rule("r1", OLD, &json!({})), rule("r2", NEW, &json!({})));
@@ -346,7 +381,7 @@ fn of_two_sources_with_one_name_the_older_is_copied() {
         source["metadata"]["creationTimestamp"] = json!(created);
         Arc::new(read(&source))
     };
-    let targets: Vec<SmolStr> = ["src", "other", "a"].map(SmolStr::new).to_vec();
+    let targets: Vec<SmolStr> = ["src", "other", "a", "b"].map(SmolStr::new).to_vec();
     let view = View {
         sources: vec![source("src", NEW), source("other", OLD)],
         targets: &targets,
@@ -355,13 +390,15 @@ fn of_two_sources_with_one_name_the_older_is_copied() {
         was_created: &|_, _| false,
         maker: &|_| Maker::Us,
         is_due: &mut |_| true,
-        steps_max: usize::MAX,
+        steps_max: 1,
         is_active: &|_| true,
     };
     let plan = plan(&rule, rule.spec.as_ref().expect("readable"), view);
     let created: Vec<_> = plan.steps.iter().map(|step| step.key().to_string()).collect();
     assert_eq!((created, plan.failures.len()), (vec!["a/settings".to_owned()], 1));
     assert_eq!((&*plan.failures[0].namespace, &*plan.failures[0].reason), ("src", OLDER_WINS));
+    // The copy for b is left.
+    assert_eq!((plan.wanted, plan.left, plan.has_writes_left), (2, 1, true));
 }
 
 /// Another digest would rewrite each copy of each user.
