@@ -71,14 +71,6 @@ async fn a_memcached_gets_a_deployment_and_a_headless_service_that_stay_as_wante
         fixture.patch("memcacheds/cache/scale", json!({"spec": {"replicas": 5}})).await;
         wrote(fixture, &["PATCH deployments/cache 200", "PATCH memcacheds/cache/status 200"]).await;
         assert_eq!(fixture.get("deployments/cache").await["spec"]["replicas"], 5);
-        // What a HorizontalPodAutoscaler reads.
-        fixture.patch("deployments/cache/status", json!({"status": {"replicas": 5}})).await;
-        let is_scaled = |scale: &Value| scale["status"]["replicas"] == 5;
-        fixture.until("memcacheds/cache/scale", is_scaled).await;
-        let scale = fixture.get("memcacheds/cache/scale").await;
-        let selector = "app.kubernetes.io/instance=cache,app.kubernetes.io/name=memcached";
-        assert_eq!(scale["status"]["selector"], selector);
-        wrote(fixture, &["PATCH memcacheds/cache/status 200"]).await;
 
         // More memory, in a larger unit.
         fixture.patch("memcacheds/cache", json!({"spec": {"memoryMb": 882}})).await;
