@@ -192,6 +192,12 @@ async fn an_operator_that_was_killed_between_two_writes_writes_the_rest() {
         wrote(fixture, &[status]).await;
         drop(running);
 
+        // Nothing is left to write but the answer to a change that comes after the start.
+        let running = start(fixture);
+        fixture.patch("memcacheds/cache", json!({"spec": {"size": 5}})).await;
+        wrote(fixture, &["PATCH deployments/cache 200", status]).await;
+        drop(running);
+
         // The address of a Service never changes.
         let metadata = fixture.get("services/cache").await["metadata"].take();
         let (labels, owners) = (&metadata["labels"], &metadata["ownerReferences"]);
@@ -202,12 +208,6 @@ async fn an_operator_that_was_killed_between_two_writes_writes_the_rest() {
         fixture.until("services/cache", |service| service["spec"]["clusterIP"] == "None").await;
         drop(running);
         assert!(fixture.transcript().contains(&"DELETE services/cache 200".to_owned()));
-
-        // Nothing is left to write but the answer to a change that comes after the start.
-        let running = start(fixture);
-        fixture.patch("memcacheds/cache", json!({"spec": {"size": 5}})).await;
-        wrote(fixture, &["PATCH deployments/cache 200", status]).await;
-        drop(running);
         for child in ["deployments", "services"] {
             let children = fixture.get(child).await;
             let owned =
