@@ -162,10 +162,16 @@ fn major(version: &str) -> &str {
     version.split('.').next().unwrap_or_default()
 }
 
-/// The version in the image of the Pods: `15.4` in `postgres:15.4`.
+/// The version in the image of the Pods: `15.4` in `postgres:15.4`. `None`, if another writer has set an image without a version.
 fn version_of(set: &StatefulSet) -> Option<&str> {
     let container = set.spec.template.spec.containers.iter().find(|container| container.name == CONTAINER)?;
-    container.image.rsplit_once(':').map(|(_, version)| version)
+    version_of_image(&container.image)
+}
+
+/// `15.4` in `postgres:15.4` and in `postgres:15.4@sha256:…`.
+fn version_of_image(image: &str) -> Option<&str> {
+    let (_, version) = image.split('@').next()?.rsplit_once(':')?;
+    version.split('.').all(|number| number.parse::<u16>().is_ok()).then_some(version)
 }
 
 /// The claim that the StatefulSet controller creates for the primary.
@@ -213,13 +219,20 @@ fn backup_succeeded(status: &CronJobStatus) -> Verdict {
 impl Databases {
     /// The version to run, and why it is not that of the spec, if so: the data of one major version cannot be read by another.
     fn version(&self, database: &Database) -> (SmolStr, Option<Verdict>) {
-        let wanted = &database.spec.version;
+        let (wanted, known) = (&database.spec.version, &*database.status.version);
         let live = self.live_sets.get(&database.key());
-        let running = live.as_deref().and_then(version_of).unwrap_or(&database.status.version);
-        // An image that never ran says nothing about the data: the claims may have that of an earlier Database.
-        let has_run = !database.status.version.is_empty()
-            || live.as_ref().is_some_and(|set| set.status.ready_replicas > 0);
-        if !has_run || major(running) == major(wanted) {
+        let version_that_ran = |set| {
+            let version = version_of(set)?;
+            // An image that never ran says nothing about the data: the claims may have that of an earlier Database. Nor
+            // does one of another major version than the one that is known: another writer has set it.
+            let has_run = match known {
+                "" => set.status.ready_replicas > 0,
+                known => major(version) == major(known),
+            };
+            has_run.then_some(version)
+        };
+        let running = live.as_deref().and_then(version_that_ran).unwrap_or(known);
+        if running.is_empty() || major(running) == major(wanted) {
             return (wanted.into(), None);
         }
         let message = format_smolstr!(
@@ -557,11 +570,10 @@ impl Operator for Databases {
             primary: format_smolstr!("{name}-0"),
             primary_claim: claim.map_or_else(|| known_claim.clone(), |claim| claim.uid.to_smolstr()),
             ready_instances: live.map_or(0, |set| set.status.ready_replicas),
-            version: live
-                .filter(|set| is_complete(set, database.spec.size))
-                .and_then(version_of)
-                .unwrap_or(&database.status.version)
-                .to_smolstr(),
+            version: match set {
+                Some(Child::Kept(live)) if is_complete(live, database.spec.size) => version,
+                _ => database.status.version.clone(),
+            },
             last_backup: last_backup.unwrap_or(&database.status.last_backup).clone(),
             ..DatabaseStatus::default()
         };
@@ -611,6 +623,21 @@ impl Operator for Databases {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_version_of_an_image_is_a_tag_of_numbers() {
+        for (image, version) in [
+            ("postgres:15", Some("15")),
+            ("registry.example.com:5000/library/postgres:15.4", Some("15.4")),
+            ("postgres:15.4@sha256:00", Some("15.4")),
+            ("postgres@sha256:00", None),
+            ("registry.example.com:5000/postgres", None),
+            ("postgres:latest", None),
+            ("postgres", None),
+        ] {
+            assert_eq!(version_of_image(image), version, "{image}");
+        }
+    }
 
     #[test]
     fn the_addresses_of_pods_are_cidrs() {

@@ -450,6 +450,20 @@ async fn another_major_version_is_refused_and_the_running_one_stays() {
         assert_eq!(image(fixture).await, "postgres:15.4");
         roll_out(fixture).await;
         wrote(fixture, &[STATUS]).await;
+        // The image that another writer sets is not the version of the data.
+        for edited in ["postgres:16.1", "postgres@sha256:00", "postgres:15.5"] {
+            let containers =
+                json!([{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": edited}]);
+            let path = fixture.path("statefulsets/db");
+            fixture
+                .send(http::Method::PATCH, &path, "application/json-patch+json", &containers)
+                .await
+                .unwrap();
+            wrote(fixture, &["PATCH statefulsets/db 200", STATUS]).await;
+            assert_eq!(image(fixture).await, "postgres:15.4");
+            roll_out(fixture).await;
+            wrote(fixture, &[STATUS]).await;
+        }
         fixture.patch("databases/db", json!({"spec": {"version": "16.1", "size": 2}})).await;
         wrote(fixture, &["PATCH configmaps/db-scripts 200", "PATCH statefulsets/db 200", STATUS]).await;
         let reported = fixture.get("databases/db").await;
