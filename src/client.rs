@@ -135,11 +135,11 @@ impl Client {
     pub async fn version(&self) -> Result<String, Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Version {
+        struct ServerVersion {
             git_version: String,
         }
         let version = self.typed(Request::get("/version"), VERSION_BYTES_MAX, "a version").await;
-        let Version { git_version } = version.map_err(|cause| cause.about("get", "/version"))?;
+        let ServerVersion { git_version } = version.map_err(|cause| cause.about("get", "/version"))?;
         Ok(git_version)
     }
 

@@ -26,24 +26,24 @@ const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const WIDGETS: &str = "/apis/demo.example.com/v2/namespaces/default/widgets";
 const MERGE: &str = "application/merge-patch+json";
 
-struct World {
+struct Fixture {
     server: ApiServer,
     http: reqwest::Client,
 }
 
-impl World {
-    async fn start() -> World {
-        World::with(Options::default()).await
+impl Fixture {
+    async fn start() -> Fixture {
+        Fixture::with(Options::default()).await
     }
 
-    async fn with(options: Options) -> World {
+    async fn with(options: Options) -> Fixture {
         // A second call fails, which is harmless.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let server = ApiServer::start(options).await.expect("a free port");
         let ca = reqwest::Certificate::from_pem(server.ca_pem().as_bytes()).expect("our own CA");
         let http =
             reqwest::Client::builder().tls_certs_only([ca]).user_agent("tests/1").build().expect("a client");
-        World { server, http }
+        Fixture { server, http }
     }
 
     fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
@@ -182,9 +182,9 @@ fn quiet() -> Options {
 
 #[tokio::test]
 async fn a_request_without_a_token_is_anonymous() {
-    let world = World::start().await;
-    let url = format!("{}{CONFIG_MAPS}", world.server.url());
-    let answer = world.http.get(&url).bearer_auth("nope").send().await.expect("an answer");
+    let fixture = Fixture::start().await;
+    let url = format!("{}{CONFIG_MAPS}", fixture.server.url());
+    let answer = fixture.http.get(&url).bearer_auth("nope").send().await.expect("an answer");
     assert_eq!(answer.status(), 401);
     let body: Value = serde_json::from_str(&answer.text().await.expect("a body")).expect("a Status");
     assert_eq!(
@@ -192,43 +192,43 @@ async fn a_request_without_a_token_is_anonymous() {
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": "Unauthorized", "reason": "Unauthorized", "code": 401})
     );
-    let answer = world.http.get(&url).send().await.expect("an answer");
+    let answer = fixture.http.get(&url).send().await.expect("an answer");
     assert_eq!(answer.status(), 403, "without any token one is system:anonymous");
-    world.server.add_token("new", "jane");
-    let answer = world.http.get(&url).bearer_auth("new").send().await.expect("an answer");
+    fixture.server.add_token("new", "jane");
+    let answer = fixture.http.get(&url).bearer_auth("new").send().await.expect("an answer");
     assert_eq!(answer.status(), 200);
-    assert_eq!(world.server.requests().last().map(|last| last.user.clone()), Some("jane".to_owned()));
-    let made = world.server.new_token("joe");
-    assert_ne!(made, world.server.new_token("joe"));
-    assert_eq!([made.len(), world.server.token().len()], [43, 43], "256 bits in base64");
-    let answer = world.http.get(&url).bearer_auth(made).send().await.expect("an answer");
+    assert_eq!(fixture.server.requests().last().map(|last| last.user.clone()), Some("jane".to_owned()));
+    let made = fixture.server.new_token("joe");
+    assert_ne!(made, fixture.server.new_token("joe"));
+    assert_eq!([made.len(), fixture.server.token().len()], [43, 43], "256 bits in base64");
+    let answer = fixture.http.get(&url).bearer_auth(made).send().await.expect("an answer");
     assert_eq!(answer.status(), 200);
-    assert_eq!(world.server.requests().last().map(|last| last.user.clone()), Some("joe".to_owned()));
-    world.server.revoke_token("new");
-    assert_eq!(world.http.get(&url).bearer_auth("new").send().await.expect("an answer").status(), 401);
-    world.server.stop().await;
+    assert_eq!(fixture.server.requests().last().map(|last| last.user.clone()), Some("joe".to_owned()));
+    fixture.server.revoke_token("new");
+    assert_eq!(fixture.http.get(&url).bearer_auth("new").send().await.expect("an answer").status(), 401);
+    fixture.server.stop().await;
 }
 
 /// All paths that began like a health check were healthy, so a probe with a typing error in its path never failed.
 #[tokio::test]
 async fn only_the_paths_of_health_checks_answer_ok() {
-    let world = World::with(quiet()).await;
+    let fixture = Fixture::with(quiet()).await;
     for path in ["/livez", "/readyz", "/healthz", "/livez/ping", "/readyz/ping", "/healthz/ping"] {
-        assert_eq!(world.get(path).await, (200, json!("ok")), "{path}");
+        assert_eq!(fixture.get(path).await, (200, json!("ok")), "{path}");
     }
-    assert_eq!(world.get("/readyz?verbose").await, (200, json!("[+]ping ok\nreadyz check passed\n")));
+    assert_eq!(fixture.get("/readyz?verbose").await, (200, json!("[+]ping ok\nreadyz check passed\n")));
     for path in ["/livezzz", "/livez/", "/healthz/nope", "/readyz/ping/pong"] {
-        assert_eq!(world.get(path).await, (404, json!("404 page not found\n")), "{path}");
+        assert_eq!(fixture.get(path).await, (404, json!("404 page not found\n")), "{path}");
     }
 }
 
 /// Over HTTP/2, the server stopped reading at the limit. Clients saw a broken stream and retried for ever.
 #[tokio::test]
 async fn a_too_large_body_gets_a_413() {
-    let world = World::with(quiet()).await;
+    let fixture = Fixture::with(quiet()).await;
     let text = "x".repeat(5 * 1024 * 1024);
     let (status, body) =
-        world.post(CONFIG_MAPS, json!({"metadata": {"name": "a"}, "data": {"k": text}})).await;
+        fixture.post(CONFIG_MAPS, json!({"metadata": {"name": "a"}, "data": {"k": text}})).await;
     assert_eq!((status, &body["reason"]), (413, &json!("RequestEntityTooLarge")));
     assert_eq!(body["message"], "Request entity too large: limit is 3145728");
 }
@@ -236,30 +236,30 @@ async fn a_too_large_body_gets_a_413() {
 /// An interrupted body was refused as too large.
 #[tokio::test]
 async fn a_body_that_is_cut_is_not_too_large() {
-    let world = World::with(quiet()).await;
-    let mut stream = world.connect().await;
+    let fixture = Fixture::with(quiet()).await;
+    let mut stream = fixture.connect().await;
     let head = format!(
         "POST {CONFIG_MAPS} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 100\r\n\r\n{{",
-        world.server.token()
+        fixture.server.token()
     );
     stream.write_all(head.as_bytes()).await.expect("a connection");
     stream.shutdown().await.expect("a connection");
     let mut answer = String::new();
     // The kind of end does not matter.
     let _ = stream.read_to_string(&mut answer).await;
-    let statuses: Vec<u16> = world.server.requests().iter().map(|request| request.status).collect();
+    let statuses: Vec<u16> = fixture.server.requests().iter().map(|request| request.status).collect();
     assert_eq!(statuses, [500], "{answer}");
 }
 
 /// Idle connections without any request were never closed.
 #[tokio::test(start_paused = true)]
 async fn a_silent_connection_is_closed() {
-    let world = World::with(quiet()).await;
+    let fixture = Fixture::with(quiet()).await;
     let started = tokio::time::Instant::now();
-    let mut silent = TcpStream::connect(("127.0.0.1", world.server.port)).await.expect("a connection");
+    let mut silent = TcpStream::connect(("127.0.0.1", fixture.server.port)).await.expect("a connection");
     assert_eq!(silent.read(&mut [0]).await.unwrap_or_default(), 0);
     assert_eq!(started.elapsed().as_secs(), 10, "no handshake");
-    let mut stream = world.connect().await;
+    let mut stream = fixture.connect().await;
     let started = tokio::time::Instant::now();
     assert_eq!(stream.read(&mut [0]).await.unwrap_or_default(), 0);
     assert_eq!(started.elapsed().as_secs(), 90, "no request");
@@ -268,15 +268,15 @@ async fn a_silent_connection_is_closed() {
 /// Idle HTTP/2 connections were never closed.
 #[tokio::test(start_paused = true)]
 async fn an_idle_http2_connection_is_closed() {
-    let world = World::with(quiet()).await;
-    let mut stream = world.connect_as("h2").await;
+    let fixture = Fixture::with(quiet()).await;
+    let mut stream = fixture.connect_as("h2").await;
     let started = tokio::time::Instant::now();
     // The preface, and empty SETTINGS.
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("a connection");
     while stream.read(&mut [0; 1024]).await.is_ok_and(|read| read > 0) {}
     assert!((90..=180).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
     // A connection with an open watch stays.
-    let mut watch = world.watch("/api/v1/secrets?watch=1&timeoutSeconds=600").await;
+    let mut watch = fixture.watch("/api/v1/secrets?watch=1&timeoutSeconds=600").await;
     let started = tokio::time::Instant::now();
     assert_eq!(watch.next().await, "end");
     assert_eq!(started.elapsed().as_secs(), 600);
@@ -284,9 +284,9 @@ async fn an_idle_http2_connection_is_closed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_may_be_idle_between_requests_and_longer_in_a_watch() {
-    let world = World::with(quiet()).await;
-    let mut stream = world.connect().await;
-    let head = format!("host: x\r\nauthorization: Bearer {}\r\n\r\n", world.server.token());
+    let fixture = Fixture::with(quiet()).await;
+    let mut stream = fixture.connect().await;
+    let head = format!("host: x\r\nauthorization: Bearer {}\r\n\r\n", fixture.server.token());
     for _ in 0..3 {
         let request = format!("GET /livez HTTP/1.1\r\n{head}");
         stream.write_all(request.as_bytes()).await.expect("a connection");
@@ -309,66 +309,66 @@ async fn a_connection_may_be_idle_between_requests_and_longer_in_a_watch() {
 /// The derived Debug showed the token and all objects.
 #[tokio::test]
 async fn debug_output_has_no_secrets() {
-    let world = World::with(quiet()).await;
-    let shown = format!("{:?}", world.server);
-    assert_eq!(shown, format!("ApiServer {{ port: {}, .. }}", world.server.port));
+    let fixture = Fixture::with(quiet()).await;
+    let shown = format!("{:?}", fixture.server);
+    assert_eq!(shown, format!("ApiServer {{ port: {}, .. }}", fixture.server.port));
 }
 
 /// Every user of the machine could read the token of the administrator.
 #[tokio::test]
 async fn a_service_account_is_for_its_owner_only() {
-    let world = World::with(quiet()).await;
+    let fixture = Fixture::with(quiet()).await;
     let above = tempfile::tempdir().expect("a directory");
     let dir = above.path().join("account");
     let mode = |path: &Path| {
         let metadata = std::fs::metadata(path).expect("a file");
         metadata.permissions().mode() & 0o777
     };
-    world.server.write_service_account(&dir).expect("a new directory");
+    fixture.server.write_service_account(&dir).expect("a new directory");
     assert_eq!(mode(&dir), 0o700);
     let token = dir.join("token");
     std::fs::set_permissions(&token, Permissions::from_mode(0o644)).expect("our own file");
-    world.server.write_service_account(&dir).expect("the same again");
+    fixture.server.write_service_account(&dir).expect("the same again");
     for name in ["token", "ca.crt", "namespace"] {
         assert_eq!(mode(&dir.join(name)), 0o600, "{name}");
     }
-    assert_eq!(std::fs::read_to_string(token).expect("a token"), world.server.token());
+    assert_eq!(std::fs::read_to_string(token).expect("a token"), fixture.server.token());
 }
 
 /// kubectl reported a missing page or resource, as if the Pod or the cluster were broken.
 #[tokio::test]
 async fn unsupported_resources_are_refused_with_a_message() {
-    let world = World::with(quiet()).await;
+    let fixture = Fixture::with(quiet()).await;
     let refused = |what: &str| format!("{what} is not served by the embedded API server of listwatch");
     for subresource in ["log", "exec", "attach", "portforward"] {
         let path = format!("/api/v1/namespaces/default/pods/web/{subresource}");
         for method in [Method::GET, Method::POST] {
-            let (status, body) = world.call(method, &path, "", Value::Null).await;
+            let (status, body) = fixture.call(method, &path, "", Value::Null).await;
             assert_eq!((status, &body["reason"]), (404, &json!("NotFound")), "{path}");
             assert_eq!(body["message"], refused(&format!("pods/{subresource}")));
         }
     }
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     let protobuf = "application/vnd.kubernetes.protobuf";
-    let (status, body) = world.call(Method::POST, path, protobuf, json!({})).await;
+    let (status, body) = fixture.call(Method::POST, path, protobuf, json!({})).await;
     assert_eq!(status, 404);
     assert_eq!(body["message"], refused("selfsubjectaccessreviews.authorization.k8s.io"));
 }
 
 #[tokio::test]
 async fn a_watch_with_a_selector_adds_and_deletes_by_labels() {
-    let world = World::with(quiet()).await;
-    let (_, list) = world.get(CONFIG_MAPS).await;
+    let fixture = Fixture::with(quiet()).await;
+    let (_, list) = fixture.get(CONFIG_MAPS).await;
     let path = format!("{CONFIG_MAPS}?watch=1&labelSelector=app%3Da&resourceVersion={}", version(&list));
-    let mut watch = world.watch(&path).await;
+    let mut watch = fixture.watch(&path).await;
     let item = format!("{CONFIG_MAPS}/x");
-    world.post(CONFIG_MAPS, config_map("x", json!({"app": "a"}))).await;
-    world.merge(&item, json!({"data": {"k": "v"}})).await;
-    world.merge(&item, json!({"data": {"k": "v"}})).await;
-    let (_, left) = world.merge(&item, json!({"metadata": {"labels": {"app": "b"}}})).await;
-    world.merge(&item, json!({"data": {"k": "w"}})).await;
-    world.merge(&item, json!({"metadata": {"labels": {"app": "a"}}})).await;
-    world.delete(&item).await;
+    fixture.post(CONFIG_MAPS, config_map("x", json!({"app": "a"}))).await;
+    fixture.merge(&item, json!({"data": {"k": "v"}})).await;
+    fixture.merge(&item, json!({"data": {"k": "v"}})).await;
+    let (_, left) = fixture.merge(&item, json!({"metadata": {"labels": {"app": "b"}}})).await;
+    fixture.merge(&item, json!({"data": {"k": "w"}})).await;
+    fixture.merge(&item, json!({"metadata": {"labels": {"app": "a"}}})).await;
+    fixture.delete(&item).await;
     assert_eq!(watch.next().await, "ADDED x");
     assert_eq!(watch.next().await, "MODIFIED x");
     let gone = watch.line().await.expect("an event");
@@ -381,19 +381,19 @@ async fn a_watch_with_a_selector_adds_and_deletes_by_labels() {
 
 #[tokio::test]
 async fn removing_the_last_finalizer_deletes_the_object() {
-    let world = World::with(quiet()).await;
-    world.install_widgets().await;
+    let fixture = Fixture::with(quiet()).await;
+    fixture.install_widgets().await;
     let widget = json!({"apiVersion": "demo.example.com/v2", "kind": "Widget",
         "metadata": {"name": "w", "finalizers": ["example.com/f"]}, "spec": {"size": 1}});
-    let (status, made) = world.post(WIDGETS, widget).await;
+    let (status, made) = fixture.post(WIDGETS, widget).await;
     assert_eq!(status, 201, "{made}");
-    let mut watch = world.watch(&format!("{WIDGETS}?watch=1&resourceVersion={}", version(&made))).await;
+    let mut watch = fixture.watch(&format!("{WIDGETS}?watch=1&resourceVersion={}", version(&made))).await;
     let item = format!("{WIDGETS}/w");
-    let (_, going) = world.delete(&item).await;
+    let (_, going) = fixture.delete(&item).await;
     assert_eq!((going["kind"].as_str(), going["metadata"]["generation"].as_u64()), (Some("Widget"), Some(2)));
-    let (_, again) = world.delete(&item).await;
+    let (_, again) = fixture.delete(&item).await;
     assert_eq!(version(&going), version(&again));
-    let (_, gone) = world.merge(&item, json!({"metadata": {"finalizers": null}})).await;
+    let (_, gone) = fixture.merge(&item, json!({"metadata": {"finalizers": null}})).await;
     assert_eq!(version(&gone), version(&going));
     assert_eq!(gone["metadata"]["finalizers"], Value::Null);
     assert_eq!(watch.next().await, "MODIFIED w");
@@ -401,65 +401,65 @@ async fn removing_the_last_finalizer_deletes_the_object() {
     assert_eq!(last["type"], "DELETED");
     assert_eq!(last["object"]["metadata"]["finalizers"], json!(["example.com/f"]));
     assert!(version(&last["object"]) > version(&going));
-    assert_eq!(world.get(&item).await.0, 404);
+    assert_eq!(fixture.get(&item).await.0, 404);
 }
 
 #[tokio::test]
 async fn a_watch_from_before_the_history_gets_an_error_event() {
-    let world = World::with(Options { history: 2, ..quiet() }).await;
+    let fixture = Fixture::with(Options { history: 2, ..quiet() }).await;
     for name in ["a", "b", "c", "d"] {
-        world.post(CONFIG_MAPS, config_map(name, json!({}))).await;
+        fixture.post(CONFIG_MAPS, config_map(name, json!({}))).await;
     }
-    let (_, list) = world.get(CONFIG_MAPS).await;
+    let (_, list) = fixture.get(CONFIG_MAPS).await;
     let floor = version(&list) - 2;
     let path = |version| format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=1&resourceVersion={version}");
-    let mut watch = world.watch(&path(floor - 1)).await;
+    let mut watch = fixture.watch(&path(floor - 1)).await;
     let wanted = format!("ERROR 410 \"too old resource version: {} ({floor})\"", floor - 1);
     assert_eq!([watch.next().await, watch.next().await], [wanted, "end".to_owned()]);
-    let mut watch = world.watch(&path(floor)).await;
+    let mut watch = fixture.watch(&path(floor)).await;
     assert_eq!([watch.next().await, watch.next().await], ["ADDED c", "ADDED d"]);
-    let mut quiet = world.watch("/api/v1/namespaces/default/secrets?watch=1").await;
-    world.post(CONFIG_MAPS, config_map("e", json!({}))).await;
-    world.server.fault(Fault::ExpireHistory);
-    let mut watch = world.watch(&path(floor)).await;
+    let mut quiet = fixture.watch("/api/v1/namespaces/default/secrets?watch=1").await;
+    fixture.post(CONFIG_MAPS, config_map("e", json!({}))).await;
+    fixture.server.fault(Fault::ExpireHistory);
+    let mut watch = fixture.watch(&path(floor)).await;
     assert!(watch.next().await.starts_with("ERROR 410"));
     // A watch that was open all the time goes on.
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
-    world.post("/api/v1/namespaces/default/secrets", secret).await;
+    fixture.post("/api/v1/namespaces/default/secrets", secret).await;
     assert_eq!(quiet.next().await, "ADDED s");
 }
 
 #[tokio::test]
 async fn pages_show_one_version_or_expire() {
-    let world = World::with(quiet()).await;
+    let fixture = Fixture::with(quiet()).await;
     for name in ["a", "b", "c"] {
-        world.post(CONFIG_MAPS, config_map(name, json!({}))).await;
+        fixture.post(CONFIG_MAPS, config_map(name, json!({}))).await;
     }
-    let (_, first) = world.get(&format!("{CONFIG_MAPS}?limit=2")).await;
+    let (_, first) = fixture.get(&format!("{CONFIG_MAPS}?limit=2")).await;
     assert_eq!(first["metadata"]["remainingItemCount"], 2);
     let token = first["metadata"]["continue"].as_str().expect("more to come").to_owned();
-    world.delete(&format!("{CONFIG_MAPS}/c")).await;
+    fixture.delete(&format!("{CONFIG_MAPS}/c")).await;
     let next = format!("{CONFIG_MAPS}?limit=2&continue={token}");
-    let (_, second) = world.get(&next).await;
+    let (_, second) = fixture.get(&next).await;
     assert_eq!(second["items"].as_array().map(Vec::len), Some(2));
     assert_eq!(version(&second), version(&first));
     assert_eq!(second["metadata"].get("continue"), None);
-    world.server.fault(Fault::ExpireHistory);
-    let (status, expired) = world.get(&next).await;
+    fixture.server.fault(Fault::ExpireHistory);
+    let (status, expired) = fixture.get(&next).await;
     assert_eq!((status, expired["reason"].as_str()), (410, Some("Expired")));
     let token = expired["metadata"]["continue"].as_str().expect("a way to go on").to_owned();
-    let (status, rest) = world.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).await;
+    let (status, rest) = fixture.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).await;
     assert_eq!((status, rest["items"].as_array().map(Vec::len)), (200, Some(1)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn bookmarks_come_every_minute_and_before_the_end() {
-    let world = World::with(quiet()).await;
+    let fixture = Fixture::with(quiet()).await;
     let path = format!("{CONFIG_MAPS}?watch=1&allowWatchBookmarks=true&timeoutSeconds=125");
-    let mut watch = world.watch(&path).await;
+    let mut watch = fixture.watch(&path).await;
     assert_eq!(watch.next().await, "ADDED kube-root-ca.crt");
     assert_eq!(watch.next().await, "BOOKMARK initial");
-    world.post(CONFIG_MAPS, config_map("a", json!({}))).await;
+    fixture.post(CONFIG_MAPS, config_map("a", json!({}))).await;
     assert_eq!(watch.next().await, "ADDED a");
     let opened = tokio::time::Instant::now();
     let mut seconds = Vec::new();
@@ -472,25 +472,25 @@ async fn bookmarks_come_every_minute_and_before_the_end() {
 /// After 64 unselected changes, a watch was silent until the next change. A bookmark then skipped a selected change.
 #[tokio::test(start_paused = true)]
 async fn unselected_changes_do_not_delay_selected_ones() {
-    let world = World::with(quiet()).await;
-    let now = world.get(CONFIG_MAPS).await.1["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+    let fixture = Fixture::with(quiet()).await;
+    let now = fixture.get(CONFIG_MAPS).await.1["metadata"]["resourceVersion"].as_str().map(str::to_owned);
     let now = now.expect("a version");
     for number in 0..300 {
-        world.post(CONFIG_MAPS, config_map(&format!("other-{number}"), json!({}))).await;
+        fixture.post(CONFIG_MAPS, config_map(&format!("other-{number}"), json!({}))).await;
     }
-    world.post(CONFIG_MAPS, config_map("own", json!({"is": "own"}))).await;
+    fixture.post(CONFIG_MAPS, config_map("own", json!({"is": "own"}))).await;
     let query = format!("watch=1&resourceVersion={now}&allowWatchBookmarks=true&timeoutSeconds=30");
-    let mut watch = world.watch(&format!("{CONFIG_MAPS}?labelSelector=is%3Down&{query}")).await;
+    let mut watch = fixture.watch(&format!("{CONFIG_MAPS}?labelSelector=is%3Down&{query}")).await;
     assert_eq!(watch.next().await, "ADDED own");
     // Without a change after the opening, there is no bookmark.
-    let (_, later) = world.post(CONFIG_MAPS, config_map("later", json!({}))).await;
+    let (_, later) = fixture.post(CONFIG_MAPS, config_map("later", json!({}))).await;
     let bookmark = watch.line().await.expect("a bookmark");
     assert_eq!((&bookmark["type"], version(&bookmark["object"])), (&json!("BOOKMARK"), version(&later)));
     assert_eq!(watch.next().await, "end");
 
     // A bookmark must not come before the last unread change.
-    let mut all = world.watch(&format!("{CONFIG_MAPS}?{query}")).await;
-    world.post(CONFIG_MAPS, config_map("last", json!({}))).await;
+    let mut all = fixture.watch(&format!("{CONFIG_MAPS}?{query}")).await;
+    fixture.post(CONFIG_MAPS, config_map("last", json!({}))).await;
     for number in 0..300 {
         assert_eq!(all.next().await, format!("ADDED other-{number}"));
     }
@@ -501,33 +501,34 @@ async fn unselected_changes_do_not_delay_selected_ones() {
 
 #[tokio::test(start_paused = true)]
 async fn a_version_from_the_future_is_awaited_for_three_seconds() {
-    let world = World::with(quiet()).await;
+    let fixture = Fixture::with(quiet()).await;
     let started = tokio::time::Instant::now();
-    let (status, body) = world.get(&format!("{CONFIG_MAPS}?resourceVersion=100000")).await;
+    let (status, body) = fixture.get(&format!("{CONFIG_MAPS}?resourceVersion=100000")).await;
     assert_eq!((status, started.elapsed().as_secs()), (504, 3));
     assert_eq!(body["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
 }
 
 #[tokio::test]
 async fn two_versions_show_one_object() {
-    let world = World::with(quiet()).await;
-    world.install_widgets().await;
+    let fixture = Fixture::with(quiet()).await;
+    fixture.install_widgets().await;
     let widget = json!({"apiVersion": "demo.example.com/v2", "kind": "Widget", "metadata": {"generateName": "w-"},
         "spec": {"size": 3, "bogus": true}, "status": {"phase": "mine"}});
-    let (_, made) = world.post(WIDGETS, widget).await;
+    let (_, made) = fixture.post(WIDGETS, widget).await;
     assert_eq!(made["spec"], json!({"size": 3, "color": "red"}));
     assert_eq!(made["status"], Value::Null);
     let name = made["metadata"]["name"].as_str().expect("a generated name");
-    let (_, old) = world.get(&format!("{}/{name}", WIDGETS.replace("v2", "v1"))).await;
+    let (_, old) = fixture.get(&format!("{}/{name}", WIDGETS.replace("v2", "v1"))).await;
     assert_eq!((&old["apiVersion"], &old["spec"]), (&json!("demo.example.com/v1"), &json!({"size": 3})));
-    let (_, scale) = world.merge(&format!("{WIDGETS}/{name}/scale"), json!({"spec": {"replicas": 7}})).await;
+    let (_, scale) =
+        fixture.merge(&format!("{WIDGETS}/{name}/scale"), json!({"spec": {"replicas": 7}})).await;
     assert_eq!(scale["spec"]["replicas"], 7);
     let (_, status) =
-        world.merge(&format!("{WIDGETS}/{name}/status"), json!({"status": {"phase": "ok"}})).await;
+        fixture.merge(&format!("{WIDGETS}/{name}/status"), json!({"status": {"phase": "ok"}})).await;
     assert_eq!((&status["metadata"]["generation"], &status["spec"]["size"]), (&json!(2), &json!(7)));
     let stale = json!({"metadata": {"resourceVersion": "1"}, "spec": {"size": 8}});
-    assert_eq!(world.merge(&format!("{WIDGETS}/{name}"), stale).await.1["reason"], "Conflict");
-    let wrong = world.merge(&format!("{WIDGETS}/{name}"), json!({"spec": {"size": 1000}})).await;
+    assert_eq!(fixture.merge(&format!("{WIDGETS}/{name}"), stale).await.1["reason"], "Conflict");
+    let wrong = fixture.merge(&format!("{WIDGETS}/{name}"), json!({"spec": {"size": 1000}})).await;
     assert_eq!(wrong.1["details"]["causes"][0]["field"], "spec.size");
 }
 
@@ -538,7 +539,7 @@ fn deployment(image: &str) -> Value {
 
 #[tokio::test]
 async fn a_pod_can_be_made_to_crash_and_to_stay_unready() {
-    let world = World::start().await;
+    let fixture = Fixture::start().await;
     let path = "/api/v1/namespaces/default/pods";
     for (simulate, state, ready) in
         [("crash", "waiting", "0/1"), ("unready", "running", "0/1"), ("", "running", "1/1")]
@@ -546,12 +547,12 @@ async fn a_pod_can_be_made_to_crash_and_to_stay_unready() {
         let name = format!("p{simulate}");
         let pod = json!({"metadata": {"name": name, "annotations": {"listwatch/simulate": simulate}},
             "spec": {"containers": [{"name": "c", "image": "nginx"}]}});
-        assert_eq!(world.post(path, pod).await.0, 201);
+        assert_eq!(fixture.post(path, pod).await.0, 201);
         let item = format!("{path}/{name}");
-        let pod = world.until(&item, |_, pod| pod["status"]["containerStatuses"].is_array()).await;
+        let pod = fixture.until(&item, |_, pod| pod["status"]["containerStatuses"].is_array()).await;
         assert_eq!(pod["status"]["phase"], "Running", "{simulate}");
         assert!(pod["status"]["containerStatuses"][0]["state"][state].is_object(), "{simulate}: {pod}");
-        let table = world
+        let table = fixture
             .request(Method::GET, &item)
             .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
         let table: Value =
@@ -567,7 +568,7 @@ async fn a_pod_can_be_made_to_crash_and_to_stay_unready() {
 /// The messages of kubelet 1.36 and containerd.
 #[tokio::test(start_paused = true)]
 async fn a_failing_pod_has_the_messages_and_intervals_of_the_kubelet() {
-    let world = World::start().await;
+    let fixture = Fixture::start().await;
     let path = "/api/v1/namespaces/default/pods";
     let missing = "rpc error: code = NotFound desc = failed to pull and unpack image \"docker.io/library/does-not-exist:latest\": \
         failed to resolve reference \"docker.io/library/does-not-exist:latest\": docker.io/library/does-not-exist:latest: not found";
@@ -591,8 +592,8 @@ async fn a_failing_pod_has_the_messages_and_intervals_of_the_kubelet() {
     ] {
         let pod = json!({"metadata": {"name": name, "annotations": {"listwatch/simulate": simulate}},
             "spec": {"containers": [{"name": "web", "image": image}]}});
-        assert_eq!(world.post(path, pod).await.0, 201);
-        let pod = world
+        assert_eq!(fixture.post(path, pod).await.0, 201);
+        let pod = fixture
             .until(&format!("{path}/{name}"), |_, pod| pod["status"]["containerStatuses"].is_array())
             .await;
         let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
@@ -609,24 +610,24 @@ async fn a_failing_pod_has_the_messages_and_intervals_of_the_kubelet() {
     let backs_off =
         state("ImagePullBackOff", "Back-off pulling image \"does-not-exist\": ErrImagePull: rpc error: ");
     sleep(Duration::from_secs(6)).await;
-    world.until(&missing, backs_off).await;
+    fixture.until(&missing, backs_off).await;
     sleep(Duration::from_secs(10)).await;
-    world.until(&missing, state("ErrImagePull", "rpc error: ")).await;
+    fixture.until(&missing, state("ErrImagePull", "rpc error: ")).await;
     let crash = format!("{path}/crash");
     let is_running = |_: u16, pod: &Value| {
         let status = &pod["status"]["containerStatuses"][0];
         status["state"]["running"].is_object() && status["ready"] == false && status["restartCount"] == 2
     };
-    world.until(&crash, is_running).await;
+    fixture.until(&crash, is_running).await;
     sleep(Duration::from_secs(5)).await;
-    world.until(&missing, backs_off).await;
-    world.until(&crash, state("CrashLoopBackOff", "back-off 20s restarting")).await;
+    fixture.until(&missing, backs_off).await;
+    fixture.until(&crash, state("CrashLoopBackOff", "back-off 20s restarting")).await;
     // Hours later, each container is retried every five minutes.
     sleep(Duration::from_secs(7200)).await;
     let version = |pod: &Value| pod["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
-    let before = version(&world.get(&crash).await.1);
+    let before = version(&fixture.get(&crash).await.1);
     sleep(Duration::from_secs(3600)).await;
-    let mut watch = world
+    let mut watch = fixture
         .watch(&format!(
             "{path}?watch=1&resourceVersion={before}&fieldSelector=metadata.name=crash&timeoutSeconds=1"
         ))
@@ -640,115 +641,117 @@ async fn a_failing_pod_has_the_messages_and_intervals_of_the_kubelet() {
 
 #[tokio::test]
 async fn a_deleted_namespace_deletes_its_content_and_waits_for_finalizers() {
-    let world = World::start().await;
-    world.post("/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
+    let fixture = Fixture::start().await;
+    fixture.post("/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
     let inside = "/api/v1/namespaces/n/configmaps";
     let (status, _) =
-        world.post(inside, json!({"metadata": {"name": "held", "finalizers": ["a.b/c"]}})).await;
+        fixture.post(inside, json!({"metadata": {"name": "held", "finalizers": ["a.b/c"]}})).await;
     assert_eq!(status, 201);
-    let (_, going) = world.delete("/api/v1/namespaces/n").await;
+    let (_, going) = fixture.delete("/api/v1/namespaces/n").await;
     assert_eq!(going["status"]["phase"], "Terminating");
-    let (status, late) = world.post(inside, json!({"metadata": {"name": "late"}})).await;
+    let (status, late) = fixture.post(inside, json!({"metadata": {"name": "late"}})).await;
     assert_eq!((status, &late["details"]["causes"][0]["reason"]), (403, &json!("NamespaceTerminating")));
-    world.until(&format!("{inside}/held"), |_, held| !held["metadata"]["deletionTimestamp"].is_null()).await;
-    world.merge(&format!("{inside}/held"), json!({"metadata": {"finalizers": null}})).await;
-    world.until("/api/v1/namespaces/n", |status, _| status == 404).await;
-    let (status, gone) = world.post(inside, json!({"metadata": {"name": "late"}})).await;
+    fixture
+        .until(&format!("{inside}/held"), |_, held| !held["metadata"]["deletionTimestamp"].is_null())
+        .await;
+    fixture.merge(&format!("{inside}/held"), json!({"metadata": {"finalizers": null}})).await;
+    fixture.until("/api/v1/namespaces/n", |status, _| status == 404).await;
+    let (status, gone) = fixture.post(inside, json!({"metadata": {"name": "late"}})).await;
     assert_eq!((status, &gone["details"]["kind"]), (404, &json!("namespaces")));
 }
 
 #[tokio::test]
 async fn orphans_stay_and_dangling_dependents_are_deleted() {
-    let world = World::start().await;
-    let (_, owner) = world.post(CONFIG_MAPS, config_map("owner", json!({}))).await;
+    let fixture = Fixture::start().await;
+    let (_, owner) = fixture.post(CONFIG_MAPS, config_map("owner", json!({}))).await;
     let child = json!({"metadata": {"name": "child", "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap",
         "name": "owner", "uid": owner["metadata"]["uid"]}]}});
-    world.post(CONFIG_MAPS, child.clone()).await;
-    world.delete(&format!("{CONFIG_MAPS}/owner?propagationPolicy=Orphan")).await;
-    world.until(&format!("{CONFIG_MAPS}/owner"), |status, _| status == 404).await;
-    let (status, orphan) = world.get(&format!("{CONFIG_MAPS}/child")).await;
+    fixture.post(CONFIG_MAPS, child.clone()).await;
+    fixture.delete(&format!("{CONFIG_MAPS}/owner?propagationPolicy=Orphan")).await;
+    fixture.until(&format!("{CONFIG_MAPS}/owner"), |status, _| status == 404).await;
+    let (status, orphan) = fixture.get(&format!("{CONFIG_MAPS}/child")).await;
     assert_eq!((status, &orphan["metadata"]["ownerReferences"]), (200, &Value::Null));
-    world.delete(&format!("{CONFIG_MAPS}/child")).await;
+    fixture.delete(&format!("{CONFIG_MAPS}/child")).await;
     // The owner is gone, so its new dependents are deleted at once.
-    world.post(CONFIG_MAPS, child).await;
-    world.until(&format!("{CONFIG_MAPS}/child"), |status, _| status == 404).await;
+    fixture.post(CONFIG_MAPS, child).await;
+    fixture.until(&format!("{CONFIG_MAPS}/child"), |status, _| status == 404).await;
 }
 
 #[tokio::test]
 async fn faults_happen_on_demand() {
-    let world = World::with(quiet()).await;
-    let (_, list) = world.get(CONFIG_MAPS).await;
+    let fixture = Fixture::with(quiet()).await;
+    let (_, list) = fixture.get(CONFIG_MAPS).await;
     let path = format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", version(&list));
-    let mut watch = world.watch(&path).await;
-    world.server.fault(Fault::EndWatches);
+    let mut watch = fixture.watch(&path).await;
+    fixture.server.fault(Fault::EndWatches);
     assert_eq!(watch.next().await, "end");
-    let mut watch = world.watch(&path).await;
-    world.server.fault(Fault::CutWatches);
+    let mut watch = fixture.watch(&path).await;
+    fixture.server.fault(Fault::CutWatches);
     assert_eq!(watch.next().await, "CUT");
     assert!(watch.buffer.starts_with(br#"{"type":"MODIFIED""#), "half a line comes first");
     let error = Fault::Answer { status: 429, body: "no\n".to_owned(), retry_after_secs: Some(1) };
-    world.server.fault(error.on("GET", "configmaps").times(1));
-    assert_eq!(world.get(CONFIG_MAPS).await.0, 429);
-    assert_eq!(world.get(CONFIG_MAPS).await.0, 200);
-    world.server.fault(Fault::StallWatches);
-    let mut watch = world.watch(&path).await;
-    world.post(CONFIG_MAPS, config_map("a", json!({}))).await;
+    fixture.server.fault(error.on("GET", "configmaps").times(1));
+    assert_eq!(fixture.get(CONFIG_MAPS).await.0, 429);
+    assert_eq!(fixture.get(CONFIG_MAPS).await.0, 200);
+    fixture.server.fault(Fault::StallWatches);
+    let mut watch = fixture.watch(&path).await;
+    fixture.post(CONFIG_MAPS, config_map("a", json!({}))).await;
     let silent = tokio::time::timeout(Duration::from_millis(50), watch.next()).await;
     assert!(silent.is_err());
-    world.server.end_faults();
+    fixture.server.end_faults();
     assert_eq!(watch.next().await, "ADDED a");
-    world.server.fault(Fault::Restart);
+    fixture.server.fault(Fault::Restart);
     assert_eq!(watch.next().await, "CUT");
-    let mut watch = world.watch(&path).await;
+    let mut watch = fixture.watch(&path).await;
     assert!(watch.next().await.starts_with("ERROR 410"));
 }
 
 #[tokio::test]
 async fn a_changed_crd_ends_its_watches_and_a_deleted_one_takes_its_objects() {
-    let world = World::with(quiet()).await;
-    world.install_widgets().await;
+    let fixture = Fixture::with(quiet()).await;
+    fixture.install_widgets().await;
     let widget = json!({"apiVersion": "demo.example.com/v2", "kind": "Widget", "metadata": {"name": "w"},
         "spec": {"size": 3}});
-    world.post(WIDGETS, widget).await;
+    fixture.post(WIDGETS, widget).await;
     let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.demo.example.com";
-    let mut watch = world.watch(&format!("{WIDGETS}?watch=1")).await;
+    let mut watch = fixture.watch(&format!("{WIDGETS}?watch=1")).await;
     assert_eq!(watch.next().await, "ADDED w");
-    world.merge(crd, json!({"spec": {"names": {"shortNames": ["wd"]}}})).await;
+    fixture.merge(crd, json!({"spec": {"names": {"shortNames": ["wd"]}}})).await;
     assert_eq!(watch.next().await, "end");
-    let mut watch = world.watch(&format!("{WIDGETS}?watch=1")).await;
+    let mut watch = fixture.watch(&format!("{WIDGETS}?watch=1")).await;
     assert_eq!(watch.next().await, "ADDED w");
-    world.delete(crd).await;
+    fixture.delete(crd).await;
     assert_eq!([watch.next().await, watch.next().await], ["DELETED w", "end"]);
-    assert_eq!(world.get(WIDGETS).await, (404, json!("404 page not found\n")));
+    assert_eq!(fixture.get(WIDGETS).await, (404, json!("404 page not found\n")));
 }
 
 #[tokio::test]
 async fn a_dropped_server_is_gone_with_its_connections() {
-    let world = World::start().await;
-    let mut watch = world.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion=1")).await;
+    let fixture = Fixture::start().await;
+    let mut watch = fixture.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion=1")).await;
     watch.next().await;
-    let url = format!("{}/version", world.server.url());
-    drop(world.server);
+    let url = format!("{}/version", fixture.server.url());
+    drop(fixture.server);
     while watch.next().await.starts_with("ADDED") {}
-    assert!(world.http.get(&url).send().await.is_err());
+    assert!(fixture.http.get(&url).send().await.is_err());
 }
 
 #[tokio::test]
 async fn writes_are_checked_and_no_ops_make_no_version() {
-    let world = World::with(quiet()).await;
-    let (_, made) = world.post(CONFIG_MAPS, config_map("a", json!({"x": "y"}))).await;
+    let fixture = Fixture::with(quiet()).await;
+    let (_, made) = fixture.post(CONFIG_MAPS, config_map("a", json!({"x": "y"}))).await;
     let item = format!("{CONFIG_MAPS}/a");
-    let (_, same) = world.merge(&item, json!({"metadata": {"labels": {"x": "y"}}})).await;
+    let (_, same) = fixture.merge(&item, json!({"metadata": {"labels": {"x": "y"}}})).await;
     assert_eq!(version(&same), version(&made));
-    let (_, dry) = world.merge(&format!("{item}?dryRun=All"), json!({"data": {"k": "v"}})).await;
+    let (_, dry) = fixture.merge(&format!("{item}?dryRun=All"), json!({"data": {"k": "v"}})).await;
     assert_eq!((version(&dry), &dry["data"]["k"]), (version(&made), &json!("v")));
-    assert_eq!(world.get(&item).await.1["data"], Value::Null);
-    assert_eq!(world.post(CONFIG_MAPS, config_map("a", json!({}))).await.1["reason"], "AlreadyExists");
+    assert_eq!(fixture.get(&item).await.1["data"], Value::Null);
+    assert_eq!(fixture.post(CONFIG_MAPS, config_map("a", json!({}))).await.1["reason"], "AlreadyExists");
     let body = json!({"preconditions": {"uid": "nope"}});
-    let refused = world.call(Method::DELETE, &item, "application/json", body).await;
+    let refused = fixture.call(Method::DELETE, &item, "application/json", body).await;
     assert_eq!(refused.0, 409);
-    let (_, gone) = world.delete(&item).await;
+    let (_, gone) = fixture.delete(&item).await;
     assert_eq!((&gone["status"], &gone["details"]["uid"]), (&json!("Success"), &made["metadata"]["uid"]));
-    let writes = world.server.requests().into_iter().filter(|request| request.method != "GET").count();
+    let writes = fixture.server.requests().into_iter().filter(|request| request.method != "GET").count();
     assert_eq!(writes, 6);
 }

@@ -120,13 +120,13 @@ impl<K: Resource> WatchEvent<K> {
 
     fn from_odd_json(line: &str) -> Result<WatchEvent<K>, serde_json::Error> {
         #[derive(Deserialize)]
-        struct Line<'a> {
+        struct TypeAndObject<'a> {
             #[serde(borrow)]
             r#type: Cow<'a, str>,
             #[serde(borrow)]
             object: &'a RawValue,
         }
-        let line: Line<'_> = serde_json::from_str(line)?;
+        let line: TypeAndObject<'_> = serde_json::from_str(line)?;
         let object = line.object.get();
         Ok(match &*line.r#type {
             "ADDED" => WatchEvent::Added(Found::from_json(object)?),

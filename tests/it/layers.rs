@@ -194,12 +194,12 @@ fn no_two_types_of_a_crate_have_the_same_name() {
     }
 }
 
-/// The type that a line declares, outside functions: struct, enum, trait or alias.
+/// The type that a line declares, also inside a function: struct, enum or trait. Or an alias at the top of a file, because others
+/// are the types of a trait.
 fn declared(line: &str) -> Option<&str> {
-    let mut words = line.split(|c: char| c != '_' && !c.is_alphanumeric());
-    let keyword = ["struct", "enum", "trait", "type", "union"];
-    if !line.starts_with(char::is_alphabetic) || !words.any(|word| keyword.contains(&word)) {
-        return None;
-    }
-    words.next().filter(|name| name.starts_with(char::is_uppercase))
+    let is_outside = line.starts_with(char::is_alphabetic);
+    let mut words = line.trim_start().split(|c: char| c != '_' && !c.is_alphanumeric());
+    let keyword = words.find(|word| !["pub", "crate", "super", ""].contains(word))?;
+    let declares = ["struct", "enum", "trait", "union"].contains(&keyword) || is_outside && keyword == "type";
+    words.next().filter(|name| declares && name.starts_with(char::is_uppercase))
 }

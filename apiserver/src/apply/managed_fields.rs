@@ -15,7 +15,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    apply::{field_set::FieldSet, typed_value::Shape},
+    apply::{field_set::FieldSet, typed_value::TypeRef},
     kinds::{Kind, Part, Source},
     status::StatusError,
 };
@@ -182,7 +182,7 @@ impl Managed {
     /// If an object has no managers at its first apply, `before-first-apply` becomes the owner of all its fields.
     fn claim_all(&mut self, kind: &Kind, before: &Value, now: &str) {
         let first = Manager { name: "before-first-apply".to_owned(), applies: false, subresource: "" };
-        let mut all = Shape::of(kind).difference(Some(&blank(kind)), Some(before)).changed;
+        let mut all = TypeRef::of(kind).difference(Some(&blank(kind)), Some(before)).changed;
         if kind.has_status {
             all.cut("f:status");
         }
@@ -307,7 +307,7 @@ pub(crate) fn track(
         return set(after, Value::Null);
     }
     let blank = blank(kind);
-    let mut difference = Shape::of(kind).difference(Some(before.unwrap_or(&blank)), Some(after));
+    let mut difference = TypeRef::of(kind).difference(Some(before.unwrap_or(&blank)), Some(after));
     for fields in [&mut difference.changed, &mut difference.removed] {
         strip(fields);
         if kind.has_status && manager.subresource != "status" {
@@ -376,7 +376,7 @@ pub(crate) fn check(kind: &Kind, applied: &Value) -> Result<(), StatusError> {
     if applied["metadata"].get("managedFields").is_some_and(|managed| !managed.is_null()) {
         return Err(StatusError::bad_request("metadata.managedFields must be nil"));
     }
-    let Some(why) = Shape::of(kind).unfit(applied) else { return Ok(()) };
+    let Some(why) = TypeRef::of(kind).unfit(applied) else { return Ok(()) };
     let (namespace, name) = (text(&applied["metadata"]["namespace"]), text(&applied["metadata"]["name"]));
     Err(StatusError::internal(format!(
         "failed to create typed patch object ({namespace}/{name}; {group}{api_version}, Kind={a_kind}): {why}"
@@ -392,7 +392,7 @@ pub(crate) fn apply(
     force: Force,
     now: &str,
 ) -> Result<Value, StatusError> {
-    let (shape, api_version) = (Shape::of(kind), kind.api_version());
+    let (type_ref, api_version) = (TypeRef::of(kind), kind.api_version());
     let blank = blank(kind);
     let before = live.unwrap_or(&blank);
     let mut managed = Managed::from_json(&before["metadata"]["managedFields"]).unwrap_or_default();
@@ -400,13 +400,13 @@ pub(crate) fn apply(
         managed.claim_all(kind, before, now);
     }
     let entry = managed.entry(manager, &api_version);
-    let last = std::mem::replace(&mut entry.fields, shape.fields(applied));
+    let last = std::mem::replace(&mut entry.fields, type_ref.fields(applied));
     entry.api_version = api_version;
-    let mut merged = shape.merge(before, applied);
-    leave_out(shape, &mut merged, &last, &managed);
+    let mut merged = type_ref.merge(before, applied);
+    leave_out(type_ref, &mut merged, &last, &managed);
 
-    let difference = shape.difference(Some(before), Some(&merged));
-    let conflicts = managed.conflicts(manager, &difference.changed, &excused(shape, manager, before));
+    let difference = type_ref.difference(Some(before), Some(&merged));
+    let conflicts = managed.conflicts(manager, &difference.changed, &excused(type_ref, manager, before));
     if !conflicts.is_empty() && force == Force::No {
         return Err(StatusError::apply_conflict(&conflicts));
     }
@@ -439,7 +439,7 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The fields that kubectl applied client-side and that are unchanged since. They do not conflict with kubectl's
 /// server-side apply: internal/lastappliedmanager.go.
-fn excused(shape: Shape<'_>, manager: &Manager, before: &Value) -> FieldSet {
+fn excused(type_ref: TypeRef<'_>, manager: &Manager, before: &Value) -> FieldSet {
     let last = before["metadata"]["annotations"][LAST_APPLIED].as_str();
     let last: Option<Value> = last.and_then(|text| serde_json::from_str(text).ok());
     let Some(last) =
@@ -447,24 +447,24 @@ fn excused(shape: Shape<'_>, manager: &Manager, before: &Value) -> FieldSet {
     else {
         return FieldSet::default();
     };
-    let mut fields = shape.fields(&last);
-    let since = shape.difference(Some(&last), Some(before));
+    let mut fields = type_ref.fields(&last);
+    let since = type_ref.difference(Some(&last), Some(before));
     fields.subtract(&since.changed);
     fields.subtract(&since.removed);
     fields
 }
 
 /// Removes the fields that the manager applied last time but not this time, unless another manager owns them.
-fn leave_out(shape: Shape<'_>, merged: &mut Value, last: &FieldSet, managed: &Managed) {
+fn leave_out(type_ref: TypeRef<'_>, merged: &mut Value, last: &FieldSet, managed: &Managed) {
     if last.is_empty() {
         return;
     }
-    let last = shape.with_parents(last);
-    let all = shape.with_parents(&shape.fields(merged));
+    let last = type_ref.with_parents(last);
+    let all = type_ref.with_parents(&type_ref.fields(merged));
     let without = |gone: &FieldSet| {
         let mut pruned = merged.clone();
-        shape.remove(&mut pruned, gone);
-        let left = shape.with_parents(&shape.fields(&pruned));
+        type_ref.remove(&mut pruned, gone);
+        let left = type_ref.with_parents(&type_ref.fields(&pruned));
         let mut gone = all.clone();
         gone.subtract(&left);
         (pruned, gone)
@@ -472,7 +472,7 @@ fn leave_out(shape: Shape<'_>, merged: &mut Value, last: &FieldSet, managed: &Ma
     // Removing a list or a map removes everything in it, so the fields that still have an owner are excluded.
     let (_, mut gone) = without(&last);
     for entry in &managed.0 {
-        gone.subtract(&shape.with_parents(&entry.fields));
+        gone.subtract(&type_ref.with_parents(&entry.fields));
     }
     // The fields without an owner stay, too.
     let (_, gone) = without(&gone);

@@ -23,7 +23,7 @@ use crate::{
 
 /// The part of a schema that matters to a merge.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape<'a> {
+pub(crate) struct TypeRef<'a> {
     /// Null if no schema describes the value.
     schema: &'a Value,
     /// Whether the value is an object with apiVersion, kind and metadata, even if its schema does not name them.
@@ -42,7 +42,7 @@ enum ListType<'a> {
 
 /// How a value takes part in a merge.
 #[derive(Clone, Copy, PartialEq)]
-enum Form {
+enum Atom {
     /// As one value: a scalar, or an atomic list or map.
     Leaf,
     Map,
@@ -52,62 +52,62 @@ enum Form {
 /// A field of a map.
 pub(crate) enum Child<'a> {
     /// A property of the schema.
-    Field(Shape<'a>),
+    Field(TypeRef<'a>),
     /// An entry of a map with arbitrary keys: `additionalProperties`.
-    Entry(Shape<'a>),
+    Entry(TypeRef<'a>),
     Unknown,
 }
 
-impl<'a> Shape<'a> {
-    const UNTYPED: Shape<'static> = Shape { schema: &Value::Null, is_object: false };
+impl<'a> TypeRef<'a> {
+    const UNTYPED: TypeRef<'static> = TypeRef { schema: &Value::Null, is_object: false };
 
-    /// The shape of the objects of a kind.
-    pub(crate) fn of(kind: &'a Kind) -> Shape<'a> {
-        Shape { schema: kind.schema(), is_object: true }
+    /// The type of the objects of a kind.
+    pub(crate) fn of(kind: &'a Kind) -> TypeRef<'a> {
+        TypeRef { schema: kind.schema(), is_object: true }
     }
 
-    fn metadata() -> Shape<'static> {
-        Shape { schema: openapi::definition(openapi::OBJECT_META), is_object: false }
+    fn metadata() -> TypeRef<'static> {
+        TypeRef { schema: openapi::definition(openapi::OBJECT_META), is_object: false }
     }
 
-    fn part(schema: &'a Value) -> Shape<'a> {
+    fn part(schema: &'a Value) -> TypeRef<'a> {
         let is_object = schema["x-kubernetes-embedded-resource"] == true;
-        Shape { schema: openapi::resolved(schema), is_object }
+        TypeRef { schema: openapi::resolved(schema), is_object }
     }
 
     pub(crate) fn child(self, name: &str) -> Child<'a> {
         match (self.is_object, name) {
-            (true, "metadata") => return Child::Field(Shape::metadata()),
-            (true, "apiVersion" | "kind") => return Child::Field(Shape::UNTYPED),
+            (true, "metadata") => return Child::Field(TypeRef::metadata()),
+            (true, "apiVersion" | "kind") => return Child::Field(TypeRef::UNTYPED),
             (true | false, _) => {}
         }
         if let Some(schema) = self.schema["properties"].get(name) {
-            return Child::Field(Shape::part(schema));
+            return Child::Field(TypeRef::part(schema));
         }
         match &self.schema["additionalProperties"] {
-            schema @ Value::Object(_) => Child::Entry(Shape::part(schema)),
-            Value::Bool(true) => Child::Entry(Shape::UNTYPED),
+            schema @ Value::Object(_) => Child::Entry(TypeRef::part(schema)),
+            Value::Bool(true) => Child::Entry(TypeRef::UNTYPED),
             _ if self.schema.is_null() || self.schema["x-kubernetes-preserve-unknown-fields"] == true => {
-                Child::Entry(Shape::UNTYPED)
+                Child::Entry(TypeRef::UNTYPED)
             }
             _ => Child::Unknown,
         }
     }
 
-    /// The shape of a field's value, known or not.
-    pub(crate) fn field(self, name: &str) -> Shape<'a> {
+    /// The type of a field's value, known or not.
+    pub(crate) fn field(self, name: &str) -> TypeRef<'a> {
         match self.child(name) {
-            Child::Field(shape) | Child::Entry(shape) => shape,
-            Child::Unknown => Shape::UNTYPED,
+            Child::Field(type_ref) | Child::Entry(type_ref) => type_ref,
+            Child::Unknown => TypeRef::UNTYPED,
         }
     }
 
-    pub(crate) fn item(self) -> Shape<'a> {
-        Shape::part(&self.schema["items"])
+    pub(crate) fn item(self) -> TypeRef<'a> {
+        TypeRef::part(&self.schema["items"])
     }
 
-    /// The shape of the value under a path element.
-    fn at(self, element: &str) -> Shape<'a> {
+    /// The type of the value under a path element.
+    fn at(self, element: &str) -> TypeRef<'a> {
         match element.strip_prefix("f:") {
             Some(name) => self.field(name),
             None => self.item(),
@@ -150,15 +150,15 @@ impl<'a> Shape<'a> {
         default.or_else(|| (key == "protocol").then(|| "TCP".into()))
     }
 
-    /// `None` for null, which takes the form of the other value.
-    fn form(self, value: &Value) -> Option<Form> {
+    /// `None` for null, which has the structure of the other value.
+    fn atom(self, value: &Value) -> Option<Atom> {
         match value {
             Value::Null => None,
-            Value::Object(_) if self.is_atomic_map() => Some(Form::Leaf),
-            Value::Object(_) => Some(Form::Map),
-            Value::Array(items) if matches!(self.list(), ListType::Atomic) => Some(Form::Leaf),
-            Value::Array(_) => Some(Form::List),
-            Value::Bool(_) | Value::Number(_) | Value::String(_) => Some(Form::Leaf),
+            Value::Object(_) if self.is_atomic_map() => Some(Atom::Leaf),
+            Value::Object(_) => Some(Atom::Map),
+            Value::Array(items) if matches!(self.list(), ListType::Atomic) => Some(Atom::Leaf),
+            Value::Array(_) => Some(Atom::List),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => Some(Atom::Leaf),
         }
     }
 
@@ -183,20 +183,20 @@ impl<'a> Shape<'a> {
     /// The fields that a value sets.
     pub(crate) fn fields(self, value: &Value) -> FieldSet {
         let mut fields = FieldSet::default();
-        match (self.form(value), value) {
-            (Some(Form::Map), Value::Object(map)) => {
+        match (self.atom(value), value) {
+            (Some(Atom::Map), Value::Object(map)) => {
                 for (name, value) in map {
-                    let (shape, is_entry) = match self.child(name) {
-                        Child::Field(shape) => (shape, false),
-                        Child::Entry(shape) => (shape, true),
-                        Child::Unknown => (Shape::UNTYPED, true),
+                    let (type_ref, is_entry) = match self.child(name) {
+                        Child::Field(type_ref) => (type_ref, false),
+                        Child::Entry(type_ref) => (type_ref, true),
+                        Child::Unknown => (TypeRef::UNTYPED, true),
                     };
-                    let mut below = shape.fields(value);
+                    let mut below = type_ref.fields(value);
                     below.is_member |= is_entry || value.as_object().is_some_and(Map::is_empty);
                     fields.put(format!("f:{name}"), below);
                 }
             }
-            (Some(Form::List), Value::Array(items)) => {
+            (Some(Atom::List), Value::Array(items)) => {
                 let elements = self.elements(items);
                 let places = places(&elements);
                 for (element, item) in iter::zip(&elements, items) {
@@ -218,18 +218,18 @@ impl<'a> Shape<'a> {
         if old == new {
             return difference;
         }
-        let form = match (old.and_then(|old| self.form(old)), new.and_then(|new| self.form(new))) {
-            (Some(old), Some(new)) if old != new => Form::Leaf,
-            (Some(form), _) | (None, Some(form)) => form,
-            (None, None) => Form::Leaf,
+        let atom = match (old.and_then(|old| self.atom(old)), new.and_then(|new| self.atom(new))) {
+            (Some(old), Some(new)) if old != new => Atom::Leaf,
+            (Some(atom), _) | (None, Some(atom)) => atom,
+            (None, None) => Atom::Leaf,
         };
         difference.changed.is_member = old.is_none();
         difference.removed.is_member = new.is_none();
-        if form == Form::Leaf || (is_nothing(old) && is_nothing(new)) {
+        if atom == Atom::Leaf || (is_nothing(old) && is_nothing(new)) {
             difference.changed.is_member = new.is_some();
             return difference;
         }
-        if form == Form::Map {
+        if atom == Atom::Map {
             for name in
                 names(old).chain(names(new).filter(|name| old.is_none_or(|old| old.get(name).is_none())))
             {
@@ -260,10 +260,10 @@ impl<'a> Shape<'a> {
 
     /// Merges an applied value into the live one.
     pub(crate) fn merge(self, live: &Value, applied: &Value) -> Value {
-        match (self.form(live), self.form(applied)) {
+        match (self.atom(live), self.atom(applied)) {
             // A null does not remove the content of a map or a list.
-            (Some(Form::Map | Form::List), None) => live.clone(),
-            (Some(Form::Map), Some(Form::Map)) => {
+            (Some(Atom::Map | Atom::List), None) => live.clone(),
+            (Some(Atom::Map), Some(Atom::Map)) => {
                 let mut merged = live.clone();
                 for (name, applied) in applied.as_object().into_iter().flatten() {
                     let live = live.get(name).unwrap_or(&Value::Null);
@@ -271,7 +271,7 @@ impl<'a> Shape<'a> {
                 }
                 merged
             }
-            (Some(Form::List), Some(Form::List)) => match (live, applied) {
+            (Some(Atom::List), Some(Atom::List)) => match (live, applied) {
                 (Value::Array(live), Value::Array(applied)) => self.merge_lists(live, applied).into(),
                 _ => applied.clone(),
             },
@@ -326,8 +326,8 @@ impl<'a> Shape<'a> {
         if gone.is_empty() || is_nothing(Some(value)) {
             return;
         }
-        match (self.form(value), &mut *value) {
-            (Some(Form::Map), Value::Object(map)) => {
+        match (self.atom(value), &mut *value) {
+            (Some(Atom::Map), Value::Object(map)) => {
                 map.retain(|name, value| match gone.get(&format!("f:{name}")) {
                     Some(gone) if gone.is_member => false,
                     Some(gone) => {
@@ -337,7 +337,7 @@ impl<'a> Shape<'a> {
                     None => true,
                 });
             }
-            (Some(Form::List), Value::Array(items)) => {
+            (Some(Atom::List), Value::Array(items)) => {
                 let mut elements = self.elements(items).into_iter();
                 items.retain_mut(|item| match elements.next().and_then(|element| gone.get(&element)) {
                     Some(gone) if gone.is_member => false,
@@ -425,8 +425,8 @@ impl<'a> Shape<'a> {
         match value {
             Value::Object(map) if !self.is_atomic_map() => {
                 map.iter().find_map(|(name, value)| match self.child(name) {
-                    Child::Field(shape) | Child::Entry(shape) => {
-                        let inner = shape.unfit(value)?;
+                    Child::Field(type_ref) | Child::Entry(type_ref) => {
+                        let inner = type_ref.unfit(value)?;
                         Some(format!(".{name}{inner}"))
                     }
                     Child::Unknown => Some(format!(".{name}: field not declared in schema")),

@@ -13,18 +13,18 @@ fn planned(text: &str) -> Planned {
     text.parse().expect(text)
 }
 
-async fn world(faults: &[&str]) -> World {
-    let world = World::with(quiet()).await;
+async fn fixture(faults: &[&str]) -> Fixture {
+    let fixture = Fixture::with(quiet()).await;
     for text in faults {
-        world.server.fault(planned(text));
+        fixture.server.fault(planned(text));
     }
-    world
+    fixture
 }
 
 /// The answer over HTTP/1.1, as far as it comes: the head in lower case, and the body.
-async fn answered(world: &World, line: &str, body: &str) -> (String, String) {
-    let mut stream = world.connect().await;
-    let token = world.server.token();
+async fn answered(fixture: &Fixture, line: &str, body: &str) -> (String, String) {
+    let mut stream = fixture.connect().await;
+    let token = fixture.server.token();
     let length = body.len();
     let request = format!(
         "{line} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
@@ -68,8 +68,8 @@ async fn a_request_can_get_an_error_of_kube_apiserver() {
         ),
         ("gone", "410 Gone, application/json", status(410, "Gone", "too old resource version")),
     ] {
-        let world = world(&[fault]).await;
-        let (answered, text) = answered(&world, &format!("GET {CONFIG_MAPS}"), "").await;
+        let fixture = fixture(&[fault]).await;
+        let (answered, text) = answered(&fixture, &format!("GET {CONFIG_MAPS}"), "").await;
         let mut parts = head.split(", ");
         let first = parts.next().unwrap_or_default().to_lowercase();
         assert!(answered.starts_with(&format!("http/1.1 {first}")), "{fault}: {answered}");
@@ -84,15 +84,16 @@ async fn a_request_can_get_an_error_of_kube_apiserver() {
 #[tokio::test]
 async fn a_request_that_no_rule_allows_can_be_forbidden() {
     let rules = r#"rules=[{apiGroups: [""], resources: [configmaps], verbs: [get, list]}]"#;
-    let world = world(&[&format!("forbidden,user=jane,{rules}"), "forbidden,path=/secrets,user=admin"]).await;
-    world.server.add_token("jane", "jane");
+    let fixture =
+        fixture(&[&format!("forbidden,user=jane,{rules}"), "forbidden,path=/secrets,user=admin"]).await;
+    fixture.server.add_token("jane", "jane");
     let get = async |path: &str, token: &str| {
-        let url = format!("{}{path}", world.server.url());
-        let answer = world.http.get(url).bearer_auth(token).send().await.expect("an answer");
+        let url = format!("{}{path}", fixture.server.url());
+        let answer = fixture.http.get(url).bearer_auth(token).send().await.expect("an answer");
         let (status, body) = (answer.status().as_u16(), answer.bytes().await.expect("a body"));
         (status, serde_json::from_slice::<Value>(&body).expect("JSON"))
     };
-    let admin = world.server.token();
+    let admin = fixture.server.token();
     assert_eq!(get(CONFIG_MAPS, "jane").await.0, 200);
     let (status, body) = get(&format!("{CONFIG_MAPS}?watch=1"), "jane").await;
     let message = "configmaps is forbidden: User \"jane\" cannot watch resource \"configmaps\" in API group \"\" in the namespace \"default\"";
@@ -108,8 +109,8 @@ async fn a_request_that_no_rule_allows_can_be_forbidden() {
 
 #[tokio::test]
 async fn a_request_can_get_an_html_page_as_from_a_proxy() {
-    let world = world(&["html"]).await;
-    let (head, body) = answered(&world, &format!("GET {CONFIG_MAPS}"), "").await;
+    let fixture = fixture(&["html"]).await;
+    let (head, body) = answered(&fixture, &format!("GET {CONFIG_MAPS}"), "").await;
     assert!(
         head.starts_with("http/1.1 502 bad gateway") && head.contains("content-type: text/html"),
         "{head}"
@@ -119,63 +120,63 @@ async fn a_request_can_get_an_html_page_as_from_a_proxy() {
 
 #[tokio::test]
 async fn a_fault_applies_to_matching_requests_as_often_as_planned() {
-    let world = world(&["internal-error,path=/configmaps,method=post,times=2"]).await;
-    assert_eq!(world.get(CONFIG_MAPS).await.0, 200);
-    assert_eq!(world.post(SECRETS, config_map("a", json!({}))).await.0, 201);
+    let fixture = fixture(&["internal-error,path=/configmaps,method=post,times=2"]).await;
+    assert_eq!(fixture.get(CONFIG_MAPS).await.0, 200);
+    assert_eq!(fixture.post(SECRETS, config_map("a", json!({}))).await.0, 201);
     let mut statuses = Vec::new();
     for _ in 0..3 {
-        statuses.push(world.post(CONFIG_MAPS, config_map("a", json!({}))).await.0);
+        statuses.push(fixture.post(CONFIG_MAPS, config_map("a", json!({}))).await.0);
     }
     assert_eq!(statuses, [500, 500, 201]);
 }
 
 #[tokio::test]
 async fn writes_can_be_denied_by_admission_and_by_a_quota() {
-    let world =
-        world(&["deny,webhook=no.example.com,message=not on a Friday, never,method=PATCH", "quota"]).await;
-    let (status, body) = world.post(CONFIG_MAPS, config_map("a", json!({}))).await;
+    let fixture =
+        fixture(&["deny,webhook=no.example.com,message=not on a Friday, never,method=PATCH", "quota"]).await;
+    let (status, body) = fixture.post(CONFIG_MAPS, config_map("a", json!({}))).await;
     let message = "configmaps \"a\" is forbidden: exceeded quota: full, requested: configmaps=1, used: configmaps=1, limited: configmaps=1";
     assert_eq!((status, &body["message"]), (403, &json!(message)));
     assert_eq!(
         (&body["reason"], &body["details"]),
         (&json!("Forbidden"), &json!({"name": "a", "kind": "configmaps"}))
     );
-    let (status, body) = world.merge(&format!("{CONFIG_MAPS}/a"), json!({})).await;
+    let (status, body) = fixture.merge(&format!("{CONFIG_MAPS}/a"), json!({})).await;
     let message = "admission webhook \"no.example.com\" denied the request: not on a Friday, never";
     assert_eq!((status, &body["message"], &body["reason"]), (403, &json!(message), &json!("Forbidden")));
     assert_eq!(body.get("details"), None);
-    assert_eq!(world.get(CONFIG_MAPS).await.0, 200, "admission does not apply to reads");
+    assert_eq!(fixture.get(CONFIG_MAPS).await.0, 200, "admission does not apply to reads");
 }
 
 #[tokio::test]
 async fn a_write_can_take_effect_and_its_answer_be_lost() {
-    let world = world(&["lose-answer,method=POST,times=1"]).await;
+    let fixture = fixture(&["lose-answer,method=POST,times=1"]).await;
     let lost =
-        world.request(Method::POST, CONFIG_MAPS).body(config_map("a", json!({})).to_string()).send().await;
+        fixture.request(Method::POST, CONFIG_MAPS).body(config_map("a", json!({})).to_string()).send().await;
     assert!(lost.is_err(), "{lost:?}");
-    assert_eq!(world.get(&format!("{CONFIG_MAPS}/a")).await.0, 200);
-    assert_eq!(answered(&world, &format!("GET {CONFIG_MAPS}/a"), "").await.0.get(9..12), Some("200"));
-    world.server.fault(Fault::LoseAnswer);
-    let (head, body) = answered(&world, &format!("DELETE {CONFIG_MAPS}/a"), "").await;
+    assert_eq!(fixture.get(&format!("{CONFIG_MAPS}/a")).await.0, 200);
+    assert_eq!(answered(&fixture, &format!("GET {CONFIG_MAPS}/a"), "").await.0.get(9..12), Some("200"));
+    fixture.server.fault(Fault::LoseAnswer);
+    let (head, body) = answered(&fixture, &format!("DELETE {CONFIG_MAPS}/a"), "").await;
     assert_eq!((head, body), (String::new(), String::new()), "over HTTP/1.1 nothing comes at all");
 }
 
 #[tokio::test(start_paused = true)]
 async fn answers_can_be_slow_or_not_come() {
-    let world = world(&["slow,time=2s,path=/secrets", "silence,path=/configmaps"]).await;
+    let fixture = fixture(&["slow,time=2s,path=/secrets", "silence,path=/configmaps"]).await;
     let started = tokio::time::Instant::now();
-    assert_eq!(world.get("/api/v1/secrets").await.0, 200);
+    assert_eq!(fixture.get("/api/v1/secrets").await.0, 200);
     assert_eq!(started.elapsed().as_secs(), 2);
     let body = "x".repeat(2 * 1024 * 1024);
-    let silent = world.request(Method::POST, CONFIG_MAPS).body(body).send();
+    let silent = fixture.request(Method::POST, CONFIG_MAPS).body(body).send();
     let silent = tokio::time::timeout(Duration::from_secs(600), silent).await;
     assert!(silent.is_err(), "{silent:?}");
-    assert_eq!(world.get("/version").await.0, 200, "the others are served");
+    assert_eq!(fixture.get("/version").await.0, 200, "the others are served");
 }
 
 /// The events of a watch until its end, one per line.
-async fn events(world: &World, query: &str) -> Vec<String> {
-    let mut watch = world.watch(&format!("{SECRETS}?watch=1{query}")).await;
+async fn events(fixture: &Fixture, query: &str) -> Vec<String> {
+    let mut watch = fixture.watch(&format!("{SECRETS}?watch=1{query}")).await;
     let mut events = Vec::new();
     loop {
         events.push(watch.next().await);
@@ -194,25 +195,25 @@ async fn watches_end_in_every_way() {
         ("expire-watches", vec![expired, "end"]),
         ("gone-watches", vec![expired, "end"]),
     ] {
-        let world = World::with(quiet()).await;
+        let fixture = Fixture::with(quiet()).await;
         for name in ["a", "b"] {
-            world.post(SECRETS, config_map(name, json!({}))).await;
+            fixture.post(SECRETS, config_map(name, json!({}))).await;
         }
         // Open watches end at once.
-        let mut watch = world.watch(&format!("{SECRETS}?watch=1")).await;
+        let mut watch = fixture.watch(&format!("{SECRETS}?watch=1")).await;
         assert_eq!([watch.next().await, watch.next().await], ["ADDED a", "ADDED b"]);
-        world.server.fault(planned(&format!("{fault},path=/pods")));
-        world.server.fault(planned(fault));
+        fixture.server.fault(planned(&format!("{fault},path=/pods")));
+        fixture.server.fault(planned(fault));
         for end in &end {
             let next = watch.next().await;
             let (next, end) = (next.split(':').next(), end.split(':').next());
             assert_eq!(next, end, "{fault}");
         }
-        assert_eq!(world.server.server.faults.list(), "none planned\n", "{fault} is over");
+        assert_eq!(fixture.server.server.faults.list(), "none planned\n", "{fault} is over");
         // New watches end after some lines.
         for (lines, before) in [(0, vec![]), (1, vec!["ADDED a"])] {
-            world.server.fault(planned(&format!("{fault},lines={lines},times=1")));
-            let events: Vec<_> = events(&world, "").await;
+            fixture.server.fault(planned(&format!("{fault},lines={lines},times=1")));
+            let events: Vec<_> = events(&fixture, "").await;
             assert_eq!(events.len(), before.len() + end.len(), "{fault}: {events:?}");
             assert_eq!(events[..before.len()], before, "{fault}");
         }
@@ -222,12 +223,12 @@ async fn watches_end_in_every_way() {
 /// It was half of a made-up event, so the one that followed the resumed watch was another one.
 #[tokio::test]
 async fn a_cut_watch_ends_with_half_of_its_next_event() {
-    let world = world(&["cut-watches,lines=1"]).await;
-    let (_, list) = world.get(SECRETS).await;
+    let fixture = fixture(&["cut-watches,lines=1"]).await;
+    let (_, list) = fixture.get(SECRETS).await;
     for name in ["a", "b"] {
-        world.post(SECRETS, config_map(name, json!({}))).await;
+        fixture.post(SECRETS, config_map(name, json!({}))).await;
     }
-    let mut watch = world.watch(&format!("{SECRETS}?watch=1&resourceVersion={}", version(&list))).await;
+    let mut watch = fixture.watch(&format!("{SECRETS}?watch=1&resourceVersion={}", version(&list))).await;
     assert_eq!([watch.next().await, watch.next().await], ["ADDED a", "CUT"]);
     let half = String::from_utf8_lossy(&watch.buffer);
     assert!(half.starts_with(r#"{"type":"ADDED","object":{"kind":"Secret""#), "{half}");
@@ -236,8 +237,8 @@ async fn a_cut_watch_ends_with_half_of_its_next_event() {
 #[tokio::test]
 async fn an_expired_watch_gets_a_new_or_an_old_status() {
     for (fault, reason) in [("expire-watches", "Expired"), ("gone-watches", "Gone")] {
-        let world = world(&[&format!("{fault},lines=0")]).await;
-        let mut watch = world.watch(&format!("{SECRETS}?watch=1&resourceVersion=1")).await;
+        let fixture = fixture(&[&format!("{fault},lines=0")]).await;
+        let mut watch = fixture.watch(&format!("{SECRETS}?watch=1&resourceVersion=1")).await;
         let line = watch.line().await.expect(fault);
         let message = "too old resource version: 1 (2)";
         let object = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -245,9 +246,9 @@ async fn an_expired_watch_gets_a_new_or_an_old_status() {
         assert_eq!(line, json!({"type": "ERROR", "object": object}));
         assert_eq!(watch.line().await, None);
         // It named a version of the future as the oldest one.
-        let (_, list) = world.get(SECRETS).await;
+        let (_, list) = fixture.get(SECRETS).await;
         let now = version(&list);
-        let mut watch = world.watch(&format!("{SECRETS}?watch=1&resourceVersion={now}")).await;
+        let mut watch = fixture.watch(&format!("{SECRETS}?watch=1&resourceVersion={now}")).await;
         let message = watch.line().await.expect(fault)["object"]["message"].clone();
         assert_eq!(message, format!("too old resource version: {now} ({now})"));
     }
@@ -255,40 +256,40 @@ async fn an_expired_watch_gets_a_new_or_an_old_status() {
 
 #[tokio::test]
 async fn a_watch_dropped_as_too_slow_resumes_without_a_loss() {
-    let world = world(&["drop-slow-watches,times=1"]).await;
-    let (_, list) = world.get(SECRETS).await;
+    let fixture = fixture(&["drop-slow-watches,times=1"]).await;
+    let (_, list) = fixture.get(SECRETS).await;
     let path = format!("{SECRETS}?watch=1&resourceVersion={}", version(&list));
-    let mut watch = world.watch(&path).await;
-    world.post(SECRETS, config_map("a", json!({}))).await;
+    let mut watch = fixture.watch(&path).await;
+    fixture.post(SECRETS, config_map("a", json!({}))).await;
     assert_eq!(watch.next().await, "end", "clean, and without a word");
-    assert_eq!(world.watch(&path).await.next().await, "ADDED a");
+    assert_eq!(fixture.watch(&path).await.next().await, "ADDED a");
 }
 
 #[tokio::test]
 async fn a_stalled_watch_goes_on_when_faults_end() {
-    let world = world(&[]).await;
+    let fixture = fixture(&[]).await;
     let path = format!("{CONFIG_MAPS}?watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan");
-    let (mut open, mut other) = (world.watch(&path).await, world.watch("/api/v1/secrets?watch=1").await);
-    world.server.fault(planned("stall-watches,path=/configmaps"));
-    let mut later = world.watch(&path).await;
+    let (mut open, mut other) = (fixture.watch(&path).await, fixture.watch("/api/v1/secrets?watch=1").await);
+    fixture.server.fault(planned("stall-watches,path=/configmaps"));
+    let mut later = fixture.watch(&path).await;
     for path in [CONFIG_MAPS, SECRETS] {
-        world.post(path, config_map("a", json!({}))).await;
+        fixture.post(path, config_map("a", json!({}))).await;
     }
     assert_eq!(other.next().await, "ADDED a");
     for watch in [&mut open, &mut later] {
         assert!(tokio::time::timeout(Duration::from_millis(20), watch.next()).await.is_err());
     }
-    world.server.end_faults();
+    fixture.server.end_faults();
     assert_eq!([open.next().await, later.next().await], ["ADDED a", "ADDED a"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn bookmarks_can_come_every_second_also_without_changes() {
-    let world = world(&["bookmarks,every=1s,path=/configmaps"]).await;
-    let now = version(&world.get(CONFIG_MAPS).await.1);
+    let fixture = fixture(&["bookmarks,every=1s,path=/configmaps"]).await;
+    let now = version(&fixture.get(CONFIG_MAPS).await.1);
     let path =
         format!("{CONFIG_MAPS}?watch=1&allowWatchBookmarks=true&resourceVersion={now}&timeoutSeconds=5");
-    let mut watch = world.watch(&path).await;
+    let mut watch = fixture.watch(&path).await;
     let opened = tokio::time::Instant::now();
     let mut seconds = Vec::new();
     while watch.next().await == "BOOKMARK" {
@@ -302,11 +303,11 @@ async fn bookmarks_can_come_every_second_also_without_changes() {
 async fn bookmarks_and_streaming_lists_can_be_those_of_older_servers() {
     const STREAMING: &str =
         "&allowWatchBookmarks=1&timeoutSeconds=1&sendInitialEvents=1&resourceVersionMatch=NotOlderThan";
-    assert_eq!(events(&world(&[]).await, STREAMING).await, ["BOOKMARK initial", "end"]);
-    assert_eq!(events(&world(&["no-bookmarks"]).await, STREAMING).await, ["end"]);
-    assert_eq!(events(&world(&["ignore-streaming-lists"]).await, STREAMING).await, ["end"]);
-    let world = world(&["no-streaming-lists"]).await;
-    let (status, body) = world.get(&format!("{SECRETS}?watch=1{STREAMING}")).await;
+    assert_eq!(events(&fixture(&[]).await, STREAMING).await, ["BOOKMARK initial", "end"]);
+    assert_eq!(events(&fixture(&["no-bookmarks"]).await, STREAMING).await, ["end"]);
+    assert_eq!(events(&fixture(&["ignore-streaming-lists"]).await, STREAMING).await, ["end"]);
+    let fixture = fixture(&["no-streaming-lists"]).await;
+    let (status, body) = fixture.get(&format!("{SECRETS}?watch=1{STREAMING}")).await;
     assert_eq!((status, &body["reason"]), (422, &json!("Invalid")));
     let text =
         "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
@@ -315,7 +316,7 @@ async fn bookmarks_and_streaming_lists_can_be_those_of_older_servers() {
         json!([{"reason": "FieldValueForbidden", "message": text, "field": "sendInitialEvents"}])
     );
     assert_eq!(
-        events(&world, "&allowWatchBookmarks=1&timeoutSeconds=1").await,
+        events(&fixture, "&allowWatchBookmarks=1&timeoutSeconds=1").await,
         ["end"],
         "no bookmark either"
     );
@@ -323,64 +324,66 @@ async fn bookmarks_and_streaming_lists_can_be_those_of_older_servers() {
 
 #[tokio::test]
 async fn a_stream_can_come_in_pieces_of_one_byte() {
-    let world = world(&["chunks"]).await;
-    world.post(SECRETS, config_map("日本", json!({}))).await;
-    world.post(SECRETS, config_map("a", json!({"x": "y"}))).await;
-    let (_, body) = answered(&world, &format!("GET {SECRETS}?watch=1&timeoutSeconds=1"), "").await;
+    let fixture = fixture(&["chunks"]).await;
+    fixture.post(SECRETS, config_map("日本", json!({}))).await;
+    fixture.post(SECRETS, config_map("a", json!({"x": "y"}))).await;
+    let (_, body) = answered(&fixture, &format!("GET {SECRETS}?watch=1&timeoutSeconds=1"), "").await;
     assert!(body.starts_with("1\r\n{\r\n1\r\n\"\r\n1\r\nt\r\n"), "{body}");
     assert!(body.ends_with("1\r\n\n\r\n0\r\n\r\n"), "{body}");
-    assert_eq!(world.server.server.faults.of_watch("").chunk_bytes(), NonZeroUsize::new(1));
+    assert_eq!(fixture.server.server.faults.of_watch("").chunk_bytes(), NonZeroUsize::new(1));
 }
 
 #[tokio::test]
 async fn a_restored_backup_brings_back_old_objects_and_old_versions() {
-    let world = world(&[]).await;
-    world.install_widgets().await;
-    world.post(CONFIG_MAPS, config_map("kept", json!({}))).await;
-    world.post(CONFIG_MAPS, config_map("deleted", json!({}))).await;
-    let (_, then) = world.get(CONFIG_MAPS).await;
-    world.server.fault(Fault::Backup);
-    world.post(CONFIG_MAPS, config_map("lost", json!({}))).await;
-    world.delete(&format!("{CONFIG_MAPS}/deleted")).await;
-    world.merge(&format!("{CONFIG_MAPS}/kept"), json!({"metadata": {"labels": {"x": "y"}}})).await;
-    let (_, before) = world.get(CONFIG_MAPS).await;
-    let mut open = world.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", version(&before))).await;
-    world.server.fault(Fault::Restore);
+    let fixture = fixture(&[]).await;
+    fixture.install_widgets().await;
+    fixture.post(CONFIG_MAPS, config_map("kept", json!({}))).await;
+    fixture.post(CONFIG_MAPS, config_map("deleted", json!({}))).await;
+    let (_, then) = fixture.get(CONFIG_MAPS).await;
+    fixture.server.fault(Fault::Backup);
+    fixture.post(CONFIG_MAPS, config_map("lost", json!({}))).await;
+    fixture.delete(&format!("{CONFIG_MAPS}/deleted")).await;
+    fixture.merge(&format!("{CONFIG_MAPS}/kept"), json!({"metadata": {"labels": {"x": "y"}}})).await;
+    let (_, before) = fixture.get(CONFIG_MAPS).await;
+    let mut open =
+        fixture.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", version(&before))).await;
+    fixture.server.fault(Fault::Restore);
     assert_eq!(open.next().await, "CUT");
     // The server may still be closing the connection of the client.
-    let (_, after) = answered(&world, &format!("GET {CONFIG_MAPS}"), "").await;
+    let (_, after) = answered(&fixture, &format!("GET {CONFIG_MAPS}"), "").await;
     let after: Value = serde_json::from_str(&after).expect("a list");
     assert_eq!(after, then);
     assert!(version(&after) < version(&before));
     // A watch from a version after the backup gets no event before the server reaches that version again.
-    let mut watch = world.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", version(&before))).await;
+    let mut watch =
+        fixture.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", version(&before))).await;
     for name in ["one", "two", "three", "four"] {
-        world.post(CONFIG_MAPS, config_map(name, json!({}))).await;
+        fixture.post(CONFIG_MAPS, config_map(name, json!({}))).await;
     }
     assert_eq!(watch.next().await, "ADDED four");
-    assert_eq!(world.get(WIDGETS).await.0, 200);
+    assert_eq!(fixture.get(WIDGETS).await.0, 200);
     // Without a backup, a restore returns to the start.
-    let world = self::world(&[]).await;
-    world.install_widgets().await;
-    world.server.fault(Fault::Restore);
-    assert_eq!(answered(&world, &format!("GET {WIDGETS}"), "").await.1, "404 page not found\n");
+    let fixture = self::fixture(&[]).await;
+    fixture.install_widgets().await;
+    fixture.server.fault(Fault::Restore);
+    assert_eq!(answered(&fixture, &format!("GET {WIDGETS}"), "").await.1, "404 page not found\n");
 }
 
 #[tokio::test]
 async fn an_administrator_plans_lists_and_ends_faults_by_a_path() {
-    let world = world(&["internal-error,path=/listwatch"]).await;
+    let fixture = fixture(&["internal-error,path=/listwatch"]).await;
     let path = "/listwatch/faults";
     let post = async |body: &'static str| {
-        let answer = world.request(Method::POST, path).body(body).send().await.expect("an answer");
+        let answer = fixture.request(Method::POST, path).body(body).send().await.expect("an answer");
         (answer.status().as_u16(), answer.text().await.expect("a body"))
     };
     assert_eq!(post("help\n").await, (200, fault_help()));
     let body = "cut-watches\n\nslow,time=5s,path=/pods,times=3\n";
     assert_eq!(post(body).await, (201, "1 done, 1 planned\n".to_owned()), "no fault meets this path");
     let list = "internal-error,path=/listwatch\nslow,time=5s,path=/pods,times=3  (3 left)\n";
-    assert_eq!(world.get(path).await, (200, json!(list)));
-    assert_eq!(world.delete(path).await, (200, json!("all ended\n")));
-    assert_eq!(world.get(path).await, (200, json!("none planned\n")));
+    assert_eq!(fixture.get(path).await, (200, json!(list)));
+    assert_eq!(fixture.delete(path).await, (200, json!("all ended\n")));
+    assert_eq!(fixture.get(path).await, (200, json!("none planned\n")));
     assert_eq!(post("# both\n backup ; expire-history").await, (201, "2 done\n".to_owned()));
     for (body, error) in [
         ("", "the body names no fault; POST help for a list"),
@@ -389,15 +392,15 @@ async fn an_administrator_plans_lists_and_ends_faults_by_a_path() {
         let (status, answer) = post(body).await;
         assert!(status == 400 && answer.contains(error), "{body}: {answer}");
     }
-    assert_eq!(world.call(Method::PUT, path, "", Value::Null).await.0, 405);
-    let other = world.server.new_token("jane");
-    let url = format!("{}{path}", world.server.url());
+    assert_eq!(fixture.call(Method::PUT, path, "", Value::Null).await.0, 405);
+    let other = fixture.server.new_token("jane");
+    let url = format!("{}{path}", fixture.server.url());
     for (token, wanted) in [(other.as_str(), 403), ("nope", 401)] {
         let answer =
-            world.http.post(&url).bearer_auth(token).body("restart").send().await.expect("an answer");
+            fixture.http.post(&url).bearer_auth(token).body("restart").send().await.expect("an answer");
         assert_eq!(answer.status(), wanted);
     }
-    assert_eq!(world.http.get(&url).send().await.expect("an answer").status(), 403);
+    assert_eq!(fixture.http.get(&url).send().await.expect("an answer").status(), 403);
 }
 
 #[test]
@@ -452,19 +455,19 @@ fn every_fault_in_the_help_text_can_be_parsed() {
 
 #[tokio::test]
 async fn spaces_around_a_key_mean_nothing() {
-    let world = world(&["internal-error , path = /pods"]).await;
-    assert_eq!(world.get("/api/v1/pods").await.0, 500);
+    let fixture = fixture(&["internal-error , path = /pods"]).await;
+    assert_eq!(fixture.get("/api/v1/pods").await.0, 500);
 }
 
 /// The restart cut the requesting connection with all others, every other time before the answer was sent.
 #[tokio::test]
 async fn a_request_for_a_restart_gets_an_answer() {
-    let world = World::with(quiet()).await;
+    let fixture = Fixture::with(quiet()).await;
     for _ in 0..20 {
         // Over HTTP/2, then over HTTP/1.1.
-        let answer = world.request(Method::POST, "/listwatch/faults").body("restart").send().await;
+        let answer = fixture.request(Method::POST, "/listwatch/faults").body("restart").send().await;
         assert_eq!(answer.expect("an answer").text().await.expect("a body"), "1 done\n");
-        let (head, body) = answered(&world, "POST /listwatch/faults", "restart").await;
+        let (head, body) = answered(&fixture, "POST /listwatch/faults", "restart").await;
         assert!(head.starts_with("http/1.1 201") && body == "1 done\n", "{head} {body}");
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tokio::time::{Duration, sleep};
 
-use super::{World, deployment};
+use super::{Fixture, deployment};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const WEB: &str = "/apis/apps/v1/namespaces/default/deployments/web";
@@ -11,10 +11,10 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 
 #[tokio::test]
 async fn a_deployment_rolls_out_gets_stuck_and_is_collected() {
-    let world = World::start().await;
+    let fixture = Fixture::start().await;
     let path = "/apis/apps/v1/namespaces/default/deployments";
     let item = format!("{path}/web");
-    world.post(path, deployment("nginx:1")).await;
+    fixture.post(path, deployment("nginx:1")).await;
     let complete = |generation: u64| {
         move |_: u16, object: &Value| {
             let status = &object["status"];
@@ -24,21 +24,21 @@ async fn a_deployment_rolls_out_gets_stuck_and_is_collected() {
                     .all(|&n| *n == 3)
         }
     };
-    world.until(&item, complete(1)).await;
-    world
+    fixture.until(&item, complete(1)).await;
+    fixture
         .merge(
             &item,
             json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "nginx:2"}]}}}}),
         )
         .await;
-    world.until(&item, complete(2)).await;
+    fixture.until(&item, complete(2)).await;
     // Terminating Pods no longer count in the status, and are deleted a little later.
     let only_new = |_: u16, pods: &Value| {
         let pods = pods["items"].as_array().cloned().unwrap_or_default();
         pods.len() == 3 && pods.iter().all(|pod| pod["spec"]["containers"][0]["image"] == "nginx:2")
     };
-    world.until("/api/v1/namespaces/default/pods", only_new).await;
-    world
+    fixture.until("/api/v1/namespaces/default/pods", only_new).await;
+    fixture
         .merge(&item, json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "does-not-exist"}]}}}}))
         .await;
     let stuck = |_: u16, object: &Value| {
@@ -47,45 +47,45 @@ async fn a_deployment_rolls_out_gets_stuck_and_is_collected() {
             && status["updatedReplicas"] == 1
             && status["availableReplicas"] == 3
     };
-    world.until(&item, stuck).await;
-    world.delete(&format!("{item}?propagationPolicy=Foreground")).await;
-    world.until(&item, |status, _| status == 404).await;
-    let (_, pods) = world.get("/api/v1/namespaces/default/pods").await;
+    fixture.until(&item, stuck).await;
+    fixture.delete(&format!("{item}?propagationPolicy=Foreground")).await;
+    fixture.until(&item, |status, _| status == 404).await;
+    let (_, pods) = fixture.get("/api/v1/namespaces/default/pods").await;
     assert_eq!(pods["items"], json!([]));
 }
 
 /// The orphaned ReplicaSet has the name of the next one, so the new Deployment never got a ReplicaSet.
 #[tokio::test]
 async fn an_orphaned_replica_set_is_adopted_with_its_pods() {
-    let world = World::start().await;
+    let fixture = Fixture::start().await;
     let path = "/apis/apps/v1/namespaces/default/deployments";
     let item = format!("{path}/web");
     let is_complete = |_: u16, object: &Value| object["status"]["availableReplicas"] == 3;
-    world.post(path, deployment("nginx")).await;
-    world.until(&item, is_complete).await;
+    fixture.post(path, deployment("nginx")).await;
+    fixture.until(&item, is_complete).await;
     let uids = |pods: Value| -> Vec<Value> {
         let pods = pods["items"].as_array().cloned().unwrap_or_default();
         pods.iter().map(|pod| pod["metadata"]["uid"].clone()).collect()
     };
-    let before = uids(world.get("/api/v1/namespaces/default/pods").await.1);
-    world.delete(&format!("{item}?propagationPolicy=Orphan")).await;
-    world.until(&item, |status, _| status == 404).await;
-    world.post(path, deployment("nginx")).await;
-    world.until(&item, is_complete).await;
-    assert_eq!(uids(world.get("/api/v1/namespaces/default/pods").await.1), before);
+    let before = uids(fixture.get("/api/v1/namespaces/default/pods").await.1);
+    fixture.delete(&format!("{item}?propagationPolicy=Orphan")).await;
+    fixture.until(&item, |status, _| status == 404).await;
+    fixture.post(path, deployment("nginx")).await;
+    fixture.until(&item, is_complete).await;
+    assert_eq!(uids(fixture.get("/api/v1/namespaces/default/pods").await.1), before);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stuck_rollout_exceeds_its_deadline() {
-    let world = World::start().await;
+    let fixture = Fixture::start().await;
     let path = "/apis/apps/v1/namespaces/default/deployments";
-    world.post(path, deployment("does-not-exist")).await;
+    fixture.post(path, deployment("does-not-exist")).await;
     sleep(Duration::from_secs(700)).await;
-    let (_, object) = world.get(&format!("{path}/web")).await;
+    let (_, object) = fixture.get(&format!("{path}/web")).await;
     let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let reasons: Vec<&Value> = conditions.iter().map(|condition| &condition["reason"]).collect();
     assert_eq!(reasons, ["MinimumReplicasUnavailable", "ProgressDeadlineExceeded"]);
-    let (_, events) = world.get("/api/v1/namespaces/default/events?fieldSelector=reason%3DFailed").await;
+    let (_, events) = fixture.get("/api/v1/namespaces/default/events?fieldSelector=reason%3DFailed").await;
     let text = |event: &Value| format!("{} {}", event["type"], event["message"]);
     let messages: Vec<String> = events["items"].as_array().into_iter().flatten().map(text).collect();
     let pull = r#""Warning" "Failed to pull image \"does-not-exist\""#;
@@ -111,8 +111,8 @@ fn conditions(web: &Value) -> Vec<String> {
     all.map(|condition| text(condition).replace('"', "")).collect()
 }
 
-async fn images(world: &World) -> Vec<Value> {
-    let (_, pods) = world.get(PODS).await;
+async fn images(fixture: &Fixture) -> Vec<Value> {
+    let (_, pods) = fixture.get(PODS).await;
     let pods = pods["items"].as_array().cloned().unwrap_or_default();
     pods.iter().map(|pod| pod["spec"]["containers"][0]["image"].clone()).collect()
 }
@@ -124,18 +124,18 @@ fn image(image: &str) -> Value {
 /// The controller was not triggered when the last old Pod was deleted.
 #[tokio::test]
 async fn a_deployment_that_recreates_has_no_new_pod_before_the_last_old_one_is_gone() {
-    let world = World::start().await;
-    world
+    let fixture = Fixture::start().await;
+    fixture
         .post(DEPLOYMENTS, with(deployment("nginx:1"), "/spec", "strategy", json!({"type": "Recreate"})))
         .await;
-    world.until(WEB, is_complete).await;
-    let mut pods = world.watch(&format!("{PODS}?watch=1&resourceVersion=0")).await;
+    fixture.until(WEB, is_complete).await;
+    let mut pods = fixture.watch(&format!("{PODS}?watch=1&resourceVersion=0")).await;
     for _ in 0..3 {
         assert!(pods.next().await.starts_with("ADDED"));
     }
-    world.merge(WEB, image("nginx:2")).await;
-    world.until(WEB, is_complete).await;
-    assert_eq!(images(&world).await, ["nginx:2", "nginx:2", "nginx:2"]);
+    fixture.merge(WEB, image("nginx:2")).await;
+    fixture.until(WEB, is_complete).await;
+    assert_eq!(images(&fixture).await, ["nginx:2", "nginx:2", "nginx:2"]);
     let mut gone = 0;
     loop {
         let event = pods.next().await;
@@ -150,90 +150,90 @@ async fn a_deployment_that_recreates_has_no_new_pod_before_the_last_old_one_is_g
 /// The conditions are those of pkg/controller/deployment/progress.go and sync.go.
 #[tokio::test]
 async fn a_paused_deployment_has_a_condition_can_be_scaled_and_does_not_roll() {
-    let world = World::start().await;
-    world.post(DEPLOYMENTS, with(deployment("nginx:1"), "/spec", "paused", json!(true))).await;
-    let web = world.until(WEB, |_, web| web["status"]["observedGeneration"] == 1).await;
+    let fixture = Fixture::start().await;
+    fixture.post(DEPLOYMENTS, with(deployment("nginx:1"), "/spec", "paused", json!(true))).await;
+    let web = fixture.until(WEB, |_, web| web["status"]["observedGeneration"] == 1).await;
     let paused = "Progressing Unknown DeploymentPaused";
     assert_eq!(conditions(&web), [paused, "Available False MinimumReplicasUnavailable"]);
-    assert_eq!(images(&world).await, Vec::<Value>::new());
+    assert_eq!(images(&fixture).await, Vec::<Value>::new());
 
-    world.merge(WEB, json!({"spec": {"paused": false}})).await;
-    let web = world.until(WEB, is_complete).await;
+    fixture.merge(WEB, json!({"spec": {"paused": false}})).await;
+    let web = fixture.until(WEB, is_complete).await;
     assert!(conditions(&web).contains(&"Progressing True NewReplicaSetAvailable".to_owned()), "{web}");
 
-    world.merge(WEB, json!({"spec": {"paused": true, "replicas": 4}})).await;
-    world.merge(WEB, image("nginx:2")).await;
+    fixture.merge(WEB, json!({"spec": {"paused": true, "replicas": 4}})).await;
+    fixture.merge(WEB, image("nginx:2")).await;
     let has_four = |_: u16, web: &Value| {
         web["status"]["observedGeneration"] == web["metadata"]["generation"]
             && web["status"]["availableReplicas"] == 4
     };
-    let web = world.until(WEB, has_four).await;
+    let web = fixture.until(WEB, has_four).await;
     assert!(conditions(&web).contains(&paused.to_owned()), "{web}");
     assert_eq!(web["status"].get("updatedReplicas"), None);
-    assert_eq!(images(&world).await, ["nginx:1", "nginx:1", "nginx:1", "nginx:1"]);
+    assert_eq!(images(&fixture).await, ["nginx:1", "nginx:1", "nginx:1", "nginx:1"]);
 }
 
 /// `HasProgressDeadline` in pkg/controller/deployment/util.
 #[tokio::test]
 async fn without_a_progress_deadline_no_progress_is_reported() {
-    let world = World::start().await;
+    let fixture = Fixture::start().await;
     let endless = json!(i32::MAX);
-    world.post(DEPLOYMENTS, with(deployment("nginx"), "/spec", "progressDeadlineSeconds", endless)).await;
-    let web = world.until(WEB, is_complete).await;
+    fixture.post(DEPLOYMENTS, with(deployment("nginx"), "/spec", "progressDeadlineSeconds", endless)).await;
+    let web = fixture.until(WEB, is_complete).await;
     assert_eq!(conditions(&web), ["Available True MinimumReplicasAvailable"]);
-    world.merge(WEB, json!({"spec": {"progressDeadlineSeconds": 600}})).await;
+    fixture.merge(WEB, json!({"spec": {"progressDeadlineSeconds": 600}})).await;
     let has_condition =
         |_: u16, web: &Value| conditions(web).contains(&"Progressing True NewReplicaSetAvailable".to_owned());
-    world.until(WEB, has_condition).await;
-    world.merge(WEB, json!({"spec": {"progressDeadlineSeconds": i32::MAX}})).await;
-    world.until(WEB, |_, web| conditions(web) == ["Available True MinimumReplicasAvailable"]).await;
+    fixture.until(WEB, has_condition).await;
+    fixture.merge(WEB, json!({"spec": {"progressDeadlineSeconds": i32::MAX}})).await;
+    fixture.until(WEB, |_, web| conditions(web) == ["Available True MinimumReplicasAvailable"]).await;
 }
 
 #[tokio::test]
 async fn a_relabelled_pod_is_released_and_replaced() {
-    let world = World::start().await;
-    world.post(DEPLOYMENTS, deployment("nginx")).await;
-    world.until(WEB, is_complete).await;
-    let (_, pods) = world.get(PODS).await;
+    let fixture = Fixture::start().await;
+    fixture.post(DEPLOYMENTS, deployment("nginx")).await;
+    fixture.until(WEB, is_complete).await;
+    let (_, pods) = fixture.get(PODS).await;
     let name = pods["items"][0]["metadata"]["name"].as_str().expect("a name").to_owned();
-    world.merge(&format!("{PODS}/{name}"), json!({"metadata": {"labels": {"app": "aside"}}})).await;
-    let aside = world
+    fixture.merge(&format!("{PODS}/{name}"), json!({"metadata": {"labels": {"app": "aside"}}})).await;
+    let aside = fixture
         .until(&format!("{PODS}/{name}"), |_, pod| pod["metadata"].get("ownerReferences").is_none())
         .await;
     assert_eq!(aside["metadata"]["labels"]["app"], "aside");
     let four = |_: u16, pods: &Value| pods["items"].as_array().is_some_and(|pods| pods.len() == 4);
-    world.until(PODS, four).await;
-    world.until(WEB, is_complete).await;
+    fixture.until(PODS, four).await;
+    fixture.until(WEB, is_complete).await;
 }
 
 /// The increment of the revision panicked, which ended all controllers.
 #[tokio::test]
 async fn an_overflowing_revision_does_not_end_the_controllers() {
-    let world = World::start().await;
-    world.post(DEPLOYMENTS, deployment("nginx:1")).await;
-    let web = world.until(WEB, is_complete).await;
-    let (_, sets) = world.get("/apis/apps/v1/namespaces/default/replicasets").await;
+    let fixture = Fixture::start().await;
+    fixture.post(DEPLOYMENTS, deployment("nginx:1")).await;
+    let web = fixture.until(WEB, is_complete).await;
+    let (_, sets) = fixture.get("/apis/apps/v1/namespaces/default/replicasets").await;
     let set = sets["items"][0]["metadata"]["name"].as_str().expect("a ReplicaSet").to_owned();
     let last = json!({"deployment.kubernetes.io/revision": i64::MAX.to_string()});
     let path = format!("/apis/apps/v1/namespaces/default/replicasets/{set}");
-    assert_eq!(world.merge(&path, json!({"metadata": {"annotations": last}})).await.0, 200);
-    world.merge(WEB, image("nginx:2")).await;
+    assert_eq!(fixture.merge(&path, json!({"metadata": {"annotations": last}})).await.0, 200);
+    fixture.merge(WEB, image("nginx:2")).await;
     let is_next = |_: u16, next: &Value| {
         is_complete(200, next) && next["metadata"]["generation"] != web["metadata"]["generation"]
     };
-    world.until(WEB, is_next).await;
+    fixture.until(WEB, is_next).await;
 }
 
 /// `isCompleteDeployment` in pkg/controller/deployment/progress.go.
 #[tokio::test]
 async fn a_deployment_that_is_complete_stays_so_while_it_is_scaled() {
-    let world = World::start().await;
-    world.post(DEPLOYMENTS, deployment("nginx")).await;
-    world.until(WEB, is_complete).await;
-    let mut watch = world.watch(&format!("{DEPLOYMENTS}?watch=1&resourceVersion=0")).await;
-    world.merge(WEB, json!({"spec": {"replicas": 5}})).await;
+    let fixture = Fixture::start().await;
+    fixture.post(DEPLOYMENTS, deployment("nginx")).await;
+    fixture.until(WEB, is_complete).await;
+    let mut watch = fixture.watch(&format!("{DEPLOYMENTS}?watch=1&resourceVersion=0")).await;
+    fixture.merge(WEB, json!({"spec": {"replicas": 5}})).await;
     let has_five = |_: u16, web: &Value| web["status"]["availableReplicas"] == 5;
-    world.until(WEB, has_five).await;
+    fixture.until(WEB, has_five).await;
     loop {
         let web = watch.line().await.expect("news")["object"].take();
         assert!(conditions(&web).contains(&"Progressing True NewReplicaSetAvailable".to_owned()), "{web}");
@@ -246,25 +246,27 @@ async fn a_deployment_that_is_complete_stays_so_while_it_is_scaled() {
 /// A Deployment of 100,000 replicas created 10,000 Pods, 500 at a time, before other Deployments had their turn.
 #[tokio::test]
 async fn a_deployment_of_too_many_replicas_reports_the_limit_and_delays_no_other() {
-    let world = World::start().await;
+    let fixture = Fixture::start().await;
     let mut large = with(deployment("nginx"), "/spec", "replicas", json!(100_000));
     large["metadata"]["name"] = "large".into();
     for pointer in ["/spec/selector/matchLabels", "/spec/template/metadata/labels"] {
         *large.pointer_mut(pointer).expect("labels") = json!({"app": "large"});
     }
-    world.post(DEPLOYMENTS, large).await;
+    fixture.post(DEPLOYMENTS, large).await;
     let large = format!("{DEPLOYMENTS}/large");
-    world.until(&large, |_, large| large["status"]["replicas"].as_u64().is_some_and(|count| count > 0)).await;
-    world.post(DEPLOYMENTS, deployment("nginx")).await;
-    world.until(WEB, is_complete).await;
-    let pods = world.get(PODS).await.1["items"].as_array().map_or(0, Vec::len);
+    fixture
+        .until(&large, |_, large| large["status"]["replicas"].as_u64().is_some_and(|count| count > 0))
+        .await;
+    fixture.post(DEPLOYMENTS, deployment("nginx")).await;
+    fixture.until(WEB, is_complete).await;
+    let pods = fixture.get(PODS).await.1["items"].as_array().map_or(0, Vec::len);
     assert!(pods < 500, "{pods} Pods were made before three others were");
     let failure = "ReplicaFailure True FailedCreate".to_owned();
-    let large = world.until(&large, |_, large| conditions(large).contains(&failure)).await;
+    let large = fixture.until(&large, |_, large| conditions(large).contains(&failure)).await;
     assert!(large.to_string().contains("at most 1000 Pods of a ReplicaSet run here"), "{large}");
     // With fewer replicas, the failure disappears.
-    world.merge(&format!("{DEPLOYMENTS}/large"), json!({"spec": {"replicas": 5}})).await;
+    fixture.merge(&format!("{DEPLOYMENTS}/large"), json!({"spec": {"replicas": 5}})).await;
     let is_small =
         |_: u16, large: &Value| large["status"]["replicas"] == 5 && !conditions(large).contains(&failure);
-    world.until(&format!("{DEPLOYMENTS}/large"), is_small).await;
+    fixture.until(&format!("{DEPLOYMENTS}/large"), is_small).await;
 }

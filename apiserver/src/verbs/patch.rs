@@ -14,7 +14,7 @@ use json_patch::{AddOperation, PatchOperation, ReplaceOperation};
 use serde_json::{Map, Value};
 
 use crate::{
-    apply::typed_value::Shape,
+    apply::typed_value::TypeRef,
     json::size_and_depth,
     kinds::Kind,
     request::yaml,
@@ -31,7 +31,8 @@ pub(crate) const APPLY_PATCH: &str = "application/apply-patch+yaml";
 /// Maximum number of operations in a JSON patch: apiserver/pkg/endpoints/handlers/patch.go.
 const OPERATIONS_MAX: usize = 10_000;
 
-/// Maximum size of the object that a JSON patch makes. Instead, kube-apiserver limits the bytes that `copy` adds.
+/// Maximum size of the object that a JSON patch makes. kube-apiserver has another limit: the bytes that `copy`
+/// operations add.
 const PATCHED_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// Deepest nesting that a JSON patch may create. `serde_json`, which parses the bodies here and in our clients, stops
@@ -93,7 +94,7 @@ impl Patch {
         }
     }
 
-    /// Checks that the patched object can be decoded.
+    /// Checks that the patched object can be decoded. After a strategic patch, restores `kind` and `apiVersion`.
     pub(crate) fn decoded(&self, kind: &Kind, made: &mut Value) -> Result<(), String> {
         if !made.is_object() {
             return Err("the patch leaves no object".to_owned());
@@ -155,7 +156,7 @@ impl Patch {
                 json_patch::merge(object, patch);
                 Ok(())
             }
-            Patch::Strategic(patch) => strategic_merge(object, patch.clone(), Shape::of(kind)),
+            Patch::Strategic(patch) => strategic_merge(object, patch.clone(), TypeRef::of(kind)),
         }
     }
 }
@@ -201,9 +202,9 @@ fn must_be_map(value: &Value) -> Result<(), String> {
 }
 
 /// Applies a strategic merge patch, as apimachinery/pkg/util/strategicpatch/patch.go does.
-fn strategic_merge(object: &mut Value, patch: Value, shape: Shape<'_>) -> Result<(), StatusError> {
+fn strategic_merge(object: &mut Value, patch: Value, type_ref: TypeRef<'_>) -> Result<(), StatusError> {
     match (object, patch) {
-        (Value::Object(object), Value::Object(patch)) => merge_map(object, patch, shape),
+        (Value::Object(object), Value::Object(patch)) => merge_map(object, patch, type_ref),
         // Never reached: an object is a map, and `parse` accepts only maps.
         (_, _) => Ok(()),
     }
@@ -212,7 +213,7 @@ fn strategic_merge(object: &mut Value, patch: Value, shape: Shape<'_>) -> Result
 fn merge_map(
     map: &mut Map<String, Value>,
     mut patch: Map<String, Value>,
-    shape: Shape<'_>,
+    type_ref: TypeRef<'_>,
 ) -> Result<(), StatusError> {
     match patch.remove("$patch") {
         None => {}
@@ -230,7 +231,7 @@ fn merge_map(
         }
     }
     retain_keys(map, &mut patch)?;
-    order_lists(map, &mut patch, shape)?;
+    order_lists(map, &mut patch, type_ref)?;
     for (name, patch) in patch {
         let list = name.strip_prefix("$deleteFromPrimitiveList/");
         let name = list.unwrap_or(&name);
@@ -243,12 +244,14 @@ fn merge_map(
                 live.retain(|one| !gone.contains_key(&id(one, None)));
             }
             (_, _) if list.is_some() => {}
-            (Some(Value::Object(live)), Value::Object(patch)) if shape.is_replaced(name) => {
+            (Some(Value::Object(live)), Value::Object(patch)) if type_ref.is_replaced(name) => {
                 *live = patch;
             }
-            (Some(Value::Object(live)), Value::Object(patch)) => merge_map(live, patch, shape.field(name))?,
+            (Some(Value::Object(live)), Value::Object(patch)) => {
+                merge_map(live, patch, type_ref.field(name))?
+            }
             (Some(Value::Array(live)), Value::Array(patch)) => {
-                merge_list(live, patch, None, shape.field(name))?;
+                merge_list(live, patch, None, type_ref.field(name))?;
             }
             (_, patch) => {
                 map.remove(name);
@@ -295,7 +298,7 @@ fn retain_keys(map: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> 
 fn order_lists(
     map: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
-    shape: Shape<'_>,
+    type_ref: TypeRef<'_>,
 ) -> Result<(), StatusError> {
     let lists = patch.keys().filter_map(|name| name.strip_prefix("$setElementOrder/"));
     for name in lists.map(str::to_owned).collect::<Vec<_>>() {
@@ -304,18 +307,18 @@ fn order_lists(
         else {
             continue;
         };
-        let shape = shape.field(&name);
+        let type_ref = type_ref.field(&name);
         let new = match patch.remove(&name) {
             Some(Value::Array(new)) => new,
             Some(_) | None => Vec::new(),
         };
-        check_order(&new, &order, shape.merge_key())?;
+        check_order(&new, &order, type_ref.merge_key())?;
         match map.get_mut(&name) {
-            Some(Value::Array(live)) => merge_list(live, new, Some(&order), shape)?,
+            Some(Value::Array(live)) => merge_list(live, new, Some(&order), type_ref)?,
             Some(_) | None if new.is_empty() => {}
             Some(_) | None => {
                 let (mut live, new) = (Vec::new(), new.into_iter().filter_map(taken).collect());
-                merge_list(&mut live, new, Some(&order), shape)?;
+                merge_list(&mut live, new, Some(&order), type_ref)?;
                 map.insert(name, live.into());
             }
         }
@@ -350,13 +353,13 @@ fn merge_list(
     live: &mut Vec<Value>,
     mut patch: Vec<Value>,
     order: Option<&[Value]>,
-    shape: Shape<'_>,
+    type_ref: TypeRef<'_>,
 ) -> Result<(), StatusError> {
-    if !shape.is_merged() {
+    if !type_ref.is_merged() {
         *live = patch;
         return Ok(());
     }
-    let key = shape.merge_key();
+    let key = type_ref.merge_key();
     let is_map = |item: &Value| item.is_object();
     if live.iter().chain(&patch).any(is_map) && !live.iter().chain(&patch).all(is_map) {
         return Err(StatusError::internal("list element types are not identical"));
@@ -376,7 +379,7 @@ fn merge_list(
     for item in patch {
         let id = id(&item, key);
         match (here.get(&id).and_then(|place| live.get_mut(*place)), item) {
-            (Some(Value::Object(live)), Value::Object(item)) => merge_map(live, item, shape.item())?,
+            (Some(Value::Object(live)), Value::Object(item)) => merge_map(live, item, type_ref.item())?,
             (Some(_), _) => {}
             // A new item keeps its nulls and directives.
             (None, item) => {
@@ -386,7 +389,8 @@ fn merge_list(
         }
     }
     if order.is_some() {
-        // In Go, new items take the memory of deleted ones, and are then sorted as if they were those. So here, too.
+        // Go's merge reuses the slots of deleted items, and sorts each new item by the old index of its slot. This gives the
+        // same order.
         here.retain(|_, place| *place < count);
         before = here;
     }
@@ -480,7 +484,7 @@ mod tests {
         let patch = json!({"spec": {"$setElementOrder/containers": [{"name": "a"}, {"name": "c"}], "old": null, "args": ["y"],
             "containers": [{"name": "a", "image": "3", "ports": [{"containerPort": 81}]},
                 {"name": "b", "$patch": "delete"}, {"name": "c"}]}});
-        strategic_merge(&mut object, patch, Shape::of(&Kinds::new().built_in("", "pods")))
+        strategic_merge(&mut object, patch, TypeRef::of(&Kinds::new().built_in("", "pods")))
             .expect("a good patch");
         let wanted = json!({"spec": {"containers": [
             {"name": "a", "image": "3", "ports": [{"containerPort": 81}, {"containerPort": 80}]}, {"name": "c"},
@@ -494,7 +498,7 @@ mod tests {
         let order = |patch: Value| -> Vec<String> {
             let mut object = json!({"spec": {"containers": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}});
             let pods = Kinds::new().built_in("", "pods");
-            strategic_merge(&mut object, json!({"spec": patch}), Shape::of(&pods)).expect("a good patch");
+            strategic_merge(&mut object, json!({"spec": patch}), TypeRef::of(&pods)).expect("a good patch");
             let items = object["spec"]["containers"].as_array().expect("a list").iter();
             items.map(|item| item["name"].as_str().unwrap_or_default().to_owned()).collect()
         };
@@ -523,7 +527,7 @@ mod tests {
 
     /// Twelve such operations overflowed the stack and ended the process.
     #[test]
-    fn copies_of_copies_are_no_tower() {
+    fn nested_copies_are_refused_above_the_depth_limit() {
         let copies = |count: usize| {
             let path = |n| format!("/spec{}", "/a".repeat((1_usize << n) + 1));
             let copy = |n| json!({"op": "copy", "from": "/spec/a", "path": path(n)});
@@ -537,12 +541,12 @@ mod tests {
 
     /// Only the first of several equal items was deleted, and an unknown directive was ignored.
     #[test]
-    fn directives_are_those_of_the_real_server() {
+    fn patch_directives_work_as_in_kube_apiserver() {
         let services = Kinds::new().built_in("", "services");
         let patched = |patch: Value| {
             let mut object = json!({"spec": {"ports": [
                 {"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}, {"port": 80}]}});
-            strategic_merge(&mut object, patch, Shape::of(&services))
+            strategic_merge(&mut object, patch, TypeRef::of(&services))
                 .map_err(|error| error.message().to_owned())?;
             Ok::<Value, String>(object["spec"].take())
         };
@@ -585,7 +589,7 @@ mod tests {
             "spec": {"$setElementOrder/containers": order, "containers": backwards(COUNT..2 * COUNT)},
             "metadata": {"finalizers": finalizers},
         });
-        strategic_merge(&mut object, patch, Shape::of(&Kinds::new().built_in("", "pods")))
+        strategic_merge(&mut object, patch, TypeRef::of(&Kinds::new().built_in("", "pods")))
             .expect("a good patch");
         assert_eq!(object["spec"]["containers"], Value::from(order));
         assert_eq!(object["metadata"]["finalizers"], json!(finalizers));
@@ -605,7 +609,7 @@ mod tests {
 
     /// The list was formatted once for each item of the order: a terabyte of text.
     #[test]
-    fn a_vast_item_is_found_at_the_end_of_a_long_order() {
+    fn a_large_item_is_found_at_the_end_of_a_long_order() {
         let vast = Value::from("v".repeat(1_400_000));
         let mut order = vec![Value::from(0); 700_000];
         order.push(vast.clone());

@@ -28,17 +28,17 @@ impl Pod {
 fn is_ready<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Line {
+    struct PodCondition {
         r#type: SmolStr,
         status: SmolStr,
     }
     #[derive(Deserialize)]
-    struct Status {
+    struct PodConditions {
         #[serde(default)]
-        conditions: SmallVec<[Line; 6]>,
+        conditions: SmallVec<[PodCondition; 6]>,
     }
-    let status = Status::deserialize(deserializer)?;
-    Ok(status.conditions.iter().any(|line| line.r#type == "Ready" && line.status == "True"))
+    let status = PodConditions::deserialize(deserializer)?;
+    Ok(status.conditions.iter().any(|one| one.r#type == "Ready" && one.status == "True"))
 }
 
 crate::kind!(Pod, "", "v1", "pods");
