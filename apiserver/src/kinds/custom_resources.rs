@@ -93,9 +93,9 @@ fn cell(kind: &str, value: &Value, clock: &Clock) -> Value {
     }
 }
 
-/// Evaluates a simple JSON path: `.status.conditions[?(@.type=="Ready")].status`, `.spec.ports[0].port`,
-/// `.metadata.labels.a\.b`. Filters support only equality; printer columns use nothing else, and a crate for RFC 9535
-/// would refuse paths that begin with a dot.
+/// The first result of a JSON path: `.status.conditions[?(@.type=="Ready")].status`, `.status.addresses[*].value`,
+/// `.spec.ports[0].port`, `.metadata.labels.a\.b`. The dialect is kubectl's, not that of RFC 9535, which the crates have: there, a
+/// path begins with `$`, and a dot is not escaped. Filters support only equality. A path with `..` has no result here.
 fn at_path<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     let mut value = object;
     let mut rest = path.trim_start_matches('$');
@@ -103,15 +103,17 @@ fn at_path<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
         if let Some(inside) = rest.strip_prefix('[') {
             let (inside, after) = inside.split_once(']')?;
             rest = after;
-            if let Some(filter) = inside.strip_prefix("?(@.").and_then(|text| text.strip_suffix(')')) {
+            if inside == "*" {
+                return value.as_array()?.iter().find_map(|item| at_path(item, rest));
+            } else if let Some(filter) = inside.strip_prefix("?(@.").and_then(|text| text.strip_suffix(')')) {
                 let (field, wanted) = filter.split_once("==")?;
                 let wanted = wanted.trim().trim_matches(['"', '\'']);
                 let same = |value: &Value| match value.as_str() {
                     Some(text) => text == wanted,
                     None => value.to_string().as_str() == wanted,
                 };
-                let found = value.as_array()?.iter().find(|item| same(&item[field.trim()]));
-                value = found?;
+                let mut found = value.as_array()?.iter().filter(|item| same(&item[field.trim()]));
+                return found.find_map(|item| at_path(item, rest));
             } else if let Ok(index) = inside.parse::<usize>() {
                 value = value.get(index)?;
             } else {
@@ -259,13 +261,16 @@ mod tests {
     fn printer_columns_find_their_value() {
         let object = json!({
             "metadata": {"labels": {"a.b/c": "label"}},
-            "spec": {"ports": [{"port": 80}]},
+            "spec": {"ports": [{"port": 80}, {"name": "http"}]},
             "status": {"conditions": [{"type": "Stalled", "status": "False"}, {"type": "Ready", "status": "True"}]},
         });
         let at = |path| at_path(&object, path).cloned();
         assert_eq!(at(".spec.ports[0].port"), Some(json!(80)));
         assert_eq!(at(r#".status.conditions[?(@.type=="Ready")].status"#), Some(json!("True")));
         assert_eq!(at(r".metadata.labels.a\.b/c"), Some(json!("label")));
+        assert_eq!(at(".spec.ports[*].name"), Some(json!("http")));
+        assert_eq!(at(".spec.ports[*]"), Some(json!({"port": 80})));
+        assert_eq!(at(".spec.ports[*].host"), None);
         assert_eq!(at(".status.phase"), None);
     }
 }
