@@ -1,7 +1,7 @@
 //! Creates, corrects and deletes the children of an object, unless they belong to another owner (NameConflict).
 //!
 //! ```text
-//!   the child is missing                      POST, after a GET unless the owner is new
+//!   the child is missing                      POST, after a GET of the child and of the owner unless the owner is new
 //!   the child differs from the desired one    PATCH with the differences, if the child still has the compared resourceVersion
 //!   the child differs in an immutable field   DELETE, and POST after the DELETED event
 //!   the owner was deleted and created again   DELETE of the old owner's child, and POST after the DELETED event
@@ -93,8 +93,8 @@ pub struct Outcome<K> {
 pub enum Child<K> {
     /// The child is as desired, except for [`Outcome::mutations`].
     Kept(Arc<K>),
-    /// The child is being deleted, and is created again after that. `None`: it still belongs to the former owner of
-    /// this name.
+    /// The child is being deleted, and is created again after that. `None`: it belongs to an earlier owner
+    /// of the same name.
     Awaited(Option<Arc<K>>),
     /// An object of another owner has the name of the child. The text is the message for the user.
     NotOurs(String),
@@ -270,27 +270,20 @@ impl<K: Resource + Serialize> Owned<K> {
             }
             change = describe(&*patched, differences.iter().map(|difference| &*difference.path));
         }
-        self.count(stage, correction);
         let write = match stage {
             Stage::New | Stage::Changed => Write::Updated(change),
             Stage::Refused => {
+                self.truces.corrected(correction);
                 info!(key = %owner.key(), change, "child updated, after an earlier write of a child was refused");
                 Write::Updated(change)
             }
             Stage::Settled => {
+                self.truces.corrected(correction);
                 info!(key = %owner.key(), change, "drift corrected");
                 Write::Restored(change)
             }
         };
         (Child::Kept(patched), Some(write))
-    }
-
-    /// Counts a correction, if another writer may have caused it.
-    fn count(&self, stage: Stage, correction: String) {
-        match stage {
-            Stage::New | Stage::Changed => {}
-            Stage::Refused | Stage::Settled => self.truces.corrected(correction),
-        }
     }
 
     /// Deletes a child that no patch can correct. `ours`: the child; `None` if its owner was deleted and created again.
@@ -354,10 +347,20 @@ mod tests {
 
     use super::*;
     use crate::{
-        client::{Client, Config, Request},
+        client::{Client, Config, DeleteOptions, Request},
+        cluster::Events,
         resource::{ObjectMeta, Scope, Uid, kinds::Service},
         watch::Lists,
     };
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Note {
+        metadata: ObjectMeta,
+        status: Conditions,
+    }
+
+    crate::kind!(Note, "example.com", "v1", "notes");
+    crate::reported!(Note, Conditions);
 
     async fn server() -> (ApiServer, Client, Cluster) {
         let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await;
@@ -444,5 +447,52 @@ mod tests {
         assert!(
             matches!(&created, Child::Failed { error, .. } if error.to_string().contains("undoes our change"))
         );
+    }
+
+    /// With a quota that was raised, the first creation counted as a correction.
+    #[tokio::test]
+    async fn a_child_that_was_refused_before_has_as_many_corrections_as_another_before_they_pause() {
+        let (_server, client, cluster) = server().await;
+        let service = |name: &str| {
+            let metadata = json!({"name": name, "namespace": "default", "resourceVersion": ""});
+            let ports = json!([{"port": 80, "targetPort": 80, "protocol": "TCP"}]);
+            let service = json!({"metadata": metadata, "spec": {"type": "ClusterIP", "ports": ports}});
+            serde_json::from_value::<Service>(service).expect("a Service")
+        };
+        let (owner, child) = (service("web"), service("mws-web"));
+        let owned = Owned::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
+        let mut stage = Stage::Refused;
+        let mut created = 0;
+        loop {
+            let (made, _) = owned.create(&owner, &child, stage).await;
+            let Child::Kept(live) = made else { break };
+            client.delete::<Service>(&live.key(), &DeleteOptions::default()).await.expect("deleted");
+            (created, stage) = (created + 1, Stage::Settled);
+        }
+        assert_eq!(created, 6);
+    }
+
+    /// When many Deployments were deleted, each new one waited for the statuses of the objects before.
+    #[tokio::test]
+    async fn after_a_child_is_created_or_restored_the_status_waits_once_for_other_objects() {
+        let (_server, client, cluster) = server().await;
+        let reporter = Reporter::new(&cluster, Events::new(client, "example.com/notes", String::new()).0);
+        let note = Note { metadata: ObjectMeta::default(), status: Conditions::default() };
+        let waits = |stage, child, write| {
+            let outcome: Outcome<Service> = Outcome { child, write, mutations: Vec::new() };
+            reporter.of(&note).with(&outcome).begin(stage).is_some()
+        };
+        let kept = || Child::Kept(Arc::new(Service::default()));
+        let restored = || Some(Write::Restored("Service web".to_owned()));
+        for stage in [Stage::New, Stage::Refused, Stage::Settled] {
+            assert!(waits(stage, kept(), restored()), "{stage:?}");
+            assert!(!waits(stage, kept(), restored()), "{stage:?}: if it is created again and again");
+            assert!(!waits(Stage::Settled, kept(), None));
+            assert!(
+                !waits(stage, Child::NotOurs("exists".to_owned()), restored()),
+                "{stage:?}: trouble is reported"
+            );
+        }
+        assert!(!waits(Stage::Changed, kept(), restored()), "a user waits for observedGeneration");
     }
 }

@@ -53,10 +53,21 @@ impl Truces {
 
     /// Counts a correction.
     pub(crate) fn corrected(&self, correction: String) {
+        self.count(correction, 1);
+    }
+
+    /// Counts the creation of a child that may have been refused before: then the first one corrects nothing.
+    pub(crate) fn created(&self, correction: String) {
+        self.count(correction, 0);
+    }
+
+    fn count(&self, correction: String, first: u32) {
+        let last = Instant::now();
         let mut fights = self.lock();
-        let fight = fights.entry(correction).or_insert(Fight { rounds: 0, last: Instant::now() });
-        fight.rounds = fight.rounds.saturating_add(1);
-        fight.last = Instant::now();
+        let fight = fights.entry(correction);
+        fight
+            .and_modify(|fight| *fight = Fight { rounds: fight.rounds.saturating_add(1), last })
+            .or_insert(Fight { rounds: first, last });
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Fight>> {

@@ -1,4 +1,5 @@
-//! Creates a missing child. Unless its owner is new, first asks the API server whether the owner still exists.
+//! Creates a missing child. Unless its owner is new, first asks the API server whether the owner still exists, and whether another
+//! object has the name of the child: that is a NameConflict.
 
 use serde::Serialize;
 use tracing::info;
@@ -51,7 +52,11 @@ impl<K: Resource + Serialize> Owned<K> {
             Ok(created) => created,
             Err(error) => return Child::failed(error, None),
         };
-        self.count(stage, correction);
+        match stage {
+            Stage::New | Stage::Changed => {}
+            Stage::Refused => self.truces.created(correction),
+            Stage::Settled => self.truces.corrected(correction),
+        }
         let write = match stage {
             Stage::New | Stage::Changed | Stage::Refused => Write::Created(child),
             Stage::Settled => {

@@ -118,7 +118,7 @@ pub struct Reporter {
     cluster: Cluster,
     events: Events,
     pods: Looks,
-    /// New objects whose children exist. Their first status is written in the next reconcile.
+    /// Objects of which a child was created or restored. Their status is written in the next reconcile.
     unreported: Mutex<HashSet<Uid>>,
 }
 
@@ -311,16 +311,21 @@ impl<O: Reported> Report<'_, O> {
         self
     }
 
-    /// Records the Events of the writes. `Some`: nothing else is to do in this reconcile, because the first status comes
-    /// later, or because a retry may solve what failed.
+    /// Records the Events of the writes. `Some`: nothing else is to do in this reconcile, because the status is written in the
+    /// next one, or because a retry may solve what failed.
     #[must_use]
     pub fn begin(&self, stage: Stage) -> Option<Result<Next, ReconcileError>> {
         self.record_writes();
-        // The first status is written in the next reconcile, so that the children of other new objects come first. The
-        // write is put off only once: if it fails, the object must back off, even if its children are created again and
-        // again.
+        // When a child was created or restored, the status is written in the next reconcile, so that the children of other
+        // objects come first. After a change of the spec, users wait for `observedGeneration`. The status is put off only
+        // once: if its write fails, the object must back off, even if its children are created again and again.
+        let can_wait = match stage {
+            Stage::New => true,
+            Stage::Changed => false,
+            Stage::Refused | Stage::Settled => !self.outcomes.writes.is_empty(),
+        };
         let uid = &self.owner.metadata().uid;
-        if stage != Stage::New {
+        if !can_wait {
             locked(&self.reporter.unreported).remove(uid);
         } else if self.outcomes.troubles.is_empty() && locked(&self.reporter.unreported).insert(uid.clone()) {
             return Some(Ok(Next::After(Duration::ZERO)));

@@ -158,8 +158,8 @@ impl Operator for MyWebservers {
 
     async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, ReconcileError> {
         let (children, stage) = (desired(&web), Stage::of(&*web));
-        // Both at the same time. The request for the Service is sent first, because the API server needs longer: it allocates
-        // an address.
+        // Both requests run at the same time. That for the Service is sent first, because the API server needs longer to
+        // allocate its address.
         let kept = tokio::join!(
             self.services.keep(&*web, &children.service, stage),
             self.deployments.keep(&*web, &children.deployment, stage),
@@ -167,8 +167,7 @@ impl Operator for MyWebservers {
         // `None`: the object is gone, or is being deleted.
         let (Some(service), Some(deployment)) = kept else { return Ok(Next::OnChange) };
         let report = self.reporter.of(&*web).with(&deployment).with(&service);
-        // The status of a new object is written in the next reconcile, after the children have come into the Stores. An error that a retry may
-        // solve is returned now.
+        // After the first write, the status is written in the next reconcile. An error that a retry may solve is returned now.
         if let Some(result) = report.begin(stage) {
             return result;
         }
