@@ -43,7 +43,7 @@ const RULES: &str = "/apis/flant.com/v1/namespaces";
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
 /// A server with the CRD, and namespaces for one test.
-struct World {
+struct CopyratorFixture {
     prefix: String,
     user: UserClient,
     /// The client of the operator.
@@ -103,29 +103,30 @@ async fn new_account(user: &UserClient, name: &str) -> String {
 }
 
 /// Runs a script on both servers.
-async fn on_both(script: impl AsyncFn(&World)) {
-    script(&World::embedded().await).await;
+async fn on_both(script: impl AsyncFn(&CopyratorFixture)) {
+    script(&CopyratorFixture::embedded().await).await;
     if has_assets() {
-        script(&World::real().await).await;
+        script(&CopyratorFixture::real().await).await;
     }
 }
 
-impl World {
-    async fn embedded() -> World {
+impl CopyratorFixture {
+    async fn embedded() -> CopyratorFixture {
         let server = ApiServer::start(listwatch_apiserver::Options::default()).await.unwrap();
         let (url, ca_pem) = (server.url(), server.ca_pem().to_owned());
-        World::new(url, ca_pem, client::admin(&server), Some(server)).await
+        CopyratorFixture::new(url, ca_pem, client::admin(&server), Some(server)).await
     }
 
-    async fn real() -> World {
-        World::on(shared_control_plane().await).await
+    async fn real() -> CopyratorFixture {
+        CopyratorFixture::on(shared_control_plane().await).await
     }
 
-    async fn on(control_plane: &ControlPlane) -> World {
-        World::new(control_plane.url(), control_plane.ca_pem(), admin_of(control_plane), None).await
+    async fn on(control_plane: &ControlPlane) -> CopyratorFixture {
+        CopyratorFixture::new(control_plane.url(), control_plane.ca_pem(), admin_of(control_plane), None)
+            .await
     }
 
-    async fn new(url: String, ca_pem: String, admin: Client, server: Option<ApiServer>) -> World {
+    async fn new(url: String, ca_pem: String, admin: Client, server: Option<ApiServer>) -> CopyratorFixture {
         let prefix = format!("c{}", unique());
         let user = UserClient { client: admin, namespace: format!("{prefix}-src") };
         // Another test may have installed it on the shared server.
@@ -145,12 +146,12 @@ impl World {
         let wire = Arc::<Wire>::default();
         let config = Config::new(&url, ca_pem.as_bytes(), &token).unwrap().with_tap(wire.clone());
         let client = Client::new(config).unwrap();
-        let world = World { prefix, user, client, wire, server, url, ca_pem, token };
-        world.allow(&rules()).await;
+        let fixture = CopyratorFixture { prefix, user, client, wire, server, url, ca_pem, token };
+        fixture.allow(&rules()).await;
         for namespace in ["a", "b"] {
-            world.create_namespace(namespace, json!({})).await;
+            fixture.create_namespace(namespace, json!({})).await;
         }
-        world
+        fixture
     }
 
     /// Replaces the permissions of the operator.
@@ -321,7 +322,7 @@ impl World {
         .await;
     }
 
-    /// Waits until these namespaces have the copy of [`World::start_copying`], and the others of this test have none.
+    /// Waits until these namespaces have the copy of [`CopyratorFixture::start_copying`], and the others of this test have none.
     async fn until_settings_in(&self, namespaces: &[&str]) {
         self.until_copied("settings", json!({"a": "1"}), namespaces).await;
     }
@@ -374,19 +375,19 @@ impl World {
 /// The scenario of the article: a rule, a labelled ConfigMap, and then a new namespace.
 #[tokio::test]
 async fn a_labelled_config_map_is_copied_to_all_namespaces_also_to_new_ones() {
-    on_both(async |world| {
-        let _operator = world.start();
-        world.create_rule("main-rule", json!({})).await;
-        world.until_ready("main-rule", "NoSources").await;
-        world.create_source("settings", json!({"color": "red"})).await;
-        world.until_copied("settings", json!({"color": "red"}), &["a", "b"]).await;
-        world.create_namespace("new", json!({})).await;
-        world.until_copied("settings", json!({"color": "red"}), &["a", "b", "new"]).await;
-        let status = world.until_ready("main-rule", "Synced").await;
+    on_both(async |fixture| {
+        let _operator = fixture.start();
+        fixture.create_rule("main-rule", json!({})).await;
+        fixture.until_ready("main-rule", "NoSources").await;
+        fixture.create_source("settings", json!({"color": "red"})).await;
+        fixture.until_copied("settings", json!({"color": "red"}), &["a", "b"]).await;
+        fixture.create_namespace("new", json!({})).await;
+        fixture.until_copied("settings", json!({"color": "red"}), &["a", "b", "new"]).await;
+        let status = fixture.until_ready("main-rule", "Synced").await;
         assert_eq!((&status["sources"], &status["failed"]), (&json!(1), &json!(0)));
 
         // The server selects the sources, and of copies, only the metadata are read.
-        let requests = world.wire.0.lock().unwrap().clone();
+        let requests = fixture.wire.0.lock().unwrap().clone();
         let lists =
             requests.iter().map(|(_, request)| request).filter(|request| request.contains("/configmaps ("));
         let lists = lists.filter(|request| request.starts_with("GET"));
@@ -401,45 +402,45 @@ async fn a_labelled_config_map_is_copied_to_all_namespaces_also_to_new_ones() {
         assert!(!copies.is_empty() && copies.iter().all(of_copy), "{copies:?}");
 
         // A copy is not a source, and has nothing but the content of its source.
-        let copy = world.in_namespace("a").get("configmaps/settings").await;
+        let copy = fixture.in_namespace("a").get("configmaps/settings").await;
         assert_eq!(copy["metadata"]["labels"], json!({"flant.com/copy": "true"}));
         assert_eq!(copy["metadata"]["ownerReferences"], json!(null));
         assert_eq!(copy["metadata"]["finalizers"], json!(null));
 
-        world.user.patch("configmaps/settings", json!({"data": {"color": null, "size": "8"}})).await;
-        world.until_copied("settings", json!({"size": "8"}), &["a", "b", "new"]).await;
-        world.user.patch("configmaps/settings", json!({"metadata": {"labels": {"copyrator": "no"}}})).await;
-        world.until_settings_in(&[]).await;
-        assert!(world.user.find("configmaps/settings").await.is_some(), "the source stays");
+        fixture.user.patch("configmaps/settings", json!({"data": {"color": null, "size": "8"}})).await;
+        fixture.until_copied("settings", json!({"size": "8"}), &["a", "b", "new"]).await;
+        fixture.user.patch("configmaps/settings", json!({"metadata": {"labels": {"copyrator": "no"}}})).await;
+        fixture.until_settings_in(&[]).await;
+        assert!(fixture.user.find("configmaps/settings").await.is_some(), "the source stays");
     })
     .await;
 }
 
 #[tokio::test]
 async fn rule_source_and_namespace_may_come_in_any_order() {
-    on_both(async |world| {
-        let _operator = world.start();
+    on_both(async |fixture| {
+        let _operator = fixture.start();
         for (number, order) in ["rsn", "rns", "srn", "snr", "nrs", "nsr"].iter().enumerate() {
             let (rule, source, namespace) =
                 (format!("rule-{number}"), format!("s-{number}"), format!("n{number}"));
             for step in order.chars() {
                 match step {
                     'r' => {
-                        let include = [world.namespace(&namespace)];
+                        let include = [fixture.namespace(&namespace)];
                         let fields =
                             json!({"selector": {"only": source}, "targetNamespaces": {"include": include}});
-                        world.create_rule(&rule, fields).await;
+                        fixture.create_rule(&rule, fields).await;
                     }
                     's' => {
                         let labels = json!({"only": source});
                         let object =
                             json!({"metadata": {"name": source, "labels": labels}, "data": {"a": "1"}});
-                        world.user.create("configmaps", &object).await;
+                        fixture.user.create("configmaps", &object).await;
                     }
-                    _ => world.create_namespace(&namespace, json!({})).await,
+                    _ => fixture.create_namespace(&namespace, json!({})).await,
                 }
             }
-            world.until_copied(&source, json!({"a": "1"}), &[&namespace]).await;
+            fixture.until_copied(&source, json!({"a": "1"}), &[&namespace]).await;
         }
     })
     .await;
@@ -447,19 +448,19 @@ async fn rule_source_and_namespace_may_come_in_any_order() {
 
 #[tokio::test]
 async fn copies_follow_the_labels_and_the_end_of_namespaces() {
-    on_both(async |world| {
-        let target = json!({"selector": {"team": "web"}, "include": [format!("{}-*", world.prefix)], "exclude": [world.namespace("b")]});
-        let _operator = world.start_copying(json!({"targetNamespaces": target})).await;
-        world.until_ready("main-rule", "Synced").await;
+    on_both(async |fixture| {
+        let target = json!({"selector": {"team": "web"}, "include": [format!("{}-*", fixture.prefix)], "exclude": [fixture.namespace("b")]});
+        let _operator = fixture.start_copying(json!({"targetNamespaces": target})).await;
+        fixture.until_ready("main-rule", "Synced").await;
         let web = json!({"metadata": {"labels": {"team": "web"}}});
-        world.change_namespace("a", web.clone()).await;
-        world.change_namespace("b", web).await;
-        world.create_namespace("gone", json!({"team": "web"})).await;
-        world.until_settings_in(&["a", "gone"]).await;
-        world.delete_namespace("gone").await;
-        world.change_namespace("a", json!({"metadata": {"labels": {"team": "db"}}})).await;
-        world.until_settings_in(&[]).await;
-        let status = world.until_ready("main-rule", "Synced").await;
+        fixture.change_namespace("a", web.clone()).await;
+        fixture.change_namespace("b", web).await;
+        fixture.create_namespace("gone", json!({"team": "web"})).await;
+        fixture.until_settings_in(&["a", "gone"]).await;
+        fixture.delete_namespace("gone").await;
+        fixture.change_namespace("a", json!({"metadata": {"labels": {"team": "db"}}})).await;
+        fixture.until_settings_in(&[]).await;
+        let status = fixture.until_ready("main-rule", "Synced").await;
         assert_eq!(status["failed"], 0);
     })
     .await;
@@ -467,34 +468,34 @@ async fn copies_follow_the_labels_and_the_end_of_namespaces() {
 
 #[tokio::test]
 async fn a_changed_selector_replaces_the_copies() {
-    on_both(async |world| {
-        let _operator = world.start_copying(json!({})).await;
+    on_both(async |fixture| {
+        let _operator = fixture.start_copying(json!({})).await;
         let metadata = json!({"name": "other", "labels": {"tier": "web"}});
-        world.user.create("configmaps", &json!({"metadata": metadata, "data": {"b": "2"}})).await;
-        world.until_settings_in(&["a", "b"]).await;
+        fixture.user.create("configmaps", &json!({"metadata": metadata, "data": {"b": "2"}})).await;
+        fixture.until_settings_in(&["a", "b"]).await;
         let web = json!({"key": "tier", "operator": "In", "values": ["web"]});
         let selector = json!({"copyrator": null, "matchExpressions": [web]});
-        world.send(Method::PATCH, &world.rule_path("main-rule"), &json!({"selector": selector})).await;
-        world.until_copied("other", json!({"b": "2"}), &["a", "b"]).await;
-        world.until_settings_in(&[]).await;
-        world.until_ready("main-rule", "Synced").await;
+        fixture.send(Method::PATCH, &fixture.rule_path("main-rule"), &json!({"selector": selector})).await;
+        fixture.until_copied("other", json!({"b": "2"}), &["a", "b"]).await;
+        fixture.until_settings_in(&[]).await;
+        fixture.until_ready("main-rule", "Synced").await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_copy_gets_the_named_labels_but_no_mark_of_another_program() {
-    on_both(async |world| {
+    on_both(async |fixture| {
         let marks = ["app.kubernetes.io/managed-by", "argocd.argoproj.io/instance", "helm.sh/chart"];
         let mut labels = json!({"copyrator": "true", "team": "web", "other": "x"});
         marks.iter().for_each(|mark| labels[mark] = json!("Helm"));
         let metadata = json!({"name": "settings", "labels": labels});
-        world.user.create("configmaps", &json!({"metadata": metadata, "data": {"a": "1"}})).await;
-        let _operator = world.start();
+        fixture.user.create("configmaps", &json!({"metadata": metadata, "data": {"a": "1"}})).await;
+        let _operator = fixture.start();
         let named = [&marks[..], &["team", "flant.com/copy"]].concat();
-        world.create_rule("main-rule", json!({"copyLabels": named})).await;
-        world.until_settings_in(&["a", "b"]).await;
-        let copy = world.in_namespace("a").get("configmaps/settings").await;
+        fixture.create_rule("main-rule", json!({"copyLabels": named})).await;
+        fixture.until_settings_in(&["a", "b"]).await;
+        let copy = fixture.in_namespace("a").get("configmaps/settings").await;
         assert_eq!(copy["metadata"]["labels"], json!({"flant.com/copy": "true", "team": "web"}));
     })
     .await;
@@ -502,43 +503,43 @@ async fn a_copy_gets_the_named_labels_but_no_mark_of_another_program() {
 
 #[tokio::test]
 async fn edited_and_deleted_copies_come_back() {
-    on_both(async |world| {
-        let _operator = world.start_copying(json!({})).await;
-        world.until_settings_in(&["a", "b"]).await;
-        let team = world.in_namespace("a");
+    on_both(async |fixture| {
+        let _operator = fixture.start_copying(json!({})).await;
+        fixture.until_settings_in(&["a", "b"]).await;
+        let team = fixture.in_namespace("a");
         team.patch("configmaps/settings", json!({"data": {"a": "2", "b": "3"}})).await;
-        world.until_settings_in(&["a", "b"]).await;
-        let restored = |name: &str| format!("restored {}/settings", world.namespace(name));
-        world.until_event("Normal", "DriftCorrected", &restored("a")).await;
-        world.in_namespace("b").delete("configmaps/settings").await;
-        world.until_settings_in(&["a", "b"]).await;
-        world.until_event("Normal", "DriftCorrected", &restored("b")).await;
+        fixture.until_settings_in(&["a", "b"]).await;
+        let restored = |name: &str| format!("restored {}/settings", fixture.namespace(name));
+        fixture.until_event("Normal", "DriftCorrected", &restored("a")).await;
+        fixture.in_namespace("b").delete("configmaps/settings").await;
+        fixture.until_settings_in(&["a", "b"]).await;
+        fixture.until_event("Normal", "DriftCorrected", &restored("b")).await;
         // What others add to the metadata stays, and a lost mark comes back.
         let metadata =
             json!({"labels": {"theirs": "x", "flant.com/copy": null}, "annotations": {"note": "x"}});
-        world.in_namespace("b").patch("configmaps/settings", json!({"metadata": metadata})).await;
-        world.until_settings_in(&["a", "b"]).await;
-        let copy = world.in_namespace("b").get("configmaps/settings").await;
+        fixture.in_namespace("b").patch("configmaps/settings", json!({"metadata": metadata})).await;
+        fixture.until_settings_in(&["a", "b"]).await;
+        let copy = fixture.in_namespace("b").get("configmaps/settings").await;
         assert_eq!(copy["metadata"]["labels"]["theirs"], "x");
         assert_eq!(copy["metadata"]["annotations"]["note"], "x");
 
         // A copy that the operator itself has deleted is not restored when it is wanted again, but created.
         let exclude = |names: &[String]| json!({"targetNamespaces": {"exclude": names}});
-        let rule = world.rule_path("main-rule");
-        world.create_namespace("c", json!({})).await;
-        let created = format!("created {}/settings", world.namespace("c"));
+        let rule = fixture.rule_path("main-rule");
+        fixture.create_namespace("c", json!({})).await;
+        let created = format!("created {}/settings", fixture.namespace("c"));
         for _ in 0..2 {
-            world.until_settings_in(&["a", "b", "c"]).await;
-            world.until_ready("main-rule", "Synced").await;
-            world.send(Method::PATCH, &rule, &exclude(&[world.namespace("c")])).await;
-            world.until_settings_in(&["a", "b"]).await;
-            world.until_ready("main-rule", "Synced").await;
-            world.send(Method::PATCH, &rule, &exclude(&[])).await;
+            fixture.until_settings_in(&["a", "b", "c"]).await;
+            fixture.until_ready("main-rule", "Synced").await;
+            fixture.send(Method::PATCH, &rule, &exclude(&[fixture.namespace("c")])).await;
+            fixture.until_settings_in(&["a", "b"]).await;
+            fixture.until_ready("main-rule", "Synced").await;
+            fixture.send(Method::PATCH, &rule, &exclude(&[])).await;
         }
-        world.until_settings_in(&["a", "b", "c"]).await;
-        world.until_event("Normal", "Created", &created).await;
-        let events = world.user.get("events").await.to_string();
-        let restored = format!("restored {}/settings", world.namespace("c"));
+        fixture.until_settings_in(&["a", "b", "c"]).await;
+        fixture.until_event("Normal", "Created", &created).await;
+        let events = fixture.user.get("events").await.to_string();
+        let restored = format!("restored {}/settings", fixture.namespace("c"));
         assert!(!events.contains(&restored) && !events.contains("\"Updated\""), "{events}");
     })
     .await;
@@ -546,59 +547,62 @@ async fn edited_and_deleted_copies_come_back() {
 
 #[tokio::test]
 async fn with_the_sync_policy_once_edited_copies_stay_and_deleted_ones_stay_away_until_the_source_changes() {
-    on_both(async |world| {
-        let operator = world.start_copying(json!({"syncPolicy": "Once"})).await;
-        world.until_ready("main-rule", "Synced").await;
-        let (edited, deleted) = (world.in_namespace("a"), world.in_namespace("b"));
+    on_both(async |fixture| {
+        let operator = fixture.start_copying(json!({"syncPolicy": "Once"})).await;
+        fixture.until_ready("main-rule", "Synced").await;
+        let (edited, deleted) = (fixture.in_namespace("a"), fixture.in_namespace("b"));
         let mine = json!({"a": "mine"});
         let stay = async |barrier: &str| {
-            world.create_source(barrier, mine.clone()).await;
-            world.until_copied(barrier, mine.clone(), &["a", "b", "new"]).await;
+            fixture.create_source(barrier, mine.clone()).await;
+            fixture.until_copied(barrier, mine.clone(), &["a", "b", "new"]).await;
             assert_eq!(edited.get("configmaps/settings").await["data"], mine);
             assert!(deleted.find("configmaps/settings").await.is_none());
-            assert_eq!(world.in_namespace("new").get("configmaps/settings").await["data"], json!({"a": "1"}));
+            assert_eq!(
+                fixture.in_namespace("new").get("configmaps/settings").await["data"],
+                json!({"a": "1"})
+            );
         };
         edited.patch("configmaps/settings", json!({"data": mine})).await;
         deleted.delete("configmaps/settings").await;
-        world.create_namespace("new", json!({})).await;
+        fixture.create_namespace("new", json!({})).await;
         stay("running").await;
         // Also while not all copies are there.
         deleted.create("configmaps", &json!({"metadata": {"name": "taken"}})).await;
-        world.create_source("taken", mine.clone()).await;
-        world.until_ready("main-rule", "CopiesFailed").await;
+        fixture.create_source("taken", mine.clone()).await;
+        fixture.until_ready("main-rule", "CopiesFailed").await;
         stay("failing").await;
         drop(operator);
-        let _operator = world.start();
+        let _operator = fixture.start();
         stay("restarted").await;
-        world.user.patch("configmaps/settings", json!({"data": {"a": "2"}})).await;
-        world.until_copied("settings", json!({"a": "2"}), &["a", "b", "new"]).await;
+        fixture.user.patch("configmaps/settings", json!({"data": {"a": "2"}})).await;
+        fixture.until_copied("settings", json!({"a": "2"}), &["a", "b", "new"]).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_deleted_rule_takes_its_copies_along_or_leaves_them() {
-    on_both(async |world| {
-        let _operator = world.start();
+    on_both(async |fixture| {
+        let _operator = fixture.start();
         for policy in ["Delete", "Retain"] {
             let name = policy.to_lowercase();
             let labels = json!({"metadata": {"name": name, "labels": {"only": name}}, "data": {"a": "1"}});
-            world.user.create("configmaps", &labels).await;
-            world.create_rule(&name, json!({"deletionPolicy": policy, "selector": {"only": name}})).await;
-            world.until_ready(&name, "Synced").await;
-            let rule = world.user.get(&format!("copyrators/{name}")).await;
+            fixture.user.create("configmaps", &labels).await;
+            fixture.create_rule(&name, json!({"deletionPolicy": policy, "selector": {"only": name}})).await;
+            fixture.until_ready(&name, "Synced").await;
+            let rule = fixture.user.get(&format!("copyrators/{name}")).await;
             assert_eq!(rule["metadata"]["finalizers"], json!(["flant.com/copies"]));
-            world.delete_rule(&name).await;
-            world.until_deleted(&name).await;
+            fixture.delete_rule(&name).await;
+            fixture.until_deleted(&name).await;
         }
-        world.until_copied("delete", json!({}), &[]).await;
-        world.until_copied("retain", json!({"a": "1"}), &["a", "b"]).await;
+        fixture.until_copied("delete", json!({}), &[]).await;
+        fixture.until_copied("retain", json!({"a": "1"}), &["a", "b"]).await;
 
         // A new rule for the same source takes over what the other one left behind.
-        world.create_rule("again", json!({"selector": {"only": "retain"}})).await;
-        let status = world.until_ready("again", "Synced").await;
+        fixture.create_rule("again", json!({"selector": {"only": "retain"}})).await;
+        let status = fixture.until_ready("again", "Synced").await;
         assert_eq!(status["copies"], 2);
-        let copy = world.in_namespace("a").get("configmaps/retain").await;
+        let copy = fixture.in_namespace("a").get("configmaps/retain").await;
         assert!(
             copy["metadata"]["annotations"]["flant.com/rule"].as_str().unwrap().ends_with("/again"),
             "{copy}"
@@ -609,27 +613,27 @@ async fn a_deleted_rule_takes_its_copies_along_or_leaves_them() {
 
 #[tokio::test]
 async fn a_deleted_rule_waits_until_its_copies_can_be_deleted() {
-    on_both(async |world| {
-        let _operator = world.start_copying(json!({})).await;
-        world.until_ready("main-rule", "Synced").await;
+    on_both(async |fixture| {
+        let _operator = fixture.start_copying(json!({})).await;
+        fixture.until_ready("main-rule", "Synced").await;
         let mut fewer = rules();
         for rule in fewer.as_array_mut().unwrap() {
             rule["verbs"].as_array_mut().unwrap().retain(|verb| verb != "delete");
         }
-        world.allow(&fewer).await;
-        let account = UserClient { client: world.client.clone(), ..world.user.clone() };
+        fixture.allow(&fewer).await;
+        let account = UserClient { client: fixture.client.clone(), ..fixture.user.clone() };
         eventually("the permission to be gone", async || {
             let absent = account.path("configmaps/absent");
             let answer = account.send(Method::DELETE, &absent, "", &json!(null)).await;
             answer.err().filter(Error::is_forbidden)
         })
         .await;
-        world.delete_rule("main-rule").await;
-        world.until_ready("main-rule", "CopiesFailed").await;
-        world.until_settings_in(&["a", "b"]).await;
-        world.allow(&rules()).await;
-        world.until_deleted("main-rule").await;
-        world.until_settings_in(&[]).await;
+        fixture.delete_rule("main-rule").await;
+        fixture.until_ready("main-rule", "CopiesFailed").await;
+        fixture.until_settings_in(&["a", "b"]).await;
+        fixture.allow(&rules()).await;
+        fixture.until_deleted("main-rule").await;
+        fixture.until_settings_in(&[]).await;
     })
     .await;
 }
@@ -637,16 +641,16 @@ async fn a_deleted_rule_waits_until_its_copies_can_be_deleted() {
 /// Such a rule may exist: it may be in a namespace that this operator does not watch.
 #[tokio::test]
 async fn a_copy_of_a_rule_that_the_operator_cannot_see_is_left_alone() {
-    on_both(async |world| {
-        let _operator = world.start_copying(json!({})).await;
-        world.until_ready("main-rule", "Synced").await;
-        let rule = format!("{}/other-rule", world.namespace("b"));
+    on_both(async |fixture| {
+        let _operator = fixture.start_copying(json!({})).await;
+        fixture.until_ready("main-rule", "Synced").await;
+        let rule = format!("{}/other-rule", fixture.namespace("b"));
         let marks = json!({"flant.com/rule": rule, "flant.com/rule-uid": "other"});
-        let copies = world.in_namespace("a");
+        let copies = fixture.in_namespace("a");
         copies
             .patch("configmaps/settings", json!({"metadata": {"annotations": marks}, "data": {"a": "2"}}))
             .await;
-        let status = world.until_ready("main-rule", "CopiesFailed").await;
+        let status = fixture.until_ready("main-rule", "CopiesFailed").await;
         assert_eq!(status["failures"][0]["reason"], "OlderWins", "{status}");
         let copy = copies.get("configmaps/settings").await;
         assert_eq!(
@@ -660,19 +664,23 @@ async fn a_copy_of_a_rule_that_the_operator_cannot_see_is_left_alone() {
 /// The younger rule is not deleted or changed, and neither is the older one, so only the deletion of the copies says it.
 #[tokio::test]
 async fn a_rule_that_waits_for_an_older_one_goes_on_when_that_needs_the_place_no_more() {
-    on_both(async |world| {
-        let _operator = world.start_copying(json!({})).await;
-        world.until_ready("main-rule", "Synced").await;
-        world.create_rule("younger", json!({})).await;
-        world.until_ready("younger", "CopiesFailed").await;
+    on_both(async |fixture| {
+        let _operator = fixture.start_copying(json!({})).await;
+        fixture.until_ready("main-rule", "Synced").await;
+        fixture.create_rule("younger", json!({})).await;
+        fixture.until_ready("younger", "CopiesFailed").await;
         // A third rule, which waits for no place.
-        world.create_rule("third", json!({"selector": {"only": "this"}})).await;
-        world.until_ready("third", "NoSources").await;
-        world
-            .send(Method::PATCH, &world.rule_path("main-rule"), &json!({"selector": {"copyrator": "other"}}))
+        fixture.create_rule("third", json!({"selector": {"only": "this"}})).await;
+        fixture.until_ready("third", "NoSources").await;
+        fixture
+            .send(
+                Method::PATCH,
+                &fixture.rule_path("main-rule"),
+                &json!({"selector": {"copyrator": "other"}}),
+            )
             .await;
-        world.until_ready("younger", "Synced").await;
-        world.until_settings_in(&["a", "b"]).await;
+        fixture.until_ready("younger", "Synced").await;
+        fixture.until_settings_in(&["a", "b"]).await;
     })
     .await;
 }
@@ -680,57 +688,95 @@ async fn a_rule_that_waits_for_an_older_one_goes_on_when_that_needs_the_place_no
 /// The schema cannot refuse each selector that the operator cannot read.
 #[tokio::test]
 async fn the_copies_of_an_invalid_rule_stay_if_it_is_deleted_and_an_event_says_so() {
-    on_both(async |world| {
-        let _operator = world.start_copying(json!({})).await;
-        world.until_settings_in(&["a", "b"]).await;
-        world.until_ready("main-rule", "Synced").await;
-        let path = world.rule_path("main-rule");
-        world.send(Method::PATCH, &path, &json!({"selector": {"no label": "x"}})).await;
-        world.until_ready("main-rule", "InvalidSpec").await;
+    on_both(async |fixture| {
+        let _operator = fixture.start_copying(json!({})).await;
+        fixture.until_settings_in(&["a", "b"]).await;
+        fixture.until_ready("main-rule", "Synced").await;
+        let path = fixture.rule_path("main-rule");
+        fixture.send(Method::PATCH, &path, &json!({"selector": {"no label": "x"}})).await;
+        fixture.until_ready("main-rule", "InvalidSpec").await;
         // A rule without copies leaves none.
-        world.create_rule("empty", json!({"selector": {"no label": "x"}})).await;
-        world.until_ready("empty", "InvalidSpec").await;
-        world.delete_rule("empty").await;
-        world.until_deleted("empty").await;
-        let uid = world.uid("main-rule").await;
-        world.delete_rule("main-rule").await;
-        world.until_left(&uid, 2, "the fields of the deleted rule are invalid").await;
-        let events = world.user.get("events").await.to_string();
+        fixture.create_rule("empty", json!({"selector": {"no label": "x"}})).await;
+        fixture.until_ready("empty", "InvalidSpec").await;
+        fixture.delete_rule("empty").await;
+        fixture.until_deleted("empty").await;
+        let uid = fixture.uid("main-rule").await;
+        fixture.delete_rule("main-rule").await;
+        fixture.until_left(&uid, 2, "the fields of the deleted rule are invalid").await;
+        let events = fixture.user.get("events").await.to_string();
         assert_eq!(events.matches("copies stay").count(), 1, "{events}");
-        world.until_settings_in(&["a", "b"]).await;
+        fixture.until_settings_in(&["a", "b"]).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn an_object_that_is_no_copy_stays_unless_the_policy_allows_more() {
-    on_both(async |world| {
-        let _operator = world.start();
+    on_both(async |fixture| {
+        let _operator = fixture.start();
         let data = |value: &str| json!({"metadata": {"name": "settings"}, "data": {"a": value}});
-        world.in_namespace("a").create("configmaps", &data("theirs")).await;
-        world.in_namespace("b").create("configmaps", &data("1")).await;
-        world.create_source("settings", json!({"a": "1"})).await;
-        world.create_rule("main-rule", json!({})).await;
-        let status = world.until_ready("main-rule", "CopiesFailed").await;
+        fixture.in_namespace("a").create("configmaps", &data("theirs")).await;
+        fixture.in_namespace("b").create("configmaps", &data("1")).await;
+        fixture.create_source("settings", json!({"a": "1"})).await;
+        fixture.create_rule("main-rule", json!({})).await;
+        let status = fixture.until_ready("main-rule", "CopiesFailed").await;
         assert_eq!((&status["copies"], &status["failed"]), (&json!(0), &json!(2)));
         let failures: Vec<_> =
             status["failures"].as_array().unwrap().iter().map(|failure| &failure["reason"]).collect();
         assert_eq!(failures, ["NameConflict", "NameConflict"]);
         let note = "an object that is not a copy has this name: delete it, exclude its namespace, or set conflictPolicy";
-        let note = format!("{}/settings: NameConflict: {note}", world.namespace("a"));
-        world.until_event("Warning", "CopyFailed", &note).await;
+        let note = format!("{}/settings: NameConflict: {note}", fixture.namespace("a"));
+        fixture.until_event("Warning", "CopyFailed", &note).await;
 
         // An equal object is adopted. A deleted rule deletes only what it has adopted.
-        let path = world.rule_path("main-rule");
-        world.send(Method::PATCH, &path, &json!({"conflictPolicy": "Adopt"})).await;
+        let path = fixture.rule_path("main-rule");
+        fixture.send(Method::PATCH, &path, &json!({"conflictPolicy": "Adopt"})).await;
         eventually("the equal object to be adopted", async || {
-            (world.until_ready("main-rule", "CopiesFailed").await["copies"] == 1).then_some(())
+            (fixture.until_ready("main-rule", "CopiesFailed").await["copies"] == 1).then_some(())
         })
         .await;
-        world.until_settings_in(&["b"]).await;
-        world.send(Method::PATCH, &path, &json!({"conflictPolicy": "Overwrite"})).await;
-        world.until_settings_in(&["a", "b"]).await;
-        world.until_ready("main-rule", "Synced").await;
+        fixture.until_settings_in(&["b"]).await;
+        fixture.send(Method::PATCH, &path, &json!({"conflictPolicy": "Overwrite"})).await;
+        fixture.until_settings_in(&["a", "b"]).await;
+        fixture.until_ready("main-rule", "Synced").await;
+    })
+    .await;
+}
+
+/// Each attempt to create the copy counted against the quota of the namespace, until its users could create nothing.
+#[tokio::test]
+async fn a_name_that_is_taken_costs_no_quota() {
+    on_both(async |fixture| {
+        let _operator = fixture.start();
+        let theirs = json!({"metadata": {"name": "settings"}, "data": {"a": "theirs"}});
+        fixture.in_namespace("a").create("configmaps", &theirs).await;
+        fixture.create_source("settings", json!({"a": "1"})).await;
+        fixture.create_rule("main-rule", json!({})).await;
+        let path = fixture.rule_path("main-rule");
+        for _ in 0..3 {
+            let status = fixture.until_ready("main-rule", "CopiesFailed").await;
+            assert_eq!(status["failures"][0]["reason"], "NameConflict");
+            let include = json!([format!("{}-*", fixture.prefix), format!("none-{}", unique())]);
+            fixture.send(Method::PATCH, &path, &json!({"targetNamespaces": {"include": include}})).await;
+        }
+        // A copy that lost its label is not created, either.
+        fixture.until_ready("main-rule", "CopiesFailed").await;
+        let unlabelled = json!({"metadata": {"labels": {"flant.com/copy": null}}});
+        fixture.in_namespace("b").patch("configmaps/settings", unlabelled).await;
+        fixture.until_settings_in(&["b"]).await;
+        let is_create = |write: &String| write.starts_with("POST") && write.contains("configmaps");
+        let created: Vec<_> = fixture.writes().into_iter().filter(is_create).collect();
+        assert_eq!(created, ["POST a/configmaps", "POST b/configmaps"]);
+
+        fixture.in_namespace("a").delete("configmaps/settings").await;
+        fixture
+            .send(
+                Method::PATCH,
+                &path,
+                &json!({"targetNamespaces": {"include": [format!("{}-*", fixture.prefix)]}}),
+            )
+            .await;
+        fixture.until_settings_in(&["a", "b"]).await;
     })
     .await;
 }
@@ -738,28 +784,28 @@ async fn an_object_that_is_no_copy_stays_unless_the_policy_allows_more() {
 /// A rule that leaves its copies behind changes none of them, so the younger rule waited for ever.
 #[tokio::test]
 async fn of_two_rules_for_one_copy_the_older_wins_until_it_is_deleted() {
-    on_both(async |world| {
-        let _operator = world.start();
-        world.create_source("settings", json!({"a": "1"})).await;
+    on_both(async |fixture| {
+        let _operator = fixture.start();
+        fixture.create_source("settings", json!({"a": "1"})).await;
         for policy in ["Delete", "Retain"] {
-            world.create_rule("a-first", json!({"deletionPolicy": policy})).await;
-            world.until_ready("a-first", "Synced").await;
-            world.create_rule("b-second", json!({})).await;
-            let status = world.until_ready("b-second", "CopiesFailed").await;
+            fixture.create_rule("a-first", json!({"deletionPolicy": policy})).await;
+            fixture.until_ready("a-first", "Synced").await;
+            fixture.create_rule("b-second", json!({})).await;
+            let status = fixture.until_ready("b-second", "CopiesFailed").await;
             assert_eq!(status["failures"][0]["reason"], "OlderWins");
-            let older = format!("the CopyratorRule {}/a-first is older", world.user.namespace);
+            let older = format!("the CopyratorRule {}/a-first is older", fixture.user.namespace);
             let note =
-                format!("{}/settings: OlderWins: {older} and has its copy there", world.namespace("a"));
-            world.until_event("Warning", "CopyFailed", &note).await;
+                format!("{}/settings: OlderWins: {older} and has its copy there", fixture.namespace("a"));
+            fixture.until_event("Warning", "CopyFailed", &note).await;
             let copied =
-                world.writes().into_iter().filter(|write| write.contains("configmaps")).collect::<Vec<_>>();
+                fixture.writes().into_iter().filter(|write| write.contains("configmaps")).collect::<Vec<_>>();
             assert_eq!(copied, ["POST a/configmaps", "POST b/configmaps"]);
-            world.delete_rule("a-first").await;
-            world.until_ready("b-second", "Synced").await;
-            world.until_settings_in(&["a", "b"]).await;
-            world.delete_rule("b-second").await;
-            world.until_settings_in(&[]).await;
-            drop(world.writes());
+            fixture.delete_rule("a-first").await;
+            fixture.until_ready("b-second", "Synced").await;
+            fixture.until_settings_in(&["a", "b"]).await;
+            fixture.delete_rule("b-second").await;
+            fixture.until_settings_in(&[]).await;
+            drop(fixture.writes());
         }
     })
     .await;
@@ -767,32 +813,32 @@ async fn of_two_rules_for_one_copy_the_older_wins_until_it_is_deleted() {
 
 #[tokio::test]
 async fn an_immutable_copy_is_replaced() {
-    on_both(async |world| {
-        let operator = world.start();
-        world.create_rule("main-rule", json!({})).await;
+    on_both(async |fixture| {
+        let operator = fixture.start();
+        fixture.create_rule("main-rule", json!({})).await;
         let source = |value: &str, immutable: Value| {
             let metadata = json!({"name": "settings", "labels": {"copyrator": "true"}});
             json!({"metadata": metadata, "data": {"a": value}, "binaryData": {"b": "AAE="}, "immutable": immutable})
         };
-        world.user.create("configmaps", &source("1", json!(true))).await;
-        world.until_settings_in(&["a", "b"]).await;
-        let copy = world.in_namespace("a").get("configmaps/settings").await;
+        fixture.user.create("configmaps", &source("1", json!(true))).await;
+        fixture.until_settings_in(&["a", "b"]).await;
+        let copy = fixture.in_namespace("a").get("configmaps/settings").await;
         assert_eq!((&copy["immutable"], &copy["binaryData"]), (&json!(true), &json!({"b": "AAE="})));
-        world.user.delete("configmaps/settings").await;
-        world.user.create("configmaps", &source("2", json!(true))).await;
-        world.until_copied("settings", json!({"a": "2"}), &["a", "b"]).await;
-        world.until_ready("main-rule", "Synced").await;
+        fixture.user.delete("configmaps/settings").await;
+        fixture.user.create("configmaps", &source("2", json!(true))).await;
+        fixture.until_copied("settings", json!({"a": "2"}), &["a", "b"]).await;
+        fixture.until_ready("main-rule", "Synced").await;
 
         // Only `immutable` has changed while no operator ran.
         drop(operator);
-        world.user.delete("configmaps/settings").await;
-        world.user.create("configmaps", &source("2", json!(null))).await;
-        drop(world.writes());
-        let _operator = world.start();
+        fixture.user.delete("configmaps/settings").await;
+        fixture.user.create("configmaps", &source("2", json!(null))).await;
+        drop(fixture.writes());
+        let _operator = fixture.start();
         let is_mutable = |copy: &Value| copy["immutable"].is_null();
-        world.in_namespace("a").until("configmaps/settings", is_mutable).await;
-        world.in_namespace("b").until("configmaps/settings", is_mutable).await;
-        let mut writes = world.writes();
+        fixture.in_namespace("a").until("configmaps/settings", is_mutable).await;
+        fixture.in_namespace("b").until("configmaps/settings", is_mutable).await;
+        let mut writes = fixture.writes();
         writes.retain(|write| write.contains("configmaps"));
         let replaced = ["DELETE a/configmaps/settings", "DELETE b/configmaps/settings"];
         assert_eq!(writes, [replaced, ["POST a/configmaps", "POST b/configmaps"]].concat());
@@ -802,32 +848,32 @@ async fn an_immutable_copy_is_replaced() {
 
 /// The copy for namespace `a` is refused, and that for `b` is created. After `admit`, both are there.
 async fn a_refusal_stops_no_other_copy(
-    world: &World,
+    fixture: &CopyratorFixture,
     reason: &str,
     remedy: &str,
     admit: impl AsyncFn(&UserClient),
 ) {
-    let _operator = world.start_copying(json!({})).await;
-    let status = world.until_ready("main-rule", "CopiesFailed").await;
+    let _operator = fixture.start_copying(json!({})).await;
+    let status = fixture.until_ready("main-rule", "CopiesFailed").await;
     assert_eq!(status["failures"][0]["reason"], reason, "{status}");
     let message = status["failures"][0]["message"].as_str().unwrap();
     assert!(message.ends_with(remedy), "{message}");
-    let note = format!("{}/settings: {reason}: {message}", world.namespace("a"));
-    world.until_event("Warning", "CopyFailed", &note).await;
-    world.until_settings_in(&["b"]).await;
-    match &world.server {
+    let note = format!("{}/settings: {reason}: {message}", fixture.namespace("a"));
+    fixture.until_event("Warning", "CopyFailed", &note).await;
+    fixture.until_settings_in(&["b"]).await;
+    match &fixture.server {
         Some(server) => server.end_faults(),
-        None => admit(&world.in_namespace("a")).await,
+        None => admit(&fixture.in_namespace("a")).await,
     }
-    world.until_settings_in(&["a", "b"]).await;
-    world.until_ready("main-rule", "Synced").await;
+    fixture.until_settings_in(&["a", "b"]).await;
+    fixture.until_ready("main-rule", "Synced").await;
 }
 
 #[tokio::test]
 async fn a_full_namespace_stops_no_other_one() {
-    on_both(async |world| {
-        let full = world.in_namespace("a");
-        if let Some(server) = &world.server {
+    on_both(async |fixture| {
+        let full = fixture.in_namespace("a");
+        if let Some(server) = &fixture.server {
             server.fault(Fault::Quota("full".to_owned()).on("POST", &full.path("configmaps")));
         } else {
             let quota = json!({"metadata": {"name": "full"}, "spec": {"hard": {"count/configmaps": "0"}}});
@@ -836,17 +882,17 @@ async fn a_full_namespace_stops_no_other_one() {
         }
         let admit = async |full: &UserClient| full.delete("resourcequotas/full").await;
         let remedy = "; raise the quota full, or delete objects";
-        a_refusal_stops_no_other_copy(world, "QuotaExceeded", remedy, admit).await;
+        a_refusal_stops_no_other_copy(fixture, "QuotaExceeded", remedy, admit).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_policy_that_denies_a_copy_stops_no_other_one() {
-    on_both(async |world| {
+    on_both(async |fixture| {
         let admission = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic";
-        let denied = world.in_namespace("a");
-        if let Some(server) = &world.server {
+        let denied = fixture.in_namespace("a");
+        if let Some(server) = &fixture.server {
             let (webhook, message) = ("policy".to_owned(), "no copies".to_owned());
             server.fault(Fault::Deny { webhook, message, code: 422 }.on("POST", &denied.path("configmaps")));
         } else {
@@ -855,21 +901,21 @@ async fn a_policy_that_denies_a_copy_stops_no_other_one() {
             let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]});
             let spec = json!({"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "false"}]});
             let policy = json!({"metadata": metadata, "spec": spec});
-            world.user.try_create(&format!("{admission}ies"), &policy).await.unwrap();
+            fixture.user.try_create(&format!("{admission}ies"), &policy).await.unwrap();
             let namespace = json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}});
             let spec = json!({"policyName": name, "validationActions": ["Deny"], "matchResources": namespace});
             let binding = json!({"metadata": metadata, "spec": spec});
-            world.user.try_create(&format!("{admission}ybindings"), &binding).await.unwrap();
+            fixture.user.try_create(&format!("{admission}ybindings"), &binding).await.unwrap();
             let path = denied.path("configmaps?dryRun=All");
             let probe = json!({"metadata": {"name": "probe"}});
             eventually("the policy to deny", async || denied.try_create(&path, &probe).await.err()).await;
         }
         let admit = async |denied: &UserClient| {
             let path = format!("{admission}ybindings/{}", denied.namespace);
-            world.send(Method::DELETE, &path, &json!(null)).await;
+            fixture.send(Method::DELETE, &path, &json!(null)).await;
         };
         let remedy = "; change the policy, or what it denies";
-        a_refusal_stops_no_other_copy(world, "AdmissionDenied", remedy, admit).await;
+        a_refusal_stops_no_other_copy(fixture, "AdmissionDenied", remedy, admit).await;
     })
     .await;
 }
@@ -877,18 +923,18 @@ async fn a_policy_that_denies_a_copy_stops_no_other_one() {
 /// A real server answers so only under load.
 #[tokio::test]
 async fn after_a_429_a_copy_waits_as_long_as_the_server_asks_and_the_others_go_on() {
-    let world = World::embedded().await;
-    let server = world.server.as_ref().unwrap();
+    let fixture = CopyratorFixture::embedded().await;
+    let server = fixture.server.as_ref().unwrap();
     let body = "Too many requests, please try again later.\n".to_owned();
     let busy = Fault::Answer { status: 429, body, retry_after_secs: Some(1) };
-    server.fault(busy.on("POST", &world.in_namespace("a").path("configmaps")));
-    let _operator = world.start_copying(json!({})).await;
-    world.until_settings_in(&["b"]).await;
+    server.fault(busy.on("POST", &fixture.in_namespace("a").path("configmaps")));
+    let _operator = fixture.start_copying(json!({})).await;
+    fixture.until_settings_in(&["b"]).await;
     server.end_faults();
-    world.until_settings_in(&["a", "b"]).await;
-    let requests = world.wire.0.lock().unwrap();
+    fixture.until_settings_in(&["a", "b"]).await;
+    let requests = fixture.wire.0.lock().unwrap();
     let sent = |namespace: &str| {
-        let path = world.in_namespace(namespace).path("configmaps");
+        let path = fixture.in_namespace(namespace).path("configmaps");
         let is_it = |(_, request): &&(Instant, String)| request.starts_with(&format!("POST {path}"));
         requests.iter().filter(is_it).map(|(time, _)| *time).collect::<Vec<_>>()
     };
@@ -924,25 +970,25 @@ fn is_creation(method: &str, path: &str) -> bool {
 /// With one worker, so that the second rule comes between two passes over the first one, or after all of them.
 #[tokio::test]
 async fn eight_copies_are_created_at_a_time_and_another_rule_comes_after_a_thousand() {
-    let world = World::embedded().await;
+    let fixture = CopyratorFixture::embedded().await;
     for namespace in ["c", "d", "e", "f", "other"] {
-        world.create_namespace(namespace, json!({})).await;
+        fixture.create_namespace(namespace, json!({})).await;
     }
     for number in 0..167 {
-        world.create_source(&format!("settings-{number}"), json!({})).await;
+        fixture.create_source(&format!("settings-{number}"), json!({})).await;
     }
-    let other = world.namespace("other");
-    let many = json!({"include": [format!("{}-?", world.prefix)]});
-    world.create_rule("a-many", json!({"targetNamespaces": many})).await;
-    world.create_rule("b-other", json!({"targetNamespaces": {"include": [other]}})).await;
-    let server = world.server.as_ref().unwrap();
+    let other = fixture.namespace("other");
+    let many = json!({"include": [format!("{}-?", fixture.prefix)]});
+    fixture.create_rule("a-many", json!({"targetNamespaces": many})).await;
+    fixture.create_rule("b-other", json!({"targetNamespaces": {"include": [other]}})).await;
+    let server = fixture.server.as_ref().unwrap();
     server.forget_requests();
     let creating = Arc::<Creating>::default();
-    let config = Config::new(&world.url, world.ca_pem.as_bytes(), &world.token).unwrap();
+    let config = Config::new(&fixture.url, fixture.ca_pem.as_bytes(), &fixture.token).unwrap();
     let client = Client::new(config.with_tap(creating.clone())).unwrap();
-    let _operator = world.start_on(&client, Settings::default(), 1);
-    world.until_ready("a-many", "Synced").await;
-    world.until_ready("b-other", "Synced").await;
+    let _operator = fixture.start_on(&client, Settings::default(), 1);
+    fixture.until_ready("a-many", "Synced").await;
+    fixture.until_ready("b-other", "Synced").await;
     assert_eq!(creating.0.lock().unwrap().1, 8);
     let requests = server.requests();
     let created = requests.iter().filter(|request| is_creation(&request.method, &request.path));
@@ -954,17 +1000,17 @@ async fn eight_copies_are_created_at_a_time_and_another_rule_comes_after_a_thous
 
 #[tokio::test]
 async fn a_source_of_one_mebibyte_is_copied() {
-    on_both(async |world| {
-        let _operator = world.start();
-        world.create_rule("main-rule", json!({})).await;
+    on_both(async |fixture| {
+        let _operator = fixture.start();
+        fixture.create_rule("main-rule", json!({})).await;
         // In base64, four characters are three bytes.
         let icon = "AAEC".repeat(1024 * 1024 / 3);
         let metadata = json!({"name": "large", "labels": {"copyrator": "true"}});
         let large = json!({"metadata": metadata, "binaryData": {"i": icon}});
-        world.user.create("configmaps", &large).await;
-        world.until_ready("main-rule", "Synced").await;
+        fixture.user.create("configmaps", &large).await;
+        fixture.until_ready("main-rule", "Synced").await;
         for namespace in ["a", "b"] {
-            let copy = world.in_namespace(namespace).get("configmaps/large").await;
+            let copy = fixture.in_namespace(namespace).get("configmaps/large").await;
             assert!(copy["binaryData"]["i"] == *icon, "the bytes differ in {namespace}");
         }
     })
@@ -974,22 +1020,22 @@ async fn a_source_of_one_mebibyte_is_copied() {
 /// A finalizer that nobody handles, here that of rules, keeps a deleted copy.
 #[tokio::test]
 async fn a_deleted_copy_that_its_finalizers_keep_is_reported_and_comes_back_after_them() {
-    on_both(async |world| {
-        let _operator = world.start_copying(json!({})).await;
-        world.until_ready("main-rule", "Synced").await;
-        let a = world.in_namespace("a");
+    on_both(async |fixture| {
+        let _operator = fixture.start_copying(json!({})).await;
+        fixture.until_ready("main-rule", "Synced").await;
+        let a = fixture.in_namespace("a");
         a.patch("configmaps/settings", json!({"metadata": {"finalizers": ["flant.com/copies"]}})).await;
         a.delete("configmaps/settings").await;
-        let status = world.until_ready("main-rule", "CopiesFailed").await;
+        let status = fixture.until_ready("main-rule", "CopiesFailed").await;
         let failures = status["failures"].as_array().unwrap();
         assert_eq!((failures.len(), &failures[0]["reason"]), (1, &json!("Terminating")), "{status}");
         let message = failures[0]["message"].as_str().unwrap();
         assert!(message.contains("finalizers: flant.com/copies; if nobody handles them"), "{message}");
-        world.create_source("other", json!({"b": "2"})).await;
-        world.until_copied("other", json!({"b": "2"}), &["a", "b"]).await;
+        fixture.create_source("other", json!({"b": "2"})).await;
+        fixture.until_copied("other", json!({"b": "2"}), &["a", "b"]).await;
         a.patch("configmaps/settings", json!({"metadata": {"finalizers": null}})).await;
-        world.until_ready("main-rule", "Synced").await;
-        world.until_settings_in(&["a", "b"]).await;
+        fixture.until_ready("main-rule", "Synced").await;
+        fixture.until_settings_in(&["a", "b"]).await;
     })
     .await;
 }
@@ -997,16 +1043,16 @@ async fn a_deleted_copy_that_its_finalizers_keep_is_reported_and_comes_back_afte
 /// Names of rules and ConfigMaps are longer than labels may be.
 #[tokio::test]
 async fn a_source_and_a_rule_whose_names_are_no_labels_are_served() {
-    on_both(async |world| {
-        let _operator = world.start();
+    on_both(async |fixture| {
+        let _operator = fixture.start();
         let name = format!("0.{}.z", "a".repeat(249));
-        world.create_rule(&name, json!({})).await;
-        world.create_source(&name, json!({"a": "1"})).await;
-        world.until_copied(&name, json!({"a": "1"}), &["a", "b"]).await;
-        world.until_ready(&name, "Synced").await;
-        world.user.until("events", |events| events.to_string().contains("\"reason\":\"Created\"")).await;
-        world.delete_rule(&name).await;
-        world.until_copied(&name, json!({}), &[]).await;
+        fixture.create_rule(&name, json!({})).await;
+        fixture.create_source(&name, json!({"a": "1"})).await;
+        fixture.until_copied(&name, json!({"a": "1"}), &["a", "b"]).await;
+        fixture.until_ready(&name, "Synced").await;
+        fixture.user.until("events", |events| events.to_string().contains("\"reason\":\"Created\"")).await;
+        fixture.delete_rule(&name).await;
+        fixture.until_copied(&name, json!({}), &[]).await;
     })
     .await;
 }
@@ -1014,48 +1060,48 @@ async fn a_source_and_a_rule_whose_names_are_no_labels_are_served() {
 /// The operator as a process, with all that it can write about its requests.
 #[tokio::test]
 async fn the_data_of_a_secret_is_in_no_log_event_status_or_recording() {
-    on_both(async |world| {
+    on_both(async |fixture| {
         let (secret, shown) = ("aHVudGVyMg==", ["aHVudGVyMg", "hunter2"]);
         let metadata = json!({
             "name": "password", "labels": {"copyrator": "true"},
             "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "hunter2"},
         });
         let source = json!({"metadata": metadata, "data": {"password": secret}});
-        world.user.create("secrets", &source).await;
+        fixture.user.create("secrets", &source).await;
         // Another object has the name of a copy, and a copy that is edited is read.
         let theirs = json!({"metadata": {"name": "password"}, "data": {"password": secret}});
-        world.in_namespace("a").create("secrets", &theirs).await;
-        world.create_rule("main-rule", json!({"ruleType": "secret"})).await;
+        fixture.in_namespace("a").create("secrets", &theirs).await;
+        fixture.create_rule("main-rule", json!({"ruleType": "secret"})).await;
         let once =
             json!({"metadata": {"name": "once", "labels": {"once": ""}}, "data": {"password": secret}});
-        world.user.create("secrets", &once).await;
+        fixture.user.create("secrets", &once).await;
         let once = json!({"ruleType": "secret", "syncPolicy": "Once", "selector": {"once": ""}});
-        world.create_rule("once", once).await;
+        fixture.create_rule("once", once).await;
         let files = TempDir::new().unwrap();
         let (record, curl) = (files.path().join("record"), files.path().join("curl"));
-        let (_dir, operator) = world.run(&[
+        let (_dir, operator) = fixture.run(&[
             "--copyrator-secrets",
             "--rule-name=*",
             "--log-level",
             "trace",
             "-n",
-            &world.user.namespace,
+            &fixture.user.namespace,
             "--record",
             record.to_str().unwrap(),
             "--curl",
             curl.to_str().unwrap(),
         ]);
-        world.until_ready("main-rule", "CopiesFailed").await;
-        let copy = world.in_namespace("b");
+        fixture.until_ready("main-rule", "CopiesFailed").await;
+        let copy = fixture.in_namespace("b");
         copy.until("secrets/password", |copy| copy["data"]["password"] == secret).await;
         copy.patch("secrets/password", json!({"data": {"password": "aHVudGVyMw=="}})).await;
         copy.until("secrets/password", |copy| copy["data"]["password"] == secret).await;
-        world.user.patch("secrets/password", json!({"immutable": true})).await;
+        fixture.user.patch("secrets/password", json!({"immutable": true})).await;
         copy.until("secrets/password", |copy| copy["immutable"] == true).await;
-        let events = world.user.until("events", |events| events["items"] != json!([])).await;
-        let rule = world.user.raw(&world.rule_path("main-rule")).await.unwrap();
-        world.until_ready("once", "Synced").await;
-        let once = world.user.raw(&world.rule_path("once")).await.unwrap();
+        let events = fixture.user.until("events", |events| events["items"] != json!([])).await;
+        let rule = fixture.user.raw(&fixture.rule_path("main-rule")).await.unwrap();
+        fixture.until_ready("once", "Synced").await;
+        let once = fixture.user.raw(&fixture.rule_path("once")).await.unwrap();
         let copied = copy.get("secrets/once").await;
         let digest = copied["metadata"]["annotations"]["flant.com/content"].as_str().unwrap();
         assert!(once.contains("/once@") && !once.contains(digest), "{once}");
@@ -1072,37 +1118,37 @@ async fn the_data_of_a_secret_is_in_no_log_event_status_or_recording() {
 
 #[tokio::test]
 async fn rules_are_deleted_with_their_crd_and_their_copies_with_them() {
-    let script = async |world: &World| {
-        let _operator = world.start_copying(json!({})).await;
-        world.until_ready("main-rule", "Synced").await;
+    let script = async |fixture: &CopyratorFixture| {
+        let _operator = fixture.start_copying(json!({})).await;
+        fixture.until_ready("main-rule", "Synced").await;
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/copyrators.flant.com";
-        world.send(Method::DELETE, path, &json!(null)).await;
-        world.until_settings_in(&[]).await;
+        fixture.send(Method::DELETE, path, &json!(null)).await;
+        fixture.until_settings_in(&[]).await;
         eventually("the CRD to be deleted", async || {
-            world.user.raw(path).await.err().filter(|error| error.is_not_found())
+            fixture.user.raw(path).await.err().filter(|error| error.is_not_found())
         })
         .await;
     };
-    script(&World::embedded().await).await;
+    script(&CopyratorFixture::embedded().await).await;
     if has_assets() {
         let control_plane = installed_control_plane(Http::Any).await;
-        script(&World::on(&control_plane).await).await;
+        script(&CopyratorFixture::on(&control_plane).await).await;
     }
 }
 
 /// Also if the missing permission is for a kind that the rule does not name.
 #[tokio::test]
 async fn a_rule_that_waits_for_a_watch_that_is_forbidden_says_so_and_goes_on_after_that() {
-    on_both(async |world| {
-        world.forbid_secrets().await;
-        let _operator = world.start_copying(json!({})).await;
-        let status = world.until_ready("main-rule", "WatchFailed").await;
+    on_both(async |fixture| {
+        fixture.forbid_secrets().await;
+        let _operator = fixture.start_copying(json!({})).await;
+        let status = fixture.until_ready("main-rule", "WatchFailed").await;
         let ready = status["conditions"][0]["message"].as_str().unwrap();
         assert!(ready.contains("grant the verbs list and watch on the resource secrets"), "{ready}");
         assert_eq!(status["conditions"].as_array().unwrap().len(), 1, "{status}");
-        world.allow(&rules()).await;
-        world.until_settings_in(&["a", "b"]).await;
-        world.until_ready("main-rule", "Synced").await;
+        fixture.allow(&rules()).await;
+        fixture.until_settings_in(&["a", "b"]).await;
+        fixture.until_ready("main-rule", "Synced").await;
     })
     .await;
 }
@@ -1110,44 +1156,44 @@ async fn a_rule_that_waits_for_a_watch_that_is_forbidden_says_so_and_goes_on_aft
 /// The API server lets an open watch go on, and refuses the next one. The rule went on to report that all copies were up to date.
 #[tokio::test]
 async fn a_rule_whose_permission_is_withdrawn_says_so_and_goes_on_when_it_is_back() {
-    on_both(async |world| {
-        let proxy = Proxy::start(&world.url).await;
-        let config = Config::new(&proxy.url(), world.ca_pem.as_bytes(), &world.token).unwrap();
+    on_both(async |fixture| {
+        let proxy = Proxy::start(&fixture.url).await;
+        let config = Config::new(&proxy.url(), fixture.ca_pem.as_bytes(), &fixture.token).unwrap();
         let client = Client::new(config).unwrap();
-        let _operator = world.start_on(&client, Settings { secrets: true, ..Settings::default() }, WORKERS);
-        world.create_rule("main-rule", json!({"ruleType": "secret"})).await;
-        world.create_rule("other-rule", json!({})).await;
-        world.until_ready("main-rule", "NoSources").await;
-        world.until_ready("other-rule", "NoSources").await;
-        world.forbid_secrets().await;
+        let _operator = fixture.start_on(&client, Settings { secrets: true, ..Settings::default() }, WORKERS);
+        fixture.create_rule("main-rule", json!({"ruleType": "secret"})).await;
+        fixture.create_rule("other-rule", json!({})).await;
+        fixture.until_ready("main-rule", "NoSources").await;
+        fixture.until_ready("other-rule", "NoSources").await;
+        fixture.forbid_secrets().await;
         proxy.cut();
-        let status = world.until_ready("main-rule", "WatchFailed").await;
+        let status = fixture.until_ready("main-rule", "WatchFailed").await;
         let ready = status["conditions"][0]["message"].as_str().unwrap();
         for part in ["403 Forbidden", "secrets", "grant the verbs list and watch on the resource secrets"] {
             assert!(ready.contains(part), "{ready}");
         }
         // A rule without Secrets goes on.
-        world.create_source("settings", json!({"a": "1"})).await;
-        world.until_settings_in(&["a", "b"]).await;
+        fixture.create_source("settings", json!({"a": "1"})).await;
+        fixture.until_settings_in(&["a", "b"]).await;
         let metadata = json!({"name": "password", "labels": {"copyrator": "true"}});
-        world.user.create("secrets", &json!({"metadata": metadata, "data": {"a": "MQ=="}})).await;
-        world.allow(&rules()).await;
-        world.in_namespace("a").until("secrets/password", |copy| copy["data"]["a"] == "MQ==").await;
-        world.until_ready("main-rule", "Synced").await;
+        fixture.user.create("secrets", &json!({"metadata": metadata, "data": {"a": "MQ=="}})).await;
+        fixture.allow(&rules()).await;
+        fixture.in_namespace("a").until("secrets/password", |copy| copy["data"]["a"] == "MQ==").await;
+        fixture.until_ready("main-rule", "Synced").await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn secrets_are_copied_only_if_that_is_enabled() {
-    on_both(async |world| {
-        let operator = world.start_with(Settings::default());
-        world.create_rule("main-rule", json!({"ruleType": "secret"})).await;
-        world.until_ready("main-rule", "SecretsNotEnabled").await;
-        world.create_rule("empty", json!({"ruleType": "secret"})).await;
-        world.until_ready("empty", "SecretsNotEnabled").await;
-        world.delete_rule("empty").await;
-        world.until_deleted("empty").await;
+    on_both(async |fixture| {
+        let operator = fixture.start_with(Settings::default());
+        fixture.create_rule("main-rule", json!({"ruleType": "secret"})).await;
+        fixture.until_ready("main-rule", "SecretsNotEnabled").await;
+        fixture.create_rule("empty", json!({"ruleType": "secret"})).await;
+        fixture.until_ready("empty", "SecretsNotEnabled").await;
+        fixture.delete_rule("empty").await;
+        fixture.until_deleted("empty").await;
         drop(operator);
         let secret = |name: &str, kind: &str, data: Value| {
             let metadata =
@@ -1155,81 +1201,84 @@ async fn secrets_are_copied_only_if_that_is_enabled() {
             json!({"metadata": metadata, "type": kind, "data": data})
         };
         let registry = json!({".dockerconfigjson": "eyJhdXRocyI6e319"});
-        world
+        fixture
             .user
             .create("secrets", &secret("registry", "kubernetes.io/dockerconfigjson", registry.clone()))
             .await;
-        world.user.create("secrets", &secret("release", "helm.sh/release.v1", json!({}))).await;
-        world.user.create("secrets", &secret("bootstrap", "bootstrap.kubernetes.io/token", json!({}))).await;
-        let requests = world.wire.0.lock().unwrap().clone();
+        fixture.user.create("secrets", &secret("release", "helm.sh/release.v1", json!({}))).await;
+        fixture
+            .user
+            .create("secrets", &secret("bootstrap", "bootstrap.kubernetes.io/token", json!({})))
+            .await;
+        let requests = fixture.wire.0.lock().unwrap().clone();
         assert!(!requests.iter().any(|(_, request)| request.contains("/secrets")), "{requests:?}");
 
-        let operator = world.start();
-        let status = world.until_ready("main-rule", "Synced").await;
+        let operator = fixture.start();
+        let status = fixture.until_ready("main-rule", "Synced").await;
         assert_eq!((&status["sources"], &status["copies"]), (&json!(1), &json!(2)));
-        let copy = world.in_namespace("a").get("secrets/registry").await;
+        let copy = fixture.in_namespace("a").get("secrets/registry").await;
         assert_eq!((&copy["type"], &copy["data"]), (&json!("kubernetes.io/dockerconfigjson"), &registry));
-        assert!(world.in_namespace("a").find("secrets/release").await.is_none());
-        assert!(world.in_namespace("a").find("secrets/bootstrap").await.is_none());
+        assert!(fixture.in_namespace("a").find("secrets/release").await.is_none());
+        assert!(fixture.in_namespace("a").find("secrets/bootstrap").await.is_none());
 
-        world.user.create("secrets", &secret("late", "Opaque", json!({}))).await;
-        world.create_rule("late", json!({"ruleType": "secret", "selector": {"copyrator": "late"}})).await;
-        world.until_ready("late", "Synced").await;
+        fixture.user.create("secrets", &secret("late", "Opaque", json!({}))).await;
+        fixture.create_rule("late", json!({"ruleType": "secret", "selector": {"copyrator": "late"}})).await;
+        fixture.until_ready("late", "Synced").await;
 
         // An operator that may not delete Secrets says that they stay.
         drop(operator);
-        let _operator = world.start_with(Settings::default());
-        world.delete_rule("late").await;
-        let status = world.until_ready("late", "SecretsNotEnabled").await;
+        let _operator = fixture.start_with(Settings::default());
+        fixture.delete_rule("late").await;
+        let status = fixture.until_ready("late", "SecretsNotEnabled").await;
         let message = condition(&json!({ "status": status }), "Ready").unwrap()["message"].clone();
         assert!(message.as_str().unwrap().contains("cannot delete the copied Secrets"), "{message}");
         assert_eq!(condition(&json!({ "status": status }), "Stalled").unwrap()["status"], "True");
-        world.send(Method::PATCH, &world.rule_path("late"), &json!({"deletionPolicy": "Retain"})).await;
-        world.until_deleted("late").await;
-        world.in_namespace("a").get("secrets/late").await;
-        world.until_ready("main-rule", "SecretsNotEnabled").await;
-        let path = world.rule_path("main-rule");
-        world.send(Method::PATCH, &path, &json!({"ruleType": "configmap"})).await;
-        world.until_ready("main-rule", "NoSources").await;
-        let uid = world.uid("main-rule").await;
-        world.until_left(&uid, 2, "the operator may not delete Secrets").await;
-        world.in_namespace("a").get("secrets/registry").await;
+        fixture.send(Method::PATCH, &fixture.rule_path("late"), &json!({"deletionPolicy": "Retain"})).await;
+        fixture.until_deleted("late").await;
+        fixture.in_namespace("a").get("secrets/late").await;
+        fixture.until_ready("main-rule", "SecretsNotEnabled").await;
+        let path = fixture.rule_path("main-rule");
+        fixture.send(Method::PATCH, &path, &json!({"ruleType": "configmap"})).await;
+        fixture.until_ready("main-rule", "NoSources").await;
+        let uid = fixture.uid("main-rule").await;
+        fixture.until_left(&uid, 2, "the operator may not delete Secrets").await;
+        fixture.in_namespace("a").get("secrets/registry").await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn objects_of_another_namespace_need_a_permission() {
-    on_both(async |world| {
-        let operator = world.start();
-        world.create_rule("main-rule", json!({"namespaces": [world.namespace("a"), world.namespace("b")]})).await;
-        world.until_ready("main-rule", "SourceNamespaceNotAllowed").await;
+    on_both(async |fixture| {
+        let operator = fixture.start();
+        fixture.create_rule("main-rule", json!({"namespaces": [fixture.namespace("a"), fixture.namespace("b")]})).await;
+        fixture.until_ready("main-rule", "SourceNamespaceNotAllowed").await;
         drop(operator);
-        let source_namespaces = vec![format!("{}-?", world.prefix).parse().unwrap()];
-        let _operator = world.start_with(Settings { source_namespaces, ..Settings::default() });
+        let source_namespaces = vec![format!("{}-?", fixture.prefix).parse().unwrap()];
+        let _operator = fixture.start_with(Settings { source_namespaces, ..Settings::default() });
         let source = |value: &str| json!({"metadata": {"name": "settings", "labels": {"copyrator": "true"}}, "data": {"a": value}});
-        world.in_namespace("a").create("configmaps", &source("1")).await;
-        world.until_settings_in(&["src", "b"]).await;
-        world.in_namespace("a").delete("configmaps/settings").await;
-        world.until_settings_in(&[]).await;
+        fixture.in_namespace("a").create("configmaps", &source("1")).await;
+        fixture.until_settings_in(&["src", "b"]).await;
+        fixture.in_namespace("a").delete("configmaps/settings").await;
+        fixture.until_settings_in(&[]).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_rule_of_another_name_is_left_alone() {
-    on_both(async |world| {
-        world.create_source("settings", json!({"a": "1"})).await;
-        world.create_rule("other-rule", json!({})).await;
-        world.create_rule("main-rule", json!({"selector": {"only": "this"}})).await;
+    on_both(async |fixture| {
+        fixture.create_source("settings", json!({"a": "1"})).await;
+        fixture.create_rule("other-rule", json!({})).await;
+        fixture.create_rule("main-rule", json!({"selector": {"only": "this"}})).await;
         let _operator =
-            world.start_with(Settings { rule_name: Some("main-rule".to_owned()), ..Settings::default() });
-        world.until_ready("main-rule", "NoSources").await;
-        let other = world.user.raw(&world.rule_path("other-rule")).await.unwrap();
+            fixture.start_with(Settings { rule_name: Some("main-rule".to_owned()), ..Settings::default() });
+        fixture.until_ready("main-rule", "NoSources").await;
+        let other = fixture.user.raw(&fixture.rule_path("other-rule")).await.unwrap();
         let other: Value = serde_json::from_str(&other).unwrap();
         assert_eq!(other["metadata"]["finalizers"], json!(null));
         assert_eq!(other["status"]["observedGeneration"], -1);
-        let writes = world.writes();
+        let writes = fixture.writes();
         assert!(writes.iter().all(|write| write.contains("main-rule")), "{writes:?}");
     })
     .await;
@@ -1239,18 +1288,18 @@ async fn a_rule_of_another_name_is_left_alone() {
 /// the rules of other tests, too.
 #[tokio::test]
 async fn an_operator_that_runs_alone_serves_the_main_rule_unless_it_is_told_to_serve_others() {
-    let script = async |world: &World| {
-        let own = &*world.user.namespace;
+    let script = async |fixture: &CopyratorFixture| {
+        let own = &*fixture.user.namespace;
         for namespace in ["default", own] {
             for name in ["main-rule", "other-rule", "third-rule"] {
                 let path = format!("{RULES}/{namespace}/copyrators");
-                let rule = world.rule(name, json!({"selector": {"only": world.prefix}}));
-                world.user.try_create(&path, &rule).await.unwrap();
+                let rule = fixture.rule(name, json!({"selector": {"only": fixture.prefix}}));
+                fixture.user.try_create(&path, &rule).await.unwrap();
             }
         }
         // All that were ever served.
         let served = async || -> BTreeSet<String> {
-            let rules = world.user.raw("/apis/flant.com/v1/copyrators").await.unwrap();
+            let rules = fixture.user.raw("/apis/flant.com/v1/copyrators").await.unwrap();
             let rules: Value = serde_json::from_str(&rules).unwrap();
             let rules = rules["items"].as_array().unwrap().iter();
             let served = rules.filter(|rule| !rule["metadata"]["finalizers"].is_null());
@@ -1270,7 +1319,7 @@ async fn an_operator_that_runs_alone_serves_the_main_rule_unless_it_is_told_to_s
             // Beside other operators, too, a named rule is that of one namespace.
             (&["memcached", "--rule-name", "third-rule"], none, key("default", "third")),
         ] {
-            let (dir, operator) = world.run_with(args, variables);
+            let (dir, operator) = fixture.run_with(args, variables);
             let (namespace, name) = rule.split_once('/').unwrap();
             operator.until_logged(&["serving one CopyratorRule", name, namespace]).await;
             expected.insert(rule.clone());
@@ -1282,19 +1331,19 @@ async fn an_operator_that_runs_alone_serves_the_main_rule_unless_it_is_told_to_s
         }
         expected.insert(key(own, "other"));
         // Beside other operators, without a name: the rules of all namespaces.
-        let (dir, operator) = world.run(&["memcached"]);
+        let (dir, operator) = fixture.run(&["memcached"]);
         eventually("all rules to be served", async || (served().await == expected).then_some(())).await;
         drop((operator, dir));
         let path = format!("{RULES}/{own}/copyrators");
-        world.user.try_create(&path, &world.rule("fourth-rule", json!({}))).await.unwrap();
+        fixture.user.try_create(&path, &fixture.rule("fourth-rule", json!({}))).await.unwrap();
         expected.insert(key(own, "fourth"));
-        let _operator = world.run(&["--rule-name", "*"]);
+        let _operator = fixture.run(&["--rule-name", "*"]);
         eventually("the new rule to be served", async || (served().await == expected).then_some(())).await;
     };
-    script(&World::embedded().await).await;
+    script(&CopyratorFixture::embedded().await).await;
     if has_assets() {
         let control_plane = installed_control_plane(Http::Any).await;
-        script(&World::on(&control_plane).await).await;
+        script(&CopyratorFixture::on(&control_plane).await).await;
     }
 }
 
@@ -1345,7 +1394,7 @@ impl InProcess for Gate {
     }
 }
 
-impl World {
+impl CopyratorFixture {
     /// Starts an operator and, if only some of its writes pass, kills it after them, again and again until the end. Returns all
     /// writes in the order of their texts.
     async fn written_until(&self, writes_max: usize, is_done: impl AsyncFn() -> bool) -> Vec<String> {
@@ -1418,26 +1467,26 @@ impl World {
 /// Whatever the operator has written when it is killed, the next one writes the rest, and nothing twice.
 #[tokio::test]
 async fn a_restart_between_any_two_writes_changes_nothing() {
-    on_both(async |world| {
-        let undisturbed = world.written_for_a_rule(usize::MAX).await;
+    on_both(async |fixture| {
+        let undisturbed = fixture.written_for_a_rule(usize::MAX).await;
         // The finalizer, four copies, and the status; six copies, and the status; four copies, and the finalizer.
         assert_eq!(undisturbed.each_ref().map(Vec::len), [6, 7, 5], "{undisturbed:#?}");
-        assert_eq!(world.written_for_a_rule(1).await, undisturbed);
+        assert_eq!(fixture.written_for_a_rule(1).await, undisturbed);
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_restart_with_complete_copies_writes_nothing() {
-    on_both(async |world| {
-        let operator = world.start_copying(json!({})).await;
-        world.until_settings_in(&["a", "b"]).await;
-        world.until_ready("main-rule", "Synced").await;
-        drop((operator, world.writes()));
-        let _operator = world.start();
-        world.create_source("barrier", json!({})).await;
-        world.until_copied("barrier", json!(null), &["a", "b"]).await;
-        let mut writes = world.writes();
+    on_both(async |fixture| {
+        let operator = fixture.start_copying(json!({})).await;
+        fixture.until_settings_in(&["a", "b"]).await;
+        fixture.until_ready("main-rule", "Synced").await;
+        drop((operator, fixture.writes()));
+        let _operator = fixture.start();
+        fixture.create_source("barrier", json!({})).await;
+        fixture.until_copied("barrier", json!(null), &["a", "b"]).await;
+        let mut writes = fixture.writes();
         writes.retain(|write| write.contains("configmaps"));
         assert_eq!(writes, ["POST a/configmaps", "POST b/configmaps"]);
     })
@@ -1446,8 +1495,8 @@ async fn a_restart_with_complete_copies_writes_nothing() {
 
 #[tokio::test]
 async fn the_schema_refuses_a_rule_that_cannot_work() {
-    on_both(async |world| {
-        let path = format!("{RULES}/{}/copyrators?dryRun=All", world.user.namespace);
+    on_both(async |fixture| {
+        let path = format!("{RULES}/{}/copyrators?dryRun=All", fixture.user.namespace);
         for (fields, problem) in [
             (json!({"ruleType": "pod"}), "Unsupported value: \"pod\""),
             (json!({"selector": null}), "selector is empty"),
@@ -1456,21 +1505,22 @@ async fn the_schema_refuses_a_rule_that_cannot_work() {
             (json!({"targetNamespaces": {"include": ["team-["]}}), "should match '^[-a-z0-9*?]+$'"),
             (json!({"namespace": "No"}), "should match"),
         ] {
-            let error = world.user.try_create(&path, &world.rule("main-rule", fields.clone())).await.err();
+            let error =
+                fixture.user.try_create(&path, &fixture.rule("main-rule", fields.clone())).await.err();
             let error = error.unwrap_or_else(|| panic!("{fields} was accepted"));
             assert!(error.is_invalid() && error.to_string().contains(problem), "{fields}: {error}");
         }
         for fields in [json!({"selector": {}, "allowAll": true}), json!({"selector": null, "allowAll": true})]
         {
-            world.user.try_create(&path, &world.rule("main-rule", fields)).await.unwrap();
+            fixture.user.try_create(&path, &fixture.rule("main-rule", fields)).await.unwrap();
         }
         // The schema leaves the labels in the selector open.
-        let _operator = world.start();
+        let _operator = fixture.start();
         for (name, selector) in
             [("number", json!({"copyrator": 1})), ("mixed", json!({"matchLabels": {"a": "b"}, "c": "d"}))]
         {
-            world.create_rule(name, json!({"selector": selector})).await;
-            world.until_ready(name, "InvalidSpec").await;
+            fixture.create_rule(name, json!({"selector": selector})).await;
+            fixture.until_ready(name, "InvalidSpec").await;
         }
     })
     .await;
@@ -1483,24 +1533,28 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
     if !has_assets() {
         return;
     }
-    let world = World::real().await;
-    let account = world.prefix.clone();
+    let fixture = CopyratorFixture::real().await;
+    let account = fixture.prefix.clone();
     let control_plane = shared_control_plane().await;
-    let operator = world.start();
+    let operator = fixture.start();
     for (kind, resource) in [("configmap", "configmaps"), ("secret", "secrets")] {
         // Another object has the name of a copy, and must be read.
-        world.in_namespace("a").create(resource, &json!({"metadata": {"name": "x"}})).await;
+        fixture.in_namespace("a").create(resource, &json!({"metadata": {"name": "x"}})).await;
         let source =
             json!({"metadata": {"name": "x", "labels": {"copyrator": "true"}}, "data": {"a": "YQ=="}});
-        world.user.create(resource, &source).await;
-        world.create_rule(&account, json!({"ruleType": kind})).await;
-        world.until_ready(&account, "CopiesFailed").await;
-        world.send(Method::PATCH, &world.rule_path(&account), &json!({"conflictPolicy": "Overwrite"})).await;
-        world.until_ready(&account, "Synced").await;
-        world.delete_rule(&account).await;
-        world.in_namespace("b").until_gone(&format!("{resource}/x")).await;
-        eventually("the rule to be deleted", async || world.user.raw(&world.rule_path(&account)).await.err())
+        fixture.user.create(resource, &source).await;
+        fixture.create_rule(&account, json!({"ruleType": kind})).await;
+        fixture.until_ready(&account, "CopiesFailed").await;
+        fixture
+            .send(Method::PATCH, &fixture.rule_path(&account), &json!({"conflictPolicy": "Overwrite"}))
             .await;
+        fixture.until_ready(&account, "Synced").await;
+        fixture.delete_rule(&account).await;
+        fixture.in_namespace("b").until_gone(&format!("{resource}/x")).await;
+        eventually("the rule to be deleted", async || {
+            fixture.user.raw(&fixture.rule_path(&account)).await.err()
+        })
+        .await;
     }
     // The audit log has a watch only after its end.
     drop(operator);
@@ -1508,7 +1562,7 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
     // Only after a conflict, and for a repeated Event.
     let rare = ["get copyrators.flant.com", "patch events.events.k8s.io"].map(str::to_owned);
     rare.iter().for_each(|request| assert!(allowed.remove(request), "{request}"));
-    let user = format!("system:serviceaccount:{}:{account}", world.user.namespace);
+    let user = format!("system:serviceaccount:{}:{account}", fixture.user.namespace);
     eventually("the audit log to have the allowed requests, and no others", async || {
         let mut used = manifests::used(control_plane, &user);
         used.retain(|request| !rare.contains(request));

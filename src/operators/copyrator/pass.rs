@@ -1,7 +1,7 @@
 //! One pass over the copies of a rule: a bounded number of steps, some of them at the same time.
 //!
 //! ```text
-//!   plan ─► Create ─► POST                                      409: Check
+//!   plan ─► Create ─► POST, or GET first                        409: Check
 //!           Check  ─► GET ─► decide ─► PATCH, or DELETE and POST
 //!           Delete ─► DELETE
 //! ```
@@ -64,8 +64,10 @@ struct CopyBackoff {
     tries: u32,
     until: Instant,
     failure: Option<CopyFailure>,
-    /// The copy was deleted. If it is still wanted, not by us.
+    /// The copy was deleted. If it is still wanted, not by us. It may also have lost its label.
     is_lost: bool,
+    /// An object that is no copy of the rule had the name of the copy.
+    is_taken: bool,
     /// The generation of the rule and the digest of the copy: after a change of either, there is no pause.
     wanted: (i64, SmolStr),
 }
@@ -234,7 +236,10 @@ impl<K: Copyable> Copies<K> {
                 // A verified copy is counted already.
                 pass.copies -= usize::from(!step.writes());
                 let (cluster, watch) = (self.cluster.clone(), self.watch.clone());
-                let work = Work { cluster, watch, order: Arc::clone(order) };
+                let place = (order.rule.metadata.uid.clone(), step.key());
+                let may_exist =
+                    locked(&self.pauses).get(&place).is_some_and(|pause| pause.is_lost || pause.is_taken);
+                let work = Work { cluster, watch, order: Arc::clone(order), may_exist };
                 running.spawn(async move {
                     let (key, wanted) = (step.key(), step.digest());
                     (key, wanted, work.run(step).await)
@@ -264,6 +269,7 @@ impl<K: Copyable> Copies<K> {
     ) {
         let place = (rule.metadata.uid.clone(), key.clone());
         let was_lost = || locked(&self.pauses).get(&place).is_some_and(|pause| pause.is_lost);
+        let is_taken = matches!(result, Ok(Done::Conflict(_)));
         let trouble = match result {
             Ok(Done::Conflict(failure)) => Some(failure),
             Ok(done) => {
@@ -302,7 +308,7 @@ impl<K: Copyable> Copies<K> {
         pause.tries += 1;
         pause.until = Instant::now() + BACKOFF.pause(pause.tries, Duration::ZERO, &mut fastrand::Rng::new());
         pause.failure = trouble;
-        pause.is_lost = false;
+        (pause.is_lost, pause.is_taken) = (false, is_taken);
         pause.wanted = (rule.metadata.generation, digest);
         pass.retry = pass.retry.into_iter().chain([pause.until]).min();
     }
@@ -364,7 +370,14 @@ struct Paused {
 impl CopyBackoff {
     fn new() -> CopyBackoff {
         let wanted = (0, SmolStr::default());
-        CopyBackoff { tries: 0, until: Instant::now(), failure: None, is_lost: false, wanted }
+        CopyBackoff {
+            tries: 0,
+            until: Instant::now(),
+            failure: None,
+            is_lost: false,
+            is_taken: false,
+            wanted,
+        }
     }
 }
 
@@ -373,11 +386,20 @@ struct Work<K> {
     cluster: Cluster,
     watch: Watch<Copied<K>>,
     order: Arc<Order>,
+    /// An object that is in no watch may have the name of the copy.
+    may_exist: bool,
 }
 
 impl<K: Copyable> Work<K> {
     async fn run(self, step: CopyStep<K>) -> Result<Done, Error> {
         match &step {
+            // A create counts against a ResourceQuota even if it fails, so a GET comes first.
+            CopyStep::Create(original, namespace) if self.may_exist => {
+                match self.check(original, namespace).await {
+                    Err(error) if error.is_not_found() => self.create(original, namespace).await,
+                    checked => checked,
+                }
+            }
             CopyStep::Create(original, namespace) => self.create(original, namespace).await,
             CopyStep::Check(original, namespace) | CopyStep::Verify(original, namespace) => {
                 self.check(original, namespace).await
