@@ -364,7 +364,7 @@ fn invalid_input_is_one_line_that_names_the_place() {
 fn every_fault_is_explained() {
     let output = listwatch().args(["apiserver", "--fault", "help"]).output().unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(
         stdout.contains("too-many-requests,retry-after=1")
             && stdout.contains(&listwatch_apiserver::fault_help())

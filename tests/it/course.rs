@@ -113,7 +113,7 @@ fn lessons() -> Vec<Lesson> {
 
 /// The example. Built here, because `cargo test --test it` does not build it.
 fn course() -> Command {
-    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+    static PROGRAM: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
         let target = Path::new(env!("CARGO_BIN_EXE_listwatch")).ancestors().nth(2).unwrap();
         let mut cargo = std::process::Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--locked", "--example", "course", "--target-dir"]).arg(target);
@@ -124,10 +124,13 @@ fn course() -> Command {
                 cargo.env_remove(name);
             }
         }
-        assert!(cargo.current_dir(root()).status().unwrap().success(), "{cargo:?}");
-        target.join("debug/examples/course")
+        let status = cargo.current_dir(root()).status().unwrap();
+        if !status.success() {
+            return Err(format!("{cargo:?}: {status}"));
+        }
+        Ok(target.join("debug/examples/course"))
     });
-    let mut command = Command::new(&*PROGRAM);
+    let mut command = Command::new(PROGRAM.as_ref().expect("the lessons do not build"));
     command.env("KUBECONFIG", "/nonexistent").stdin(Stdio::null()).kill_on_drop(true);
     command
 }

@@ -55,9 +55,12 @@ struct Resources {
 async fn after_hours_of_watching_nothing_has_grown() {
     on(&[Kind::Embedded], async |fixture| {
         fixture.start_operator(&[]).await;
-        for round in 0..WARM_UP_ROUNDS {
-            run_round(fixture, round).await;
-        }
+        in_time("the warm-up", async {
+            for round in 0..WARM_UP_ROUNDS {
+                run_round(fixture, round).await;
+            }
+        })
+        .await;
         let before = resources(fixture);
         in_time("the soak", async {
             for round in WARM_UP_ROUNDS..WARM_UP_ROUNDS + ROUNDS {
@@ -131,9 +134,12 @@ async fn after_hundreds_of_ended_watches_the_process_has_not_grown() {
             proxy.cut();
         }
     };
-    for _ in 0..WARM_UP_EXPIRIES {
-        until_expired().await;
-    }
+    in_time("the warm-up", async {
+        for _ in 0..WARM_UP_EXPIRIES {
+            until_expired().await;
+        }
+    })
+    .await;
     let mut grows = [true; 2];
     for _ in 0..BATCHES_MAX {
         let before =
