@@ -167,7 +167,8 @@ impl<O: Operator> Controller<O> {
 
     /// Also watches, for each object, the scopes that `scopes` returns for it. Watches of the same scope are shared,
     /// and end with the last object that needs them. The object is reconciled after these watches have synced, and
-    /// again after each change in them. While RBAC forbids one of them, [`Operator::unwatched`] is called instead.
+    /// again after each change in them. While one of them
+    /// fails before its first sync, or is forbidden, [`Operator::unwatched`] is called instead.
     ///
     /// In [`Operator::applied`], [`Cluster::watch`] with the same scopes returns the same, synced Stores.
     #[must_use]
@@ -332,7 +333,8 @@ async fn work<O: Operator>(shared: Arc<Shared<O>>, key: Key) -> Result<Next, Rec
     })
 }
 
-/// The task of one worker: tells the operator that an object cannot be reconciled, because a watch fails that it needs.
+/// The task of one worker: tells the operator that an object cannot be reconciled, because a watch that it needs is
+/// failing.
 async fn unwatched<O: Operator>(
     shared: Arc<Shared<O>>,
     key: Key,
@@ -377,8 +379,8 @@ impl<O: Operator> Shared<O> {
         next.and_then(|next| deleted.map(|()| next))
     }
 
-    /// Calls [`Operator::applied`], or adds the finalizer: the answer to that patch is a change, which causes the next
-    /// reconcile, and that one calls `applied`.
+    /// Calls [`Operator::applied`]. If the finalizer is missing, only adds it: the answer to that patch changes the Store, and
+    /// the next reconcile calls `applied`.
     async fn apply(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
         if let Some(finalizer) = O::FINALIZER
             && finalizer_index::<O>(object.metadata()).is_none()
@@ -390,15 +392,15 @@ impl<O: Operator> Shared<O> {
         self.operator.applied(object).await
     }
 
-    /// Calls [`Operator::synced`] once, if all Stores have synced.
+    /// Calls [`Operator::synced`] once, when the Stores of the operator's own kind have synced.
     fn report_synced(&self) {
         if self.objects.is_synced() {
             self.synced.call_once(|| self.operator.synced(&self.objects));
         }
     }
 
-    /// Adds the key of a changed object to the queue. Creations, deletions and new generations have
-    /// [`Urgency::Intent`].
+    /// Adds the key of a changed object to the queue. Objects of the first list have [`Urgency::Backlog`]; later creations,
+    /// deletions and new generations [`Urgency::Intent`].
     fn object_changed(&self, scope: &Scope, change: &Change<O::Kind>) {
         match change {
             Change::Applied { before, after } => {

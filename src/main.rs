@@ -1,4 +1,4 @@
-//! The `listwatch` binary. What it can do is in `listwatch --help`, and in the library's `cli`.
+//! The `listwatch` binary: `listwatch --help` lists its commands, and `cli` in the library has them.
 
 use std::process::ExitCode;
 

@@ -11,8 +11,7 @@
 //! - The order is by urgency, then first in, first out. After [`INTENTS_IN_A_ROW_MAX`] intents, another key is next.
 //! - A key that failed waits longer each time. Only a new intent ([`Urgency::Intent`]) ends the wait early. Other events do
 //!   not: a worker that writes something and then fails would cause its own next attempt, without end.
-//! - A key that is due is handed out at once.
-//! - The queue has at most one entry for each object.
+//! - A key whose pause is over waits for a worker like any other, with [`Urgency::Change`].
 
 use std::{
     cmp::Reverse,
@@ -25,7 +24,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::{backoff::Backoff, locked, resource::Key};
 
-/// Between attempts at one key. The first pause is short, for conflicts that the next event resolves. The cap is the longest
+/// The pause between two attempts at one key. The first pause is short, for conflicts that the next event resolves. The cap is the longest
 /// time until a retry after somebody has removed the cause of a failure.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(60) };
 
@@ -42,7 +41,8 @@ pub struct Queue {
 
 #[derive(Debug, Default)]
 struct QueueState {
-    /// Every key in the queue. No hash table: that would keep its largest size, that of the start, when all keys wait.
+    /// Every key in the queue. A BTreeMap frees memory when it shrinks; a hash table would keep the size of the start, when all
+    /// keys wait.
     queued: BTreeMap<Key, Queued>,
     /// The keys that wait for a worker, in order.
     waiting: BTreeMap<Position, Key>,
@@ -102,7 +102,7 @@ pub enum ReconcileResult {
     Again(Duration),
     /// The key waits again after a pause, longer after each failure.
     Failed {
-        /// The shortest pause, from the server's `Retry-After`; zero without one.
+        /// The shortest pause, from the server's `Retry-After` or from the operator; otherwise zero.
         at_least: Duration,
     },
 }
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_is_never_in_two_hands_and_no_change_is_lost() {
+    async fn one_worker_at_a_time_has_a_key_and_no_change_is_lost() {
         let queue = queue();
         queue.add(&key("a"), Urgency::Change);
         assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_event_while_failing_in_hand_does_not_shorten_the_pause_either() {
+    async fn an_event_during_a_reconcile_that_fails_does_not_shorten_the_pause_either() {
         let queue = queue();
         queue.add(&key("a"), Urgency::Change);
         assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
@@ -436,7 +436,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the plainest queue there is: a list that is searched.
+        /// Compares the queue with a simple model: a list that is searched.
         #[test]
         fn whatever_happens_keys_come_in_order_and_none_is_lost(steps in proptest::collection::vec(step(), 0..300)) {
             let now = Instant::now();

@@ -1,4 +1,5 @@
-//! The cache: every object of one watch, by key, also those that do not decode. Applies ADDED, MODIFIED and DELETED.
+//! The cache: all objects of one watch, by key, including those that cannot be decoded. Lists, watch events and our own writes
+//! change it.
 //!
 //! ```text
 //!   list page ──┐
@@ -8,7 +9,7 @@
 //!
 //! The answer to a write of this process may be newer than the last event of the watch. Both go into the Store, and the
 //! newer version wins ([`compare_versions`]). So a reader never finds an object that is older than the last write of
-//! this process, unless the server was restored from a backup. The Store also has the resourceVersion from which the
+//! this process, unless the server was restored from a backup, or its versions cannot be compared. The Store also has the resourceVersion from which the
 //! watch resumes. Nothing in this file does I/O.
 
 mod sweep;
@@ -58,8 +59,8 @@ struct Contents<K> {
 
 struct Item<K> {
     found: Found<K>,
-    /// The round in which a list or an event last had the object. An object that only an answer to a write has shown gets the
-    /// round before, so that the end of the list removes it unless it is newer than the list.
+    /// The round of the last list that had the object, or in which an event had it. An object that only the answer to a write
+    /// has shown gets the round before: the end of the list removes it, unless it is newer than the list.
     round: u32,
 }
 
@@ -122,7 +123,8 @@ impl<K: Resource> Default for Store<K> {
 }
 
 impl<K: Resource> Store<K> {
-    /// An object. `None`: it is not in the Store. Before the first list is complete, it may exist all the same.
+    /// The object with this key. `None`: it is not in the Store. Before the first list is complete, it may still exist on the
+    /// server.
     pub fn find(&self, key: &Key) -> Option<Found<K>> {
         locked(&self.contents).objects.get(key).map(|item| item.found.clone())
     }
@@ -274,7 +276,7 @@ impl<K: Resource> Contents<K> {
         let is_ahead =
             compare_versions(&has.resource_version, &gone.resource_version) == Some(Ordering::Greater);
         if is_ahead && has.uid == gone.uid {
-            // A changed label took the object out of the selection, hence the DELETED; a later write of ours put it back.
+            // The DELETED event came because a label no longer matched the selector. A later write of ours restored the label.
             return None;
         }
         if is_ahead {

@@ -9,14 +9,15 @@
 //! [`watch`] sends the requests, in one loop. [`Machine`] decides which request comes next, and does no I/O, so its rules
 //! are tested without a server:
 //! - Resume from the resourceVersion of the list, or of the last event or BOOKMARK after the list. Never resume from the version
-//!   of a listed object, which is older, or of an initial event of a streaming list: these come in no order.
+//!   of a listed object, which may be older than the list, or of an initial event of a streaming list: these come in no order.
 //! - The server ends every watch after a few minutes. That is not a failure: if a line came, resume at once, without a new list.
 //! - A watch that ends within a second without a line is a failure, even if the server closed it cleanly. Otherwise we
 //!   would send requests without a pause.
 //! - 410 Expired means that the server no longer has the history since our version. List again, not older than our
 //!   version (`resourceVersionMatch=NotOlderThan`).
 //! - While we were disconnected, the server may have been restored from a backup. So after a watch that broke, was silent or
-//!   brought no line, list one object before resuming, only to learn the server's version. If the version of that list is older than ours, list everything again and overwrite the Store.
+//!   sent no line, list one object, which shows the version of the server. If that version is older than ours, list everything
+//!   again, and overwrite the Store.
 //! - An object that is missing from a new list was deleted in the meantime, and is reported as deleted.
 //!
 //! See <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>.
@@ -72,7 +73,7 @@ pub(crate) const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(1600), cap: Duration::from_secs(60) };
 
 impl Machine {
-    /// Handles a line of a watch. Only here are ADDED, MODIFIED and DELETED told apart.
+    /// Handles a line of a watch. Only here, the types ADDED, MODIFIED and DELETED decide what the Store does.
     ///
     /// Returns how the watch ends, if this line ends it.
     pub fn line<K: Resource>(&mut self, event: WatchEvent<K>, store: &Store<K>) -> Option<EndReason> {

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The server is for tests of operators and other clients, for `listwatch demo` and for `listwatch apiserver`. It
-//! answers the requests that it supports as kube-apiserver 1.36 does, so kubectl works with it. It rejects all others,
-//! and keeps all objects in memory only.
+//! answers the requests that it supports as kube-apiserver 1.36 does, so kubectl works with it. It rejects all other
+//! requests. Objects are kept in memory only.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {

@@ -1,5 +1,5 @@
 //! The storage, in place of etcd and the watch cache: objects, the revision counter, and the latest changes. A watch from a
-//! version before these changes gets 410.
+//! version that is older than these changes gets 410.
 //!
 //! As in etcd, all collections share one counter. Each write increments it, deletions included. The new revision is the
 //! `resourceVersion` of the written object. Nothing in this file handles HTTP or awaits.
@@ -46,13 +46,14 @@ impl fmt::Display for Place {
     }
 }
 
-/// Maximum size of the objects in the history of one collection. It matters for large objects: etcd accepts up to 1.5 MiB
-/// each. Those of a few kB reach the limit of 10,000 changes first. The JSON that is kept for watches comes in addition: one
+/// Maximum size of the objects in the history of one collection. Large objects reach this limit: etcd accepts up to 1.5 MiB
+/// each. Objects of a few kB reach the limit of 10,000 changes first. The JSON that is kept for watches is not counted: one
 /// to six times as much, because `<` is written `\u003c`.
 pub(crate) const HISTORY_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// The size of a BTreeMap node, and its usual number of entries. Each node has room for eleven entries.
+/// The size of a BTreeMap node, which has room for eleven entries.
 const NODE_BYTES: usize = 640;
+/// The usual number of entries in a node.
 const NODE_ENTRIES: usize = 6;
 
 /// One write: the object before and after it.
@@ -62,7 +63,7 @@ pub(crate) struct Change {
     pub(crate) key: String,
     pub(crate) before: Option<Arc<Value>>,
     pub(crate) after: Option<Arc<Value>>,
-    /// The approximate memory of `after`. The memory of `before` was counted in an earlier change.
+    /// The approximate memory of `after`. `before` is not counted: it is the `after` of an earlier change.
     bytes: usize,
     /// `after` as JSON, encoded when the first watch sends it, and shared by all watches.
     json: Arc<OnceLock<String>>,
@@ -82,10 +83,10 @@ pub(crate) struct Collection {
     bytes: usize,
     /// A new watch or list must start at this revision or later; before it, the answer is a 410.
     pub(crate) floor: u64,
-    /// The revision of the newest dropped change. An open watch that has not reached it ends.
+    /// An open watch that has not read up to this revision ends: later changes that it needs were dropped.
     forgotten: u64,
-    /// Wakes watches in the order in which they wait, so that simulations are repeatable. [`watch`] wakes its receivers
-    /// in random order.
+    /// Wakes watches in the order in which they wait, so that simulations are repeatable: `tokio::sync::watch` wakes its
+    /// receivers in random order.
     changed: broadcast::Sender<()>,
 }
 
@@ -115,7 +116,7 @@ impl Collection {
         Some(self.changes.range(first..))
     }
 
-    /// The objects at `revision`: the current ones, with later changes undone. `None` if some of these were dropped.
+    /// The objects at `revision`: the current ones, with later changes undone. `None` if a change after `revision` was dropped.
     pub(crate) fn at(&self, revision: u64) -> Option<BTreeMap<String, Arc<Value>>> {
         let later: Vec<&Change> = self.since(revision)?.collect();
         let mut objects = self.objects.clone();
@@ -276,7 +277,8 @@ impl Storage {
         self.written.send_replace(revision);
     }
 
-    /// Changes stored objects without a new revision. kube-apiserver leaves them, and applies a changed CRD at each read.
+    /// Changes stored objects without a new revision. kube-apiserver does not change them: it applies a
+    /// changed CRD at each read.
     pub(crate) fn rewrite(&mut self, collection: &str, change: impl Fn(&mut Value)) {
         let Some(collection) = self.collections.get_mut(collection) else { return };
         for object in collection.objects.values_mut() {

@@ -1,4 +1,5 @@
-//! The conditions of an object whose Pods a Deployment runs, from the status of the Deployment. Nothing in this file does
+//! The conditions of an object whose Pods a Deployment runs, from the status of the Deployment and the reason why its Pods do not
+//! run, which `pods.rs` finds (`ImagePullBackOff`). Nothing in this file does
 //! I/O.
 //!
 //! `Available` and `Progressing` repeat the conditions of the Deployment. `Ready` and `Stalled` are for generic tools: see

@@ -153,7 +153,7 @@ impl Files {
             for what in entries {
                 let entry = Entry { time, exchange, what: recorder.redacted(what) };
                 if let Some(explain) = explain {
-                    // Whoever has dropped the receiver shows no more sentences.
+                    // It fails if no receiver is left, so nobody reads the sentences.
                     explainer.explain(&entry).into_iter().for_each(|sentence| drop(explain.send(sentence)));
                 }
                 if let Some(recording) = recording {

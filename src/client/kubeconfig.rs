@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Of several files, the first one that has a context, cluster or user defines the whole entry. A relative path starts
-//! at the directory of its file. Every field is read by its path, so that errors can name file and field. They quote no
-//! value, which may be a secret. See
+//! at the directory of its file. Every field is read by its path, so that errors can name file and field. The errors of serde
+//! would quote the value, which may be a secret. See
 //! <https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/>.
 
 #[cfg(test)]

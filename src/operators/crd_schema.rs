@@ -1,6 +1,6 @@
 //! CustomResourceDefinitions, made from the Rust types that read the objects.
 //!
-//! So a field's description, limits and default are written once, beside the field. What comes out is a structural
+//! So a field's description, limits and default are written once, beside the field. The result is a structural
 //! schema, without `$ref`: see
 //! <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>.
 

@@ -4,7 +4,7 @@
 //! x-kubernetes-validations: [{rule: "self.min <= self.max", message: "min is more than max"}, {rule: "self.name == oldSelf.name"}]
 //! ```
 //!
-//! The crate `cel` evaluates them, with a time limit. kube-apiserver limits their cost, which it also estimates beforehand.
+//! The crate `cel` evaluates them, for at most [`TIME_MAX`]; a rule that loops over literals alone is not stopped. kube-apiserver limits their cost, which it also estimates beforehand.
 
 use std::{
     collections::HashMap,
@@ -78,7 +78,7 @@ pub(crate) fn check(
     })
 }
 
-/// Most tokens in a rule. An operator adds a level of recursion to the evaluation. The longest rules of well-known CRDs
+/// Most tokens in a rule. Each operator of CEL in a rule adds a level of recursion to its evaluation. The longest rules of well-known CRDs
 /// have some hundred tokens.
 const RULE_TOKENS_MAX: usize = 1000;
 
@@ -95,7 +95,7 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Compiles a rule within [`RULE_TOKENS_MAX`]. Tokens in strings count too, so no quoting can evade the limit.
+/// Compiles a rule of at most [`RULE_TOKENS_MAX`] tokens. Words inside string literals count as tokens, too.
 fn program(rule: &str) -> Result<Program, String> {
     let mut tokens = 0;
     let mut in_word = false;
@@ -308,7 +308,7 @@ fn in_cel(value: &Value) -> Box<dyn Val + '_> {
     }
 }
 
-/// Most bytes of an error of the library in a message: enough for names and numbers.
+/// Most bytes of an error of the crate `cel` that a message quotes: enough for names and numbers.
 const SHORT_BYTES_MAX: usize = 500;
 
 /// The beginning of an error of the library, which may contain the whole object.
