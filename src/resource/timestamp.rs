@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use smol_str::SmolStr;
 
-/// A time in whole seconds, from 1970 on. In eight bytes, also as an `Option`.
+/// A time in whole seconds, from 1970 on; earlier times are read as 1970. In eight bytes, also as an `Option`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Timestamp(NonZeroU64);
 
@@ -47,7 +47,12 @@ impl Serialize for Timestamp {
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
         let text = SmolStr::deserialize(deserializer)?;
-        humantime::parse_rfc3339(&text).map(Timestamp::from).map_err(de::Error::custom)
+        match humantime::parse_rfc3339(&text) {
+            Ok(time) => Ok(time.into()),
+            // With a very long grace period, the API server computes a deletionTimestamp in the past.
+            Err(humantime::TimestampError::OutOfRange) => Ok(SystemTime::UNIX_EPOCH.into()),
+            Err(error) => Err(de::Error::custom(error)),
+        }
     }
 }
 
@@ -64,5 +69,7 @@ mod tests {
         assert!(times.map(read).is_sorted());
         assert_eq!(size_of::<Option<Timestamp>>(), 8);
         assert!(serde_json::from_value::<Timestamp>("yesterday".into()).is_err());
+        // No list with such an object could be read.
+        assert_eq!(read("1734-08-16T10:53:44Z").to_string(), times[0]);
     }
 }
