@@ -28,6 +28,9 @@ use crate::{backoff::Backoff, locked, resource::Key};
 /// time until a retry after somebody has removed the cause of a failure.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(60) };
 
+/// The longest pause that an operator can ask for. A time that is too far away would be no `Instant`.
+const PAUSE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
 /// Intents handed out in a row while other keys wait. Intents go first because a user waits for them. Without a limit,
 /// drift would stay uncorrected while users keep creating objects. With 16, one key in 17 is not an intent.
 const INTENTS_IN_A_ROW_MAX: u32 = 16;
@@ -234,12 +237,13 @@ impl QueueState {
                 return None;
             }
             (ReconcileResult::Again(after), None) => {
+                let after = after.min(PAUSE_MAX);
                 *queued = Queued { state: KeyState::Later(now + after), failures: 0 };
                 (now + after, None)
             }
             (ReconcileResult::Failed { at_least }, _) => {
                 queued.failures = queued.failures.saturating_add(1);
-                let pause = BACKOFF.pause(queued.failures, at_least, &mut self.random);
+                let pause = BACKOFF.pause(queued.failures, at_least.min(PAUSE_MAX), &mut self.random);
                 queued.state = KeyState::BackingOff(now + pause);
                 (now + pause, Some(pause))
             }
@@ -397,6 +401,23 @@ mod tests {
         assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
         let pause = queue.done(&key("a"), ReconcileResult::Failed { at_least: Duration::from_secs(7) });
         assert!(pause.is_some_and(|pause| pause >= Duration::from_secs(7)), "{pause:?}");
+    }
+
+    /// It may come from the `Retry-After` of another server. It was a panic that ended the controller.
+    #[tokio::test(start_paused = true)]
+    async fn an_endless_pause_lasts_a_week() {
+        let queue = queue();
+        for endless in
+            [ReconcileResult::Again(Duration::MAX), ReconcileResult::Failed { at_least: Duration::MAX }]
+        {
+            queue.add(&key("a"), Urgency::Change);
+            assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
+            queue.done(&key("a"), endless);
+            let start = Instant::now();
+            assert_eq!(queue.take().await, key("a"));
+            assert_eq!(start.elapsed().as_secs(), PAUSE_MAX.as_secs());
+            queue.done(&key("a"), ReconcileResult::Done);
+        }
     }
 
     #[tokio::test(start_paused = true)]
