@@ -170,7 +170,8 @@ impl<O: Operator> Controller<O> {
     /// again after each change in them. While one of them
     /// fails before its first sync, or is forbidden, [`Operator::unwatched`] is called instead.
     ///
-    /// In [`Operator::applied`], [`Cluster::watch`] with the same scopes returns the same, synced Stores.
+    /// In [`Operator::applied`], [`Cluster::watch`] with the same scopes returns the same, synced Stores. An object that is being
+    /// deleted names no scopes: [`Operator::deleting`] waits for none.
     #[must_use]
     pub fn watches_each<K: Resource>(
         mut self,
@@ -182,6 +183,11 @@ impl<O: Operator> Controller<O> {
             move |key| shared.queue.add(key, Urgency::Change)
         });
         self.awaited.push(Box::new(move |key| match shared.objects.find(key) {
+            // A forbidden watch must not keep the object for ever.
+            Some(Found::Readable(object)) if object.metadata().is_terminating() => {
+                each.forget(key);
+                Readiness::Ready
+            }
             Some(Found::Readable(object)) => each.name(key, scopes(&object)),
             Some(Found::Broken(_)) => Readiness::Ready,
             None => {
@@ -195,9 +201,14 @@ impl<O: Operator> Controller<O> {
     /// [`Controller::watches`] for children: objects whose controller ownerReference names one of our objects.
     #[must_use]
     pub fn owns<K: Resource>(self, watch: &Watch<K>) -> Self {
-        self.watches(watch, |child| {
-            let owner = child.metadata().controller().filter(|owner| owner.is_a::<O::Kind>());
-            owner.map(|owner| Key { namespace: child.metadata().namespace.clone(), name: owner.name.clone() })
+        let objects = self.shared.objects.clone();
+        self.watches(watch, move |child| {
+            let owner = child.metadata().controller().filter(|owner| owner.is_a::<O::Kind>())?;
+            // An owner is in the namespace of the child, or in none.
+            let cluster = Key::cluster(&owner.name);
+            let is_in_none = objects.find(&cluster).is_some();
+            let namespace = child.metadata().namespace.clone().filter(|_| !is_in_none);
+            Some(Key { namespace, ..cluster })
         })
     }
 

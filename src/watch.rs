@@ -142,6 +142,8 @@ pub(crate) async fn watch_if_valid(
         Ok(collection) => watch_of(client, collection, lists, store, health).await,
         Err(error) => {
             health.ill(error.to_string());
+            // Nothing is stuck: `/livez` must not end the process because of one invalid name.
+            health.after_others();
             std::future::pending().await
         }
     }

@@ -62,7 +62,10 @@ impl Cluster {
         });
         let mut streams = BTreeMap::<String, Vec<_>>::new();
         for scope in scopes {
-            let namespace = scope.namespace.clone().unwrap_or_default();
+            // An empty namespace is invalid. It does not mean all namespaces.
+            let namespace =
+                scope.namespace.as_deref().map_or("", |one| if one.is_empty() { "/" } else { one });
+            let namespace = namespace.to_owned();
             let open = open.entry((TypeId::of::<K>(), namespace.clone())).or_default();
             let known = open.iter().find(|open| open.labels == scope.labels);
             let known = known.and_then(|open| open.stream.upgrade()?.downcast::<Stream<K>>().ok());

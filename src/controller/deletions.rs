@@ -16,8 +16,8 @@ use crate::{
     store::DeletionSource,
 };
 
-/// The deleted objects.
-pub(super) struct Tombstones<K>(Mutex<HashMap<Key, Tombstone<K>>>);
+/// The deleted objects, by key, the oldest first.
+pub(super) struct Tombstones<K>(Mutex<HashMap<Key, Vec<Tombstone<K>>>>);
 
 /// A deleted object. A missed DELETED event leaves one too, like client-go's `DeletedFinalStateUnknown`.
 struct Tombstone<K> {
@@ -33,33 +33,37 @@ impl<K> Default for Tombstones<K> {
 
 impl<K> Tombstones<K> {
     pub(super) fn add(&self, key: Key, last: &Arc<K>, source: DeletionSource) {
-        locked(&self.0).insert(key, Tombstone { last: Arc::clone(last), source });
+        locked(&self.0).entry(key).or_default().push(Tombstone { last: Arc::clone(last), source });
     }
 
     fn get(&self, key: &Key) -> Option<(Arc<K>, DeletionSource)> {
-        locked(&self.0).get(key).map(|tombstone| (Arc::clone(&tombstone.last), tombstone.source))
+        let tombstones = locked(&self.0);
+        let oldest = tombstones.get(key)?.first()?;
+        Some((Arc::clone(&oldest.last), oldest.source))
     }
 
-    /// Removes the tombstone, unless another object of that name has been deleted since.
     fn remove(&self, key: &Key, last: &Arc<K>) {
-        let mut tombstones = locked(&self.0);
-        if tombstones.get(key).is_some_and(|tombstone| Arc::ptr_eq(&tombstone.last, last)) {
-            tombstones.remove(key);
+        let mut all = locked(&self.0);
+        let Some(tombstones) = all.get_mut(key) else { return };
+        tombstones.retain(|tombstone| !Arc::ptr_eq(&tombstone.last, last));
+        if tombstones.is_empty() {
+            all.remove(key);
         }
     }
 }
 
 impl<O: Operator> Shared<O> {
-    /// Calls [`Operator::deleted`], if an object with this key was deleted.
+    /// Calls [`Operator::deleted`] for each deleted object with this key.
     pub(super) async fn reconcile_deleted(&self, key: &Key) -> Result<(), ReconcileError> {
-        let Some((last, source)) = self.tombstones.get(key) else { return Ok(()) };
-        // With a label selector, DELETED can also mean that the object no longer matches it.
-        let is_certain = source == DeletionSource::Event && !self.objects.is_filtered();
-        if self.operator.serves(&last) && (is_certain || is_deleted(&self.cluster, &*last).await?) {
-            debug!(target: "listwatch::controller", kind = O::Kind::KIND, %key, "deleted");
-            self.operator.deleted(Arc::clone(&last)).await?;
+        while let Some((last, source)) = self.tombstones.get(key) {
+            // With a label selector, DELETED can also mean that the object no longer matches it.
+            let is_certain = source == DeletionSource::Event && !self.objects.is_filtered();
+            if self.operator.serves(&last) && (is_certain || is_deleted(&self.cluster, &*last).await?) {
+                debug!(target: "listwatch::controller", kind = O::Kind::KIND, %key, "deleted");
+                self.operator.deleted(Arc::clone(&last)).await?;
+            }
+            self.tombstones.remove(key, &last);
         }
-        self.tombstones.remove(key, &last);
         Ok(())
     }
 }
@@ -71,5 +75,25 @@ async fn is_deleted<K: Resource>(cluster: &Cluster, last: &K) -> Result<bool, Er
         Ok(live) => Ok(live.metadata.uid != last.metadata().uid),
         Err(error) if error.is_not_found() => Ok(true),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cleanup that failed was forgotten when the next object of that name was deleted, too.
+    #[test]
+    fn each_object_of_a_name_leaves_a_tombstone_of_its_own() {
+        let (tombstones, key) = (Tombstones::default(), Key::cluster("a"));
+        let (first, second) = (Arc::new(1), Arc::new(2));
+        for last in [&first, &second] {
+            tombstones.add(key.clone(), last, DeletionSource::Event);
+        }
+        for last in [first, second] {
+            assert_eq!(tombstones.get(&key), Some((Arc::clone(&last), DeletionSource::Event)));
+            tombstones.remove(&key, &last);
+        }
+        assert!(locked(&tombstones.0).is_empty());
     }
 }

@@ -171,8 +171,6 @@ fn scopes_of<K: Copyable>(
 ) -> impl Fn(&CopyratorRule) -> Vec<Scope> + Send + Sync + 'static {
     let settings = settings.clone();
     move |rule| match settings.accept(rule) {
-        // Sources do not matter for the deletion of the copies.
-        Ok(_) if rule.metadata.is_terminating() => Vec::new(),
         Ok(spec) if spec.rule_type == K::RULE_TYPE && settings.serves(rule) => spec.sources(rule),
         Ok(_) | Err(_) => Vec::new(),
     }

@@ -9,7 +9,7 @@ use listwatch::{
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
     resource::{
         Key, ObjectMeta, Resource, Scope,
-        kinds::{Deployment, Service},
+        kinds::{ConfigMap, Deployment, Namespace, Service},
     },
     watch::Lists,
 };
@@ -634,4 +634,70 @@ async fn a_named_scope_is_watched_as_long_as_an_object_names_it() {
         running.abort();
     })
     .await;
+}
+
+/// Counts the calls for a Namespace that owns ConfigMaps, or for an object that names a watch.
+struct Counting<K> {
+    calls: watch::Sender<[usize; 2]>,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: Resource> Operator for Counting<K> {
+    type Kind = K;
+    const FINALIZER: Option<&'static str> = Some("example.com/counting");
+
+    async fn applied(&self, object: Arc<K>) -> Result<Next, ReconcileError> {
+        self.calls.send_modify(|calls| calls[0] += usize::from(object.metadata().name == "default"));
+        Ok(Next::OnChange)
+    }
+
+    async fn deleting(&self, _: Arc<K>) -> Result<Cleanup, ReconcileError> {
+        self.calls.send_modify(|calls| calls[1] += 1);
+        Ok(Cleanup::Done)
+    }
+}
+
+/// Kubernetes allows a child in a namespace an owner without one. Its changes woke nobody.
+#[tokio::test(start_paused = true)]
+async fn a_child_of_an_owner_without_a_namespace_wakes_that_owner() {
+    let (_server, user) = client::server().await;
+    let cluster = Cluster::new(user.client.clone(), Lists::Paged);
+    let namespaces = cluster.watch::<Namespace>([Scope::default()]);
+    let config_maps = cluster.watch::<ConfigMap>([Scope::default()]);
+    let (calls, mut seen) = watch::channel([0; 2]);
+    let operator = Counting { calls, kind: PhantomData };
+    let controller = Controller::new(&cluster, &namespaces, operator).owns(&config_maps);
+    let running = tokio::spawn(controller.run(future::pending()));
+    seen.wait_for(|calls| calls[0] == 1).await.unwrap();
+    let list: Value = serde_json::from_str(&user.raw("/api/v1/namespaces/default").await.unwrap()).unwrap();
+    let uid = &list["metadata"]["uid"];
+    let owner =
+        json!({"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": uid, "controller": true});
+    user.create("configmaps", &json!({"metadata": {"name": "child", "ownerReferences": [owner]}})).await;
+    seen.wait_for(|calls| calls[0] == 2).await.unwrap();
+    running.abort();
+}
+
+/// While RBAC forbids a watch that an object names, its cleanup waited for ever, and so did the deletion of its namespace.
+#[tokio::test(start_paused = true)]
+async fn an_object_whose_named_watch_is_forbidden_can_be_deleted() {
+    let (server, user) = client::server().await;
+    let forbidden =
+        json!({"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no"}).to_string();
+    server.fault(
+        Fault::Answer { status: 403, body: forbidden, retry_after_secs: None }.on("GET", "/deployments"),
+    );
+    let finalizers = json!(["example.com/counting"]);
+    let metadata = json!({"name": "web", "labels": {"wants": "red"}, "finalizers": finalizers});
+    user.create("services", &json!({"metadata": metadata, "spec": {"ports": [{"port": 1}]}})).await;
+    user.delete("services/web").await;
+    let cluster = Cluster::new(user.client.clone(), Lists::Paged);
+    let services =
+        cluster.watch::<Service>([Scope { namespace: Some("default".into()), ..Scope::default() }]);
+    let (calls, mut seen) = watch::channel([0; 2]);
+    let operator = Counting { calls, kind: PhantomData };
+    let controller = Controller::new(&cluster, &services, operator).watches_each::<Deployment>(named);
+    let running = tokio::spawn(controller.run(future::pending()));
+    seen.wait_for(|calls| calls[1] == 1).await.unwrap();
+    running.abort();
 }
