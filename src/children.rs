@@ -25,7 +25,7 @@ pub(crate) mod pods;
 pub(crate) mod refusal;
 pub(crate) mod report;
 pub(crate) mod rollout;
-mod template;
+mod reset;
 #[cfg(all(test, feature = "testing"))]
 mod example;
 
@@ -48,7 +48,7 @@ use marks::Marks;
 pub use pods::{PodsOf, Trouble};
 use report::UNSEEN_RECHECK;
 pub use report::{Conditions, ObservedState, Report, Reported, Reporter};
-use template::{is_about_template, reset_template};
+use reset::reset;
 
 /// The children of one kind.
 pub struct Owned<K> {
@@ -172,7 +172,7 @@ impl<K: Resource + Serialize> Owned<K> {
     }
 
     /// Brings one child to its desired state, usually with one write, and without a write if there is no difference. If
-    /// the API server refuses the Pod template, a second write resets the template. `None`: the owner no longer exists
+    /// the API server refuses that write because of a field of another writer, a second one resets that field. `None`: the owner no longer exists
     /// on the API server, or is being deleted.
     pub async fn keep<O: Resource>(&self, owner: &O, desired: &K, stage: Stage) -> Option<Outcome<K>> {
         let (child, write) = match self.watch.get(&desired.key()) {
@@ -183,7 +183,7 @@ impl<K: Resource + Serialize> Owned<K> {
     }
 
     fn mutations<O: Resource>(&self, owner: &O, name: &str) -> Vec<String> {
-        let fields = self.mutations.of(owner).into_iter();
+        let fields = self.mutations.of(owner, name).into_iter();
         fields.map(|field| format!("{} {name} at {field}", K::KIND)).collect()
     }
 
@@ -229,14 +229,26 @@ impl<K: Resource + Serialize> Owned<K> {
         if live.metadata().is_terminating() {
             return (Child::Awaited(Some(live)), None);
         }
-        let operations = diff::between(&*live, desired);
-        let mut differences = self.mutations.unknown(owner, Mutation::all(&*live, &operations));
+        let mut operations = diff::between(&*live, desired);
+        let name = &live.metadata().name;
+        let mut differences = self.mutations.unknown(owner, name, Mutation::all(&*live, &operations));
+        if differences.iter().any(|difference| live.is_immutable(&difference.path)) {
+            // Admission may have changed the field when the child was created, for an earlier generation or before a restart. Then
+            // a new child would be no other.
+            let created = self.cluster.create_dry_run(desired).await;
+            let mutated = match created.and_then(|created| self.compare(owner, desired, &created)) {
+                Ok(mutated) => mutated,
+                Err(error) => return Child::failed(error, Some(live)),
+            };
+            differences.retain(|difference| !mutated.contains(difference));
+            if differences.iter().any(|difference| live.is_immutable(&difference.path)) {
+                return self.replace(&live, Some(Arc::clone(&live))).await;
+            }
+        }
         if differences.is_empty() {
             return (Child::Kept(live), None);
         }
-        if differences.iter().any(|difference| live.is_immutable(&difference.path)) {
-            return self.replace(&live, Some(Arc::clone(&live))).await;
-        }
+        operations.retain(|operation| !live.is_immutable(path(operation)));
         let mut change = describe(&*live, differences.iter().map(|difference| &*difference.path));
         let correction = correction(owner, &change);
         if self.truces.is_on(&correction) {
@@ -250,8 +262,7 @@ impl<K: Resource + Serialize> Owned<K> {
             return Child::failed(Error::new("keep", change, cause), Some(live));
         }
         let mut patched = self.cluster.patch(&*live, operations.clone()).await;
-        if patched.as_ref().is_err_and(is_about_template) {
-            let reset = reset_template(&operations, desired);
+        if let Some(reset) = patched.as_ref().err().and_then(|error| reset(error, &operations, desired)) {
             change = describe(&*live, reset.iter().map(path));
             patched = self.cluster.patch(&*live, reset).await;
         }
@@ -308,7 +319,7 @@ impl<K: Resource + Serialize> Owned<K> {
             let child = format!("{} {}", K::KIND, desired.metadata().name);
             info!(key = %owner.key(), child, %mutation, "admission changed the written field; left as it is");
         }
-        self.mutations.learn(owner, mutated.clone());
+        self.mutations.learn(owner, &desired.metadata().name, mutated.clone());
         Ok(mutated)
     }
 
@@ -349,7 +360,10 @@ mod tests {
     use crate::{
         client::{Client, Config, DeleteOptions, Request},
         cluster::Events,
-        resource::{ObjectMeta, Scope, Uid, kinds::Service},
+        resource::{
+            ObjectMeta, Scope, Uid,
+            kinds::{Deployment, Service},
+        },
         watch::Lists,
     };
 
@@ -446,6 +460,49 @@ mod tests {
         let (created, _) = owned.create(&owner, &desired, Stage::New).await;
         assert!(
             matches!(&created, Child::Failed { error, .. } if error.to_string().contains("undoes our change"))
+        );
+    }
+
+    /// A Deployment whose selector a policy had changed was deleted at each start, and after each change of the spec.
+    #[tokio::test]
+    async fn a_child_is_not_replaced_if_admission_would_change_a_new_one_in_the_same_way() {
+        let (server, _, cluster) = server().await;
+        let deployment = |labels: Value| {
+            let metadata = json!({"name": "mws-web", "namespace": "default", "resourceVersion": ""});
+            let containers = json!([{"name": "web", "image": "nginx"}]);
+            let template = json!({"metadata": {"labels": labels}, "spec": {"containers": containers}});
+            json!({"metadata": metadata, "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}})
+        };
+        let read =
+            |deployment: Value| serde_json::from_value::<Deployment>(deployment).expect("a Deployment");
+        let changed = deployment(json!({"app": "web", "team": "a"}));
+        let (desired, live) = (read(deployment(json!({"app": "web"}))), Arc::new(read(changed.clone())));
+        let metadata = ObjectMeta { uid: "u1".into(), generation: 1, ..ObjectMeta::default() };
+        let owner = Service { metadata, ..Service::default() };
+        let owned = Owned::new(&cluster, &cluster.watch::<Deployment>([Scope::default()]));
+        let correct = async || owned.correct(&owner, &desired, Arc::clone(&live), Stage::Settled).await;
+        let answers = |status: u16, body: &Value| {
+            server.end_faults();
+            server.fault(Fault::Answer { status, body: body.to_string(), retry_after_secs: None });
+        };
+        let writes = || server.requests().iter().filter(|request| request.method != "GET").count();
+
+        answers(500, &json!({}));
+        assert!(matches!(correct().await, (Child::Failed { .. }, None)), "nothing is known about a new one");
+        answers(200, &changed);
+        let kept = correct().await;
+        assert!(matches!(kept, (Child::Kept(_), None)), "{kept:?}");
+        let before = writes();
+        assert!(matches!(correct().await, (Child::Kept(_), None)));
+        assert_eq!(writes(), before, "asked once");
+        assert!(server.requests().iter().all(|request| request.method != "DELETE"));
+
+        let owned = Owned::new(&cluster, &cluster.watch::<Deployment>([Scope::default()]));
+        answers(200, &deployment(json!({"app": "web"})));
+        let replaced = owned.correct(&owner, &desired, live, Stage::Settled).await;
+        assert!(
+            matches!(replaced, (Child::Awaited(Some(_)), None)),
+            "a new one would have the selector: {replaced:?}"
         );
     }
 

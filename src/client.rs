@@ -49,6 +49,7 @@ use std::{
 use ::http::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use crate::resource::{Accept, Key, Resource, from_json};
 pub use config::{Config, Env, Options, REQUEST_TIMEOUT};
@@ -152,21 +153,34 @@ impl Client {
 
     /// Creates an object; 409 AlreadyExists if any object of that name exists.
     pub async fn create<K: Resource + Serialize>(&self, object: &K) -> Result<K, Error> {
-        #[derive(Serialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Typed<'a, K> {
-            api_version: String,
-            kind: &'static str,
-            #[serde(flatten)]
-            object: &'a K,
-        }
         let key = object.key();
         let wrong = |cause: Cause| cause.about("create", name::<K>(&key));
-        let typed = Typed { api_version: K::api_version(), kind: K::KIND, object };
-        let body = serde_json::to_vec(&typed).map_err(|error| wrong(Cause::Other(error.to_string())))?;
+        let body =
+            serde_json::to_vec(&Typed::of(object)).map_err(|error| wrong(Cause::Other(error.to_string())))?;
         let path = collection_path::<K>(key.namespace.as_deref()).map_err(wrong)?;
         let request = Request::get(path).accept(accept_object(K::ACCEPT)).sends(Method::POST, JSON, body);
         self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)
+    }
+
+    /// What the API server would store for an object, after defaults and admission, even if an object of that name exists: the
+    /// object that is sent has a generated name. Nothing is created. See
+    /// <https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run>.
+    pub async fn create_dry_run<K: Resource + Serialize>(&self, object: &K) -> Result<K, Error> {
+        let key = object.key();
+        let wrong = |cause: Cause| cause.about("create", format!("{} (dry run)", name::<K>(&key)));
+        let mut body = serde_json::to_value(Typed::of(object))
+            .map_err(|error| wrong(Cause::Other(error.to_string())))?;
+        body["metadata"]["name"] = Value::Null;
+        body["metadata"]["generateName"] = format!("{}-", key.name).into();
+        let path = collection_path::<K>(key.namespace.as_deref()).map_err(wrong)?;
+        let mut request = Request::get(path).accept(accept_object(K::ACCEPT));
+        request.query.push(("dryRun", "All".into()));
+        let request = request.sends(Method::POST, JSON, body.to_string().into_bytes());
+        let mut answer: Value = self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)?;
+        answer["metadata"]["name"] = key.name.as_str().into();
+        // Nothing is stored, so it has no version.
+        answer["metadata"]["resourceVersion"] = "".into();
+        from_json(answer.to_string().as_bytes()).map_err(|error| wrong(Cause::Other(error.to_string())))
     }
 
     async fn typed<T: DeserializeOwned>(
@@ -187,6 +201,22 @@ impl Client {
     /// Sends any request and returns the body of the answer as a stream.
     pub async fn stream(&self, request: Request) -> Result<(Head, Body), Error> {
         self.transport.open(&request).await.map_err(|cause| request.about(cause))
+    }
+}
+
+/// An object with its type, as the API server wants it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Typed<'a, K> {
+    api_version: String,
+    kind: &'static str,
+    #[serde(flatten)]
+    object: &'a K,
+}
+
+impl<K: Resource> Typed<'_, K> {
+    fn of(object: &K) -> Typed<'_, K> {
+        Typed { api_version: K::api_version(), kind: K::KIND, object }
     }
 }
 

@@ -84,6 +84,11 @@ impl Cluster {
         self.client.create(desired).await.map(|object| self.remember(object))
     }
 
+    /// What the API server would store for an object that is created: see [`Client::create_dry_run`].
+    pub(crate) async fn create_dry_run<K: Resource + Serialize>(&self, desired: &K) -> Result<K, Error> {
+        self.client.create_dry_run(desired).await
+    }
+
     /// Applies the operations that [`diff::between`](crate::resource::diff::between) computed, if `live` is still the present
     /// version. Otherwise fails with [`Error::is_conflict`]: read again and decide again.
     pub async fn patch<K: Resource>(&self, live: &K, mut operations: Vec<Value>) -> Result<Arc<K>, Error> {
@@ -188,6 +193,22 @@ mod tests {
             let scope = Scope { namespace: None, labels: selector.to_owned() };
             let watch = cluster().watch::<Service>([scope]);
             assert_eq!(watch.streams[""][0].selects(&labels), expected, "{selector}");
+        }
+    }
+
+    /// One invalid name, which may come from an object of a user, ended the process by `/livez`; an empty one read all namespaces.
+    #[tokio::test(start_paused = true)]
+    async fn an_invalid_namespace_is_a_watch_of_its_own_that_fails_and_is_not_stuck() {
+        let cluster = cluster();
+        let scope = |namespace: &str| Scope { namespace: Some(namespace.to_owned()), ..Scope::default() };
+        let _all = cluster.watch::<Service>([Scope::default()]);
+        let invalid = [cluster.watch::<Service>([scope("")]), cluster.watch::<Service>([scope("..")])];
+        tokio::time::sleep(std::time::Duration::from_secs(61)).await;
+        assert_eq!(cluster.health().len(), 3);
+        for watch in invalid {
+            let health = &watch.streams.values().flatten().next().expect("a stream").health;
+            assert!(health.problem().is_some_and(|problem| problem.contains("is not a name")));
+            assert!(!health.is_stuck());
         }
     }
 

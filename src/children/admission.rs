@@ -8,6 +8,7 @@ use std::{collections::HashMap, fmt, sync::Mutex};
 
 use serde::Serialize;
 use serde_json::Value;
+use smol_str::SmolStr;
 
 use crate::{
     locked,
@@ -17,13 +18,13 @@ use crate::{
 /// Most characters of a value in a message. A value may be a list.
 const VALUE_LENGTH_MAX: usize = 200;
 
-/// The fields in which the answers to our last writes differ from the writes, by the owner's uid.
+/// The fields in which the answers to our last writes differ from the writes, by the owner's uid and the name of the child.
 #[derive(Default)]
 pub(super) struct Mutations {
-    known: Mutex<HashMap<Uid, OwnerMutations>>,
+    known: Mutex<HashMap<(Uid, SmolStr), ChildMutations>>,
 }
 
-struct OwnerMutations {
+struct ChildMutations {
     /// The owner's generation at the time of the write.
     generation: i64,
     fields: Vec<Mutation>,
@@ -38,11 +39,13 @@ pub(super) struct Mutation {
     wanted: Value,
     /// The present value; `null` if it is absent.
     is: Value,
+    /// Whether the values must not be shown: the child is a Secret.
+    is_secret: bool,
 }
 
 impl Mutation {
     /// The fields of a live child that these operations would change.
-    pub(super) fn all<K: Serialize>(live: &K, operations: &[Value]) -> Vec<Mutation> {
+    pub(super) fn all<K: Resource + Serialize>(live: &K, operations: &[Value]) -> Vec<Mutation> {
         if operations.is_empty() {
             return Vec::new();
         }
@@ -50,7 +53,8 @@ impl Mutation {
         let mutation = |operation: &Value| {
             let path = operation["path"].as_str()?.to_owned();
             let is = live.pointer(&path).cloned().unwrap_or_default();
-            Some(Mutation { path, wanted: operation["value"].clone(), is })
+            let is_secret = (K::GROUP, K::KIND) == ("", "Secret");
+            Some(Mutation { path, wanted: operation["value"].clone(), is, is_secret })
         };
         operations.iter().filter_map(mutation).collect()
     }
@@ -64,6 +68,9 @@ impl Mutation {
 impl fmt::Display for Mutation {
     /// `/spec/replicas: 3 became 1`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_secret {
+            return f.write_str(&self.path);
+        }
         let text = |value: &Value| match value {
             Value::Null => "nothing".to_owned(),
             value => {
@@ -80,42 +87,48 @@ impl fmt::Display for Mutation {
 
 impl Mutations {
     /// The differences that were not made by admission, as far as known. Forgets the fields that no longer differ.
-    pub(super) fn unknown<O: Resource>(&self, owner: &O, differences: Vec<Mutation>) -> Vec<Mutation> {
+    pub(super) fn unknown<O: Resource>(
+        &self,
+        owner: &O,
+        child: &str,
+        differences: Vec<Mutation>,
+    ) -> Vec<Mutation> {
         let metadata = owner.metadata();
+        let place = (metadata.uid.clone(), child.into());
         let mut all = locked(&self.known);
-        let Some(known) = all.get_mut(&metadata.uid) else { return differences };
+        let Some(known) = all.get_mut(&place) else { return differences };
         if known.generation != metadata.generation {
             return differences;
         }
         known.fields.retain(|field| differences.contains(field));
         let unknown = differences.into_iter().filter(|field| !known.fields.contains(field)).collect();
         if known.fields.is_empty() {
-            all.remove(&metadata.uid);
+            all.remove(&place);
         }
         unknown
     }
 
     /// Remembers the differences between a write and its answer.
-    pub(super) fn learn<O: Resource>(&self, owner: &O, fields: Vec<Mutation>) {
-        let metadata = owner.metadata();
+    pub(super) fn learn<O: Resource>(&self, owner: &O, child: &str, fields: Vec<Mutation>) {
         if fields.is_empty() {
-            self.forget(&metadata.uid);
-        } else {
-            let generation = metadata.generation;
-            locked(&self.known).insert(metadata.uid.clone(), OwnerMutations { generation, fields });
+            return self.forget(owner, child);
         }
+        let (uid, generation) = (owner.metadata().uid.clone(), owner.metadata().generation);
+        locked(&self.known).insert((uid, child.into()), ChildMutations { generation, fields });
     }
 
-    /// Forgets an owner that was deleted.
-    pub(super) fn forget(&self, owner: &Uid) {
-        locked(&self.known).remove(owner);
+    /// Forgets a child that is deleted.
+    pub(super) fn forget<O: Resource>(&self, owner: &O, child: &str) {
+        locked(&self.known).remove(&(owner.metadata().uid.clone(), child.into()));
     }
 
     /// The fields, as texts for the status.
-    pub(super) fn of<O: Resource>(&self, owner: &O) -> Vec<String> {
+    pub(super) fn of<O: Resource>(&self, owner: &O, child: &str) -> Vec<String> {
         let known = locked(&self.known);
         let metadata = owner.metadata();
-        let known = known.get(&metadata.uid).filter(|known| known.generation == metadata.generation);
+        let known = known
+            .get(&(metadata.uid.clone(), child.into()))
+            .filter(|known| known.generation == metadata.generation);
         known.into_iter().flat_map(|known| &known.fields).map(ToString::to_string).collect()
     }
 }
@@ -125,7 +138,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::resource::{ObjectMeta, kinds::Service};
+    use crate::resource::{
+        ObjectMeta,
+        kinds::{Secret, Service, ServiceSpec},
+    };
 
     #[test]
     fn a_mutation_is_known_for_one_generation_and_while_the_field_has_that_value() {
@@ -133,28 +149,43 @@ mod tests {
             let metadata = ObjectMeta { uid: "u1".into(), generation, ..ObjectMeta::default() };
             Service { metadata, ..Service::default() }
         };
-        let differs = |is: i32| {
-            let operations = [json!({"op": "replace", "path": "/spec/replicas", "value": 3})];
-            Mutation::all(&json!({"spec": {"replicas": is}}), &operations)
+        let differs = |is: &str| {
+            let operations = [json!({"op": "replace", "path": "/spec/type", "value": "ClusterIP"})];
+            let spec = ServiceSpec { r#type: is.into(), ..ServiceSpec::default() };
+            Mutation::all(&Service { spec, ..Service::default() }, &operations)
         };
+        let (one, other) = (differs("NodePort"), differs("LoadBalancer"));
         let mutations = Mutations::default();
-        assert_eq!(mutations.unknown(&owner(1), differs(1)), differs(1));
-        mutations.learn(&owner(1), differs(1));
-        assert_eq!(mutations.unknown(&owner(1), differs(1)), []);
-        assert_eq!(mutations.of(&owner(1)), ["/spec/replicas: 3 became 1"]);
+        assert_eq!(mutations.unknown(&owner(1), "a", one.clone()), one.clone());
+        mutations.learn(&owner(1), "a", one.clone());
+        assert_eq!(mutations.unknown(&owner(1), "a", one.clone()), []);
+        assert_eq!(mutations.of(&owner(1), "a"), ["/spec/type: \"ClusterIP\" became \"NodePort\""]);
+        // Another child with the same owner was forgotten, too, and so deleted and created without end.
+        assert_eq!(mutations.unknown(&owner(1), "b", vec![]), []);
+        assert_eq!(mutations.unknown(&owner(1), "a", one.clone()), []);
         // A new spec is written.
-        assert_eq!(mutations.unknown(&owner(2), differs(1)), differs(1));
-        assert_eq!(mutations.of(&owner(2)), Vec::<String>::new());
+        assert_eq!(mutations.unknown(&owner(2), "a", one.clone()), one.clone());
+        assert_eq!(mutations.of(&owner(2), "a"), Vec::<String>::new());
         // Somebody else's value is drift.
-        assert_eq!(mutations.unknown(&owner(1), differs(2)), differs(2));
-        assert_eq!(mutations.of(&owner(1)), Vec::<String>::new());
+        assert_eq!(mutations.unknown(&owner(1), "a", other.clone()), other.clone());
+        assert_eq!(mutations.of(&owner(1), "a"), Vec::<String>::new());
         // It has come to be as we want.
-        mutations.learn(&owner(1), differs(1));
-        assert_eq!(mutations.unknown(&owner(1), vec![]), []);
-        assert_eq!(mutations.unknown(&owner(1), differs(1)), differs(1));
+        mutations.learn(&owner(1), "a", one.clone());
+        assert_eq!(mutations.unknown(&owner(1), "a", vec![]), []);
+        assert_eq!(mutations.unknown(&owner(1), "a", one.clone()), one.clone());
         // The answer to the next write is as we want.
-        mutations.learn(&owner(1), differs(1));
-        mutations.learn(&owner(1), vec![]);
-        assert_eq!(mutations.of(&owner(1)), Vec::<String>::new());
+        mutations.learn(&owner(1), "a", one.clone());
+        mutations.learn(&owner(1), "a", vec![]);
+        assert_eq!(mutations.of(&owner(1), "a"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn no_value_of_a_secret_is_in_a_message() {
+        let operations = [json!({"op": "replace", "path": "/data/password", "value": "aHVudGVyMg=="})];
+        let secret =
+            json!({"metadata": {"name": "s", "resourceVersion": "1"}, "data": {"password": "b3RoZXI="}});
+        let secret: Secret = serde_json::from_value(secret).expect("a Secret");
+        let shown: Vec<_> = Mutation::all(&secret, &operations).iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["/data/password"]);
     }
 }

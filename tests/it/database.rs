@@ -242,7 +242,8 @@ async fn a_new_database_is_restored_before_it_gets_an_instance() {
 
         // A version that can be pulled after all.
         fixture.patch("databases/db", json!({"spec": {"version": "15.5"}})).await;
-        wrote(fixture, &["DELETE jobs/db-restore 200", STATUS, "POST jobs 201", STATUS]).await;
+        let dry_run = "POST jobs?dryRun=All 201";
+        wrote(fixture, &[dry_run, "DELETE jobs/db-restore 200", STATUS, "POST jobs 201", STATUS]).await;
         drop(running);
         end(fixture, "db-restore", "Complete").await;
         let running = start(fixture);

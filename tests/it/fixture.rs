@@ -577,7 +577,8 @@ impl Fixture {
         let path = record.path.split('?').next().unwrap();
         let inside = format!("/namespaces/{}/", self.namespace);
         let what = path.split_once(&inside).map_or(path, |(_, what)| what);
-        format!("{} {what} {}", record.method, record.status)
+        let dry_run = if record.path.contains("dryRun=All") { "?dryRun=All" } else { "" };
+        format!("{} {what}{dry_run} {}", record.method, record.status)
     }
 
     /// The writes of the operator since the last transcript, without Events and without the barrier.

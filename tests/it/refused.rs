@@ -514,6 +514,42 @@ async fn a_policy_that_lowers_the_replicas_makes_the_web_unready() {
     .await;
 }
 
+/// A selector is immutable: the Deployment was deleted at each start of the operator, and after each change of the spec.
+#[tokio::test]
+async fn a_policy_that_changes_our_selector_does_not_replace_the_deployment() {
+    on(&[Kind::Real], async |fixture| {
+        fixture.start_operator(&[]).await;
+        let label = |path: &str| format!(r#"JSONPatch{{op: "add", path: "{path}/team", value: "a"}}"#);
+        let (selector, template) = (label("/spec/selector/matchLabels"), label("/spec/template/metadata/labels"));
+        let mutations = json!([{"patchType": "JSONPatch", "jsonPatch": {"expression": format!("[{selector}, {template}]")}}]);
+        let is_create = json!([{"name": "create", "expression": "request.operation == 'CREATE'"}]);
+        let spec = json!({"reinvocationPolicy": "Never", "mutations": mutations, "matchConditions": is_create});
+        let has_team = |spec: &Value| spec["selector"]["matchLabels"]["team"] == "a";
+        install_policy(fixture, "mutating", spec, |probe| has_team(&probe.as_ref().unwrap()["spec"])).await;
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        fixture.wrote(NEW).await;
+        let message = fixture.until_condition("web", "Mutated", "True", "ChangedByAdmission").await;
+        assert!(message.contains("/spec/selector/matchLabels/team"), "{message}");
+        let uid = fixture.get("deployments/mws-web").await["metadata"]["uid"].clone();
+
+        fixture.stop_operator().await;
+        fixture.start_operator(&[]).await;
+        fixture.patch("mywebservers/web", json!({"spec": {"replicas": 2}})).await;
+        fixture.until("deployments/mws-web", |deployment| deployment["spec"]["replicas"] == 2).await;
+        fixture.settle().await;
+        let records = fixture.records();
+        let count = |method: &str, part: &str| {
+            records.iter().filter(|record| record.method == method && record.path.contains(part)).count()
+        };
+        assert_eq!(count("POST", "/deployments?dryRun=All"), 2, "at the start, and for the new spec");
+        assert_eq!(count("DELETE", "/deployments/"), 0);
+        let deployment = fixture.get("deployments/mws-web").await;
+        assert_eq!((&deployment["metadata"]["uid"], &deployment["spec"]["replicas"]), (&uid, &json!(2)));
+        remove_policy(fixture, "mutating").await;
+    })
+    .await;
+}
+
 /// Our watches select the children by their label.
 #[tokio::test]
 async fn a_policy_that_changes_our_label_is_reported_and_retried_slowly() {

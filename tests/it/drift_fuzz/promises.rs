@@ -176,7 +176,8 @@ pub struct Kept<'a> {
     /// By path.
     pub live: &'a HashMap<String, Value>,
     /// The writes of the operator since the last edits. If the server refused the first patch of a child, because a field of
-    /// another writer made one of ours invalid, then the whole Pod template is reset, as README.md says.
+    /// another writer made one of ours invalid, then the whole Pod template is reset, or the families of a Service, as the pages
+    /// for users say.
     pub written: &'a [String],
 }
 
@@ -251,10 +252,10 @@ impl Kept<'_> {
             let [was, is] = [&before, &after].map(|leaves| leaves.get(path).unwrap_or(&Value::Null));
             let is_of_ours = is_ours && (ours.iter().any(|ours| is_in(path, ours)) || is_restored(path));
             let follows = child.kind == SERVICE && follows_type(path, &child.edited);
-            let is_in_template = ["spec.template.", "spec.jobTemplate.spec.template."]
+            let can_be_reset = ["spec.template.", "spec.jobTemplate.spec.template.", "spec.ipFamil"]
                 .iter()
-                .any(|template| path.starts_with(template));
-            let is_reset = is_in_template && self.written.contains(&refused);
+                .any(|start| path.starts_with(start));
+            let is_reset = can_be_reset && self.written.contains(&refused);
             if was != is && !is_of_ours && !follows && !is_reset {
                 problems.push(format!("{} {path}: is not ours, was {was}, is {is}", child.path));
             }

@@ -1,0 +1,61 @@
+//! Resets fields of other writers, if the API server refuses our patch because of them.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::path;
+use crate::client::Error;
+
+/// The Pod templates of a Deployment or StatefulSet, and of a CronJob.
+const TEMPLATES: [&str; 2] = ["/spec/template", "/spec/jobTemplate/spec/template"];
+/// `ipFamilies` and `ipFamilyPolicy` of a Service.
+const IP_FAMILIES: &str = "/spec/ipFamil";
+
+/// The operations with which a patch of ours is valid that was refused. `None`: it was refused for another reason. A denial by a
+/// webhook does not count: a reset may not help there.
+pub(super) fn reset<K: Serialize>(error: &Error, operations: &[Value], desired: &K) -> Option<Vec<Value>> {
+    if !error.is_invalid() || error.is_denied() {
+        return None;
+    }
+    let fields: Vec<_> = error.status()?.details.causes.iter().map(|cause| pointer(&cause.field)).collect();
+    resets(&fields, operations, &serde_json::to_value(desired).unwrap_or_default())
+}
+
+/// `/spec/ipFamilies[1]`
+fn pointer(field: &str) -> String {
+    format!("/{}", field.replace('.', "/"))
+}
+
+fn resets(fields: &[String], operations: &[Value], desired: &Value) -> Option<Vec<Value>> {
+    let is_about = |start: &str| fields.iter().any(|field| field.starts_with(start));
+    // Our fields of the template are valid, so the reason is a field that another writer has set: with `os: windows`, for
+    // example, a seccomp profile is not allowed.
+    let template = TEMPLATES.into_iter().find(|template| is_about(&format!("{template}/")));
+    if let Some((at, value)) = template.and_then(|at| Some((at, desired.pointer(at)?))) {
+        let others = operations.iter().filter(|operation| !path(operation).starts_with(at)).cloned();
+        return Some(others.chain([json!({"op": "replace", "path": at, "value": value})]).collect());
+    }
+    // A Service with neither address nor selector may have families of addresses that the cluster has not. With our selector,
+    // they are invalid.
+    let policy = json!({"op": "add", "path": "/spec/ipFamilyPolicy", "value": "SingleStack"});
+    is_about(IP_FAMILIES).then(|| operations.iter().cloned().chain([policy]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_replaces_the_whole_template_or_the_ip_families_and_nothing_beside_it() {
+        let replicas = json!({"op": "replace", "path": "/spec/replicas", "value": 3});
+        let operations = [replicas.clone(), json!({"op": "remove", "path": "/spec/template/spec/os"})];
+        let resets = |field: &str, desired: Value| resets(&[pointer(field)], &operations, &desired);
+        let desired = json!({"spec": {"replicas": 3, "template": {"spec": {}}}});
+        let template = json!({"op": "replace", "path": "/spec/template", "value": {"spec": {}}});
+        assert_eq!(resets("spec.template.spec.os", desired.clone()), Some(vec![replicas, template]));
+        assert_eq!(resets("spec.template.spec.os", json!({})), None);
+        assert_eq!(resets("spec.replicas", desired), None);
+        let families = resets("spec.ipFamilies[1]", json!({})).expect("a reset");
+        assert_eq!((&families[..2], families.len()), (&operations[..], 3));
+    }
+}
