@@ -10,7 +10,7 @@ use std::{
 use super::Watch;
 use crate::{
     locked,
-    resource::{Key, Resource, Uid, list::Found},
+    resource::{Key, Resource, list::Found},
     store::{Change, Listening},
 };
 
@@ -90,11 +90,6 @@ impl<K: Resource> Watch<K> {
         Index { watch: self.clone(), entries, _listening: listening }
     }
 
-    /// An index of the objects by the uid of their controller.
-    pub fn index_by_controller(&self) -> Index<K, Uid> {
-        self.index(|object| object.metadata().controller().map(|owner| owner.uid.clone()))
-    }
-
     /// All readable objects.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<K>> {
@@ -126,11 +121,9 @@ mod tests {
         watch::Lists,
     };
 
-    fn service(version: &str, color: &str, owner: &str) -> Found<Service> {
-        let owner = json!({"apiVersion": "v1", "kind": "Web", "name": "w", "uid": owner, "controller": true});
+    fn service(version: &str, color: &str) -> Found<Service> {
         let metadata = json!({
-            "name": "a", "namespace": "n", "uid": "u", "resourceVersion": version,
-            "labels": {"color": color}, "ownerReferences": [owner],
+            "name": "a", "namespace": "n", "uid": "u", "resourceVersion": version, "labels": {"color": color},
         });
         Found::Readable(Arc::new(serde_json::from_value(json!({"metadata": metadata})).expect("a Service")))
     }
@@ -142,22 +135,18 @@ mod tests {
         let watch = cluster.watch::<Service>([Scope::default()]);
         let store = &watch.streams[""][0].store;
         store.list_begins();
-        store.listed("1", [service("1", "red", "o1")]);
+        store.listed("1", [service("1", "red")]);
         store.list_ends(&"1".into());
 
         // The object was there before the index.
         let by_color = watch.index(|service| service.metadata.labels.get("color").map(ToOwned::to_owned));
-        let by_controller = watch.index_by_controller();
         let found = |color: &str| by_color.get(&color.to_owned()).len();
         assert_eq!((found("red"), found("blue")), (1, 0));
-        assert_eq!(by_controller.get(&"o1".into()).len(), 1);
 
-        store.applied(service("2", "blue", "o2"));
+        store.applied(service("2", "blue"));
         assert_eq!((found("red"), found("blue")), (0, 1));
-        assert_eq!(by_controller.get(&"o1".into()).len(), 0);
-        assert_eq!(by_controller.get(&"o2".into()).len(), 1);
 
-        store.deleted(service("3", "blue", "o2"));
+        store.deleted(service("3", "blue"));
         assert_eq!((found("red"), found("blue")), (0, 0));
         assert!(locked(&by_color.entries).is_empty());
     }
