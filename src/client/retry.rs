@@ -11,7 +11,7 @@ pub(super) const RETRIES_MAX: u32 = 3;
 
 /// Longest `Retry-After` that a request waits for. The API server mostly asks for 1 s. After a longer one the request
 /// fails: its caller has a backoff and can log the reason.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// First pause before a GET is sent again; each is twice the one before. These retries are for a broken connection. A restart
 /// of the API server takes longer; the backoff of the caller is for that.
@@ -27,7 +27,7 @@ pub(super) fn pause(method: &Method, cause: &Cause, retries: u32) -> Option<Dura
         Cause::Refused { status, .. } if status.is_too_new() => None,
         // The server did nothing and names a time, so any verb may be sent again.
         Cause::Refused { status, retry_after } if status.code == 429 || status.code >= 500 => {
-            let wait = retry_after.filter(|wait| *wait <= RETRY_AFTER_MAX)?;
+            let wait = retry_after.filter(|wait| *wait <= WAIT_MAX)?;
             Some(wait.mul_f64(1.0 + fastrand::f64() / 4.0))
         }
         // A write is not sent again: the server may have done it already.
