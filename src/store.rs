@@ -17,7 +17,7 @@ mod sweep;
 use std::{
     any::Any,
     cmp::Ordering,
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex, Weak},
 };
 
@@ -25,7 +25,7 @@ use smol_str::SmolStr;
 
 use crate::{
     locked,
-    resource::{Key, ObjectMeta, Resource, compare_versions, list::Found},
+    resource::{Key, ObjectMeta, Resource, Uid, compare_versions, list::Found},
 };
 
 /// The objects of one kind and scope.
@@ -55,6 +55,9 @@ struct Contents<K> {
     /// The present list is older than the Store: the server was restored from a backup.
     went_back: bool,
     synced: bool,
+    /// The objects that our DELETE removed from the Store. The watch and answers may still bring an older state of them. Each is
+    /// forgotten at its DELETED event, or when a list begins, so this holds only the deletions that the watch has not sent yet.
+    removed: HashSet<Uid>,
 }
 
 struct Item<K> {
@@ -117,6 +120,7 @@ impl<K: Resource> Default for Store<K> {
             round: 0,
             went_back: false,
             synced: false,
+            removed: HashSet::new(),
         };
         Store { contents: Mutex::new(contents), listeners: Mutex::default() }
     }
@@ -179,6 +183,7 @@ impl<K: Resource> Store<K> {
         let change = {
             let mut contents = locked(&self.contents);
             contents.version = last.metadata().resource_version.clone();
+            contents.removed.remove(&last.metadata().uid);
             contents.remove(last)
         };
         self.notify(change);
@@ -222,6 +227,9 @@ impl<K: Resource> Store<K> {
             let is_it =
                 contents.objects.get(&gone.key()).is_some_and(|item| item.found.metadata().uid == gone.uid);
             let item = if is_it { contents.objects.remove(&gone.key()) } else { None };
+            if item.is_some() {
+                contents.removed.insert(gone.uid.clone());
+            }
             item.map(|item| Change::Deleted { last: item.found, source: DeletionSource::Event })
         };
         self.notify(change);
@@ -242,8 +250,11 @@ impl<K: Resource> Store<K> {
 
 impl<K: Resource> Contents<K> {
     /// Keeps the newer of two versions. If they cannot be compared, the later arrival wins; in a list after a restored
-    /// backup, the listed one. The same version again is not a change.
+    /// backup, the listed one. The same version again is not a change, nor is an object that our DELETE removed.
     fn put(&mut self, after: Found<K>, round: u32) -> Vec<Change<K>> {
+        if self.removed.contains(&after.metadata().uid) {
+            return Vec::new();
+        }
         let Some(item) = self.objects.get_mut(&after.metadata().key()) else {
             let key = after.metadata().key();
             self.objects.insert(key, Item { found: after.clone(), round });
@@ -434,6 +445,37 @@ mod tests {
         store.deleted(Found::Readable(Arc::new(object("a", "101"))));
         assert_eq!(what(&store).as_deref(), Some("c@103"));
         assert_eq!(heard(&log), ["-a@90 Event", "+c@103", "-a@101 Event"]);
+    }
+
+    /// The watch may still send a change from before our DELETE. That change brought the object back until its DELETED event.
+    #[test]
+    fn nothing_that_arrives_late_brings_back_an_object_that_we_deleted() {
+        let (store, log, _listening) = listed("100", &[("a", "90")]);
+        store.removed(&object("a", "90").metadata);
+        store.applied(Found::Readable(Arc::new(object("a", "101"))));
+        store.wrote(&Arc::new(object("a", "102")));
+        assert_eq!(what(&store), None);
+        store.deleted(Found::Readable(Arc::new(object("a", "103"))));
+        assert_eq!(heard(&log), ["-a@90 Event"]);
+        assert!(locked(&store.contents).removed.is_empty());
+    }
+
+    #[test]
+    fn a_list_has_an_object_again_that_we_deleted_after_a_backup() {
+        let (store, _, _listening) = listed("100", &[("a", "90")]);
+        store.removed(&object("a", "90").metadata);
+        list(&store, "95", &[("a", "90")]);
+        store.applied(Found::Readable(Arc::new(object("a", "96"))));
+        assert_eq!(what(&store).as_deref(), Some("a@96"));
+    }
+
+    /// Its DELETED event came before the answer to our DELETE, so no other one will come.
+    #[test]
+    fn an_object_that_is_gone_when_our_delete_is_answered_is_not_remembered() {
+        let (store, _, _listening) = listed("100", &[("a", "90")]);
+        store.deleted(Found::Readable(Arc::new(object("a", "101"))));
+        store.removed(&object("a", "90").metadata);
+        assert!(locked(&store.contents).removed.is_empty());
     }
 
     #[test]

@@ -16,6 +16,8 @@ impl<K: Resource> Store<K> {
         let mut contents = locked(&self.contents);
         contents.round = contents.round.wrapping_add(1);
         contents.went_back = false;
+        // A list has no DELETED events. After a restored backup it may even have the object again.
+        contents.removed.clear();
     }
 
     /// A page of a list, or one object of a streaming list. Goes into the Store at once: there is no second copy of the list.
