@@ -318,6 +318,12 @@ impl Machine {
                 self.list(Freshness::NotOlder);
                 false
             }
+            // The check has no selector. An authorizer that looks at selectors may refuse the check, and allow the list and the
+            // watch. See https://github.com/kubernetes/enhancements/issues/4601.
+            (State::Checking, EndReason::Refused { code: 403, .. }) => {
+                self.list(Freshness::NotOlder);
+                true
+            }
             // An error that may pass and does not depend on the version: check again.
             (State::Following | State::Checking, _) if how.may_pass() => {
                 self.state = State::Checking;

@@ -396,6 +396,22 @@ fn a_check_that_is_not_understood_gives_way_to_a_list() {
     }
 }
 
+/// An authorizer that looks at selectors may allow the list and the watch, and refuse the check, which has no selector. The
+/// check was sent for ever.
+#[test]
+fn a_check_that_is_forbidden_gives_way_to_a_list() {
+    let forbidden = EndReason::Refused { code: 403, retry_after: None };
+    let mut bench = Bench::following();
+    bench.machine.end(EndReason::Cut, 5 * MINUTE);
+    assert_eq!(bench.request(), "check");
+    assert!(is_backoff(bench.machine.end(forbidden, BLINK)));
+    // The list may be forbidden, too.
+    for _ in 0..2 {
+        assert_eq!(bench.request(), "list version=100 continue= limit=100");
+        assert!(is_backoff(bench.machine.end(forbidden, BLINK)));
+    }
+}
+
 #[test]
 fn silence_counts_once_a_bookmark_has_come_on_this_stream() {
     let mut bench = Bench::following();
@@ -713,7 +729,8 @@ fn ends() -> Vec<(&'static str, EndReason)> {
         ("TooLarge", EndReason::TooLarge),
         ("Unreachable", EndReason::Unreachable),
     ];
-    ends.extend([401, 403, 404, 429, 500, 503].map(|code| ("Refused", refused(code))));
+    ends.extend([401, 404, 429, 500, 503].map(|code| ("Refused", refused(code))));
+    ends.push(("Forbidden", refused(403)));
     ends.extend([400, 405, 406].map(|code| ("Invalid", refused(code))));
     ends
 }
