@@ -1,4 +1,4 @@
-//! The connections to one API server: one for calls, and one for every 90 streams.
+//! The connections to one API server: one for calls, and one for every 90 streams, or fewer if the server takes fewer.
 //!
 //! ```text
 //! connection 1, calls                         connection 2, streams
@@ -12,7 +12,10 @@
 //! When a certificate file has changed, new connections replace the old ones. Open streams keep theirs until they end.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -30,7 +33,8 @@ use super::{
 };
 use crate::locked;
 
-/// Streams on one connection. The API server takes 100; any further request would wait until one of them ends.
+/// Streams on one connection. The API server takes 100; any further request would wait until one of them ends. If the server
+/// takes fewer, see [`Connection::stream_was_late`].
 const STREAMS_MAX: usize = 90;
 
 /// Idle time after which a connection may be closed: the API server closes one after 90 s.
@@ -62,6 +66,8 @@ struct Current {
 pub(super) struct Connection {
     pub(super) http: reqwest::Client,
     in_process: Option<Arc<dyn InProcess>>,
+    /// At most [`STREAMS_MAX`].
+    streams_max: AtomicUsize,
     /// For errors.
     at: Where,
     /// When it last brought an answer. `None`: not yet, or it broke since.
@@ -132,7 +138,7 @@ impl Current {
 
     /// The first connection with room. Drops connections without streams, but for the first.
     fn for_stream(&mut self, config: &Config) -> Result<Arc<Connection>, String> {
-        if let Some(connection) = self.streams.iter().find(|connection| connection.streams() < STREAMS_MAX) {
+        if let Some(connection) = self.streams.iter().find(|connection| connection.has_room()) {
             let connection = Arc::clone(connection);
             let mut first = true;
             self.streams.retain(|connection| std::mem::take(&mut first) || connection.streams() > 0);
@@ -153,6 +159,7 @@ impl Connection {
         Ok(Connection {
             http: reqwest_client(config, certificates, idle_max)?,
             in_process: config.in_process.clone(),
+            streams_max: AtomicUsize::new(STREAMS_MAX),
             at: Where::of(config),
             worked: Mutex::new(None),
             opening: tokio::sync::Mutex::new(None),
@@ -169,6 +176,26 @@ impl Connection {
     /// The streams that hold this connection. [`Current::streams`] holds it too.
     fn streams(self: &Arc<Connection>) -> usize {
         Arc::strong_count(self) - 1
+    }
+
+    fn has_room(self: &Arc<Connection>) -> bool {
+        let streams = self.streams();
+        if streams == 0 {
+            // The next TCP connection may be to another server.
+            self.streams_max.store(STREAMS_MAX, Ordering::Relaxed);
+        }
+        streams < self.streams_max.load(Ordering::Relaxed)
+    }
+
+    /// A stream on this connection was not answered in time. If there are other streams, this is as many as the server takes:
+    /// `--http2-max-streams-per-connection` of kube-apiserver, or the limit of a proxy. HTTP/2 keeps further requests waiting
+    /// without an error, and reqwest does not show the limit of the server. If the server was only slow, the next stream opens
+    /// one connection more than needed.
+    pub(super) fn stream_was_late(self: &Arc<Connection>) {
+        let others = self.streams().saturating_sub(1);
+        if others > 0 {
+            self.streams_max.fetch_min(others, Ordering::Relaxed);
+        }
     }
 
     /// Makes sure that there is a connection: many requests at once would each open one.
@@ -252,6 +279,25 @@ mod tests {
         assert_eq!(connections, 2, "a stream is open on the other");
         drop((one, other));
         assert_eq!(connection().1, 1);
+    }
+
+    #[tokio::test]
+    async fn a_late_stream_limits_its_connection_to_the_others_until_these_have_ended() {
+        install_crypto();
+        let config = Config::new("http://127.0.0.1:1", b"", "").expect("a config");
+        let mut current = Current::new(&config, Certificates::default()).expect("connections");
+        let mut connection = || current.for_stream(&config).expect("a connection");
+        let first = connection();
+        first.stream_was_late();
+        let late = connection();
+        assert!(Arc::ptr_eq(&first, &late), "a stream that is late alone limits nothing");
+        late.stream_was_late();
+        drop(late);
+        let other = connection();
+        assert!(!Arc::ptr_eq(&first, &other));
+        drop(first);
+        let (first, second) = (connection(), connection());
+        assert!(Arc::ptr_eq(&first, &second) && !Arc::ptr_eq(&first, &other));
     }
 
     #[test]

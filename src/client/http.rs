@@ -165,7 +165,7 @@ impl Transport {
                 }
             }
         };
-        self.authorized(request, deadline, attempt).await
+        self.authorized(|credential| self.in_time(request, deadline, attempt(credential))).await
     }
 
     /// Opens a stream: returns when the head of the answer has come. Sends the request again only after a 401.
@@ -173,31 +173,42 @@ impl Transport {
         let attempt = |credential| async move {
             let connection = self.connections.for_stream(&self.config, &credential);
             let connection = connection.map_err(Cause::Other)?;
-            let reply = self.exchange(&connection, request, &credential).await?;
+            let exchange = self.exchange(&connection, request, &credential);
+            let reply = self.in_time(request, self.config.request_timeout, exchange).await;
+            if let Err(Cause::Late(_)) = &reply {
+                connection.stream_was_late();
+            }
+            let reply = reply?;
             Ok((Head::of(&reply.response), Body { reply, connection, object: request.path.clone() }))
         };
-        self.authorized(request, self.config.request_timeout, attempt).await
+        self.authorized(attempt).await
     }
 
-    /// Makes one attempt at a request, and another one after a 401 if the credential can be read again. Each attempt
-    /// may take as long as `deadline`.
-    async fn authorized<T, A: Future<Output = Result<T, Cause>>>(
+    /// Waits for one attempt at a request, for as long as `deadline`.
+    async fn in_time<T>(
         &self,
         request: &Request,
         deadline: Duration,
+        attempt: impl Future<Output = Result<T, Cause>>,
+    ) -> Result<T, Cause> {
+        timeout(deadline, attempt).await.unwrap_or_else(|_| {
+            debug!(method = %request.method, path = request.target(), "no answer in time");
+            let deadline = humantime::format_duration(self.config.request_timeout);
+            Err(Cause::Late(format!("{}: no answer within {deadline}", self.at.address)))
+        })
+    }
+
+    /// Makes one attempt at a request, and another one after a 401 if the credential can be read again.
+    async fn authorized<T, A: Future<Output = Result<T, Cause>>>(
+        &self,
         attempt: impl Fn(Credential) -> A,
     ) -> Result<T, Cause> {
         let mut was_renewed = false;
         loop {
             let credential = self.credentials.current().await.map_err(Cause::Other)?;
-            let cause = match timeout(deadline, attempt(credential.clone())).await {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(cause)) => cause,
-                Err(_) => {
-                    debug!(method = %request.method, path = request.target(), "no answer in time");
-                    let deadline = humantime::format_duration(self.config.request_timeout);
-                    Cause::Late(format!("{}: no answer within {deadline}", self.at.address))
-                }
+            let cause = match attempt(credential.clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(cause) => cause,
             };
             if was_renewed || cause.status().is_none_or(|status| status.code != 401) {
                 return Err(cause);

@@ -326,6 +326,24 @@ async fn an_answer_has_a_deadline_and_an_open_stream_has_none() {
     timeout(2 * deadline, body.chunk()).await.expect_err("a quiet stream");
 }
 
+/// A server may take fewer streams on an HTTP/2 connection than we do. Further requests then wait, without an error, and each
+/// next attempt waited on the same connection again.
+#[tokio::test]
+async fn a_stream_that_waits_in_vain_beside_another_gets_another_connection() {
+    let open = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{";
+    let never = "HTTP/1.1 200 OK\r\nX-Length: 2\r\n";
+    let (client, _script, _server) = configured(&[open, never, open], |mut config| {
+        config.request_timeout = Duration::from_secs(1);
+        config
+    })
+    .await;
+    let stream = || client.stream(Request::get("/x"));
+    let (_, first) = stream().await.expect("a stream");
+    assert!(stream().await.expect_err("no answer").is_interrupted());
+    let (_, other) = stream().await.expect("a stream");
+    assert!(!Arc::ptr_eq(&first.connection, &other.connection));
+}
+
 /// Each attempt at a frozen server lasts until its deadline. The caller got the error after a minute.
 #[tokio::test]
 async fn no_request_is_sent_again_after_its_deadline() {
