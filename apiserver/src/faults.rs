@@ -61,7 +61,7 @@ pub enum Fault {
     NoBookmarks,
     /// Watches that allow bookmarks send one in this interval, instead of one a minute.
     BookmarksEvery(Duration),
-    /// Streaming lists are refused with 422, as by default before 1.32 and in 1.33.
+    /// Streaming lists are refused with 422, as by default from 1.27 to 1.31 and in 1.33.
     NoStreamingLists,
     /// `sendInitialEvents` is ignored, as by servers before 1.27.
     IgnoreStreamingLists,
@@ -306,7 +306,7 @@ const NAMED: [(&str, &str, &str, Make); 28] = [
     ("drop-slow-watches", "", "new watches end instead of sending their next event", |_| Ok(Fault::DropSlowWatches)),
     ("no-bookmarks", "", "new watches send no bookmarks", |_| Ok(Fault::NoBookmarks)),
     ("bookmarks", "every=1s", "new watches send bookmarks in this interval, instead of every minute", bookmarks),
-    ("no-streaming-lists", "", "sendInitialEvents is refused with 422, as before 1.32 and in 1.33", |_| Ok(Fault::NoStreamingLists)),
+    ("no-streaming-lists", "", "sendInitialEvents is refused with 422, as by default in 1.27 to 1.31 and 1.33", |_| Ok(Fault::NoStreamingLists)),
     ("ignore-streaming-lists", "", "sendInitialEvents is ignored, as before 1.27", |_| Ok(Fault::IgnoreStreamingLists)),
     ("chunks", "bytes=1", "new watches are sent in chunks of at most this many bytes", |keys| Ok(Fault::ChunkBytes(keys.number("bytes", 1..=1_000_000)?))),
     ("slow", "time=1s", "requests are answered after a delay", |keys| Ok(Fault::Delay(keys.time("time")?))),
