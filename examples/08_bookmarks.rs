@@ -14,8 +14,9 @@
 //! Run: cargo run --example course 8
 //! Notice: From the version of the last BOOKMARK, which is newer than `quiet`.
 //! Why: A BOOKMARK is not an object: it has only a version. Without it, a watch would resume from an old version, which expires
-//! (lesson 9), and this one, begun without a version, from none. The server sends one after the initial objects (lesson 12),
-//! and, once something was written, about every minute and two seconds before the end of timeoutSeconds. Do not rely on it.
+//! (lesson 9), and this one, begun without a version, from none. The server sends one after the initial objects, also
+//! without sendInitialEvents (lesson 12), and, once something was written, about every minute and two seconds before the end
+//! of timeoutSeconds. Do not rely on it.
 //! Break it: cargo run --example course -- 8 --fault no-bookmarks
 //! Source: `bookmark` in src/store.rs; `silence_limit` in src/watch.rs
 //! Embedded server: No difference.
