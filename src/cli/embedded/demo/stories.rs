@@ -162,7 +162,8 @@ fn mywebserver() -> Story {
             },
             Scene {
                 announced: "Next: the user adds a port to the Service of web.\n\
-                            Look for: one patch that removes the port. No event of web follows, because its status stays the same.",
+                            Look for: one patch that removes the port. The status of web stays the same, so no MODIFIED follows.\n\
+                            The operator creates an Event: an object, for kubectl describe, and no watch event.",
                 command: format!("kubectl patch service mws-web --type=json -p \\\n    '{port}'"),
                 requests: vec![(Method::PATCH, WEB_SERVICE, port)],
                 until: vec![(WEB_SERVICE, |service| {
@@ -171,7 +172,8 @@ fn mywebserver() -> Story {
             },
             Scene {
                 announced: "Next: the user deletes web.\n\
-                            Look for: DELETED, with the last state of web. The garbage collector of the cluster deletes the children.",
+                            Look for: DELETED. The whole event, with -v or from curl, has the last state of web. The operator deletes the children,\n\
+                            and the garbage collector of the cluster too; where that is first, the operator gets 404 Not Found.",
                 command: "kubectl delete mws/web".to_owned(),
                 requests: vec![(Method::DELETE, WEB, Value::Null)],
                 until: vec![(WEB_DEPLOYMENT, is_gone), (WEB_SERVICE, is_gone)],
