@@ -218,7 +218,7 @@ impl<'a> Tour<'a> {
 
         let text = print.fit(&format!(
             "Next: a client opens a watch of all {kind}s: a GET with watch=1.\n\
-             Look for: the status 200 comes at once, although there is no object. The response does not end.\n\
+             Look for: the status 200 comes at once, although there is no object. The response stays open.\n\
              To see whole events during the next steps, open the same watch in another terminal:"
         ));
         steps.announce(&format!("{text}\n\n{}\n", credentials.curl(&[watch])))?;
@@ -229,10 +229,11 @@ impl<'a> Tour<'a> {
         }
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let (head, body) = user.stream(Request::get(watch)).await?;
-        let text = "the response never ends: each line is a watch event, shown as \"server\"";
+        let text = "the response stays open, until the server ends it after minutes";
         say!("{}", print.fit(&format!("          HTTP {}; {text}", head.status)));
         tasks.spawn(read_lines(body, sender));
 
+        say!("{}", print.fit("          each line is a watch event, shown as \"server\""));
         steps.announce(&print.fit(&format!(
             "Next: the operator starts. It lists each kind that it needs, then watches from the version of the list.\n\
              Look for: {watched} lists, then {watched} watches."
