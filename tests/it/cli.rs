@@ -330,16 +330,16 @@ fn demo_in_steps() -> (Child, impl FnMut(&str) -> String) {
 fn each_step_of_the_demo_is_announced_and_waits_for_enter() {
     let (mut child, mut until) = demo_in_steps();
     let mut keyboard = child.stdin.take().unwrap();
-    for part in
-        ["MyWebserver", "curl -K", "lists", "hello", "web", "replicas", "Deployment", "Service", "DELETED"]
-    {
-        let announced = until("Press Enter. ");
+    let parts =
+        ["MyWebserver", "curl -K", "lists", "hello", "web", "replicas", "Deployment", "Service", "DELETED"];
+    for (index, part) in parts.iter().enumerate() {
+        let announced = until(&format!("Step {} of {}. Press Enter. ", index + 1, parts.len()));
         let (_, announced) = announced.rsplit_once("Next: ").unwrap();
         // A command is copied as it is.
         for line in announced.lines().filter(|line| !line.starts_with("    ")) {
             assert!(line.trim_end().chars().count() <= 80, "{line}");
         }
-        assert!(announced.contains("Look for: ") && announced.contains(part), "{part}: {announced}");
+        assert!(announced.contains("Look for: ") && announced.contains(*part), "{part}: {announced}");
         keyboard.write_all(b"\n").unwrap();
     }
     until("those of hello still exist.");

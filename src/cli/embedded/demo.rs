@@ -52,6 +52,8 @@ use crate::{
 const ACCOUNT: &str = "operator";
 /// A line of the script of `--curl`.
 const SERVER_ENDS: &str = "The server of listwatch demo ends with the demo.";
+/// The kind, the watch and the operator: see [`Tour::start`].
+const STEPS_BEFORE_SCENES: usize = 3;
 /// Longest time for one scene. A scene takes at most two seconds; a busy machine needs more.
 const SCENE_LIMIT: Duration = Duration::from_secs(30);
 /// Watch events that may wait to be shown. The whole tour has fewer.
@@ -111,9 +113,13 @@ struct StudyFlags {
 pub(super) fn main(mut demo: DemoArgs) -> Result<(), Failure> {
     let is_colored = crate::log::is_colored(io::stdout().is_terminal(), env::var_os("NO_COLOR"));
     let print = Printer::new(demo.log.take_verbose(), is_colored, width_of_stdout());
-    let steps = if demo.step { Steps::with_pauses()? } else { Steps::without_pauses() };
-    demo.log.start(Level::WARN);
     let story = Story::of(demo.operator);
+    let steps = if demo.step {
+        Steps::with_pauses(STEPS_BEFORE_SCENES + story.scenes.len())?
+    } else {
+        Steps::without_pauses()
+    };
+    demo.log.start(Level::WARN);
     until_signal(|stop| run(story, demo.exit, demo.port, demo.study, print, steps, stop))
 }
 
@@ -231,9 +237,9 @@ impl<'a> Tour<'a> {
         let (head, body) = user.stream(Request::get(watch)).await?;
         let text = "the response stays open, until the server ends it after minutes";
         say!("{}", print.fit(&format!("          HTTP {}; {text}", head.status)));
+        say!("{}", print.fit("          each line is a watch event, shown as \"server\""));
         tasks.spawn(read_lines(body, sender));
 
-        say!("{}", print.fit("          each line is a watch event, shown as \"server\""));
         steps.announce(&print.fit(&format!(
             "Next: the operator starts. It lists each kind that it needs, then watches from the version of the list.\n\
              Look for: {watched} lists, then {watched} watches."

@@ -12,16 +12,18 @@ use crate::cli::{embedded::apiserver::say, failure::Failure};
 /// The pauses before the steps. Without `--step` there are none.
 pub(super) struct Steps {
     enters: Option<mpsc::Receiver<()>>,
+    announced: usize,
+    total: usize,
 }
 
 impl Steps {
     /// No pauses.
     pub(super) fn without_pauses() -> Steps {
-        Steps { enters: None }
+        Steps { enters: None, announced: 0, total: 0 }
     }
 
-    /// Pauses that end with Enter.
-    pub(super) fn with_pauses() -> Result<Steps, Failure> {
+    /// So many pauses, which end with Enter.
+    pub(super) fn with_pauses(total: usize) -> Result<Steps, Failure> {
         if !io::stdin().is_terminal() {
             let error = "--step waits for the Enter key, but standard input is not a terminal; run it in a terminal, or without --step";
             return Err(Failure::Usage(error.to_owned()));
@@ -35,14 +37,15 @@ impl Steps {
                 && sender.blocking_send(()).is_ok()
             {}
         });
-        Ok(Steps { enters: Some(enters) })
+        Ok(Steps { enters: Some(enters), announced: 0, total })
     }
 
     /// Prints what comes next, and that Enter starts it.
-    pub(super) fn announce(&self, text: &str) -> Result<(), Failure> {
+    pub(super) fn announce(&mut self, text: &str) -> Result<(), Failure> {
         if self.enters.is_some() {
+            self.announced += 1;
             say!("\n{text}");
-            write!(io::stdout(), "Press Enter. ")?;
+            write!(io::stdout(), "Step {} of {}. Press Enter. ", self.announced, self.total)?;
             io::stdout().flush()?;
         }
         Ok(())
