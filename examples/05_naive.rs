@@ -7,11 +7,11 @@
 //! curl -sN "$URL?watch=1&resourceVersion=$VERSION&timeoutSeconds=1"
 //! ```
 //!
-//! Predict: Read `naive.rs`. Between its list and its watch, `a` changes and `b` comes; later `c` comes and goes. What is right?
+//! Predict: Read `naive.rs`. After its list, `a` changes and `b` comes; after its watch, `c` comes. Which of them does its Store have right?
 //! Run: cargo run --example course 5
 //! Notice: Only `b`; each line LOST names a loss.
-//! Why: It watches from the newest item, and so gets `old` again. It ignores MODIFIED and ERROR, and stops after a second.
-//! Its list only adds objects, and its watch from `d` misses the deletion of `c`. For it, "99" is newer than "100".
+//! Why: It watches from the newest item, and so gets the creation and deletion of `old`, which happened before its list. It ignores MODIFIED
+//! and ERROR, and stops after a second. Its list only adds, and its watch from `d` misses the deletion of `c`. For it, "99" is newer than "100".
 //! Break it: cargo run --example course -- 5 --fault end-watches,lines=0
 //! Source: `line` in src/watch.rs; `end` in src/watch/machine.rs
 //! Embedded server: Only here do the versions soon have one digit more, which shows the lost order.
