@@ -10,7 +10,7 @@
 //! Run: cargo run --example course 6
 //! Notice: The next watch sends the change, without a list before it.
 //! Why: It starts at the version of the last event. The answer ends without an error and without a last event. Without
-//! timeoutSeconds, the server chooses 30 to 60 minutes.
+//! timeoutSeconds, the server chooses 30 to 60 minutes. If the watch sent no line, lesson 10 comes first.
 //! Break it: cargo run --example course -- 6 --fault cut-watches,lines=1
 //! Source: `end` in src/watch/machine.rs
 //! Embedded server: No difference.

@@ -10,7 +10,7 @@
 //! Predict: Which of the requests list all objects, and why?
 //! Run: cargo run --example course 18
 //! Notice: The first list, and one after the 410.
-//! Why: After the cut, a check comes first; after the clean end, the next watch opens at once. `diff -y -W 230 examples/naive.rs
+//! Why: After the cut, a check comes first; after the clean end, the next watch opens without a list or check. `diff -y -W 230 examples/naive.rs
 //! examples/reflector.rs` shows the repairs, each with the number of its lesson. What `src/watch.rs` does beyond that is
 //! at the top of `reflector.rs`.
 //! Break it: cargo run --example course -- 18 --fault unavailable,path=watch=1
