@@ -67,7 +67,7 @@ macro_rules! lesson {
 }
 
 const LESSONS: &[Lesson] = &[
-    lesson!("01_object.rs", object, "lesson 15"),
+    lesson!("01_object.rs", object, "lesson 19"),
     lesson!("02_list.rs", list, "lesson 15"),
     lesson!("03_watch.rs", watch, "lesson 6"),
     lesson!("04_list_then_watch.rs", list_then_watch, "lesson 9"),
@@ -79,7 +79,7 @@ const LESSONS: &[Lesson] = &[
     lesson!("10_silence.rs", silence, "lesson 9"),
     lesson!("11_pages.rs", pages, "lesson 15"),
     lesson!("12_streaming_list.rs", streaming_list, "lesson 11"),
-    lesson!("13_metadata_only.rs", metadata_only, "lesson 15"),
+    lesson!("13_metadata_only.rs", metadata_only, "lesson 19"),
     lesson!("14_selectors.rs", selectors, "lesson 6"),
     lesson!("15_errors.rs", errors, "docs/watch.md, section 14"),
     lesson!("16_store.rs", store, "lesson 6"),
