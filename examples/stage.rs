@@ -423,8 +423,8 @@ pub(crate) struct Another {
 
 impl Another {
     /// Sends a GET of a path, or of the ConfigMaps with a query, and shows both. The server sends this head and body, and closes the
-    /// connection. Without a head, it closes the connection at once; with the head [`SILENT`], it does neither. Returns what the
-    /// decoder makes of the answer.
+    /// connection. Without a head, it closes the connection at once; with the head [`SILENT`], it does neither. Returns what a
+    /// client does then, as `Machine::end` in src/watch/machine.rs decides.
     pub(crate) async fn ask(&self, target: &str, head: &str, body: &str) -> Outcome<&'static str> {
         self.answer.send_replace(match head {
             SILENT => None,
@@ -438,19 +438,28 @@ impl Another {
         // As [`Stage::check`].
         let is_check = target == "limit=1";
         let request = if is_check { accept(&path, "PartialObjectMetadataList") } else { Request::get(path) };
-        let decoded = match self.body(request).await {
-            Err(_) => "an error",
-            Ok(body) if target.contains("watch=1") => match WatchEvent::<ConfigMap>::from_json(&body) {
-                Ok(WatchEvent::Unknown(_)) => "an event to pass over",
-                Ok(WatchEvent::Error(_)) => "an error",
-                Ok(_) => "an event",
-                Err(_) => "no event",
+        let is_list = !target.contains("watch=1") || target.contains("sendInitialEvents");
+        let decision = match self.body(request).await {
+            // A watch that was open, and sent a line.
+            Err(_) if head.starts_with(OK) && target.contains("watch=1") => "watch again",
+            Err(_) => "back off",
+            Ok(body) if !target.contains("watch=1") => match List::<ConfigMap>::from_json(&body) {
+                // An empty page with a token leads nowhere.
+                Ok(list) if list.continue_token.is_empty() || !list.items.is_empty() => "go on",
+                Ok(_) | Err(_) => "list again",
+            },
+            Ok(body) => match WatchEvent::<ConfigMap>::from_json(&body) {
+                // A streaming list has no such event before its bookmark.
+                Ok(WatchEvent::Modified(_)) if is_list => "list again",
+                Err(_) if body.trim_ascii().is_empty() && !is_list => "back off",
+                Ok(WatchEvent::Error(_)) | Err(_) => "list again",
+                Ok(_) => "go on",
             },
             Ok(body) => List::<ConfigMap>::from_json(&body).map_or("no list", |_| "a list"),
         };
         let head = if head.is_empty() { "no answer".to_owned() } else { head.replace("\r\n", ", ") };
-        say!("  {head} {}\n  → {decoded}\n", cut(body.to_owned()));
-        Ok(decoded)
+        say!("  {head} {}\n  → {decision}\n", cut(body.to_owned()));
+        Ok(decision)
     }
 
     /// The body of the answer, up to its end or to 9 MiB.
