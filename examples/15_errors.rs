@@ -15,7 +15,7 @@
 //! repeated only after 401 with a new token, 429 or 5xx with a short Retry-After, and, as a GET, after a cut.
 //! Break it: cargo run --example course -- 15 --fault html,path=/configmaps/none
 //! Source: `pause` in src/client/retry.rs; `authorized` in src/client/http.rs; `may_pass` in src/watch/machine.rs
-//! Embedded server: Only here can the lesson provoke 401, 429 and 503, by faults. For the 403, it asks as another user.
+//! Embedded server: It refuses with 401, 403, 429 and 503 by faults. Elsewhere, only the 403 comes, for a user without permissions.
 
 use std::time::{Duration, Instant};
 

@@ -243,7 +243,8 @@ impl Stage {
             return Err(format!("no error, expected {expected}").into());
         };
         let error = *error.downcast::<client::Error>()?;
-        say!("  {}", cut(error.to_string().replacen(path, "…", 1)));
+        let (text, http) = (error.to_string(), if error.code().is_some() { "HTTP " } else { "" });
+        say!("  {http}{}", cut(text.split_once(": ").unwrap_or_default().1.to_owned()));
         Ok(error)
     }
 
@@ -265,7 +266,7 @@ impl Stage {
         let request = Request::get(target);
         say!("$ {}", client.curl(&request, CurlFrom::Proxy));
         let error = client.stream(request).await.err().ok_or("the request was not refused")?;
-        say!("  {}", error.to_string().split_once(": ").unwrap_or_default().1);
+        say!("  HTTP {}", error.to_string().split_once(": ").unwrap_or_default().1);
         Ok(Some(error))
     }
 
