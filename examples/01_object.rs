@@ -8,7 +8,7 @@
 //!
 //! Predict: Which words of the path /api/v1/namespaces/default/configmaps/web come from discovery?
 //! Run: cargo run --example course 1
-//! Notice: `v1`, `configmaps`, and, because `namespaced` is true, `namespaces/…`.
+//! Notice: `configmaps`, and, because `namespaced` is true, `namespaces/…`; `v1` is in the path that was asked.
 //! Why: The verbs include list and watch. An object, here the namespace, has a name, a uid, which is never used again,
 //! and a resourceVersion, which is new after each change.
 //! Break it: cargo run --example course -- 1 --fault html,path=/api/v1

@@ -372,8 +372,9 @@ impl Stage {
     pub(crate) async fn open(&self, request: Request) -> Outcome<Events> {
         say!("$ {}", self.client.curl(&request, CurlFrom::Proxy));
         let (head, body) = self.client.stream(request).await?;
-        say!("  HTTP {}, and the answer stays open", head.status);
-        Ok(Events::new(body))
+        say!("  HTTP {}; the lines follow as they come", head.status);
+        let asked = "the connection broke, as the fault asked";
+        Ok(Events::new(body, if self.takes_faults { asked } else { "the connection broke" }))
     }
 
     /// Injects faults, one per line. `false`: the server is not an embedded one, so nothing happens.

@@ -563,7 +563,7 @@ async fn an_interrupted_lesson_deletes_its_namespace() {
         command.args(["3", "--fault", "stall-watches", "--kubeconfig"]).arg(&cluster.kubeconfig);
         let mut lesson = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(lesson.stdout.take().unwrap()).lines();
-        while !lines.next_line().await.unwrap().unwrap().contains("the answer stays open") {}
+        while !lines.next_line().await.unwrap().unwrap().contains("the lines follow as they come") {}
         let pid = lesson.id().unwrap().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().await.unwrap().success());
         let output = lesson.wait_with_output().await.unwrap();
@@ -598,7 +598,7 @@ async fn a_closed_stdout_ends_a_lesson_with_0_and_deletes_its_namespace() {
     command.args(["10", "--kubeconfig"]).arg(&cluster.kubeconfig);
     let mut lesson = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(lesson.stdout.take().unwrap()).lines();
-    while !lines.next_line().await.unwrap().unwrap().contains("the answer stays open") {}
+    while !lines.next_line().await.unwrap().unwrap().contains("the lines follow as they come") {}
     drop(lines);
     let output = lesson.wait_with_output().await.unwrap();
     assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
