@@ -1,4 +1,4 @@
-//! 16. A Store by hand: apply, delete and sweep, with the Store of this library. It gets each event twice.
+//! 16. A Store by hand: apply, delete and sweep, with the Store of this library. Each event is applied twice.
 //!
 //! ```sh
 //! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
@@ -9,7 +9,7 @@
 //! Predict: `b` is deleted while no watch is open, and you list rather than resume. What removes `b` from the Store?
 //! Run: cargo run --example course 16
 //! Notice: The next list, which has no `b`: the Store reports that the deletion is `Inferred`.
-//! Why: The deletion of `c` was seen: `Event`. The same event again changes nothing. A controller queues the key of each Change.
+//! Why: That of `c` was seen: `Event`. The second time, an event changes nothing. `synced`: a first list is complete. Queue the key of each Change.
 //! Break it: cargo run --example course -- 16 --fault end-watches,lines=0
 //! Source: `put` in src/store.rs; `sweep` in src/store/sweep.rs
 //! Embedded server: No difference.

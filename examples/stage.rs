@@ -601,7 +601,7 @@ impl Changes {
     pub(crate) fn expect(&self, expected: &[&str]) -> Outcome {
         let seen: Vec<_> =
             self.receiver.try_iter().filter(|change| !change.contains("kube-root-ca.crt")).collect();
-        say!("  the Store reports {seen:?}\n");
+        say!("  the Store reports {seen:?}, kube-root-ca.crt left out\n");
         ensure!(seen == expected, "the Store has reported {seen:?}, expected {expected:?}");
         Ok(())
     }
