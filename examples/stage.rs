@@ -206,7 +206,7 @@ impl Stage {
         }
         let watch = format!("{}{published}&watch=1&timeoutSeconds=20", self.configmaps);
         let (_, body) = self.writer.stream(Request::get(watch)).await?;
-        Events::new(body).event().await?;
+        Events::new(body, "").event().await?;
         Ok(())
     }
 
@@ -457,7 +457,6 @@ impl Another {
                 Ok(WatchEvent::Error(_)) | Err(_) => "list again",
                 Ok(_) => "go on",
             },
-            Ok(body) => List::<ConfigMap>::from_json(&body).map_or("no list", |_| "a list"),
         };
         let head = if head.is_empty() { "no answer".to_owned() } else { head.replace("\r\n", ", ") };
         say!("  {head} {}\n  → {decision}\n", cut(body.to_owned()));
@@ -519,13 +518,15 @@ pub(crate) struct Events {
     /// The version of the last event. The watch can be resumed from here.
     pub(crate) version: String,
     body: Body,
+    /// What is shown when the connection breaks.
+    break_text: &'static str,
     /// The bytes after the last event: half a line, or more lines.
     rest: Vec<u8>,
 }
 
 impl Events {
-    fn new(body: Body) -> Events {
-        Events { version: String::new(), body, rest: Vec::new() }
+    fn new(body: Body, break_text: &'static str) -> Events {
+        Events { version: String::new(), body, break_text, rest: Vec::new() }
     }
 
     /// The next event. `None`: the server has ended the watch. An error: the connection broke.
@@ -541,7 +542,10 @@ impl Events {
                     let half = String::from_utf8_lossy(&self.rest).into_owned();
                     say!("  {} ← half a line, dropped", cut(half));
                 }
-                say!("  {}", error.to_string().split_once(": ").unwrap_or_default().1);
+                // A line that is no JSON has another error.
+                let is_broken = error.is::<client::Error>();
+                let text = if is_broken { self.break_text.to_owned() } else { error.to_string() };
+                say!("  {text}");
                 return Err(error);
             }
         };
