@@ -5,7 +5,7 @@
 //! runs against your own cluster, in a namespace that it creates and deletes.
 
 use std::{
-    io::{self, ErrorKind::BrokenPipe},
+    io::{self, ErrorKind::BrokenPipe, IsTerminal, Write},
     pin::Pin,
     process::ExitCode,
 };
@@ -124,6 +124,11 @@ fn run(Course { lesson, flags }: Course) -> Outcome {
     let head: Vec<_> = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim_start).collect();
     let (before, after) = head.split_at(head.iter().position(|line| line.starts_with("Run:")).unwrap_or(0));
     say!("{}\n", before.join("\n").trim_end());
+    if io::stdin().is_terminal() && io::stdout().is_terminal() {
+        write!(io::stdout(), "Press Enter. ")?;
+        io::stdout().flush()?;
+        io::stdin().read_line(&mut String::new())?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Another fault than that of the lesson may be repaired elsewhere.
     let is_own = text.contains(&format!(" --fault {}\n", flags.fault.join(" --fault ")));
