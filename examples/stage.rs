@@ -76,6 +76,19 @@ macro_rules! say {
 }
 pub(crate) use say;
 
+thread_local! {
+    /// Sentences of `--explain` about what is not shown yet.
+    static SENTENCES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Shows the sentences about what was shown. A lesson has one thread.
+fn show_explanations() -> io::Result<()> {
+    for sentence in SENTENCES.take() {
+        writeln!(io::stdout(), "  # {sentence}")?;
+    }
+    Ok(())
+}
+
 /// Ends the lesson with an error if the condition does not hold.
 macro_rules! ensure {
     ($condition:expr, $($text:tt)*) => { if !$condition { return Err(format!($($text)*).into()); } };
@@ -145,6 +158,7 @@ impl Stage {
             // The terminal is closed.
             _ = hangup.recv() => Err("no terminal".into()),
         };
+        let outcome = outcome.and(show_explanations().map_err(Into::into));
         if stage.takes_faults {
             let end = Request::get(FAULTS).sends(Method::DELETE, "text/plain", Vec::new());
             let _ = stage.writer.send(end).await;
@@ -212,6 +226,7 @@ impl Stage {
 
     /// Shows a request as a curl command behind `kubectl proxy`, sends it, and returns the answer as JSON.
     pub(crate) async fn send(&self, request: Request) -> Outcome<Value> {
+        show_explanations()?;
         say!("$ {}", self.client.curl(&request, CurlFrom::Proxy));
         let client = if request.method == Method::GET { &self.client } else { &self.writer };
         json(client, request).await
@@ -264,6 +279,7 @@ impl Stage {
         }
         let client = if is_forbidden { &self.nobody } else { &self.client };
         let request = Request::get(target);
+        show_explanations()?;
         say!("$ {}", client.curl(&request, CurlFrom::Proxy));
         let error = client.stream(request).await.err().ok_or("the request was not refused")?;
         say!("  HTTP {}", error.to_string().split_once(": ").unwrap_or_default().1);
@@ -370,9 +386,11 @@ impl Stage {
 
     /// Opens any watch.
     pub(crate) async fn open(&self, request: Request) -> Outcome<Events> {
+        show_explanations()?;
         say!("$ {}", self.client.curl(&request, CurlFrom::Proxy));
         let (head, body) = self.client.stream(request).await?;
         say!("  HTTP {}; the lines follow as they come", head.status);
+        show_explanations()?;
         let asked = "the connection broke, as the fault asked";
         Ok(Events::new(body, if self.takes_faults { asked } else { "the connection broke" }))
     }
@@ -383,6 +401,7 @@ impl Stage {
             say!("  not on this server: {faults}. Only the embedded API server takes faults");
             return Ok(false);
         }
+        show_explanations()?;
         let request = Request::get(FAULTS).sends(Method::POST, "text/plain", faults.into());
         say!("$ {}", self.writer.curl(&request, CurlFrom::Proxy));
         self.writer.send(request).await?;
@@ -435,6 +454,7 @@ impl Another {
         });
         let is_path = target.starts_with('/');
         let path = if is_path { target.to_owned() } else { format!("{}?{target}", self.configmaps) };
+        show_explanations()?;
         // No curl command: only this lesson knows the server, whose next answer is another one.
         say!("  GET {path}");
         // As [`Stage::check`].
@@ -490,9 +510,8 @@ async fn serve(mut connection: TcpStream, answer: Option<String>) -> io::Result<
 /// Connects. `explain`: says what follows from each answer.
 fn connect(options: &Options, explain: bool) -> Outcome<Client> {
     let config = Config::load(options, &Env::from_process())?;
-    // A closed output ends the lesson at its next line.
-    let say = |sentence: &str| drop(writeln!(io::stdout(), "  # {sentence}"));
-    Ok(Client::new(if explain { explained(config, say) } else { config })?)
+    let keep = |sentence: &str| SENTENCES.with_borrow_mut(|sentences| sentences.push(sentence.to_owned()));
+    Ok(Client::new(if explain { explained(config, keep) } else { config })?)
 }
 
 /// Sends a request, and returns the answer as JSON.
@@ -551,6 +570,10 @@ impl Events {
         };
         version(&event["object"]).clone_into(&mut self.version);
         say!(r#"  {{"type":{},"object":{}}}"#, event["type"], shorten(&event["object"]));
+        // The sentences are about all lines that have come.
+        if !self.rest.contains(&b'\n') {
+            show_explanations()?;
+        }
         Ok(Some(event))
     }
 
