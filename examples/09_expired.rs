@@ -1,7 +1,7 @@
 //! 9. 410 Expired, in three forms: in a watch, as the answer to a list, and for a continue token. List again.
 //!
 //! ```sh
-//! URL=http://127.0.0.1:8001/api/v1/events
+//! URL=http://127.0.0.1:8001/api/v1/namespaces/default/events
 //! curl -s -o /dev/null -d expire-history http://127.0.0.1:8001/listwatch/faults
 //! curl -sN "$URL?watch=1&resourceVersion=1&timeoutSeconds=1"
 //! curl -s "$URL?resourceVersion=1&resourceVersionMatch=Exact"
@@ -20,15 +20,17 @@
 //! no watch cache for Events, so version 1 is gone ten minutes after their first start.
 
 use listwatch::client::Request;
+use serde_json::json;
 
-use crate::stage::{EXPIRED_TOKEN, Outcome, Stage, ensure, say, version};
-
-const EVENTS: &str = "/api/v1/events";
+use crate::stage::{EXPIRED_TOKEN, Outcome, Stage, ensure, version};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.fault("expire-history").await?;
-    let watch = Request::get(format!("{EVENTS}?watch=1&resourceVersion=1&timeoutSeconds=1"));
-    let mut events = stage.open(watch).await?;
+    let path = &*format!("{}/events", stage.namespace);
+    let watch = async |version: &str| {
+        stage.open(Request::get(format!("{path}?watch=1&resourceVersion={version}&timeoutSeconds=1"))).await
+    };
+    let mut events = watch("1").await?;
     let event = events.next().await?.unwrap_or_default();
     ensure!(event["object"]["code"] == 410, "no ERROR with 410: has the server run for ten minutes?");
     ensure!(events.next().await?.is_none(), "the watch goes on after the ERROR");
@@ -36,14 +38,13 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
         ["resourceVersion=1&resourceVersionMatch=Exact", &format!("limit=1&continue={EXPIRED_TOKEN}")];
     for query in queries {
         let error =
-            stage.refused(&format!("{EVENTS}?{query}"), "410: has the server run for ten minutes?").await?;
+            stage.refused(&format!("{path}?{query}"), "410: has the server run for ten minutes?").await?;
         ensure!(error.is_expired(), "the error is no 410: {error}");
     }
-    // The first page has the version of all of them (lesson 11).
-    let list = stage.get(&format!("{EVENTS}?limit=1")).await?;
-    say!("  the list has version {}", version(&list));
-    let from = format!("{EVENTS}?watch=1&resourceVersion={}&timeoutSeconds=1", version(&list));
-    let seen = stage.open(Request::get(from)).await?.take(1).await?;
-    ensure!(!seen.iter().any(|event| event.starts_with("ERROR")), "the watch has sent {seen:?}");
+    let list = stage.get(path).await?;
+    let about = json!({"namespace": stage.namespace.split('/').next_back()});
+    stage.create_in(path, &json!({"metadata": {"name": "a"}, "involvedObject": about})).await?;
+    let seen = watch(version(&list)).await?.take(1).await?;
+    ensure!(seen == ["ADDED a"], "the watch after the list has sent {seen:?}");
     Ok(())
 }
