@@ -153,10 +153,18 @@ impl Client {
 
     /// Creates an object; 409 AlreadyExists if any object of that name exists.
     pub async fn create<K: Resource + Serialize>(&self, object: &K) -> Result<K, Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Typed<'a, K> {
+            api_version: String,
+            kind: &'static str,
+            #[serde(flatten)]
+            object: &'a K,
+        }
         let key = object.key();
         let wrong = |cause: Cause| cause.about("create", name::<K>(&key));
-        let body =
-            serde_json::to_vec(&Typed::of(object)).map_err(|error| wrong(Cause::Other(error.to_string())))?;
+        let typed = Typed { api_version: K::api_version(), kind: K::KIND, object };
+        let body = serde_json::to_vec(&typed).map_err(|error| wrong(Cause::Other(error.to_string())))?;
         let path = collection_path::<K>(key.namespace.as_deref()).map_err(wrong)?;
         let request = Request::get(path).accept(accept_object(K::ACCEPT)).sends(Method::POST, JSON, body);
         self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)
@@ -168,19 +176,24 @@ impl Client {
     pub async fn create_dry_run<K: Resource + Serialize>(&self, object: &K) -> Result<K, Error> {
         let key = object.key();
         let wrong = |cause: Cause| cause.about("create", format!("{} (dry run)", name::<K>(&key)));
-        let mut body = serde_json::to_value(Typed::of(object))
-            .map_err(|error| wrong(Cause::Other(error.to_string())))?;
-        body["metadata"]["name"] = Value::Null;
-        body["metadata"]["generateName"] = format!("{}-", key.name).into();
+        let other = |error: serde_json::Error| wrong(Cause::Other(error.to_string()));
+        let mut body = serde_json::to_value(object).map_err(other)?;
+        (body["apiVersion"], body["kind"]) = (K::api_version().into(), K::KIND.into());
         let path = collection_path::<K>(key.namespace.as_deref()).map_err(wrong)?;
-        let mut request = Request::get(path).accept(accept_object(K::ACCEPT));
+        let created = self.dry_run(Request::get(path), body, &key.name).await.map_err(wrong)?;
+        from_json(created.to_string().as_bytes()).map_err(other)
+    }
+
+    async fn dry_run(&self, mut request: Request, mut body: Value, name: &str) -> Result<Value, Cause> {
+        body["metadata"]["name"] = Value::Null;
+        body["metadata"]["generateName"] = format!("{name}-").into();
         request.query.push(("dryRun", "All".into()));
-        let request = request.sends(Method::POST, JSON, body.to_string().into_bytes());
-        let mut answer: Value = self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)?;
-        answer["metadata"]["name"] = key.name.as_str().into();
+        let request = request.accept(JSON).sends(Method::POST, JSON, body.to_string().into_bytes());
+        let mut created: Value = self.typed(request, OBJECT_BYTES_MAX, "object").await?;
+        created["metadata"]["name"] = name.into();
         // Nothing is stored, so it has no version.
-        answer["metadata"]["resourceVersion"] = "".into();
-        from_json(answer.to_string().as_bytes()).map_err(|error| wrong(Cause::Other(error.to_string())))
+        created["metadata"]["resourceVersion"] = "".into();
+        Ok(created)
     }
 
     async fn typed<T: DeserializeOwned>(
@@ -201,22 +214,6 @@ impl Client {
     /// Sends any request and returns the body of the answer as a stream.
     pub async fn stream(&self, request: Request) -> Result<(Head, Body), Error> {
         self.transport.open(&request).await.map_err(|cause| request.about(cause))
-    }
-}
-
-/// An object with its type, as the API server wants it.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Typed<'a, K> {
-    api_version: String,
-    kind: &'static str,
-    #[serde(flatten)]
-    object: &'a K,
-}
-
-impl<K: Resource> Typed<'_, K> {
-    fn of(object: &K) -> Typed<'_, K> {
-        Typed { api_version: K::api_version(), kind: K::KIND, object }
     }
 }
 
