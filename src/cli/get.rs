@@ -240,7 +240,7 @@ pub(super) fn watch(watch: WatchArgs) -> Result<(), Failure> {
     main(wanted, watch.shown, watch.connection)
 }
 
-fn main(wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Result<(), Failure> {
+fn main(mut wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Result<(), Failure> {
     exit_when_blocked();
     until_signal(async |stop| {
         let stage = shown.demo.stage().await?;
@@ -248,8 +248,10 @@ fn main(wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Resul
             Some(stage) => stage.config()?,
             None => config(connection, shown.curl)?,
         };
+        let output = Output::or_default(shown.output);
+        wanted.request.table |= output == Output::Wide;
         let show = Show {
-            output: Output::or_default(shown.output),
+            output,
             explain: shown.explain || wanted.follow.is_some(),
             follow: wanted.follow.is_some(),
             events_max: wanted.events_max,
@@ -274,7 +276,7 @@ fn main(wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Resul
             screen.begin(&client, recording);
             let kinds = if wanted.is_path() { Vec::new() } else { kinds(&client).await? };
             let request = wanted.request(&kinds, client.namespace())?;
-            wanted.send(client.clone(), request, show.output).await
+            wanted.send(client.clone(), request, output).await
         };
         let result = tokio::select! {
             biased;
@@ -447,16 +449,13 @@ impl Wanted {
         }
     }
 
-    async fn send(&self, client: Client, mut request: Request, output: Output) -> Result<(), Failure> {
+    async fn send(&self, client: Client, request: Request, output: Output) -> Result<(), Failure> {
         if let Some(lists) = self.follow {
             if output == Output::Wide {
                 let cause = "--follow reads whole objects, not the Table of -o wide: choose another form";
                 return Err(Failure::Usage(cause.to_owned()));
             }
             return self.follow(client, &request, lists).await;
-        }
-        if output == Output::Wide {
-            request.accept = TABLE.into();
         }
         let (target, is_watch) = (request.target(), request.is_watch());
         let begun = Instant::now();

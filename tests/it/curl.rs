@@ -476,6 +476,7 @@ async fn get_and_watch_print_the_curl_that_gets_their_output() {
             &["get", "cm", "--resource-version", &version, "--resource-version-match", "NotOlderThan"],
             &["get", "cm", "--table"],
             &["get", "cm/a", "--table"],
+            &["get", "cm", "--output=wide"],
             &["get", "cm", "--metadata"],
             &["get", "cm/a", "--metadata"],
             &["get", "cm", "--as", "it's \"jane\" $HOME"],
@@ -486,6 +487,7 @@ async fn get_and_watch_print_the_curl_that_gets_their_output() {
             &["get", "/version"],
             &["watch", "cm", "--resource-version", &version],
             &["watch", "cm", "--resource-version", &version, "--table"],
+            &["watch", "cm", "--resource-version", &version, "--output=wide"],
             &["watch", "cm", "--resource-version", &version, "--metadata"],
             &["watch", "cm", "--resource-version", &version, "-l", "tier=web"],
             &["watch", "cm", "--resource-version", &version, "--field-selector", "metadata.name=b"],
@@ -527,7 +529,10 @@ async fn get_and_watch_print_the_curl_that_gets_their_output() {
 
 /// Checks that the curls that a command prints get its output.
 async fn check_command(place: &Arc<Place>, args: Vec<String>) {
-    let [shown, stderr] = listwatch(place, &args).await;
+    let [_, stderr] = listwatch(place, &args).await;
+    // The columns are those of this answer.
+    let whole = args.iter().map(|arg| arg.replace("--output=wide", "--table")).collect::<Vec<_>>();
+    let [shown, _] = listwatch(place, &whole).await;
     assert!(!shown.is_empty(), "{args:?}: {stderr}");
     for form in ["--curl", "--curl=pod", "--curl=proxy"] {
         let with_form: Vec<String> = args.iter().cloned().chain([form.to_owned()]).collect();
@@ -540,9 +545,9 @@ async fn check_command(place: &Arc<Place>, args: Vec<String>) {
             continue;
         }
         for shell in &*SHELLS {
-            let args = &args;
+            let whole = &whole;
             let again = || async move {
-                let [shown, _] = listwatch(place, args).await;
+                let [shown, _] = listwatch(place, whole).await;
                 shown
             };
             check_same(place, [shell, &line], true, shown.clone(), again).await;
