@@ -181,7 +181,10 @@ impl Screen {
                 // Of a watch, the rest is half a line. Half a list would join the answer that follows.
                 let is_cut = is_watch || self.show.follow && !matches!(step, Step::End);
                 let is_half = is_cut && matches!(what, What::Rest(_));
-                if let (What::Line(line) | What::Rest(line), true) = (&what, !is_copied && !is_half) {
+                // The client asks for the version of the server, too.
+                let is_other = self.show.follow && !is_watch && !recorder.is_list();
+                let is_written = !is_copied && !is_half && !is_other;
+                if let (What::Line(line) | What::Rest(line), true) = (&what, is_written) {
                     let is_shortened =
                         matches!(self.show.output, Output::Short | Output::Name | Output::Wide);
                     let line = line.text();

@@ -21,6 +21,7 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
+use super::place::Place;
 use crate::client::{Request, Step};
 
 /// The format that this version writes, and the newest one that it reads.
@@ -190,17 +191,23 @@ pub(crate) struct Recorder {
     /// Whether the answers may hold Secrets or tokens.
     is_secret: bool,
     is_watch: bool,
+    is_list: bool,
     is_refused: bool,
 }
 
 impl Recorder {
     pub(crate) fn of(request: &Request) -> Recorder {
         let (is_secret, is_watch) = (is_secret(&request.path), request.is_watch());
-        Recorder { rest: Vec::new(), is_secret, is_watch, is_refused: false }
+        let is_list = !is_watch && Place::of(&request.path).is_some_and(|place| place.name.is_none());
+        Recorder { rest: Vec::new(), is_secret, is_watch, is_list, is_refused: false }
     }
 
     pub(crate) fn is_watch(&self) -> bool {
         self.is_watch
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        self.is_list
     }
 
     pub(crate) fn is_refused(&self) -> bool {
@@ -404,7 +411,8 @@ fn curl_output(text: &str) -> Result<Recorded, String> {
     }
     let path = if is_watch { "?watch=1" } else { "" }.to_owned();
     let sent = Sent { method: "GET".to_owned(), path, accept: String::new(), body: String::new() };
-    let mut recorder = Recorder { rest: Vec::new(), is_secret: false, is_watch, is_refused: false };
+    let mut recorder =
+        Recorder { rest: Vec::new(), is_secret: false, is_watch, is_list: !is_watch, is_refused: false };
     let body = recorder.chunk(text.as_bytes());
     let is_cut = is_watch && !text.ends_with('\n');
     // curl does not write whether the server ended a watch.

@@ -311,6 +311,24 @@ async fn the_next_request_is_the_announced_one_and_a_replay_explains_the_same() 
     .await;
 }
 
+/// The version of the server, which the client asks for on a new connection, was among the events.
+#[tokio::test]
+async fn a_watch_that_follows_writes_only_lists_and_watches() {
+    on(&BOTH, async |fixture| {
+        let reader = Reader::admin(fixture);
+        for (form, start) in [("name", "service/"), ("raw", r#"{"type":"#)] {
+            let mut followed = follow(&reader, &format!("services --send-initial-events -o {form}"));
+            followed.until_open_again().await;
+            fixture.create_service(form).await;
+            followed.until_logged(&format!("/{form} is new"), 1).await;
+            let (log, stdout) = (followed.log(), fs::read_to_string(&followed.stdout).unwrap());
+            assert!(log.contains("/version'") && !stdout.is_empty(), "{log}");
+            assert!(stdout.lines().all(|line| line.starts_with(start)), "{stdout}");
+        }
+    })
+    .await;
+}
+
 /// Half a line was followed by the next answer, and `| jq` ended.
 #[tokio::test]
 async fn each_line_of_a_watch_that_follows_is_json_after_a_cut_in_mid_line() {
