@@ -316,7 +316,7 @@ pub(super) fn exit_when_blocked() {
 /// A text without control characters: those of a server could change what a terminal shows, or worse.
 fn printable(text: &str) -> String {
     let is_harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
-    text.chars().map(|c| if is_harmless(c) { c } else { '\u{fffd}' }).collect()
+    text.replace("\r\n", "\n").chars().map(|c| if is_harmless(c) { c } else { '\u{fffd}' }).collect()
 }
 
 /// The columns of the terminal on standard output, if it is one.

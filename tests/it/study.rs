@@ -561,13 +561,13 @@ async fn the_page_of_a_proxy_goes_to_standard_error_and_is_explained() {
             &[
                 (1, "request", request("GET", "/api/v1/pods?limit=100")),
                 (1, "head", head(502, "text/html")),
-                (1, "rest", json!("<html>Bad Gateway</html>")),
+                (1, "rest", json!("<html>\r\nBad Gateway</html>\r\n")),
                 (1, "end", json!("clean")),
             ],
             &format!("--explain -o {form}"),
         )
         .await;
-        assert!(ran.stderr.contains("\n<html>Bad Gateway</html>\n"), "{form}: {}", ran.stderr);
+        assert!(ran.stderr.contains("\n<html>\nBad Gateway</html>\n"), "{form}: {}", ran.stderr);
         assert!(ran.stderr.contains("# 502, an HTML page and no Status"), "{form}: {}", ran.stderr);
         assert!(ran.succeeded().contains("pods: the next request is GET /api/v1/pods?limit=100\n"));
     }
