@@ -311,9 +311,12 @@ async fn kinds(client: &Client) -> Result<Vec<ApiResource>, Failure> {
         request.accept = discovery::ACCEPT.into();
         let answer = client.send(request).await.map_err(granted)?;
         let found = discovery::kinds(&answer.body).map_err(|error| {
-            Failure::Runtime(format!(
-                "GET {path} is not a list of resources ({error}): give a path, /api/v1/pods; Kubernetes before 1.27 has no such list"
-            ))
+            let hint = if error.is_data() {
+                ": give a path, such as /api/v1/pods; Kubernetes before 1.27 has no such list"
+            } else {
+                ""
+            };
+            Failure::Runtime(format!("{}{hint}", answer.unreadable(path, "a list of resources", &error)))
         })?;
         kinds.extend(found);
     }

@@ -15,6 +15,7 @@ use std::{
 };
 
 use clap::ValueEnum;
+use http::{HeaderMap, header::CONTENT_TYPE};
 use serde_json::Value;
 use terminal_size::{Width, terminal_size_of};
 use tokio::{
@@ -258,9 +259,15 @@ impl Tap for Screen {
             state.discovery = Some(request.clone());
             return;
         }
-        let is_answered = matches!(step, Step::Head { status: 200, .. });
+        let is_json = |headers: &HeaderMap| {
+            headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"))
+        };
+        let is_answered = matches!(step, Step::Head { status: 200, headers, .. } if is_json(headers));
         let asked = state.discovery.take().filter(|_| !is_answered);
-        for step in asked.iter().map(Step::Request).chain([step]) {
+        // The error quotes the page of a proxy.
+        let is_page = asked.is_some() && matches!(step, Step::Head { status: 200, .. });
+        let end = is_page.then_some(Step::Dropped);
+        for step in asked.iter().map(Step::Request).chain([step]).chain(end) {
             if let Err(failure) = self.show(&mut state, exchange, step) {
                 self.end(Err(failure));
             }

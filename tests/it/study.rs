@@ -1028,6 +1028,22 @@ async fn a_refused_discovery_is_shown_explained_and_recorded() {
     .await;
 }
 
+/// The error was about old versions of Kubernetes, and came without the request and the status.
+#[tokio::test]
+async fn a_page_of_a_proxy_instead_of_a_discovery_is_reported_as_one() {
+    on(&[Kind::Embedded], async |fixture| {
+        fixture.embedded().fault("html,status=200,path=/api".parse::<Planned>().unwrap());
+        for form in ["raw", "yaml"] {
+            let ran = Reader::admin(fixture).run(&format!("get svc -o {form}")).await;
+            ran.failed(1, "/api answered with text/html, not JSON (is a proxy or a login page in front of");
+            let [curl, head] = [0, 1].map(|line| ran.stderr.lines().nth(line).unwrap());
+            assert!(curl.starts_with("$ curl ") && curl.ends_with("/api'"), "{}", ran.stderr);
+            assert_eq!((head, &*ran.stdout), ("< HTTP/2.0 200", ""), "{}", ran.stderr);
+        }
+    })
+    .await;
+}
+
 /// It showed the same command four times, and no sentence.
 #[tokio::test]
 async fn a_discovery_that_reaches_no_server_is_shown_once_and_explained() {
