@@ -18,7 +18,6 @@ mod trace;
 mod yaml;
 
 use std::{
-    fmt,
     io::{self, Write},
     process::ExitCode,
 };
@@ -77,7 +76,7 @@ pub fn main() -> ExitCode {
         Err(answer) if ANSWERS.contains(&answer.kind()) => answer.exit(),
         Err(error) => {
             let error = one_line(&error.to_string());
-            complain(format_args!("{error}{}; {}", env::named_by(&error), remedy(&error)));
+            complain(&format!("{error}{}; {}", env::named_by(&error), remedy(&error)));
             return ExitCode::from(EXIT_USAGE);
         }
     };
@@ -97,7 +96,7 @@ pub fn main() -> ExitCode {
         Err(Failure::Usage(message)) => (message, ExitCode::from(EXIT_USAGE)),
         Err(Failure::Runtime(message)) => (message, ExitCode::FAILURE),
     };
-    complain(format_args!("{message}{}", env::named_by(&message)));
+    complain(&format!("{message}{}", env::named_by(&message)));
     code
 }
 
@@ -105,9 +104,8 @@ fn version() -> Result<(), Failure> {
     Ok(writeln!(io::stdout(), "listwatch {}", env!("CARGO_PKG_VERSION"))?)
 }
 
-/// Writes an error to standard error. `eprintln!` would panic if that fails, and so change the exit code.
-fn complain(message: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "listwatch: {message}");
+fn complain(message: &str) {
+    screen::write_error(&format!("listwatch: {message}"), 4);
 }
 
 /// An error of clap and its suggestion, without the usage. Every error is one line, also in the log of a Pod.

@@ -290,13 +290,18 @@ pub(super) fn explainer(output: Output) -> Explainer {
     explainer
 }
 
-/// Writes a sentence to standard error, broken between words at the width of a terminal.
-pub(super) fn explain(time: f64, sentence: &Sentence) {
+/// Writes a line to standard error, broken between words at the width of a terminal. `eprintln!` would panic if that fails, and
+/// so change the exit code.
+pub(super) fn write_error(line: &str, indent: usize) {
     let width = terminal_size_of(io::stderr()).map_or(usize::MAX, |(Width(width), _)| width.into());
-    let line = |text: &str| drop(writeln!(io::stderr(), "{}", broken(&printable(text), width, 13)));
-    line(&format!("{time:+9.3}s # {sentence}"));
+    let _ = writeln!(io::stderr(), "{}", broken(&printable(line), width, indent));
+}
+
+/// Writes a sentence to standard error.
+pub(super) fn explain(time: f64, sentence: &Sentence) {
+    write_error(&format!("{time:+9.3}s # {sentence}"), 13);
     if let Some(mistake) = sentence.mistake {
-        line(&format!("{:11}# {mistake}", ""));
+        write_error(&format!("{:11}# {mistake}", ""), 13);
     }
 }
 

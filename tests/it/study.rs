@@ -1393,13 +1393,14 @@ async fn on_a_terminal_no_line_is_wider_than_the_terminal() {
         (20, "get crds --demo --explain", "\nthe list has version\r\n    "),
         (40, watch, " MODIFIED default/"),
         (40, "watch mws --demo --explain --resource-version 1", " ERROR    410 "),
+        (40, "get mws/none --demo --explain", "\nlistwatch: get\r\n    "),
         (80, watch, " MODIFIED default/"),
         // Each sentence has a time, too.
         (40, "demo --explain --exit", " ms  # "),
         (40, "get mws --demo --explain -o wide", "…\r\n"),
         (40, "watch mws --demo --explain --max-events 3 -o wide", "…\r\n"),
     ] {
-        let stdout = on_terminal(columns, args, "").await;
+        let Ran { stdout, .. } = ran(terminal(columns, args, "")).await;
         let text = color.replace_all(&stdout, "");
         assert!(text.contains(seen) && text.contains(" # "), "{text}");
         for line in exchange.replace_all(&text, "").lines() {
