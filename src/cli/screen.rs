@@ -191,10 +191,12 @@ impl Screen {
                     let line = line.text();
                     let text =
                         if is_shortened { recorder.redacted_text(&line) } else { Cow::Borrowed(&*line) };
-                    if recorder.is_refused() {
-                        lines.write_refusal(time, &text)?;
-                    } else {
+                    // The error of the command has the message of a Status.
+                    let is_repeated = is_shortened && !self.show.follow && text.starts_with('{');
+                    if !recorder.is_refused() {
                         lines.write(time, text.trim_end(), is_watch)?;
+                    } else if !is_repeated {
+                        lines.write_refusal(time, &text)?;
                     }
                     self.count(events, is_event);
                 }

@@ -133,7 +133,7 @@ pub(crate) struct Explainer {
     pub(crate) request_timeout: Duration,
     /// The kind and key of an owner that an object does not name in its ownerReferences.
     pub(crate) marked_owner: OwnerOf,
-    /// Whether the changed fields are shown already, beside the sentences.
+    /// Whether changed fields and the messages of errors are shown already, beside the sentences.
     is_brief: bool,
 }
 
@@ -273,7 +273,7 @@ impl Default for Explainer {
 }
 
 impl Explainer {
-    /// An explainer for events that are shown with their changed fields.
+    /// An explainer for events that are shown with their changed fields, and errors with their messages.
     pub(crate) fn brief() -> Explainer {
         Explainer { is_brief: true, ..Explainer::default() }
     }

@@ -1409,6 +1409,17 @@ async fn on_a_terminal_no_line_is_wider_than_the_terminal() {
     }
 }
 
+/// The body, the explanation and the error said the same.
+#[tokio::test]
+async fn on_a_terminal_the_message_of_an_error_is_shown_once() {
+    for explain in ["", "--explain"] {
+        let Ran { code, stdout, .. } =
+            ran(terminal(300, &format!("get mws/none --demo {explain}"), "1")).await;
+        assert_eq!((code, stdout.matches("not found").count()), (Some(1), 1), "{stdout}");
+        assert_eq!(stdout.contains("# 404: the same request may succeed later"), !explain.is_empty());
+    }
+}
+
 #[tokio::test]
 async fn only_a_terminal_without_no_color_gets_colors() {
     let expired = "watch mws --demo --resource-version 1";

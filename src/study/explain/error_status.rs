@@ -19,6 +19,7 @@ impl Explainer {
         let (code, how) = (status.code, EndReason::of(&error));
         let message = match status.message.trim_end_matches('.') {
             "" => String::new(),
+            _ if self.is_brief => String::new(),
             message => format!(": {message}"),
         };
         let is_html = head.headers.get("content-type").is_some_and(|kind| kind.starts_with("text/html"));
