@@ -7,6 +7,8 @@ use crate::resource::{ObjectMeta, Resource};
 
 /// Most characters of changed fields, where no terminal sets a limit.
 pub(crate) const CHANGES_CHARS: usize = 200;
+/// Most fields of a map that are shown one by one when the map appears or disappears.
+const FIELDS_MAX: usize = 3;
 /// Most characters of a value that are shown.
 const VALUE_CHARS_MAX: usize = 30;
 
@@ -102,7 +104,9 @@ type Differences<'a> = Vec<(String, Option<&'a Value>, Option<&'a Value>)>;
 
 fn compare<'a>(path: &str, before: &'a Value, after: &'a Value, found: &mut Differences<'a>) {
     match (before, after) {
-        (Value::Object(before), Value::Object(after)) => compare_fields(path, before, after, found),
+        (Value::Object(before), Value::Object(after)) => {
+            compare_fields(path, Some(before), Some(after), found);
+        }
         (Value::Array(before), Value::Array(after))
             if before.iter().chain(after).all(|item| key(item).is_some()) =>
         {
@@ -125,12 +129,13 @@ fn compare<'a>(path: &str, before: &'a Value, after: &'a Value, found: &mut Diff
 
 fn compare_fields<'a>(
     path: &str,
-    before: &'a Map<String, Value>,
-    after: &'a Map<String, Value>,
+    before: Option<&'a Map<String, Value>>,
+    after: Option<&'a Map<String, Value>>,
     found: &mut Differences<'a>,
 ) {
-    let names = after.keys().chain(before.keys().filter(|name| !after.contains_key(*name)));
-    for name in names {
+    let is_new = |name: &&String| before.is_none_or(|before| !before.contains_key(*name));
+    let names = before.into_iter().flat_map(Map::keys);
+    for name in names.chain(after.into_iter().flat_map(Map::keys).filter(is_new)) {
         let path = match path {
             "" => name.clone(),
             path if name.contains(['.', '/']) => format!("{path}[{name}]"),
@@ -143,11 +148,23 @@ fn compare_fields<'a>(
         if is_bookkeeping || LEFT_OUT.contains(&&*path) {
             continue;
         }
-        match (before.get(name), after.get(name)) {
+        match (before.and_then(|fields| fields.get(name)), after.and_then(|fields| fields.get(name))) {
             (Some(before), Some(after)) => compare(&path, before, after, found),
+            (Some(Value::Object(fields)), None) if is_small(fields) => {
+                compare_fields(&path, Some(fields), None, found);
+            }
+            (None, Some(Value::Object(fields))) if is_small(fields) => {
+                compare_fields(&path, None, Some(fields), found);
+            }
             (before, after) => found.push((path, before, after)),
         }
     }
+}
+
+/// Whether the fields of a map, such as labels, are shown instead of the map.
+fn is_small(fields: &Map<String, Value>) -> bool {
+    (1..=FIELDS_MAX).contains(&fields.len())
+        && fields.values().all(|value| !value.is_object() && !value.is_array())
 }
 
 /// The name of an item of a list: of a container, a port, a condition.
@@ -193,6 +210,14 @@ mod tests {
         let one = |image: &str| json!({"spec": {"containers": [{"name": "web", "image": image}]}});
         assert_eq!(changes_within(&one("a"), &one("b"), 22), "…containers[web].image");
         assert_eq!(changes(&before, &before), "");
+        let labels = |labels: Value| json!({"metadata": {"labels": labels}});
+        let (none, one_label) = (json!({"metadata": {}}), labels(json!({"tier": "web"})));
+        assert_eq!(changes(&none, &one_label), "metadata.labels.tier absent → \"web\"");
+        assert_eq!(changes(&one_label, &none), "metadata.labels.tier \"web\" → absent");
+        let many = labels(json!({"a": "", "b": "", "c": "", "d": ""}));
+        for whole in [many, labels(json!({})), labels(json!({"a": {"b": "c"}}))] {
+            assert_eq!(changes(&none, &whole), "metadata.labels absent → {…}");
+        }
         let observed = |generation: i64| json!({"status": {"observedGeneration": generation}});
         assert_eq!(
             changes(&observed(-1), &observed(1)),
