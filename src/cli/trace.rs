@@ -87,13 +87,10 @@ impl TraceFlags {
                 Some(script)
             }
         };
-        let files = Mutex::new(Files {
-            recorders: Recorders::default(),
-            recording,
-            script,
-            explainer: screen::explainer(Output::Raw),
-            explain,
-        });
+        let mut explainer = screen::explainer(Output::Raw);
+        explainer.names_resources = true;
+        let files =
+            Mutex::new(Files { recorders: Recorders::default(), recording, script, explainer, explain });
         let trace = Arc::new(Trace { began: Instant::now(), files, client: OnceLock::new() });
         let client = client(config.with_tap(trace.clone()))?;
         {

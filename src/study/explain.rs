@@ -135,6 +135,8 @@ pub(crate) struct Explainer {
     pub(crate) marked_owner: OwnerOf,
     /// Whether changed fields and the messages of errors are shown already, beside the sentences.
     is_brief: bool,
+    /// Whether each sentence names its resource, because several collections are followed at once.
+    pub(crate) names_resources: bool,
 }
 
 /// A collection that is listed and watched.
@@ -268,6 +270,7 @@ impl Default for Explainer {
             request_timeout: REQUEST_TIMEOUT,
             marked_owner: |_| None,
             is_brief: false,
+            names_resources: false,
         }
     }
 }
@@ -281,6 +284,7 @@ impl Explainer {
     /// The sentences about the next entry.
     pub(crate) fn explain(&mut self, entry: &Entry) -> Vec<Sentence> {
         let entry = &*as_metadata(entry);
+        let resource = self.resource(entry.exchange);
         match &entry.what {
             What::Request(sent) => self.request(entry, sent),
             What::Head(head) => self.head(entry, head),
@@ -288,7 +292,17 @@ impl Explainer {
             What::Rest(rest) => self.rest(entry, &rest.text()),
             What::End(end) => self.end(entry, *end),
         }
+        if let Some(resource) = resource.filter(|_| self.names_resources) {
+            let unnamed = self.sentences.iter_mut().filter(|sentence| !sentence.text.contains(&resource));
+            unnamed.for_each(|sentence| sentence.text.insert_str(0, &format!("{resource}: ")));
+        }
         mem::take(&mut self.sentences)
+    }
+
+    /// The resource of the collection that an exchange is about.
+    fn resource(&self, exchange: u64) -> Option<String> {
+        let key = self.exchanges.get(&exchange)?.collection.as_ref()?;
+        Some(self.collections.get(key)?.collection.resource.clone())
     }
 
     /// The objects of each Store, the request that would come next, and the keys that would have been reconciled.

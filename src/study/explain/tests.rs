@@ -215,6 +215,29 @@ fn a_request_that_is_repeated_after_a_401_has_not_failed() {
     assert!(next(checked).is_some_and(|next| next.ends_with("&resourceVersion=7")), "{:?}", next(checked));
 }
 
+#[test]
+fn where_streams_are_parallel_each_sentence_names_its_resource() {
+    let mut explainer = Explainer { names_resources: true, ..Explainer::default() };
+    let entries = [
+        json!({"request": {"method": "GET", "path": "/api/v1/pods?limit=100"}}),
+        json!({"head": {"status": 200, "version": "HTTP/2.0", "headers": {}}}),
+        json!({"rest": {"metadata": {"resourceVersion": "7"}, "items": [object("a:3")]}}),
+        json!({"end": "clean"}),
+    ];
+    let mut sentences = Vec::new();
+    for mut entry in entries {
+        (entry["time"], entry["exchange"]) = (json!(0), json!(1));
+        let entry = serde_json::from_str(&entry.to_string()).expect("an entry");
+        sentences.extend(explainer.explain(&entry).iter().map(ToString::to_string));
+    }
+    let starts =
+        ["pods: a page of 1 object, ", "pods: the list is complete: ", "next: GET /api/v1/pods?watch=1"];
+    assert_eq!(sentences.len(), starts.len());
+    for (sentence, start) in sentences.iter().zip(starts) {
+        assert!(sentence.starts_with(start), "{sentence}");
+    }
+}
+
 /// After `watch --resource-version N`, MODIFIED was "is new", and DELETED had no sentence.
 #[test]
 fn without_a_list_a_change_of_an_unknown_object_is_no_new_object() {
