@@ -137,6 +137,8 @@ pub(crate) struct Explainer {
     is_brief: bool,
     /// Whether each sentence names its resource, because several collections are followed at once.
     pub(crate) names_resources: bool,
+    /// The end of each request that was refused with 401, by path and query.
+    unauthorized: HashMap<String, f64>,
 }
 
 /// A collection that is listed and watched.
@@ -169,6 +171,8 @@ struct OpenExchange {
     /// The parameter `resourceVersion`.
     version: String,
     asked: Asked,
+    /// Whether the same request was refused with 401 just before.
+    is_again: bool,
     began: f64,
     heard: f64,
     head: Option<AnswerHead>,
@@ -271,6 +275,7 @@ impl Default for Explainer {
             marked_owner: |_| None,
             is_brief: false,
             names_resources: false,
+            unauthorized: HashMap::new(),
         }
     }
 }
@@ -352,6 +357,7 @@ impl Explainer {
             target: sent.path.clone(),
             version: value("resourceVersion").to_owned(),
             asked: Asked::Other,
+            is_again: self.unauthorized.remove(&sent.path).is_some_and(|ended| is_soon(entry.time - ended)),
             began: entry.time,
             heard: entry.time,
             head: None,
@@ -397,7 +403,7 @@ impl Explainer {
         let mut failed = Vec::new();
         for (key, followed) in self.collections.iter_mut().filter(|(_, one)| one.collection.path == path) {
             let Some(refused) = followed.unauthorized.take() else { continue };
-            if refused.target != target || seconds(now - refused.ended) >= watch::BACKOFF.longest(1) / 2 {
+            if refused.target != target || !is_soon(now - refused.ended) {
                 let how = EndReason::Refused { code: 401, retry_after: None };
                 failed.push((key.clone(), followed.failed(how, refused.lasted)));
             }
@@ -790,6 +796,11 @@ impl Explainer {
 
 fn objects(count: usize) -> String {
     if count == 1 { "1 object".to_owned() } else { format!("{count} objects") }
+}
+
+/// Whether the client repeats a request after so many seconds without a pause.
+fn is_soon(after: f64) -> bool {
+    seconds(after) < watch::BACKOFF.longest(1) / 2
 }
 
 fn seconds(seconds: f64) -> Duration {

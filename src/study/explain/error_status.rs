@@ -8,7 +8,7 @@ use crate::{client::Error, resource::Status, study::record::Entry, watch::EndRea
 impl Explainer {
     /// An answer that is an error.
     pub(super) fn refused(&mut self, entry: &Entry, lasted: Duration) {
-        let Some(OpenExchange { head: Some(head), body, collection, target, .. }) =
+        let Some(OpenExchange { head: Some(head), body, collection, target, is_again, .. }) =
             self.exchanges.get(&entry.exchange)
         else {
             return;
@@ -27,7 +27,12 @@ impl Explainer {
         let back_off = if followed.is_some() { " → back off" } else { "" };
         let (rule, text) = match code {
             _ if how == EndReason::Expired || how == EndReason::TooNew => event_error(&status),
+            401 if *is_again => {
+                let text = "the credentials were read again, and are not valid either: the client gives up";
+                (Rule::Unauthorized, format!("401{message}: {text}{back_off}"))
+            }
             401 => {
+                self.unauthorized.insert(target.clone(), entry.time);
                 if let Some(followed) = followed {
                     followed.unauthorized =
                         Some(Unauthorized { target: target.clone(), lasted, ended: entry.time });

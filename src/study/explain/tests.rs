@@ -215,6 +215,29 @@ fn a_request_that_is_repeated_after_a_401_has_not_failed() {
     assert!(next(checked).is_some_and(|next| next.ends_with("&resourceVersion=7")), "{:?}", next(checked));
 }
 
+/// It said twice that the client would try once more, and never that it gave up.
+#[test]
+fn a_second_401_ends_the_request() {
+    let refused = |target: &str| format!("> {target}\n< 401\n. clean\n");
+    let again = "the credentials were read again, and are not valid either: the client gives up";
+    let unauthorized = |script: &str| explain(script).iter().map(ToString::to_string).collect::<Vec<_>>();
+    for (target, rest) in [
+        ("/api/v1/pods?limit=100", " → back off; failure 1 in a row"),
+        ("/apis", " (avoids"),
+        ("/api/v1/pods/a", " (avoids"),
+    ] {
+        let sentences = unauthorized(&refused(target).repeat(2));
+        assert!(
+            sentences[0].contains("try once more") && sentences[1].contains(&format!("{again}{rest}")),
+            "{sentences:?}"
+        );
+        let is_followed = target.contains("limit");
+        assert_eq!(sentences.len(), if is_followed { 3 } else { 2 }, "{sentences:?}");
+        let later = unauthorized(&format!("{}+ 1\n{}", refused(target), refused(target)));
+        assert!(later.last().is_some_and(|last| last.contains("try once more")), "{later:?}");
+    }
+}
+
 #[test]
 fn where_streams_are_parallel_each_sentence_names_its_resource() {
     let mut explainer = Explainer { names_resources: true, ..Explainer::default() };
