@@ -391,7 +391,7 @@ impl Explainer {
                 self.watch_begins(&key, collection, value("resourceVersion"), is_streaming);
             } else {
                 let limit = value("limit").parse().unwrap_or_default();
-                self.list_begins(&key, collection, value("continue"), limit);
+                self.list_begins(&key, collection, &exchange.version, value("continue"), limit);
             }
             exchange.collection = checked.or(Some(key));
         }
@@ -452,14 +452,24 @@ impl Explainer {
         }
     }
 
-    fn list_begins(&mut self, key: &str, collection: Collection, continue_token: &str, limit: u32) {
+    /// Adopts a list that the machine did not ask for.
+    fn list_begins(
+        &mut self,
+        key: &str,
+        collection: Collection,
+        version: &str,
+        continue_token: &str,
+        limit: u32,
+    ) {
         let is_known = self.collections.contains_key(key);
-        let followed = self
-            .collections
-            .entry(key.to_owned())
-            .or_insert_with(|| Followed::new(collection, Machine::new(Lists::Paged)));
+        let new = || match version {
+            "" | "0" => Machine::new(Lists::Paged),
+            _ => Machine::relists(Lists::Paged),
+        };
+        let followed =
+            self.collections.entry(key.to_owned()).or_insert_with(|| Followed::new(collection, new()));
         if !followed.machine.is_listing() {
-            followed.machine = Machine::new(Lists::Paged);
+            followed.machine = new();
         }
         // After a page that is too large, the client asks for half as many objects.
         while let NextRequest::List(page) = followed.machine.request("", TIMEOUT_SECS)

@@ -170,6 +170,12 @@ impl Machine {
         Machine { state, lists, failures: 0, open: Duration::ZERO, lines: 0, expects_bookmarks: false }
     }
 
+    /// A machine for a Store that has a version already: it begins with a list that is not older.
+    #[cfg(feature = "cli")]
+    pub(crate) fn relists(lists: Lists) -> Machine {
+        Machine { state: State::start(lists, Freshness::NotOlder), ..Machine::new(lists) }
+    }
+
     /// A machine for a Store that has a version already: it begins with a watch.
     #[must_use]
     pub fn resumed(lists: Lists) -> Machine {

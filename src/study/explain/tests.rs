@@ -238,6 +238,17 @@ fn a_second_401_ends_the_request() {
     }
 }
 
+/// It announced a pause.
+#[test]
+fn a_list_whose_version_is_too_new_is_followed_by_a_list_of_the_most_recent_state() {
+    let too_new = r#"{"code":504,"message":"x","details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
+    let target = "/api/v1/pods?resourceVersion=99&resourceVersionMatch=NotOlderThan";
+    let sentences = explain(&format!("> {target}\n< 504\n~ {too_new}\n. clean"));
+    let texts = sentences.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert!(texts[0].contains("as after a restored backup → list (avoids"), "{texts:?}");
+    assert_eq!(texts[1..], ["next: GET /api/v1/pods?limit=100"]);
+}
+
 #[test]
 fn where_streams_are_parallel_each_sentence_names_its_resource() {
     let mut explainer = Explainer { names_resources: true, ..Explainer::default() };
