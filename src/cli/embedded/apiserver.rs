@@ -147,11 +147,15 @@ async fn run(
         }
     }
     let mut parent = env::temp_dir();
+    let file = kubeconfig_out.as_deref().map(create_kubeconfig).transpose()?;
     if let Some(path) = &kubeconfig_out {
-        write_kubeconfig(path, &server.kubeconfig())?;
         path.parent().unwrap_or(path).clone_into(&mut parent);
     }
     let credentials = CredentialFiles::write(&server, &parent)?;
+    if let (Some(path), Some(mut file)) = (&kubeconfig_out, file) {
+        let text = format!("{OURS}{}", credentials.kubeconfig_beside());
+        file.write_all(text.as_bytes()).map_err(|error| failed(path, &error))?;
+    }
     let kubeconfig = kubeconfig_out.unwrap_or_else(|| credentials.file(KUBECONFIG));
     let introduced = match output {
         ReadyOutput::Text => introduce(&server.url(), &manifests, count, &kubeconfig, &credentials),
@@ -196,14 +200,15 @@ pub(super) async fn start(options: Options) -> Result<ApiServer, Failure> {
     server.map_err(|error| Failure::Runtime(format!("--port {port}: {error}; 0 chooses a free port")))
 }
 
-/// Only its owner can read it. A file that another program wrote is not overwritten: it may be the kubeconfig of a cluster.
-fn write_kubeconfig(path: &Path, text: &str) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::Runtime(format!("--kubeconfig-out {}: {error}", path.display()));
-    let is_ours = fs::read_to_string(path).is_ok_and(|before| before.starts_with(OURS));
+/// Opens the kubeconfig, which only its owner can read. A file that another program wrote is not overwritten: it may be the
+/// kubeconfig of a cluster.
+fn create_kubeconfig(path: &Path) -> Result<File, Failure> {
+    let failed = |error| failed(path, &error);
+    let is_ours = fs::read_to_string(path).is_ok_and(|before| before.is_empty() || before.starts_with(OURS));
     let mut options = File::options();
     options.write(true).mode(0o600);
     let file = if is_ours { options.truncate(true).open(path) } else { options.create_new(true).open(path) };
-    let mut file = match file {
+    let file = match file {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let path = path.display();
             return Err(Failure::Usage(format!(
@@ -214,5 +219,9 @@ fn write_kubeconfig(path: &Path, text: &str) -> Result<(), Failure> {
     };
     // An existing file has kept its mode.
     file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
-    file.write_all(format!("{OURS}{text}").as_bytes()).map_err(failed)
+    Ok(file)
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    Failure::Runtime(format!("--kubeconfig-out {}: {error}", path.display()))
 }
