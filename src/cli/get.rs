@@ -57,6 +57,12 @@ const DEMO_ENDS: &str = "The server of --demo ends with this command. To run it,
 pub(super) struct GetArgs {
     #[command(flatten)]
     request: RequestFlags,
+    /// Most objects on a page
+    #[arg(long, value_name = "N", help_heading = "Protocol")]
+    limit: Option<u32>,
+    /// The next page: metadata.continue of the page before
+    #[arg(long = "continue", value_name = "TOKEN", help_heading = "Protocol")]
+    continue_token: Option<String>,
     #[command(flatten)]
     shown: ShownFlags,
     #[command(flatten)]
@@ -89,7 +95,7 @@ pub(super) struct WatchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_events: Option<u64>,
     /// List first, and then watch as the operator does, until Ctrl-C. Explains each step, as --explain does
-    #[arg(long, conflicts_with_all = ["resource_version", "resource_version_match", "limit", "continue_token", "table", "curl"])]
+    #[arg(long, conflicts_with_all = ["resource_version", "resource_version_match", "table", "curl"])]
     follow: bool,
     #[command(flatten)]
     shown: ShownFlags,
@@ -116,12 +122,6 @@ struct RequestFlags {
     /// Only objects with these fields, such as metadata.name=web: fieldSelector
     #[arg(long, value_name = "SELECTOR", help_heading = "Protocol")]
     field_selector: Option<String>,
-    /// Most objects on a page
-    #[arg(long, value_name = "N", help_heading = "Protocol")]
-    limit: Option<u32>,
-    /// The next page: metadata.continue of the page before
-    #[arg(long = "continue", value_name = "TOKEN", help_heading = "Protocol")]
-    continue_token: Option<String>,
     /// The version of a list, or the version after which a watch begins
     #[arg(long, value_name = "VERSION", help_heading = "Protocol")]
     resource_version: Option<String>,
@@ -206,10 +206,11 @@ struct Wanted {
 
 pub(super) fn get(get: GetArgs) -> Result<(), Failure> {
     get.log.start(Level::ERROR);
-    let GetArgs { request, shown, connection, .. } = get;
+    let GetArgs { request, limit, continue_token, shown, connection, .. } = get;
+    let limit = limit.map(|limit| ("limit", limit.to_string()));
     let wanted = Wanted {
         request,
-        query: Vec::new(),
+        query: limit.into_iter().chain(continue_token.map(|token| ("continue", token))).collect(),
         is_watch: false,
         is_offline: shown.curl.is_some(),
         follow: None,
@@ -391,8 +392,6 @@ impl Wanted {
         query.extend([
             ("labelSelector", text(&flags.selector)),
             ("fieldSelector", text(&flags.field_selector)),
-            ("limit", flags.limit.map(|limit| limit.to_string())),
-            ("continue", text(&flags.continue_token)),
             ("resourceVersion", text(&flags.resource_version)),
             ("resourceVersionMatch", text(&flags.resource_version_match)),
         ]);

@@ -1289,6 +1289,7 @@ async fn bad_input_gives_one_line_of_error_with_the_remedy() {
             ("get deplo", 2, "there is no resource \"deplo\"; near: deployments.apps"),
             ("get foo --curl", 2, "--curl knows only built-in resources: give a path"),
             ("get /api/v1/pods -n x", 2, "leave out -n and -A"),
+            ("watch svc --limit 1", 2, "unexpected argument '--limit' found"),
             ("get svc/web -A", 2, "give -n NAME rather than -A"),
             ("watch svc/web", 2, "listwatch watch svc --field-selector metadata.name=web"),
             ("watch /version", 2, "a watch is of a collection, such as /api/v1/pods"),
