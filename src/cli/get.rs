@@ -146,6 +146,7 @@ struct ShownFlags {
     explain: bool,
     /// Print the curl command and send nothing. RESOURCE must then be a built-in one, or a path
     #[arg(long, value_name = "FROM", num_args = 0..=1, require_equals = true, default_missing_value = "here")]
+    #[arg(conflicts_with_all = ["explain", "record"])]
     curl: Option<From>,
     /// Record requests and answers in a file, without tokens and Secrets, for listwatch replay
     #[arg(long, value_name = "FILE")]
@@ -436,6 +437,12 @@ impl Wanted {
                 return Err(Failure::Usage(format!("{text:?} is no {what} of an object")));
             }
         }
+        if self.request.namespace.is_some() && !kind.is_namespaced {
+            let cause = format!("{} are in no namespace: leave out -n", kind.plural);
+            return Err(Failure::Usage(cause));
+        }
+        let RequestFlags { selector, field_selector, .. } = &self.request;
+        let has_selection = selector.is_some() || field_selector.is_some() || !self.query.is_empty();
         let path = kind.path(namespace);
         match name {
             Some(_) if namespace.is_none() && kind.is_namespaced => {
@@ -446,6 +453,10 @@ impl Wanted {
                 "a watch is of a collection: listwatch watch {word} --field-selector metadata.name={}",
                 name.unwrap_or_default()
             ))),
+            Some(_) if has_selection => {
+                let cause = "an object has a name: leave out -l, --field-selector, --limit and --continue, or the name";
+                Err(Failure::Usage(cause.to_owned()))
+            }
             Some(name) => Ok(format!("{path}/{name}")),
             None => Ok(path),
         }
