@@ -1,6 +1,6 @@
 //! The command line: flags, environment variables, errors and exit codes.
 //!
-//! Each flag has an environment variable, `LISTWATCH_<FLAG>`. The flag wins, then the variable, then the default.
+//! Most flags have an environment variable, `LISTWATCH_<FLAG>`. The flag wins, then the variable, then the default.
 
 mod completion;
 mod connection;
@@ -38,7 +38,7 @@ const ANSWERS: [ErrorKind; 3] =
 
 const EXAMPLES: &str = "  listwatch crd | kubectl apply -f -    install the custom resources
   listwatch run mywebserver             run the operator, here or in a Pod
-  listwatch run -n web -n shop          only in two namespaces
+  listwatch run mywebserver -n web      only in one namespace
   source <(listwatch completion bash)   complete commands and flags by the Tab key";
 
 #[derive(Debug, Parser)]
@@ -46,7 +46,7 @@ const EXAMPLES: &str = "  listwatch crd | kubectl apply -f -    install the cust
     name = "listwatch",
     version,
     about = "A Kubernetes operator that lists and watches over plain HTTPS",
-    after_help = format!("Each flag has an environment variable, LISTWATCH_<FLAG>; the flag wins.\n\nExamples:\n{}{EXAMPLES}", embedded::EXAMPLES),
+    after_help = format!("A flag marked [env: …] may be given as that environment variable; the flag wins.\n\nExamples:\n{}{EXAMPLES}", embedded::EXAMPLES),
     arg_required_else_help = true
 )]
 struct Cli {

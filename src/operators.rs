@@ -27,10 +27,10 @@ pub enum BuiltIn {
     Copyrator,
     /// A Database becomes PostgreSQL with replicas
     Database,
-    /// A MyWebserver becomes a Deployment and a Service
-    Mywebserver,
     /// A Memcached becomes a Deployment and a headless Service
     Memcached,
+    /// A MyWebserver becomes a Deployment and a Service
+    Mywebserver,
 }
 
 /// The flags of single operators. The name of a flag begins with the name of its operator.

@@ -18,8 +18,9 @@ pub(super) const EXAMPLES: &str = "  listwatch demo                        see i
     listwatch apiserver                   an API server alone, for kubectl and for tests\n";
 /// A line of `listwatch get --help`.
 pub(super) const GET_EXAMPLE: &str = "  listwatch get namespaces --demo              without a cluster\n";
-/// A line of `listwatch watch --help`.
-pub(super) const WATCH_EXAMPLE: &str = "  listwatch watch mws --demo | jq .type\n";
+/// Lines of `listwatch watch --help`.
+pub(super) const WATCH_EXAMPLE: &str = "  listwatch watch mws --demo | jq .type\n  \
+    listwatch watch mws --demo --resource-version=1   410 Expired, in an answer 200\n";
 /// The commands that this build lacks.
 pub(super) const LEFT_OUT: [&str; 0] = [];
 

@@ -75,7 +75,6 @@ pub(super) struct GetArgs {
 #[derive(Debug, Args)]
 #[command(mut_arg("target", |target| target.help(WATCH_TARGET)), after_help = format!("Examples:\n  \
     listwatch watch mws --explain                what each event means\n  \
-    listwatch watch mws --resource-version=1     410 Expired, in an answer 200\n  \
     listwatch watch deploy --follow              as the operator does: resume, list again, back off\n\
     {WATCH_EXAMPLE}\n\
     Without --follow, it ends when the server ends the watch, as curl does. --explain numbers mistakes as docs/reliability.md does."))]
@@ -144,7 +143,7 @@ struct ShownFlags {
     /// Explain each step on standard error, with the time since the start. Mistake N: see docs/reliability.md
     #[arg(long)]
     explain: bool,
-    /// Print the curl command and send nothing. RESOURCE must then be a built-in one, or a path
+    /// Print the curl command and send nothing. RESOURCE must then be a kind that listwatch knows, or a path. FROM is by default here
     #[arg(long, value_name = "FROM", num_args = 0..=1, require_equals = true, default_missing_value = "here")]
     #[arg(conflicts_with_all = ["explain", "record"])]
     curl: Option<From>,

@@ -25,7 +25,7 @@ use crate::{
     listwatch watch mws --follow --record mws.jsonl\n  \
     listwatch replay mws.jsonl --explain\n  \
     curl -sN \"$URL?watch=1\" | listwatch replay -\n\n\
-    FILE was written by --record, or by curl -N; - is standard input. At its end: what a store would\n\
+    FILE was written by --record, or by curl -N; - is standard input. At its end: what a store would \
     hold, which request would come next, and which keys would have been reconciled.")]
 pub(super) struct ReplayArgs {
     /// Recording, or - for standard input

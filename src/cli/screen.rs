@@ -55,7 +55,7 @@ pub(super) enum Output {
     Yaml,
     /// KIND.GROUP/NAME
     Name,
-    /// The columns of kubectl: asks the server for a Table
+    /// The columns of kubectl, from a Table, for which get and watch ask the server
     Wide,
 }
 

@@ -58,10 +58,10 @@ const PORT: i32 = 5432;
 /// The flags of the Database operator.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DatabaseFlags {
-    /// Database: the image of the Pods, without its tag, which is the version of PostgreSQL
+    /// database: the image of the Pods, without its tag, which is the version of PostgreSQL
     #[arg(long, value_name = "REPOSITORY", env = "DATABASE_IMAGE", default_value = "postgres")]
     pub database_image: String,
-    /// Database: the addresses from which PostgreSQL accepts connections: those of the cluster's Pods. Default: all private
+    /// database: the addresses from which PostgreSQL accepts connections: those of the cluster's Pods. Default: all private
     /// addresses
     #[arg(long, value_name = "CIDR,…", env = "DATABASE_POD_CIDRS", value_delimiter = ',', default_value = PRIVATE, value_parser = cidr, hide_default_value = true)]
     pub database_pod_cidrs: Vec<String>,

@@ -46,7 +46,7 @@ const USER: i64 = 11211;
 /// The flags of the Memcached operator.
 #[derive(Clone, Debug, clap::Args)]
 pub struct MemcachedFlags {
-    /// Memcached: the image of the Pods. It must have the program memcached in its PATH
+    /// memcached: the image of the Pods. It must have the program memcached in its PATH
     #[arg(long, value_name = "IMAGE", env = "MEMCACHED_IMAGE", default_value = "memcached:1.6")]
     pub memcached_image: String,
 }

@@ -32,12 +32,12 @@ const OURS: &str = "# Written by listwatch apiserver, which overwrites it at its
 /// Run the embedded API server alone, for kubectl and for tests
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The server keeps everything in memory. While it runs, inject, list and end faults at /listwatch/faults,\n\
+    after_help = "The server keeps everything in memory. While it runs, inject, list and end faults at /listwatch/faults, \
     one fault a line, written as for --fault:\n\n  \
       echo cut-watches,path=/pods | kubectl create --raw /listwatch/faults -f -\n  \
       kubectl get --raw /listwatch/faults\n  \
       kubectl delete --raw /listwatch/faults\n\n\
-    --log-requests logs each request to standard error: method, path with query, status, user agent, duration.\n\
+    --log-requests logs each request to standard error: method, path with query, status, user agent, duration. \
     It logs a watch twice: when it starts and when it ends. -v logs connections as well."
 )]
 pub(in super::super) struct ApiserverArgs {

@@ -70,9 +70,9 @@ const POD_START: Duration = Duration::from_millis(300);
 /// Watch an operator work on this machine, without a cluster
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Starts an API server on 127.0.0.1 and the operator in one process, then creates, changes, breaks and deletes\n\
-    objects. Each line shows who did what: kubectl, the operator, or the server, which sends watch events.\n\
-    -v shows whole requests and events; -vv adds the operator's log. Then the server stays up for your own kubectl.\n\
+    after_help = "Starts an API server on 127.0.0.1 and the operator in one process, then creates, changes, breaks and deletes \
+    objects. Each line shows who did what: kubectl, the operator, or the server, which sends watch events. \
+    -v shows whole requests and events; -vv adds the operator's log. Then the server stays up for your own kubectl. \
     --step explains each step before it, and waits for Enter; --explain names what follows from each answer."
 )]
 pub(in super::super) struct DemoArgs {
