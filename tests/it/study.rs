@@ -892,7 +892,19 @@ async fn binary_data_is_written_raw_and_not_to_a_terminal() {
                 .on("", "/version/binary"),
         );
         assert_eq!(reader.run("get /version/binary").await.succeeded(), body);
-        reader.run("get /version/binary -o short").await.failed(1, "with -o raw > FILE");
+        let account = reader.dir.path().display();
+        let mut on_terminal =
+            terminal(300, &format!("get /version/binary --service-account-dir {account}"), "1");
+        for (name, value) in reader.command("").as_std().get_envs() {
+            on_terminal.env(name, value.unwrap());
+        }
+        let ran = ran(on_terminal).await;
+        assert_eq!(ran.code, Some(1));
+        assert!(
+            ran.stdout.contains("with -o raw > FILE") && !ran.stdout.contains('\u{1b}'),
+            "{}",
+            ran.stdout
+        );
         reader.run("get /version/binary -o yaml").await.failed(1, "-o raw writes it as it came");
     })
     .await;
