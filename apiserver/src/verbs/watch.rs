@@ -299,8 +299,8 @@ impl Watch {
         self.lines.clear();
         self.state.clear();
         self.phase = Phase::Ending;
-        // Not a version of the future.
-        let too_old = self.too_old((self.version + 1).min(self.server.storage().revision()));
+        // As after a compaction of etcd: apiserver/pkg/storage/etcd3, `interpretWatchError`.
+        let too_old = "The resourceVersion for the provided watch is too old.".to_owned();
         match ending {
             Ending::Clean => {}
             Ending::MidLine => {

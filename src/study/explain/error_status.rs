@@ -82,7 +82,9 @@ impl Explainer {
 pub(super) fn event_error(status: &Status) -> (Rule, String) {
     let Status { code, message, .. } = status;
     if status.is_expired() {
-        let text = format!("{code} ({message}): the server's history begins after that version → list again");
+        let text = format!(
+            "{code} ({message}): the server no longer has every change after our version → list again"
+        );
         return (Rule::Expired, text);
     }
     if status.is_too_new() {
