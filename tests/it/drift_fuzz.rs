@@ -1,7 +1,7 @@
 //! Tests random edits of the children of all operators: our fields are restored, and all others keep their values.
 //!
 //! ```text
-//! cargo test --test it drift_fuzz                          some seeds, others each time
+//! cargo test --test it drift_fuzz                          some seeds, others each time, or from LISTWATCH_FIRST_SEED on
 //! LISTWATCH_SEEDS=0..2000 cargo test --test it drift_fuzz  thousands of edits
 //! LISTWATCH_SEED=7 cargo test --test it drift_fuzz         one seed, and its edits as commands
 //! ```
@@ -32,8 +32,8 @@ use http::Method;
 use listwatch::{
     client::Error,
     operators::{BuiltIn, Flags, copyrator::Settings},
+    watch::Lists,
 };
-use listwatch_control_plane::unique;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -94,12 +94,19 @@ fn seeds() -> Option<Range<u64>> {
     Some(number(from)..number(to))
 }
 
+/// The seeds of a fixture: after `LISTWATCH_FIRST_SEED`, so that a run can be repeated, or others each time.
+fn fresh_seeds(fixture: &Fixture) -> Range<u64> {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let first = env::var("LISTWATCH_FIRST_SEED").map_or_else(|_| now(), |text| text.parse().unwrap());
+    let before = [fixture.is_embedded(), fixture.lists == Lists::Streaming].map(u64::from);
+    let first = first + SEEDS * (2 * before[0] + before[1]);
+    first..first + SEEDS
+}
+
 #[tokio::test]
 async fn after_random_edits_our_fields_are_restored_and_other_fields_stay() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-        let first = now + SEEDS * u64::from(unique());
-        let seeds = seeds().unwrap_or(first..first + SEEDS);
+        let seeds = seeds().unwrap_or_else(|| fresh_seeds(fixture));
         let began = Instant::now();
         let _operators = start_operators(fixture).await;
         let schemas = Arc::new(schemas(fixture).await);

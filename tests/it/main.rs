@@ -43,6 +43,7 @@ mod runtime;
 // Lists, watches and their bytes.
 mod allocations;
 mod any_bytes;
+mod connections;
 mod thundering_herd;
 mod lists;
 mod merge;
