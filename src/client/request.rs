@@ -7,7 +7,7 @@ use http::{HeaderMap, Method};
 use reqwest::Response;
 use url::{Url, form_urlencoded::Serializer};
 
-use super::{Error, JSON, error::not_json};
+use super::JSON;
 
 /// An HTTP request. With [`Client::send`](super::Client::send), it also reaches resources without a type in this crate.
 /// `Debug` does not show the body.
@@ -47,10 +47,11 @@ pub struct Answer {
     pub body: Bytes,
 }
 
+#[cfg(feature = "cli")]
 impl Answer {
     /// The error of an answer to `GET path` that does not read as this kind.
-    pub(crate) fn unreadable(&self, path: &str, kind: &str, error: &serde_json::Error) -> Error {
-        not_json(path, &self.headers, &self.body, kind, error).about("get", path)
+    pub(crate) fn unreadable(&self, path: &str, kind: &str, error: &serde_json::Error) -> super::Error {
+        super::error::not_json(path, &self.headers, &self.body, kind, error).about("get", path)
     }
 }
 
