@@ -2,7 +2,6 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use http::Method;
 use listwatch::client::Request;
 use listwatch_control_plane::PATIENCE;
@@ -47,8 +46,14 @@ impl ServerProcess {
         self.kubeconfig.split_once(before).unwrap().1.split_once(after).unwrap().0
     }
 
+    /// A file that the kubeconfig names in this field.
+    fn read(&self, field: &str) -> String {
+        let path = self.between(&format!("\"{field}\": \""), "\"");
+        fs::read_to_string(self.dir.path().join(path)).unwrap()
+    }
+
     async fn connect(&self) -> TlsStream<TcpStream> {
-        let ca = BASE64_STANDARD.decode(self.between("certificate-authority-data: ", "}")).unwrap();
+        let ca = self.read("certificate-authority").into_bytes();
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(&ca).unwrap()).unwrap();
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -91,7 +96,7 @@ async fn clients_that_never_read_do_not_harm_other_clients() {
         create(format!("before-{number}")).await;
     }
     let before = server.resident_bytes();
-    let token = server.between("token: \"", "\"");
+    let token = server.read("tokenFile");
     let head = format!("HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n");
     let mut clients = Vec::new();
     let list = format!("GET {path} {head}");
