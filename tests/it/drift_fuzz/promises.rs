@@ -209,6 +209,8 @@ impl Kept<'_> {
                 }
             }
             if child.edited["metadata"]["uid"] == live["metadata"]["uid"] {
+                // A reference to the owner is removed from what outlives it, whatever its labels are.
+                let is_ours = is_ours || child.identity() == Identity::Labels;
                 self.compare(child, live, is_ours, &mut problems);
             } else if !child.edited.is_null() && !child.is_replaced() {
                 problems.push(format!("{} was deleted and created again", child.path));
