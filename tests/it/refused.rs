@@ -35,7 +35,7 @@ async fn without_permission_to_list_readyz_names_the_verb_and_the_resource() {
         // On a quiet stream, too, `/readyz` stops reporting a problem as soon as the operator can see that it is
         // solved.
         eventually("/readyz to forget the problem", async || {
-            (!fixture.operator().probe("/readyz").await.contains("403")).then_some(())
+            (!fixture.operator().probe("/readyz").await.contains("403 Forbidden")).then_some(())
         })
         .await;
         fixture.create_web("web", json!({"image": "nginx"})).await;
@@ -689,7 +689,7 @@ async fn more_than_1000_replicas_are_refused_and_an_older_object_keeps_its_repli
             fixture.try_create(&format!("{webs}?dryRun=All"), &web).await.err()
         })
         .await;
-        assert!(error.to_string().contains("1000"), "{error}");
+        assert!(error.to_string().contains("less than or equal to 1000"), "{error}");
         fixture.create_web("new", json!({"image": "nginx", "replicas": 1000})).await;
         let scale = json!({"spec": {"replicas": 1001}});
         for path in
