@@ -37,7 +37,7 @@ finish() {
   if ((status != 0)) && [[ -e $KUBECONFIG ]]; then
     heading "FAILED; the current state"
     state || true
-    tail -n 5 "$dir"/{registry,containerd,kubelet}.log | cut -c 1-400 || true
+    tail -n 5 "$dir"/{registry,containerd,kubelet}.log | cut -c 1-1000 || true
   fi
   ended || true
   "$envtest/cluster" down --dir "$dir" || true
@@ -47,10 +47,17 @@ ended() { :; } # what else a test has to end
 
 # A machine has one node, on the bridge envtest0: that of another test is waited for, that of a killed one removed.
 no_node() { ! pgrep -x kubelet >/dev/null; }
+# Its processes have ports that were free a moment before. One that finds its port taken ends, and another cluster is started.
+all_run() { jq -r '.pids[] | "/proc/\(.)/exe"' "$dir/cluster.json" | xargs readlink >"$scratch/running"; }
 start_cluster() {
+  local failed=0
   limit=600 eventually no_node
   if [[ -e /sys/class/net/envtest0 ]]; then ip link del envtest0; fi
   trap finish EXIT
-  "$envtest/cluster" up --dir "$dir" --audit --fake-nodes 0
+  until "$envtest/cluster" up --dir "$dir" --audit --fake-nodes 0 && all_run; do
+    tail -n 3 "$dir"/*.log | cut -c 1-400
+    "$envtest/cluster" down --dir "$dir"
+    ((++failed < 3)) || fail "no cluster"
+  done
   "$envtest/cluster" image "listwatch:$version" "$binary=/listwatch" --dir "$dir"
 }
