@@ -31,7 +31,7 @@
 //! `# @workloads` there starts the controllers of StatefulSets, claims, Jobs and PodDisruptionBudgets too, on a server of
 //! its own. No kubelet runs: the story writes the status of Pods.
 //!
-//! `# @refusals` there chooses a server of its own that refuses more: its first versions are lost, it has no streaming lists,
+//! `# @refusing` there chooses a server of its own that refuses more: its first versions are lost, it has no streaming lists,
 //! and the server of the group `gone.example.com` is not there. `# @stop` before one of its requests begins to stop it.
 //!
 //! Values that differ between runs have names: `v1 < v2` are versions of objects, and `v2+` is the version of a list
@@ -85,17 +85,17 @@ stories! {
     discovery
     events
     forbidden
-    forms
     jobs
     kinds
     namespaces
+    negotiating
     nodes
     ordinals
     paging
     patching
     pods
     reading
-    refusals
+    refusing
     runs
     scaling
     schemas
@@ -262,7 +262,7 @@ struct Server {
     url: String,
     token: String,
     embedded: Option<ApiServer>,
-    /// Of a server for `@refusals` or `@workloads`.
+    /// Of a server for `@refusing` or `@workloads`.
     control_plane: Option<ControlPlane>,
 }
 
@@ -287,7 +287,7 @@ impl Server {
         let (url, ca_pem, token) = (server.url(), server.ca_pem().to_owned(), server.token().to_owned());
         let server = Arc::new(Server::new(url, &ca_pem, &token, Some(server)));
         server.run(PRELUDE).await;
-        if let Some(embedded) = server.embedded.as_ref().filter(|_| asks(story, "@refusals")) {
+        if let Some(embedded) = server.embedded.as_ref().filter(|_| asks(story, "@refusing")) {
             for fault in ["expire-history", "no-streaming-lists", "bookmarks,every=100ms,path=/leases"] {
                 embedded.fault(fault.parse::<Planned>().unwrap());
             }
@@ -298,7 +298,7 @@ impl Server {
         server
     }
 
-    /// A kube-apiserver of its own, for `@refusals`.
+    /// A kube-apiserver of its own, for `@refusing`.
     async fn refusing_kube_apiserver() -> Arc<Server> {
         let control_plane = ControlPlane::start(Http::AnyBefore132).await;
         let (url, ca_pem) = (control_plane.url(), control_plane.ca_pem());
@@ -515,7 +515,7 @@ fn filled(text: &str, named: &NamedAnswers) -> Option<String> {
 /// Runs a story on both servers. Only answers of kube-apiserver are written to the file.
 async fn check(story: &str) {
     if has_assets() {
-        let answers = if asks(story, "@refusals") {
+        let answers = if asks(story, "@refusing") {
             Server::refusing_kube_apiserver().await.run(story).await
         } else if asks(story, "@workloads") {
             Server::kube_apiserver_with_workloads().await.run(story).await
