@@ -61,6 +61,30 @@ impl Clock {
     }
 }
 
+/// Parses a duration such as `1h30m`, as Go programs write it; `0` needs no unit. `None` if it is malformed or too long.
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+    let (mut rest, mut total) = (text, Duration::ZERO);
+    while !rest.is_empty() && text != "0" {
+        let unit_at = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, behind) = rest.split_at(unit_at);
+        let end = behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at(end);
+        let secs = match unit {
+            "ns" => 1e-9,
+            "us" | "µs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return None,
+        };
+        let part = Duration::try_from_secs_f64(number.parse::<f64>().ok()? * secs).ok()?;
+        total = total.checked_add(part)?;
+        rest = behind;
+    }
+    (!text.is_empty()).then_some(total)
+}
+
 /// The rounding of kubectl: the older, the coarser. See apimachinery/pkg/util/duration.HumanDuration.
 pub(crate) fn human_duration(age: Duration) -> String {
     let secs = age.as_secs();

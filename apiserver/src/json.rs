@@ -1,9 +1,9 @@
-//! JSON as Go's encoder writes it: the order of fields, the escaped characters, the line end.
+//! Encodes JSON as kube-apiserver does: the order of fields, the escaped characters, the line end.
 
 use bytes::Bytes;
 use serde_json::Value;
 
-/// One line of JSON. Go escapes `<`, `>`, `&` and two line separators of Unicode, so that JSON can be embedded in HTML.
+/// One line of JSON. kube-apiserver escapes `<`, `>`, `&` and two line separators of Unicode, so that JSON can be embedded in HTML.
 /// A text full of them becomes six times as long.
 pub(crate) fn line(value: &Value) -> Bytes {
     let mut line = json(value);

@@ -38,15 +38,15 @@
 //! authorization   the rules of a user, applied to a request
 //! request         path, query, Accept header and body of a request
 //! storage         objects, versions, the history that watches read
-//! apply/          server-side apply: managed_fields, field_set (fieldpath.Set), typed_value (structured-merge-diff)
+//! apply/          server-side apply: managed_fields, field_set (sets of fields), typed_value (merges by schema)
 //! kinds/          the table of kinds: built_in, its defaults, printer_columns and validation; field_checks, events, pods,
 //!                 stateful_sets, jobs, schedule, cluster_ip, metadata, conditions, status_errors; crd, custom_resources
 //! selector        label and field selectors
-//! schema/         CRDs: structural schemas, defaults and pruning, cel, field_errors (field.ErrorList); built-in types:
-//!                 openapi (definitions), decode (type errors), encode (omitempty), quantity
+//! schema/         CRDs: structural schemas, defaults and pruning, cel, field_errors (errors with paths); built-in types:
+//!                 openapi (definitions), decode (type errors), encode (omits empty fields), quantity
 //! names           validation of names and labels
-//! status          metav1.Status: the errors of requests
-//! json            JSON as Go writes it
+//! status          the errors of requests, as objects of kind Status
+//! json            JSON with the order of fields and the escapes of kube-apiserver
 //! clock           the timestamps in objects
 //! ```
 
@@ -108,7 +108,7 @@ use crate::{
 pub struct Options {
     /// Port on 127.0.0.1; 0 for any free port.
     pub port: u16,
-    /// How many past changes each collection keeps; fewer if they have more than 256 MiB together. A watch that resumes from
+    /// How many past changes each collection keeps; fewer if their objects exceed 256 MiB. A watch that resumes from
     /// an older version gets a 410.
     pub history: usize,
     /// Whether the controllers run: for garbage collection, namespaces, workloads and Pods.

@@ -17,6 +17,7 @@ use serde::{
 use serde_json::{Map, Value};
 
 use crate::{
+    clock::parse_duration,
     kinds::Kind,
     schema::{decode::cannot_decode, field_errors::FieldPath},
     status::{Cause, StatusError, invalid_json},
@@ -91,7 +92,7 @@ impl Request {
         };
         let no_json = |error: String| refuse(format!("couldn't get version/kind; json parse error: {error}"));
         let value = match self.content_type() {
-            // Invalid UTF-8 is replaced, as in Go.
+            // Invalid bytes become U+FFFD, as in kube-apiserver.
             "" | "application/json" => serde_json::from_str(&String::from_utf8_lossy(&self.body))
                 .map_err(|error| no_json(invalid_json(&error)))?,
             "application/yaml" => yaml(&self.body).map_err(|why| refuse(format!("yaml: {why}")))?,
@@ -125,7 +126,7 @@ impl Request {
         Accept::parse(self.header(header::ACCEPT))
     }
 
-    /// Whether the client accepts plain JSON. If not, errors are indented, as by kube-apiserver's fallback.
+    /// Whether the client accepts plain JSON. If not, errors are indented, as in kube-apiserver.
     pub(crate) fn takes_plain_json(&self) -> bool {
         let accept = self.header(header::ACCEPT);
         accept.is_empty()
@@ -150,8 +151,8 @@ impl Request {
     }
 }
 
-/// Most open brackets in YAML. For each, the parser's time grows with the text that follows: 100,000 of them took
-/// minutes. Brackets in texts count as well, because only the parser can tell them apart. No valid object is so deep.
+/// Most open brackets in YAML. Each one slows down the parsing of all the text after it: 100,000 of them took minutes. Brackets
+/// in texts count as well, because only the parser can tell them apart. No valid object is so deep.
 const YAML_OPEN_MAX: usize = 1000;
 
 /// Parses YAML, and so JSON. Reads only the first document.
@@ -257,21 +258,24 @@ impl Query {
     pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, StatusError> {
         match self.text(name) {
             "" => Ok(None),
-            text => text.parse().map(Some).map_err(|_| {
-                StatusError::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
-            }),
+            text => match text.parse() {
+                Ok(number) => Ok(Some(number)),
+                Err(_) => Err(StatusError::bad_request(format!("invalid number {text:?}"))),
+            },
         }
     }
 
-    /// The client's `timeout` in Go's format: `1m30s`. Without one, or with zero, there is no limit.
+    /// The client's `timeout`, such as `1m30s`. Without one, or with zero, there is no limit.
     pub(crate) fn timeout(&self) -> Result<Option<Duration>, StatusError> {
-        let text = self.text("timeout");
-        let timeout = go_duration(text).map_err(|why| {
-            StatusError::bad_request(format!(
-                "invalid timeout specified in the request URL - time: {why} {text:?}"
-            ))
-        })?;
-        Ok(Some(timeout).filter(|timeout| !timeout.is_zero()))
+        match self.text("timeout") {
+            "" => Ok(None),
+            text => match parse_duration(text) {
+                Some(timeout) => Ok(Some(timeout).filter(|timeout| !timeout.is_zero())),
+                None => Err(StatusError::bad_request(format!(
+                    "invalid timeout specified in the request URL - invalid duration {text:?}"
+                ))),
+            },
+        }
     }
 
     pub(crate) fn dry_run(&self, options: &str) -> Result<bool, StatusError> {
@@ -284,35 +288,6 @@ impl Query {
             }
         }
     }
-}
-
-/// `time.ParseDuration`, with its error messages. An empty text is zero.
-fn go_duration(text: &str) -> Result<Duration, String> {
-    let (mut rest, mut sum) = (text, Duration::ZERO);
-    if rest == "0" {
-        return Ok(sum);
-    }
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, behind) = rest.split_at(end);
-        let number: f64 = number.parse().map_err(|_| "invalid duration")?;
-        let end = behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len());
-        let (unit, behind) = behind.split_at(end);
-        let seconds = match unit {
-            "ns" => 1e-9,
-            "us" | "µs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            "" => return Err("missing unit in duration".to_owned()),
-            unknown => return Err(format!("unknown unit {unknown:?} in duration")),
-        };
-        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| "invalid duration")?;
-        sum = sum.checked_add(part).ok_or("invalid duration")?;
-        rest = behind;
-    }
-    Ok(sum)
 }
 
 /// The media type of the answer.
@@ -368,7 +343,7 @@ pub(crate) struct ResourcePath {
 impl ResourcePath {
     /// `None` for paths that are no resources: discovery, health, unknown paths.
     pub(crate) fn parse(path: &str) -> Option<ResourcePath> {
-        // Go's router decodes the path first, so an escaped slash separates parts.
+        // kube-apiserver decodes the path first, so `%2F` separates parts, too.
         let path = percent_decode_str(path).decode_utf8_lossy();
         let mut parts = path.strip_prefix('/')?.split('/').map(str::to_owned);
         let group = match parts.next()?.as_str() {
@@ -419,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_read_as_go_reads_it() {
+    fn a_timeout_has_numbers_with_units() {
         let timeout = |text: &str| Query::parse(&format!("timeout={text}")).timeout();
         let secs = |text: &str| timeout(text).map(|timeout| timeout.map(|timeout| timeout.as_secs_f64()));
         for (text, wanted) in [
@@ -432,18 +407,10 @@ mod tests {
         ] {
             assert_eq!(secs(text).ok(), Some(wanted), "{text}");
         }
-        for (text, why) in [
-            ("x", r#"invalid duration "x""#),
-            ("-1s", r#"invalid duration "-1s""#),
-            ("5", r#"missing unit in duration "5""#),
-            ("5d", r#"unknown unit "d" in duration "5d""#),
-            ("99999999999999999999h", r#"invalid duration "99999999999999999999h""#),
-        ] {
+        for text in ["x", "-1s", "5", "5d", "99999999999999999999h"] {
             let error = timeout(text).expect_err(text);
-            assert_eq!(
-                error.message(),
-                format!("invalid timeout specified in the request URL - time: {why}")
-            );
+            let why = format!("invalid timeout specified in the request URL - invalid duration {text:?}");
+            assert_eq!(error.message(), why);
         }
     }
 

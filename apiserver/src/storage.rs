@@ -46,9 +46,9 @@ impl fmt::Display for Place {
     }
 }
 
-/// Maximum size of the objects in the history of one collection. Large objects reach this limit: etcd accepts up to 1.5 MiB
-/// each. Objects of a few kB reach the limit of 10,000 changes first. The JSON that is kept for watches is not counted: one
-/// to six times as much, because `<` is written `\u003c`.
+/// Maximum size of the objects in the history of one collection. Large objects reach this limit first (etcd accepts up to
+/// 1.5 MiB each), small ones the limit of 10,000 changes. Their JSON, which is kept for watches, is not counted. It is one to six
+/// times as large, because `<` is written `\u003c`.
 pub(crate) const HISTORY_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// The size of a BTreeMap node, which has room for eleven entries.
@@ -81,9 +81,9 @@ pub(crate) struct Collection {
     changes: VecDeque<Change>,
     /// The bytes of all `changes`.
     bytes: usize,
-    /// A new watch or list must start at this revision or later; before it, the answer is a 410.
+    /// The oldest revision at which a watch or a list may start. An older one gets a 410.
     pub(crate) floor: u64,
-    /// An open watch that has not read up to this revision ends: later changes that it needs were dropped.
+    /// The changes up to this revision were dropped. An open watch that has not read them all ends.
     forgotten: u64,
     /// Wakes watches in the order in which they wait, so that simulations are repeatable: `tokio::sync::watch` wakes its
     /// receivers in random order.
@@ -277,8 +277,8 @@ impl Storage {
         self.written.send_replace(revision);
     }
 
-    /// Changes stored objects without a new revision. kube-apiserver does not change them: it applies a
-    /// changed CRD at each read.
+    /// Changes stored objects after a change of their CRD, without a new revision. kube-apiserver does not change them: it
+    /// applies the new CRD at each read.
     pub(crate) fn rewrite(&mut self, collection: &str, change: impl Fn(&mut Value)) {
         let Some(collection) = self.collections.get_mut(collection) else { return };
         for object in collection.objects.values_mut() {

@@ -177,7 +177,7 @@ pub(crate) fn patch(
     }
     if applies {
         options.manager.applies = true;
-        let mut applied = patch::applied(&request.body)?;
+        let mut applied = patch::decode_applied(&request.body)?;
         let force = if force == Some(true) { Force::Yes } else { Force::No };
         let storage = &mut server.storage();
         let is_scale = target == Target::Scale;
@@ -217,7 +217,7 @@ fn patched(
     let was = if target == Target::Scale { &scale::of(kind, before) } else { before };
     let mut after = was.clone();
     patch.apply(sent, &mut after)?;
-    patch.decoded(sent, &mut after).map_err(|why| patch.refused(&after, &why))?;
+    patch.check_decodes(sent, &mut after).map_err(|why| patch.undecodable(&after, &why))?;
     write::check_still(sent, place.name(), &after)?;
     write::check_named(place.name(), &after["metadata"])?;
     if target == Target::Scale {

@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions: their defaults, their validation, and when their kinds are served.
+//! CustomResourceDefinitions: their defaults and their validation. `verbs/served_kinds.rs` serves their kinds.
 //!
 //! ```yaml
 //! spec: {group: demo.example.com, scope: Namespaced, names: {plural: widgets, kind: Widget},

@@ -1,4 +1,4 @@
-//! Validation of Jobs and CronJobs: pkg/apis/batch/validation.
+//! Validation of Jobs and CronJobs, as in pkg/apis/batch/validation of Kubernetes.
 //!
 //! Policies for the failure of Pods and the success of Jobs are checked for their types only.
 

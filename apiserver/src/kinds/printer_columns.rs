@@ -1,4 +1,4 @@
-//! The columns of each built-in kind in `kubectl get`: kube-apiserver's pkg/printers/internalversion/printers.go.
+//! The columns of each built-in kind in `kubectl get`, as in pkg/printers/internalversion of Kubernetes.
 //!
 //! ```text
 //! $ kubectl get leases

@@ -8,10 +8,9 @@
 //!
 //! All times are in UTC. This server has no database of time zones.
 
-use std::{
-    num::{IntErrorKind, ParseIntError},
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
+
+use crate::clock::parse_duration;
 
 /// When a CronJob starts its Jobs.
 #[derive(Debug, PartialEq)]
@@ -67,16 +66,13 @@ impl Schedule {
         if text.starts_with("TZ=") || text.starts_with("CRON_TZ=") {
             // kube-apiserver refuses a time zone in the schedule, after it has parsed the rest.
             let Some((_, rest)) = text.split_once(' ') else {
-                return Err(
-                    "invalid schedule format: runtime error: slice bounds out of range [:-1]".to_owned()
-                );
+                return Err("invalid schedule format".to_owned());
             };
             text = rest.trim();
         }
         if let Some(duration) = text.strip_prefix("@every ") {
-            let parsed = go_duration(duration).ok_or_else(|| {
-                format!("failed to parse duration {text}: time: invalid duration {duration:?}")
-            })?;
+            let parsed = parse_duration(duration)
+                .ok_or_else(|| format!("failed to parse duration {text}: invalid duration {duration:?}"))?;
             return Ok(Schedule::Every(Duration::from_secs(parsed.as_secs().max(1))));
         }
         if text.starts_with('@') {
@@ -197,42 +193,13 @@ fn range_of(range: &str, bounds: &Bounds) -> Result<(u64, bool), String> {
     Ok(((start..=end).step_by(step).fold(0, |bits, value| bits | (1 << value)), is_any))
 }
 
-/// Parses a value of a field, by name or by number: Go's `strconv.Atoi`.
+/// Parses a value of a field, by name or by number.
 fn number(text: &str, bounds: &Bounds) -> Result<u64, String> {
     if let Some(at) = bounds.names.iter().position(|name| text.eq_ignore_ascii_case(name)) {
         return Ok(bounds.min + at as u64);
     }
-    let number: i64 = text.parse().map_err(|error: ParseIntError| {
-        let why = match error.kind() {
-            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
-            _ => "invalid syntax",
-        };
-        format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: {why}")
-    })?;
+    let number: i64 = text.parse().map_err(|_| format!("failed to parse int from {text}"))?;
     u64::try_from(number).map_err(|_| format!("negative number ({number}) not allowed: {text}"))
-}
-
-/// Go's `time.ParseDuration`, for positive durations: `1h30m`.
-fn go_duration(text: &str) -> Option<Duration> {
-    let (mut rest, mut total) = (text, 0.0);
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let unit = rest[digits..]
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .map_or(rest.len(), |at| digits + at);
-        let secs = match &rest[digits..unit] {
-            "h" => 3600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 1e-3,
-            "us" | "µs" => 1e-6,
-            "ns" => 1e-9,
-            _ => return None,
-        };
-        total += rest[..digits].parse::<f64>().ok()? * secs;
-        rest = &rest[unit..];
-    }
-    (!text.is_empty()).then(|| Duration::try_from_secs_f64(total).ok())?
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! `omitempty`: how Go encodes the objects of built-in kinds, and ObjectMeta in all kinds.
+//! Omits empty fields, as kube-apiserver does: in objects of built-in kinds, and in ObjectMeta of all kinds.
 //!
 //! ```text
 //! {"priority": 0, "hostname": "", "nodeSelector": {}}  is stored as  {"priority": 0}
 //! ```
 //!
-//! A field with the zero value of its type is omitted, unless it is a pointer: `priority` is an `*int32`. OpenAPI does
-//! not show pointers. `go_pointer_fields.txt` lists them, from `types.go` of k8s.io/api and k8s.io/apimachinery 0.36.
+//! A field with the zero value of its type is omitted (`omitempty`), unless it is a pointer: `priority` is an `*int32`. OpenAPI
+//! does not show pointers. `go_pointer_fields.txt` lists them, from `types.go` of k8s.io/api and k8s.io/apimachinery 0.36.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,4 +1,5 @@
-//! Quantities of resources, such as `100m` of CPU and `1.5Gi` of memory: apimachinery/pkg/api/resource/quantity.go.
+//! Quantities of resources, such as `100m` of CPU and `1.5Gi` of memory. See
+//! <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>.
 
 use serde_json::Value;
 

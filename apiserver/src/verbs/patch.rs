@@ -1,4 +1,4 @@
-//! JSON patch, merge patch and strategic merge patch.
+//! Decodes and applies JSON patches, merge patches and strategic merge patches.
 //!
 //! ```text
 //! PATCH …/deployments/web   Content-Type: application/strategic-merge-patch+json
@@ -31,7 +31,7 @@ pub(crate) const APPLY_PATCH: &str = "application/apply-patch+yaml";
 /// Maximum number of operations in a JSON patch: apiserver/pkg/endpoints/handlers/patch.go.
 const OPERATIONS_MAX: usize = 10_000;
 
-/// Maximum size of the object that a JSON patch makes. kube-apiserver has another limit: the bytes that `copy`
+/// Maximum size of the object that a JSON patch produces. kube-apiserver has another limit: the bytes that `copy`
 /// operations add.
 const PATCHED_BYTES_MAX: usize = 3 * 1024 * 1024;
 
@@ -61,7 +61,7 @@ impl Patch {
                 };
                 for operation in &mut operations {
                     must_be_map(operation).map_err(undecodable)?;
-                    // Go treats a missing value as null.
+                    // A missing value means null, as in kube-apiserver.
                     if operation["value"].is_null() {
                         operation["value"] = Value::Null;
                     }
@@ -95,7 +95,7 @@ impl Patch {
     }
 
     /// Checks that the patched object can be decoded. After a strategic patch, restores `kind` and `apiVersion`.
-    pub(crate) fn decoded(&self, kind: &Kind, made: &mut Value) -> Result<(), String> {
+    pub(crate) fn check_decodes(&self, kind: &Kind, made: &mut Value) -> Result<(), String> {
         if !made.is_object() {
             return Err("the patch leaves no object".to_owned());
         }
@@ -131,7 +131,7 @@ impl Patch {
     }
 
     /// The error for a patched object that cannot be decoded. It quotes the object or, for a strategic patch, the patch.
-    pub(crate) fn refused(&self, made: &Value, why: &str) -> StatusError {
+    pub(crate) fn undecodable(&self, made: &Value, why: &str) -> StatusError {
         match self {
             Patch::Json(_) | Patch::Merge(_) => StatusError::bad_patch(&made.to_string(), why),
             Patch::Strategic(patch) => StatusError::bad_patch(&format!("strategic patch {patch}"), why),
@@ -161,7 +161,7 @@ impl Patch {
     }
 }
 
-/// Applies one operation. Like Go's library, `replace` also adds a missing field to a map.
+/// Applies one operation. As in kube-apiserver, `replace` also adds a missing field to a map, which RFC 6902 forbids.
 fn apply_operation(object: &mut Value, operation: PatchOperation) -> Result<(), json_patch::PatchError> {
     let operation = match operation {
         PatchOperation::Replace(ReplaceOperation { path, value })
@@ -179,18 +179,13 @@ fn apply_operation(object: &mut Value, operation: PatchOperation) -> Result<(), 
 }
 
 /// Decodes the body of a server-side apply.
-pub(crate) fn applied(body: &[u8]) -> Result<Value, StatusError> {
-    let value = yaml(body).map_err(|why| {
-        StatusError::bad_request(format!("error decoding YAML: error converting YAML to JSON: yaml: {why}"))
-    })?;
+pub(crate) fn decode_applied(body: &[u8]) -> Result<Value, StatusError> {
+    let refuse = |why: String| StatusError::bad_request(format!("error decoding YAML: {why}"));
+    let value = yaml(body).map_err(|why| refuse(format!("yaml: {why}")))?;
     if value.is_null() {
         return Ok(Value::Object(Map::new()));
     }
-    must_be_map(&value).map_err(|why| {
-        StatusError::bad_request(format!(
-            "error decoding YAML: error unmarshaling JSON: while decoding JSON: {why}"
-        ))
-    })?;
+    must_be_map(&value).map_err(refuse)?;
     Ok(value)
 }
 
@@ -201,7 +196,8 @@ fn must_be_map(value: &Value) -> Result<(), String> {
     }
 }
 
-/// Applies a strategic merge patch, as apimachinery/pkg/util/strategicpatch/patch.go does.
+/// Applies a strategic merge patch: merges maps by field, and lists by the key that their schema names, as
+/// `StrategicMergePatch` in k8s.io/apimachinery does.
 fn strategic_merge(object: &mut Value, patch: Value, type_ref: TypeRef<'_>) -> Result<(), StatusError> {
     match (object, patch) {
         (Value::Object(object), Value::Object(patch)) => merge_map(object, patch, type_ref),
@@ -275,7 +271,7 @@ fn taken(patch: Value) -> Option<Value> {
     }
 }
 
-/// `{"$retainKeys": ["type"]}`: removes the other members of a union.
+/// `{"$retainKeys": ["type"]}` names the fields to keep. All others are removed: the other members of a union.
 fn retain_keys(map: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> Result<(), StatusError> {
     let Some(keep) = patch.remove("$retainKeys") else { return Ok(()) };
     let keep: Option<HashSet<&str>> =
@@ -348,7 +344,8 @@ fn unknown_directive(patch: &Value) -> StatusError {
     StatusError::internal(format!("unknown patch type: {name}"))
 }
 
-/// Merges a list by the keys of its items, or by the items themselves: `mergeSlice`. Default order: that of the patch.
+/// Merges a list: an item matches by its merge key, or by its value if there is no key. Without `$setElementOrder`, the
+/// order is that of the patch.
 fn merge_list(
     live: &mut Vec<Value>,
     mut patch: Vec<Value>,
@@ -381,7 +378,7 @@ fn merge_list(
         match (here.get(&id).and_then(|place| live.get_mut(*place)), item) {
             (Some(Value::Object(live)), Value::Object(item)) => merge_map(live, item, type_ref.item())?,
             (Some(_), _) => {}
-            // A new item keeps its nulls and directives.
+            // A new item keeps its nulls and directives: kube-apiserver does not process them.
             (None, item) => {
                 here.insert(id, live.len());
                 live.push(item);
@@ -389,8 +386,7 @@ fn merge_list(
         }
     }
     if order.is_some() {
-        // Go's merge reuses the slots of deleted items, and sorts each new item by the old index of its slot. This gives the
-        // same order.
+        // In kube-apiserver, a new item takes the place of a deleted one, and is sorted as if it had been there before.
         here.retain(|_, place| *place < count);
         before = here;
     }
@@ -439,8 +435,8 @@ fn places(list: &[Value], key: Option<&str>) -> Places {
     list.iter().enumerate().rev().map(|(at, item)| (id(item, key), at)).collect()
 }
 
-/// Sorts a merged list: `normalizeElementOrder`. Items in the wanted order keep that order. All other items are
-/// inserted between them, each before the items that followed it in the old list.
+/// Sorts a merged list. Items that the order names come in that order. All other items are inserted between them, each
+/// before the items that followed it in the old list.
 fn in_order(merged: Vec<Value>, order: &Places, before: &Places, key: Option<&str>) -> Vec<Value> {
     let (mut wanted, mut others) = (Vec::new(), Vec::new());
     for item in merged {

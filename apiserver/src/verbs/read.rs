@@ -71,9 +71,10 @@ impl Version {
         match text {
             "" => Ok(Version::Unset),
             "0" => Ok(Version::Any),
-            text => text.parse().map(Version::Number).map_err(|_| {
-                format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax")
-            }),
+            text => match text.parse() {
+                Ok(number) => Ok(Version::Number(number)),
+                Err(_) => Err(format!("resourceVersion: Invalid value: {text:?}: invalid number {text:?}")),
+            },
         }
     }
 

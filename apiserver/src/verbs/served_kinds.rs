@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions: a write changes the served kinds and the conditions of the CRD; a delete ends the kinds.
+//! Serves the kinds of a CustomResourceDefinition, and ends them, after a write or a delete of it.
 
 use std::sync::Arc;
 

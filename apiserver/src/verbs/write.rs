@@ -337,8 +337,7 @@ fn check_version(kind: &Kind, place: &Place, object: &Value, before: &Value) -> 
         "" | "0" => {}
         version => {
             if version.parse::<u64>().is_err() {
-                let text = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
-                return Err(StatusError::internal(text));
+                return Err(StatusError::internal(format!("invalid number {version:?}")));
             }
             if before["metadata"]["resourceVersion"] != version {
                 return Err(StatusError::conflict(kind, name));
@@ -570,10 +569,8 @@ fn new_finalizers(before: &Value, after: &Value) -> Option<Cause> {
     if new.is_empty() {
         return None;
     }
-    let list: Vec<String> = new.iter().map(|one| format!("{one:?}")).collect();
     let text = format!(
-        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
-        list.join(", ")
+        "no new finalizers can be added if the object is being deleted, found new finalizers {new:?}"
     );
     Some(Cause::forbidden("metadata.finalizers", &text))
 }

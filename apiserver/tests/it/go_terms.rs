@@ -12,13 +12,14 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-static TERMS: LazyLock<[(Regex, &str); 13]> = LazyLock::new(|| {
+static TERMS: LazyLock<[(Regex, &str); 19]> = LazyLock::new(|| {
     let json = r"json: cannot unmarshal (\w+)(?: \S+)? into Go";
     [
         (format!(r"{json} struct field \w*\.(\S+) of type .+"), "cannot decode $1 into $2"),
         (format!(r"{json} value of type \[\].+"), "cannot decode $1 into a list"),
         (format!(r"{json} value of type .+"), "cannot decode $1 into an object"),
         (r"(?:invalid JSON|invalid character '|unexpected end of JSON input).*".to_owned(), "invalid JSON"),
+        (r"(error decoding YAML: )error .+ JSON: ".to_owned(), "$1"),
         (r"(?s)yaml: .*".to_owned(), "yaml: <error>"),
         (r#"(Object 'Kind' is missing|parsing time "[^"]*"|illegal base64 data).*"#.to_owned(), "$1"),
         (r#" in scheme "[^"]*""#.to_owned(), ""),
@@ -27,8 +28,19 @@ static TERMS: LazyLock<[(Regex, &str); 13]> = LazyLock::new(|| {
         // Other values in Go's format, and a character as its number.
         (r":\s\[*map\[.*\]\n?".to_owned(), ""),
         (r"(unescaped character in value): .+".to_owned(), "$1"),
+        (
+            r#"strconv\.Parse\w+: parsing ("[^"]*"): (?:invalid syntax|value out of range)"#.to_owned(),
+            "invalid number $1",
+        ),
+        (r#": strconv\.Atoi: parsing "[^"]*": (?:invalid syntax|value out of range)"#.to_owned(), ""),
+        (
+            r#"time: (?:invalid|missing unit in|unknown unit "[^"]*" in) duration"#.to_owned(),
+            "invalid duration",
+        ),
+        (r"(invalid schedule format): runtime error: [\w ]+\[:-1\]".to_owned(), "$1"),
         (r" accessor error: .+, expected int64".to_owned(), " is not an integer"),
         (r" accessor error: .+, expected map.+".to_owned(), " is not an object"),
+        (r"\[\]string\{([^}]*)\}".to_owned(), "[$1]"),
         // The types of structured-merge-diff, in server-side apply.
         (r"(failed to create typed patch object .*: expected [^,]+), got .+".to_owned(), "$1"),
     ]
