@@ -82,7 +82,7 @@ struct Shared<O: Operator> {
     tombstones: Tombstones<O::Kind>,
     /// Keys that wait until every watch has synced for their namespace. Sorted, to find those of one namespace.
     held: Mutex<BTreeSet<Key>>,
-    /// The objects from which another client keeps removing our finalizer.
+    /// Pauses before our finalizer is added again to an object from which another client keeps removing it.
     truces: Truces,
 }
 
@@ -167,8 +167,8 @@ impl<O: Operator> Controller<O> {
 
     /// Also watches, for each object, the scopes that `scopes` returns for it. Watches of the same scope are shared,
     /// and end with the last object that needs them. The object is reconciled after these watches have synced, and
-    /// again after each change in them. While one of them
-    /// fails before its first sync, or is forbidden, [`Operator::unwatched`] is called instead.
+    /// again after each change in them. While one of them fails before its first sync, or is refused with 403,
+    /// [`Operator::unwatched`] is called instead.
     ///
     /// In [`Operator::applied`], [`Cluster::watch`] with the same scopes returns the same, synced Stores. An object that is being
     /// deleted names no scopes: [`Operator::deleting`] waits for none.
@@ -183,7 +183,7 @@ impl<O: Operator> Controller<O> {
             move |key| shared.queue.add(key, Urgency::Change)
         });
         self.awaited.push(Box::new(move |key| match shared.objects.find(key) {
-            // A forbidden watch must not keep the object for ever.
+            // An object that is being deleted waits for no watch: one that is refused with 403 would block the deletion for ever.
             Some(Found::Readable(object)) if object.metadata().is_terminating() => {
                 each.forget(key);
                 Readiness::Ready
@@ -204,10 +204,10 @@ impl<O: Operator> Controller<O> {
         let objects = self.shared.objects.clone();
         self.watches(watch, move |child| {
             let owner = child.metadata().controller().filter(|owner| owner.is_a::<O::Kind>())?;
-            // An owner is in the namespace of the child, or in none.
+            // The owner is in the namespace of the child, or has none.
             let cluster = Key::cluster(&owner.name);
-            let is_in_none = objects.find(&cluster).is_some();
-            let namespace = child.metadata().namespace.clone().filter(|_| !is_in_none);
+            let has_none = objects.find(&cluster).is_some();
+            let namespace = child.metadata().namespace.clone().filter(|_| !has_none);
             Some(Key { namespace, ..cluster })
         })
     }
@@ -280,7 +280,7 @@ impl<O: Operator> Controller<O> {
 
     /// Whether the watches that matter for the key have synced. If not, holds the key until they have.
     fn readiness(&self, key: &Key) -> Readiness {
-        // The key is held before the check, so that a sync during the check releases it.
+        // Hold the key first: if a watch syncs during the check, that releases the key.
         locked(&self.shared.held).insert(key.clone());
         let all = self.awaited.iter().map(|awaited| awaited(key));
         let readiness = all.fold(Readiness::Ready, Readiness::and);
@@ -359,7 +359,7 @@ async fn unwatched<O: Operator>(
             debug!(kind = O::Kind::KIND, %key, ?reported, "cannot report the failing watch");
         }
     }
-    // A success, because the backoff after a failure could be longer than the sync takes.
+    // Not a failure: its backoff could be longer than the sync takes.
     Ok(Next::After(LOOK_AGAIN))
 }
 
@@ -367,7 +367,7 @@ impl<O: Operator> Shared<O> {
     /// Calls [`Operator::deleted`] if the key has a tombstone, and [`Operator::applied`] or [`Operator::deleting`] if an object
     /// has the key now.
     async fn reconcile(&self, key: &Key) -> Result<Next, ReconcileError> {
-        // If this fails, the present object of that name is reconciled anyway, so that its status shows problems.
+        // If this fails, the new object with that name is still reconciled, so that its status shows problems.
         let deleted = self.reconcile_deleted(key).await;
         let next = match self.objects.find(key) {
             Some(Found::Readable(object)) if !self.operator.serves(&object) => Ok(Next::OnChange),
@@ -382,7 +382,7 @@ impl<O: Operator> Shared<O> {
             }
             Some(Found::Readable(object)) => self.apply(object).await,
             Some(Found::Broken(broken)) => {
-                warn!(kind = O::Kind::KIND, %key, broken.error, "not readable; its children stay as they are");
+                warn!(kind = O::Kind::KIND, %key, broken.error, "cannot be decoded; its children stay as they are");
                 self.operator.unreadable(broken).await.map(|()| Next::OnChange)
             }
             None => Ok(Next::OnChange),

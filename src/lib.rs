@@ -1,9 +1,9 @@
-//! listwatch: Kubernetes operators, and the small library under them, which lists and watches over plain HTTPS.
+//! listwatch: Kubernetes operators, and the small library that they use. It lists and watches with plain HTTPS requests.
 //!
 //! The library lists the objects of a kind once, and then watches from the version of the list, with `watch=1&resourceVersion=…`.
 //! The watch sends one JSON line for each event. There is no generated client. The source is meant to be read.
 //!
-//! A Store of all namespaces, filled from the embedded API server:
+//! A Store with every Namespace, filled from the embedded API server:
 //!
 //! ```
 //! # #[cfg(not(feature = "testing"))] fn main() {}
@@ -32,7 +32,7 @@
 //! watch.rs                   follow() reads an open watch, and gives it up if it is silent for too long
 //! client/http.rs             Body::chunk waits for the next bytes: pieces, cut anywhere
 //! watch/decode.rs            Lines: pieces become lines
-//! watch/any_store.rs         line() decodes a line, with the kind of this Store, and gives the event to the Machine
+//! watch/any_store.rs         line() knows the kind of the objects in this Store, and calls the next two functions
 //! watch/decode.rs            WatchEvent::from_json: MODIFIED, with the object
 //! watch.rs                   Machine::line puts the object into the Store
 //! store.rs                   the object replaces its older version, and the listeners get a Change
@@ -41,30 +41,49 @@
 //! queue.rs                   the key waits once, however many events there are
 //! controller.rs              a worker for the key reads the present MyWebserver from its Store, and calls the operator
 //! operators/mywebserver.rs   applied() computes the desired() Deployment
-//! children.rs                keep() compares the live Deployment with it, if this MyWebserver controls that one
+//! children.rs                keep() compares the live Deployment with the desired one, if its ownerReference names this MyWebserver
 //! resource/diff.rs           the differences become the operations of a JSON patch
 //! cluster.rs                 Cluster::patch sends the patch, and puts the answer into the Store
 //! client/patch.rs            Client::patch makes the request: PATCH, path, body
 //! client/http.rs             call() sends the request, with credential, deadline and retries
 //! ```
 //!
-//! Not shown, because they work beside these steps: `client/auth.rs` and `client/connections.rs` give the credential and the
-//! connection, `client/tap.rs` shows requests to `study`, `client/retry.rs` decides which failed requests are sent again, `watch/health.rs` feeds the probes,
-//! `controller/deletions.rs` cleans up after an earlier object of that name, `truces.rs` pauses corrections,
-//! `children/admission.rs` notices what admission changes, and `children/report.rs` writes the status and an Event.
+//! These files have a part in it, too, but not in each event:
+//!
+//! ```text
+//! watch/machine.rs           which request follows, when the watch ends
+//! client/auth.rs             the credential of a request; client/connections.rs has its connection
+//! client/retry.rs            which failed requests are sent again
+//! client/tap.rs              shows requests and answers to `study`
+//! watch/health.rs            what the probes report of a watch
+//! controller/deletions.rs    the cleanup after an earlier object with the same name
+//! truces.rs                  pauses corrections of a field that another writer keeps changing
+//! children/admission.rs      notices what admission changes
+//! children/report.rs         writes the status and an Event
+//! ```
 //!
 //! The 13 files of the list have 3,000 lines without tests; 2,300 of the lines are code (neither blank nor comments).
 //!
-//! The answer to the PATCH causes a second reconcile: it changes the Deployment in the Store, so the key of the owner
-//! is added to the queue again. The second reconcile finds no difference in the children, and writes nothing to them.
+//! The answer to the PATCH goes into the Store. That change adds the key of the owner to the queue again. The second reconcile finds no difference in the children, and writes nothing to them.
 //! Later the watch sends the event of the PATCH. The Store already has that version, so nothing changes.
 //!
 //! # Chapters
 //!
 //! Each top-level file is a chapter, and the folder of the same name has its details. The modules are declared below in
-//! reading order. An arrow means "uses"; small modules and indirect uses are left out: `cli → operators → {runtime, children}`, `runtime → controller → {cluster, queue}`,
-//! `children → {controller, cluster}`, `cluster → {watch, client, store}`, `watch → {client, store}`, `cli → study → {watch, client,
-//! store}`. All of them use [`resource`], the types of objects. `study` makes the wire visible: it explains and records
+//! reading order. An arrow means "uses"; small modules and indirect uses are left out:
+//!
+//! ```text
+//! cli ───────► operators, study
+//! operators ─► runtime, children
+//! runtime ───► controller
+//! children ──► controller, cluster
+//! controller ► cluster, queue
+//! cluster ───► watch, client, store
+//! study ─────► watch, client, store
+//! watch ─────► client, store
+//! ```
+//!
+//! All of them use [`resource`], the types of objects. `study` makes the wire visible: it explains and records
 //! requests and answers for `listwatch get`, `watch` and `replay`, and for the lessons in `examples/`.
 //!
 //! # Glossary
@@ -87,9 +106,9 @@
 //! | [`controller::Controller`] | Controller, Builder | ties watches, queue and Operator together |
 //! | [`runtime::Runtime`] | Manager | runs controllers, with probes, Events and signals |
 //! | `truces` | | pauses the corrections of a field that another writer keeps changing |
-//! | `client::Turn` | | a permit: only a few lists run at a time |
+//! | `client::Turn` | | a permit of a semaphore: only a few lists run at a time |
 //! | `client::Tap` | | sees each request and answer, for `study` |
-//! | [`resource::diff::Merge`] | x-kubernetes-list-type, x-kubernetes-map-type | what a kind shares with other writers |
+//! | [`resource::diff::Merge`] | x-kubernetes-list-type, x-kubernetes-map-type | the lists and maps in which other writers have entries of their own |
 //! | [`children::Owned`] | CreateOrUpdate, SetControllerReference | creates and corrects the children of an object |
 //! | [`children::marks::Marks`] | EnqueueRequestForAnnotation (operator-lib) | annotations that name the owner of a child in another namespace |
 //! | [`children::Reporter`] | SetStatusCondition, EventRecorder | writes the outcomes into conditions and Events |
@@ -104,8 +123,8 @@
 //!   a [`cluster::Cluster`]. Events (`cluster/events.rs`) go straight to the Client, because no operator reads them.
 //! - Every task has an owner that ends it. Dropping a future stops its work. No `std::sync::Mutex` is locked across an
 //!   `.await`.
-//! - Every buffer, retry and wait has a limit: a constant with its unit, reason and source. Queues and Stores grow with the
-//!   number of objects.
+//! - Every buffer, retry and wait has a limit: a constant, whose comment gives the reason for the number. Queues and Stores
+//!   grow with the number of objects.
 //! - Tokens, passwords and private keys are never logged, printed or part of an error.
 //!
 //! # Features

@@ -9,8 +9,9 @@
 //!
 //! The answer to a write of this process may be newer than the last event of the watch. Both go into the Store, and the
 //! newer version wins ([`compare_versions`]). So a reader never finds an object that is older than the last write of
-//! this process, unless the server was restored from a backup, or its versions cannot be compared. The Store also has the resourceVersion from which the
-//! watch resumes. Nothing in this file does I/O.
+//! this process. There are two exceptions: the server was restored from a backup, or its versions cannot be compared.
+//!
+//! The Store also has the resourceVersion from which the watch resumes. Nothing in this file does I/O.
 
 mod sweep;
 
@@ -50,20 +51,20 @@ struct Contents<K> {
     objects: BTreeMap<Key, Item<K>>,
     /// The resourceVersion of the last list, event or BOOKMARK. Empty before the first list.
     version: SmolStr,
-    /// The number of the present or last list.
+    /// Counts the lists. A new one begins a new round.
     round: u32,
     /// The present list is older than the Store: the server was restored from a backup.
     went_back: bool,
     synced: bool,
-    /// The objects that our DELETE removed from the Store. The watch and answers may still bring an older state of them. Each is
-    /// forgotten at its DELETED event, or when a list begins, so this holds only the deletions that the watch has not sent yet.
+    /// The objects that we deleted, and whose DELETED event has not come yet. Older events and answers must not bring them back.
+    /// Cleared when a list begins.
     removed: HashSet<Uid>,
 }
 
 struct Item<K> {
     found: Found<K>,
-    /// The round of the last list that had the object, or in which an event had it. An object that only the answer to a write
-    /// has shown gets the round before: the end of the list removes it, unless it is newer than the list.
+    /// The round in which a list or an event last had the object. An object that only the answer to a write has shown gets the
+    /// round before. So the end of the present list removes it, unless its version is newer than the list.
     round: u32,
 }
 
@@ -199,18 +200,19 @@ impl<K: Resource> Store<K> {
         self.notify([Change::Refused]);
     }
 
-    /// The object in the answer to a write or live GET of ours. The watch may send the event of that version later.
+    /// The object in the answer to a write of ours, or to a GET that reads from the API server itself. The watch may send the
+    /// event of that version later.
     pub fn wrote(&self, object: &Arc<K>) {
         let metadata = object.metadata();
         let changes = {
             let mut contents = locked(&self.contents);
-            // An object that is not in the Store may have been deleted since the answer. It is added only if its
-            // version is ahead of the watch: then the watch will still send its DELETED event, if it was deleted.
+            // An object that is not in the Store may have been deleted since the answer. It is added only if its version is
+            // newer than the last event: then a DELETED event would still come.
             let is_ahead =
                 compare_versions(&metadata.resource_version, &contents.version) == Some(Ordering::Greater);
             if is_ahead || contents.objects.contains_key(&metadata.key()) {
-                // The object counts as not in the present list: if it was deleted before the version of that list, no
-                // DELETED event will come, and the end of the list must remove it.
+                // The object does not count as listed. If it was deleted before the version of the present list, no DELETED
+                // event will come, so the end of that list must remove it.
                 let unlisted = contents.round.wrapping_sub(1);
                 contents.put(Found::Readable(Arc::clone(object)), unlisted)
             } else {
@@ -249,8 +251,8 @@ impl<K: Resource> Store<K> {
 }
 
 impl<K: Resource> Contents<K> {
-    /// Keeps the newer of two versions. If they cannot be compared, the later arrival wins; in a list after a restored
-    /// backup, the listed one. The same version again is not a change, nor is an object that our DELETE removed.
+    /// Keeps the newer of two versions. If they cannot be compared, the one that arrives later wins. In a list after a restored
+    /// backup, the listed one wins. The same version again changes nothing, nor does an object that we deleted.
     fn put(&mut self, after: Found<K>, round: u32) -> Vec<Change<K>> {
         if self.removed.contains(&after.metadata().uid) {
             return Vec::new();

@@ -8,16 +8,16 @@
 //!
 //! [`watch`] sends the requests, in one loop. [`Machine`] decides which request comes next, and does no I/O, so its rules
 //! are tested without a server:
-//! - Resume from the resourceVersion of the list, or of the last event or BOOKMARK after the list. Never resume from the version
-//!   of a listed object, which may be older than the list, or of an initial event of a streaming list: these come in no order.
+//! - Resume from the resourceVersion of the list, or of the last event or BOOKMARK after the list. Never resume from the
+//!   version of a listed object: it may be older than the list. Nor from that of an initial event: these come in no order.
 //! - The server ends every watch after a few minutes. That is not a failure: if a line came, resume at once, without a new list.
 //! - A watch that ends within a second without a line is a failure, even if the server closed it cleanly. Otherwise we
 //!   would send requests without a pause.
 //! - 410 Expired means that the server no longer has the history since our version. List again, not older than our
 //!   version (`resourceVersionMatch=NotOlderThan`).
 //! - While we were disconnected, the server may have been restored from a backup. So after a watch that broke, was silent or
-//!   sent no line, list one object, which shows the version of the server. If that version is older than ours, list everything
-//!   again, and overwrite the Store.
+//!   sent no line, list with `limit=1`: the resourceVersion of that list is the present version of the server. If it is older
+//!   than ours, list everything again, and overwrite the Store.
 //! - An object that is missing from a new list was deleted in the meantime, and is reported as deleted.
 //!
 //! See <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>.
@@ -49,7 +49,7 @@ pub use machine::{EndReason, Lists, Machine, NextRequest, Pause};
 /// A watch that ends this soon, without a line, is a failure.
 pub(crate) const VERY_SHORT: Duration = Duration::from_secs(1);
 /// The `timeoutSeconds` of a watch: random, 5 to 10 minutes, as in client-go. So, after a restart of one API server, the
-/// watches spread over all of them again.
+/// watches spread over all API servers again.
 const TIMEOUT_SECS: std::ops::RangeInclusive<u32> = 300..=600;
 /// The `timeoutSeconds` of a watch on a connection without PING, as with HTTP/1.1. A proxy may keep such a connection
 /// open although the server is dead. The client then drops the watch [`TIMEOUT_GRACE`] after this timeout: after 105 s
@@ -73,7 +73,7 @@ pub(crate) const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(1600), cap: Duration::from_secs(60) };
 
 impl Machine {
-    /// Handles a line of a watch. Only here, the types ADDED, MODIFIED and DELETED decide what the Store does.
+    /// Handles a line of a watch. No other place distinguishes ADDED, MODIFIED and DELETED.
     ///
     /// Returns how the watch ends, if this line ends it.
     pub fn line<K: Resource>(&mut self, event: WatchEvent<K>, store: &Store<K>) -> Option<EndReason> {
@@ -92,7 +92,7 @@ impl Machine {
                 State::Streaming { .. } => return Some(EndReason::Unsupported),
                 State::Listing { .. } | State::Following | State::Checking => {
                     store.bookmark(&version);
-                    // Silence is suspicious only after a periodic BOOKMARK.
+                    // Only a server that has sent one periodic BOOKMARK is expected to send more.
                     self.expects_bookmarks = !ends_initial_events;
                 }
             },
@@ -142,7 +142,7 @@ pub(crate) async fn watch_if_valid(
         Ok(collection) => watch_of(client, collection, lists, store, health).await,
         Err(error) => {
             health.ill(error.to_string());
-            // Nothing is stuck: `/livez` must not end the process because of one invalid name.
+            // A restart does not repair an invalid name, so `/livez` must not fail.
             health.after_others();
             std::future::pending().await
         }
@@ -160,7 +160,7 @@ pub(crate) async fn watch_of(
     let mut machine = Machine::new(lists);
     let mut random = fastrand::Rng::new();
     if lists == Lists::Streaming {
-        // The timeout of the first watch depends on whether this is HTTP/2. Any answer shows that.
+        // The timeout of the first watch depends on the HTTP version, which any answer shows.
         // If no answer comes, the watch fails too and reports the reason.
         let _ = client.version().await;
     }
@@ -185,7 +185,7 @@ pub(crate) async fn watch_of(
         health.within(LIST_LIMIT);
         let end = match request {
             NextRequest::List(page) => {
-                // The turn is held until the page is in the Store.
+                // This permit is held until the page is in the Store.
                 let _turn = turn;
                 let page = client.page_of(&collection, &page).await;
                 match page.and_then(|page| store.page(&mut machine, page, &collection)) {

@@ -1,4 +1,4 @@
-//! A kubeconfig holds these bytes.
+//! Fuzz target: the bytes are read as a kubeconfig.
 #![no_main]
 
 #[allow(dead_code)]

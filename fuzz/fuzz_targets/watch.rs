@@ -1,4 +1,4 @@
-//! A watch sends these bytes; the first two are the place of the cut.
+//! Fuzz target: a watch sends the bytes, cut at the place that the first two name.
 #![no_main]
 
 #[allow(dead_code)]

@@ -1,4 +1,4 @@
-//! An operator with a status, on the embedded API server. `docs/your-operator.md` shows lines of it.
+//! Tests an example operator with a status on the embedded API server. `docs/your-operator.md` shows lines of it.
 
 use std::sync::{Arc, Mutex};
 

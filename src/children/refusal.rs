@@ -1,4 +1,4 @@
-//! Why a child is not as desired, as reasons of conditions.
+//! Why a child is not as desired, as reasons of conditions: `Forbidden`, `QuotaExceeded`, `NameConflict` and others.
 
 use smol_str::format_smolstr;
 

@@ -1,6 +1,6 @@
-//! The conditions of an object whose Pods a Deployment runs, from the status of the Deployment and the reason why its Pods do not
-//! run, which `pods.rs` finds (`ImagePullBackOff`). Nothing in this file does
-//! I/O.
+//! Computes the conditions `Ready`, `Available`, `Progressing` and `Stalled` of an object whose Pods a Deployment runs. They come
+//! from the status of the Deployment, and from the reason why its Pods do not run (`ImagePullBackOff`), which `pods.rs` finds.
+//! Nothing in this file does I/O.
 //!
 //! `Available` and `Progressing` repeat the conditions of the Deployment. `Ready` and `Stalled` are for generic tools: see
 //! [kstatus](https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md).

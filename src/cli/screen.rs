@@ -1,5 +1,5 @@
-//! Shows the requests that `get` and `watch` send, and their answers: bodies on standard output; the curl command, the status, the headers and the explanation on standard
-//! error; and all of them in a recording.
+//! The output of `get` and `watch`: bodies on standard output; the curl command, the status, the headers and the explanation
+//! on standard error; and all of them in a recording.
 
 use std::{
     borrow::Cow,

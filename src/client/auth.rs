@@ -1,4 +1,4 @@
-//! Credentials: a token, a password, or the output of a credential plugin. Reads a file again every minute, and after a 401.
+//! Credentials: a token, a password, or the output of a credential plugin. Reads a file again after 50 s, and after a 401.
 //!
 //! ```text
 //! Authorization: Bearer eyJhbGciOiJSUzI1NiIsImtpZCI6…

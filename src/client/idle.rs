@@ -1,4 +1,4 @@
-//! Whether calls wait for their answers. Events are sent only while no call waits.
+//! Counts the calls that wait for their answers: Kubernetes Events are written only while there is none.
 
 use tokio::sync::watch::Sender;
 

@@ -81,7 +81,7 @@ pub struct MyWebserverChildren {
     pub service: Service,
 }
 
-/// Computes the desired children of a MyWebserver, from the object alone.
+/// Computes the desired children from the MyWebserver alone.
 #[must_use]
 pub fn desired(web: &MyWebserver) -> MyWebserverChildren {
     let instance = &web.metadata.name;
@@ -158,16 +158,16 @@ impl Operator for MyWebservers {
 
     async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, ReconcileError> {
         let (children, stage) = (desired(&web), Stage::of(&*web));
-        // Both requests run at the same time. That for the Service is sent first, because the API server needs longer to
-        // allocate its address.
+        // Both requests run at the same time. The one for the Service is sent first, because the API server needs longer to
+        // allocate an address.
         let kept = tokio::join!(
             self.services.keep(&*web, &children.service, stage),
             self.deployments.keep(&*web, &children.deployment, stage),
         );
-        // `None`: the object is gone, or is being deleted.
+        // `None`: the MyWebserver is gone, or is being deleted.
         let (Some(service), Some(deployment)) = kept else { return Ok(Next::OnChange) };
         let report = self.reporter.of(&*web).with(&deployment).with(&service);
-        // After the first write, the status is written in the next reconcile. An error that a retry may solve is returned now.
+        // After the first write, the next reconcile writes the status. An error that a retry may solve is returned at once.
         if let Some(result) = report.begin(stage) {
             return result;
         }

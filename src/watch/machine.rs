@@ -1,5 +1,5 @@
-//! [`Machine`] decides which request comes next, and when: after a page, a page that is too large (then half as many
-//! objects), a clean end, a broken connection, a 410 Expired, an error. The events of an open watch are handled in `watch.rs`. Nothing in this file does I/O.
+//! The state machine of a watch: [`Machine`] decides which request comes next (list, check or watch), and after which pause.
+//! `watch.rs` handles the events of an open watch, in `Machine::line`. Nothing in this file does I/O.
 
 use std::{cmp::Ordering, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Tests malformed answers of the server: the operator logs what it received, and continues.
+//! Tests malformed and truncated answers of the server: the operator logs what it received, and continues.
 //!
 //! The server is a script. Its first answer to a list or watch of MyWebservers is malformed, and all later answers are
 //! valid. When the operator creates a Deployment for the MyWebserver in them, it has survived.

@@ -1,4 +1,5 @@
-//! Tests watches that end, break, expire or arrive in small pieces: each change is still handled, and only once.
+//! Tests watches that end, are cut, expire or arrive in small pieces: each change is still handled, and only once. Malformed
+//! watches are in `malformed_responses.rs`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A Page becomes a ConfigMap with the text at its URL.
+//! An operator in a crate of its own: a Page becomes a ConfigMap with the text at its URL.
 
 use std::{collections::BTreeMap, io, sync::Arc, thread, time::Duration};
 

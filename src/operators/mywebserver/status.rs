@@ -1,4 +1,4 @@
-//! The status of a MyWebserver, for people and for `kubectl wait`.
+//! The type of the status of a MyWebserver, for people and for `kubectl wait`. [`crate::children`] computes the conditions.
 //!
 //! ```yaml
 //! status:
@@ -7,8 +7,7 @@
 //!   - {type: Ready, status: "False", reason: RolloutInProgress, message: 1 of 2 replicas are updated and available}
 //! ```
 //!
-//! Generic tools read `Ready` and `observedGeneration`, and stop waiting if `Stalled` is true. [`crate::children`] computes the
-//! conditions.
+//! Generic tools read `Ready` and `observedGeneration`, and stop waiting if `Stalled` is true.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
