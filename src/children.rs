@@ -232,16 +232,14 @@ impl<K: Resource + Serialize> Owned<K> {
         let mut operations = diff::between(&*live, desired);
         let name = &live.metadata().name;
         let mut differences = self.mutations.unknown(owner, name, Mutation::all(&*live, &operations));
-        if differences.iter().any(|difference| live.is_immutable(&difference.path)) {
-            // Admission may have changed the field when the child was created, for an earlier generation or before a restart. Then
-            // a new child would be no other.
-            let created = self.cluster.create_dry_run(desired).await;
-            let mutated = match created.and_then(|created| self.compare(owner, desired, &created)) {
-                Ok(mutated) => mutated,
+        let has_immutable =
+            |differences: &[Mutation]| differences.iter().any(|one| live.is_immutable(&one.path));
+        if has_immutable(&differences) {
+            differences = match self.unlike_a_new_child(owner, desired, differences).await {
+                Ok(differences) => differences,
                 Err(error) => return Child::failed(error, Some(live)),
             };
-            differences.retain(|difference| !mutated.contains(difference));
-            if differences.iter().any(|difference| live.is_immutable(&difference.path)) {
+            if has_immutable(&differences) {
                 return self.replace(&live, Some(Arc::clone(&live))).await;
             }
         }

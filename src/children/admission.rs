@@ -10,7 +10,9 @@ use serde::Serialize;
 use serde_json::Value;
 use smol_str::SmolStr;
 
+use super::Owned;
 use crate::{
+    client::Error,
     locked,
     resource::{Resource, Uid},
 };
@@ -41,6 +43,23 @@ pub(super) struct Mutation {
     is: Value,
     /// Whether the values must not be shown: the child is a Secret.
     is_secret: bool,
+}
+
+impl<K: Resource + Serialize> Owned<K> {
+    /// The differences of a live child that a new one would not have, by a dry run of its creation. Admission may have changed
+    /// an immutable field when the child was created, for an earlier generation or before a restart. Then a new child would be no
+    /// other.
+    pub(super) async fn unlike_a_new_child<O: Resource>(
+        &self,
+        owner: &O,
+        desired: &K,
+        mut differences: Vec<Mutation>,
+    ) -> Result<Vec<Mutation>, Error> {
+        let created = self.cluster.create_dry_run(desired).await?;
+        let mutated = self.compare(owner, desired, &created)?;
+        differences.retain(|difference| !mutated.contains(difference));
+        Ok(differences)
+    }
 }
 
 impl Mutation {
