@@ -219,6 +219,21 @@ impl<O: Operator> Controller<O> {
         self
     }
 
+    /// Reconciles a key only after this watch has synced in every namespace, except those in which it is refused.
+    pub(crate) fn awaits_everywhere<K: Resource>(mut self, watch: &Watch<K>) -> Self {
+        let (shared, listened) = (Arc::clone(&self.shared), watch.clone());
+        self.listening.push(watch.listen(move |_, change| {
+            if matches!(change, Change::Synced | Change::Refused)
+                && matches!(listened.readiness_where_allowed(), Readiness::Ready)
+            {
+                shared.release(&Scope::default());
+            }
+        }));
+        let watch = watch.clone();
+        self.awaited.push(Box::new(move |_| watch.readiness_where_allowed()));
+        self
+    }
+
     /// Reconciles until `stop` completes. Then takes no more keys, and waits at most 25 s for the running workers. When
     /// dropped, stops at once.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {

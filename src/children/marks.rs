@@ -11,9 +11,13 @@
 //! [`Owned::marked`](super::Owned::marked) creates and corrects such children. It changes and deletes no object that has other
 //! marks, or none. The garbage collector does not know the owner, so the operator needs a
 //! [`FINALIZER`](crate::controller::Operator::FINALIZER), and deletes the children in
-//! [`deleting`](crate::controller::Operator::deleting).
+//! [`deleting`](crate::controller::Operator::deleting). [`Controller::owns_marked`] makes sure that the children are known by then.
 
-use crate::resource::{Key, Labels, ObjectMeta, Resource, Uid};
+use crate::{
+    cluster::Watch,
+    controller::{Controller, Operator},
+    resource::{Key, Labels, ObjectMeta, Resource, Uid},
+};
 
 /// The keys of the annotations. The owners of each kind have keys of their own.
 #[derive(Clone, Copy, Debug)]
@@ -76,10 +80,22 @@ impl Marks {
     }
 }
 
+impl<O: Operator> Controller<O> {
+    /// [`Controller::owns`] for children whose annotations name their owner. An owner is reconciled after the watch has synced in
+    /// all of its namespaces: otherwise the finalizer of a deleted owner could be removed before its children in another namespace are
+    /// known. A namespace in which the API server refuses the watch with 403 is not waited for, and children there stay.
+    #[must_use]
+    pub fn owns_marked<K: Resource>(self, watch: &Watch<K>, marks: Marks) -> Self {
+        self.watches(watch, move |child| marks.owner(child.metadata()).map(|owner| owner.key))
+            .awaits_everywhere(watch)
+    }
+}
+
 #[cfg(all(test, feature = "testing"))]
 mod tests {
-    use std::sync::Arc;
+    use std::{sync::Arc, time::Duration};
 
+    use listwatch_apiserver::Fault;
     use serde::{Deserialize, Serialize};
     use serde_json::json;
 
@@ -88,7 +104,7 @@ mod tests {
         children::{Owned, Stage},
         client::{DeleteOptions, Part, Patch},
         cluster::Index,
-        controller::{Cleanup, Controller, Next, Operator, ReconcileError},
+        controller::{Cleanup, Next, ReconcileError},
         resource::kinds::ConfigMap,
         runtime::Setup,
         testing::TestServer,
@@ -144,17 +160,26 @@ spec:
         }
     }
 
+    fn metadata(key: &Key) -> ObjectMeta {
+        ObjectMeta { name: key.name.clone(), namespace: key.namespace.clone(), ..ObjectMeta::default() }
+    }
+
     async fn run(server: &TestServer) -> Vec<String> {
+        run_in(server, &[]).await
+    }
+
+    /// Runs the operator with watches of these namespaces. None: of all.
+    async fn run_in(server: &TestServer, namespaces: &[&str]) -> Vec<String> {
         let controller = |setup: Setup| {
+            let namespaces = namespaces.iter().map(|name| (*name).to_owned()).collect();
+            let setup = Setup { namespaces, ..setup };
             let banners = setup.cluster.watch::<Banner>(setup.scopes(""));
             let config_maps = setup.cluster.watch::<ConfigMap>(setup.scopes(""));
-            let owner = |child: &ConfigMap| MARKS.owner(&child.metadata);
             let operator = Banners {
                 config_maps: Owned::marked(&setup.cluster, &config_maps, MARKS),
-                by_owner: config_maps.index(move |child| owner(child).map(|owner| owner.uid)),
+                by_owner: config_maps.index(|child| MARKS.owner(&child.metadata).map(|owner| owner.uid)),
             };
-            Controller::new(&setup.cluster, &banners, operator)
-                .watches(&config_maps, move |child| owner(child).map(|owner| owner.key))
+            Controller::new(&setup.cluster, &banners, operator).owns_marked(&config_maps, MARKS)
         };
         server.run(controller).await
     }
@@ -184,11 +209,6 @@ spec:
     async fn a_child_in_another_namespace_is_known_by_its_marks() {
         let server = TestServer::start(&[CRD]).await;
         let client = &server.client;
-        let metadata = |key: &Key| ObjectMeta {
-            name: key.name.clone(),
-            namespace: key.namespace.clone(),
-            ..ObjectMeta::default()
-        };
         let (owner, place) = (Key::namespaced("default", "one"), Key::namespaced("kube-public", "one"));
         let banner = Banner { metadata: metadata(&owner) };
         let none = [""; 0];
@@ -229,5 +249,26 @@ spec:
         client.delete::<Banner>(&owner, &DeleteOptions::default()).await.expect("an answer");
         assert_eq!(run(&server).await, ["PATCH banners/one 200"]);
         client.get::<ConfigMap>(&place).await.expect("the foreign object");
+    }
+
+    /// After a start, the finalizer was removed as soon as the namespace of the owner was listed, so the child in another
+    /// namespace was left behind.
+    #[tokio::test(start_paused = true)]
+    async fn a_deleted_owner_waits_for_the_lists_of_other_namespaces_unless_they_are_forbidden() {
+        let late = Fault::Delay(Duration::from_secs(1));
+        let forbidden = Fault::Forbidden(Vec::new());
+        for (fault, expected) in [
+            (late, &["DELETE configmaps/one 200", "PATCH banners/one 200"][..]),
+            (forbidden, &["PATCH banners/one 200"]),
+        ] {
+            let server = TestServer::start(&[CRD]).await;
+            let namespaces = ["default", "kube-public"];
+            let owner = Key::namespaced("default", "one");
+            server.client.create(&Banner { metadata: metadata(&owner) }).await.expect("a Banner");
+            run_in(&server, &namespaces).await;
+            server.client.delete::<Banner>(&owner, &DeleteOptions::default()).await.expect("an answer");
+            server.server.fault(fault.on("GET", "/namespaces/kube-public/configmaps"));
+            assert_eq!(run_in(&server, &namespaces).await, expected);
+        }
     }
 }

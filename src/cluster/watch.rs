@@ -79,6 +79,11 @@ impl<K: Resource> Watch<K> {
         refused.unwrap_or_else(|| readiness(self.streams.values().flatten()))
     }
 
+    /// Whether the Stores have every object, except those whose watch is refused.
+    pub(crate) fn readiness_where_allowed(&self) -> Readiness {
+        readiness(self.streams.values().flatten().filter(|stream| stream.health.refusal().is_none()))
+    }
+
     /// Whether a scope has a label selector.
     pub(crate) fn is_filtered(&self) -> bool {
         self.streams.values().flatten().any(|stream| !stream.scope.labels.is_empty())

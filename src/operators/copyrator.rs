@@ -139,6 +139,8 @@ pub fn controller(
     };
     let (every_rule, present) = (rules.clone(), rules.clone());
     let mut controller = Controller::new(cluster, &rules, operator)
+        // A copy may belong to a rule of another namespace.
+        .awaits_everywhere(&rules)
         .watches(&all_namespaces, move |_| every_rule.keys())
         // A younger rule takes over the copies that a deleted rule leaves behind. They do not change, so they cause no event.
         .watches(&rules, move |rule| {
@@ -247,7 +249,8 @@ impl Settings {
 impl Rules {
     fn maker(&self, mark: &Mark, us: &CopyratorRule) -> Maker {
         let namespace = mark.rule.namespace.as_deref().unwrap_or_default();
-        let is_seen = self.namespaces.is_empty() || self.namespaces.iter().any(|seen| seen == namespace);
+        let is_seen = (self.namespaces.is_empty() || self.namespaces.iter().any(|seen| seen == namespace))
+            && self.watch.is_synced_for(&mark.rule);
         match Maker::of(mark, us, self.watch.get(&mark.rule).as_deref()) {
             // It may exist where we cannot see it.
             Maker::Gone if !is_seen => Maker::Older(mark.rule.clone()),
@@ -419,6 +422,50 @@ mod tests {
         }
         for (secrets, reason) in [(true, ""), (false, SECRETS_NOT_ENABLED)] {
             assert_eq!(accept(secrets, json!({"ruleType": "secret"})), reason);
+        }
+    }
+
+    /// After a start, a rule counted as deleted until its namespace was listed, and a rule of another namespace took its copies; for good
+    /// if the list was forbidden.
+    #[cfg(feature = "testing")]
+    #[tokio::test(start_paused = true)]
+    async fn a_rule_whose_namespace_is_not_listed_yet_or_forbidden_keeps_its_copies() {
+        use std::time::Duration;
+
+        use http::Method;
+        use listwatch_apiserver::Fault;
+
+        use crate::{client::Request, testing::TestServer};
+
+        let server = TestServer::start(&[&types::definition().to_string()]).await;
+        let namespaces = ["default", "kube-public"].map(str::to_owned);
+        for namespace in &namespaces {
+            let source = json!({
+                "metadata": {"name": "settings", "labels": {"copyrator": "true"}}, "data": {"from": namespace},
+            });
+            let rule = json!({
+                "apiVersion": "flant.com/v1", "kind": "CopyratorRule", "metadata": {"name": "rule"},
+                "ruleType": "configmap", "selector": {"copyrator": "true"}, "conflictPolicy": "Overwrite",
+                "targetNamespaces": {"include": ["kube-node-lease"]},
+            });
+            for (group, plural, object) in
+                [("api/v1", "configmaps", source), ("apis/flant.com/v1", "copyrators", rule)]
+            {
+                let create = Request::get(format!("/{group}/namespaces/{namespace}/{plural}"));
+                let create = create.sends(Method::POST, "application/json", object.to_string().into_bytes());
+                server.client.send(create).await.expect("an object");
+            }
+        }
+        let run = async || {
+            let run = server
+                .run(|setup| controller(&setup.cluster, &namespaces, setup.events, Settings::default()));
+            run.await
+        };
+        assert!(!run().await.is_empty());
+        for fault in [Fault::Delay(Duration::from_secs(1)), Fault::Forbidden(Vec::new())] {
+            server.server.end_faults();
+            server.server.fault(fault.clone().on("GET", "/namespaces/default/copyrators"));
+            assert_eq!(run().await, [""; 0], "{fault:?}");
         }
     }
 }
