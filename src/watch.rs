@@ -11,8 +11,8 @@
 //! - Resume from the resourceVersion of the list, or of the last event or BOOKMARK after the list. Never resume from the
 //!   version of a listed object: it may be older than the list. Nor from that of an initial event: these come in no order.
 //! - The server ends every watch after a few minutes. That is not a failure: if a line came, resume at once, without a new list.
-//! - A watch that ends within a second without a line is a failure, even if the server closed it cleanly. Otherwise we
-//!   would send requests without a pause.
+//! - A watch that ends within a second without progress is a failure, even if the server closed it cleanly. Otherwise we
+//!   would send requests without a pause. Progress is a line that changes our version, or completes a streaming list.
 //! - 410 Expired means that the server no longer has the history since our version. List again, not older than our
 //!   version (`resourceVersionMatch=NotOlderThan`).
 //! - While we were disconnected, the server may have been restored from a backup. So after a watch that broke, was silent or
@@ -46,7 +46,7 @@ pub use health::Health;
 use machine::{End, State};
 pub use machine::{EndReason, Lists, Machine, NextRequest, Pause};
 
-/// A watch that ends this soon, without a line, is a failure.
+/// A watch that ends this soon, without progress, is a failure.
 pub(crate) const VERY_SHORT: Duration = Duration::from_secs(1);
 /// The `timeoutSeconds` of a watch: random, 5 to 10 minutes, as in client-go. So, after a restart of one API server, the
 /// watches spread over all API servers again.
@@ -78,6 +78,7 @@ impl Machine {
     /// Returns how the watch ends, if this line ends it.
     pub fn line<K: Resource>(&mut self, event: WatchEvent<K>, store: &Store<K>) -> Option<EndReason> {
         self.lines += 1;
+        let version_before = store.version();
         match event {
             // Initial events come in no order, so the watch cannot resume from their versions.
             WatchEvent::Added(object) if self.is_streaming() => store.listed("", [object]),
@@ -99,6 +100,7 @@ impl Machine {
             WatchEvent::Error(status) => return Some(EndReason::from(&status)),
             WatchEvent::Unknown(_) => {}
         }
+        self.has_progressed |= store.version() != version_before;
         None
     }
 

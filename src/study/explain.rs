@@ -670,8 +670,8 @@ impl Explainer {
         let (rule, text) = if followed.machine.is_streaming() {
             let text = "the watch ended before the end of the initial events → list in pages from now on";
             (Rule::NoStreamingLists, text.to_owned())
-        } else if lasted < watch::VERY_SHORT && !followed.machine.has_lines() {
-            let text = "the watch ended within a second, without a line: that is a failure → back off";
+        } else if lasted < watch::VERY_SHORT && !followed.machine.has_progressed() {
+            let text = "the watch ended within a second, and no line changed the version: that is a failure → back off";
             (Rule::VeryShort, text.to_owned())
         } else if followed.is_unversioned() {
             let text = format!("{ended}; no watch can resume from the versions of initial events → list");

@@ -42,6 +42,8 @@ pub struct Machine {
     open: Duration,
     /// The number of lines of the present watch.
     pub(super) lines: u64,
+    /// Whether one of these lines has changed the version of the Store, or completed a streaming list.
+    pub(super) has_progressed: bool,
     /// Whether a periodic BOOKMARK came in this watch, so that [`BOOKMARK_SILENCE`](super::BOOKMARK_SILENCE) applies.
     pub(super) expects_bookmarks: bool,
 }
@@ -167,7 +169,15 @@ impl Machine {
     #[must_use]
     pub fn new(lists: Lists) -> Machine {
         let state = State::start(lists, Freshness::MostRecent);
-        Machine { state, lists, failures: 0, open: Duration::ZERO, lines: 0, expects_bookmarks: false }
+        Machine {
+            state,
+            lists,
+            failures: 0,
+            open: Duration::ZERO,
+            lines: 0,
+            has_progressed: false,
+            expects_bookmarks: false,
+        }
     }
 
     /// A machine for a Store that has a version already: it begins with a list that is not older.
@@ -185,6 +195,7 @@ impl Machine {
     /// Begins the next request. `version` is that of the Store, and `timeout_secs` is the `timeoutSeconds` of a watch.
     pub fn request<'a>(&'a mut self, version: &'a str, timeout_secs: u32) -> NextRequest<'a> {
         self.lines = 0;
+        self.has_progressed = false;
         self.expects_bookmarks = false;
         let at_version = |at| if at == Freshness::NotOlder { version } else { "" };
         match &self.state {
@@ -270,9 +281,16 @@ impl Machine {
         self.lines > 0
     }
 
+    /// Whether the present watch has changed the version of the Store, or has completed a streaming list.
+    #[must_use]
+    pub fn has_progressed(&self) -> bool {
+        self.has_progressed
+    }
+
     pub(super) fn list_is_complete<K: Resource>(&mut self, version: &SmolStr, store: &Store<K>) {
         store.list_ends(version);
         self.state = State::Following;
+        self.has_progressed = true;
     }
 
     /// Handles the end of a watch, or of a list or check that failed. Returns how soon the next request follows.
@@ -283,7 +301,7 @@ impl Machine {
         if self.open >= HEALTHY {
             self.failures = 0;
         }
-        let was_very_short = lasted < VERY_SHORT && self.lines == 0;
+        let was_very_short = lasted < VERY_SHORT && !self.has_progressed;
         let mut at_least = Duration::ZERO;
         let is_failure = match (&mut self.state, how) {
             (State::Following, EndReason::Clean | EndReason::Cut | EndReason::Silent) => {

@@ -179,6 +179,34 @@ fn a_watch_that_ends_at_once_but_after_a_line_is_resumed_at_once() {
     assert_eq!(bench.machine.end(EndReason::Clean, VERY_SHORT), Pause::None, "a second is not at once");
 }
 
+/// A proxy that ended each watch after a BOOKMARK of the known version was asked again without a pause, as fast as it answered.
+#[test]
+fn a_watch_that_ends_at_once_and_only_repeats_the_known_version_is_backed_off() {
+    let mut bench = Bench::following();
+    for (failures, kind) in [(1, "BOOKMARK"), (2, "RENAMED"), (3, "MODIFIED")] {
+        assert_eq!(bench.line(kind, &object("a", "1", "100")), None);
+        let pause = bench.machine.end(EndReason::Clean, BLINK);
+        assert_eq!(pause, Pause::Backoff { failures, at_least: Duration::ZERO }, "{kind}");
+        // No check: the server has shown that it is not behind.
+        assert_eq!(bench.request(), "watch 100 Changes");
+    }
+    bench.line("BOOKMARK", &bookmark("100"));
+    bench.line("BOOKMARK", &bookmark("101"));
+    assert_eq!(bench.machine.end(EndReason::Clean, BLINK), Pause::None);
+}
+
+/// The list may have the version that is known already: nothing was written while the watch was away.
+#[test]
+fn a_streaming_list_that_is_complete_is_followed_by_a_watch_at_once() {
+    let mut bench = Bench::new(Lists::Streaming);
+    bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
+    bench.machine.end(EndReason::Expired, MINUTE);
+    bench.request();
+    bench.line("BOOKMARK", END_OF_INITIAL_EVENTS);
+    assert_eq!(bench.machine.end(EndReason::Clean, BLINK), Pause::None);
+    assert_eq!(bench.request(), "watch 60 Changes");
+}
+
 /// Behind such a proxy no watch lasted the minute that proves health, so one failure waited as long as the sixth in a row.
 #[test]
 fn watches_that_a_proxy_ends_after_fifty_seconds_prove_health_together() {
@@ -780,13 +808,16 @@ fn machines(lists: Lists) -> Vec<Machine> {
     states.extend([State::Following, State::Checking]);
     let mut machines = Vec::new();
     for state in states {
-        for (has_failed, lines) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
-            let mut machine = Machine::new(lists);
-            if has_failed {
-                machine.end(EndReason::Unreachable, BLINK);
+        for has_failed in [false, true] {
+            for (lines, has_progressed) in [(0, false), (1, false), (1, true)] {
+                let mut machine = Machine::new(lists);
+                if has_failed {
+                    machine.end(EndReason::Unreachable, BLINK);
+                }
+                (machine.state, machine.lines, machine.has_progressed) =
+                    (state.clone(), lines, has_progressed);
+                machines.push(machine);
             }
-            (machine.state, machine.lines) = (state.clone(), lines);
-            machines.push(machine);
         }
     }
     machines

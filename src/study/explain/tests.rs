@@ -139,6 +139,7 @@ fn each_rule_is_explained_and_followed_by_the_next_request() {
         (WATCHED, "BOOKMARK x:8\n+ 300\n. clean".to_owned(), &[Bookmark, CleanEnd], &watch(8)),
         (WATCHED, "+ 300\n. clean".to_owned(), &[EmptyEnd], "limit=1"),
         (WATCHED, ". clean".to_owned(), &[VeryShort], "limit=1"),
+        (WATCHED, "BOOKMARK x:7\n. clean".to_owned(), &[Bookmark, VeryShort], &from_7),
         (WATCHED, "MODIFIED a:8\n~ {\n. lost".to_owned(), &[Modified, HalfLine, Cut], "limit=1"),
         (WATCHED, "+ 331\n. dropped".to_owned(), &[Silent], "limit=1"),
         (WATCHED, "+ 301\n. dropped".to_owned(), &[Silent], "limit=1"),
