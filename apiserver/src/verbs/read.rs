@@ -232,29 +232,24 @@ impl List {
     }
 }
 
-/// Checks the rules for resourceVersionMatch in a list.
+/// Checks the rules for resourceVersionMatch in a list. Each broken rule is a cause of the error.
 fn check_match(query: &Query) -> Result<(), StatusError> {
     let (name, version) = ("resourceVersionMatch", query.text("resourceVersion"));
+    let (matching, supported) = (query.text(name), ["Exact", "NotOlderThan", ""]);
+    let forbidden = |text| Cause::forbidden(name, text);
+    let has_match = !matching.is_empty();
     let mut causes = Vec::new();
-    match query.text(name) {
-        "" => {}
-        _ if version.is_empty() => {
-            let text = "resourceVersionMatch is forbidden unless resourceVersion is provided";
-            causes.push(Cause::forbidden(name, text));
-        }
-        _ if !query.text("continue").is_empty() => {
-            causes
-                .push(Cause::forbidden(name, "resourceVersionMatch is forbidden when continue is provided"));
-        }
-        "Exact" if version == "0" => {
-            let text = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
-            causes.push(Cause::forbidden(name, text));
-        }
-        "Exact" | "NotOlderThan" => {}
-        other => {
-            let supported = ["Exact", "NotOlderThan", ""].map(str::to_owned);
-            causes.push(Cause::not_supported(name, &other.into(), &supported));
-        }
+    if has_match && version.is_empty() {
+        causes.push(forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided"));
+    }
+    if has_match && !query.text("continue").is_empty() {
+        causes.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
+    }
+    if !supported.contains(&matching) {
+        causes.push(Cause::not_supported(name, &matching.into(), &supported.map(str::to_owned)));
+    }
+    if matching == "Exact" && version == "0" {
+        causes.push(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
     }
     if query.get("sendInitialEvents").is_some() {
         causes.push(Cause::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));

@@ -49,6 +49,9 @@ const LINES_AT_ONCE: usize = 64;
 /// The last bytes of a watch that a fault cuts while it has nothing to send.
 const HALF_A_LINE: &[u8] = br#"{"type":"MODIFIED","object":{"apiVersion":"v1","ki"#;
 
+/// The only `resourceVersionMatch` of a watch.
+const NOT_OLDER_THAN: &str = "NotOlderThan";
+
 /// The options of a watch, checked.
 #[derive(Debug)]
 pub(crate) struct WatchOptions {
@@ -91,18 +94,18 @@ impl WatchOptions {
             }
             (StreamingLists::Ignored, _) => (send, matching) = (None, ""),
         }
-        check_match(send, matching)?;
-        let version = Version::parse(query.text("resourceVersion")).map_err(StatusError::internal)?;
+        let version = query.text("resourceVersion");
+        // The default: apimachinery/pkg/apis/meta/internalversion/defaults.go.
+        if send.is_none() && matching.is_empty() && ["", "0"].contains(&version) {
+            (send, matching) = (Some(true), NOT_OLDER_THAN);
+        }
+        check_match(send, matching, query.text("continue"))?;
+        let version = Version::parse(version).map_err(StatusError::internal)?;
         let initial = match (send, version) {
             (Some(true), _) | (None, Version::Unset | Version::Any) => Initial::State,
             (None | Some(false), Version::Number(_)) => Initial::Changes,
             (Some(false), Version::Unset | Version::Any) => Initial::Now,
         };
-        // Initial events are a streaming list, which has no pages.
-        if initial == Initial::State && !query.text("continue").is_empty() {
-            let text = "resourceVersionMatch is forbidden when continue is provided";
-            return Err(invalid_options(vec![Cause::forbidden("resourceVersionMatch", text)]));
-        }
         let timeout = match query.number("timeoutSeconds")? {
             None | Some(0) => Duration::from_secs(TIMEOUT_SECS_MIN + fastrand::u64(..TIMEOUT_SECS_MIN)),
             // A negative timeout expires at once, like a timeout that overflows: see [`Watch::open`].
@@ -113,25 +116,26 @@ impl WatchOptions {
     }
 }
 
-fn check_match(send: Option<bool>, matching: &str) -> Result<(), StatusError> {
+/// Checks the rules for resourceVersionMatch in a watch. Each broken rule is a cause of the error.
+fn check_match(send: Option<bool>, matching: &str, continue_token: &str) -> Result<(), StatusError> {
     let name = "resourceVersionMatch";
-    let causes = match send {
-        None if matching.is_empty() => return Ok(()),
-        None => {
-            let text = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
-            vec![Cause::forbidden(name, text)]
-        }
-        Some(_) if matching == "NotOlderThan" => return Ok(()),
-        Some(_) => {
-            let text = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-            let mut causes = vec![Cause::forbidden(name, text)];
-            if !matching.is_empty() {
-                causes.push(Cause::not_supported(name, &matching.into(), &["NotOlderThan".to_owned()]));
-            }
-            causes
-        }
-    };
-    Err(invalid_options(causes))
+    let forbidden = |text| Cause::forbidden(name, text);
+    let has_match = !matching.is_empty();
+    let mut causes = Vec::new();
+    if send.is_some() && matching != NOT_OLDER_THAN {
+        causes.push(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+    }
+    if has_match && send.is_none() {
+        let text = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+        causes.push(forbidden(text));
+    }
+    if has_match && matching != NOT_OLDER_THAN {
+        causes.push(Cause::not_supported(name, &matching.into(), &[NOT_OLDER_THAN.to_owned()]));
+    }
+    if has_match && !continue_token.is_empty() {
+        causes.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
+    }
+    if causes.is_empty() { Ok(()) } else { Err(invalid_options(causes)) }
 }
 
 /// One open watch.
