@@ -617,7 +617,7 @@ pub(crate) fn store_with_changes() -> (Store<ConfigMap>, Changes) {
             Change::Applied { after, .. } => format!("applied {}", after.metadata().name),
             Change::Deleted { last, source } => format!("deleted {}: {source:?}", last.metadata().name),
             Change::Synced => "synced".to_owned(),
-            Change::Refused => "refused".to_owned(),
+            Change::Forbidden => "forbidden".to_owned(),
         });
     });
     (store, Changes { receiver, _listening })

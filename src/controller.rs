@@ -153,7 +153,7 @@ impl<O: Operator> Controller<O> {
                     [None, None]
                 }
                 // Reconciles go on with the objects that the Store has.
-                Change::Refused => [None, None],
+                Change::Forbidden => [None, None],
             };
             for object in seen.into_iter().flatten().filter_map(Found::readable) {
                 for key in keys_of(object) {
@@ -167,7 +167,7 @@ impl<O: Operator> Controller<O> {
 
     /// Also watches, for each object, the scopes that `scopes` returns for it. Watches of the same scope are shared,
     /// and end with the last object that needs them. The object is reconciled after these watches have synced, and
-    /// again after each change in them. While one of them fails before its first sync, or is refused with 403,
+    /// again after each change in them. While one of them fails before its first sync, or is forbidden,
     /// [`Operator::unwatched`] is called instead.
     ///
     /// In [`Operator::applied`], [`Cluster::watch`] with the same scopes returns the same, synced Stores. An object that is being
@@ -183,7 +183,7 @@ impl<O: Operator> Controller<O> {
             move |key| shared.queue.add(key, Urgency::Change)
         });
         self.awaited.push(Box::new(move |key| match shared.objects.find(key) {
-            // An object that is being deleted waits for no watch: one that is refused with 403 would block the deletion for ever.
+            // An object that is being deleted waits for no watch: a forbidden one would block the deletion for ever.
             Some(Found::Readable(object)) if object.metadata().is_terminating() => {
                 each.forget(key);
                 Readiness::Ready
@@ -219,11 +219,11 @@ impl<O: Operator> Controller<O> {
         self
     }
 
-    /// Reconciles a key only after this watch has synced in every namespace, except those in which it is refused.
+    /// Reconciles a key only after this watch has synced in every namespace, except those in which it is forbidden.
     pub(crate) fn awaits_everywhere<K: Resource>(mut self, watch: &Watch<K>) -> Self {
         let (shared, listened) = (Arc::clone(&self.shared), watch.clone());
         self.listening.push(watch.listen(move |_, change| {
-            if matches!(change, Change::Synced | Change::Refused)
+            if matches!(change, Change::Synced | Change::Forbidden)
                 && matches!(listened.readiness_where_allowed(), Readiness::Ready)
             {
                 shared.release(&Scope::default());
@@ -447,7 +447,7 @@ impl<O: Operator> Shared<O> {
                 self.queue.add(&key, Urgency::Intent);
             }
             Change::Synced => self.release(scope),
-            Change::Refused => {}
+            Change::Forbidden => {}
         }
     }
 

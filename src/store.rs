@@ -87,8 +87,8 @@ pub enum Change<K> {
     },
     /// The first list is complete: the Store has every object.
     Synced,
-    /// The API server refuses the watch with 403: the Store may miss changes from now on.
-    Refused,
+    /// The API server forbids the watch (403): the Store may miss changes from now on.
+    Forbidden,
 }
 
 impl<K> Clone for Change<K> {
@@ -99,7 +99,7 @@ impl<K> Clone for Change<K> {
             }
             Change::Deleted { last, source } => Change::Deleted { last: last.clone(), source: *source },
             Change::Synced => Change::Synced,
-            Change::Refused => Change::Refused,
+            Change::Forbidden => Change::Forbidden,
         }
     }
 }
@@ -195,9 +195,9 @@ impl<K: Resource> Store<K> {
         locked(&self.contents).version = version.clone();
     }
 
-    /// The watch is refused.
-    pub fn refused(&self) {
-        self.notify([Change::Refused]);
+    /// The API server forbids the watch.
+    pub fn forbidden(&self) {
+        self.notify([Change::Forbidden]);
     }
 
     /// The object in the answer to a write of ours, or to a GET that reads from the API server itself. The watch may send the
@@ -326,7 +326,7 @@ mod tests {
             log.lock().expect("lock").push(match change {
                 Change::Applied { after, .. } => format!("+{}", of(after)),
                 Change::Deleted { last, source } => format!("-{} {source:?}", of(last)),
-                Change::Synced | Change::Refused => return,
+                Change::Synced | Change::Forbidden => return,
             });
         });
         list(&store, version, items);
@@ -504,7 +504,7 @@ mod tests {
     fn a_dropped_listener_is_forgotten_at_the_next_change() {
         let (store, _, listening) = listed("100", &[]);
         drop(listening);
-        store.refused();
+        store.forbidden();
         assert!(locked(&store.listeners).is_empty());
     }
 

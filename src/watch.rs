@@ -228,8 +228,8 @@ pub(crate) async fn watch_of(
             let pause = BACKOFF.pause(failures, at_least, &mut random);
             if end.is_news(failures) {
                 health.ill(end.problem);
-                if matches!(end.how, EndReason::Refused { code: 403, .. }) && health.refused() {
-                    store.refused();
+                if matches!(end.how, EndReason::Refused { code: 403, .. }) && health.mark_forbidden() {
+                    store.forbidden();
                 }
             }
             health.within(pause);

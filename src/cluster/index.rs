@@ -83,7 +83,7 @@ impl<K: Resource> Watch<K> {
                     update(&after.metadata().key(), before.as_ref().and_then(Found::readable));
                 }
                 Change::Deleted { last, .. } => update(&last.metadata().key(), last.readable()),
-                Change::Synced | Change::Refused => {}
+                Change::Synced | Change::Forbidden => {}
             }
         });
         self.keys().iter().for_each(|key| update(key, None));

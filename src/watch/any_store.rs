@@ -20,8 +20,8 @@ pub(crate) trait AnyStore: Send + Sync {
     fn version(&self) -> SmolStr;
     /// [`Store::list_begins`].
     fn list_begins(&self);
-    /// [`Store::refused`].
-    fn refused(&self);
+    /// [`Store::forbidden`].
+    fn forbidden(&self);
     /// [`Machine::checked`].
     fn checked(&self, machine: &mut Machine, version: &str);
     /// Decodes a page of a list for [`Machine::page`].
@@ -49,8 +49,8 @@ impl<K: Resource> AnyStore for Store<K> {
         self.list_begins();
     }
 
-    fn refused(&self) {
-        self.refused();
+    fn forbidden(&self) {
+        self.forbidden();
     }
 
     fn checked(&self, machine: &mut Machine, version: &str) {

@@ -41,7 +41,7 @@ struct Outage {
     /// Why it failed the last time.
     problem: String,
     /// Whether a permission is missing.
-    is_refused: bool,
+    is_forbidden: bool,
     since: Instant,
     /// When the next reminder is logged.
     remind_at: Instant,
@@ -111,15 +111,15 @@ impl Health {
     }
 
     /// The watch failed because a permission is missing. Returns whether that is new.
-    pub(super) fn refused(&self) -> bool {
+    pub(super) fn mark_forbidden(&self) -> bool {
         let mut state = locked(&self.state);
-        state.outage.as_mut().is_some_and(|outage| !std::mem::replace(&mut outage.is_refused, true))
+        state.outage.as_mut().is_some_and(|outage| !std::mem::replace(&mut outage.is_forbidden, true))
     }
 
     /// The last problem of a watch that has failed because a permission is missing.
-    pub(crate) fn refusal(&self) -> Option<String> {
+    pub(crate) fn forbidden(&self) -> Option<String> {
         let state = locked(&self.state);
-        state.outage.as_ref().filter(|outage| outage.is_refused).map(|outage| outage.problem.clone())
+        state.outage.as_ref().filter(|outage| outage.is_forbidden).map(|outage| outage.problem.clone())
     }
 
     /// The first list is complete.
@@ -177,7 +177,7 @@ impl Outage {
     fn new(now: Instant) -> Outage {
         Outage {
             problem: String::new(),
-            is_refused: false,
+            is_forbidden: false,
             since: now,
             remind_at: now + REMINDER_FIRST,
             next_reminder: REMINDER_FIRST,
@@ -264,11 +264,11 @@ mod tests {
     fn a_refusal_is_new_once_in_each_outage() {
         let health = Health::new("services".to_owned());
         for _ in 0..2 {
-            assert!(!health.refused());
+            assert!(!health.mark_forbidden());
             health.ill("403".to_owned());
-            assert_eq!(health.refusal(), None);
-            assert_eq!([health.refused(), health.refused()], [true, false]);
-            assert_eq!(health.refusal().as_deref(), Some("403"));
+            assert_eq!(health.forbidden(), None);
+            assert_eq!([health.mark_forbidden(), health.mark_forbidden()], [true, false]);
+            assert_eq!(health.forbidden().as_deref(), Some("403"));
             health.well();
         }
     }

@@ -42,7 +42,7 @@ impl Bench {
                 Change::Applied { after, .. } => format!("~{}", name(after)),
                 Change::Deleted { last, source } => format!("-{} {source:?}", name(last)),
                 Change::Synced => "synced".to_owned(),
-                Change::Refused => "refused".to_owned(),
+                Change::Forbidden => "forbidden".to_owned(),
             };
             log.lock().expect("lock").push(line);
         });

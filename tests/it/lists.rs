@@ -110,7 +110,7 @@ impl Watching {
                 Change::Applied { after, .. } => ('~', after),
                 Change::Deleted { last, .. } => ('-', last),
                 Change::Synced => return log.lock().unwrap().push("synced".to_owned()),
-                Change::Refused => return log.lock().unwrap().push("refused".to_owned()),
+                Change::Forbidden => return log.lock().unwrap().push("forbidden".to_owned()),
             };
             log.lock().unwrap().push(format!("{sign}{}", found.metadata().name));
             let _ = arrived.send(());

@@ -25,7 +25,7 @@ async fn objects_that_enter_or_leave_a_selection_are_added_or_deleted() {
                 Change::Applied { after, .. } => format!("~{}", name(after)),
                 Change::Deleted { last, source } => format!("-{} {source:?}", name(last)),
                 Change::Synced => "synced".to_owned(),
-                Change::Refused => "refused".to_owned(),
+                Change::Forbidden => "forbidden".to_owned(),
             });
         });
         let scope = Scope { namespace: Some(fixture.namespace.clone()), labels: "color=red".into() };

@@ -50,7 +50,7 @@ impl Explainer {
             let metadata = match change {
                 Change::Applied { after, .. } => after.metadata(),
                 Change::Deleted { last, .. } => last.metadata(),
-                Change::Synced | Change::Refused => continue,
+                Change::Synced | Change::Forbidden => continue,
             };
             followed.reconciled.insert(to_reconcile(metadata, marked_owner));
             if let Change::Applied { before: None, .. } = change {
@@ -62,7 +62,7 @@ impl Explainer {
             let (rule, text) = match change {
                 // Of the first list, only the end has a sentence.
                 Change::Applied { before: None, .. } if by == By::FirstList => continue,
-                Change::Synced | Change::Refused => continue,
+                Change::Synced | Change::Forbidden => continue,
                 Change::Applied { before: None, after } if by == By::EventBeforeList => {
                     let metadata = after.metadata();
                     let text = format!("{} has changed; {NO_LIST}", name(metadata));
