@@ -73,12 +73,11 @@ pub(crate) const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(1600), cap: Duration::from_secs(60) };
 
 impl Machine {
-    /// Handles a line of a watch. No other place distinguishes ADDED, MODIFIED and DELETED.
+    /// Handles a line of a watch. Only here, the types ADDED, MODIFIED and DELETED decide what the Store does.
     ///
     /// Returns how the watch ends, if this line ends it.
     pub fn line<K: Resource>(&mut self, event: WatchEvent<K>, store: &Store<K>) -> Option<EndReason> {
         self.lines += 1;
-        let version_before = store.version();
         match event {
             // Initial events come in no order, so the watch cannot resume from their versions.
             WatchEvent::Added(object) if self.is_streaming() => store.listed("", [object]),
@@ -100,7 +99,7 @@ impl Machine {
             WatchEvent::Error(status) => return Some(EndReason::from(&status)),
             WatchEvent::Unknown(_) => {}
         }
-        self.has_progressed |= store.version() != version_before;
+        self.has_progressed = store.version() != self.from;
         None
     }
 
@@ -282,7 +281,9 @@ async fn follow(
         if !machine.is_streaming() {
             drop(turn.take());
         }
-        health.well();
+        if machine.is_streaming() || machine.has_progressed() {
+            health.well();
+        }
     }
 }
 

@@ -42,7 +42,9 @@ pub struct Machine {
     open: Duration,
     /// The number of lines of the present watch.
     pub(super) lines: u64,
-    /// Whether one of these lines has changed the version of the Store, or completed a streaming list.
+    /// The version of the Store when the present request began. Empty after a streaming list.
+    pub(super) from: SmolStr,
+    /// Whether the lines have changed the version of the Store since then, or completed a streaming list.
     pub(super) has_progressed: bool,
     /// Whether a periodic BOOKMARK came in this watch, so that [`BOOKMARK_SILENCE`](super::BOOKMARK_SILENCE) applies.
     pub(super) expects_bookmarks: bool,
@@ -175,6 +177,7 @@ impl Machine {
             failures: 0,
             open: Duration::ZERO,
             lines: 0,
+            from: SmolStr::default(),
             has_progressed: false,
             expects_bookmarks: false,
         }
@@ -195,6 +198,7 @@ impl Machine {
     /// Begins the next request. `version` is that of the Store, and `timeout_secs` is the `timeoutSeconds` of a watch.
     pub fn request<'a>(&'a mut self, version: &'a str, timeout_secs: u32) -> NextRequest<'a> {
         self.lines = 0;
+        self.from = version.into();
         self.has_progressed = false;
         self.expects_bookmarks = false;
         let at_version = |at| if at == Freshness::NotOlder { version } else { "" };
@@ -290,7 +294,7 @@ impl Machine {
     pub(super) fn list_is_complete<K: Resource>(&mut self, version: &SmolStr, store: &Store<K>) {
         store.list_ends(version);
         self.state = State::Following;
-        self.has_progressed = true;
+        self.from = SmolStr::default();
     }
 
     /// Handles the end of a watch, or of a list or check that failed. Returns how soon the next request follows.

@@ -190,6 +190,14 @@ fn a_watch_that_ends_at_once_and_only_repeats_the_known_version_is_backed_off() 
         // No check: the server has shown that it is not behind.
         assert_eq!(bench.request(), "watch 100 Changes");
     }
+    // The events of an older watch, sent once more.
+    bench.line("MODIFIED", &object("a", "1", "99"));
+    bench.line("MODIFIED", &object("a", "1", "100"));
+    assert_eq!(
+        bench.machine.end(EndReason::Clean, BLINK),
+        Pause::Backoff { failures: 4, at_least: Duration::ZERO }
+    );
+    bench.request();
     bench.line("BOOKMARK", &bookmark("100"));
     bench.line("BOOKMARK", &bookmark("101"));
     assert_eq!(bench.machine.end(EndReason::Clean, BLINK), Pause::None);
