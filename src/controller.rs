@@ -139,6 +139,15 @@ impl<O: Operator> Controller<O> {
     /// too.
     #[must_use]
     pub fn watches<K: Resource, I: IntoIterator<Item = Key>>(
+        self,
+        watch: &Watch<K>,
+        keys_of: impl Fn(&K) -> I + Send + Sync + 'static,
+    ) -> Self {
+        self.listens(watch, keys_of).awaits(watch)
+    }
+
+    /// [`Controller::watches`], without a wait for the watch.
+    pub(crate) fn listens<K: Resource, I: IntoIterator<Item = Key>>(
         mut self,
         watch: &Watch<K>,
         keys_of: impl Fn(&K) -> I + Send + Sync + 'static,
@@ -162,7 +171,7 @@ impl<O: Operator> Controller<O> {
             }
         });
         self.listening.push(listening);
-        self.awaits(watch)
+        self
     }
 
     /// Also watches, for each object, the scopes that `scopes` returns for it. Watches of the same scope are shared,
@@ -183,7 +192,7 @@ impl<O: Operator> Controller<O> {
             move |key| shared.queue.add(key, Urgency::Change)
         });
         self.awaited.push(Box::new(move |key| match shared.objects.find(key) {
-            // An object that is being deleted waits for no watch: a forbidden one would block the deletion for ever.
+            // An object that is being deleted waits for none of these: a forbidden one would block the deletion for ever.
             Some(Found::Readable(object)) if object.metadata().is_terminating() => {
                 each.forget(key);
                 Readiness::Ready
@@ -221,16 +230,22 @@ impl<O: Operator> Controller<O> {
 
     /// Reconciles a key only after this watch has synced in every namespace, except those in which it is forbidden.
     pub(crate) fn awaits_everywhere<K: Resource>(mut self, watch: &Watch<K>) -> Self {
+        let awaited = watch.clone();
+        self.awaited.push(Box::new(move |_| awaited.readiness_where_allowed()));
+        self.synced_everywhere(watch)
+    }
+
+    /// Reconciles every object once more when this watch has synced in every namespace, except those in which it is forbidden.
+    pub(crate) fn synced_everywhere<K: Resource>(mut self, watch: &Watch<K>) -> Self {
         let (shared, listened) = (Arc::clone(&self.shared), watch.clone());
         self.listening.push(watch.listen(move |_, change| {
-            if matches!(change, Change::Synced | Change::Forbidden)
+            if matches!(change, Change::Synced)
                 && matches!(listened.readiness_where_allowed(), Readiness::Ready)
             {
                 shared.release(&Scope::default());
+                shared.objects.keys().iter().for_each(|key| shared.queue.add(key, Urgency::Backlog));
             }
         }));
-        let watch = watch.clone();
-        self.awaited.push(Box::new(move |_| watch.readiness_where_allowed()));
         self
     }
 

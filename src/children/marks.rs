@@ -82,11 +82,11 @@ impl Marks {
 
 impl<O: Operator> Controller<O> {
     /// [`Controller::owns`] for children whose annotations name their owner. An owner is reconciled after the watch has synced in
-    /// all of its namespaces: otherwise the finalizer of a deleted owner could be removed before its children in another namespace are
-    /// known. A namespace in which the API server refuses the watch with 403 is not waited for, and children there stay.
+    /// all of the watched namespaces: otherwise the finalizer of a deleted owner could be removed before its children in another
+    /// namespace are known. A namespace in which the watch has been forbidden for a minute is not waited for, and children there stay.
     #[must_use]
     pub fn owns_marked<K: Resource>(self, watch: &Watch<K>, marks: Marks) -> Self {
-        self.watches(watch, move |child| marks.owner(child.metadata()).map(|owner| owner.key))
+        self.listens(watch, move |child| marks.owner(child.metadata()).map(|owner| owner.key))
             .awaits_everywhere(watch)
     }
 }
@@ -103,11 +103,12 @@ mod tests {
     use crate::{
         children::{Owned, Stage},
         client::{DeleteOptions, Part, Patch},
-        cluster::Index,
+        cluster::{Cluster, Events, Index},
         controller::{Cleanup, Next, ReconcileError},
         resource::kinds::ConfigMap,
         runtime::Setup,
         testing::TestServer,
+        watch::Lists,
     };
 
     const MARKS: Marks =
@@ -164,23 +165,17 @@ spec:
         ObjectMeta { name: key.name.clone(), namespace: key.namespace.clone(), ..ObjectMeta::default() }
     }
 
-    async fn run(server: &TestServer) -> Vec<String> {
-        run_in(server, &[]).await
+    fn controller(setup: Setup) -> Controller<Banners> {
+        let banners = setup.cluster.watch::<Banner>(setup.scopes(""));
+        let config_maps = setup.cluster.watch::<ConfigMap>(setup.scopes(""));
+        let operator = Banners {
+            config_maps: Owned::marked(&setup.cluster, &config_maps, MARKS),
+            by_owner: config_maps.index(|child| MARKS.owner(&child.metadata).map(|owner| owner.uid)),
+        };
+        Controller::new(&setup.cluster, &banners, operator).owns_marked(&config_maps, MARKS)
     }
 
-    /// Runs the operator with watches of these namespaces. None: of all.
-    async fn run_in(server: &TestServer, namespaces: &[&str]) -> Vec<String> {
-        let controller = |setup: Setup| {
-            let namespaces = namespaces.iter().map(|name| (*name).to_owned()).collect();
-            let setup = Setup { namespaces, ..setup };
-            let banners = setup.cluster.watch::<Banner>(setup.scopes(""));
-            let config_maps = setup.cluster.watch::<ConfigMap>(setup.scopes(""));
-            let operator = Banners {
-                config_maps: Owned::marked(&setup.cluster, &config_maps, MARKS),
-                by_owner: config_maps.index(|child| MARKS.owner(&child.metadata).map(|owner| owner.uid)),
-            };
-            Controller::new(&setup.cluster, &banners, operator).owns_marked(&config_maps, MARKS)
-        };
+    async fn run(server: &TestServer) -> Vec<String> {
         server.run(controller).await
     }
 
@@ -251,24 +246,55 @@ spec:
         client.get::<ConfigMap>(&place).await.expect("the foreign object");
     }
 
+    /// A server with a child in another namespace than its owner, which is being deleted while no operator runs.
+    async fn with_deleted_owner(namespaces: &[String]) -> TestServer {
+        let server = TestServer::start(&[CRD]).await;
+        let owner = Key::namespaced("default", "one");
+        server.client.create(&Banner { metadata: metadata(&owner) }).await.expect("a Banner");
+        server.run(|setup| controller(Setup { namespaces: namespaces.to_vec(), ..setup })).await;
+        server.client.delete::<Banner>(&owner, &DeleteOptions::default()).await.expect("an answer");
+        server
+    }
+
     /// After a start, the finalizer was removed as soon as the namespace of the owner was listed, so the child in another
     /// namespace was left behind.
     #[tokio::test(start_paused = true)]
-    async fn a_deleted_owner_waits_for_the_lists_of_other_namespaces_unless_they_are_forbidden() {
-        let late = Fault::Delay(Duration::from_secs(1));
-        let forbidden = Fault::Forbidden(Vec::new());
-        for (fault, expected) in [
-            (late, &["DELETE configmaps/one 200", "PATCH banners/one 200"][..]),
-            (forbidden, &["PATCH banners/one 200"]),
-        ] {
-            let server = TestServer::start(&[CRD]).await;
-            let namespaces = ["default", "kube-public"];
-            let owner = Key::namespaced("default", "one");
-            server.client.create(&Banner { metadata: metadata(&owner) }).await.expect("a Banner");
-            run_in(&server, &namespaces).await;
-            server.client.delete::<Banner>(&owner, &DeleteOptions::default()).await.expect("an answer");
-            server.server.fault(fault.on("GET", "/namespaces/kube-public/configmaps"));
-            assert_eq!(run_in(&server, &namespaces).await, expected);
+    async fn a_deleted_owner_waits_for_the_lists_of_other_namespaces() {
+        let namespaces = ["default", "kube-public"].map(str::to_owned);
+        let server = with_deleted_owner(&namespaces).await;
+        server
+            .server
+            .fault(Fault::Delay(Duration::from_secs(1)).on("GET", "/namespaces/kube-public/configmaps"));
+        let run = server.run(|setup| controller(Setup { namespaces: namespaces.to_vec(), ..setup }));
+        assert_eq!(run.await, ["DELETE configmaps/one 200", "PATCH banners/one 200"]);
+    }
+
+    /// While an API server starts, it forbids what it allows a moment later.
+    #[tokio::test(start_paused = true)]
+    async fn a_deleted_owner_waits_a_minute_for_a_forbidden_namespace() {
+        let namespaces = ["default", "kube-public"].map(str::to_owned);
+        for forbidden in &namespaces {
+            let server = with_deleted_owner(&namespaces).await;
+            let path = format!("/namespaces/{forbidden}/configmaps");
+            let run = async |secs| {
+                server.server.fault(Fault::Forbidden(Vec::new()).on("GET", &path));
+                let (events, _unsent) =
+                    Events::new(server.client.clone(), "example.com/test", "test".to_owned());
+                let cluster = Cluster::new(server.client.clone(), Lists::Paged);
+                let setup = Setup { cluster, events, namespaces: namespaces.to_vec() };
+                let run = controller(setup).run(std::future::pending());
+                tokio::time::timeout(Duration::from_secs(secs), run).await.expect_err("it runs on");
+                server.server.end_faults();
+            };
+            let exists = async || {
+                let owner = server.client.get::<Banner>(&Key::namespaced("default", "one")).await;
+                let child = server.client.get::<ConfigMap>(&Key::namespaced("kube-public", "one")).await;
+                (owner.is_ok(), child.is_ok())
+            };
+            run(55).await;
+            assert_eq!(exists().await, (true, true), "{forbidden}");
+            run(120).await;
+            assert_eq!(exists().await, (false, forbidden == "kube-public"), "{forbidden}");
         }
     }
 }

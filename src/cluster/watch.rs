@@ -72,16 +72,16 @@ impl<K: Resource> Watch<K> {
         readiness(self.streams_of(key))
     }
 
-    /// Whether all Stores have every object, and no watch is forbidden since.
+    /// Whether all Stores have every object, and no watch is forbidden now.
     pub(crate) fn readiness(&self) -> Readiness {
         let forbidden = |stream: &Arc<Stream<K>>| stream.health.forbidden().map(Readiness::Failing);
         let forbidden = self.streams.values().flatten().find_map(forbidden);
         forbidden.unwrap_or_else(|| readiness(self.streams.values().flatten()))
     }
 
-    /// Whether the Stores have every object, except those whose watch is forbidden.
+    /// Whether the Stores have every object, except those whose watch stays forbidden.
     pub(crate) fn readiness_where_allowed(&self) -> Readiness {
-        readiness(self.streams.values().flatten().filter(|stream| stream.health.forbidden().is_none()))
+        readiness(self.streams.values().flatten().filter(|stream| !stream.health.stays_forbidden()))
     }
 
     /// Whether a scope has a label selector.

@@ -54,8 +54,8 @@ pub trait Operator: Send + Sync + 'static {
         let _ = objects;
     }
 
-    /// Called again and again, in place of [`Operator::applied`], while an object waits for a watch that fails before
-    /// its first sync, or while the API server refuses a watch of
+    /// Called again and again, in place of [`Operator::applied`] or [`Operator::deleting`], while an object waits for a watch that
+    /// fails before its first sync, or while the API server forbids a watch of
     /// [`Controller::watches_each`](super::Controller::watches_each). An implementation can report the problem in the status. Its
     /// own error is only logged, at level debug.
     fn unwatched(

@@ -139,8 +139,8 @@ pub fn controller(
     };
     let (every_rule, present) = (rules.clone(), rules.clone());
     let mut controller = Controller::new(cluster, &rules, operator)
-        // A copy may belong to a rule of another namespace.
-        .awaits_everywhere(&rules)
+        // A copy may belong to a rule of a namespace that is listed later.
+        .synced_everywhere(&rules)
         .watches(&all_namespaces, move |_| every_rule.keys())
         // A younger rule takes over the copies that a deleted rule leaves behind. They do not change, so they cause no event.
         .watches(&rules, move |rule| {
@@ -467,5 +467,18 @@ mod tests {
             server.server.fault(fault.clone().on("GET", "/namespaces/default/copyrators"));
             assert_eq!(run().await, [""; 0], "{fault:?}");
         }
+        // When the namespace is allowed again, the other rule is told that this one is gone.
+        server.server.end_faults();
+        let rule = || Request::get("/apis/flant.com/v1/namespaces/default/copyrators/rule");
+        let delete = rule().sends(Method::DELETE, "application/json", Vec::new());
+        let forget = br#"{"metadata": {"finalizers": null}}"#.to_vec();
+        let forget = rule().sends(Method::PATCH, "application/merge-patch+json", forget);
+        for request in [delete, forget] {
+            server.client.send(request).await.expect("an answer");
+        }
+        server
+            .server
+            .fault(Fault::Forbidden(Vec::new()).on("GET", "/namespaces/default/copyrators").times(1));
+        assert_eq!(run().await, ["PATCH configmaps/settings 200", "PATCH copyrators/rule/status 200"]);
     }
 }

@@ -13,6 +13,8 @@ use crate::{
 
 /// How late a watch may be before it counts as stuck: a machine under load is slow, not dead.
 const GRACE: Duration = Duration::from_secs(30);
+/// How long a watch must have failed before a missing permission counts as meant.
+const FORBIDDEN_GRACE: Duration = Duration::from_secs(60);
 /// How long a watch fails before that is logged again. Each later line comes after twice the time.
 const REMINDER_FIRST: Duration = Duration::from_secs(5 * 60);
 /// Longest time between two such lines: a day has 26 of them.
@@ -107,7 +109,10 @@ impl Health {
         } else if outage.problem != problem {
             warn!(watch = self.what, problem, "cannot watch; trying again");
         }
-        outage.problem = problem;
+        if outage.problem != problem {
+            outage.is_forbidden = false;
+            outage.problem = problem;
+        }
     }
 
     /// The watch failed because a permission is missing. Returns whether that is new.
@@ -120,6 +125,14 @@ impl Health {
     pub(crate) fn forbidden(&self) -> Option<String> {
         let state = locked(&self.state);
         state.outage.as_ref().filter(|outage| outage.is_forbidden).map(|outage| outage.problem.clone())
+    }
+
+    /// Whether the watch is forbidden, and has failed for at least a minute. While an API server starts, it forbids requests that it
+    /// allows a moment later.
+    pub(crate) fn stays_forbidden(&self) -> bool {
+        let state = locked(&self.state);
+        let outage = state.outage.as_ref().filter(|outage| outage.is_forbidden);
+        outage.is_some_and(|outage| outage.since.elapsed() >= FORBIDDEN_GRACE)
     }
 
     /// The first list is complete.
@@ -261,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_new_once_in_each_outage() {
+    fn a_missing_permission_is_new_once_in_each_outage() {
         let health = Health::new("services".to_owned());
         for _ in 0..2 {
             assert!(!health.mark_forbidden());
@@ -271,6 +284,24 @@ mod tests {
             assert_eq!(health.forbidden().as_deref(), Some("403"));
             health.well();
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_permission_that_is_missing_for_a_minute_stays_missing() {
+        let after = async |secs| tokio::time::advance(Duration::from_secs(secs)).await;
+        let health = Health::new("services".to_owned());
+        health.ill("403".to_owned());
+        after(60).await;
+        assert!(!health.stays_forbidden(), "nobody has said so");
+        health.mark_forbidden();
+        assert!(health.stays_forbidden());
+        health.ill("500".to_owned());
+        assert!(!health.stays_forbidden());
+        health.well();
+        health.ill("403".to_owned());
+        health.mark_forbidden();
+        after(59).await;
+        assert!(!health.stays_forbidden());
     }
 
     /// `/livez` fails for it, and the process is restarted.
