@@ -61,7 +61,8 @@ impl Clock {
     }
 }
 
-/// Parses a duration such as `1h30m`, as Go programs write it; `0` needs no unit. `None` if it is malformed or too long.
+/// Parses a duration such as `1h30m`, as Go programs write it; `0` needs no unit. `None` if it is malformed, or longer
+/// than 292 years.
 pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let (mut rest, mut total) = (text, Duration::ZERO);
     while !rest.is_empty() && text != "0" {
@@ -82,7 +83,8 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
         total = total.checked_add(part)?;
         rest = behind;
     }
-    (!text.is_empty()).then_some(total)
+    let is_valid = !text.is_empty() && i64::try_from(total.as_nanos()).is_ok();
+    is_valid.then_some(total)
 }
 
 /// The rounding of kubectl: the older, the coarser. See apimachinery/pkg/util/duration.HumanDuration.

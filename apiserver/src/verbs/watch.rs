@@ -85,7 +85,12 @@ impl WatchOptions {
     ) -> Result<WatchOptions, StatusError> {
         let filter = Filter::parse(query, kind, namespace)?;
         let (mut send, mut matching) = (query.flag("sendInitialEvents"), query.text("resourceVersionMatch"));
+        let version = query.text("resourceVersion");
         match (course.streaming_lists(), send) {
+            // The default: apimachinery/pkg/apis/meta/internalversion/defaults.go.
+            (StreamingLists::Served, None) if matching.is_empty() && ["", "0"].contains(&version) => {
+                (send, matching) = (Some(true), NOT_OLDER_THAN);
+            }
             (StreamingLists::Served, _) | (StreamingLists::Refused, None) => {}
             (StreamingLists::Refused, Some(_)) => {
                 let text =
@@ -93,11 +98,6 @@ impl WatchOptions {
                 return Err(invalid_options(vec![Cause::forbidden("sendInitialEvents", text)]));
             }
             (StreamingLists::Ignored, _) => (send, matching) = (None, ""),
-        }
-        let version = query.text("resourceVersion");
-        // The default: apimachinery/pkg/apis/meta/internalversion/defaults.go.
-        if send.is_none() && matching.is_empty() && ["", "0"].contains(&version) {
-            (send, matching) = (Some(true), NOT_OLDER_THAN);
         }
         check_match(send, matching, query.text("continue"))?;
         let version = Version::parse(version).map_err(StatusError::internal)?;
