@@ -1,5 +1,5 @@
 //! Exponential backoff with jitter: how long to wait after the n-th failure in a row. The limits are where it is used: in
-//! `queue.rs` for keys, in `watch.rs` for watches. Requests that are sent again have pauses of their own: `client/retry.rs`.
+//! `queue.rs` for keys, in `watch.rs` for watches. A request that is sent again has pauses of its own: `client/retry.rs`.
 //!
 //! The pause doubles up to a cap, and is drawn between half of that and all of it. So a thousand clients that failed at the
 //! same time do not come back at the same time, even if the server sent all of them the same `Retry-After`.

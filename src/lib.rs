@@ -41,7 +41,7 @@
 //! queue.rs                   the key waits once, however many events there are
 //! controller.rs              a worker for the key reads the present MyWebserver from its Store, and calls the operator
 //! operators/mywebserver.rs   applied() computes the desired() Deployment
-//! children.rs                keep() compares the live Deployment with the desired one, if its ownerReference names this MyWebserver
+//! children.rs                keep() compares the live Deployment with the desired one, if this MyWebserver is its controller
 //! resource/diff.rs           the differences become the operations of a JSON patch
 //! cluster.rs                 Cluster::patch sends the patch, and puts the answer into the Store
 //! client/patch.rs            Client::patch makes the request: PATCH, path, body
@@ -62,9 +62,10 @@
 //! children/report.rs         writes the status and an Event
 //! ```
 //!
-//! The 13 files of the list have 3,100 lines without tests; 2,300 of the lines are code (neither blank nor comments).
+//! The 13 files of the first list have 3,100 lines without tests; 2,300 of the lines are code (neither blank nor comments).
 //!
-//! The answer to the PATCH goes into the Store. That change adds the key of the owner to the queue again. The second reconcile finds no difference in the children, and writes nothing to them.
+//! The answer to the PATCH goes into the Store. That change adds the key of the owner to the queue again. The second
+//! reconcile finds no difference in the children, and writes nothing to them.
 //! Later the watch sends the event of the PATCH. The Store already has that version, so nothing changes.
 //!
 //! # Chapters

@@ -207,7 +207,7 @@ impl<K: Resource> Store<K> {
         let changes = {
             let mut contents = locked(&self.contents);
             // An object that is not in the Store may have been deleted since the answer. It is added only if its version is
-            // newer than the last event: then a DELETED event would still come.
+            // newer than the version of the watch: then a DELETED event would still come.
             let is_ahead =
                 compare_versions(&metadata.resource_version, &contents.version) == Some(Ordering::Greater);
             if is_ahead || contents.objects.contains_key(&metadata.key()) {

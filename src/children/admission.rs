@@ -47,8 +47,8 @@ pub(super) struct Mutation {
 
 impl<K: Resource + Serialize> Owned<K> {
     /// The differences of a live child that a new one would not have, by a dry run of its creation. Admission may have changed
-    /// an immutable field when the child was created, for an earlier generation or before a restart. Then a new child would be no
-    /// other.
+    /// an immutable field when the child was created, for an earlier generation or before a restart. Then a new child would have the
+    /// same value.
     pub(super) async fn unlike_a_new_child<O: Resource>(
         &self,
         owner: &O,

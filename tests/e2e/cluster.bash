@@ -47,7 +47,8 @@ ended() { :; } # what else a test has to end
 
 # A machine has one node, on the bridge envtest0: that of another test is waited for, that of a killed one removed.
 no_node() { ! pgrep -x kubelet >/dev/null; }
-# Its processes have ports that were free a moment before. One that finds its port taken ends, and another cluster is started.
+# The processes of a cluster have ports that were free a moment before. One that finds its port taken ends, and another cluster is
+# started.
 all_run() { jq -r '.pids[] | "/proc/\(.)/exe"' "$dir/cluster.json" | xargs readlink >"$scratch/running"; }
 start_cluster() {
   local failed=0
@@ -55,8 +56,8 @@ start_cluster() {
   if [[ -e /sys/class/net/envtest0 ]]; then ip link del envtest0; fi
   trap finish EXIT
   until "$envtest/cluster" up --dir "$dir" --audit --fake-nodes 0 && all_run; do
-    tail -n 3 "$dir"/*.log | cut -c 1-400
-    "$envtest/cluster" down --dir "$dir"
+    tail -n 3 "$dir"/*.log | cut -c 1-400 || true
+    "$envtest/cluster" down --dir "$dir" || true
     ((++failed < 3)) || fail "no cluster"
   done
   "$envtest/cluster" image "listwatch:$version" "$binary=/listwatch" --dir "$dir"
