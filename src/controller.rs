@@ -228,20 +228,19 @@ impl<O: Operator> Controller<O> {
         self
     }
 
-    /// Reconciles a key only after this watch has synced in every namespace, except those in which it is forbidden.
+    /// Reconciles a key only after this watch has synced in every namespace, except those in which it stays forbidden.
     pub(crate) fn awaits_everywhere<K: Resource>(mut self, watch: &Watch<K>) -> Self {
         let awaited = watch.clone();
         self.awaited.push(Box::new(move |_| awaited.readiness_where_allowed()));
-        self.synced_everywhere(watch)
+        self.wakes_when_listed(watch)
     }
 
-    /// Reconciles every object once more when this watch has synced in every namespace, except those in which it is forbidden.
-    pub(crate) fn synced_everywhere<K: Resource>(mut self, watch: &Watch<K>) -> Self {
+    /// Reconciles every object once more when this watch has synced, or fails, in every namespace, and when one of those in which it
+    /// failed has synced.
+    pub(crate) fn wakes_when_listed<K: Resource>(mut self, watch: &Watch<K>) -> Self {
         let (shared, listened) = (Arc::clone(&self.shared), watch.clone());
         self.listening.push(watch.listen(move |_, change| {
-            if matches!(change, Change::Synced)
-                && matches!(listened.readiness_where_allowed(), Readiness::Ready)
-            {
+            if matches!(change, Change::Synced | Change::Forbidden) && listened.is_synced_or_failing() {
                 shared.release(&Scope::default());
                 shared.objects.keys().iter().for_each(|key| shared.queue.add(key, Urgency::Backlog));
             }

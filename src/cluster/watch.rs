@@ -79,6 +79,12 @@ impl<K: Resource> Watch<K> {
         forbidden.unwrap_or_else(|| readiness(self.streams.values().flatten()))
     }
 
+    /// Whether each Store has synced, or its watch fails.
+    pub(crate) fn is_synced_or_failing(&self) -> bool {
+        let mut streams = self.streams.values().flatten();
+        streams.all(|stream| stream.store.is_synced() || stream.health.problem().is_some())
+    }
+
     /// Whether the Stores have every object, except those whose watch stays forbidden.
     pub(crate) fn readiness_where_allowed(&self) -> Readiness {
         readiness(self.streams.values().flatten().filter(|stream| !stream.health.stays_forbidden()))

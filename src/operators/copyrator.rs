@@ -140,7 +140,7 @@ pub fn controller(
     let (every_rule, present) = (rules.clone(), rules.clone());
     let mut controller = Controller::new(cluster, &rules, operator)
         // A copy may belong to a rule of a namespace that is listed later.
-        .synced_everywhere(&rules)
+        .wakes_when_listed(&rules)
         .watches(&all_namespaces, move |_| every_rule.keys())
         // A younger rule takes over the copies that a deleted rule leaves behind. They do not change, so they cause no event.
         .watches(&rules, move |rule| {
@@ -435,11 +435,11 @@ mod tests {
         use http::Method;
         use listwatch_apiserver::Fault;
 
-        use crate::{client::Request, testing::TestServer};
+        use crate::{client::Request, runtime::Setup, testing::TestServer};
 
         let server = TestServer::start(&[&types::definition().to_string()]).await;
-        let namespaces = ["default", "kube-public"].map(str::to_owned);
-        for namespace in &namespaces {
+        let namespaces = ["default", "kube-public", "kube-system"].map(str::to_owned);
+        for namespace in &namespaces[..2] {
             let source = json!({
                 "metadata": {"name": "settings", "labels": {"copyrator": "true"}}, "data": {"from": namespace},
             });
@@ -457,9 +457,9 @@ mod tests {
             }
         }
         let run = async || {
-            let run = server
-                .run(|setup| controller(&setup.cluster, &namespaces, setup.events, Settings::default()));
-            run.await
+            let rules =
+                |setup: Setup| controller(&setup.cluster, &namespaces, setup.events, Settings::default());
+            server.run(rules).await
         };
         assert!(!run().await.is_empty());
         for fault in [Fault::Delay(Duration::from_secs(1)), Fault::Forbidden(Vec::new())] {
@@ -467,7 +467,7 @@ mod tests {
             server.server.fault(fault.clone().on("GET", "/namespaces/default/copyrators"));
             assert_eq!(run().await, [""; 0], "{fault:?}");
         }
-        // When the namespace is allowed again, the other rule is told that this one is gone.
+        // When the namespace is allowed again, the other rule is told that this one is gone, whatever a third namespace does.
         server.server.end_faults();
         let rule = || Request::get("/apis/flant.com/v1/namespaces/default/copyrators/rule");
         let delete = rule().sends(Method::DELETE, "application/json", Vec::new());
@@ -476,9 +476,11 @@ mod tests {
         for request in [delete, forget] {
             server.client.send(request).await.expect("an answer");
         }
-        server
-            .server
-            .fault(Fault::Forbidden(Vec::new()).on("GET", "/namespaces/default/copyrators").times(1));
+        let forbidden = |namespace| {
+            Fault::Forbidden(Vec::new()).on("GET", &format!("/namespaces/{namespace}/copyrators"))
+        };
+        server.server.fault(forbidden("default").times(1));
+        server.server.fault(forbidden("kube-system"));
         assert_eq!(run().await, ["PATCH configmaps/settings 200", "PATCH copyrators/rule/status 200"]);
     }
 }
