@@ -227,7 +227,7 @@ async fn a_too_deep_applied_object_is_refused() {
     let answer = request.body("{a: ".repeat(400_000)).send().await.expect("an answer");
     assert_eq!(answer.status(), 400);
     let text = answer.text().await.expect("a body");
-    assert!(text.contains("yaml: exceeded max depth of 1000"), "{text}");
+    assert!(text.contains("error decoding YAML: yaml: exceeded max depth of 1000"), "{text}");
 }
 
 /// Items with the same name were merged into the first, with all their ports: half a minute for a hundredth of these.

@@ -19,7 +19,11 @@ static TERMS: LazyLock<[(Regex, &str); 19]> = LazyLock::new(|| {
         (format!(r"{json} value of type \[\].+"), "cannot decode $1 into a list"),
         (format!(r"{json} value of type .+"), "cannot decode $1 into an object"),
         (r"(?:invalid JSON|invalid character '|unexpected end of JSON input).*".to_owned(), "invalid JSON"),
-        (r"(error decoding YAML: )error .+ JSON: ".to_owned(), "$1"),
+        (
+            r"(error decoding YAML: )error (?:converting YAML to|unmarshaling JSON: while decoding) JSON: "
+                .to_owned(),
+            "$1",
+        ),
         (r"(?s)yaml: .*".to_owned(), "yaml: <error>"),
         (r#"(Object 'Kind' is missing|parsing time "[^"]*"|illegal base64 data).*"#.to_owned(), "$1"),
         (r#" in scheme "[^"]*""#.to_owned(), ""),
