@@ -47,8 +47,7 @@ ended() { :; } # what else a test has to end
 
 # A machine has one node, on the bridge envtest0: that of another test is waited for, that of a killed one removed.
 no_node() { ! pgrep -x kubelet >/dev/null; }
-# The processes of a cluster have ports that were free a moment before. One that finds its port taken ends, and another cluster is
-# started.
+# The registry of a cluster ends at its start if it reads the cluster's state while that is written. Then no image could be pulled.
 all_run() { jq -r '.pids[] | "/proc/\(.)/exe"' "$dir/cluster.json" | xargs readlink >"$scratch/running"; }
 start_cluster() {
   local failed=0
