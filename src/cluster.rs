@@ -141,9 +141,7 @@ impl Cluster {
         let object = Arc::new(object);
         let key = object.key();
         for stream in self.streams_of::<K>(&key) {
-            if stream.store.find(&key).is_some() || stream.selects(&object.metadata().labels) {
-                stream.store.wrote(&object);
-            }
+            stream.store.wrote(&object, stream.selects(&object.metadata().labels));
         }
         object
     }

@@ -66,6 +66,9 @@ struct Item<K> {
     /// The round in which a list or an event last had the object. An object that only the answer to a write has shown gets the
     /// round before. So the end of the present list removes it, unless its version is newer than the list.
     round: u32,
+    /// Whether the scope selects this version. If not, the answer to a write or a GET has shown it, and its DELETED event is
+    /// still to come.
+    is_selected: bool,
 }
 
 /// A change of the Store, for its listeners.
@@ -174,7 +177,7 @@ impl<K: Resource> Store<K> {
             let mut contents = locked(&self.contents);
             contents.version = after.metadata().resource_version.clone();
             let round = contents.round;
-            contents.put(after, round)
+            contents.put(after, round, true)
         };
         self.notify(changes);
     }
@@ -201,8 +204,8 @@ impl<K: Resource> Store<K> {
     }
 
     /// The object in the answer to a write of ours, or to a GET that reads from the API server itself. The watch may send the
-    /// event of that version later.
-    pub fn wrote(&self, object: &Arc<K>) {
+    /// event of that version later. `is_selected`: whether the scope of this Store is known to select the object.
+    pub fn wrote(&self, object: &Arc<K>, is_selected: bool) {
         let metadata = object.metadata();
         let changes = {
             let mut contents = locked(&self.contents);
@@ -210,11 +213,11 @@ impl<K: Resource> Store<K> {
             // newer than the version of the watch: then a DELETED event would still come.
             let is_ahead =
                 compare_versions(&metadata.resource_version, &contents.version) == Some(Ordering::Greater);
-            if is_ahead || contents.objects.contains_key(&metadata.key()) {
+            if (is_ahead && is_selected) || contents.objects.contains_key(&metadata.key()) {
                 // The object does not count as listed. If it was deleted before the version of the present list, no DELETED
                 // event will come, so the end of that list must remove it.
                 let unlisted = contents.round.wrapping_sub(1);
-                contents.put(Found::Readable(Arc::clone(object)), unlisted)
+                contents.put(Found::Readable(Arc::clone(object)), unlisted, is_selected)
             } else {
                 Vec::new()
             }
@@ -253,13 +256,13 @@ impl<K: Resource> Store<K> {
 impl<K: Resource> Contents<K> {
     /// Keeps the newer of two versions. If they cannot be compared, the one that arrives later wins. In a list after a restored
     /// backup, the listed one wins. The same version again changes nothing, nor does an object that we deleted.
-    fn put(&mut self, after: Found<K>, round: u32) -> Vec<Change<K>> {
+    fn put(&mut self, after: Found<K>, round: u32, is_selected: bool) -> Vec<Change<K>> {
         if self.removed.contains(&after.metadata().uid) {
             return Vec::new();
         }
         let Some(item) = self.objects.get_mut(&after.metadata().key()) else {
             let key = after.metadata().key();
-            self.objects.insert(key, Item { found: after.clone(), round });
+            self.objects.insert(key, Item { found: after.clone(), round, is_selected });
             return vec![Change::Applied { before: None, after }];
         };
         if round == self.round {
@@ -272,6 +275,7 @@ impl<K: Resource> Contents<K> {
             return Vec::new();
         }
         let is_another = had.uid != has.uid;
+        item.is_selected = is_selected;
         let before = std::mem::replace(&mut item.found, after.clone());
         if is_another {
             // The object was deleted and created again, and the DELETED event was missed.
@@ -288,13 +292,12 @@ impl<K: Resource> Contents<K> {
         let has = item.found.metadata();
         let is_ahead =
             compare_versions(&has.resource_version, &gone.resource_version) == Some(Ordering::Greater);
-        if is_ahead && has.uid == gone.uid {
-            // The DELETED event came because a label no longer matched the selector. A later write of ours restored the label.
-            return None;
-        }
-        if is_ahead {
-            // The event is about an earlier object of that name. The object in the Store stays.
-            return Some(Change::Deleted { last, source: DeletionSource::Event });
+        // A newer version that is not selected does not stay: no other event would ever come for it.
+        if is_ahead && item.is_selected {
+            // Either a label no longer matched the selector, and a later write of ours restored it. Or the event is about an
+            // earlier object of that name.
+            let is_another = has.uid != gone.uid;
+            return is_another.then_some(Change::Deleted { last, source: DeletionSource::Event });
         }
         // Use the last state in the Store: it may be readable when the object of the event is not.
         let last = self.objects.remove(&key)?.found;
@@ -355,7 +358,7 @@ mod tests {
     #[test]
     fn our_own_write_is_known_before_its_event_and_the_event_is_no_change() {
         let (store, log, _listening) = listed("100", &[]);
-        store.wrote(&Arc::new(object("a", "105")));
+        store.wrote(&Arc::new(object("a", "105")), true);
         assert_eq!(what(&store).as_deref(), Some("a@105"));
         store.applied(Found::Readable(Arc::new(object("a", "105"))));
         assert_eq!(heard(&log), ["+a@105"]);
@@ -364,7 +367,7 @@ mod tests {
     #[test]
     fn an_event_older_than_our_own_write_does_not_undo_it() {
         let (store, log, _listening) = listed("100", &[("a", "90")]);
-        store.wrote(&Arc::new(object("a", "105")));
+        store.wrote(&Arc::new(object("a", "105")), true);
         store.applied(Found::Readable(Arc::new(object("a", "103"))));
         assert_eq!(what(&store).as_deref(), Some("a@105"));
         assert_eq!(heard(&log), ["+a@105"]);
@@ -375,7 +378,7 @@ mod tests {
         let (store, log, _listening) = listed("100", &[]);
         store.applied(Found::Readable(Arc::new(object("a", "105"))));
         store.deleted(Found::Readable(Arc::new(object("a", "106"))));
-        store.wrote(&Arc::new(object("a", "105")));
+        store.wrote(&Arc::new(object("a", "105")), true);
         assert_eq!(what(&store), None);
         assert_eq!(heard(&log), ["+a@105", "-a@105 Event"]);
     }
@@ -384,7 +387,7 @@ mod tests {
     fn deleting_the_old_object_leaves_the_new_one_of_its_name() {
         let (store, log, _listening) = listed("100", &[("a", "90")]);
         store.deleted(Found::Readable(Arc::new(object("a", "101"))));
-        store.wrote(&Arc::new(object("b", "103")));
+        store.wrote(&Arc::new(object("b", "103")), true);
         store.deleted(Found::Readable(Arc::new(object("a", "101"))));
         assert_eq!(what(&store).as_deref(), Some("b@103"));
         assert_eq!(heard(&log), ["-a@90 Event", "+b@103", "-a@101 Event"]);
@@ -393,16 +396,29 @@ mod tests {
     #[test]
     fn an_object_relabelled_by_our_write_survives_its_old_deleted_event() {
         let (store, log, _listening) = listed("100", &[("a", "90")]);
-        store.wrote(&Arc::new(object("a", "106")));
+        store.wrote(&Arc::new(object("a", "106")), true);
         store.deleted(Found::Readable(Arc::new(object("a", "104"))));
         assert_eq!(what(&store).as_deref(), Some("a@106"));
         assert_eq!(heard(&log), ["+a@106"]);
     }
 
+    /// No later event would come for such an object: it stayed in the Store until the next list, which may be months away.
+    #[test]
+    fn an_object_that_a_read_shows_without_its_label_leaves_with_its_old_deleted_event() {
+        for uid in ["a", "b"] {
+            let (store, log, _listening) = listed("100", &[("a", "90")]);
+            store.wrote(&Arc::new(object(uid, "105")), false);
+            assert_eq!(what(&store), Some(format!("{uid}@105")));
+            store.deleted(Found::Readable(Arc::new(object("a", "104"))));
+            assert_eq!(what(&store), None);
+            assert_eq!(heard(&log).last(), Some(&format!("-{uid}@105 Event")));
+        }
+    }
+
     #[test]
     fn a_list_that_is_older_than_our_own_write_does_not_sweep_it_away() {
         let (store, log, _listening) = listed("100", &[]);
-        store.wrote(&Arc::new(object("a", "105")));
+        store.wrote(&Arc::new(object("a", "105")), true);
         list(&store, "102", &[]);
         assert_eq!(what(&store).as_deref(), Some("a@105"));
         list(&store, "106", &[]);
@@ -419,7 +435,7 @@ mod tests {
         list(&store, "50", &[("a", "40")]);
         assert_eq!(what(&store).as_deref(), Some("a@40"));
         store.applied(Found::Readable(Arc::new(object("a", "53"))));
-        store.wrote(&Arc::new(object("a", "52")));
+        store.wrote(&Arc::new(object("a", "52")), true);
         assert_eq!(what(&store).as_deref(), Some("a@53"));
     }
 
@@ -428,7 +444,7 @@ mod tests {
         for known in [&[][..], &[("a", "90")]] {
             let (store, _, _listening) = listed("93", known);
             store.list_begins();
-            store.wrote(&Arc::new(object("a", "95")));
+            store.wrote(&Arc::new(object("a", "95")), true);
             // The object was deleted at 97: this list does not have it, and a watch from 100 sends no DELETED event.
             store.listed("100", []);
             store.list_ends(&"100".into());
@@ -443,7 +459,7 @@ mod tests {
         assert_eq!(what(&store).as_deref(), Some("a@90"));
         store.removed(&object("a", "90").metadata);
         assert_eq!(what(&store), None);
-        store.wrote(&Arc::new(object("c", "103")));
+        store.wrote(&Arc::new(object("c", "103")), true);
         store.deleted(Found::Readable(Arc::new(object("a", "101"))));
         assert_eq!(what(&store).as_deref(), Some("c@103"));
         assert_eq!(heard(&log), ["-a@90 Event", "+c@103", "-a@101 Event"]);
@@ -455,7 +471,7 @@ mod tests {
         let (store, log, _listening) = listed("100", &[("a", "90")]);
         store.removed(&object("a", "90").metadata);
         store.applied(Found::Readable(Arc::new(object("a", "101"))));
-        store.wrote(&Arc::new(object("a", "102")));
+        store.wrote(&Arc::new(object("a", "102")), true);
         assert_eq!(what(&store), None);
         store.deleted(Found::Readable(Arc::new(object("a", "103"))));
         assert_eq!(heard(&log), ["-a@90 Event"]);
@@ -483,7 +499,7 @@ mod tests {
     #[test]
     fn writes_before_the_first_list_are_not_stored() {
         let store = Store::default();
-        store.wrote(&Arc::new(object("a", "105")));
+        store.wrote(&Arc::new(object("a", "105")), true);
         assert_eq!(what(&store), None);
         assert!(store.is_empty() && store.keys().is_empty() && !store.is_synced());
         list(&store, "106", &[("a", "105")]);
@@ -495,7 +511,7 @@ mod tests {
     fn a_write_older_than_a_bookmark_does_not_bring_back_a_deleted_object() {
         let (store, _, _listening) = listed("100", &[]);
         store.bookmark(&"110".into());
-        store.wrote(&Arc::new(object("a", "105")));
+        store.wrote(&Arc::new(object("a", "105")), true);
         assert_eq!(what(&store), None);
     }
 

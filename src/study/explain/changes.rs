@@ -185,10 +185,8 @@ impl Explainer {
                 fields.is_empty()
                     && selector.is_ok_and(|selector| selector.matches(&object.metadata().labels))
             };
-            if let Some(object) = &object
-                && (followed.store.find(&object.key()).is_some() || selects(object))
-            {
-                followed.store.wrote(object);
+            if let Some(object) = &object {
+                followed.store.wrote(object, selects(object));
             }
             keys.push(name.clone());
         }
