@@ -64,8 +64,8 @@ const BOOKMARK_SILENCE: Duration = Duration::from_secs(130);
 /// Longest silence before a streaming list is complete. A server that ignores `sendInitialEvents` never completes it.
 const INITIAL_EVENTS_SILENCE: Duration = Duration::from_secs(30);
 /// Time after which a list page, a check or the opening of a watch counts as stuck in the health report: twice the largest
-/// `--request-timeout` (5 minutes), because a request is sent again after a 401.
-const LIST_LIMIT: Duration = Duration::from_secs(600);
+/// `--request-timeout` (5 minutes) and the time of a credential plugin (1 minute), because a request is sent again after a 401.
+const LIST_LIMIT: Duration = Duration::from_secs(720);
 /// How many bytes of an unreadable line an error shows.
 const GARBLED_BYTES_SHOWN: usize = 80;
 /// The pauses after failed requests. As in client-go, the first pause is 0.8 to 1.6 s.
@@ -142,7 +142,7 @@ pub(crate) async fn watch_if_valid(
     match collection {
         Ok(collection) => watch_of(client, collection, lists, store, health).await,
         Err(error) => {
-            health.ill(error.to_string());
+            health.ill(error.to_string(), false);
             // A restart does not repair an invalid name, so `/livez` must not fail.
             health.after_others();
             std::future::pending().await
@@ -163,6 +163,7 @@ pub(crate) async fn watch_of(
     if lists == Lists::Streaming {
         // The timeout of the first watch depends on the HTTP version, which any answer shows.
         // If no answer comes, the watch fails too and reports the reason.
+        health.within(LIST_LIMIT);
         let _ = client.version().await;
     }
     loop {
@@ -226,8 +227,8 @@ pub(crate) async fn watch_of(
         if let Pause::Backoff { failures, at_least } = pause {
             let pause = BACKOFF.pause(failures, at_least, &mut random);
             if end.is_news(failures) {
-                health.ill(end.problem);
-                if matches!(end.how, EndReason::Refused { code: 403, .. }) && health.mark_forbidden() {
+                let is_forbidden = matches!(end.how, EndReason::Refused { code: 403, .. });
+                if health.ill(end.problem, is_forbidden) {
                     store.forbidden();
                 }
             }

@@ -13,7 +13,7 @@ use crate::{
 
 /// How late a watch may be before it counts as stuck: a machine under load is slow, not dead.
 const GRACE: Duration = Duration::from_secs(30);
-/// How long a watch must have failed before a missing permission counts as meant.
+/// How long a permission must be missing before that counts as meant.
 const FORBIDDEN_GRACE: Duration = Duration::from_secs(60);
 /// How long a watch fails before that is logged again. Each later line comes after twice the time.
 const REMINDER_FIRST: Duration = Duration::from_secs(5 * 60);
@@ -42,8 +42,8 @@ struct Progress {
 struct Outage {
     /// Why it failed the last time.
     problem: String,
-    /// Whether a permission is missing.
-    is_forbidden: bool,
+    /// Since when a permission is missing.
+    forbidden_since: Option<Instant>,
     since: Instant,
     /// When the next reminder is logged.
     remind_at: Instant,
@@ -99,8 +99,9 @@ impl Health {
         }
     }
 
-    /// The watch failed. Logged once for each problem, not for each attempt, and again while it lasts.
-    pub(super) fn ill(&self, problem: String) {
+    /// The watch failed. Logged once for each problem, not for each attempt, and again while it lasts. Returns whether a
+    /// permission is missing since now.
+    pub(super) fn ill(&self, problem: String, is_forbidden: bool) -> bool {
         let now = Instant::now();
         let mut state = locked(&self.state);
         let outage = state.outage.get_or_insert_with(|| Outage::new(now));
@@ -109,30 +110,28 @@ impl Health {
         } else if outage.problem != problem {
             warn!(watch = self.what, problem, "cannot watch; trying again");
         }
-        if outage.problem != problem {
-            outage.is_forbidden = false;
-            outage.problem = problem;
-        }
-    }
-
-    /// The watch failed because a permission is missing. Returns whether that is new.
-    pub(super) fn mark_forbidden(&self) -> bool {
-        let mut state = locked(&self.state);
-        state.outage.as_mut().is_some_and(|outage| !std::mem::replace(&mut outage.is_forbidden, true))
+        outage.problem = problem;
+        let was_forbidden = outage.forbidden_since.is_some();
+        outage.forbidden_since = is_forbidden.then(|| outage.forbidden_since.unwrap_or(now));
+        is_forbidden && !was_forbidden
     }
 
     /// The last problem of a watch that has failed because a permission is missing.
     pub(crate) fn forbidden(&self) -> Option<String> {
         let state = locked(&self.state);
-        state.outage.as_ref().filter(|outage| outage.is_forbidden).map(|outage| outage.problem.clone())
+        state
+            .outage
+            .as_ref()
+            .filter(|outage| outage.forbidden_since.is_some())
+            .map(|outage| outage.problem.clone())
     }
 
-    /// Whether the watch is forbidden, and has failed for at least a minute. While an API server starts, it forbids requests that it
+    /// Whether the watch has been forbidden for at least a minute. While an API server starts, it forbids requests that it
     /// allows a moment later.
     pub(crate) fn stays_forbidden(&self) -> bool {
         let state = locked(&self.state);
-        let outage = state.outage.as_ref().filter(|outage| outage.is_forbidden);
-        outage.is_some_and(|outage| outage.since.elapsed() >= FORBIDDEN_GRACE)
+        let since = state.outage.as_ref().and_then(|outage| outage.forbidden_since);
+        since.is_some_and(|since| since.elapsed() >= FORBIDDEN_GRACE)
     }
 
     /// The first list is complete.
@@ -190,7 +189,7 @@ impl Outage {
     fn new(now: Instant) -> Outage {
         Outage {
             problem: String::new(),
-            is_forbidden: false,
+            forbidden_since: None,
             since: now,
             remind_at: now + REMINDER_FIRST,
             next_reminder: REMINDER_FIRST,
@@ -252,10 +251,10 @@ mod tests {
         let _guard = tracing::subscriber::set_default(subscriber.finish());
         let health = Health::new("pods".to_owned());
         for (problem, minutes) in [("cut", 1), ("cut", 1), ("403", 3), ("403", 1)] {
-            health.ill(problem.to_owned());
+            health.ill(problem.to_owned(), false);
             tokio::time::advance(Duration::from_secs(60 * minutes)).await;
         }
-        health.ill("403".to_owned());
+        health.ill("403".to_owned(), false);
         health.well();
         health.well();
         let log = String::from_utf8(locked(&log.0).clone()).expect("UTF-8");
@@ -277,30 +276,31 @@ mod tests {
     fn a_missing_permission_is_new_once_in_each_outage() {
         let health = Health::new("services".to_owned());
         for _ in 0..2 {
-            assert!(!health.mark_forbidden());
-            health.ill("403".to_owned());
+            assert!(!health.ill("500".to_owned(), false));
             assert_eq!(health.forbidden(), None);
-            assert_eq!([health.mark_forbidden(), health.mark_forbidden()], [true, false]);
-            assert_eq!(health.forbidden().as_deref(), Some("403"));
+            assert!(health.ill("403: list".to_owned(), true));
+            assert!(!health.ill("403: watch".to_owned(), true));
+            assert_eq!(health.forbidden().as_deref(), Some("403: watch"));
             health.well();
         }
     }
 
+    /// The minute began with the outage: an API server that forbade the first request after it was taken at its word.
     #[tokio::test(start_paused = true)]
     async fn a_permission_that_is_missing_for_a_minute_stays_missing() {
         let after = async |secs| tokio::time::advance(Duration::from_secs(secs)).await;
         let health = Health::new("services".to_owned());
-        health.ill("403".to_owned());
-        after(60).await;
-        assert!(!health.stays_forbidden(), "nobody has said so");
-        health.mark_forbidden();
-        assert!(health.stays_forbidden());
-        health.ill("500".to_owned());
-        assert!(!health.stays_forbidden());
+        for other in ["unreachable", "500"] {
+            health.ill(other.to_owned(), false);
+            after(60).await;
+            health.ill("403: list".to_owned(), true);
+            after(59).await;
+            assert!(!health.stays_forbidden());
+            health.ill("403: watch".to_owned(), true);
+            after(1).await;
+            assert!(health.stays_forbidden());
+        }
         health.well();
-        health.ill("403".to_owned());
-        health.mark_forbidden();
-        after(59).await;
         assert!(!health.stays_forbidden());
     }
 
