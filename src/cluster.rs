@@ -223,6 +223,9 @@ mod tests {
             assert!(watch.is_synced_for(&a));
             assert_eq!(watch.is_synced_for(&b), is_synced_for_b);
             assert_eq!(watch.is_synced(), is_synced);
+            // The lists of named namespaces were not awaited for an owner without one.
+            let is_ready = matches!(watch.readiness_for(&Key::cluster("owner")), Readiness::Ready);
+            assert_eq!(is_ready, is_synced);
         }
     }
 

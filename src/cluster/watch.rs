@@ -67,9 +67,14 @@ impl<K: Resource> Watch<K> {
         self.streams.values().flatten().all(|stream| stream.store.is_synced())
     }
 
-    /// Whether the Stores whose scope includes this key have every object.
+    /// Whether the Stores whose scope includes this key have every object; all Stores, if none includes it, such as those of the
+    /// children of an object without a namespace.
     pub(crate) fn readiness_for(&self, key: &Key) -> Readiness {
-        readiness(self.streams_of(key))
+        let mut streams = self.streams_of(key).peekable();
+        if streams.peek().is_none() {
+            return readiness(self.streams.values().flatten());
+        }
+        readiness(streams)
     }
 
     /// Whether all Stores have every object, and no watch is forbidden now.
