@@ -26,6 +26,7 @@ use std::{
     time::Duration,
 };
 
+use smol_str::SmolStr;
 use tokio::{
     sync::mpsc,
     task::{self, JoinSet},
@@ -280,8 +281,9 @@ impl<O: Operator> Controller<O> {
                 }
                 key = self.shared.queue.take(), if working.len() < self.workers => {
                     let shared = Arc::clone(&self.shared);
+                    let version = shared.version_of(&key);
                     let task = match self.readiness(&key) {
-                        Readiness::Ready => working.spawn(work(shared, key.clone())),
+                        Readiness::Ready => working.spawn(work(shared, key.clone(), version)),
                         Readiness::Failing(problem) => working.spawn(unwatched(shared, key.clone(), problem)),
                         Readiness::Waiting => {
                             self.shared.queue.done(&key, ReconcileResult::Again(LOOK_AGAIN));
@@ -367,8 +369,12 @@ impl<O: Operator> Controller<O> {
 type Finished = Result<(task::Id, Result<Next, ReconcileError>), task::JoinError>;
 
 /// The task of one worker: reconciles one key.
-async fn work<O: Operator>(shared: Arc<Shared<O>>, key: Key) -> Result<Next, ReconcileError> {
-    timeout(RECONCILE_LIMIT, shared.reconcile(&key)).await.unwrap_or_else(|_| {
+async fn work<O: Operator>(
+    shared: Arc<Shared<O>>,
+    key: Key,
+    version: Option<SmolStr>,
+) -> Result<Next, ReconcileError> {
+    timeout(RECONCILE_LIMIT, shared.reconcile(&key, version)).await.unwrap_or_else(|_| {
         Err(format!("the reconcile timed out after {} s", RECONCILE_LIMIT.as_secs()).into())
     })
 }
@@ -394,10 +400,14 @@ async fn unwatched<O: Operator>(
 
 impl<O: Operator> Shared<O> {
     /// Calls [`Operator::deleted`] if the key has a tombstone, and [`Operator::applied`] or [`Operator::deleting`] if an object
-    /// has the key now.
-    async fn reconcile(&self, key: &Key) -> Result<Next, ReconcileError> {
+    /// has the key now. `version` is that of the object whose watches have synced.
+    async fn reconcile(&self, key: &Key, version: Option<SmolStr>) -> Result<Next, ReconcileError> {
         // If this fails, the new object with that name is still reconciled, so that its status shows problems.
         let deleted = self.reconcile_deleted(key).await;
+        if self.version_of(key) != version {
+            // It may need other watches now.
+            return Ok(Next::After(Duration::ZERO));
+        }
         let next = match self.objects.find(key) {
             Some(Found::Readable(object)) if !self.operator.serves(&object) => Ok(Next::OnChange),
             // Another finalizer keeps the object. A child that is created now would only delay its deletion.
@@ -417,6 +427,11 @@ impl<O: Operator> Shared<O> {
             None => Ok(Next::OnChange),
         };
         next.and_then(|next| deleted.map(|()| next))
+    }
+
+    /// The version of the object in the Store.
+    fn version_of(&self, key: &Key) -> Option<SmolStr> {
+        self.objects.find(key).map(|found| found.metadata().resource_version.clone())
     }
 
     /// Calls [`Operator::applied`]. If the finalizer is missing, only adds it: the answer to that patch changes the Store, and

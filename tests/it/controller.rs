@@ -636,6 +636,71 @@ async fn a_named_scope_is_watched_as_long_as_an_object_names_it() {
     .await;
 }
 
+/// [`Curious`], whose cleanup after an earlier object lasts until the test ends it.
+struct Lingering {
+    curious: Curious,
+    cleanup: Arc<Semaphore>,
+}
+
+impl Operator for Lingering {
+    type Kind = Service;
+
+    async fn applied(&self, object: Arc<Service>) -> Result<Next, ReconcileError> {
+        self.curious.applied(object).await
+    }
+
+    async fn deleted(&self, _: Arc<Service>) -> Result<(), ReconcileError> {
+        self.curious.calls.send_modify(|calls| calls.push("cleanup".to_owned()));
+        self.cleanup.acquire().await.unwrap().forget();
+        Ok(())
+    }
+}
+
+/// The named watches had synced for the object as it was before, so the operator found the Stores of the new ones empty.
+#[tokio::test(start_paused = true)]
+async fn an_object_that_names_another_scope_during_a_cleanup_waits_for_its_sync() {
+    let (_server, user) = client::server().await;
+    let template =
+        json!({"metadata": {"labels": {"app": "d"}}, "spec": {"containers": [{"name": "a", "image": "a"}]}});
+    let spec = json!({"replicas": 0, "selector": {"matchLabels": {"app": "d"}}, "template": template});
+    user.create(
+        "deployments",
+        &json!({"metadata": {"name": "d", "labels": {"color": "blue"}}, "spec": spec}),
+    )
+    .await;
+    let service =
+        json!({"metadata": {"name": "a", "labels": {"wants": "red"}}, "spec": {"ports": [{"port": 1}]}});
+    user.create("services", &service).await;
+    let cluster = Cluster::new(user.client.clone(), Lists::Paged);
+    let services = cluster.watch::<Service>([Scope::default()]);
+    let (calls, mut seen) = watch::channel(Vec::new());
+    let cleanup = Arc::new(Semaphore::new(0));
+    let operator =
+        Lingering { curious: Curious { cluster: cluster.clone(), calls }, cleanup: Arc::clone(&cleanup) };
+    let controller = Controller::new(&cluster, &services, operator).watches_each::<Deployment>(named);
+    let running = tokio::spawn(controller.run(future::pending()));
+    let mut until = async |expected: &[&str]| {
+        let calls = seen
+            .wait_for(|calls| calls.iter().filter(|call| *call != "kubernetes ").count() >= expected.len());
+        let calls = calls.await.unwrap().clone();
+        assert_eq!(calls.into_iter().filter(|call| call != "kubernetes ").collect::<Vec<_>>(), expected);
+    };
+    until(&["a "]).await;
+    user.delete("services/a").await;
+    user.create("services", &service).await;
+    until(&["a ", "cleanup"]).await;
+    user.patch("services/a", json!({"metadata": {"labels": {"wants": "blue"}}})).await;
+    let is_blue = || {
+        services
+            .get(&Key::namespaced("default", "a"))
+            .is_some_and(|a| a.metadata.labels.get("wants").is_some_and(|color| color == "blue"))
+    };
+    eventually("the change to be in the Store", async || is_blue().then_some(())).await;
+    cleanup.add_permits(1);
+    until(&["a ", "cleanup", "a d"]).await;
+    running.abort();
+}
+
 /// Counts the calls for a Namespace that owns ConfigMaps, or for an object that names a watch.
 struct Counting<K> {
     calls: watch::Sender<[usize; 2]>,
