@@ -49,7 +49,10 @@ impl Stop {
 pub fn run<F: Future>(work: impl FnOnce(Stop) -> F) -> Result<F::Output, ShutdownError> {
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().map_err(ShutdownError::Start)?;
-    runtime.block_on(until_signal(work))
+    let output = runtime.block_on(until_signal(work));
+    // Does not wait for the system's lookup of a host name, which no signal ends. It may take half a minute.
+    runtime.shutdown_background();
+    output
 }
 
 async fn until_signal<F: Future>(work: impl FnOnce(Stop) -> F) -> Result<F::Output, ShutdownError> {
