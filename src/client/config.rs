@@ -85,6 +85,8 @@ pub struct Env {
     pub service_host: Option<String>,
     /// `KUBERNETES_SERVICE_PORT`, set in every pod.
     pub service_port: Option<String>,
+    /// Whether the token of a service account is mounted, as in most pods.
+    pub has_token: bool,
     /// Whether `HTTPS_PROXY` or a variable like it is set: a printed `curl` command must then choose no proxy where the
     /// client uses none.
     pub has_proxy: bool,
@@ -101,6 +103,7 @@ impl Env {
             home: env::home_dir(),
             service_host: text("KUBERNETES_SERVICE_HOST"),
             service_port: text("KUBERNETES_SERVICE_PORT"),
+            has_token: Path::new(SERVICE_ACCOUNT_DIR).join("token").exists(),
             has_proxy: proxies.into_iter().any(|name| text(name).is_some()),
         }
     }
@@ -250,7 +253,11 @@ impl Config {
         if !present.is_empty() {
             return Kubeconfig::read(&present)?.config(options);
         }
-        if env.service_host.is_some() && env.service_port.is_some() {
+        let default: Vec<PathBuf> = env.home.iter().map(|home| home.join(".kube/config")).collect();
+        let default = existing(&default);
+        let is_pod = env.service_host.is_some() && env.service_port.is_some();
+        // A pod without a token may have a kubeconfig. If not, the error names the missing token.
+        if is_pod && (env.has_token || default.is_empty()) {
             return Config::in_cluster(Path::new(SERVICE_ACCOUNT_DIR), options, env);
         }
         if !named.is_empty() {
@@ -258,8 +265,7 @@ impl Config {
             let (files, do_not) = (files.join(" and "), if files.len() == 1 { "does not" } else { "do not" });
             return Err(connect(&format!("KUBECONFIG names {files}, which {do_not} exist")));
         }
-        let default: Vec<PathBuf> = env.home.iter().map(|home| home.join(".kube/config")).collect();
-        if existing(&default).is_empty() {
+        if default.is_empty() {
             return Err(connect(
                 "no kubeconfig in --kubeconfig, KUBECONFIG or ~/.kube/config, and this is not a pod: name one of them",
             ));
@@ -461,7 +467,9 @@ mod tests {
         kubeconfig(&home.join(".kube"), "config");
         let absent = path.join("absent");
         let named = env::join_paths([&absent, &kubeconfig(path, "named"), &kubeconfig(path, "second")]);
-        let everything = Env { kubeconfig: Some(named.expect("a list")), home: Some(home.clone()), ..pod() };
+        let has_token = true;
+        let everything =
+            Env { kubeconfig: Some(named.expect("a list")), home: Some(home.clone()), has_token, ..pod() };
         let nothing = Options::default();
         let flag = Options { kubeconfig: Some(kubeconfig(path, "flag")), ..Options::default() };
         let account = Options { service_account_dir: Some(path.to_owned()), ..Options::default() };
@@ -471,6 +479,9 @@ mod tests {
         assert_eq!(server(&nothing, &everything), Ok("https://named/".into()));
         let only_absent = Env { kubeconfig: Some(absent.clone().into()), ..everything };
         assert_eq!(server(&nothing, &only_absent), Ok("https://10.0.0.1/".into()));
+        let no_token = Env { home: Some(home.clone()), ..pod() };
+        assert_eq!(server(&nothing, &no_token), Ok("https://config/".into()));
+        assert_eq!(server(&nothing, &pod()), Ok("https://10.0.0.1/".into()));
         let no_pod = Env { home: Some(home), ..Env::default() };
         assert_eq!(server(&nothing, &no_pod), Ok("https://config/".into()));
         // A Service called `kubernetes` of somebody's own, say.

@@ -188,9 +188,13 @@ fn cluster_config(name: &str, cluster: &Node<'_>) -> Result<Config, Error> {
     config.tls.insecure = cluster.flag("insecure-skip-tls-verify")?;
     if let Some(proxy) = cluster.text("proxy-url")? {
         let cause = "not the URL of a proxy: it begins with http://, https:// or socks5://";
-        let proxy = Url::parse(&proxy).map_err(|_| cluster.wrong("proxy-url", cause))?;
+        let mut proxy = Url::parse(&proxy).map_err(|_| cluster.wrong("proxy-url", cause))?;
         if !matches!(proxy.scheme(), "http" | "https" | "socks5" | "socks5h") {
             return Err(cluster.wrong("proxy-url", cause));
+        }
+        if proxy.scheme() == "socks5" {
+            // As in Go, the proxy looks up the name of the server: only its network may know that name.
+            let _ = proxy.set_scheme("socks5h");
         }
         config.proxy = Some(proxy);
     }
@@ -246,6 +250,10 @@ fn log_in(config: &mut Config, user: &Node<'_>, cluster: &Node<'_>) -> Result<()
         }
     };
     config.login = login(user, cluster)?;
+    // As in client-go, no plugin runs beside a certificate of the user. It might have another one, of another user.
+    if config.tls.identity.is_some() && matches!(config.login, Login::Plugin(_)) {
+        config.login = Login::Nothing;
+    }
     impersonation(config, user)
 }
 

@@ -81,7 +81,7 @@ fn flags_choose_another_context_cluster_or_user() {
 }
 
 #[test]
-fn a_token_wins_over_a_plugin_and_data_over_a_file() {
+fn a_token_or_certificate_wins_over_a_plugin_and_data_over_a_file() {
     let exec = "exec: {apiVersion: client.authentication.k8s.io/v1beta1, command: ./login, args: [a]}";
     let config = read(FINE, &format!("{{token: t, {exec}}}")).expect("a config");
     assert!(matches!(config.login, Login::Token(_)));
@@ -93,9 +93,22 @@ fn a_token_wins_over_a_plugin_and_data_over_a_file() {
         }
         other => panic!("{other:?}"),
     }
+    let certificate = "client-certificate-data: Q0E=, client-key-data: Q0E=";
+    let config = read(FINE, &format!("{{{certificate}, {exec}}}")).expect("a config");
+    assert!(matches!(config.login, Login::Nothing) && config.tls.identity.is_some());
     let cluster = "{server: 'https://h', certificate-authority: x, certificate-authority-data: 'Q0\n E='}";
     let config = read(cluster, "{}").expect("a config");
     assert_eq!(config.tls.authority.expect("an authority").read().expect("PEM"), b"CA");
+}
+
+/// The name of the server was looked up on this machine.
+#[test]
+fn a_socks_proxy_looks_up_the_name_of_the_server() {
+    for (proxy, expected) in [("socks5", "socks5h"), ("socks5h", "socks5h"), ("http", "http")] {
+        let cluster = format!("{{server: 'https://h', proxy-url: '{proxy}://p:1080'}}");
+        let config = read(&cluster, "{}").expect("a config");
+        assert_eq!(config.proxy.expect("a proxy").scheme(), expected);
+    }
 }
 
 /// Requests went to the address in tls-server-name, with the token, instead of to the server.
