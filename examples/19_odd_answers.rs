@@ -16,7 +16,6 @@
 //! Embedded server: It sends none of these, as no API server should: another server, in this process, does.
 
 use crate::stage::{OK, Outcome, SILENT, Stage, ensure, say, version};
-
 const CUT: &str = "200 OK\r\nContent-Length: 999";
 const MODIFIED: &str = r#"{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}"#;
 
@@ -37,7 +36,8 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
         (stream, OK, "", "list again"),
         ("watch=1", CUT, MODIFIED, "watch again"),
         ("limit=3", CUT, r#"{"metadata":{"resourceVersion":"7"},"items":["#, "back off"),
-        ("limit=3", OK, r#"{"metadata":{"resourceVersion":"7","continue":"t"},"items":[]}"#, "list again"),
+        ("limit=3", OK, r#"{"metadata":{"resourceVersion":"7","continue":"t"},"items":[]}"#, "go on"),
+        ("continue=t", OK, r#"{"metadata":{"resourceVersion":"7","continue":"t"},"items":[]}"#, "list again"),
         ("limit=3", OK, r#"{"metadata":{}}"#, "list again"),
         ("limit=3", OK, &large, "list again"),
         ("limit=3", "", "", "back off"),

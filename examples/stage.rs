@@ -466,8 +466,8 @@ impl Another {
             Err(_) if head.starts_with(OK) && target.contains("watch=1") => "watch again",
             Err(_) => "back off",
             Ok(body) if !target.contains("watch=1") => match List::<ConfigMap>::from_json(&body) {
-                // An empty page with a token leads nowhere.
-                Ok(list) if list.continue_token.is_empty() || !list.items.is_empty() => "go on",
+                // A page that repeats the token that led to it leads nowhere.
+                Ok(list) if target != format!("continue={}", list.continue_token) => "go on",
                 Ok(_) | Err(_) => "list again",
             },
             Ok(body) => match WatchEvent::<ConfigMap>::from_json(&body) {

@@ -195,12 +195,9 @@ pub(crate) async fn watch_of(
                         health.well();
                         continue;
                     }
-                    Ok(Some(how)) => End {
-                        how,
-                        problem:
-                            "a page of a list has no objects but a continue token, or repeats its own token"
-                                .to_owned(),
-                    },
+                    Ok(Some(how)) => {
+                        End { how, problem: "a page of a list repeats its own continue token".to_owned() }
+                    }
                     Err(error) => End::failed(&error, &collection),
                 }
             }

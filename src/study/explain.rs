@@ -85,7 +85,7 @@ pub(crate) enum Rule {
     Late,
     TooLarge,
     Garbled,
-    NoOtherPage,
+    RepeatedToken,
     NoList,
     Checked,
     WentBack,
@@ -770,8 +770,9 @@ impl Explainer {
         let by = followed.by_list();
         if let Some(how) = followed.machine.page(list, &followed.store) {
             let text =
-                "the continue token leads to no other page → back off, then list from the start".to_owned();
-            return self.ends(exchange, Rule::NoOtherPage, text, how, lasted);
+                "the page repeats the continue token that led to it → back off, then list from the start"
+                    .to_owned();
+            return self.ends(exchange, Rule::RepeatedToken, text, how, lasted);
         }
         self.exchanges.remove(&exchange);
         let more = if more { "; metadata.continue leads to the next page" } else { ", the last one" };

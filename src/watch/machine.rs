@@ -112,7 +112,7 @@ pub enum EndReason {
         /// From `Retry-After`.
         retry_after: Option<Duration>,
     },
-    /// A line or a page could not be decoded, or the continue token of a page led to no other page.
+    /// A line or a page could not be decoded, or a page repeated its continue token.
     Garbled,
     /// A page, or the answer to a check, had more bytes than we read.
     TooLarge,
@@ -231,12 +231,11 @@ impl Machine {
 
     /// Handles a page of a list.
     ///
-    /// Returns [`EndReason::Garbled`] if the page has a continue token but no objects, or repeats the token that led to it.
+    /// Returns [`EndReason::Garbled`] if the page repeats the continue token that led to it. A page without objects may lead on.
     pub fn page<K: Resource>(&mut self, page: List<K>, store: &Store<K>) -> Option<EndReason> {
         let State::Listing { continue_token, limit, .. } = &mut self.state else { return None };
         // Without this check, a list would never end if the server repeats a continue token.
-        let leads_nowhere = *continue_token == page.continue_token || page.items.is_empty();
-        if leads_nowhere && !page.continue_token.is_empty() {
+        if *continue_token == page.continue_token && !page.continue_token.is_empty() {
             return Some(EndReason::Garbled);
         }
         *continue_token = page.continue_token;

@@ -576,18 +576,14 @@ fn a_failing_list_is_backed_off_longer_each_time() {
 }
 
 #[test]
-fn pages_that_lead_nowhere_are_not_followed_for_ever() {
+fn a_page_may_be_empty_but_not_repeat_its_token() {
     let page = |token: &str, items: &str| {
         let json =
             format!(r#"{{"metadata":{{"resourceVersion":"5","continue":"{token}"}},"items":[{items}]}}"#);
         List::<Service>::from_json(json.as_bytes()).expect("a page")
     };
     let mut bench = Bench::new(Lists::Paged);
-    assert_eq!(
-        bench.machine.page(page("more", ""), &bench.store),
-        Some(EndReason::Garbled),
-        "nothing on it, and more"
-    );
+    assert_eq!(bench.machine.page(page("more", ""), &bench.store), None, "nothing on it, and more");
     let one = object("a", "1", "3");
     assert_eq!(bench.machine.page(page("same", &one), &bench.store), None);
     assert_eq!(bench.machine.page(page("same", &one), &bench.store), Some(EndReason::Garbled));

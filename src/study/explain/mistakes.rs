@@ -175,10 +175,10 @@ pub(super) static MISTAKES: [Mistake; 27] = [
         "src/watch/tests.rs",
     ),
     mistake(
-        &[Rule::NoOtherPage],
+        &[Rule::RepeatedToken],
         28,
-        "follow a continue token that leads to the same page or to an empty one, for ever",
-        "pages_that_lead_nowhere_are_not_followed_for_ever",
+        "follow a continue token that leads to the same token again, for ever",
+        "a_page_may_be_empty_but_not_repeat_its_token",
         "src/watch/tests.rs",
     ),
     mistake(
