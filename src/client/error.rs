@@ -59,7 +59,7 @@ struct Inner {
 pub(super) enum Cause {
     /// The server answered with an error.
     Refused { status: Box<Status>, retry_after: Option<Duration> },
-    /// No connection, so the request was never sent.
+    /// No connection, or its TLS failed, as when the server rejects our certificate.
     Unreachable(String),
     /// The connection broke during the request: a write may have happened.
     Lost(String),
@@ -232,7 +232,7 @@ impl Error {
             && self.has(|status| messages.iter().any(|message| status.message.contains(message)))
     }
 
-    /// The server was never reached, so nothing happened there.
+    /// There was no connection to the server, or its TLS failed.
     #[must_use]
     pub fn is_connection(&self) -> bool {
         matches!(self.0.cause, Cause::Unreachable(_))

@@ -3,7 +3,7 @@
 //! ```text
 //! call  ─► once, with a deadline; again after a temporary failure (retry.rs)  ─► the whole answer
 //! open  ─► once, with a deadline for the head of the answer                   ─► a stream without a deadline
-//! both  ─► once more with a new credential after a 401 (auth.rs)
+//! both  ─► once more after a 401, with the credential read again (auth.rs)
 //! ```
 //!
 //! The connections themselves are in [`connections`](super::connections).

@@ -25,7 +25,7 @@ pub(super) fn pause(method: &Method, cause: &Cause, retries: u32) -> Option<Dura
     match cause {
         // The server does not have that version yet. The caller asks for the most recent one instead.
         Cause::Refused { status, .. } if status.is_too_new() => None,
-        // The server did nothing and names a time, so any verb may be sent again.
+        // The server names a time, so any verb may be sent again: as client-go does, we take it that the server did nothing.
         Cause::Refused { status, retry_after } if status.code == 429 || status.code >= 500 => {
             let wait = retry_after.filter(|wait| *wait <= WAIT_MAX)?;
             Some(wait.mul_f64(1.0 + fastrand::f64() / 4.0))
