@@ -33,7 +33,7 @@ use crate::{
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
     locked,
     resource::{
-        Key, Resource, Scope,
+        Key, ObjectMeta, Resource, Scope,
         conditions::{self, Verdict},
         kinds::{ConfigMap, Namespace, Secret},
         list::Found,
@@ -257,16 +257,34 @@ impl Rules {
             maker => maker,
         }
     }
+
+    /// A rule of which this object is a source.
+    fn copying(&self, settings: &Settings, kind: RuleType, object: &ObjectMeta) -> Option<Key> {
+        if object.labels.get(LABEL).is_some() {
+            return None;
+        }
+        let copies = |rule: &Arc<CopyratorRule>| {
+            settings.accept(rule).is_ok_and(|spec| {
+                let is_in = |name: &String| object.namespace.as_deref() == Some(&**name);
+                spec.rule_type == kind
+                    && spec.selector.matches(&object.labels)
+                    && spec.source_namespaces(rule).iter().any(is_in)
+            })
+        };
+        self.watch.all().iter().find(|rule| copies(rule)).map(|rule| rule.key())
+    }
 }
 
 impl Copyrator {
     /// One pass over the copies of both kinds: the rule may have had the other `ruleType` before.
     async fn pass(&self, rule: &Arc<CopyratorRule>, spec: &CopyratorSpec, targets: &[SmolStr]) -> Pass {
         let (rules, us) = (self.rules.clone(), Arc::clone(rule));
+        let (others, settings) = (self.rules.clone(), self.settings.clone());
         let order = Arc::new(Order {
             rule: Arc::clone(rule),
             policy: spec.conflict_policy,
             maker: Box::new(move |mark| rules.maker(mark, &us)),
+            copied_by: Box::new(move |kind, object| others.copying(&settings, kind, object)),
         });
         let mut pass = self.pass_of(&self.config_maps, &order, spec, targets).await;
         if let Some(secrets) = &self.secrets {

@@ -743,6 +743,34 @@ async fn an_object_that_is_no_copy_stays_unless_the_policy_allows_more() {
     .await;
 }
 
+/// Two rules turned each other's source into a copy. Then neither had a source, and each deleted its copies: all objects were gone.
+#[tokio::test]
+async fn the_source_of_another_rule_is_never_overwritten() {
+    on_both(async |fixture| {
+        let source_namespaces = vec![format!("{}-?", fixture.prefix).parse().unwrap()];
+        let source = |value: &str| json!({"metadata": {"name": "settings", "labels": {"copyrator": "true"}}, "data": {"a": value}});
+        fixture.user.create("configmaps", &source("1")).await;
+        fixture.in_namespace("a").create("configmaps", &source("2")).await;
+        for (rule, namespace) in [("first", "src"), ("second", "a")] {
+            let namespace = fixture.namespace(namespace);
+            fixture.create_rule(rule, json!({"namespace": namespace, "conflictPolicy": "Overwrite"})).await;
+        }
+        let _operator = fixture.start_with(Settings { source_namespaces, ..Settings::default() });
+        for (rule, other, place) in [("first", "second", "a"), ("second", "first", "src")] {
+            let status = fixture.until_ready(rule, "CopiesFailed").await;
+            let failures = status["failures"].as_array().unwrap();
+            let at_source = failures.iter().find(|failure| failure["namespace"] == fixture.namespace(place));
+            let message = at_source.unwrap()["message"].as_str().unwrap();
+            assert_eq!(at_source.unwrap()["reason"], "NameConflict");
+            assert!(message.contains(&format!("{}/{other} copies the object", fixture.user.namespace)), "{message}");
+        }
+        for (place, value) in [("src", "1"), ("a", "2")] {
+            assert_eq!(fixture.in_namespace(place).get("configmaps/settings").await["data"]["a"], value);
+        }
+    })
+    .await;
+}
+
 /// Each attempt to create the copy counted against the quota of the namespace, until its users could create nothing.
 #[tokio::test]
 async fn a_name_that_is_taken_costs_no_quota() {

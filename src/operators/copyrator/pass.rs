@@ -19,8 +19,10 @@ use tokio::{task::JoinSet, time::Instant};
 
 use super::{
     copy::{ALL_COPIES, Copied, Copyable, Mark, Original},
-    plan::{CopyStep, Decision, Maker, Plan, View, decide, failure, is_active, plan, terminating},
-    types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, Once, SyncPolicy},
+    plan::{
+        CopyStep, Decision, Maker, NAME_CONFLICT, Plan, View, decide, failure, is_active, plan, terminating,
+    },
+    types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, Once, RuleType, SyncPolicy},
 };
 use crate::{
     backoff::Backoff,
@@ -29,7 +31,7 @@ use crate::{
     cluster::{Cluster, Index, Watch},
     controller::Next,
     locked,
-    resource::{Key, Resource, Scope, Uid, kinds::Namespace},
+    resource::{Key, ObjectMeta, Resource, Scope, Uid, kinds::Namespace},
     store::{Change, Listening},
 };
 
@@ -126,11 +128,16 @@ impl Pass {
     }
 }
 
+/// Finds the rule that copies an object.
+type CopiedBy = dyn Fn(RuleType, &ObjectMeta) -> Option<Key> + Send + Sync;
+
 /// The rule of a pass, shared by its steps.
 pub(super) struct Order {
     pub(super) rule: Arc<CopyratorRule>,
     pub(super) policy: ConflictPolicy,
     pub(super) maker: Box<dyn Fn(&Mark) -> Maker + Send + Sync>,
+    /// The rule that copies an object, if any.
+    pub(super) copied_by: Box<CopiedBy>,
 }
 
 /// The result of a step.
@@ -429,6 +436,15 @@ impl<K: Copyable> Work<K> {
         }
         let mark = Mark::of(live.metadata());
         let maker = mark.as_ref().map(|mark| (self.order.maker)(mark));
+        if matches!(maker, Some(Maker::Gone) | None)
+            && let Some(rule) = (self.order.copied_by)(K::RULE_TYPE, live.metadata())
+        {
+            // As a copy, the object would be no source any more, and that rule would delete all copies of it.
+            let message = format!(
+                "the CopyratorRule {rule} copies the object that has this name: rename one of the two, or exclude its namespace"
+            );
+            return Ok(Done::Conflict(failure(&key, NAME_CONFLICT, message)));
+        }
         let is_same_source = mark.as_ref().is_some_and(|mark| original.is_source_of(mark));
         let is_edited = |mark: Arc<Mark>| original.is_up_to_date(&mark) || mark.is_incomplete();
         let is_drift = maker == Some(Maker::Us) && mark.is_some_and(is_edited);
@@ -518,7 +534,8 @@ mod tests {
             let rule: CopyratorRule = serde_json::from_value(rule).expect("a rule");
             let spec = rule.spec.clone().expect("the fields of a rule");
             let policy = spec.conflict_policy;
-            let order = Arc::new(Order { rule: Arc::new(rule), policy, maker: Box::new(|_| Maker::Us) });
+            let (maker, copied_by) = (Box::new(|_: &Mark| Maker::Us), Box::new(|_, _: &ObjectMeta| None));
+            let order = Arc::new(Order { rule: Arc::new(rule), policy, maker, copied_by });
             let metadata = json!({"name": "settings", "namespace": "sources", "resourceVersion": "1"});
             let source: ConfigMap = serde_json::from_value(json!({"metadata": metadata})).expect("a source");
             let namespaces = self.copies.cluster.watch::<Namespace>([Scope::default()]);
