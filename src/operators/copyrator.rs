@@ -42,7 +42,7 @@ use crate::{
 use copy::{Copied, Copyable, LABEL, Mark};
 pub use glob::Glob;
 use pass::{Copies, Order, Pass};
-use plan::{Maker, OLDER_WINS};
+use plan::{Maker, OLDER_WINS, is_active};
 use report::{state_of, status_of};
 use types::{CopyratorDeletionPolicy, RuleType};
 pub use types::{CopyratorRule, CopyratorSpec};
@@ -348,6 +348,14 @@ impl Operator for Copyrator {
         let were_secrets = ready.is_some_and(|ready| ready.reason == SECRETS_NOT_ENABLED);
         if were_secrets && spec.rule_type == RuleType::Configmap && self.secrets.is_none() {
             self.report_left(&rule, "the operator may not delete Secrets");
+        }
+        let own = rule.metadata.namespace.as_deref().unwrap_or_default();
+        if self.namespaces.get(&Key::cluster(own)).is_some_and(|own| !is_active(&own)) {
+            // The sources may be deleted before the rule, whose deletion policy then decides what becomes of the copies.
+            let message =
+                "the namespace of the rule is being deleted: its copies stay until the rule is deleted";
+            let state = ObservedState::from(Verdict::no("NamespaceTerminating", message));
+            return self.report(&rule, rule.status.clone(), state).await;
         }
         let namespaces = self.namespaces.all();
         let targets = namespaces.iter().filter(|namespace| spec.is_target(namespace));

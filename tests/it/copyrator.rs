@@ -611,6 +611,24 @@ async fn a_deleted_rule_takes_its_copies_along_or_leaves_them() {
     .await;
 }
 
+/// The namespace controller may delete the sources before the rule. Then the rule had no source, and deleted its copies. Only on the real
+/// server: there, no namespace controller runs, and the test decides on the order.
+#[tokio::test]
+async fn a_rule_that_is_deleted_with_its_namespace_leaves_its_copies_if_it_says_so() {
+    if !has_assets() {
+        return;
+    }
+    let fixture = CopyratorFixture::real().await;
+    let _operator = fixture.start_copying(json!({"deletionPolicy": "Retain"})).await;
+    fixture.until_ready("main-rule", "Synced").await;
+    fixture.delete_namespace("src").await;
+    fixture.until_ready("main-rule", "NamespaceTerminating").await;
+    fixture.user.delete("configmaps/settings").await;
+    fixture.delete_rule("main-rule").await;
+    fixture.until_deleted("main-rule").await;
+    fixture.until_settings_in(&["a", "b"]).await;
+}
+
 #[tokio::test]
 async fn a_deleted_rule_waits_until_its_copies_can_be_deleted() {
     on_both(async |fixture| {
