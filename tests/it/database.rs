@@ -76,6 +76,11 @@ async fn create_claim(fixture: &Fixture, name: &str) {
     fixture.create("persistentvolumeclaims", &claim).await;
 }
 
+/// With this, Argo CD leaves the object alone: it has no owner, and the label by which Argo CD finds its own objects.
+fn not_pruned() -> Value {
+    json!({"argocd.argoproj.io/sync-options": "Prune=false,Delete=false"})
+}
+
 #[tokio::test]
 async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
     on_both(async |fixture| {
@@ -85,6 +90,8 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
         fixture.create("databases", &database(spec)).await;
         let with_backup = ["POST persistentvolumeclaims 201", "POST cronjobs 201"];
         wrote(fixture, &[&CREATED[..], &with_backup].concat()).await;
+        let claim = fixture.get("persistentvolumeclaims/db-backups").await;
+        assert_eq!(claim["metadata"]["annotations"], not_pruned());
         let cron_job = fixture.get("cronjobs/db-backup").await;
         let env = &cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["env"];
         assert_eq!(env[1], json!({"name": "KEEP", "value": "2"}));
@@ -281,7 +288,7 @@ async fn image(fixture: &Fixture) -> Value {
 #[tokio::test]
 async fn a_database_gets_its_children_once_and_they_stay_as_wanted() {
     on_both(async |fixture| {
-        let _running = start(fixture);
+        let running = start(fixture);
         fixture.create("databases", &database(json!({"size": 2, "version": "15.4"}))).await;
         wrote(fixture, &CREATED).await;
         let reported = fixture.get("databases/db").await;
@@ -296,10 +303,12 @@ async fn a_database_gets_its_children_once_and_they_stay_as_wanted() {
         assert_eq!(secret["type"], "kubernetes.io/basic-auth");
         let keys: Vec<_> = secret["data"].as_object().unwrap().keys().collect();
         assert_eq!(keys, ["password", "uri", "username"]);
-        assert_ne!(
-            secret["data"]["password"],
-            fixture.get("secrets/db-replication").await["data"]["password"]
-        );
+        let replication = fixture.get("secrets/db-replication").await;
+        assert_ne!(secret["data"]["password"], replication["data"]["password"]);
+        let set = fixture.get("statefulsets/db").await;
+        for stays in [&secret, &replication, &set["spec"]["volumeClaimTemplates"][0]] {
+            assert_eq!(stays["metadata"]["annotations"], not_pruned());
+        }
 
         roll_out(fixture).await;
         wrote(fixture, &[STATUS]).await;
@@ -364,6 +373,17 @@ async fn a_database_gets_its_children_once_and_they_stay_as_wanted() {
         assert_eq!(fixture.get("services/db").await["spec"]["ports"][0]["targetPort"], 5432);
         fixture.delete("services/db-ro").await;
         wrote(fixture, &["POST services 201"]).await;
+
+        // The StatefulSet of an earlier version of the operator, whose template of claims has no annotation.
+        drop(running);
+        let mut earlier = fixture.get("statefulsets/db").await;
+        fixture.delete("statefulsets/db").await;
+        earlier["metadata"]["resourceVersion"].take();
+        earlier["spec"]["volumeClaimTemplates"][0]["metadata"]["annotations"].take();
+        fixture.create("statefulsets", &earlier).await;
+        let _running = start(fixture);
+        fixture.patch("databases/db", json!({"spec": {"size": 2}})).await;
+        wrote(fixture, &["PATCH configmaps/db-scripts 200", "PATCH statefulsets/db 200", STATUS]).await;
     })
     .await;
 }

@@ -14,6 +14,10 @@ use super::{
 };
 use crate::resource::{Labels, ObjectMeta, OwnerReference, kinds::Secret};
 
+/// Argo CD takes an object without an owner for one of its application `db`, if the object has `app.kubernetes.io/instance: db`, and
+/// deletes it, because it is in no manifest: <https://argo-cd.readthedocs.io/en/stable/user-guide/sync-options/>.
+pub(super) const NOT_PRUNED: (&str, &str) = ("argocd.argoproj.io/sync-options", "Prune=false,Delete=false");
+
 /// The Secret of a role, with a new random password. That of applications has an address, too.
 pub(super) fn secret(database: &Database, name: &str, role: &str) -> Secret {
     let mut random = [0; 24];
@@ -27,12 +31,8 @@ pub(super) fn secret(database: &Database, name: &str, role: &str) -> Secret {
         data.push(("uri", format!("postgresql://app:{password}@{host}.{namespace}.svc:{PORT}/app{tls}")));
     }
     let base64 = |(key, value): (&str, String)| (key.to_owned(), BASE64_STANDARD.encode(value));
-    let metadata = ObjectMeta {
-        owner_references: Box::default(),
-        ..ObjectMeta::of_child(database, name, labels(database))
-    };
     Secret {
-        metadata,
+        metadata: outliving(database, name, labels(database)),
         r#type: "kubernetes.io/basic-auth".into(),
         data: data.into_iter().map(base64).collect(),
         immutable: false,
@@ -42,12 +42,18 @@ pub(super) fn secret(database: &Database, name: &str, role: &str) -> Secret {
 /// A claim that a StatefulSet does not create.
 pub(super) fn claim(database: &Database, name: &str, labels: Labels) -> PersistentVolumeClaim {
     PersistentVolumeClaim {
-        metadata: ObjectMeta {
-            owner_references: Box::default(),
-            ..ObjectMeta::of_child(database, name, labels)
-        },
+        metadata: outliving(database, name, labels),
         spec: volume(&database.spec.storage),
         status: ClaimStatus::default(),
+    }
+}
+
+/// The metadata of an object without an owner.
+fn outliving(database: &Database, name: &str, labels: Labels) -> ObjectMeta {
+    ObjectMeta {
+        owner_references: Box::default(),
+        annotations: [NOT_PRUNED].into_iter().collect(),
+        ..ObjectMeta::of_child(database, name, labels)
     }
 }
 

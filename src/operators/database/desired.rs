@@ -6,7 +6,9 @@ use smallvec::smallvec;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::{
-    CONTAINER, Database, DatabaseSpec, INSTANCE, MANAGED_BY, OPERATOR, PORT, scripts,
+    CONTAINER, Database, DatabaseSpec, INSTANCE, MANAGED_BY, OPERATOR, PORT,
+    data::NOT_PRUNED,
+    scripts,
     types::{
         BudgetSpec, ClaimMeta, ClaimResources, ClaimRetention, ClaimSource, ClaimSpec, ClaimTemplate,
         ConfigMapSource, ContainerSecurity, CronJob, CronJobSpec, CronJobStatus, EmptyDir, EnvSource, EnvVar,
@@ -100,7 +102,11 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> DatabaseChi
             spec: with_tls(pod(name, image), tls.as_ref()),
         },
         volume_claim_templates: smallvec![ClaimTemplate {
-            metadata: ClaimMeta { name: "data".into(), labels: labels.clone() },
+            metadata: ClaimMeta {
+                name: "data".into(),
+                labels: labels.clone(),
+                annotations: [NOT_PRUNED].into_iter().collect(),
+            },
             spec: volume(storage),
         }],
     };

@@ -12,7 +12,7 @@ use smol_str::SmolStr;
 use crate::{
     operators::crd_schema::{self, column, wide},
     resource::{
-        Condition, LabelSelector, Labels, ObjectMeta, Resource,
+        Annotations, Condition, LabelSelector, Labels, ObjectMeta, Resource,
         diff::{Merge, MergeRule},
         kinds::{Capabilities, ContainerPort, PodMeta, Port, Present, SeccompProfile},
         without_annotations,
@@ -259,6 +259,9 @@ pub struct ClaimMeta {
     /// The labels of the claims.
     #[serde(default)]
     pub labels: Labels,
+    /// The annotations of the claims.
+    #[serde(default, skip_deserializing)]
+    pub annotations: Annotations,
 }
 
 /// The desired volume of a claim.
