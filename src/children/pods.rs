@@ -120,6 +120,9 @@ pub struct PodsOf<'a, C> {
     pub selector: &'a Labels,
     /// The containers of the template.
     pub containers: &'a [C],
+    /// The trouble if some of them do not exist, unless the status of their creator has it. Reported if that was so at the look before,
+    /// too: a Pod that is being replaced is missing for a moment.
+    pub missing: Option<Trouble>,
 }
 
 /// Why a Pod does not run.
@@ -291,6 +294,8 @@ struct Look {
     since: Instant,
     next: Instant,
     found: Option<Trouble>,
+    /// Whether Pods were missing.
+    was_missing: bool,
 }
 
 impl Looks {
@@ -315,7 +320,9 @@ impl Looks {
         match timeout(LOOK_LIMIT, cluster.list_live::<PodDetails<C>>(&scope, PODS_MAX)).await {
             Ok(Ok(pods)) => {
                 let pods = pods.iter().map(Arc::as_ref);
-                let found = trouble(pods, wanted.containers, cluster.now());
+                let missing = wanted.missing.clone().filter(|_| look.was_missing);
+                look.was_missing = wanted.missing.is_some();
+                let found = trouble(pods, wanted.containers, cluster.now()).into_iter().chain(missing).min();
                 look.found = found.map(|trouble| trouble.with_known_message(O::observed(owner.status()).1));
             }
             Ok(Err(error)) if error.is_forbidden() => {
@@ -353,7 +360,8 @@ impl Looks {
             ready.and_then(|ready| age(&ready.last_transition_time, cluster.now())).unwrap_or_default();
         let now = Instant::now();
         let since = now.checked_sub(waited).unwrap_or(now);
-        let look = Look { generation, since, next: now + FIRST_PAUSE.saturating_sub(waited), found: None };
+        let next = now + FIRST_PAUSE.saturating_sub(waited);
+        let look = Look { generation, since, next, found: None, was_missing: waited >= FIRST_PAUSE };
         all.insert(metadata.uid.clone(), look.clone());
         look
     }

@@ -463,9 +463,23 @@ impl Databases {
     }
 }
 
+/// The trouble if the StatefulSet controller has not created all Pods: a ResourceQuota or an admission policy may refuse them, and only an
+/// Event of the StatefulSet says so.
+fn missing_pods(set: &StatefulSet, size: i32) -> Option<Trouble> {
+    let (name, StatefulSetStatus { observed_generation, replicas, .. }) = (&set.metadata.name, &set.status);
+    let is_so = *observed_generation >= set.metadata.generation && *replicas < size;
+    let message = || {
+        format!(
+            "only {replicas} of {size} Pods exist; the Events of kubectl describe statefulset {name} say why"
+        )
+    };
+    is_so.then(|| Trouble::new("PodsNotCreated", message()))
+}
+
 /// Whether all instances have the latest template and are ready, and there are no others.
 fn is_complete(set: &StatefulSet, size: i32) -> bool {
-    let StatefulSetStatus { observed_generation, replicas, ready_replicas, updated_replicas } = &set.status;
+    let StatefulSetStatus { observed_generation, replicas, ready_replicas, updated_replicas, .. } =
+        &set.status;
     *observed_generation >= set.metadata.generation
         && [replicas, ready_replicas, updated_replicas].into_iter().all(|count| *count == size)
 }
@@ -540,11 +554,13 @@ impl Operator for Databases {
                 generation: live.metadata.generation,
                 selector: &live.spec.selector.match_labels,
                 containers: &live.spec.template.spec.containers,
+                missing: missing_pods(live, database.spec.size),
             }),
             (None, Some(Child::Kept(job))) => Some(PodsOf {
                 generation: job.metadata.generation,
                 selector: &job.metadata.labels,
                 containers: &job.spec.template.spec.containers,
+                missing: None,
             }),
             _ => None,
         };

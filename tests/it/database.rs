@@ -1136,6 +1136,31 @@ async fn an_instance_that_cannot_start_is_a_condition_with_its_own_message() {
     .await;
 }
 
+/// The StatefulSet controller writes only an Event. The reason was `RolloutInProgress` for ever.
+#[tokio::test]
+async fn pods_that_cannot_be_created_are_a_condition() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        fixture.create("databases", &database(json!({"size": 2, "version": "15"}))).await;
+        wrote(fixture, &CREATED).await;
+        create_pod(fixture).await;
+        let has = |reason: &'static str, message: &'static str| {
+            move |database: &Value| {
+                let ready = condition(database, "Ready").unwrap();
+                ready["reason"] == reason && ready["message"].as_str().unwrap().contains(message)
+            }
+        };
+        let generation = fixture.get("statefulsets/db").await["metadata"]["generation"].take();
+        let status = json!({"observedGeneration": generation, "replicas": 1});
+        fixture.patch("statefulsets/db/status", json!({ "status": status })).await;
+        let message = "only 1 of 2 Pods exist; the Events of kubectl describe statefulset db say why";
+        fixture.until("databases/db", has("PodsNotCreated", message)).await;
+        fixture.patch("statefulsets/db/status", json!({"status": {"replicas": 2}})).await;
+        fixture.until("databases/db", has("RolloutInProgress", "0 of 2")).await;
+    })
+    .await;
+}
+
 /// Whether the password is still right, only PostgreSQL knows: its scripts read the Secret. Here it stays as the user wants it.
 #[tokio::test]
 async fn a_secret_that_a_user_changes_stays_and_one_that_is_deleted_comes_back() {

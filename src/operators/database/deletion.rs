@@ -180,6 +180,7 @@ impl Databases {
             generation: job.metadata.generation,
             selector: &job.metadata.labels,
             containers: &job.spec.template.spec.containers,
+            missing: None,
         };
         let (trouble, next) = report.look(Some(pods)).await;
         let trouble = trouble.map(|trouble| format!(": {}: {}", trouble.reason, trouble.message));
