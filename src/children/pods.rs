@@ -120,6 +120,8 @@ pub struct PodsOf<'a, C> {
     pub selector: &'a Labels,
     /// The containers of the template.
     pub containers: &'a [C],
+    /// The Pod for which the others wait: its trouble comes before theirs, also if it has an earlier template.
+    pub first: Option<&'a str>,
     /// The trouble if some of them do not exist, unless the status of their creator has it. Reported if that was so at the look before,
     /// too: a Pod that is being replaced is missing for a moment.
     pub missing: Option<Trouble>,
@@ -322,7 +324,10 @@ impl Looks {
                 let pods = pods.iter().map(Arc::as_ref);
                 let missing = wanted.missing.clone().filter(|_| look.was_missing);
                 look.was_missing = wanted.missing.is_some();
-                let found = trouble(pods, wanted.containers, cluster.now()).into_iter().chain(missing).min();
+                let first = pods.clone().filter(|pod| wanted.first == Some(&*pod.metadata.name));
+                let found = trouble(first, &[], cluster.now()).or_else(|| {
+                    trouble(pods, wanted.containers, cluster.now()).into_iter().chain(missing).min()
+                });
                 look.found = found.map(|trouble| trouble.with_known_message(O::observed(owner.status()).1));
             }
             Ok(Err(error)) if error.is_forbidden() => {

@@ -345,6 +345,7 @@ impl<O: Reported> Report<'_, O> {
                 generation: deployment.metadata.generation,
                 selector: &deployment.spec.selector.match_labels,
                 containers: &deployment.spec.template.spec.containers,
+                first: None,
                 missing: None,
             }),
             Child::Kept(_) | Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } => None,

@@ -179,6 +179,11 @@ fn primary_claim(database: &Database) -> Key {
     Key { name: format_smolstr!("data-{}-0", database.metadata.name), ..database.key() }
 }
 
+/// The Pod of the primary.
+fn primary_key(database: &Database) -> Key {
+    Key { name: format_smolstr!("{}-0", database.metadata.name), ..database.key() }
+}
+
 /// The children that write backups.
 struct Backup {
     claim: Outcome<Meta<PersistentVolumeClaim>>,
@@ -412,9 +417,19 @@ impl Databases {
             .live_sets
             .get(&database.key())
             .filter(|set| set.metadata.is_controlled_by(&database.metadata))?;
-        let name = format_smolstr!("{}-0", database.metadata.name);
-        let pod = self.pods.get(&Key { name, ..database.key() })?;
+        let pod = self.pods.get(&primary_key(database))?;
         (pod.is_ready() && pod.metadata.is_controlled_by(&set.metadata)).then_some(pod)
+    }
+
+    /// The way out if the primary is not ready and has an earlier template. The StatefulSet controller replaces it last, and first waits
+    /// for the replicas, which wait for the primary.
+    fn blocked(&self, database: &Database, set: &StatefulSet) -> Option<SmolStr> {
+        let pod = self.pods.get(&primary_key(database))?;
+        let revision = pod.metadata.labels.get("controller-revision-hash")?;
+        let is_blocked = database.spec.size > 1 && !pod.is_ready() && revision != set.status.update_revision;
+        let name = &pod.metadata.name;
+        is_blocked
+            .then(|| format_smolstr!("; {name} keeps its earlier template until kubectl delete pod {name}"))
     }
 
     /// The condition `Available`.
@@ -449,7 +464,8 @@ impl Databases {
                 Verdict::yes("RolloutComplete", "all instances run the latest spec"),
             ),
             Some(Trouble { reason, message, .. }) => {
-                let message = format_smolstr!("{count}: {message}");
+                let blocked = live.and_then(|set| self.blocked(database, set)).unwrap_or_default();
+                let message = format_smolstr!("{count}{blocked}: {message}");
                 (Verdict::no(reason.clone(), message.clone()), Verdict::no(reason, message))
             }
             None => (Verdict::no(reason, count.clone()), Verdict::yes(reason, count)),
@@ -549,17 +565,20 @@ impl Operator for Databases {
             return result;
         }
         let set = set.as_ref().map(|set| &set.child);
+        let primary_name = primary_key(database).name;
         let waiting = match (set, restore.as_ref().map(|restore| &restore.job.child)) {
             (Some(Child::Kept(live)), _) if !is_complete(live, database.spec.size) => Some(PodsOf {
                 generation: live.metadata.generation,
                 selector: &live.spec.selector.match_labels,
                 containers: &live.spec.template.spec.containers,
+                first: Some(&primary_name),
                 missing: missing_pods(live, database.spec.size),
             }),
             (None, Some(Child::Kept(job))) => Some(PodsOf {
                 generation: job.metadata.generation,
                 selector: &job.metadata.labels,
                 containers: &job.spec.template.spec.containers,
+                first: None,
                 missing: None,
             }),
             _ => None,
@@ -583,7 +602,7 @@ impl Operator for Databases {
             None => None,
         };
         let status = DatabaseStatus {
-            primary: format_smolstr!("{name}-0"),
+            primary: primary_name,
             primary_claim: claim.map_or_else(|| known_claim.clone(), |claim| claim.uid.to_smolstr()),
             ready_instances: live.map_or(0, |set| set.status.ready_replicas),
             version: match set {

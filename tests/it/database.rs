@@ -1084,10 +1084,10 @@ async fn nothing_that_holds_data_is_ever_deleted() {
 }
 
 /// A Pod of the Database, whose spec is that of the StatefulSet without its volumes.
-async fn create_pod(fixture: &Fixture) {
+async fn create_pod(fixture: &Fixture, name: &str) {
     let template = fixture.get("statefulsets/db").await["spec"]["template"].take();
     let container = json!({"name": "postgres", "image": template["spec"]["containers"][0]["image"]});
-    let metadata = json!({"name": "db-0", "labels": template["metadata"]["labels"]});
+    let metadata = json!({"name": name, "labels": template["metadata"]["labels"]});
     let pod = json!({"metadata": metadata, "spec": {"containers": [container]}});
     fixture.create("pods", &pod).await;
 }
@@ -1098,7 +1098,7 @@ async fn an_instance_that_cannot_start_is_a_condition_with_its_own_message() {
         let _running = start(fixture);
         fixture.create("databases", &database(json!({"size": 1, "version": "15"}))).await;
         wrote(fixture, &CREATED).await;
-        create_pod(fixture).await;
+        create_pod(fixture, "db-0").await;
         let reports = async |status: Value, reason: &str, message: &str| {
             fixture.patch("pods/db-0/status", json!({ "status": status })).await;
             let is_reported = |database: &Value| {
@@ -1136,6 +1136,42 @@ async fn an_instance_that_cannot_start_is_a_condition_with_its_own_message() {
     .await;
 }
 
+/// The reason was that of the replica, which only waits for the primary. Nothing said that a corrected template does not reach the primary.
+#[tokio::test]
+async fn the_trouble_of_the_primary_comes_before_that_of_the_replicas_which_wait_for_it() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        fixture.create("databases", &database(json!({"size": 2, "version": "15"}))).await;
+        wrote(fixture, &CREATED).await;
+        let unschedulable =
+            json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"});
+        let crashed = json!({
+            "name": "postgres", "image": "", "imageID": "", "ready": false, "restartCount": 3,
+            "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "no primary"}},
+        });
+        for (name, revision, status) in [
+            ("db-0", "earlier", json!({"conditions": [unschedulable]})),
+            ("db-1", "latest", json!({"containerStatuses": [crashed]})),
+        ] {
+            create_pod(fixture, name).await;
+            let labels = json!({"controller-revision-hash": revision});
+            fixture.patch(&format!("pods/{name}"), json!({"metadata": {"labels": labels}})).await;
+            fixture.patch(&format!("pods/{name}/status"), json!({ "status": status })).await;
+        }
+        let generation = fixture.get("statefulsets/db").await["metadata"]["generation"].take();
+        let status = json!({"observedGeneration": generation, "replicas": 2, "updateRevision": "latest"});
+        fixture.patch("statefulsets/db/status", json!({ "status": status })).await;
+        let message = "0 of 2 instances are ready; db-0 keeps its earlier template until kubectl delete pod db-0: \
+                       no node for a Pod: no room";
+        let is_reported = |database: &Value| {
+            let ready = condition(database, "Ready").unwrap();
+            ready["reason"] == "Unschedulable" && ready["message"] == message
+        };
+        fixture.until("databases/db", is_reported).await;
+    })
+    .await;
+}
+
 /// The StatefulSet controller writes only an Event. The reason was `RolloutInProgress` for ever.
 #[tokio::test]
 async fn pods_that_cannot_be_created_are_a_condition() {
@@ -1143,7 +1179,7 @@ async fn pods_that_cannot_be_created_are_a_condition() {
         let _running = start(fixture);
         fixture.create("databases", &database(json!({"size": 2, "version": "15"}))).await;
         wrote(fixture, &CREATED).await;
-        create_pod(fixture).await;
+        create_pod(fixture, "db-0").await;
         let has = |reason: &'static str, message: &'static str| {
             move |database: &Value| {
                 let ready = condition(database, "Ready").unwrap();

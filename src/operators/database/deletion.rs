@@ -180,6 +180,7 @@ impl Databases {
             generation: job.metadata.generation,
             selector: &job.metadata.labels,
             containers: &job.spec.template.spec.containers,
+            first: None,
             missing: None,
         };
         let (trouble, next) = report.look(Some(pods)).await;

@@ -562,6 +562,8 @@ pub struct StatefulSetStatus {
     pub ready_replicas: i32,
     /// Pods of the present template.
     pub updated_replicas: i32,
+    /// The label `controller-revision-hash` of these Pods.
+    pub update_revision: SmolStr,
 }
 
 /// `policy/v1` PodDisruptionBudget: how many Pods may be evicted at a time.
