@@ -1,7 +1,8 @@
-//! Omits empty fields, as kube-apiserver does: in objects of built-in kinds, and in ObjectMeta of all kinds.
+//! Writes values as kube-apiserver does: in objects of built-in kinds, and in ObjectMeta of all kinds.
 //!
 //! ```text
-//! {"priority": 0, "hostname": "", "nodeSelector": {}}  is stored as  {"priority": 0}
+//! {"priority": 0, "hostname": "", "nodeSelector": {}, "resources": {"limits": {"cpu": "1000m"}}}  is stored as
+//! {"priority": 0, "resources": {"limits": {"cpu": "1"}}}
 //! ```
 //!
 //! A field with the zero value of its type is omitted (`omitempty`), unless it is a pointer: `priority` is an `*int32`. OpenAPI
@@ -12,9 +13,13 @@ use std::{
     sync::LazyLock,
 };
 
+use chrono::DateTime;
 use serde_json::{Map, Value};
 
-use crate::schema::openapi::{definition, referred, resolved};
+use crate::schema::{
+    openapi::{definition, referred, resolved},
+    quantity::canonical,
+};
 
 /// For each definition, the scalar fields that are encoded even with the zero value of their type.
 static POINTERS: LazyLock<HashMap<&str, HashSet<&str>>> = LazyLock::new(|| {
@@ -23,15 +28,22 @@ static POINTERS: LazyLock<HashMap<&str, HashSet<&str>>> = LazyLock::new(|| {
 });
 
 /// Changes a value as if Go had decoded and encoded it: removes fields that are null, zero, or an empty list or map,
-/// and replaces null in a list or a map with the zero value of its type.
+/// replaces null in a list or a map with the zero value of its type, and writes quantities and times in their canonical form.
 pub(crate) fn normalize(value: &mut Value, name: &str) {
     normalize_fields(value, name, definition(name));
 }
 
 /// `name` is the definition of the schema, or empty for the schema of a field.
 fn normalize_fields(value: &mut Value, name: &str, schema: &Value) {
-    if let Some(name) = referred(schema) {
-        return normalize(value, name);
+    let rewritten = match referred(schema) {
+        Some("Quantity") => canonical(value),
+        Some("Time") => utc(value, "%Y-%m-%dT%H:%M:%SZ"),
+        Some("MicroTime") => utc(value, "%Y-%m-%dT%H:%M:%S%.6fZ"),
+        Some(name) => return normalize(value, name),
+        None => None,
+    };
+    if let Some(text) = rewritten {
+        *value = text.into();
     }
     match value {
         Value::Object(map) => {
@@ -54,6 +66,12 @@ fn normalize_fields(value: &mut Value, name: &str, schema: &Value) {
         Value::Array(items) => items.iter_mut().for_each(|item| normalize_item(item, &schema["items"])),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
+}
+
+/// A time in UTC: `2024-01-01T00:00:00Z` for `2024-01-01T01:00:00.5+01:00`.
+fn utc(value: &Value, format: &str) -> Option<String> {
+    let time = DateTime::parse_from_rfc3339(value.as_str()?).ok()?;
+    Some(time.to_utc().format(format).to_string())
 }
 
 fn normalize_item(value: &mut Value, schema: &Value) {
