@@ -126,7 +126,7 @@ impl Schema {
         if errors.causes.iter().any(Cause::blocks_rules) {
             return errors.add(Cause::rules_not_checked());
         }
-        cel::check(&self.rules, object, before, errors)
+        cel::check(&self.rules, &self.source, object, before, errors)
     }
 }
 

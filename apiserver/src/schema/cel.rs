@@ -13,17 +13,23 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use cel::{
     Context, Env, ExecutionError, Program,
     common::{
-        types::{CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString, CelUInt},
+        types::{
+            CelBool, CelBytes, CelDouble, CelDuration, CelInt, CelList, CelMap, CelMapKey, CelNull,
+            CelString, CelTimestamp, CelUInt,
+        },
         value::{CowVal, Val},
     },
     context::VariableResolver,
 };
+use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta};
 use serde_json::Value;
 
 use crate::{
+    clock::parse_duration,
     schema::{
         SchemaError,
         field_errors::{ErrorList, FieldPath, json_type},
@@ -66,6 +72,7 @@ pub(crate) fn compile(schema: &Value) -> Result<Vec<RulesAtPath>, SchemaError> {
 /// Reports the rules that an object violates.
 pub(crate) fn check(
     all: &[RulesAtPath],
+    schema: &Value,
     object: &Value,
     before: Option<&Value>,
     errors: &mut ErrorList<'_>,
@@ -73,7 +80,8 @@ pub(crate) fn check(
     let deadline = Instant::now() + TIME_MAX;
     on_large_stack(|| {
         all.iter().try_for_each(|rules| {
-            rules.check(object, before, &rules.path, &FieldPath::Root, deadline, errors)
+            let root = Place { value: object, old: before, schema, path: &FieldPath::Root };
+            rules.check(root, &rules.path, deadline, errors)
         })
     })
 }
@@ -159,56 +167,61 @@ fn collect_rules(
     Ok(())
 }
 
+/// A value in an object, its value in the old object, and its schema.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    value: &'a Value,
+    old: Option<&'a Value>,
+    schema: &'a Value,
+    path: &'a FieldPath<'a>,
+}
+
 impl RulesAtPath {
     /// Walks to the place of the rules and evaluates them there. Breaks at the deadline.
     fn check(
         &self,
-        value: &Value,
-        old: Option<&Value>,
+        at: Place<'_>,
         below: &[String],
-        path: &FieldPath<'_>,
         deadline: Instant,
         errors: &mut ErrorList<'_>,
     ) -> ControlFlow<()> {
-        let Some((step, below)) = below.split_first() else {
-            return self.check_here(value, old, path, deadline, errors);
-        };
+        let Some((step, below)) = below.split_first() else { return self.check_here(at, deadline, errors) };
+        let Place { value, old, schema, path } = at;
         match step.as_str() {
             // An unchanged list is not validated again.
             "[]" if old == Some(value) => {}
             "[]" => {
                 // Items of a list have no identity across versions here, so transition rules see no old item.
-                for (index, item) in value.as_array().into_iter().flatten().enumerate() {
-                    self.check(item, None, below, &FieldPath::Index(path, index), deadline, errors)?;
+                for (index, value) in value.as_array().into_iter().flatten().enumerate() {
+                    let path = &FieldPath::Index(path, index);
+                    let item = Place { value, old: None, schema: &schema["items"], path };
+                    self.check(item, below, deadline, errors)?;
                 }
             }
             "{}" => {
-                for (name, item) in value.as_object().into_iter().flatten() {
-                    let old = old.and_then(|old| old.get(name));
-                    self.check(item, old, below, &FieldPath::Key(path, name), deadline, errors)?;
+                for (name, value) in value.as_object().into_iter().flatten() {
+                    let (old, path) = (old.and_then(|old| old.get(name)), &FieldPath::Key(path, name));
+                    let item = Place { value, old, schema: &schema["additionalProperties"], path };
+                    self.check(item, below, deadline, errors)?;
                 }
             }
             name => {
-                let Some(inner) = value.get(name) else { return ControlFlow::Continue(()) };
-                let old = old.and_then(|old| old.get(name));
-                self.check(inner, old, below, &FieldPath::Field(path, name), deadline, errors)?;
+                let Some(value) = value.get(name) else { return ControlFlow::Continue(()) };
+                let (old, path) = (old.and_then(|old| old.get(name)), &FieldPath::Field(path, name));
+                let field = Place { value, old, schema: &schema["properties"][name], path };
+                self.check(field, below, deadline, errors)?;
             }
         }
         ControlFlow::Continue(())
     }
 
-    fn check_here(
-        &self,
-        value: &Value,
-        old: Option<&Value>,
-        path: &FieldPath<'_>,
-        deadline: Instant,
-        errors: &mut ErrorList<'_>,
-    ) -> ControlFlow<()> {
+    fn check_here(&self, at: Place<'_>, deadline: Instant, errors: &mut ErrorList<'_>) -> ControlFlow<()> {
+        let Place { value, old, schema, path } = at;
         if value.is_null() {
             return ControlFlow::Continue(());
         }
-        let variables = Variables { object: in_cel(value), old: old.map(in_cel), deadline };
+        let variables =
+            Variables { object: in_cel(value, schema), old: old.map(|old| in_cel(old, schema)), deadline };
         let mut context = Context::with_env(Arc::clone(&ENV));
         context.set_variable_resolver(&variables);
         // Ratcheting: only transition rules validate an unchanged value.
@@ -289,23 +302,75 @@ impl VariableResolver for Variables<'_> {
     }
 }
 
-/// Converts a value to CEL. Integers are `int`s if possible: `self.size + 1`.
-fn in_cel(value: &Value) -> Box<dyn Val + '_> {
+/// Converts a value to CEL, as its schema says. Without a type, integers are `int`s if possible: `self.size + 1`.
+fn in_cel<'v>(value: &'v Value, schema: &Value) -> Box<dyn Val + 'v> {
     match value {
         Value::Null => Box::new(CelNull),
         Value::Bool(one) => Box::new(CelBool::from(*one)),
         Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(int), _) => Box::new(CelInt::from(int)),
-            (None, Some(uint)) => Box::new(CelUInt::from(uint)),
-            (None, None) => Box::new(CelDouble::from(number.as_f64().unwrap_or_default())),
+            (Some(int), _) if schema["type"] != "number" => Box::new(CelInt::from(int)),
+            (None, Some(uint)) if schema["type"] != "number" => Box::new(CelUInt::from(uint)),
+            (_, _) => Box::new(CelDouble::from(number.as_f64().unwrap_or_default())),
         },
-        Value::String(text) => Box::new(CelString::from(text.as_str())),
-        Value::Array(items) => Box::new(CelList::from(items.iter().map(in_cel).collect::<Vec<_>>())),
+        Value::String(text) => {
+            let format = schema["format"].as_str().filter(|_| schema["type"] == "string");
+            format
+                .and_then(|format| formatted(text, format))
+                .unwrap_or_else(|| Box::new(CelString::from(&**text)))
+        }
+        Value::Array(items) => {
+            let items = items.iter().map(|item| in_cel(item, &schema["items"]));
+            Box::new(CelList::from(items.collect::<Vec<_>>()))
+        }
         Value::Object(map) => {
-            let entries = map.iter().map(|(name, value)| (CelMapKey::from(name.as_str()), in_cel(value)));
-            Box::new(CelMap::from(entries.collect::<HashMap<_, _>>()))
+            let mut entries = HashMap::new();
+            for (name, value) in map {
+                let (key, schema) = match &schema["properties"][name] {
+                    Value::Null => (name.clone(), &schema["additionalProperties"]),
+                    schema => (escaped(name), schema),
+                };
+                if is_reserved(name) {
+                    // Such a property has both names: `self.namespace` and `self.__namespace__`.
+                    entries.insert(CelMapKey::from(&**name), in_cel(value, schema));
+                }
+                entries.insert(CelMapKey::from(key), in_cel(value, schema));
+            }
+            Box::new(CelMap::from(entries))
         }
     }
+}
+
+/// A string with a format that has its own type in CEL. `None` for a string that does not have the format.
+fn formatted(text: &str, format: &str) -> Option<Box<dyn Val>> {
+    Some(match format {
+        "date-time" => Box::new(CelTimestamp::from(DateTime::parse_from_rfc3339(text).ok()?)),
+        "date" => {
+            let midnight = text.parse::<NaiveDate>().ok()?.and_time(NaiveTime::MIN);
+            Box::new(CelTimestamp::from(midnight.and_utc().fixed_offset()))
+        }
+        "duration" => {
+            let duration = TimeDelta::from_std(parse_duration(text.trim_start_matches('-'))?).ok()?;
+            Box::new(CelDuration::from(if text.starts_with('-') { -duration } else { duration }))
+        }
+        "byte" => Box::new(CelBytes::from(BASE64_STANDARD.decode(text).ok()?)),
+        _ => return None,
+    })
+}
+
+/// The words that CEL reserves.
+const RESERVED: &str = "as break const continue else false for function if import in let loop namespace null package return true var void while";
+
+fn is_reserved(name: &str) -> bool {
+    RESERVED.split(' ').any(|word| word == name)
+}
+
+/// The name of a property in CEL: `__namespace__`, `a__dash__b`.
+fn escaped(name: &str) -> String {
+    if is_reserved(name) {
+        return format!("__{name}__");
+    }
+    let name = name.replace("__", "__underscores__").replace('.', "__dot__");
+    name.replace('-', "__dash__").replace('/', "__slash__")
 }
 
 /// Most bytes of an error of the crate `cel` that a message quotes: enough for names and numbers.
@@ -313,7 +378,8 @@ const SHORT_BYTES_MAX: usize = 500;
 
 /// The beginning of an error of the library, which may contain the whole object.
 fn short(error: &ExecutionError) -> String {
-    let mut text = error.to_string();
+    // As in Go.
+    let mut text = error.to_string().replacen("No such key", "no such key", 1);
     if text.len() > SHORT_BYTES_MAX {
         text.truncate(text.floor_char_boundary(SHORT_BYTES_MAX));
         text.push('…');

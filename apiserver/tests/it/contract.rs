@@ -96,6 +96,7 @@ stories! {
     pods
     reading
     refusing
+    rules
     runs
     scaling
     schemas
