@@ -18,8 +18,10 @@ pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod quantity;
 
-use std::collections::BTreeMap;
-use std::{collections::BTreeSet, ops::ControlFlow};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::ControlFlow,
+};
 
 use jsonschema::{PatternOptions, ValidationError};
 use serde_json::{Map, Value, json};
@@ -110,7 +112,7 @@ impl Schema {
     }
 
     fn check(&self, object: &Value, before: Option<&Value>, errors: &mut ErrorList<'_>) -> ControlFlow<()> {
-        field_errors::check(&self.validator, object, before, errors)?;
+        field_errors::check(self, object, before, errors)?;
         let mut ends = |_: &FieldPath<'_>, _: &Value| ControlFlow::Break(());
         // If the old object has any duplicates, kube-apiserver accepts all duplicates in the new one.
         if find_twice(before.unwrap_or(&Value::Null), &self.source, &FieldPath::Root, &mut ends).is_continue()
@@ -266,16 +268,9 @@ fn find_twice(
             }
         }
         Value::Array(list) => {
-            let keys = schema["x-kubernetes-list-map-keys"].as_array();
             let identities: Vec<Value> = match schema["x-kubernetes-list-type"].as_str() {
                 Some("set") => list.clone(),
-                Some("map") => {
-                    let names = || keys.into_iter().flatten().filter_map(Value::as_str);
-                    let of = |item: &Value| {
-                        names().filter_map(|key| Some((key.to_owned(), item.get(key)?.clone()))).collect()
-                    };
-                    list.iter().map(of).collect()
-                }
+                Some("map") => list.iter().map(|item| keys(item, schema)).collect(),
                 _ => Vec::new(),
             };
             let texts: Vec<String> = identities.iter().map(Value::to_string).collect();
@@ -289,6 +284,19 @@ fn find_twice(
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
     ControlFlow::Continue(())
+}
+
+/// The keys of an item in a list of type `map`, with their values.
+fn keys(item: &Value, schema: &Value) -> Value {
+    let names =
+        schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    names.filter_map(|key| Some((key.to_owned(), item.get(key)?.clone()))).collect()
+}
+
+/// The items of a list of type `map` by their keys. Empty for any other list, because its items have no identity across versions.
+fn items_by_keys<'a>(list: Option<&'a Value>, schema: &Value) -> HashMap<Value, &'a Value> {
+    let list = list.filter(|_| schema["x-kubernetes-list-type"] == "map").and_then(Value::as_array);
+    list.into_iter().flatten().map(|item| (keys(item, schema), item)).collect()
 }
 
 /// The indexes at which each element occurs. A map is fast even for lists with thousands of elements.

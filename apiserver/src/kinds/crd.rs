@@ -250,7 +250,10 @@ fn schema_errors(all: &mut Vec<Cause>, schema: &Value, at: &str) {
         return;
     }
     match Schema::compile(schema) {
-        Ok(_) => structural::wrong_defaults(all, schema, at),
+        Ok(_) => {
+            structural::wrong_transition_rules(all, schema, at, None);
+            structural::wrong_defaults(all, schema, at);
+        }
         Err(wrong) => all.push(Cause::invalid(format!("{at}{}", wrong.at), &wrong.value, &wrong.why)),
     }
 }

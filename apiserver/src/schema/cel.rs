@@ -7,6 +7,7 @@
 //! The crate `cel` evaluates them, for at most [`TIME_MAX`]; a rule that loops over literals alone is not stopped. kube-apiserver limits their cost, which it also estimates beforehand.
 
 use std::{
+    cell::LazyCell,
     collections::HashMap,
     ops::ControlFlow,
     sync::{Arc, LazyLock},
@@ -19,7 +20,7 @@ use cel::{
     common::{
         types::{
             CelBool, CelBytes, CelDouble, CelDuration, CelInt, CelList, CelMap, CelMapKey, CelNull,
-            CelString, CelTimestamp, CelUInt,
+            CelOptional, CelString, CelTimestamp, CelUInt,
         },
         value::{CowVal, Val},
     },
@@ -33,6 +34,7 @@ use crate::{
     schema::{
         SchemaError,
         field_errors::{ErrorList, FieldPath, json_type},
+        items_by_keys, keys,
     },
     status::Cause,
 };
@@ -55,7 +57,11 @@ pub(crate) struct RulesAtPath {
 struct ValidationRule {
     program: Program,
     /// A transition rule: it compares an object with its previous state.
-    needs_old: bool,
+    uses_old: bool,
+    /// With `optionalOldSelf`, `oldSelf` is an optional value, which is empty for a new value.
+    old_is_optional: bool,
+    /// The path of the field in errors, below the value: `.name`.
+    field: Option<String>,
     rule: String,
     message: Option<String>,
     message_expression: Option<Program>,
@@ -80,7 +86,7 @@ pub(crate) fn check(
     let deadline = Instant::now() + TIME_MAX;
     on_large_stack(|| {
         all.iter().try_for_each(|rules| {
-            let root = Place { value: object, old: before, schema, path: &FieldPath::Root };
+            let root = Checked { value: object, old: before, schema, path: &FieldPath::Root };
             rules.check(root, &rules.path, deadline, errors)
         })
     })
@@ -137,7 +143,9 @@ fn collect_rules(
         };
         here.push(ValidationRule {
             program: compile("rule", &rule)?,
-            needs_old: rule.contains("oldSelf"),
+            uses_old: uses_old(&rule),
+            old_is_optional: source["optionalOldSelf"] == true,
+            field: text("fieldPath").and_then(|path| field_below(&path, schema)),
             message: text("message"),
             message_expression: text("messageExpression")
                 .map(|source| compile("messageExpression", &source))
@@ -169,64 +177,101 @@ fn collect_rules(
 
 /// A value in an object, its value in the old object, and its schema.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Checked<'a> {
     value: &'a Value,
     old: Option<&'a Value>,
     schema: &'a Value,
     path: &'a FieldPath<'a>,
 }
 
+/// Whether it is a transition rule.
+pub(crate) fn uses_old(rule: &str) -> bool {
+    rule.contains("oldSelf")
+}
+
+/// Parses a `fieldPath`, such as `.labels['a.b']`, and returns the path in errors: `labels[a.b]`. `None` if the schema has no such field.
+pub(crate) fn field_below(path: &str, mut schema: &Value) -> Option<String> {
+    let mut below = String::new();
+    let mut rest = path;
+    while !rest.is_empty() {
+        let name;
+        if let Some(quoted) = rest.strip_prefix("['") {
+            (name, rest) = quoted.split_once("']")?;
+        } else {
+            let names = rest.strip_prefix('.')?;
+            (name, rest) = names.split_at(names.find(['.', '[']).unwrap_or(names.len()));
+        }
+        if schema["properties"].is_object() {
+            schema = schema["properties"].get(name)?;
+            let dot = if below.is_empty() { "" } else { "." };
+            below.push_str(&format!("{dot}{name}"));
+        } else {
+            schema = Some(&schema["additionalProperties"]).filter(|schema| schema.is_object())?;
+            below.push_str(&format!("[{name}]"));
+        }
+    }
+    Some(below)
+}
+
 impl RulesAtPath {
     /// Walks to the place of the rules and evaluates them there. Breaks at the deadline.
     fn check(
         &self,
-        at: Place<'_>,
+        at: Checked<'_>,
         below: &[String],
         deadline: Instant,
         errors: &mut ErrorList<'_>,
     ) -> ControlFlow<()> {
         let Some((step, below)) = below.split_first() else { return self.check_here(at, deadline, errors) };
-        let Place { value, old, schema, path } = at;
+        let Checked { value, old, schema, path } = at;
         match step.as_str() {
-            // An unchanged list is not validated again.
-            "[]" if old == Some(value) => {}
+            // An unchanged list is not validated again, unless its items can have transition rules.
+            "[]" if old == Some(value) && schema["x-kubernetes-list-type"] != "map" => {}
             "[]" => {
-                // Items of a list have no identity across versions here, so transition rules see no old item.
+                let old_items = items_by_keys(old, schema);
                 for (index, value) in value.as_array().into_iter().flatten().enumerate() {
-                    let path = &FieldPath::Index(path, index);
-                    let item = Place { value, old: None, schema: &schema["items"], path };
+                    let (old, path) = (old_items.get(&keys(value, schema)), &FieldPath::Index(path, index));
+                    let item = Checked { value, old: old.copied(), schema: &schema["items"], path };
                     self.check(item, below, deadline, errors)?;
                 }
             }
             "{}" => {
                 for (name, value) in value.as_object().into_iter().flatten() {
                     let (old, path) = (old.and_then(|old| old.get(name)), &FieldPath::Key(path, name));
-                    let item = Place { value, old, schema: &schema["additionalProperties"], path };
+                    let item = Checked { value, old, schema: &schema["additionalProperties"], path };
                     self.check(item, below, deadline, errors)?;
                 }
             }
             name => {
                 let Some(value) = value.get(name) else { return ControlFlow::Continue(()) };
                 let (old, path) = (old.and_then(|old| old.get(name)), &FieldPath::Field(path, name));
-                let field = Place { value, old, schema: &schema["properties"][name], path };
+                let field = Checked { value, old, schema: &schema["properties"][name], path };
                 self.check(field, below, deadline, errors)?;
             }
         }
         ControlFlow::Continue(())
     }
 
-    fn check_here(&self, at: Place<'_>, deadline: Instant, errors: &mut ErrorList<'_>) -> ControlFlow<()> {
-        let Place { value, old, schema, path } = at;
+    fn check_here(&self, at: Checked<'_>, deadline: Instant, errors: &mut ErrorList<'_>) -> ControlFlow<()> {
+        let Checked { value, old, schema, path } = at;
         if value.is_null() {
             return ControlFlow::Continue(());
         }
-        let variables =
-            Variables { object: in_cel(value, schema), old: old.map(|old| in_cel(old, schema)), deadline };
-        let mut context = Context::with_env(Arc::clone(&ENV));
-        context.set_variable_resolver(&variables);
+        let object = in_cel(value, schema);
+        let old_in_cel = old.map(|old| in_cel(old, schema));
+        let optional = LazyCell::new(|| CelOptional::from(old.map(|old| in_cel(old, schema))));
         // Ratcheting: only transition rules validate an unchanged value.
-        let is_due = |rule: &&ValidationRule| if rule.needs_old { old.is_some() } else { old != Some(value) };
+        let is_due = |rule: &&ValidationRule| match (rule.uses_old, old) {
+            (true, None) => rule.old_is_optional,
+            (true, Some(_)) => true,
+            (false, old) => old != Some(value),
+        };
         for rule in self.rules.iter().filter(is_due) {
+            let old: Option<&dyn Val> =
+                if rule.old_is_optional { Some(&*optional) } else { old_in_cel.as_deref() };
+            let variables = Variables { object: &*object, old, deadline };
+            let mut context = Context::with_env(Arc::clone(&ENV));
+            context.set_variable_resolver(&variables);
             if let Some(cause) = rule.check(&context, value, path, deadline) {
                 errors.add(cause)?;
             }
@@ -270,7 +315,11 @@ impl ValidationRule {
         });
         let message = computed.or_else(|| self.message.clone());
         let message = message.unwrap_or_else(|| format!("failed rule: {}", self.rule));
-        let field = path.to_string();
+        let mut field = path.to_string();
+        if let Some(below) = &self.field {
+            field.push_str(if field.is_empty() || below.starts_with('[') { "" } else { "." });
+            field.push_str(below);
+        }
         Some(match self.reason.as_deref() {
             Some("FieldValueForbidden") => Cause::forbidden(field, &message),
             Some("FieldValueRequired") => Cause::required(field, &message),
@@ -283,8 +332,8 @@ impl ValidationRule {
 
 /// `self` and `oldSelf`.
 struct Variables<'v> {
-    object: Box<dyn Val + 'v>,
-    old: Option<Box<dyn Val + 'v>>,
+    object: &'v (dyn Val + 'v),
+    old: Option<&'v (dyn Val + 'v)>,
     deadline: Instant,
 }
 
@@ -294,11 +343,11 @@ impl VariableResolver for Variables<'_> {
     /// literals only is not stopped.
     fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
         let value = match variable {
-            "self" => Some(&self.object),
-            "oldSelf" => self.old.as_ref(),
+            "self" => Some(self.object),
+            "oldSelf" => self.old,
             _ => None,
         };
-        value.filter(|_| Instant::now() <= self.deadline).map(|value| CowVal::Borrowed(&**value))
+        value.filter(|_| Instant::now() <= self.deadline).map(CowVal::Borrowed)
     }
 }
 

@@ -7,12 +7,15 @@
 //! The crate `jsonschema` finds the errors, and they get the messages of kube-openapi. Each contains its path, so the
 //! errors of an object with long keys could take more text than there is memory. Hence the limits.
 
-use std::{fmt, ops::ControlFlow};
+use std::{collections::HashMap, fmt, ops::ControlFlow};
 
-use jsonschema::{ValidationError, Validator, error::ValidationErrorKind};
+use jsonschema::{ValidationError, error::ValidationErrorKind};
 use serde_json::{Map, Value};
 
-use crate::status::Cause;
+use crate::{
+    schema::{Schema, items_by_keys, keys},
+    status::Cause,
+};
 
 /// The path of a value. It becomes text only in an error: a key of a megabyte would add a megabyte for each item.
 #[derive(Clone, Copy)]
@@ -69,33 +72,56 @@ pub(crate) const CAUSES_MAX: usize = 5_000;
 /// Most bytes of the errors of one object, but for the last. A Status has each error twice, each with its path twice.
 pub(crate) const CAUSES_BYTES_MAX: usize = 1024 * 1024;
 
-/// Reports the errors that `validator` finds, within the limits. Values unchanged since `before` are accepted.
+/// Reports the errors of an object, within the limits. Values unchanged since `before` are accepted.
 pub(crate) fn check(
-    validator: &Validator,
+    schema: &Schema,
     object: &Value,
     before: Option<&Value>,
     errors: &mut ErrorList<'_>,
 ) -> ControlFlow<()> {
-    let is_new = |error: &ValidationError<'_>| {
-        !before.is_some_and(|before| is_unchanged(error.instance_path().as_str(), object, before))
-    };
-    let mut found = validator.iter_errors(object).filter(is_new);
-    found.try_for_each(|error| errors.add(as_cause(&error)))
-}
-
-/// Whether the value at a JSON pointer, or a parent of it, is unchanged. The items of a changed list count as
-/// changed. See apiextensions-apiserver, pkg/apiserver/validation/ratcheting.go.
-fn is_unchanged(pointer: &str, object: &Value, before: &Value) -> bool {
-    let (mut is, mut was) = (object, before);
-    for step in pointer.split('/').skip(1) {
-        let name = step.replace("~1", "/").replace("~0", "~");
-        let (Some(inner), Some(inner_before)) = (is.get(&name), was.get(&name)) else { return false };
-        (is, was) = (inner, inner_before);
-        if is == was {
-            return true;
+    let mut old_lists = OldLists::default();
+    for error in schema.validator.iter_errors(object) {
+        let pointer = error.instance_path().as_str();
+        if !before.is_some_and(|before| old_lists.has_unchanged(pointer, object, before, &schema.source)) {
+            errors.add(as_cause(&error))?;
         }
     }
-    false
+    ControlFlow::Continue(())
+}
+
+/// The lists of type `map` in an old object, each with its items by their keys.
+#[derive(Default)]
+struct OldLists<'a>(HashMap<*const Value, HashMap<Value, &'a Value>>);
+
+impl<'a> OldLists<'a> {
+    /// Whether the value at a JSON pointer, or a parent of it, is unchanged. The items of a changed list count as
+    /// changed, unless they have keys. See apiextensions-apiserver, pkg/apiserver/validation/ratcheting.go.
+    fn has_unchanged(&mut self, pointer: &str, object: &Value, before: &'a Value, schema: &Value) -> bool {
+        let (mut is, mut was, mut schema) = (object, before, schema);
+        for step in pointer.split('/').skip(1) {
+            let name = step.replace("~1", "/").replace("~0", "~");
+            let (inner, inner_before) = if let Value::Array(items) = is {
+                let Some(item) = name.parse().ok().and_then(|index: usize| items.get(index)) else {
+                    return false;
+                };
+                let old = self.0.entry(was).or_insert_with(|| items_by_keys(Some(was), schema));
+                (Some(item), old.get(&keys(item, schema)).copied())
+            } else {
+                (is.get(&name), was.get(&name))
+            };
+            let (Some(inner), Some(inner_before)) = (inner, inner_before) else { return false };
+            schema = match (is, &schema["properties"][&name]) {
+                (Value::Array(_), _) => &schema["items"],
+                (_, Value::Null) => &schema["additionalProperties"],
+                (_, property) => property,
+            };
+            (is, was) = (inner, inner_before);
+            if is == was {
+                return true;
+            }
+        }
+        false
+    }
 }
 
 /// Converts an error of `jsonschema` to a cause with the message of kube-openapi.

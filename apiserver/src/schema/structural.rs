@@ -13,7 +13,11 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::{
-    schema::{Schema, field_errors::CAUSES_MAX},
+    schema::{
+        Schema,
+        cel::{field_below, uses_old},
+        field_errors::CAUSES_MAX,
+    },
     status::Cause,
 };
 
@@ -118,7 +122,7 @@ fn each(all: &mut Vec<Cause>, schema: &Value, at: &str) {
     words(all, schema, at);
     embedded(all, schema, at);
     list(all, schema, at);
-    rules(all, &schema["x-kubernetes-validations"], at);
+    rules(all, schema, at);
     junctors(all, schema, schema["x-kubernetes-int-or-string"] == true, at);
     for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
         typed(all, schema, &format!("{at}.properties[{name}]"), "object fields");
@@ -311,8 +315,8 @@ fn set_items(all: &mut Vec<Cause>, items: &Value, at: &str) {
 }
 
 /// Validates the fields of CEL rules. The rules themselves are compiled later.
-fn rules(all: &mut Vec<Cause>, rules: &Value, at: &str) {
-    for (index, rule) in rules.as_array().into_iter().flatten().enumerate() {
+fn rules(all: &mut Vec<Cause>, schema: &Value, at: &str) {
+    for (index, rule) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate() {
         let at = format!("{at}.x-kubernetes-validations[{index}]");
         if text(rule, "rule").trim().is_empty() {
             all.push(Cause::required(format!("{at}.rule"), "rule is not specified"));
@@ -332,6 +336,10 @@ fn rules(all: &mut Vec<Cause>, rules: &Value, at: &str) {
             ));
         }
         one_of(all, rule, "reason", &RULE_REASONS, &at);
+        let path = text(rule, "fieldPath");
+        if field_below(path, schema).is_none() {
+            all.push(Cause::invalid(format!("{at}.fieldPath"), &path.into(), "must be a valid path"));
+        }
     }
 }
 
@@ -381,6 +389,37 @@ fn nested_schema(
     }
     if schema["items"].is_object() {
         nested_schema(all, &schema["items"], false, false, &format!("{at}.items"));
+    }
+}
+
+/// Refuses `oldSelf` in rules of values that have no old value: items of the list at `list`.
+pub(crate) fn wrong_transition_rules(all: &mut Vec<Cause>, schema: &Value, at: &str, list: Option<&str>) {
+    for (index, rule) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate() {
+        let at = format!("{at}.x-kubernetes-validations[{index}]");
+        match (uses_old(text(rule, "rule")), list) {
+            (true, Some(list)) => {
+                let why = format!(
+                    "oldSelf cannot be used on the uncorrelatable portion of the schema within {list}"
+                );
+                all.push(Cause::invalid(format!("{at}.rule"), &rule["rule"], &why));
+            }
+            (false, _) if rule["optionalOldSelf"].is_boolean() => {
+                let why = "may not be set if oldSelf is not used in rule";
+                all.push(Cause::invalid(format!("{at}.optionalOldSelf"), &rule["optionalOldSelf"], why));
+            }
+            (true | false, _) => {}
+        }
+    }
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        wrong_transition_rules(all, schema, &format!("{at}.properties[{name}]"), list);
+    }
+    if schema["additionalProperties"].is_object() {
+        let at = format!("{at}.additionalProperties");
+        wrong_transition_rules(all, &schema["additionalProperties"], &at, list);
+    }
+    if schema["items"].is_object() {
+        let list = list.or((schema["x-kubernetes-list-type"] != "map").then_some(at));
+        wrong_transition_rules(all, &schema["items"], &format!("{at}.items"), list);
     }
 }
 
