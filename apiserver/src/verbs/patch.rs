@@ -161,18 +161,18 @@ impl Patch {
     }
 }
 
-/// Applies one operation. As in kube-apiserver, `replace` also adds a missing field to a map, which RFC 6902 forbids.
+/// Applies one operation. As in kube-apiserver, a missing field of a map can be replaced, and equals null in a test. RFC
+/// 6902 forbids both.
 fn apply_operation(object: &mut Value, operation: PatchOperation) -> Result<(), json_patch::PatchError> {
+    let is_missing = |path: &str| {
+        let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
+        parent.is_some_and(Value::is_object) && object.pointer(path).is_none()
+    };
     let operation = match operation {
-        PatchOperation::Replace(ReplaceOperation { path, value })
-            if object.pointer(path.as_str()).is_none() =>
-        {
-            let parent = path.as_str().rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
-            match parent.is_some_and(Value::is_object) {
-                true => PatchOperation::Add(AddOperation { path, value }),
-                false => PatchOperation::Replace(ReplaceOperation { path, value }),
-            }
+        PatchOperation::Replace(ReplaceOperation { path, value }) if is_missing(path.as_str()) => {
+            PatchOperation::Add(AddOperation { path, value })
         }
+        PatchOperation::Test(test) if test.value.is_null() && is_missing(test.path.as_str()) => return Ok(()),
         other => other,
     };
     json_patch::patch(object, &[operation])
