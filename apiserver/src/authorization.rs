@@ -54,6 +54,14 @@ fn has(list: &[String], wanted: &str) -> bool {
     list.iter().any(|one| one == "*" || one == wanted)
 }
 
+/// The verb for which a request is checked.
+#[derive(Clone, Copy)]
+pub(crate) enum Verb {
+    OfMethod,
+    /// For an apply, or a PUT, that creates its object.
+    Create,
+}
+
 /// The attributes of a request for a resource.
 struct Attributes {
     verb: String,
@@ -65,9 +73,12 @@ struct Attributes {
 }
 
 impl Attributes {
-    fn new(request: &Request, path: ResourcePath) -> Attributes {
+    fn new(request: &Request, path: ResourcePath, verb: Verb) -> Attributes {
         let ResourcePath { group, plural, name, subresource, mut namespace, .. } = path;
-        let verb = verb(request, name.is_some()).to_owned();
+        let verb = match verb {
+            Verb::OfMethod => verb_of_method(request, name.is_some()).to_owned(),
+            Verb::Create => "create".to_owned(),
+        };
         // The object of a Namespace counts as inside this namespace.
         if group.is_empty() && plural == "namespaces" && name.is_some() {
             namespace.clone_from(&name);
@@ -75,7 +86,7 @@ impl Attributes {
         // A field selector for one name counts as a request for that name.
         let selected =
             || request.query.text("fieldSelector").strip_prefix("metadata.name=").map(str::to_owned);
-        let name = name.or_else(selected).filter(|_| verb != "create");
+        let name = name.or_else(|| selected().filter(|_| verb != "create"));
         Attributes { verb, group, plural, subresource, name, namespace }
     }
 
@@ -117,7 +128,7 @@ impl Attributes {
 }
 
 /// The RBAC verb of a request.
-fn verb(request: &Request, of_one: bool) -> &'static str {
+fn verb_of_method(request: &Request, of_one: bool) -> &'static str {
     match (request.method.as_str(), of_one) {
         ("GET" | "HEAD", true) => "get",
         ("GET" | "HEAD", false) if request.query.flag("watch") == Some(true) => "watch",
@@ -164,7 +175,8 @@ pub(crate) fn impersonated(
         // does not accept it. See <https://www.kubernetes.dev/resources/keps/5284/>.
         (user, _) => {
             let mode = if plural == "users" { "user-info" } else { "serviceaccount" };
-            Err(refused(request, user.unwrap_or(ANONYMOUS), &format!("impersonate-on:{mode}:")))
+            let prefix = format!("impersonate-on:{mode}:");
+            Err(refused(request, user.unwrap_or(ANONYMOUS), Verb::OfMethod, &prefix))
         }
     }
 }
@@ -174,6 +186,7 @@ pub(crate) fn check(
     request: &Request,
     user: Option<&str>,
     rules: Option<&[Rule]>,
+    verb: Verb,
 ) -> Result<(), StatusError> {
     let (rules, name) = match (user, rules) {
         (Some(_), None) => return Ok(()),
@@ -182,12 +195,12 @@ pub(crate) fn check(
     };
     let is_allowed = match ResourcePath::parse(&request.path) {
         Some(path) => {
-            let attributes = Attributes::new(request, path);
+            let attributes = Attributes::new(request, path, verb);
             rules.iter().any(|rule| attributes.is_allowed_by(rule))
         }
         None => is_path_allowed(request, user, rules),
     };
-    if is_allowed { Ok(()) } else { Err(refused(request, name, "")) }
+    if is_allowed { Ok(()) } else { Err(refused(request, name, verb, "")) }
 }
 
 /// Whether a request for a path that is not a resource is allowed.
@@ -201,9 +214,9 @@ fn is_path_allowed(request: &Request, user: Option<&str>, rules: &[Rule]) -> boo
 }
 
 /// The error of a request that is not allowed. The prefix is that of its verb.
-fn refused(request: &Request, user: &str, prefix: &str) -> StatusError {
+fn refused(request: &Request, user: &str, verb: Verb, prefix: &str) -> StatusError {
     if let Some(path) = ResourcePath::parse(&request.path) {
-        let mut attributes = Attributes::new(request, path);
+        let mut attributes = Attributes::new(request, path, verb);
         attributes.verb.insert_str(0, prefix);
         return attributes.refused(user);
     }

@@ -24,7 +24,7 @@ use http::Method;
 use tokio::sync::Notify;
 
 use crate::{
-    authorization::{self, Rule},
+    authorization::{self, Rule, Verb},
     request::{Request, ResourcePath},
     status::{StatusError, details, qualified},
     storage::lock,
@@ -170,9 +170,9 @@ impl Fault {
     }
 
     /// The error of a request that the rules of the fault do not allow.
-    pub(crate) fn forbids(&self, request: &Request, user: Option<&str>) -> Option<StatusError> {
+    pub(crate) fn forbids(&self, request: &Request, user: Option<&str>, verb: Verb) -> Option<StatusError> {
         match self {
-            Fault::Forbidden(rules) => authorization::check(request, user, Some(rules)).err(),
+            Fault::Forbidden(rules) => authorization::check(request, user, Some(rules), verb).err(),
             _ => None,
         }
     }
@@ -262,11 +262,13 @@ impl Planned {
 
     /// Whether the fault applies to this user's requests, and whether its rules forbid this one.
     fn is_for(&self, request: &Request, user: Option<&str>) -> bool {
-        let is_allowed =
-            matches!(self.fault, Fault::Forbidden(_)) && self.fault.forbids(request, user).is_none();
-        matches!(self.fault.scope(), Scope::Requests(_))
-            && (self.user.is_empty() || user == Some(&self.user))
-            && !is_allowed
+        let is_allowed = matches!(self.fault, Fault::Forbidden(_))
+            && self.fault.forbids(request, user, Verb::OfMethod).is_none();
+        matches!(self.fault.scope(), Scope::Requests(_)) && self.has_user(user) && !is_allowed
+    }
+
+    fn has_user(&self, user: Option<&str>) -> bool {
+        self.user.is_empty() || user == Some(&self.user)
     }
 
     /// Whether the fault applies to a request. If so, counts the request.
@@ -716,6 +718,14 @@ impl Faults {
         });
         state.planned.retain(|planned| planned.times != Some(0));
         found
+    }
+
+    /// The error of an apply or a PUT that creates its object, if a fault forbids the create.
+    pub(crate) fn forbid_create(&self, request: &Request, user: Option<&str>) -> Option<StatusError> {
+        lock(&self.0).planned.iter_mut().find_map(|planned| {
+            let error = planned.fault.forbids(request, user, Verb::Create)?;
+            (planned.has_user(user) && planned.take(&request.method, &request.target)).then_some(error)
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    authorization::{self, Rule},
+    authorization::{self, Rule, Verb},
     faults::{Fault, Faults, Planned},
     request::Request,
     status::StatusError,
@@ -76,9 +76,16 @@ impl Server {
     }
 
     /// Checks the rules of the user. A request without a token is anonymous, and gets a 403 for almost everything.
-    pub(crate) fn check(&self, request: &Request, user: Option<&str>) -> Result<(), StatusError> {
+    pub(crate) fn check(&self, request: &Request, user: Option<&str>, verb: Verb) -> Result<(), StatusError> {
         let rules = lock(&self.rules);
-        authorization::check(request, user, user.and_then(|user| rules.get(user)).map(Vec::as_slice))
+        authorization::check(request, user, user.and_then(|user| rules.get(user)).map(Vec::as_slice), verb)
+    }
+
+    /// The error of an apply or a PUT that creates its object, if its user may not create it.
+    pub(crate) fn forbids_create(&self, request: &Request) -> Option<StatusError> {
+        let (user, _) = self.user(request);
+        let forbidden = self.check(request, user.as_deref(), Verb::Create).err();
+        forbidden.or_else(|| self.faults.forbid_create(request, user.as_deref()))
     }
 
     pub(crate) fn record(&self, record: RequestRecord) {

@@ -145,6 +145,7 @@ pub(crate) fn put(
     let creates =
         storage.get(place).is_none() && kind.creates_on_put() && target == Target::Object(Part::Main);
     let put = if creates {
+        options.create_forbidden = server.forbids_create(request);
         write::create(storage, kind, place.namespace(), object, &mut options).map(|created| (201, created))
     } else {
         if target == Target::Scale {
@@ -180,6 +181,9 @@ pub(crate) fn patch(
         let mut applied = patch::decode_applied(&request.body)?;
         let force = if force == Some(true) { Force::Yes } else { Force::No };
         let storage = &mut server.storage();
+        if storage.get(place).is_none() {
+            options.create_forbidden = server.forbids_create(request);
+        }
         let is_scale = target == Target::Scale;
         if is_scale {
             current(storage, kind, place)?;

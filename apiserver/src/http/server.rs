@@ -33,6 +33,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
+    authorization::Verb,
     faults::{self, Cut, Fault},
     http::{
         handlers,
@@ -276,8 +277,8 @@ where
         tokio::time::sleep(delay).await;
     }
     let user_name = user.as_deref();
-    let error = identified.and_then(|()| server.check(&request, user_name)).err();
-    let error = error.or_else(|| fault.as_ref()?.forbids(&request, user_name)).or(unread);
+    let error = identified.and_then(|()| server.check(&request, user_name, Verb::OfMethod)).err();
+    let error = error.or_else(|| fault.as_ref()?.forbids(&request, user_name, Verb::OfMethod)).or(unread);
     let answer = answer(&server, &request, fault.as_ref(), user_name, error).await;
     let (method, path, user_agent) = (&request.method, &request.target, request.user_agent());
     let (status, elapsed) = (answer.status, started.elapsed());

@@ -83,7 +83,7 @@ async fn a_request_can_get_an_error_of_kube_apiserver() {
 
 #[tokio::test]
 async fn a_request_that_no_rule_allows_can_be_forbidden() {
-    let rules = r#"rules=[{apiGroups: [""], resources: [configmaps], verbs: [get, list]}]"#;
+    let rules = r#"rules=[{apiGroups: [""], resources: [configmaps], verbs: [get, list, patch]}]"#;
     let fixture =
         fixture(&[&format!("forbidden,user=jane,{rules}"), "forbidden,path=/secrets,user=admin"]).await;
     fixture.server.add_token("jane", "jane");
@@ -99,6 +99,11 @@ async fn a_request_that_no_rule_allows_can_be_forbidden() {
     let message = "configmaps is forbidden: User \"jane\" cannot watch resource \"configmaps\" in API group \"\" in the namespace \"default\"";
     assert_eq!((status, &body["message"]), (403, &json!(message)));
     assert_eq!((&body["reason"], &body["details"]), (&json!("Forbidden"), &json!({"kind": "configmaps"})));
+    let url = format!("{}{CONFIG_MAPS}/new?fieldManager=jane", fixture.server.url());
+    let apply = fixture.http.patch(url).header("content-type", "application/apply-patch+yaml");
+    let apply = apply.body(r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}}"#);
+    let answer = apply.bearer_auth("jane").send().await.expect("an answer");
+    assert_eq!(answer.status(), 403, "an apply that creates needs the verb create");
     let (status, body) = get("/apis/apps/v1/deployments", "jane").await;
     let message = "deployments.apps is forbidden: User \"jane\" cannot list resource \"deployments\" in API group \"apps\" at the cluster scope";
     assert_eq!((status, &body["message"]), (403, &json!(message)));

@@ -26,6 +26,8 @@ pub(crate) struct WriteOptions {
     pub(crate) unknown_fields: UnknownFields,
     /// A patch: its strict validation errors have a code of their own.
     pub(crate) is_patch: bool,
+    /// The error of an apply or a PUT that may only change an object, and creates one. It comes after those of validation.
+    pub(crate) create_forbidden: Option<StatusError>,
     /// The manager that owns the changed fields.
     pub(crate) manager: Manager,
     /// Filled during the write, and sent as `Warning` headers.
@@ -94,6 +96,9 @@ pub(crate) fn create(
     }
     options.warnings.extend(metadata::name_warning(kind, &object));
     options.warnings.extend(metadata::warnings(kind, &object));
+    if let Some(error) = options.create_forbidden.take() {
+        return Err(error);
+    }
     let place = Place::new(kind.stored_in(), namespace, &name);
     if storage.get(&place).is_some() {
         return Err(StatusError::already_exists(kind, &name));

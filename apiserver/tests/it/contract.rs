@@ -273,7 +273,7 @@ impl Server {
         Server { http, url, token: token.to_owned(), embedded, control_plane: None }
     }
 
-    /// An embedded server, after the prelude. Its user `jane` has no permissions.
+    /// An embedded server, after the prelude.
     async fn embedded(story: &str) -> Arc<Server> {
         let workloads = asks(story, "@workloads");
         let controllers = workloads || asks(story, "@controllers");
@@ -284,7 +284,7 @@ impl Server {
         }
         let server = ApiServer::start(options).await.unwrap();
         server.add_token(JANE_TOKEN, "jane");
-        server.set_rules("jane", Vec::new());
+        server.set_rules("jane", serde_json::from_value(rules_of_jane()).unwrap());
         let (url, ca_pem, token) = (server.url(), server.ca_pem().to_owned(), server.token().to_owned());
         let server = Arc::new(Server::new(url, &ca_pem, &token, Some(server)));
         server.run(PRELUDE).await;
@@ -338,7 +338,20 @@ impl Server {
         let control_plane = fixture::control_plane().await;
         let server = Server::new(control_plane.url(), &control_plane.ca_pem(), ADMIN_TOKEN, None);
         let server = Arc::new(server);
-        PRELUDE_RUN.get_or_init(async || drop(server.run(PRELUDE).await)).await;
+        PRELUDE_RUN
+            .get_or_init(async || {
+                server.run(PRELUDE).await;
+                let role = json!({"metadata": {"name": "jane"}, "rules": rules_of_jane()});
+                server.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role).await;
+                let group = "rbac.authorization.k8s.io";
+                let binding = json!({
+                    "metadata": {"name": "jane"},
+                    "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "jane"},
+                    "subjects": [{"apiGroup": group, "kind": "User", "name": "jane"}],
+                });
+                server.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).await;
+            })
+            .await;
         server
     }
 
@@ -488,6 +501,14 @@ impl Server {
         body.truncate(step.lines.unwrap_or(usize::MAX));
         Answer { head, body }
     }
+}
+
+/// The rules of the user `jane`: no create, and no read.
+fn rules_of_jane() -> Value {
+    json!([
+        {"apiGroups": [""], "resources": ["configmaps", "namespaces"], "verbs": ["patch"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["update"]},
+    ])
 }
 
 /// The answers of requests with a `name`.
