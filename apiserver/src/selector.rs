@@ -1,5 +1,7 @@
 //! Label and field selectors: `labelSelector=app=web,tier in (a,b),!old` and `fieldSelector=metadata.name=w1`.
 
+use std::fmt;
+
 use serde_json::Value;
 
 use crate::{
@@ -20,6 +22,7 @@ struct Requirement {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Operator {
+    Equals,
     In,
     NotIn,
     Exists,
@@ -41,7 +44,7 @@ impl Labels {
         for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
             requirements.push(Requirement {
                 key: key.clone(),
-                operator: Operator::In,
+                operator: Operator::Equals,
                 values: vec![text(value)],
             });
         }
@@ -67,6 +70,28 @@ impl Labels {
     }
 }
 
+/// Formats the selector as `app=web,tier in (a,b),!old`, sorted by key.
+impl fmt::Display for Labels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(|one, other| one.key.cmp(&other.key));
+        let texts = sorted.into_iter().map(|Requirement { key, operator, mut values }| {
+            values.sort();
+            let values = values.join(",");
+            match operator {
+                Operator::Equals => format!("{key}={values}"),
+                Operator::In => format!("{key} in ({values})"),
+                Operator::NotIn => format!("{key} notin ({values})"),
+                Operator::Exists => key,
+                Operator::DoesNotExist => format!("!{key}"),
+                Operator::GreaterThan => format!("{key}>{values}"),
+                Operator::LessThan => format!("{key}<{values}"),
+            }
+        });
+        f.write_str(&texts.collect::<Vec<_>>().join(","))
+    }
+}
+
 impl Requirement {
     fn checked(key: &str, operator: Operator, mut values: Vec<String>) -> Result<Requirement, String> {
         values.sort();
@@ -87,7 +112,7 @@ impl Requirement {
         let label = label.and_then(Value::as_str);
         let listed = || label.is_some_and(|label| self.values.iter().any(|value| value == label));
         match self.operator {
-            Operator::In => listed(),
+            Operator::Equals | Operator::In => listed(),
             Operator::NotIn => !listed(),
             Operator::Exists => label.is_some(),
             Operator::DoesNotExist => label.is_none(),
@@ -188,7 +213,7 @@ impl<'a> Parser<'a> {
         let operator = match self.next() {
             "in" => return Requirement::checked(key, Operator::In, self.list()?),
             "notin" => return Requirement::checked(key, Operator::NotIn, self.list()?),
-            "=" | "==" => Operator::In,
+            "=" | "==" => Operator::Equals,
             "!=" => Operator::NotIn,
             ">" => Operator::GreaterThan,
             "<" => Operator::LessThan,
@@ -226,12 +251,10 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Formats a map of labels as `app=web,tier=a`, for `kubectl get -o wide` and `status.selector`.
-pub(crate) fn shown(labels: &Value) -> String {
-    let pairs = labels.as_object().into_iter().flatten();
-    let pairs: Vec<String> =
-        pairs.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
-    if pairs.is_empty() { "<none>".to_owned() } else { pairs.join(",") }
+/// Formats the selector of a Deployment for `kubectl get -o wide`.
+pub(crate) fn shown(selector: &Value) -> String {
+    let text = Labels::from_object(selector).to_string();
+    if text.is_empty() { "<none>".to_owned() } else { text }
 }
 
 /// A parsed field selector: path, value, and whether the field must be equal or must differ.

@@ -338,7 +338,7 @@ fn shown(
     let shown = match target {
         Target::Object(_) => representation.object(kind, view)?.into_owned(),
         Target::Scale => {
-            representation.object(&scale::KIND, Cow::Owned(scale::of(kind, &view)))?.into_owned()
+            representation.object(&scale::KIND, Cow::Owned(scale::read(kind, &view)?))?.into_owned()
         }
     };
     Ok(represented(representation, shown, status))

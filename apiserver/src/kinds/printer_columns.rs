@@ -6,7 +6,7 @@
 //! web    web-0    12s
 //! ```
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     clock::{Clock, human_duration},
@@ -74,7 +74,7 @@ pub(crate) const SERVICE: PrinterColumns = PrinterColumns {
             external.into(),
             ports.into(),
             age(object, clock),
-            selector::shown(&spec["selector"]).into(),
+            selector::shown(&json!({"matchLabels": spec["selector"]})).into(),
         ]
     },
 };
@@ -215,7 +215,7 @@ pub(crate) const DEPLOYMENT: PrinterColumns = PrinterColumns {
             age(object, clock),
             names,
             images,
-            selector::shown(&spec["selector"]["matchLabels"]).into(),
+            selector::shown(&spec["selector"]).into(),
         ]
     },
 };
@@ -242,7 +242,7 @@ pub(crate) const REPLICA_SET: PrinterColumns = PrinterColumns {
             age(object, clock),
             names,
             images,
-            selector::shown(&spec["selector"]["matchLabels"]).into(),
+            selector::shown(&spec["selector"]).into(),
         ]
     },
 };
@@ -364,7 +364,7 @@ pub(crate) const JOB: PrinterColumns = PrinterColumns {
             age(object, clock),
             names,
             images,
-            selector::shown(&spec["selector"]["matchLabels"]).into(),
+            selector::shown(&spec["selector"]).into(),
         ]
     },
 };
@@ -396,7 +396,7 @@ pub(crate) const CRON_JOB: PrinterColumns = PrinterColumns {
             age(object, clock),
             names,
             images,
-            selector::shown(&job["selector"]["matchLabels"]).into(),
+            selector::shown(&job["selector"]).into(),
         ]
     },
 };

@@ -16,7 +16,7 @@ use crate::{
         built_in::{BuiltIn, PLAIN},
         printer_columns,
     },
-    selector,
+    selector::Labels,
     status::{Cause, StatusError},
     storage::Place,
     verbs::write::{self, WriteOptions},
@@ -27,6 +27,22 @@ pub(crate) static KIND: LazyLock<Kind> = LazyLock::new(|| Kind::of_entry(&BUILT_
 
 static BUILT_IN: BuiltIn =
     BuiltIn { group: "autoscaling", kind: "Scale", columns: printer_columns::SCALE, ..PLAIN };
+
+/// The replicas in the Scale of a custom resource without replicas: `invalidSpecReplicas` of kube-apiserver. Only a patch
+/// sees them.
+const NO_REPLICAS: i64 = -2_147_483_648;
+
+/// The Scale of an object, for a client.
+pub(crate) fn read(kind: &Kind, object: &Value) -> Result<Value, StatusError> {
+    let scale = of(kind, object);
+    match &kind.scale {
+        Some(paths) if scale["spec"]["replicas"] == NO_REPLICAS => {
+            let path = paths.spec.replace('/', ".");
+            Err(StatusError::went_wrong(&format!("the spec replicas field {path:?} does not exist")))
+        }
+        Some(_) | None => Ok(scale),
+    }
+}
 
 /// The Scale of an object.
 pub(crate) fn of(kind: &Kind, object: &Value) -> Value {
@@ -39,13 +55,15 @@ pub(crate) fn of(kind: &Kind, object: &Value) -> Value {
         }
     }
     let mut spec = json!({});
+    let is_missing = kind.is_custom() && object.pointer(&paths.spec).is_none();
+    let replicas = if is_missing { NO_REPLICAS } else { number(&paths.spec) };
     // Go omits a zero.
-    if number(&paths.spec) != 0 {
-        spec["replicas"] = number(&paths.spec).into();
+    if replicas != 0 {
+        spec["replicas"] = replicas.into();
     }
     let mut status = json!({"replicas": number(&paths.status)});
     let selector = match (&kind.source, &paths.selector) {
-        (Source::BuiltIn(_), _) => Some(selector::shown(&object["spec"]["selector"]["matchLabels"])),
+        (Source::BuiltIn(_), _) => Some(Labels::from_object(&object["spec"]["selector"]).to_string()),
         (Source::Custom(_), Some(pointer)) => {
             object.pointer(pointer).and_then(Value::as_str).map(str::to_owned)
         }
@@ -115,8 +133,12 @@ pub(crate) fn put(
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
     let mut object = object.clone();
     if let Some(paths) = &kind.scale {
+        let path = paths.spec.replace('/', ".");
+        if replicas == NO_REPLICAS {
+            let text = format!("the spec replicas field {path:?} cannot be empty");
+            return Err(StatusError::bad_request(text));
+        }
         let Some(place) = place(&mut object, &paths.spec) else {
-            let path = paths.spec.replace('/', ".");
             let text = "accessor error: a parent of the field is not a map";
             let cause = Cause::invalid(path, &replicas.into(), text);
             return Err(StatusError::invalid_as("autoscaling", "Scale", at.name(), vec![cause]));
