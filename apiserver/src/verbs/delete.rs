@@ -77,6 +77,8 @@ pub(crate) fn delete(
     }
     if begins {
         mark(storage, kind, &mut after, grace);
+    } else if kind.built_in() == "CustomResourceDefinition" {
+        after["metadata"]["deletionGracePeriodSeconds"] = 0.into();
     }
     if holds_nothing(kind, &after) {
         // A Pod is returned with its deletionTimestamp, like any object with graceful deletion.
@@ -91,7 +93,7 @@ pub(crate) fn delete(
         return Ok(Deleted::Terminating(Arc::new(after)));
     }
     let after = store(storage, kind, place, after);
-    if kind.built_in() == "CustomResourceDefinition" {
+    if begins && kind.built_in() == "CustomResourceDefinition" {
         delete_instances(storage, kind, place, &after);
     }
     Ok(Deleted::Terminating(after))
@@ -106,8 +108,10 @@ pub(crate) fn warning(kind: &Kind, deletion: &Deletion) -> Option<String> {
 
 /// Sets the finalizers for a propagation policy, and the finalizer of a CRD.
 fn hold(kind: &Kind, object: &mut Value, propagation: Option<Propagation>) {
+    // The first delete of a CRD ignores the policy, and adds a finalizer: its custom resources are deleted first.
+    let begins_crd = kind.built_in() == "CustomResourceDefinition" && !is_terminating(object);
     let mut list = finalizers(object);
-    if let Some(propagation) = propagation {
+    if let Some(propagation) = propagation.filter(|_| !begins_crd) {
         list.retain(|one| !["foregroundDeletion", "orphan"].contains(one));
         match propagation {
             Propagation::Background => {}
@@ -121,8 +125,7 @@ fn hold(kind: &Kind, object: &mut Value, propagation: Option<Propagation>) {
     if kind.built_in() == "Job" && !is_decided {
         list.push("orphan");
     }
-    // A CRD always gets a finalizer, so that its custom resources are deleted first.
-    if kind.built_in() == "CustomResourceDefinition" && !list.contains(&CRD_FINALIZER) {
+    if begins_crd && !list.contains(&CRD_FINALIZER) {
         list.push(CRD_FINALIZER);
     }
     let list: Vec<Value> = list.into_iter().map(Value::from).collect();
@@ -202,13 +205,21 @@ fn delete_instances(storage: &mut Storage, kind: &Kind, place: &Place, crd: &Val
     finish_crd(storage, place.name());
 }
 
-/// Removes the finalizer of a terminating CRD when its last custom resource is gone.
+/// Removes the finalizer of a terminating CRD when its last custom resource is gone. Its own finalizers still hold it.
 pub(crate) fn finish_crd(storage: &mut Storage, name: &str) {
     let kind = storage.kinds.built_in("apiextensions.k8s.io", "customresourcedefinitions");
     let place = Place::new(kind.stored_in(), None, name);
     let Some(crd) = storage.get(&place).cloned() else { return };
-    if !is_terminating(&crd) || !storage.places(name).is_empty() || finalizers(&crd) != [CRD_FINALIZER] {
+    let mut list = finalizers(&crd);
+    if !is_terminating(&crd) || !storage.places(name).is_empty() || !list.contains(&CRD_FINALIZER) {
         return;
     }
-    remove(storage, &kind, &place);
+    list.retain(|one| *one != CRD_FINALIZER);
+    if list.is_empty() {
+        return remove(storage, &kind, &place);
+    }
+    let mut held = (*crd).clone();
+    held["metadata"]["finalizers"] = list.into();
+    served_kinds::mark_deleted(&mut held, &storage.clock.time());
+    store(storage, &kind, &place, held);
 }

@@ -125,6 +125,12 @@ pub(crate) fn mark_deleting(crd: &mut Value, now: &str) {
     set_condition(crd, "Terminating", "True", "InstanceDeletionInProgress", message, now);
 }
 
+/// Sets the condition of a CRD whose custom resources are gone.
+pub(crate) fn mark_deleted(crd: &mut Value, now: &str) {
+    let message = "removed all instances";
+    set_condition(crd, "Terminating", "False", "InstanceDeletionCompleted", message, now);
+}
+
 fn removed(storage: &mut Storage, crd: &Value) {
     let (group, plural) = names(crd);
     storage.kinds.replace_custom(group, plural, Vec::new());
