@@ -212,6 +212,9 @@ impl Kind {
                     "{path:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
                 )
             }
+            Source::BuiltIn(BuiltIn { kind: "Job", .. }) => {
+                format!("field label {path:?} not supported for Job")
+            }
             Source::BuiltIn(_) | Source::Custom(_) => format!("field label not supported: {path}"),
         };
         Err(StatusError::bad_request(message))

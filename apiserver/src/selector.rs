@@ -321,13 +321,18 @@ fn unescaped(value: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// The value of a field as text. A missing field is empty.
+/// The value of a field as text. A missing field has the zero value of its type in Go.
 fn field(object: &Value, path: &str) -> String {
-    // `source` is the only field selector that is not the path of its field.
-    let path = if path == "source" { "source.component" } else { path };
+    let (path, missing) = match (object["apiVersion"].as_str().unwrap_or_default(), path) {
+        ("v1", "spec.hostNetwork" | "spec.unschedulable") => (path, "false"),
+        // These two selectors are not the paths of their fields.
+        ("v1", "source") => ("source.component", ""),
+        ("batch/v1", "status.successful") => ("status.succeeded", "0"),
+        (_, _) => (path, ""),
+    };
     let value = path.split('.').fold(object, |value, part| &value[part]);
     match value {
-        Value::Null => String::new(),
+        Value::Null => missing.to_owned(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }

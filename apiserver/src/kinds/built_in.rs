@@ -252,6 +252,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         categories: &["all"],
         status: true,
         generation: true,
+        fields: &["status.successful"],
         columns: printer_columns::JOB,
         defaults: defaults::job,
         validate: jobs::job,
