@@ -13,6 +13,7 @@ use super::{Controllers, change, delete, make, owners, record, record_warning, u
 use crate::{
     kinds::Part,
     kinds::conditions::set_condition,
+    kinds::pods::is_gated,
     storage::{Place, Storage},
     verbs::{delete::Deletion, write::is_terminating},
 };
@@ -81,6 +82,9 @@ pub(crate) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
         return;
     }
     if pod["spec"]["nodeName"].is_null() {
+        if is_gated(&pod["spec"]) {
+            return;
+        }
         if let Some((claim, message)) = volume::unbound(storage, pod) {
             controllers.waiting.entry(claim).or_default().insert(place.clone());
             return unschedulable(storage, place, pod, &message);

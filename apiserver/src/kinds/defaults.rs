@@ -7,7 +7,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::{cluster_ip, field_checks::each, jobs::POD_LABELS},
+    kinds::{cluster_ip, field_checks::each, jobs::POD_LABELS, pods::is_gated},
     schema::quantity::quantity,
 };
 
@@ -56,11 +56,23 @@ pub(crate) fn admit(kind: &str, object: &mut Value) {
     match kind {
         "Node" => taint_until_ready(object),
         "PersistentVolumeClaim" => protect(object),
+        "Pod" => report_gates(object),
         "Job" => {
             generate_selector(object);
             label_as_template(object);
         }
         _ => {}
+    }
+}
+
+/// The condition of a Pod that is not scheduled yet.
+fn report_gates(pod: &mut Value) {
+    if is_gated(&pod["spec"]) {
+        pod["status"]["conditions"] = json!([{
+            "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates",
+            "lastTransitionTime": pod["metadata"]["creationTimestamp"],
+        }]);
     }
 }
 

@@ -28,11 +28,21 @@ const POD_FIXED: &str = "pod updates may not change fields other than \
 
 pub(crate) fn pod(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     let mut all = Vec::new();
-    pod_spec(&mut all, &object["spec"], "spec");
+    let spec = &object["spec"];
+    pod_spec(&mut all, spec, "spec");
     if let Some(before) = before {
-        changes(&mut all, &object["spec"], &before["spec"]);
+        changes(&mut all, spec, &before["spec"]);
+    } else if is_gated(spec) && !text(&spec["nodeName"]).is_empty() {
+        let text = "cannot be set until all schedulingGates have been cleared";
+        all.push(Cause::forbidden("spec.nodeName", text));
     }
     all
+}
+
+/// Whether a Pod must not be scheduled yet. See
+/// <https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/>.
+pub(crate) fn is_gated(spec: &Value) -> bool {
+    each(&spec["schedulingGates"]).next().is_some()
 }
 
 /// Refuses changes of immutable fields of a Pod's spec.
@@ -50,6 +60,18 @@ fn changes(all: &mut Vec<Cause>, spec: &Value, before: &Value) {
     if !each(&before["tolerations"]).all(is_kept) {
         let text = "existing toleration can not be modified except its tolerationSeconds";
         all.push(Cause::forbidden("spec.tolerations", text));
+    }
+    for (index, gate) in each(&spec["schedulingGates"]).enumerate() {
+        if !each(&before["schedulingGates"]).any(|was| was["name"] == gate["name"]) {
+            let name = gate["name"].as_str().unwrap_or_default();
+            let text = format!("only deletion is allowed, but found new scheduling gate '{name}'");
+            all.push(Cause::forbidden(format!("spec.schedulingGates[{index}].name"), &text));
+        }
+    }
+    let mut selected = before["nodeSelector"].as_object().into_iter().flatten();
+    if is_gated(before) && selected.any(|(key, value)| spec["nodeSelector"].get(key) != Some(value)) {
+        let text = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+        all.push(Cause::invalid("spec.nodeSelector", &spec["nodeSelector"], text));
     }
     if fixed_part(spec, before) != fixed_part(before, before) {
         all.push(Cause::forbidden("spec", POD_FIXED));
@@ -70,7 +92,8 @@ fn fixed_part(spec: &Value, before: &Value) -> Value {
     let Some(fields) = spec.as_object_mut() else { return spec };
     fields.retain(|field, _| match field.as_str() {
         "nodeName" => !before["nodeName"].is_null(),
-        field => !matches!(field, "activeDeadlineSeconds" | "tolerations"),
+        "nodeSelector" => !is_gated(before),
+        field => !matches!(field, "activeDeadlineSeconds" | "schedulingGates" | "tolerations"),
     });
     for list in ["containers", "initContainers"] {
         for container in fields.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
@@ -147,6 +170,13 @@ pub(crate) fn pod_spec(all: &mut Vec<Cause>, spec: &Value, at: &str) {
     }
     volumes(all, &spec["volumes"], &format!("{at}.volumes"));
     tolerations(all, &spec["tolerations"], &format!("{at}.tolerations"));
+    for (index, gate) in each(&spec["schedulingGates"]).enumerate() {
+        let (at, name) = (format!("{at}.schedulingGates[{index}]"), text(&gate["name"]));
+        all.extend(causes(&at, name, qualified_name_errors(name)));
+        if each(&spec["schedulingGates"]).take(index).any(|other| other["name"] == gate["name"]) {
+            all.push(Cause::duplicate(at, &gate["name"]));
+        }
+    }
     for (index, alias) in each(&spec["hostAliases"]).enumerate() {
         if text(&alias["ip"]).parse::<std::net::IpAddr>().is_err() {
             all.push(Cause::invalid(format!("{at}.hostAliases[{index}].ip"), &alias["ip"], NO_ADDRESS));

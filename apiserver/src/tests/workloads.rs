@@ -68,6 +68,21 @@ async fn a_pod_waits_for_a_claim_that_is_not_bound() {
     fixture.until(&format!("{SETS}/db"), is_available(2)).await;
 }
 
+#[tokio::test]
+async fn a_pod_is_not_scheduled_until_its_gates_are_removed() {
+    let fixture = Fixture::start().await;
+    let pod = |name: &str, gates: Value| json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}], "schedulingGates": gates}});
+    fixture.post(PODS, pod("gated", json!([{"name": "example.com/a"}]))).await;
+    fixture.post(PODS, pod("later", json!([]))).await;
+    let is_running = |_: u16, pod: &Value| pod["status"]["phase"] == "Running";
+    fixture.until(&format!("{PODS}/later"), is_running).await;
+    let gated = format!("{PODS}/gated");
+    let (_, pod) = fixture.get(&gated).await;
+    assert_eq!(pod["status"]["conditions"][0]["reason"], "SchedulingGated");
+    fixture.merge(&gated, json!({"spec": {"schedulingGates": null}})).await;
+    fixture.until(&gated, is_running).await;
+}
+
 /// The successor of a Pod waits while the claim of its predecessor is being deleted.
 #[tokio::test]
 async fn a_claim_that_goes_with_its_pod_is_made_anew() {
