@@ -7,7 +7,12 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::{cluster_ip, field_checks::each, jobs::POD_LABELS, pods::is_gated},
+    kinds::{
+        cluster_ip,
+        field_checks::{each, text},
+        jobs::POD_LABELS,
+        pods::is_gated,
+    },
     schema::quantity::quantity,
 };
 
@@ -51,18 +56,54 @@ pub(crate) fn node(object: &mut Value) {
     }
 }
 
-/// Sets what admission plugins and registry strategies add to a new object, after its managers are recorded.
-pub(crate) fn admit(kind: &str, object: &mut Value) {
+/// Sets what admission plugins and registry strategies add to a new object, after its managers are recorded. The error is
+/// why they forbid the object.
+pub(crate) fn admit(kind: &str, object: &mut Value) -> Result<(), String> {
     match kind {
         "Node" => taint_until_ready(object),
         "PersistentVolumeClaim" => protect(object),
-        "Pod" => report_gates(object),
+        "Pod" => {
+            report_gates(object);
+            prioritize(&mut object["spec"])?;
+        }
         "Job" => {
             generate_selector(object);
             label_as_template(object);
         }
         _ => {}
     }
+    Ok(())
+}
+
+/// The PriorityClasses, which exist in every cluster, and their priorities. Without a class, the priority is zero.
+const PRIORITIES: [(&str, i64); 3] =
+    [("", 0), ("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
+
+/// The admission plugins Priority and RuntimeClass: a Pod has the priority of its class. There are no RuntimeClasses.
+fn prioritize(spec: &mut Value) -> Result<(), String> {
+    let (name, policy) = (text(&spec["priorityClassName"]), text(&spec["preemptionPolicy"]));
+    let Some((_, priority)) = PRIORITIES.iter().find(|(class, _)| *class == name) else {
+        return Err(format!("no PriorityClass with name {name} was found"));
+    };
+    let computed = "priority admission controller computed";
+    let given = spec["priority"].as_i64().unwrap_or_default();
+    if given != 0 && given != *priority {
+        return Err(format!(
+            "the integer value of priority ({given}) must not be provided in pod spec; {computed} {priority} from the given \
+             PriorityClass name"
+        ));
+    }
+    if policy != "PreemptLowerPriority" {
+        return Err(format!(
+            "the string value of PreemptionPolicy ({policy}) must not be provided in pod spec; {computed} \
+             PreemptLowerPriority from the given PriorityClass name"
+        ));
+    }
+    if let Some(class) = spec["runtimeClassName"].as_str() {
+        return Err(format!("pod rejected: RuntimeClass {class:?} not found"));
+    }
+    spec["priority"] = (*priority).into();
+    Ok(())
 }
 
 /// The condition of a Pod that is not scheduled yet.

@@ -88,7 +88,7 @@ pub(crate) fn create(
     }
     prune(kind, &mut object, options)?;
     finish(storage, kind, None, &mut object, managed, options)?;
-    defaults::admit(kind.built_in(), &mut object);
+    defaults::admit(kind.built_in(), &mut object).map_err(|why| StatusError::forbidden(kind, &name, &why))?;
     let mut causes = metadata::errors(kind, &object);
     kind.validate(&object, None, &mut causes);
     if !causes.is_empty() {
