@@ -25,6 +25,7 @@ use cel::{
         value::{CowVal, Val},
     },
     context::VariableResolver,
+    extensions,
 };
 use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta};
 use serde_json::Value;
@@ -40,7 +41,13 @@ use crate::{
 };
 
 /// The functions of the crate `cel`; kube-apiserver has more. Created once, because that is slow.
-static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
+    let mut env = Env::stdlib();
+    extensions::strings(&mut env)
+        .and_then(|()| extensions::lists(&mut env))
+        .expect("no function is declared twice");
+    Arc::new(env)
+});
 
 /// Longest evaluation of all rules of one object. Other requests wait for it.
 const TIME_MAX: Duration = Duration::from_secs(2);
@@ -305,6 +312,12 @@ impl ValidationRule {
             Ok(cel::Value::Bool(true)) => return None,
             Ok(_) => {}
             // A rule with a function that the library lacks fails. Skipping it would accept invalid objects.
+            Err(ExecutionError::UndeclaredReference(name)) => {
+                return Some(fails(format!(
+                    "the embedded API server does not support `{name}` in CEL, evaluating rule: {}",
+                    self.rule
+                )));
+            }
             Err(error) => {
                 return Some(fails(format!("{} evaluating rule: {}", short(&error), self.rule)));
             }
@@ -461,6 +474,18 @@ mod tests {
             be run due to call cost exceeds limit for rule: {much}"
         );
         assert_eq!(errors(rules, &object), [": Invalid value: failed rule: self.min > 1", &cut]);
+    }
+
+    #[test]
+    fn a_function_that_is_missing_here_is_named() {
+        for (rule, name) in
+            [("isURL('a')", "isURL"), ("[1].isSorted()", "isSorted"), ("sets.contains([1], [1])", "sets")]
+        {
+            let wanted = format!(
+                ": Invalid value: \"object\": the embedded API server does not support `{name}` in CEL, evaluating rule: {rule}"
+            );
+            assert_eq!(errors(json!([{"rule": rule}]), &json!({})), [wanted]);
+        }
     }
 
     /// From gateway-api, cert-manager, Karpenter and other projects.
