@@ -778,6 +778,35 @@ async fn a_deleted_database_waits_for_a_last_backup() {
     .await;
 }
 
+/// As with the admission plugin OwnerReferencesPermissionEnforcement. The Database waited for ever, and only the log said why.
+#[tokio::test]
+async fn data_that_cannot_get_an_owner_is_a_condition() {
+    on_each_of(&[Kind::Embedded], async |fixture| {
+        let _running = with_data(fixture, "Delete").await;
+        fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
+        wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
+        fixture.may_be_forbidden.set(true);
+        fixture.embedded().fault(Fault::Forbidden(Vec::new()).on("PATCH", "/persistentvolumeclaims"));
+        fixture.delete("databases/db").await;
+        let says = |text: &Value| {
+            let text = text.as_str().unwrap_or_default();
+            text.contains("/data-db-0: 403") && text.contains("a new owner needs the verb delete: grant")
+        };
+        let is_reported = |database: &Value| {
+            condition(database, "Stalled")
+                .is_some_and(|stalled| stalled["reason"] == "Forbidden" && says(&stalled["message"]))
+        };
+        fixture.until("databases/db", is_reported).await;
+        let is_noted =
+            |events: &Value| events["items"].as_array().unwrap().iter().any(|one| says(&one["note"]));
+        fixture.until("events", is_noted).await;
+        fixture.embedded().end_faults();
+        fixture.until_gone("databases/db").await;
+        assert_eq!(owners(fixture).await, OWNED);
+    })
+    .await;
+}
+
 /// The garbage collector takes the owner of the Job away if a user deletes with `--cascade=orphan` while the last backup runs. The
 /// Database then waited until somebody deleted the Job.
 #[tokio::test]

@@ -14,7 +14,7 @@ use super::{
     types::{DatabaseDeletionPolicy, Job, JobStatus},
 };
 use crate::{
-    children::{ObservedState, PodsOf, report::UNSEEN_RECHECK},
+    children::{ObservedState, PodsOf, refusal::Refusal, report::UNSEEN_RECHECK},
     client::Error,
     cluster::EventType,
     controller::{Cleanup, Next, ReconcileError},
@@ -80,10 +80,18 @@ impl Databases {
         policy: DatabaseDeletionPolicy,
     ) -> Result<(), ReconcileError> {
         let changes = changes_of_owner(database, object.metadata(), policy);
-        if !changes.is_empty() {
-            self.cluster.patch(object, changes).await?;
+        if changes.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let Err(error) = self.cluster.patch(object, changes).await else { return Ok(()) };
+        if let Some(refusal) = Refusal::of(&error) {
+            let problem = format_smolstr!(
+                "{error}. Where the admission plugin OwnerReferencesPermissionEnforcement is on, a new owner needs the verb delete: \
+                 grant the operator this verb for claims and Secrets, or set spec.deletionPolicy to Retain"
+            );
+            self.report_failure(database, refusal.reason(), problem).await?;
+        }
+        Err(error.into())
     }
 
     /// Creates the Job of the last backup, if there is none, and reports what became of it.
@@ -120,7 +128,7 @@ impl Databases {
                 return Ok(LastBackup::Impossible("the namespace is being deleted"));
             }
             Err(error) => {
-                self.report_failure(database, format_smolstr!("{error}")).await?;
+                self.report_failure(database, FAILED, format_smolstr!("{error}")).await?;
                 return Err(error.into());
             }
         };
@@ -131,13 +139,13 @@ impl Databases {
         }
         let next = if !is_ours {
             let problem = format_smolstr!("the Job {name} exists, and is not of this Database: delete it");
-            self.report_failure(database, problem).await?
+            self.report_failure(database, FAILED, problem).await?
         } else if live.has_failed() {
             let problem = format_smolstr!(
                 "the last backup failed: see the log of the Job {name}. Delete this Job to try again, or remove \
                  spec.backup to delete the Database without a last backup"
             );
-            self.report_failure(database, problem).await?
+            self.report_failure(database, FAILED, problem).await?
         } else {
             self.report_progress(database, &live).await?
         };
@@ -162,15 +170,21 @@ impl Databases {
         }
     }
 
-    async fn report_failure(&self, database: &Database, problem: SmolStr) -> Result<Next, ReconcileError> {
-        let before = conditions::find(&database.status.conditions, "BackupSucceeded");
-        if before.is_none_or(|before| before.reason != FAILED) {
-            self.events.record(database, EventType::Warning, FAILED, problem.to_string());
+    /// Reports why the Database does not end until a user acts.
+    async fn report_failure(
+        &self,
+        database: &Database,
+        reason: &'static str,
+        problem: SmolStr,
+    ) -> Result<Next, ReconcileError> {
+        let before = conditions::find(&database.status.conditions, "Ready");
+        if before.is_none_or(|before| before.reason != reason) {
+            self.events.record(database, EventType::Warning, reason, problem.to_string());
         }
-        let stalled = Some(Verdict::yes(FAILED, problem.clone()));
-        let verdict = Verdict::no(FAILED, problem);
-        let state =
-            ObservedState { stalled, ..self.waiting(database, verdict.clone(), verdict, Next::OnChange) };
+        let stalled = Some(Verdict::yes(reason, problem.clone()));
+        let ready = Verdict::no(reason, problem);
+        let backup = (reason == FAILED).then(|| ready.clone());
+        let state = ObservedState { stalled, ..self.waiting(database, ready, backup, Next::OnChange) };
         self.reporter.of(database).write(database.status.clone(), state).await
     }
 
@@ -191,13 +205,21 @@ impl Databases {
             trouble.unwrap_or_default()
         );
         let ready = Verdict::no("LastBackupRunning", message.clone());
-        let state = self.waiting(database, ready, Verdict::unknown("LastBackupRunning", message), next);
+        let backup = Some(Verdict::unknown("LastBackupRunning", message));
+        let state = self.waiting(database, ready, backup, next);
         report.write(database.status.clone(), state).await
     }
 
-    /// The conditions of a Database that waits for its last backup.
-    fn waiting(&self, database: &Database, ready: Verdict, backup: Verdict, next: Next) -> ObservedState {
-        let others = vec![("Available", self.available(database)), ("BackupSucceeded", backup)];
+    /// The conditions of a Database that waits for its end, usually for its last backup.
+    fn waiting(
+        &self,
+        database: &Database,
+        ready: Verdict,
+        backup: Option<Verdict>,
+        next: Next,
+    ) -> ObservedState {
+        let mut others = vec![("Available", self.available(database))];
+        others.extend(backup.map(|backup| ("BackupSucceeded", backup)));
         ObservedState { ready, others, stalled: None, next }
     }
 }
