@@ -807,6 +807,35 @@ async fn data_that_cannot_get_an_owner_is_a_condition() {
     .await;
 }
 
+/// A user or a policy had set `whenDeleted: Delete` while the last backup ran. The claims were deleted with the StatefulSet.
+#[tokio::test]
+async fn a_database_with_the_policy_retain_ends_only_when_its_stateful_set_retains_the_claims() {
+    on_both(async |fixture| {
+        let running = with_data(fixture, "Retain").await;
+        fixture.delete("databases/db").await;
+        wrote(fixture, &["POST jobs 201", STATUS]).await;
+        drop(running);
+        let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}});
+        fixture.patch("statefulsets/db", json!({ "spec": policy })).await;
+        // What the StatefulSet controller would write.
+        let uid = fixture.get("statefulsets/db").await["metadata"]["uid"].take();
+        let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": uid});
+        let owned_by = |owners: Value| json!({"metadata": {"ownerReferences": owners}});
+        fixture.patch("persistentvolumeclaims/data-db-0", owned_by(json!([owner]))).await;
+        end(fixture, "db-last-backup", "Complete").await;
+        let _running = start(fixture);
+        wrote(fixture, &["PATCH statefulsets/db 200", STATUS]).await;
+        let reported = fixture.get("databases/db").await;
+        assert_eq!(condition(&reported, "Stalled").unwrap()["reason"], "ClaimsNotRetained");
+        let set = fixture.get("statefulsets/db").await;
+        assert_eq!(set["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"], "Retain");
+        fixture.patch("persistentvolumeclaims/data-db-0", owned_by(json!(null))).await;
+        fixture.until_gone("databases/db").await;
+        assert_eq!(owners(fixture).await, NOT_OWNED);
+    })
+    .await;
+}
+
 /// The garbage collector takes the owner of the Job away if a user deletes with `--cascade=orphan` while the last backup runs. The
 /// Database then waited until somebody deleted the Job.
 #[tokio::test]

@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::{
     Database, Databases, MANAGED_BY, OPERATOR,
     data::{changes_of_owner, claim},
     desired::backup_labels,
-    types::{DatabaseDeletionPolicy, Job, JobStatus},
+    types::{DatabaseDeletionPolicy, Job, JobStatus, StatefulSet},
 };
 use crate::{
     children::{ObservedState, PodsOf, refusal::Refusal, report::UNSEEN_RECHECK},
@@ -19,13 +20,16 @@ use crate::{
     cluster::EventType,
     controller::{Cleanup, Next, ReconcileError},
     resource::{
-        Key, Meta, ObjectMeta, Resource,
+        Key, Meta, ObjectMeta, OwnerReference, Resource,
         conditions::{self, Verdict},
     },
 };
 
 /// The reason while the backup has failed.
 const FAILED: &str = "LastBackupFailed";
+
+/// The reason while the claims would be deleted with the StatefulSet.
+const NOT_RETAINED: &str = "ClaimsNotRetained";
 
 /// The backup before the end.
 enum LastBackup {
@@ -50,6 +54,13 @@ impl Databases {
             }
             LastBackup::Pending(next) => return Ok(Cleanup::Pending(next)),
         };
+        if policy == DatabaseDeletionPolicy::Retain
+            && !self.is_orphaned(database)
+            && let Some(problem) = self.retain(database).await?
+        {
+            self.report_failure(database, NOT_RETAINED, problem).await?;
+            return Ok(Cleanup::Pending(Next::After(UNSEEN_RECHECK)));
+        }
         let name = &database.metadata.name;
         let backups = format_smolstr!("{name}-backups");
         for claim in self.claims.get(&database.key()).iter().filter(|claim| claim.metadata.name != backups) {
@@ -70,6 +81,34 @@ impl Databases {
                 .live_sets
                 .get(&database.key())
                 .is_some_and(|set| !set.metadata.is_controlled_by(&database.metadata))
+    }
+
+    /// Lets the StatefulSet retain the claims: a policy or a user may have set `whenDeleted: Delete`. Says why it does not yet, if so.
+    async fn retain(&self, database: &Database) -> Result<Option<SmolStr>, ReconcileError> {
+        let live = self.live_sets.get(&database.key()).filter(|set| !set.metadata.is_terminating());
+        let Some(mut set) = live else { return Ok(None) };
+        let retains =
+            |set: &StatefulSet| set.spec.persistent_volume_claim_retention_policy.when_deleted == "Retain";
+        if !retains(&set) {
+            let path = "/spec/persistentVolumeClaimRetentionPolicy/whenDeleted";
+            set = self
+                .cluster
+                .patch(&*set, vec![json!({"op": "replace", "path": path, "value": "Retain"})])
+                .await?;
+        }
+        if !retains(&set) {
+            let problem = "an admission webhook or policy keeps whenDeleted: Delete in the StatefulSet, with which the claims would \
+                           be deleted: change the policy, or set spec.deletionPolicy to Delete";
+            return Ok(Some(problem.into()));
+        }
+        // With `Delete`, the StatefulSet controller makes the StatefulSet their owner.
+        let claims = self.claims.get(&database.key());
+        let is_owner = |owner: &OwnerReference| owner.uid == set.metadata.uid;
+        let owned = claims.iter().find(|claim| claim.metadata.owner_references.iter().any(is_owner));
+        Ok(owned.map(|claim| {
+            let name = &claim.metadata.name;
+            format_smolstr!("the claim {name} would be deleted with the StatefulSet until its controller removes it as the owner")
+        }))
     }
 
     /// Makes an object of this operator owned as the policy says.
