@@ -254,7 +254,8 @@ impl<K: Resource + Serialize> Owned<K> {
             if differences.iter().any(|difference| difference.path == "/spec/replicas") {
                 let (owner, child) = (O::KIND, K::KIND);
                 cause += &format!(
-                    ". If a HorizontalPodAutoscaler targets the {child}, have it target the {owner}"
+                    ". If a HorizontalPodAutoscaler targets the {child}, have it target the {owner} if that has the \
+                     subresource scale, or delete it"
                 );
             }
             return Child::failed(Error::new("keep", change, cause), Some(live));
