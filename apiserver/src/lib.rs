@@ -42,8 +42,8 @@
 //! kinds/          the table of kinds: built_in, its defaults, printer_columns and validation; field_checks, events, pods,
 //!                 stateful_sets, jobs, schedule, cluster_ip, metadata, conditions, status_errors; crd, custom_resources
 //! selector        label and field selectors
-//! schema/         CRDs: structural schemas, defaults and pruning, cel, field_errors (errors with paths); built-in types:
-//!                 openapi (definitions), decode (type errors), encode (omits empty fields), quantity
+//! schema/         CRDs: structural schemas, defaults and pruning, cel, formats, field_errors (errors with paths);
+//!                 built-in types: openapi (definitions), decode (type errors), encode (omits empty fields), quantity
 //! names           validation of names and labels
 //! status          the errors of requests, as objects of kind Status
 //! json            JSON with the order of fields and the escapes of kube-apiserver

@@ -13,6 +13,7 @@
 pub(crate) mod structural;
 pub(crate) mod field_errors;
 pub(crate) mod cel;
+pub(crate) mod formats;
 pub(crate) mod openapi;
 pub(crate) mod decode;
 pub(crate) mod encode;
@@ -27,6 +28,7 @@ use jsonschema::{PatternOptions, ValidationError};
 use serde_json::{Map, Value, json};
 
 use crate::{
+    names,
     schema::{
         cel::RulesAtPath,
         field_errors::{ErrorList, FieldPath},
@@ -78,7 +80,11 @@ impl Schema {
         if !source.is_null() {
             standard = as_json_schema(source);
         }
-        let validator = jsonschema::options()
+        let mut options = jsonschema::options();
+        for (format, check) in formats::FORMATS {
+            options = options.with_format(format, check);
+        }
+        let validator = options
             .with_draft(jsonschema::Draft::Draft4)
             .should_validate_formats(true)
             // Patterns without backtracking, as in Go.
@@ -121,6 +127,7 @@ impl Schema {
                 |path: &FieldPath<'_>, value: &Value| errors.add(Cause::duplicate(path.to_string(), value));
             find_twice(object, &self.source, &FieldPath::Root, &mut add)?;
         }
+        check_embedded(object, &self.source, &FieldPath::Root, errors)?;
         if self.rules.is_empty() {
             return ControlFlow::Continue(());
         }
@@ -136,7 +143,7 @@ impl Schema {
 const FORMATS: [&str; 6] = ["date-time", "email", "hostname", "ipv4", "ipv6", "uri"];
 
 /// Translates a schema into JSON Schema draft 4: `nullable` and int-or-string become lists of types. Keeps only the
-/// formats in [`FORMATS`].
+/// formats in [`FORMATS`] and [`formats::FORMATS`].
 fn as_json_schema(schema: &Value) -> Value {
     let Some(schema) = schema.as_object() else { return schema.clone() };
     let mut standard = Map::new();
@@ -150,7 +157,13 @@ fn as_json_schema(schema: &Value) -> Value {
             "allOf" | "anyOf" | "oneOf" => {
                 value.as_array().into_iter().flatten().map(as_json_schema).collect()
             }
-            "format" if !FORMATS.iter().any(|format| value == format) => continue,
+            "format" => {
+                let ours = formats::FORMATS.iter().map(|(format, _)| format);
+                if !FORMATS.iter().chain(ours).any(|format| value == format) {
+                    continue;
+                }
+                value.clone()
+            }
             "required" if value.as_array().is_none_or(Vec::is_empty) => continue,
             // kube-apiserver accepts duplicate names and a negative minLength; `jsonschema` rejects them.
             "required" => {
@@ -162,7 +175,7 @@ fn as_json_schema(schema: &Value) -> Value {
             "minLength" | "minItems" | "minProperties" if value.as_i64().is_none_or(|least| least < 0) => {
                 continue;
             }
-            "type" | "format" | "enum" | "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum"
+            "type" | "enum" | "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum"
             | "minLength" | "maxLength" | "pattern" | "minItems" | "maxItems" | "uniqueItems"
             | "multipleOf" | "minProperties" | "maxProperties" => value.clone(),
             _ => continue,
@@ -284,6 +297,77 @@ fn find_twice(
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
     ControlFlow::Continue(())
+}
+
+/// Checks what the crate `jsonschema` does not: the identity and labels of embedded resources, and the format int32.
+fn check_embedded(
+    value: &Value,
+    schema: &Value,
+    path: &FieldPath<'_>,
+    errors: &mut ErrorList<'_>,
+) -> ControlFlow<()> {
+    match value {
+        Value::Object(map) => {
+            if schema["x-kubernetes-embedded-resource"] == true {
+                embedded_resource(value, path).into_iter().try_for_each(|cause| errors.add(cause))?;
+            }
+            for (name, value) in map {
+                let known = &schema["properties"][name];
+                if known.is_object() {
+                    check_embedded(value, known, &FieldPath::Field(path, name), errors)?;
+                } else if schema["additionalProperties"].is_object() {
+                    check_embedded(
+                        value,
+                        &schema["additionalProperties"],
+                        &FieldPath::Key(path, name),
+                        errors,
+                    )?;
+                }
+            }
+        }
+        Value::Array(list) => {
+            for (index, value) in list.iter().enumerate() {
+                check_embedded(value, &schema["items"], &FieldPath::Index(path, index), errors)?;
+            }
+        }
+        Value::Number(number) if schema["type"] == "integer" && schema["format"] == "int32" => {
+            if number.as_i64().is_some_and(|int| i32::try_from(int).is_err()) {
+                // This error of kube-apiserver has no field.
+                let text = format!("Checked value must be of type integer with format int32 in {path}");
+                errors.add(Cause::invalid("<nil>", &"".into(), &text))?;
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+    ControlFlow::Continue(())
+}
+
+/// The errors of an embedded resource.
+fn embedded_resource(value: &Value, path: &FieldPath<'_>) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for name in ["apiVersion", "kind"] {
+        let field = FieldPath::Field(path, name).to_string();
+        match &value[name] {
+            Value::Null => causes.push(Cause::required(field, "")),
+            Value::String(text) if text.is_empty() => {
+                causes.push(Cause::invalid(field, &value[name], "must not be empty"))
+            }
+            Value::String(text) if name == "kind" => {
+                let wrong = names::dns_1035_errors(&text.to_lowercase());
+                let why = format!("may have mixed case, but should otherwise match: {}", wrong.join(","));
+                causes.extend((!wrong.is_empty()).then(|| Cause::invalid(field, &value[name], &why)));
+            }
+            Value::String(text) if text.matches('/').count() > 1 => {
+                let why = format!("unexpected GroupVersion string: {text}");
+                causes.push(Cause::invalid(field, &value[name], &why));
+            }
+            Value::String(_) => {}
+            other => causes.push(Cause::invalid(field, other, "must be a string")),
+        }
+    }
+    let labels = FieldPath::Field(&FieldPath::Field(path, "metadata"), "labels").to_string();
+    causes.extend(names::labels_errors(&labels, &value["metadata"]["labels"]));
+    causes
 }
 
 /// The keys of an item in a list of type `map`, with their values.

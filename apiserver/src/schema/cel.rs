@@ -27,15 +27,14 @@ use cel::{
     context::VariableResolver,
     extensions,
 };
-use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta};
+use chrono::{DateTime, NaiveTime};
 use serde_json::Value;
 
 use crate::{
-    clock::parse_duration,
     schema::{
         SchemaError,
         field_errors::{ErrorList, FieldPath, json_type},
-        items_by_keys, keys,
+        formats, items_by_keys, keys,
     },
     status::Cause,
 };
@@ -407,13 +406,10 @@ fn formatted(text: &str, format: &str) -> Option<Box<dyn Val>> {
     Some(match format {
         "date-time" => Box::new(CelTimestamp::from(DateTime::parse_from_rfc3339(text).ok()?)),
         "date" => {
-            let midnight = text.parse::<NaiveDate>().ok()?.and_time(NaiveTime::MIN);
+            let midnight = formats::date(text)?.and_time(NaiveTime::MIN);
             Box::new(CelTimestamp::from(midnight.and_utc().fixed_offset()))
         }
-        "duration" => {
-            let duration = TimeDelta::from_std(parse_duration(text.trim_start_matches('-'))?).ok()?;
-            Box::new(CelDuration::from(if text.starts_with('-') { -duration } else { duration }))
-        }
+        "duration" => Box::new(CelDuration::from(formats::duration(text)?)),
         "byte" => Box::new(CelBytes::from(BASE64_STANDARD.decode(text).ok()?)),
         _ => return None,
     })
