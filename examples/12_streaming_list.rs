@@ -9,7 +9,7 @@
 //! Run: cargo run --example course 12
 //! Notice: A BOOKMARK with the annotation `k8s.io/initial-events-end`.
 //! Why: Its version is that of the list; the events before it are in no order. The server does not build the list in memory.
-//! Not every server has the feature. 1.27 to 1.31 and 1.33: 422 by default. Before 1.27: ignored. Then list in pages.
+//! Not every server has the feature. 1.19 to 1.31 and 1.33: 422 by default. Before 1.19: ignored. Then list in pages.
 //! A watch without a version also gets this BOOKMARK (lesson 8), if it asks for bookmarks.
 //! Break it: cargo run --example course -- 12 --fault ignore-streaming-lists
 //! Source: `line` in src/watch.rs; `end` in src/watch/machine.rs

@@ -63,7 +63,8 @@ pub enum Fault {
     BookmarksEvery(Duration),
     /// Streaming lists are refused with 422, as by default from 1.27 to 1.31 and in 1.33.
     NoStreamingLists,
-    /// `sendInitialEvents` is ignored, as by servers before 1.27.
+    /// `sendInitialEvents` and its `resourceVersionMatch` are ignored, as by servers before 1.19, and by some aggregated API
+    /// servers.
     IgnoreStreamingLists,
     /// Watch streams are sent in chunks of at most this many bytes.
     ChunkBytes(usize),
@@ -309,7 +310,7 @@ const NAMED: [(&str, &str, &str, Make); 28] = [
     ("no-bookmarks", "", "new watches send no bookmarks", |_| Ok(Fault::NoBookmarks)),
     ("bookmarks", "every=1s", "new watches send bookmarks in this interval, instead of every minute", bookmarks),
     ("no-streaming-lists", "", "sendInitialEvents is refused with 422, as by default in 1.27 to 1.31 and 1.33", |_| Ok(Fault::NoStreamingLists)),
-    ("ignore-streaming-lists", "", "sendInitialEvents is ignored, as before 1.27", |_| Ok(Fault::IgnoreStreamingLists)),
+    ("ignore-streaming-lists", "", "sendInitialEvents is ignored, as before 1.19", |_| Ok(Fault::IgnoreStreamingLists)),
     ("chunks", "bytes=1", "new watches are sent in chunks of at most this many bytes", |keys| Ok(Fault::ChunkBytes(keys.number("bytes", 1..=1_000_000)?))),
     ("slow", "time=1s", "requests are answered after a delay", |keys| Ok(Fault::Delay(keys.time("time")?))),
     ("silence", "", "requests get no answer, and their bodies are not read", |_| Ok(Fault::Silence)),
