@@ -265,11 +265,12 @@ impl Query {
         }
     }
 
-    /// The client's `timeout`, such as `1m30s`. Without one, or with zero, there is no limit.
+    /// The client's `timeout`, such as `1m30s`. Without one, with zero, or with a negative one, there is no limit.
     pub(crate) fn timeout(&self) -> Result<Option<Duration>, StatusError> {
         match self.text("timeout") {
             "" => Ok(None),
-            text => match parse_duration(text) {
+            text => match parse_duration(text.strip_prefix('-').unwrap_or(text)) {
+                Some(_) if text.starts_with('-') => Ok(None),
                 Some(timeout) => Ok(Some(timeout).filter(|timeout| !timeout.is_zero())),
                 None => Err(StatusError::bad_request(format!(
                     "invalid timeout specified in the request URL - invalid duration {text:?}"
@@ -401,13 +402,14 @@ mod tests {
             ("", None),
             ("0", None),
             ("0s", None),
+            ("-1s", None),
             ("32s", Some(32.0)),
             ("1m0.5s", Some(60.5)),
             ("1h", Some(3600.0)),
         ] {
             assert_eq!(secs(text).ok(), Some(wanted), "{text}");
         }
-        for text in ["x", "-1s", "5", "5d", "99999999999999999999h"] {
+        for text in ["x", "-", "5", "5d", "99999999999999999999h"] {
             let error = timeout(text).expect_err(text);
             let why = format!("invalid timeout specified in the request URL - invalid duration {text:?}");
             assert_eq!(error.message(), why);
