@@ -128,7 +128,7 @@ fn remedy(error: &str) -> String {
     if embedded::LEFT_OUT.into_iter().any(is_left_out) {
         return "this is a build for production, without it: `cargo run` in the sources has it".to_owned();
     }
-    match std::env::args().nth(1) {
+    match env::typed().nth(1) {
         Some(name) if Cli::command().find_subcommand(&name).is_some() => {
             format!("see listwatch {name} --help")
         }

@@ -39,7 +39,12 @@ fn is_typed(flag: &str) -> bool {
         _ => false,
     };
     let is_long = |arg: &str| arg == flag || arg.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='));
-    env::args().any(|arg| is_long(&arg) || is_short(&arg))
+    typed().any(|arg| is_long(&arg) || is_short(&arg))
+}
+
+/// The arguments. A path need not be UTF-8.
+pub(super) fn typed() -> impl Iterator<Item = String> {
+    env::args_os().map(|arg| arg.to_string_lossy().into_owned())
 }
 
 /// `--all-namespaces=false` names no namespaces, so it does not win over a variable that does.
@@ -48,7 +53,7 @@ fn is_off(flag: &str) -> bool {
         let (name, value) = arg.split_once('=')?;
         ["--all-namespaces", "-A"].contains(&name).then(|| parse_switch(value))
     };
-    flag == "--all-namespaces" && env::args().any(|arg| value(&arg) == Some(Ok(false)))
+    flag == "--all-namespaces" && typed().any(|arg| value(&arg) == Some(Ok(false)))
 }
 
 /// The variable that caused an error about a flag, if the flag was not typed: ` (LISTWATCH_LOG_LEVEL)`.

@@ -1,8 +1,10 @@
 //! Tests how the binary handles wrong flags, wrong configuration and signals.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io::{BufRead, BufReader, Read, Write},
+    os::unix::ffi::OsStrExt,
     path::Path,
     process::{Child, Command, Output, Stdio},
     time::Duration,
@@ -428,6 +430,24 @@ fn with_a_closed_stderr_an_invalid_flag_still_exits_with_2() {
     drop(reader);
     let status = listwatch().args(["run", "--nope"]).stderr(writer).status().unwrap();
     assert_eq!(status.code(), Some(2));
+}
+
+/// Each command panicked, and the exit code was 101.
+#[test]
+fn an_argument_that_is_not_utf_8_is_a_path_or_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let odd = OsStr::from_bytes(b"odd\xff");
+    fs::write(dir.path().join(odd), "{}").unwrap();
+    for (args, cause) in [
+        (&["replay"][..], "no `type`, no `kind`"),
+        (&["run", "--context"], "invalid UTF-8"),
+        (&["get"], "invalid UTF-8"),
+    ] {
+        let mut command = listwatch();
+        command.args(args).arg(odd).current_dir(&dir);
+        let stderr = refused(command);
+        assert!(stderr.contains(cause) && stderr.lines().count() == 1, "{args:?}: {stderr}");
+    }
 }
 
 #[test]
