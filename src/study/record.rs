@@ -198,7 +198,9 @@ pub(crate) struct Recorder {
 impl Recorder {
     pub(crate) fn of(request: &Request) -> Recorder {
         let (is_secret, is_watch) = (is_secret(&request.path), request.is_watch());
-        let is_list = !is_watch && Place::of(&request.path).is_some_and(|place| place.name.is_none());
+        let is_list = !is_watch
+            && !is_version_check(request)
+            && Place::of(&request.path).is_some_and(|place| place.name.is_none());
         Recorder { rest: Vec::new(), is_secret, is_watch, is_list, is_refused: false }
     }
 
@@ -326,6 +328,13 @@ impl Recorders {
         }
         result
     }
+}
+
+/// Whether the client asks for the present version of the server: one object, metadata only.
+fn is_version_check(request: &Request) -> bool {
+    let has = |name: &str, value: &str| request.query.iter().any(|(n, v)| *n == name && v == value);
+    let is_first_page = request.query.iter().all(|(name, _)| *name != "continue");
+    request.accept.contains("as=PartialObjectMetadata") && has("limit", "1") && is_first_page
 }
 
 /// Whether requests or answers may hold Secrets or tokens: `…/secrets`, `…/serviceaccounts/NAME/token`, `…/tokenreviews`.

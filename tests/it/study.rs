@@ -353,6 +353,8 @@ async fn each_line_of_a_watch_that_follows_is_json_after_a_cut_in_mid_line() {
             .collect();
         let events = lines.iter().filter(|line| line["type"] == "ADDED").count();
         assert_eq!(events, 3, "{stdout}");
+        // After each cut, the client asks for the version of the server: the answer was among the lists.
+        assert!(!stdout.contains("PartialObjectMetadataList"), "{stdout}");
     })
     .await;
 }
