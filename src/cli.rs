@@ -24,13 +24,7 @@ use std::{
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
-use failure::Failure;
-
-/// The exit code of a usage error: the same command would fail again.
-const EXIT_USAGE: u8 = 2;
-
-/// The exit code after a second signal: the one that a shell reports for SIGTERM.
-const EXIT_AT_ONCE: u8 = 143;
+use failure::{EXIT_USAGE, Failure, complain, reported};
 
 /// Errors of clap that are none: `--help`, `--version`, and a command line without arguments.
 const ANSWERS: [ErrorKind; 3] =
@@ -90,22 +84,11 @@ pub fn main() -> ExitCode {
         Command::Completion(completion) => completion::main(&completion, Cli::command()),
         Command::Version => version(),
     };
-    let (message, code) = match result {
-        Ok(()) | Err(Failure::ClosedPipe) => return ExitCode::SUCCESS,
-        Err(Failure::AtOnce) => return ExitCode::from(EXIT_AT_ONCE),
-        Err(Failure::Usage(message)) => (message, ExitCode::from(EXIT_USAGE)),
-        Err(Failure::Runtime(message)) => (message, ExitCode::FAILURE),
-    };
-    complain(&format!("{message}{}", env::named_by(&message)));
-    code
+    ExitCode::from(reported(result))
 }
 
 fn version() -> Result<(), Failure> {
     Ok(writeln!(io::stdout(), "listwatch {}", env!("CARGO_PKG_VERSION"))?)
-}
-
-fn complain(message: &str) {
-    screen::write_error(&format!("listwatch: {message}"), 4);
 }
 
 /// An error of clap and its suggestion, without the usage. Every error is one line, also in the log of a Pod.

@@ -56,15 +56,14 @@ pub fn run<F: Future>(work: impl FnOnce(Stop) -> F) -> Result<F::Output, Shutdow
 }
 
 async fn until_signal<F: Future>(work: impl FnOnce(Stop) -> F) -> Result<F::Output, ShutdownError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(ShutdownError::Signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(ShutdownError::Signals)?;
+    let mut signals = Signals::listen()?;
     let (sender, stop) = Stop::channel();
     let work = work(stop);
     let signals = async {
-        let name = first(&mut terminate, &mut interrupt).await;
+        let (name, _) = signals.next().await;
         info!(signal = name, "asked to stop");
         drop(sender);
-        let name = first(&mut terminate, &mut interrupt).await;
+        let (name, _) = signals.next().await;
         warn!(signal = name, "asked again; stopping at once");
     };
     tokio::select! {
@@ -73,9 +72,24 @@ async fn until_signal<F: Future>(work: impl FnOnce(Stop) -> F) -> Result<F::Outp
     }
 }
 
-async fn first(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
-    tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
+/// The signals that ask a process to stop.
+pub(crate) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Listens from now on. A listener keeps a signal from ending the process.
+    pub(crate) fn listen() -> Result<Signals, ShutdownError> {
+        let listen = |kind| signal(kind).map_err(ShutdownError::Signals);
+        Ok(Signals { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    /// Waits for a signal. Returns its name, and the exit code that a shell reports for it.
+    pub(crate) async fn next(&mut self) -> (&'static str, u8) {
+        tokio::select! {
+            _ = self.terminate.recv() => ("SIGTERM", 143),
+            _ = self.interrupt.recv() => ("SIGINT", 130),
+        }
     }
 }

@@ -1,11 +1,21 @@
-//! The end of a command: why it failed, and a signal that stops it.
+//! The end of a command: why it failed, its exit code, and a signal that stops it.
 
 use std::io;
 
+use super::{env, screen};
 use crate::{
     client::Error,
     shutdown::{self, ShutdownError, Stop},
 };
+
+/// The exit code of an error that may pass.
+const EXIT_FAILURE: u8 = 1;
+
+/// The exit code of a usage error: the same command would fail again.
+pub(super) const EXIT_USAGE: u8 = 2;
+
+/// The exit code after a second signal: the one that a shell reports for SIGTERM.
+const EXIT_AT_ONCE: u8 = 143;
 
 /// Why a command failed.
 pub(super) enum Failure {
@@ -15,6 +25,8 @@ pub(super) enum Failure {
     Runtime(String),
     /// The reader of standard output has closed it.
     ClosedPipe,
+    /// A signal came before the end of the answer. With the exit code for this signal.
+    Interrupted(u8),
     /// A second signal.
     AtOnce,
 }
@@ -24,7 +36,7 @@ impl Failure {
     pub(super) fn message(&self) -> &str {
         match self {
             Failure::Usage(message) | Failure::Runtime(message) => message,
-            Failure::ClosedPipe | Failure::AtOnce => "",
+            Failure::ClosedPipe | Failure::Interrupted(_) | Failure::AtOnce => "",
         }
     }
 }
@@ -59,4 +71,21 @@ pub(super) fn until_signal<F: Future<Output = Result<(), Failure>>>(
     work: impl FnOnce(Stop) -> F,
 ) -> Result<(), Failure> {
     shutdown::run(work)?
+}
+
+/// Writes the error of a command, and returns the exit code.
+pub(super) fn reported(result: Result<(), Failure>) -> u8 {
+    let (message, code) = match result {
+        Ok(()) | Err(Failure::ClosedPipe) => return 0,
+        Err(Failure::AtOnce) => return EXIT_AT_ONCE,
+        Err(Failure::Interrupted(code)) => ("interrupted: the answer is incomplete".to_owned(), code),
+        Err(Failure::Usage(message)) => (message, EXIT_USAGE),
+        Err(Failure::Runtime(message)) => (message, EXIT_FAILURE),
+    };
+    complain(&format!("{message}{}", env::named_by(&message)));
+    code
+}
+
+pub(super) fn complain(message: &str) {
+    screen::write_error(&format!("listwatch: {message}"), 4);
 }

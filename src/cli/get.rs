@@ -26,6 +26,7 @@ use super::{
 use crate::{
     client::{Client, Collection, Config, CurlFrom, Error, Request},
     resource::{Accept, Scope},
+    shutdown::Signals,
     store::Store,
     study::{
         discovery::{self, ApiResource},
@@ -242,8 +243,11 @@ pub(super) fn watch(watch: WatchArgs) -> Result<(), Failure> {
 }
 
 fn main(mut wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> Result<(), Failure> {
-    exit_when_blocked();
-    until_signal(async |stop| {
+    let interrupted: fn(u8) -> Result<(), Failure> =
+        if wanted.is_watch { |_| Ok(()) } else { |code| Err(Failure::Interrupted(code)) };
+    exit_when_blocked(interrupted);
+    until_signal(async |_| {
+        let mut signals = Signals::listen()?;
         let stage = shown.demo.stage().await?;
         let config = match &stage {
             Some(stage) => stage.config()?,
@@ -284,7 +288,7 @@ fn main(mut wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> R
             full = screen.full() => full,
             () = reader_is_gone() => Ok(()),
             result = work => screen.failure().and(result),
-            () = stop.requested() => Ok(()),
+            (_, code) = signals.next() => interrupted(code),
         };
         if let Some(stage) = stage {
             stage.stop().await;

@@ -49,7 +49,7 @@ fn parse_speed(text: &str) -> Result<f64, &'static str> {
 }
 
 pub(super) fn main(replay: ReplayArgs) -> Result<(), Failure> {
-    exit_when_blocked();
+    exit_when_blocked(|_| Ok(()));
     until_signal(async |stop| {
         tokio::select! {
             result = run(&replay) => result,

@@ -18,16 +18,16 @@ use clap::ValueEnum;
 use http::{HeaderMap, header::CONTENT_TYPE};
 use serde_json::Value;
 use terminal_size::{Width, terminal_size_of};
-use tokio::{
-    runtime,
-    signal::unix::{SignalKind, signal},
-    sync::Notify,
-};
+use tokio::{runtime, sync::Notify};
 
-use super::{failure::Failure, yaml::yaml};
+use super::{
+    failure::{Failure, reported},
+    yaml::yaml,
+};
 use crate::{
     client::{Client, CurlFrom, Request, Step, Tap},
     locked, log, operators,
+    shutdown::Signals,
     study::{
         discovery,
         explain::{Explainer, Sentence},
@@ -308,21 +308,15 @@ pub(super) fn explain(time: f64, sentence: &Sentence) {
 }
 
 /// Ends the process soon after a signal even if a write to standard output blocks, because its reader has stopped reading.
-pub(super) fn exit_when_blocked() {
-    std::thread::spawn(|| {
+/// The code of the signal decides about the result.
+pub(super) fn exit_when_blocked(result: fn(u8) -> Result<(), Failure>) {
+    std::thread::spawn(move || {
         let Ok(runtime) = runtime::Builder::new_current_thread().enable_all().build() else { return };
         runtime.block_on(async {
-            let (Ok(mut terminate), Ok(mut interrupt)) =
-                (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-            else {
-                return;
-            };
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
+            let Ok(mut signals) = Signals::listen() else { return };
+            let (_, code) = signals.next().await;
             tokio::time::sleep(STOP_WAIT).await;
-            process::exit(0);
+            process::exit(reported(result(code)).into());
         });
     });
 }

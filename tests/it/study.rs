@@ -1211,16 +1211,47 @@ async fn a_signal_ends_a_command_whose_output_nobody_reads() {
         reader.run(&format!("get cm --record {file}")).await.succeeded();
         let mut replay = Command::from(operator::listwatch());
         replay.args(["replay", "-o", "raw", &file]).kill_on_drop(true);
-        for mut command in [reader.command("get cm"), reader.command("watch cm"), replay] {
-            command.stdout(Stdio::piped()).stderr(Stdio::null());
+        // A list that was cut was a success.
+        let cut = "listwatch: interrupted: the answer is incomplete\n";
+        for (mut command, signal, code, error) in [
+            (reader.command("get cm"), "INT", 130, cut),
+            (reader.command("get cm"), "TERM", 143, cut),
+            (reader.command("watch cm"), "INT", 0, ""),
+            (replay, "INT", 0, ""),
+        ] {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
             let mut child = command.spawn().unwrap();
             // More than a pipe holds follows the first byte.
             let mut stdout = child.stdout.take().unwrap();
             stdout.read_u8().await.unwrap();
-            let kill = format!("kill -INT {}", child.id().unwrap());
+            let kill = format!("kill -{signal} {}", child.id().unwrap());
             assert!(Command::new("sh").args(["-c", &kill]).status().await.unwrap().success());
-            assert_eq!(child.wait().await.unwrap().code(), Some(0));
+            assert_eq!(child.wait().await.unwrap().code(), Some(code));
+            let mut stderr = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut stderr).await.unwrap();
+            let errors = stderr.split_inclusive('\n').filter(|line| line.starts_with("listwatch: "));
+            assert_eq!(errors.collect::<String>(), error);
         }
+    })
+    .await;
+}
+
+/// The exit code was 0, and nothing was said.
+#[tokio::test]
+async fn a_signal_before_the_end_of_an_answer_is_an_error_of_get() {
+    on(&[Kind::Embedded], async |fixture| {
+        let reader = Reader::admin(fixture);
+        fixture.embedded().fault("silence,path=/services".parse::<Planned>().unwrap());
+        let mut command = reader.command("get svc");
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(lines.next_line().await.unwrap().unwrap().starts_with("$ curl "));
+        let kill = format!("kill -INT {}", child.id().unwrap());
+        assert!(Command::new("sh").args(["-c", &kill]).status().await.unwrap().success());
+        assert_eq!(child.wait().await.unwrap().code(), Some(130));
+        let error = lines.next_line().await.unwrap().unwrap();
+        assert_eq!(error, "listwatch: interrupted: the answer is incomplete");
     })
     .await;
 }
