@@ -290,6 +290,9 @@ fn main(mut wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> R
             result = work => screen.failure().and(result),
             (_, code) = signals.next() => interrupted(code),
         };
+        if result.is_err() {
+            screen.remove_empty_recording();
+        }
         if let Some(stage) = stage {
             stage.stop().await;
         }

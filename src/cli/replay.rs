@@ -79,6 +79,9 @@ async fn run(replay: &ReplayArgs) -> Result<(), Failure> {
     let bytes = bytes.map_err(|error| wrong(error.to_string()))?;
     let text = String::from_utf8_lossy(&bytes);
     let recorded = record::parse(&text).map_err(wrong)?;
+    if recorded.entries.is_empty() {
+        return Err(wrong("is a recording without an exchange".to_owned()));
+    }
     let mut explainer = explainer(replay.output);
     let mut lines = LineFormatter::new(replay.output);
     let mut shown = Shown { is_numbered: overlap(&recorded.entries), last: 0, begun: HashMap::new() };

@@ -4,11 +4,11 @@
 use std::{
     borrow::Cow,
     collections::HashMap,
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, ErrorKind, IsTerminal, Write},
     mem,
     os::unix::fs::OpenOptionsExt,
-    path::Path,
+    path::{Path, PathBuf},
     process,
     sync::{Arc, Mutex, OnceLock},
     time::{Duration, Instant},
@@ -136,6 +136,14 @@ impl Screen {
         state.needs = client.curl_needs();
         // Begun once.
         let _ = self.client.set(client.clone());
+    }
+
+    /// Removes a recording without an exchange: the corrected command writes the same file.
+    pub(super) fn remove_empty_recording(&self) {
+        if let Some(Recording { path, is_empty: true, .. }) = locked(&self.state).recording.take() {
+            // At worst, the file stays.
+            let _ = fs::remove_file(path);
+        }
     }
 
     /// Waits until nothing more is to be shown.
@@ -370,25 +378,28 @@ fn shown_chars(text: &str) -> usize {
 /// A file of entries, readable by its owner alone.
 pub(super) struct Recording {
     file: File,
-    path: String,
+    path: PathBuf,
+    /// Whether it has only the header.
+    is_empty: bool,
 }
 
 impl Recording {
     /// Creates the file. An existing file is not overwritten.
     pub(super) fn create(path: &Path, server: &str) -> Result<Recording, Failure> {
-        let mut recording =
-            Recording { file: create("--record", path, 0o600)?, path: path.display().to_string() };
+        let file = create("--record", path, 0o600)?;
+        let mut recording = Recording { file, path: path.to_owned(), is_empty: true };
         recording.write(&Header::new(server))?;
-        Ok(recording)
+        Ok(Recording { is_empty: true, ..recording })
     }
 
     /// Writes an entry, or the header.
     pub(super) fn write(&mut self, line: &impl serde::Serialize) -> Result<(), Failure> {
         let line = serde_json::to_string(line).map_err(|error| Failure::Runtime(error.to_string()))?;
         let line = line + "\n";
+        self.is_empty = false;
         self.file
             .write_all(line.as_bytes())
-            .map_err(|error| Failure::Runtime(format!("--record {}: {error}", self.path)))
+            .map_err(|error| Failure::Runtime(format!("--record {}: {error}", self.path.display())))
     }
 }
 

@@ -610,6 +610,7 @@ async fn a_recording_that_is_cut_or_cannot_be_read_is_reported() {
             r#"is a Status, neither a list nor a watch: {"code":403,"#,
         ),
         (br#"{"listwatchRecording":2,"new":1}"#, "format 2, but this listwatch reads formats up to 1"),
+        (b"{\"listwatchRecording\":1}\n", "is a recording without an exchange"),
         (b"{\"listwatchRecording\":1}\n{\"time\":1}\n{}\n", "line 2 is not an entry of a recording"),
     ] {
         replay(bytes).await.failed(2, cause);
@@ -1372,6 +1373,14 @@ async fn bad_input_gives_one_line_of_error_with_the_remedy() {
         ] {
             reader.run(args).await.failed(code, cause);
         }
+        // The first command left a file behind, and the second one was refused.
+        let new = reader.file("new");
+        for target in ["deplo", "/api/v1/pods -n x"] {
+            reader.run(&format!("get {target} --record {new}")).await.failed(2, "");
+            assert!(!Path::new(&new).exists(), "{target}");
+        }
+        reader.run(&format!("get svc/none --record {new}")).await.failed(1, "404");
+        assert!(Path::new(&new).exists());
         fixture.embedded().fault("end-watches,lines=0".parse::<Planned>().unwrap());
         reader.run("watch svc").await.failed(1, "the server ended the watch at once, without an event");
     })
