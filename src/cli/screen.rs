@@ -197,8 +197,13 @@ impl Screen {
                     let is_shortened =
                         matches!(self.show.output, Output::Short | Output::Name | Output::Wide);
                     let line = line.text();
-                    let text =
-                        if is_shortened { recorder.redacted_text(&line) } else { Cow::Borrowed(&*line) };
+                    // The cells of Secrets have no values. Within a text, the quotes would be escaped.
+                    let is_table = line.contains(r#""kind":"Table""#);
+                    let text = if is_shortened && !is_table {
+                        recorder.redacted_text(&line)
+                    } else {
+                        Cow::Borrowed(&*line)
+                    };
                     // The error of the command has the message of a Status.
                     let is_repeated = is_shortened && !self.show.follow && text.starts_with('{');
                     if !recorder.is_refused() {
