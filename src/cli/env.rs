@@ -5,11 +5,16 @@ use std::env;
 use clap::{Arg, Command, builder::Resettable};
 
 /// Flags, and the variables of other flags that they exclude. A typed flag wins over such a variable.
-const RIVALS: [(&str, &str); 4] = [
+const RIVALS: [(&str, &str); 9] = [
     ("--kubeconfig", "LISTWATCH_SERVICE_ACCOUNT_DIR"),
     ("--service-account-dir", "LISTWATCH_KUBECONFIG"),
     ("--namespace", "LISTWATCH_ALL_NAMESPACES"),
     ("--all-namespaces", "LISTWATCH_NAMESPACE"),
+    ("--demo", "LISTWATCH_KUBECONFIG"),
+    ("--demo", "LISTWATCH_CONTEXT"),
+    ("--demo", "LISTWATCH_CLUSTER"),
+    ("--demo", "LISTWATCH_USER"),
+    ("--demo", "LISTWATCH_SERVICE_ACCOUNT_DIR"),
 ];
 
 /// The variable of `--port`. For a Service called `listwatch`, Kubernetes sets it to `tcp://10.0.0.1:80` in every Pod of the

@@ -1321,6 +1321,10 @@ async fn pasted(shell: &str, lines: &str) -> String {
 async fn the_curl_of_a_demo_names_the_server_that_ends() {
     let mut command = Command::from(operator::listwatch());
     command.args(["get", "mws", "--demo", "--curl"]);
+    // Such a variable was an error.
+    for name in ["KUBECONFIG", "CONTEXT", "CLUSTER", "USER", "SERVICE_ACCOUNT_DIR"] {
+        command.env(format!("LISTWATCH_{name}"), "/nonexistent");
+    }
     let ran = ran(command).await;
     assert!(ran.stderr.starts_with("# The server of --demo ends with this command."), "{}", ran.stderr);
     let line = ran.succeeded();
