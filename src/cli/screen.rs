@@ -208,6 +208,9 @@ impl Screen {
                     let is_repeated = is_shortened && !self.show.follow && text.starts_with('{');
                     if !recorder.is_refused() {
                         lines.write(time, text.trim_end(), is_watch)?;
+                        if is_shortened && !is_watch && !self.show.follow {
+                            rest_of(&text).iter().for_each(|rest| note(rest));
+                        }
                     } else if !is_repeated {
                         lines.write_refusal(time, &text)?;
                     }
@@ -585,6 +588,16 @@ impl LineFormatter {
         }
         lines
     }
+}
+
+/// `# 7 more objects: --continue TOKEN`, for a page that is not the last one.
+fn rest_of(page: &str) -> Option<String> {
+    let page: Value = serde_json::from_str(page).ok()?;
+    let metadata = &page["metadata"];
+    let token = metadata["continue"].as_str().filter(|token| !token.is_empty())?;
+    // With a selector, the server does not count.
+    let count = metadata["remainingItemCount"].as_u64().map_or(String::new(), |count| format!("{count} "));
+    Some(format!("# {count}more objects: --continue {token}"))
 }
 
 /// The cells of a row, up to the width of a terminal.

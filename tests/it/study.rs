@@ -359,6 +359,27 @@ async fn each_line_of_a_watch_that_follows_is_json_after_a_cut_in_mid_line() {
     .await;
 }
 
+/// A page looked like the whole list.
+#[tokio::test]
+async fn a_short_form_of_a_page_names_the_rest_on_standard_error() {
+    on(&BOTH, async |fixture| {
+        let reader = Reader::admin(fixture);
+        fixture.create_service("a").await;
+        fixture.create_service("b").await;
+        for form in ["short", "name", "wide"] {
+            let page = reader.run(&format!("get svc --limit 1 -o {form}")).await;
+            let (_, token) = page.stderr.split_once("# 1 more objects: --continue ").unwrap();
+            let last = reader.run(&format!("get svc --limit 1 -o {form} --continue {token}")).await;
+            assert!(!last.stderr.contains(" more objects"), "{}", last.stderr);
+            assert!(last.succeeded().contains('b') && !page.succeeded().contains("/b"), "{form}");
+        }
+        // With a selector, the server does not count.
+        let page = reader.run("get svc -l a!=b --limit 1 -o name").await;
+        assert!(page.stderr.contains("# more objects: --continue "), "{}", page.stderr);
+    })
+    .await;
+}
+
 /// A sentence followed on the same line.
 #[tokio::test]
 async fn on_a_terminal_a_raw_line_that_is_cut_ends_before_the_next_sentence() {
