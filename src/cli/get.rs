@@ -406,6 +406,9 @@ impl Wanted {
         if self.is_watch && self.is_path() && Request::get(&*flags.target).is_watch() {
             // The path has it already.
             request.query.retain(|(name, _)| *name != "watch");
+        } else if self.is_watch && !request.is_watch() {
+            let cause = "the query of the path says that this is no watch: leave `watch` out of it";
+            return Err(Failure::Usage(cause.to_owned()));
         }
         if flags.table {
             request.accept = TABLE.into();

@@ -1396,6 +1396,7 @@ async fn bad_input_gives_one_line_of_error_with_the_remedy() {
                 "there is no resource \"webservers\"; near: mywebservers.k8sobjects.gsa.com",
             ),
             ("watch /api/v1/pods?limit=1 --follow", 2, "-l or --field-selector"),
+            ("watch /api/v1/pods?watch=0", 2, "leave `watch` out of it"),
             ("watch svc --follow -o wide", 2, "choose another form"),
             (&record, 2, "exists; remove it, or choose another file"),
             ("get /healthz -o json", 1, "the answer is not JSON: -o raw"),
