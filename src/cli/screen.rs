@@ -411,8 +411,21 @@ impl Recording {
     }
 }
 
+/// Whether a path is a directory, a terminal, a pipe or the like: anything that no file can replace.
+pub(super) fn is_special(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| !found.is_file())
+}
+
+/// The refusal of such a path.
+pub(super) fn special(flag: &str, path: &Path) -> Failure {
+    Failure::Usage(format!("{flag} {}: is not a regular file; choose another file", path.display()))
+}
+
 /// Creates a file that a flag names.
 pub(super) fn create(flag: &str, path: &Path, mode: u32) -> Result<File, Failure> {
+    if is_special(path) {
+        return Err(special(flag, path));
+    }
     OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(|error| {
         let path = path.display();
         match error.kind() {

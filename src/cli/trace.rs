@@ -16,7 +16,7 @@ use tracing::warn;
 use super::{
     connection::client,
     failure::Failure,
-    screen::{self, Output, Recording, create},
+    screen::{self, Output, Recording, create, is_special},
 };
 use crate::{
     client::{Client, Config, CurlFrom, Step, Tap},
@@ -116,7 +116,7 @@ fn unused(flag: &str, path: &Path) -> PathBuf {
     let dot = if extension.is_empty() { "" } else { "." };
     let numbered = (2..).map(|number| path.with_file_name(format!("{stem}-{number}{dot}{extension}")));
     let mut paths = [path.to_owned()].into_iter().chain(numbered);
-    let unused = paths.find(|path| !path.exists()).unwrap_or_else(|| path.to_owned());
+    let unused = paths.find(|path| !path.exists() || is_special(path)).unwrap_or_else(|| path.to_owned());
     if unused != path {
         warn!(flag, file = %unused.display(), "the named file exists, perhaps of an earlier run, so this run writes another one");
     }

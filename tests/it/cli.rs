@@ -450,6 +450,23 @@ fn an_argument_that_is_not_utf_8_is_a_path_or_an_error() {
     }
 }
 
+/// The first command hung, the second one created `/dev/stdout-2`, and the third one said to remove `/dev/stdout`.
+#[test]
+fn a_terminal_or_a_pipe_is_no_file_to_write_to() {
+    for (args, flag) in [
+        ("apiserver --kubeconfig-out /dev/stdout", "--kubeconfig-out"),
+        ("demo --record /dev/stdout", "--record"),
+        ("demo --curl /dev/null", "--curl"),
+        ("get mws --demo --record /dev/stdout", "--record"),
+    ] {
+        let Output { status, stderr, .. } = listwatch().args(args.split(' ')).output().unwrap();
+        let stderr = String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(2), "{args}: {stderr}");
+        let refusal = "is not a regular file; choose another file";
+        assert!(stderr.contains(&format!("listwatch: {flag} /dev/")) && stderr.contains(refusal), "{stderr}");
+    }
+}
+
 #[test]
 fn an_empty_variable_counts_as_unset() {
     let mut command = listwatch();

@@ -21,6 +21,7 @@ use crate::{
         env::parse_switch,
         failure::{Failure, until_signal},
         log::Log,
+        screen::{is_special, special},
     },
     client::{Client, Config},
     shutdown::Stop,
@@ -203,6 +204,10 @@ pub(super) async fn start(options: Options) -> Result<ApiServer, Failure> {
 /// Opens the kubeconfig, which only its owner can read. A file that another program wrote is not overwritten: it may be the
 /// kubeconfig of a cluster.
 fn create_kubeconfig(path: &Path) -> Result<File, Failure> {
+    // Reading a terminal or a pipe may last for ever.
+    if is_special(path) {
+        return Err(special("--kubeconfig-out", path));
+    }
     let failed = |error| failed(path, &error);
     let is_ours = fs::read_to_string(path).is_ok_and(|before| before.is_empty() || before.starts_with(OURS));
     let mut options = File::options();
