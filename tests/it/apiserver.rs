@@ -58,8 +58,13 @@ impl Running {
     }
 
     fn terminate(mut self) -> Option<i32> {
-        assert!(Command::new("kill").arg(self.child.id().to_string()).status().unwrap().success());
+        self.signal("TERM");
         self.child.wait().unwrap().code()
+    }
+
+    fn signal(&self, name: &str) {
+        let kill = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
     }
 }
 
@@ -155,6 +160,25 @@ fn the_default_kubeconfig_is_private() {
     is_private(Path::new(kubeconfig.split('\'').next().unwrap()));
     assert_eq!(server.terminate(), Some(0));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the kubeconfig is deleted with the server");
+}
+
+/// When its terminal was closed, the server left the token of an administrator behind.
+#[test]
+fn a_hangup_deletes_the_files_unless_nohup_ignores_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for is_ignored in [false, true] {
+        let mut command = Command::new("env");
+        command.arg(if is_ignored { "--ignore-signal=HUP" } else { "--default-signal=HUP" });
+        command.arg(env!("CARGO_BIN_EXE_listwatch")).arg("apiserver").stdin(Stdio::null());
+        let mut server = Running::start(command.env("TMPDIR", dir.path()));
+        server.signal("HUP");
+        if is_ignored {
+            assert!(printed_curl(&server.stdout).output().unwrap().status.success());
+            server.signal("TERM");
+        }
+        assert_eq!(server.child.wait().unwrap().code(), Some(0));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
 }
 
 #[tokio::test]
