@@ -415,6 +415,9 @@ fn curl_output(text: &str) -> Result<Recorded, String> {
     if first["kind"] == "Status" {
         return Err(format!("is a Status, neither a list nor a watch: {first}"));
     }
+    if first["kind"] == "List" {
+        return Err("is a List that kubectl composed, without a version: use kubectl get --raw".to_owned());
+    }
     if !is_watch && !first["kind"].is_string() {
         return Err("is neither a recording nor an answer of an API server: no `type`, no `kind`".to_owned());
     }

@@ -635,6 +635,10 @@ async fn a_recording_that_is_cut_or_cannot_be_read_is_reported() {
             br#"{"kind":"Status","code":403,"message":"no"}"#,
             r#"is a Status, neither a list nor a watch: {"code":403,"#,
         ),
+        (
+            br#"{"apiVersion":"v1","items":[],"kind":"List","metadata":{"resourceVersion":""}}"#,
+            "is a List that kubectl composed, without a version: use kubectl get --raw",
+        ),
         (br#"{"listwatchRecording":2,"new":1}"#, "format 2, but this listwatch reads formats up to 1"),
         (b"{\"listwatchRecording\":1}\n", "is a recording without an exchange"),
         (b"{\"listwatchRecording\":1}\n{\"time\":1}\n{}\n", "line 2 is not an entry of a recording"),
