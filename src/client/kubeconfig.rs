@@ -99,7 +99,7 @@ impl Kubeconfig {
                 None if options.cluster.is_some() => return Ok(None),
                 None => {
                     let cause =
-                        format!("no current-context: choose one with --context ({})", self.names("context")?);
+                        format!("no current-context: choose one with --context; {}", self.names("context")?);
                     return Err(self.wrong(&cause));
                 }
             },
@@ -150,7 +150,7 @@ impl Kubeconfig {
                 }
             }
         }
-        Err(self.wrong(&format!("no {what} is called {name:?} ({})", self.names(what)?)))
+        Err(self.wrong(&format!("there is no {what} {name:?}; {}", self.names(what)?)))
     }
 
     fn names(&self, what: &str) -> Result<String, Error> {
@@ -161,9 +161,9 @@ impl Kubeconfig {
             }
         }
         Ok(if names.is_empty() {
-            format!("there are no {what}s")
+            format!("the kubeconfig has no {what}s")
         } else {
-            format!("there are {}", names.join(", "))
+            format!("the kubeconfig has: {}", names.join(", "))
         })
     }
 

@@ -103,7 +103,7 @@ fn an_invalid_configuration_exits_with_2_and_one_line() {
         (vec![], no_variables, "this is not a pod: name one of them"),
         (vec!["--kubeconfig", &missing], no_variables, "No such file"),
         (vec!["--kubeconfig", &no_yaml], no_variables, "not YAML"),
-        (vec!["--kubeconfig", &empty, "--context", "gone"], no_variables, "no context is called \"gone\""),
+        (vec!["--kubeconfig", &empty, "--context", "gone"], no_variables, "there is no context \"gone\""),
         (vec![], &[("KUBECONFIG", &*missing)], "does not exist"),
         (vec![], &[("KUBECONFIG", "/nowhere:/at/all")], "names /nowhere and /at/all, which do not exist"),
         (vec![], &[("LISTWATCH_NAMESPACE", "No")], "; for all of them, give none (LISTWATCH_NAMESPACE)\n"),

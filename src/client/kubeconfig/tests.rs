@@ -268,17 +268,23 @@ fn every_wrong_field_is_named_and_no_value_is_quoted() {
 fn a_wrong_file_or_choice_is_named() {
     let wrong = |text| read_text(text, &Options::default()).map(|_| ());
     let line = |cause: &str| Err(format!("read kubeconfig kubeconfig: {cause}"));
-    assert_eq!(wrong(""), line("no current-context: choose one with --context (there are no contexts)"));
+    assert_eq!(
+        wrong(""),
+        line("no current-context: choose one with --context; the kubeconfig has no contexts")
+    );
     assert_eq!(wrong("just text"), line("not a kubeconfig: no fields at its top"));
     assert_eq!(
         wrong("contexts: [{name: a}, {name: b}]"),
-        line("no current-context: choose one with --context (there are a, b)")
+        line("no current-context: choose one with --context; the kubeconfig has: a, b")
     );
-    assert_eq!(wrong("current-context: x"), line("no context is called \"x\" (there are no contexts)"));
+    assert_eq!(
+        wrong("current-context: x"),
+        line("there is no context \"x\"; the kubeconfig has no contexts")
+    );
     let context = "current-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n";
-    assert_eq!(wrong(context), line("no cluster is called \"k\" (there are no clusters)"));
+    assert_eq!(wrong(context), line("there is no cluster \"k\"; the kubeconfig has no clusters"));
     let cluster = format!("{context}clusters: [{{name: k, cluster: {FINE}}}]\n");
-    assert_eq!(wrong(&cluster), line("no user is called \"u\" (there are no users)"));
+    assert_eq!(wrong(&cluster), line("there is no user \"u\"; the kubeconfig has no users"));
     assert_eq!(
         wrong("current-context: c\ncontexts: [{name: c}]"),
         line("contexts[c].context.cluster: missing: name a cluster, or give --cluster")
