@@ -99,7 +99,8 @@ fn one_line(error: &str) -> String {
     let lines =
         lines.filter(|line| !line.starts_with("For more information") && !line.starts_with("tip: to pass"));
     let lines: Vec<_> = lines.collect();
-    lines.join("; ")
+    // A line that ends in a colon begins a list.
+    lines.join("; ").replace(":; ", ": ")
 }
 
 /// The advice after a usage error: usually, the command that shows the help.

@@ -42,6 +42,7 @@ fn an_invalid_flag_exits_with_2_and_one_line_with_the_remedy() {
     for (args, flag, remedy) in [
         ("run --nope", "--nope", "--help"),
         ("run bogus", "bogus", "mywebserver"),
+        ("get", "arguments were not provided: <RESOURCE|PATH>", "see listwatch get --help"),
         ("run --max-concurrent-reconciles 0", "--max-concurrent-reconciles", "a number from 1 to 1024"),
         ("run --health-probe-bind-address nope", "--health-probe-bind-address", "such as :8081"),
         ("run --request-timeout 0s", "--request-timeout", "such as 30s"),
