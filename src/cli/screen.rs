@@ -603,14 +603,14 @@ impl LineFormatter {
     }
 }
 
-/// `# 7 more objects: --continue TOKEN`, for a page that is not the last one.
+/// `# 7 more: --continue TOKEN`, for a page that is not the last one.
 fn rest_of(page: &str) -> Option<String> {
     let page: Value = serde_json::from_str(page).ok()?;
     let metadata = &page["metadata"];
     let token = metadata["continue"].as_str().filter(|token| !token.is_empty())?;
     // With a selector, the server does not count.
     let count = metadata["remainingItemCount"].as_u64().map_or(String::new(), |count| format!("{count} "));
-    Some(format!("# {count}more objects: --continue {token}"))
+    Some(format!("# {count}more: --continue {token}"))
 }
 
 /// The cells of a row, up to the width of a terminal.

@@ -368,14 +368,14 @@ async fn a_short_form_of_a_page_names_the_rest_on_standard_error() {
         fixture.create_service("b").await;
         for form in ["short", "name", "wide"] {
             let page = reader.run(&format!("get svc --limit 1 -o {form}")).await;
-            let (_, token) = page.stderr.split_once("# 1 more objects: --continue ").unwrap();
+            let (_, token) = page.stderr.split_once("# 1 more: --continue ").unwrap();
             let last = reader.run(&format!("get svc --limit 1 -o {form} --continue {token}")).await;
-            assert!(!last.stderr.contains(" more objects"), "{}", last.stderr);
+            assert!(!last.stderr.contains("more: --continue"), "{}", last.stderr);
             assert!(last.succeeded().contains('b') && !page.succeeded().contains("/b"), "{form}");
         }
         // With a selector, the server does not count.
         let page = reader.run("get svc -l a!=b --limit 1 -o name").await;
-        assert!(page.stderr.contains("# more objects: --continue "), "{}", page.stderr);
+        assert!(page.stderr.contains("# more: --continue "), "{}", page.stderr);
     })
     .await;
 }
