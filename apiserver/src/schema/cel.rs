@@ -386,15 +386,17 @@ fn in_cel<'v>(value: &'v Value, schema: &Value) -> Box<dyn Val + 'v> {
         Value::Object(map) => {
             let mut entries = HashMap::new();
             for (name, value) in map {
-                let (key, schema) = match &schema["properties"][name] {
-                    Value::Null => (name.clone(), &schema["additionalProperties"]),
-                    schema => (escaped(name), schema),
-                };
+                let property = &schema["properties"][name];
+                if property.is_null() {
+                    let value = in_cel(value, &schema["additionalProperties"]);
+                    entries.insert(CelMapKey::from(&**name), value);
+                    continue;
+                }
                 if is_reserved(name) {
                     // Such a property has both names: `self.namespace` and `self.__namespace__`.
-                    entries.insert(CelMapKey::from(&**name), in_cel(value, schema));
+                    entries.insert(CelMapKey::from(&**name), in_cel(value, property));
                 }
-                entries.insert(CelMapKey::from(key), in_cel(value, schema));
+                entries.insert(CelMapKey::from(escaped(name)), in_cel(value, property));
             }
             Box::new(CelMap::from(entries))
         }
@@ -470,6 +472,13 @@ mod tests {
             be run due to call cost exceeds limit for rule: {much}"
         );
         assert_eq!(errors(rules, &object), [": Invalid value: failed rule: self.min > 1", &cut]);
+    }
+
+    /// A name that CEL reserves was converted twice, and all below it: 2^40 times here.
+    #[test]
+    fn reserved_names_below_no_property_are_converted_once() {
+        let object = (0..40).fold(json!({}), |inner, _| json!({ "if": inner }));
+        assert_eq!(errors(json!([{"rule": "has(self.if)"}]), &object), [""; 0]);
     }
 
     #[test]
