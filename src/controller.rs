@@ -281,7 +281,7 @@ impl<O: Operator> Controller<O> {
                 }
                 key = self.shared.queue.take(), if working.len() < self.workers => {
                     let shared = Arc::clone(&self.shared);
-                    let version = shared.version_of(&key);
+                    let version = version_of(shared.objects.find(&key).as_ref());
                     let task = match self.readiness(&key) {
                         Readiness::Ready => working.spawn(work(shared, key.clone(), version)),
                         Readiness::Failing(problem) => working.spawn(unwatched(shared, key.clone(), problem)),
@@ -398,17 +398,22 @@ async fn unwatched<O: Operator>(
     Ok(Next::After(LOOK_AGAIN))
 }
 
+fn version_of<K: Resource>(found: Option<&Found<K>>) -> Option<SmolStr> {
+    found.map(|found| found.metadata().resource_version.clone())
+}
+
 impl<O: Operator> Shared<O> {
     /// Calls [`Operator::deleted`] if the key has a tombstone, and [`Operator::applied`] or [`Operator::deleting`] if an object
     /// has the key now. `version` is that of the object whose watches have synced.
     async fn reconcile(&self, key: &Key, version: Option<SmolStr>) -> Result<Next, ReconcileError> {
         // If this fails, the new object with that name is still reconciled, so that its status shows problems.
         let deleted = self.reconcile_deleted(key).await;
-        if self.version_of(key) != version {
+        let found = self.objects.find(key);
+        if version_of(found.as_ref()) != version {
             // It may need other watches now.
             return Ok(Next::After(Duration::ZERO));
         }
-        let next = match self.objects.find(key) {
+        let next = match found {
             Some(Found::Readable(object)) if !self.operator.serves(&object) => Ok(Next::OnChange),
             // Another finalizer keeps the object. A child that is created now would only delay its deletion.
             Some(found)
@@ -427,11 +432,6 @@ impl<O: Operator> Shared<O> {
             None => Ok(Next::OnChange),
         };
         next.and_then(|next| deleted.map(|()| next))
-    }
-
-    /// The version of the object in the Store.
-    fn version_of(&self, key: &Key) -> Option<SmolStr> {
-        self.objects.find(key).map(|found| found.metadata().resource_version.clone())
     }
 
     /// Calls [`Operator::applied`]. If the finalizer is missing, only adds it: the answer to that patch changes the Store, and

@@ -817,7 +817,7 @@ async fn a_database_with_the_policy_retain_ends_only_when_its_stateful_set_retai
         drop(running);
         let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}});
         fixture.patch("statefulsets/db", json!({ "spec": policy })).await;
-        // What the StatefulSet controller would write.
+        // As the StatefulSet controller would write it.
         let uid = fixture.get("statefulsets/db").await["metadata"]["uid"].take();
         let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": uid});
         let owned_by = |owners: Value| json!({"metadata": {"ownerReferences": owners}});
