@@ -22,8 +22,8 @@ use crate::{
 /// Sets the defaults of a CRD.
 pub(crate) fn set_defaults(crd: &mut Value) {
     let spec = &mut crd["spec"];
-    if spec["names"]["kind"].is_string() {
-        let kind = spec["names"]["kind"].as_str().unwrap_or_default().to_owned();
+    let kind = text(&spec["names"]["kind"]).to_owned();
+    if !kind.is_empty() {
         for (field, value) in [("singular", kind.to_lowercase()), ("listKind", format!("{kind}List"))] {
             if spec["names"][field].as_str().is_none_or(str::is_empty) {
                 spec["names"][field] = value.into();
@@ -32,9 +32,6 @@ pub(crate) fn set_defaults(crd: &mut Value) {
     }
     if spec["conversion"].is_null() {
         spec["conversion"] = json!({"strategy": "None"});
-    }
-    if !crd["status"].is_object() {
-        crd["status"] = json!({"acceptedNames": {"kind": "", "plural": ""}, "storedVersions": []});
     }
     let mut stored = crd["status"]["storedVersions"].as_array().cloned().unwrap_or_default();
     let storage =

@@ -25,30 +25,12 @@ pub(crate) fn namespace(object: &mut Value) {
 
 /// Removes the fields of coordinated leader election, a feature that is off by default.
 pub(crate) fn lease(object: &mut Value) {
-    set_default(object, "/spec", json!({}));
     if let Some(spec) = object["spec"].as_object_mut() {
         spec.retain(|field, _| !matches!(field.as_str(), "strategy" | "preferredHolder"));
     }
 }
 
-/// Adds the structs that Go always encodes.
 pub(crate) fn node(object: &mut Value) {
-    set_default(object, "/spec", json!({}));
-    set_default(object, "/status/daemonEndpoints/kubeletEndpoint/Port", 0.into());
-    for field in [
-        "machineID",
-        "systemUUID",
-        "bootID",
-        "kernelVersion",
-        "osImage",
-        "containerRuntimeVersion",
-        "kubeletVersion",
-        "kubeProxyVersion",
-        "operatingSystem",
-        "architecture",
-    ] {
-        set_default(object, &format!("/status/nodeInfo/{field}"), "".into());
-    }
     let range = &object["spec"]["podCIDR"];
     if range.is_string() {
         let ranges = json!([range]);
@@ -203,7 +185,6 @@ pub(crate) fn service(object: &mut Value) {
             port["targetPort"] = port["port"].clone();
         }
     }
-    set_default(object, "/status/loadBalancer", json!({}));
 }
 
 pub(crate) fn deployment(object: &mut Value) {
@@ -217,12 +198,10 @@ pub(crate) fn deployment(object: &mut Value) {
     set_default(spec, "/revisionHistoryLimit", 10.into());
     set_default(spec, "/progressDeadlineSeconds", 600.into());
     template_defaults(&mut spec["template"]);
-    set_default(object, "/status", json!({}));
 }
 
 pub(crate) fn replica_set(object: &mut Value) {
     set_default(object, "/spec/replicas", json!(1));
-    set_default(object, "/status/replicas", json!(0));
     template_defaults(&mut object["spec"]["template"]);
 }
 
@@ -260,9 +239,7 @@ pub(crate) fn stateful_set(object: &mut Value) {
         claim(template);
     }
     template_defaults(&mut spec["template"]);
-    for field in ["/status/replicas", "/status/availableReplicas"] {
-        set_default(object, field, 0.into());
-    }
+    set_default(object, "/status/availableReplicas", 0.into());
 }
 
 pub(crate) fn job(object: &mut Value) {
@@ -287,7 +264,6 @@ pub(crate) fn job(object: &mut Value) {
     if !object["metadata"]["resourceVersion"].is_null() {
         label_as_template(object);
     }
-    set_default(object, "/status", json!({}));
 }
 
 /// The defaults of the template and the policies. The template of a CronJob has no other defaults of a Job.
@@ -311,9 +287,7 @@ pub(crate) fn cron_job(object: &mut Value) {
     ] {
         set_default(spec, field, value);
     }
-    set_default(spec, "/jobTemplate/metadata", json!({}));
     job_spec_defaults(&mut spec["jobTemplate"]["spec"]);
-    set_default(object, "/status", json!({}));
 }
 
 pub(crate) fn disruption_budget(object: &mut Value) {
@@ -426,6 +400,9 @@ fn volume_defaults(volume: &mut Value) {
             set_default(&mut volume[source], "/defaultMode", 420.into());
         }
     }
+    if let Some(template) = volume.pointer_mut("/ephemeral/volumeClaimTemplate/spec") {
+        set_default(template, "/volumeMode", "Filesystem".into());
+    }
     if volume["hostPath"].is_object() {
         set_default(&mut volume["hostPath"], "/type", "".into());
     }
@@ -437,7 +414,6 @@ fn container_defaults(container: &mut Value) {
     let last = image.rsplit('/').next().unwrap_or_default();
     let latest = !image.contains('@') && (!last.contains(':') || last.ends_with(":latest"));
     set_default(container, "/imagePullPolicy", if latest { "Always" } else { "IfNotPresent" }.into());
-    set_default(container, "/resources", json!({}));
     set_default(container, "/terminationMessagePath", "/dev/termination-log".into());
     set_default(container, "/terminationMessagePolicy", "File".into());
     for port in items(container, "ports") {

@@ -2,7 +2,7 @@
 //!
 //! Both versions have the same fields, but some under other names.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::kinds::defaults::set_default;
 
@@ -21,7 +21,6 @@ const FIELDS: &[(&str, &str)] = &[
 pub(crate) fn to_core(object: &mut Value) {
     object["apiVersion"] = "v1".into();
     rename(object, FIELDS.iter().map(|&(core, new)| (new, core)));
-    set_default(object, "/source", json!({}));
     set_default(object, "/reportingComponent", "".into());
     set_default(object, "/reportingInstance", "".into());
     for time in ["firstTimestamp", "lastTimestamp", "eventTime"] {

@@ -7,6 +7,9 @@
 //!
 //! A field with the zero value of its type is omitted (`omitempty`), unless it is a pointer: `priority` is an `*int32`. OpenAPI
 //! does not show pointers. `go_pointer_fields.txt` lists them, from `types.go` of k8s.io/api and k8s.io/apimachinery 0.36.
+//!
+//! A struct that is no pointer is never omitted, such as the `metadata` of a pod template, nor is a required field. For these,
+//! OpenAPI has a default.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -47,6 +50,11 @@ fn normalize_fields(value: &mut Value, name: &str, schema: &Value) {
     }
     match value {
         Value::Object(map) => {
+            for (field, default) in always_encoded(schema) {
+                if map.get(field).is_none_or(Value::is_null) {
+                    map.insert(field.clone(), default.clone());
+                }
+            }
             for (field, value) in map.iter_mut() {
                 if let Some(schema) = schema["properties"].get(field) {
                     normalize_fields(value, "", schema);
@@ -66,6 +74,12 @@ fn normalize_fields(value: &mut Value, name: &str, schema: &Value) {
         Value::Array(items) => items.iter_mut().for_each(|item| normalize_item(item, &schema["items"])),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
+}
+
+/// The fields that Go encodes always, each with the zero value of its type.
+fn always_encoded(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    properties.filter_map(|(field, schema)| Some((field, schema.get("default")?)))
 }
 
 /// A time in UTC: `2024-01-01T00:00:00Z` for `2024-01-01T01:00:00.5+01:00`.
@@ -124,17 +138,18 @@ mod tests {
         let wanted = json!({
             "metadata": {"labels": {"a": ""}, "finalizers": [""]},
             "spec": {
-                "containers": [{"name": "c", "args": ["", "b"], "env": [{}, {"name": "A"}],
+                "containers": [{"name": "c", "args": ["", "b"], "env": [{"name": ""}, {"name": "A"}],
                     "resources": {"limits": {"cpu": "0"}}}],
                 "volumes": [{"name": "v", "emptyDir": {}}],
                 "securityContext": {"supplementalGroups": [0]}, "nobodyKnows": null,
             },
+            "status": {},
         });
         assert_eq!(pod, wanted);
-        // A required field is encoded even if it is empty.
+        // A required field is encoded even if it is empty, and a struct even if it is missing.
         let mut pod = json!({"spec": {"containers": []}});
         normalize(&mut pod, "Pod");
-        assert_eq!(pod, json!({"spec": {"containers": []}}));
+        assert_eq!(pod, json!({"metadata": {}, "spec": {"containers": []}, "status": {}}));
     }
 
     #[test]
@@ -142,7 +157,8 @@ mod tests {
         let mut spec = json!({"hostIPC": false, "hostname": "", "hostUsers": false, "priority": 0,
             "containers": [{"name": "", "tty": false, "image": "i"}]});
         normalize(&mut spec, "PodSpec");
-        let wanted = json!({"hostUsers": false, "priority": 0, "containers": [{"name": "", "image": "i"}]});
+        let container = json!({"name": "", "image": "i", "resources": {}});
+        let wanted = json!({"hostUsers": false, "priority": 0, "containers": [container]});
         assert_eq!(spec, wanted);
         for (definition, fields) in &*POINTERS {
             for field in fields {

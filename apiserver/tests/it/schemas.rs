@@ -73,15 +73,14 @@ impl Schemas<'_> {
         name
     }
 
-    /// A schema without descriptions and without defaults, most of which are Go's zero values.
+    /// A schema without descriptions. Only the fields that Go always encodes keep their defaults, the zero values of their types:
+    /// structs that are no pointers, and required fields.
     fn plain(&mut self, schema: &Value) -> Value {
         let mut plain = Map::new();
         for (keyword, value) in schema.as_object().unwrap() {
             let value = match (keyword.as_str(), value) {
-                (
-                    "description" | "default" | "x-kubernetes-unions" | "x-kubernetes-group-version-kind",
-                    _,
-                ) => continue,
+                ("description" | "x-kubernetes-unions" | "x-kubernetes-group-version-kind", _) => continue,
+                ("default", _) => continue,
                 ("allOf", Value::Array(schemas)) => {
                     plain.extend(self.plain(&schemas[0]).as_object().unwrap().clone());
                     continue;
@@ -91,7 +90,18 @@ impl Schemas<'_> {
                     format!("#/components/schemas/{name}").into()
                 }
                 ("properties", Value::Object(properties)) => {
-                    properties.iter().map(|(name, schema)| (name.clone(), self.plain(schema))).collect()
+                    let required = schema["required"].as_array();
+                    let mut property = |(name, schema): (&String, &Value)| {
+                        let mut plain = self.plain(schema);
+                        let is_required = required.is_some_and(|all| all.iter().any(|one| one == name));
+                        if let Some(default) = schema.get("default")
+                            && (is_required || *default == json!({}))
+                        {
+                            plain["default"] = default.clone();
+                        }
+                        (name.clone(), plain)
+                    };
+                    properties.iter().map(&mut property).collect()
                 }
                 ("items" | "additionalProperties", Value::Object(_)) => self.plain(value),
                 _ => value.clone(),
