@@ -11,11 +11,12 @@
 
 mod events;
 mod index;
+mod readiness;
 mod streams;
-mod watch;
 
 use std::{
     any::TypeId,
+    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::SystemTime,
 };
@@ -27,13 +28,13 @@ use crate::{
     client::{Client, DeleteOptions, Error, InTurn, Page, Part, Patch},
     locked,
     resource::{Key, ObjectMeta, Resource, Scope, list::Found},
+    store::{Change, Listening},
     watch::Lists,
 };
 pub use events::{EventType, Events};
 pub use index::Index;
+pub(crate) use readiness::Readiness;
 use streams::{OpenStreams, Stream};
-pub(crate) use watch::Readiness;
-pub use watch::Watch;
 
 /// A client of an API server, with the Stores of its open watches. Cheap to clone.
 #[derive(Clone)]
@@ -41,6 +42,12 @@ pub struct Cluster {
     client: Client,
     lists: Lists,
     streams: Arc<Mutex<OpenStreams>>,
+}
+
+/// Shared watches of one kind, one for each scope. Dropping the last share of a watch ends it.
+pub struct Watch<K> {
+    /// By namespace. The namespace is empty for all namespaces.
+    streams: Arc<BTreeMap<String, Vec<Arc<Stream<K>>>>>,
 }
 
 impl Cluster {
@@ -156,6 +163,63 @@ impl Cluster {
     }
 }
 
+impl<K> Clone for Watch<K> {
+    fn clone(&self) -> Watch<K> {
+        Watch { streams: Arc::clone(&self.streams) }
+    }
+}
+
+impl<K: Resource> Watch<K> {
+    /// An object, if it exists and is readable.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<Arc<K>> {
+        self.find(key).and_then(|found| found.readable().cloned())
+    }
+
+    /// All keys, in order within a scope.
+    #[must_use]
+    pub fn keys(&self) -> Vec<Key> {
+        self.streams.values().flatten().flat_map(|stream| stream.store.keys()).collect()
+    }
+
+    /// Whether the Stores whose scope includes this key have synced.
+    #[must_use]
+    pub fn is_synced_for(&self, key: &Key) -> bool {
+        self.streams_of(key).all(|stream| stream.store.is_synced())
+    }
+
+    /// Whether all Stores have synced.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.streams.values().flatten().all(|stream| stream.store.is_synced())
+    }
+
+    /// Whether a scope has a label selector.
+    pub(crate) fn is_filtered(&self) -> bool {
+        self.streams.values().flatten().any(|stream| !stream.scope.labels.is_empty())
+    }
+
+    pub(crate) fn find(&self, key: &Key) -> Option<Found<K>> {
+        self.streams_of(key).find_map(|stream| stream.store.find(key))
+    }
+
+    /// The streams whose scope includes this key.
+    fn streams_of(&self, key: &Key) -> impl Iterator<Item = &Arc<Stream<K>>> {
+        namespaces_of(key).filter_map(|namespace| self.streams.get(namespace)).flatten()
+    }
+
+    /// Calls `listener` at every change, with the scope in which it happened, until the result is dropped.
+    pub(crate) fn listen(
+        &self,
+        listener: impl Fn(&Scope, &Change<K>) + Clone + Send + Sync + 'static,
+    ) -> Listening {
+        let listen = |stream: &Arc<Stream<K>>| {
+            let (listener, scope) = (listener.clone(), stream.scope.clone());
+            stream.store.listen(move |change| listener(&scope, change))
+        };
+        self.streams.values().flatten().map(listen).collect()
+    }
+}
+
 /// The namespaces of the scopes that include a key: all namespaces, and its own.
 fn namespaces_of(key: &Key) -> impl Iterator<Item = &str> {
     std::iter::once("").chain(key.namespace.as_deref())
@@ -167,7 +231,6 @@ mod tests {
     use crate::{
         client::Config,
         resource::{Labels, kinds::Service},
-        store::Change,
     };
 
     fn cluster() -> Cluster {

@@ -10,6 +10,7 @@
 //! Store. So ten events may cause one reconcile, and a missed event does no harm, except for a deletion while the process is
 //! stopped: see [`Operator::deleted`].
 
+mod awaits;
 mod deletions;
 mod each;
 mod error;
@@ -36,14 +37,13 @@ use tracing::{debug, error, info, warn};
 
 use crate::{
     cluster::{Cluster, Readiness, Watch},
-    locked,
     queue::{Queue, ReconcileResult, Urgency},
     resource::{Key, Resource, Scope, list::Found},
     store::{Change, Listening},
     truces::Truces,
 };
+use awaits::{Awaited, LOOK_AGAIN, unwatched};
 use deletions::Tombstones;
-use each::Each;
 pub use error::ReconcileError;
 use error::Retry;
 use finalizers::finalizer_index;
@@ -53,8 +53,6 @@ pub use operator::{Cleanup, Next, Operator};
 pub const WORKERS: usize = 8;
 /// Longest time for one reconcile: several requests, each with its retries. By default, the deadline of a request is 30 s.
 const RECONCILE_LIMIT: Duration = Duration::from_secs(120);
-/// How often to check whether the watches of an object have synced.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How long a stopping controller waits for running reconciles. The kubelet kills a Pod 30 s after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
 
@@ -68,8 +66,6 @@ pub struct Controller<O: Operator> {
     wakes: Vec<mpsc::Receiver<Key>>,
     workers: usize,
 }
-
-type Awaited = dyn Fn(&Key) -> Readiness + Send + Sync;
 
 /// State that the listeners of the watches and the workers share.
 struct Shared<O: Operator> {
@@ -175,39 +171,6 @@ impl<O: Operator> Controller<O> {
         self
     }
 
-    /// Also watches, for each object, the scopes that `scopes` returns for it. Watches of the same scope are shared,
-    /// and end with the last object that needs them. The object is reconciled after these watches have synced, and
-    /// again after each change in them. While one of them fails before its first sync, or is forbidden,
-    /// [`Operator::unwatched`] is called instead.
-    ///
-    /// In [`Operator::applied`], [`Cluster::watch`] with the same scopes returns the same, synced Stores. An object that is being
-    /// deleted names no scopes: [`Operator::deleting`] waits for none.
-    #[must_use]
-    pub fn watches_each<K: Resource>(
-        mut self,
-        scopes: impl Fn(&O::Kind) -> Vec<Scope> + Send + Sync + 'static,
-    ) -> Self {
-        let shared = Arc::clone(&self.shared);
-        let each = Each::<K>::new(&shared.cluster, {
-            let shared = Arc::clone(&shared);
-            move |key| shared.queue.add(key, Urgency::Change)
-        });
-        self.awaited.push(Box::new(move |key| match shared.objects.find(key) {
-            // An object that is being deleted waits for none of these: a forbidden one would block the deletion for ever.
-            Some(Found::Readable(object)) if object.metadata().is_terminating() => {
-                each.forget(key);
-                Readiness::Ready
-            }
-            Some(Found::Readable(object)) => each.name(key, scopes(&object)),
-            Some(Found::Broken(_)) => Readiness::Ready,
-            None => {
-                each.forget(key);
-                Readiness::Ready
-            }
-        }));
-        self
-    }
-
     /// [`Controller::watches`] for children: objects whose controller ownerReference names one of our objects.
     #[must_use]
     pub fn owns<K: Resource>(self, watch: &Watch<K>) -> Self {
@@ -220,33 +183,6 @@ impl<O: Operator> Controller<O> {
             let namespace = child.metadata().namespace.clone().filter(|_| !has_none);
             Some(Key { namespace, ..cluster })
         })
-    }
-
-    /// Reconciles a key only after this watch has synced for the namespace of the key.
-    fn awaits<K: Resource>(mut self, watch: &Watch<K>) -> Self {
-        let watch = watch.clone();
-        self.awaited.push(Box::new(move |key| watch.readiness_for(key)));
-        self
-    }
-
-    /// Reconciles a key only after this watch has synced in every namespace, except those in which it stays forbidden.
-    pub(crate) fn awaits_everywhere<K: Resource>(mut self, watch: &Watch<K>) -> Self {
-        let awaited = watch.clone();
-        self.awaited.push(Box::new(move |_| awaited.readiness_where_allowed()));
-        self.wakes_when_listed(watch)
-    }
-
-    /// Reconciles every object once more when this watch has synced, or fails, in every namespace, and when one of those in which it
-    /// failed has synced.
-    pub(crate) fn wakes_when_listed<K: Resource>(mut self, watch: &Watch<K>) -> Self {
-        let (shared, listened) = (Arc::clone(&self.shared), watch.clone());
-        self.listening.push(watch.listen(move |_, change| {
-            if matches!(change, Change::Synced | Change::Forbidden) && listened.is_synced_or_failing() {
-                shared.release(&Scope::default());
-                shared.objects.keys().iter().for_each(|key| shared.queue.add(key, Urgency::Backlog));
-            }
-        }));
-        self
     }
 
     /// Reconciles until `stop` completes. Then takes no more keys, and waits at most 25 s for the running workers. When
@@ -309,18 +245,6 @@ impl<O: Operator> Controller<O> {
         }
     }
 
-    /// Whether the watches that matter for the key have synced. If not, holds the key until they have.
-    fn readiness(&self, key: &Key) -> Readiness {
-        // Hold the key first: if a watch syncs during the check, that releases the key.
-        locked(&self.shared.held).insert(key.clone());
-        let all = self.awaited.iter().map(|awaited| awaited(key));
-        let readiness = all.fold(Readiness::Ready, Readiness::and);
-        if let Readiness::Ready = readiness {
-            locked(&self.shared.held).remove(key);
-        }
-        readiness
-    }
-
     /// A worker has ended: its result decides when the key is reconciled again.
     fn finish(&self, ended: Finished, workers: &mut Workers) {
         let (id, result) = match ended {
@@ -377,25 +301,6 @@ async fn work<O: Operator>(
     timeout(RECONCILE_LIMIT, shared.reconcile(&key, version)).await.unwrap_or_else(|_| {
         Err(format!("the reconcile timed out after {} s", RECONCILE_LIMIT.as_secs()).into())
     })
-}
-
-/// The task of one worker: tells the operator that an object cannot be reconciled, because a watch that it needs is
-/// failing.
-async fn unwatched<O: Operator>(
-    shared: Arc<Shared<O>>,
-    key: Key,
-    problem: String,
-) -> Result<Next, ReconcileError> {
-    if let Some(Found::Readable(object)) = shared.objects.find(&key)
-        && shared.operator.serves(&object)
-    {
-        let reported = timeout(RECONCILE_LIMIT, shared.operator.unwatched(object, problem)).await;
-        if !matches!(reported, Ok(Ok(()))) {
-            debug!(kind = O::Kind::KIND, %key, ?reported, "cannot report the failing watch");
-        }
-    }
-    // Not a failure: its backoff could be longer than the sync takes.
-    Ok(Next::After(LOOK_AGAIN))
 }
 
 fn version_of<K: Resource>(found: Option<&Found<K>>) -> Option<SmolStr> {
@@ -477,22 +382,6 @@ impl<O: Operator> Shared<O> {
             }
             Change::Synced => self.release(scope),
             Change::Forbidden => {}
-        }
-    }
-
-    /// A watch of this scope has synced: adds the held keys of the scope to the queue. The other held keys stay: with
-    /// thousands of scopes, adding all held keys at each sync would take minutes.
-    fn release(&self, scope: &Scope) {
-        let released: Vec<Key> = match &scope.namespace {
-            None => std::mem::take(&mut *locked(&self.held)).into_iter().collect(),
-            Some(namespace) => {
-                let after = format!("{namespace}\0");
-                let inside = Key::namespaced(namespace, "")..Key::namespaced(&after, "");
-                locked(&self.held).extract_if(inside, |_| true).collect()
-            }
-        };
-        for key in released {
-            self.queue.add(&key, Urgency::Backlog);
         }
     }
 }

@@ -12,15 +12,52 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use super::{Controller, Operator};
 use crate::{
     cluster::{Cluster, Readiness, Watch},
     locked,
-    resource::{Key, Resource, Scope},
+    queue::Urgency,
+    resource::{Key, Resource, Scope, list::Found},
     store::Listening,
 };
 
+impl<O: Operator> Controller<O> {
+    /// Also watches, for each object, the scopes that `scopes` returns for it. Watches of the same scope are shared,
+    /// and end with the last object that needs them. The object is reconciled after these watches have synced, and
+    /// again after each change in them. While one of them fails before its first sync, or is forbidden,
+    /// [`Operator::unwatched`] is called instead.
+    ///
+    /// In [`Operator::applied`], [`Cluster::watch`] with the same scopes returns the same, synced Stores. An object that is being
+    /// deleted names no scopes: [`Operator::deleting`] waits for none.
+    #[must_use]
+    pub fn watches_each<K: Resource>(
+        mut self,
+        scopes: impl Fn(&O::Kind) -> Vec<Scope> + Send + Sync + 'static,
+    ) -> Self {
+        let shared = Arc::clone(&self.shared);
+        let each = Each::<K>::new(&shared.cluster, {
+            let shared = Arc::clone(&shared);
+            move |key| shared.queue.add(key, Urgency::Change)
+        });
+        self.awaited.push(Box::new(move |key| match shared.objects.find(key) {
+            // An object that is being deleted waits for none of these: a forbidden one would block the deletion for ever.
+            Some(Found::Readable(object)) if object.metadata().is_terminating() => {
+                each.forget(key);
+                Readiness::Ready
+            }
+            Some(Found::Readable(object)) => each.name(key, scopes(&object)),
+            Some(Found::Broken(_)) => Readiness::Ready,
+            None => {
+                each.forget(key);
+                Readiness::Ready
+            }
+        }));
+        self
+    }
+}
+
 /// The watches of kind `K` that objects name.
-pub(super) struct Each<K> {
+struct Each<K> {
     cluster: Cluster,
     /// Reconciles a key again.
     wake: Arc<dyn Fn(&Key) + Send + Sync>,
@@ -41,14 +78,14 @@ struct Named<K> {
 }
 
 impl<K: Resource> Each<K> {
-    pub(super) fn new(cluster: &Cluster, wake: impl Fn(&Key) + Send + Sync + 'static) -> Each<K> {
+    fn new(cluster: &Cluster, wake: impl Fn(&Key) + Send + Sync + 'static) -> Each<K> {
         let open = Mutex::new(Open { named: HashMap::new(), watches: HashMap::new() });
         Each { cluster: cluster.clone(), wake: Arc::new(wake), open }
     }
 
     /// Opens the watches that an object names now, and closes those that it named before, unless another object names them.
     /// Returns whether all of them have synced.
-    pub(super) fn name(&self, key: &Key, scopes: Vec<Scope>) -> Readiness {
+    fn name(&self, key: &Key, scopes: Vec<Scope>) -> Readiness {
         let mut open = locked(&self.open);
         let Open { named, watches } = &mut *open;
         if named.get(key).is_none_or(|before| *before != scopes) {
@@ -64,7 +101,7 @@ impl<K: Resource> Each<K> {
     }
 
     /// Closes the watches of a deleted object.
-    pub(super) fn forget(&self, key: &Key) {
+    fn forget(&self, key: &Key) {
         let mut open = locked(&self.open);
         let before = open.named.remove(key).unwrap_or_default();
         close(key, before.iter(), &mut open.watches);
