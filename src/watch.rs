@@ -189,9 +189,12 @@ pub(crate) async fn watch_of(
                 // This permit is held until the page is in the Store.
                 let _turn = turn;
                 let page = client.page_of(&collection, &page).await;
+                let watches_fail = machine.has_not_opened;
                 match page.and_then(|page| store.page(&mut machine, page, &collection)) {
                     Ok(None) => {
-                        health.well();
+                        if !watches_fail {
+                            health.well();
+                        }
                         continue;
                     }
                     Ok(Some(how)) => {

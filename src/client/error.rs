@@ -244,6 +244,11 @@ impl Error {
         matches!(self.0.cause, Cause::Lost(_) | Cause::Late(_))
     }
 
+    /// The answer did not come in time.
+    pub(crate) fn is_late(&self) -> bool {
+        matches!(self.0.cause, Cause::Late(_))
+    }
+
     /// The request succeeded, but the answer cannot be decoded.
     #[must_use]
     pub fn is_unreadable(&self) -> bool {

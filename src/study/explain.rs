@@ -729,7 +729,7 @@ impl Explainer {
             return;
         }
         let text = format!("no whole answer within {} s → back off", lasted.as_secs_f64().round());
-        self.ends(entry.exchange, Rule::Late, text, EndReason::Unreachable, lasted);
+        self.ends(entry.exchange, Rule::Late, text, EndReason::Late, lasted);
     }
 
     /// A whole answer with status 200.

@@ -40,6 +40,8 @@ pub struct Machine {
     failures: u32,
     /// How long watches have been open since the last failure.
     open: Duration,
+    /// Whether a watch has failed to open since the last list or open watch. 429 does not count.
+    pub(super) has_not_opened: bool,
     /// The number of lines of the present watch.
     pub(super) lines: u64,
     /// The version of the Store when the present request began. Empty after a streaming list.
@@ -94,6 +96,8 @@ pub enum EndReason {
     Silent,
     /// There was no answer.
     Unreachable,
+    /// There was no answer in time.
+    Late,
     /// 410 Expired: the server no longer has the history since the requested version.
     Expired,
     /// The requested version is newer than the server's.
@@ -176,6 +180,7 @@ impl Machine {
             lists,
             failures: 0,
             open: Duration::ZERO,
+            has_not_opened: false,
             lines: 0,
             from: SmolStr::default(),
             has_progressed: false,
@@ -293,6 +298,7 @@ impl Machine {
     pub(super) fn list_is_complete<K: Resource>(&mut self, version: &SmolStr, store: &Store<K>) {
         store.list_ends(version);
         self.state = State::Following;
+        self.has_not_opened = false;
         self.from = SmolStr::default();
     }
 
@@ -300,6 +306,7 @@ impl Machine {
     pub fn end(&mut self, how: EndReason, lasted: Duration) -> Pause {
         if self.state == State::Following && how.was_open() {
             self.open += lasted;
+            self.has_not_opened = false;
         }
         if self.open >= HEALTHY {
             self.failures = 0;
@@ -320,6 +327,11 @@ impl Machine {
             (State::Listing { limit, .. }, EndReason::TooLarge) if *limit > 1 => {
                 *limit /= 2;
                 false
+            }
+            // The same on a slow connection, but the server may also be overloaded.
+            (State::Listing { limit, .. }, EndReason::Late) if *limit > 1 => {
+                *limit /= 2;
+                true
             }
             (
                 State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder },
@@ -351,8 +363,15 @@ impl Machine {
                 self.list(Freshness::NotOlder);
                 true
             }
+            // Between the two, the server has answered a check: a proxy or a missing permission may prevent watches alone. Without a list
+            // now and then, the Store would never change again.
+            (State::Following, _) if self.has_not_opened && how.may_pass() && !how.is_overload() => {
+                self.list(Freshness::NotOlder);
+                true
+            }
             // An error that may pass and does not depend on the version: check again.
             (State::Following | State::Checking, _) if how.may_pass() => {
+                self.has_not_opened |= self.state == State::Following && !how.is_overload();
                 self.state = State::Checking;
                 true
             }
@@ -431,6 +450,7 @@ impl EndReason {
             _ if error.is_too_new() => EndReason::TooNew,
             None if error.is_unreadable() => EndReason::Garbled,
             None if error.is_too_large() => EndReason::TooLarge,
+            None if error.is_late() => EndReason::Late,
             Some(422) => EndReason::Unsupported,
             Some(code) => EndReason::Refused { code, retry_after: error.retry_after() },
             None => EndReason::Unreachable,
@@ -449,6 +469,7 @@ impl EndReason {
             // A 410 may also answer the request itself. Then `lasted` is short and does not matter.
             EndReason::Expired => true,
             EndReason::Unreachable
+            | EndReason::Late
             | EndReason::TooNew
             | EndReason::Unsupported
             | EndReason::Refused { .. }
@@ -456,11 +477,18 @@ impl EndReason {
         }
     }
 
+    /// Whether the server has too much to do.
+    fn is_overload(self) -> bool {
+        matches!(self, EndReason::Refused { code: 429, .. })
+    }
+
     /// Whether the same request may succeed later.
     fn may_pass(self) -> bool {
         matches!(
             self,
-            EndReason::Unreachable | EndReason::Refused { code: 401 | 403 | 404 | 429 | 500.., .. }
+            EndReason::Unreachable
+                | EndReason::Late
+                | EndReason::Refused { code: 401 | 403 | 404 | 429 | 500.., .. }
         )
     }
 }

@@ -221,7 +221,7 @@ fn watches_that_a_proxy_ends_after_fifty_seconds_prove_health_together() {
     let proxy = Duration::from_secs(50);
     let mut bench = Bench::following();
     for _ in 0..6 {
-        bench.machine.end(EndReason::Unreachable, BLINK);
+        bench.machine.end(EndReason::Refused { code: 429, retry_after: None }, BLINK);
         bench.after_a_check();
     }
     for failures in [7, 1] {
@@ -409,6 +409,52 @@ fn a_server_out_of_sight_or_silent_is_asked_whether_it_has_come_as_far_as_we_hav
         bench.machine.checked("99", &bench.store);
         assert_eq!(bench.request(), "list version=- continue= limit=100", "{how:?}");
     }
+}
+
+/// The Store stayed as it was for ever: each check was answered, and each watch refused, as without the verb `watch`.
+#[test]
+fn a_watch_that_fails_again_after_a_check_gives_way_to_a_list() {
+    let refused = |code| EndReason::Refused { code, retry_after: None };
+    for how in
+        [refused(401), refused(403), refused(404), refused(500), EndReason::Unreachable, EndReason::Late]
+    {
+        let mut bench = Bench::following();
+        for _ in 0..2 {
+            assert!(is_backoff(bench.machine.end(how, BLINK)));
+            assert_eq!(bench.request(), "check");
+            bench.machine.checked("101", &bench.store);
+            assert!(bench.request().starts_with("watch 100"));
+            assert!(is_backoff(bench.machine.end(how, BLINK)));
+            assert_eq!(bench.request(), "list version=100 continue= limit=100", "{how:?}");
+            bench.page("100", "", &[]);
+        }
+        // A watch that opens begins the count anew.
+        bench.machine.end(how, BLINK);
+        bench.machine.checked("101", &bench.store);
+        bench.machine.end(EndReason::Cut, MINUTE);
+        bench.after_a_check();
+        bench.machine.end(how, BLINK);
+        assert_eq!(bench.request(), "check");
+    }
+    let mut bench = Bench::following();
+    for _ in 0..3 {
+        bench.machine.end(refused(429), BLINK);
+        assert_eq!(bench.request(), "check", "an overloaded server is not asked for lists");
+        bench.machine.checked("101", &bench.store);
+    }
+}
+
+/// A page of large objects that needs more than 30 s was asked for at the same size again, for ever.
+#[test]
+fn a_page_that_is_late_is_asked_for_in_smaller_ones_after_a_pause() {
+    let mut bench = Bench::following();
+    bench.machine.end(EndReason::Expired, MINUTE);
+    bench.page("200", "next", &[("a", "1", "101")]);
+    for limit in [100, 50, 25, 12, 6, 3, 1] {
+        assert_eq!(bench.request(), format!("list version=100 continue=next limit={limit}"));
+        assert!(is_backoff(bench.machine.end(EndReason::Late, BLINK)));
+    }
+    assert_eq!(bench.request(), "list version=100 continue= limit=100");
 }
 
 /// An aggregated API server may not know PartialObjectMetadata, which a check asks for. It was asked for ever.
@@ -626,7 +672,7 @@ fn retry_after_has_a_limit() {
 fn only_an_open_watch_proves_health() {
     let mut bench = Bench::following();
     for failures in 1..4 {
-        let how = EndReason::Refused { code: 504, retry_after: None };
+        let how = EndReason::Refused { code: 429, retry_after: None };
         assert_eq!(bench.machine.end(how, 2 * MINUTE), Pause::Backoff { failures, at_least: Duration::ZERO });
         bench.after_a_check();
     }
@@ -760,8 +806,10 @@ fn ends() -> Vec<(&'static str, EndReason)> {
         ("LineTooLong", EndReason::LineTooLong),
         ("TooLarge", EndReason::TooLarge),
         ("Unreachable", EndReason::Unreachable),
+        ("Late", EndReason::Late),
     ];
-    ends.extend([401, 404, 429, 500, 503].map(|code| ("Refused", refused(code))));
+    ends.extend([401, 404, 500, 503].map(|code| ("Refused", refused(code))));
+    ends.push(("TooManyRequests", refused(429)));
     ends.push(("Forbidden", refused(403)));
     ends.extend([400, 405, 406].map(|code| ("Invalid", refused(code))));
     ends
@@ -782,6 +830,7 @@ fn can_end(state: &State, how: EndReason) -> bool {
         | EndReason::Unsupported
         | EndReason::Garbled
         | EndReason::Unreachable
+        | EndReason::Late
         | EndReason::Refused { .. } => true,
     }
 }
@@ -812,7 +861,7 @@ fn machines(lists: Lists) -> Vec<Machine> {
     states.extend([State::Following, State::Checking]);
     let mut machines = Vec::new();
     for state in states {
-        for has_failed in [false, true] {
+        for (has_failed, is_again) in [(false, false), (true, false), (true, true)] {
             for (lines, has_progressed) in [(0, false), (1, false), (1, true)] {
                 let mut machine = Machine::new(lists);
                 if has_failed {
@@ -820,6 +869,7 @@ fn machines(lists: Lists) -> Vec<Machine> {
                 }
                 (machine.state, machine.lines, machine.has_progressed) =
                     (state.clone(), lines, has_progressed);
+                machine.has_not_opened = is_again;
                 machines.push(machine);
             }
         }
@@ -833,6 +883,7 @@ struct Case {
     is_pause: bool,
     has_lines: bool,
     is_between_pages: bool,
+    is_again: bool,
 }
 
 /// The arrows for one end. A label is the name of the end, with `!` if a pause follows, and `?` if a pause follows in
@@ -843,6 +894,8 @@ fn labels(end: &str, cases: &[Case]) -> Vec<(&'static str, String)> {
         let cases: Vec<_> = cases.iter().filter(|case| case.to == to).collect();
         let circumstance = match () {
             () if targets.len() == 1 => "",
+            () if cases.iter().all(|case| case.is_again) => " again",
+            () if cases.iter().all(|case| !case.is_again) => " once",
             () if cases.iter().all(|case| case.has_lines) => " after a line",
             () if cases.iter().all(|case| !case.has_lines) => " without a line",
             () if cases.iter().all(|case| case.is_between_pages) => " between pages",
@@ -907,6 +960,7 @@ fn transitions(lists: Lists) -> Vec<String> {
             for mut machine in machines(lists).into_iter().filter(|machine| can_end(&machine.state, *how)) {
                 let from = node(&machine);
                 let (has_lines, is_between_pages) = (machine.lines > 0, !machine.is_at_start_of_list());
+                let is_again = machine.has_not_opened;
                 let is_pause = is_backoff(machine.end(*how, lasted));
                 let mut to = node(&machine);
                 // The list after the next 410 shows whether streaming lists were given up.
@@ -915,7 +969,7 @@ fn transitions(lists: Lists) -> Vec<String> {
                 if machine.is_streaming() != (lists == Lists::Streaming) {
                     to = "Paged";
                 }
-                let case = Case { to, is_pause, has_lines, is_between_pages };
+                let case = Case { to, is_pause, has_lines, is_between_pages, is_again };
                 cases.entry((order, from)).or_default().push(case);
             }
         }

@@ -123,7 +123,7 @@ fn each_rule_is_explained_and_followed_by_the_next_request() {
         ("", "> /healthz\n< 500\n. clean".to_owned(), &[Unavailable], ""),
         (LISTED, "> /api/v1/pods?limit=100\n< 200\n[9 b:8]\n. clean".to_owned(), &[Page, Added, Swept, Listed], &watch(9)),
         (LISTED, format!("> /api/v1/pods?{list_again}\n< 504\n{too_new}\n. clean"), &[TooNew], "limit=100"),
-        ("", "> /api/v1/pods\n+ 30\n. dropped".to_owned(), &[Late], "limit=100"),
+        ("", "> /api/v1/pods\n+ 30\n. dropped".to_owned(), &[Late], "limit=50"),
         ("", "> /api/v1/pods\n+ 9\n. dropped".to_owned(), &[], ""),
         (LISTED, "> /api/v1/pods?watch=1&resourceVersion=7\n+ 30\n. dropped".to_owned(), &[Late], "limit=1"),
         ("", format!("> /api/v1/pods?limit=100\n< 200\n~ {}\n. dropped", "x".repeat(9 << 20)), &[TooLarge], "limit=50"),
