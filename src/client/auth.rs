@@ -141,7 +141,9 @@ impl Credentials {
         let mut known = self.known.lock().await;
         match &known.held {
             // Another request that was refused at the same time has read it already.
-            Some(held) if held.credential != *refused => Ok(Some(held.credential.clone())),
+            Some(held) if held.credential != *refused || held.since > asked => {
+                Ok(Some(held.credential.clone()))
+            }
             Some(_) | None => self.obtain(&mut known, asked).await.map(Some),
         }
     }
@@ -363,6 +365,19 @@ mod tests {
             assert!(one.is_err() && other.is_err());
             assert_eq!(fs::read(&runs).expect("a file").len(), count);
         }
+    }
+
+    /// Its answer was the same token, so each request counted as the first that was refused.
+    #[tokio::test]
+    async fn a_plugin_is_run_again_once_for_all_requests_that_were_refused_at_the_same_time() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let runs = dir.path().join("runs");
+        let script = r#"echo >> "$RUNS"; echo '{"apiVersion":"client.authentication.k8s.io/v1","status":{"token":"t"}}'"#;
+        let credentials = plugin(script, &runs);
+        let refused = credentials.current().await.expect("a token");
+        let renew = || async { credentials.renew(&refused).await.expect("a token") };
+        tokio::join!(renew(), renew(), renew(), renew());
+        assert_eq!(fs::read(&runs).expect("a file").len(), 2);
     }
 
     /// The plugin was run for every request.

@@ -174,7 +174,7 @@ impl Connection {
     }
 
     /// The streams that hold this connection. [`Current::streams`] holds it too.
-    fn streams(self: &Arc<Connection>) -> usize {
+    pub(super) fn streams(self: &Arc<Connection>) -> usize {
         Arc::strong_count(self) - 1
     }
 

@@ -47,6 +47,11 @@ use super::{
 /// Largest error answer that is read. A 422 can quote an object, which etcd limits to 1.5 MiB.
 const REFUSAL_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// How long a stream waits for its head that has a connection of its own. Some proxies hold the head back until the first line, and the
+/// first line of a quiet watch is a BOOKMARK after two minutes. With other streams, the server may have too many of them: see
+/// [`Connection::stream_was_late`].
+const FIRST_LINE_MAX: Duration = Duration::from_secs(130);
+
 /// The user agent, by which administrators find our requests in the audit log.
 const AGENT: &str = concat!("listwatch/", env!("CARGO_PKG_VERSION"));
 
@@ -174,7 +179,11 @@ impl Transport {
             let connection = self.connections.for_stream(&self.config, &credential);
             let connection = connection.map_err(Cause::Other)?;
             let exchange = self.exchange(&connection, request, &credential);
-            let reply = self.in_time(request, self.config.request_timeout, exchange).await;
+            let deadline = match connection.streams() {
+                1 => self.config.request_timeout.max(FIRST_LINE_MAX),
+                _ => self.config.request_timeout,
+            };
+            let reply = self.in_time(request, deadline, exchange).await;
             if let Err(Cause::Late(_)) = &reply {
                 connection.stream_was_late();
             }
@@ -193,7 +202,7 @@ impl Transport {
     ) -> Result<T, Cause> {
         timeout(deadline, attempt).await.unwrap_or_else(|_| {
             debug!(method = %request.method, path = request.target(), "no answer in time");
-            let deadline = humantime::format_duration(self.config.request_timeout);
+            let deadline = humantime::format_duration(deadline.max(self.config.request_timeout));
             Err(Cause::Late(format!("{}: no answer within {deadline}", self.at.address)))
         })
     }
@@ -230,7 +239,8 @@ impl Transport {
         let mut exchange = Exchange::begin(self.config.tap.as_ref(), request);
         if !connection.is_open() {
             let probe = self.build(connection, &Request::get("/version"), credential);
-            connection.open(probe).await.inspect_err(|_| {
+            let opened = self.in_time(request, self.config.request_timeout, connection.open(probe));
+            opened.await.inspect_err(|_| {
                 exchange.ends(Step::Lost);
                 self.connections.doubt_certificates();
             })?;
