@@ -22,11 +22,11 @@ use crate::{
 /// The keys of the annotations. The owners of each kind have keys of their own.
 #[derive(Clone, Copy, Debug)]
 pub struct Marks {
-    /// Its value is the namespace and name of the owner.
+    /// Its value is the namespace and name of the owner, or the name of one without a namespace.
     pub owner: &'static str,
     /// Its value is the uid of the owner.
     pub owner_uid: &'static str,
-    /// Its value is the namespace and name of the child.
+    /// Its value is the namespace and name of the child, or the name of one without a namespace.
     pub place: &'static str,
 }
 
@@ -48,7 +48,7 @@ impl MarkedOwner {
 }
 
 impl Marks {
-    /// The metadata of a child, in any namespace.
+    /// The metadata of a child, in any namespace or in none.
     #[must_use]
     pub fn child<O: Resource>(&self, owner: &O, place: &Key, labels: Labels) -> ObjectMeta {
         let marks = self.annotations(&MarkedOwner::of(owner), place);
@@ -75,8 +75,9 @@ impl Marks {
     #[must_use]
     pub fn owner(&self, child: &ObjectMeta) -> Option<MarkedOwner> {
         let get = |key| child.annotations.get(key);
-        let (key, uid) = (Key::parse(get(self.owner)?)?, get(self.owner_uid)?.into());
-        (Key::parse(get(self.place)?)? == child.key()).then_some(MarkedOwner { key, uid })
+        let (owner, uid) = (get(self.owner)?, get(self.owner_uid)?.into());
+        let key = Key::parse(owner).unwrap_or_else(|| Key::cluster(owner));
+        (get(self.place)? == child.key().to_string()).then_some(MarkedOwner { key, uid })
     }
 }
 
@@ -181,7 +182,19 @@ spec:
 
     /// Without a namespace, the mark named an owner of a kind without namespaces.
     #[test]
-    fn a_mark_without_a_namespace_is_none() {
+    fn the_marks_of_a_child_name_its_owner_and_its_place_with_and_without_namespaces() {
+        let keys = [Key::namespaced("default", "one"), Key::cluster("one")];
+        for (owner, place) in keys.iter().flat_map(|owner| keys.iter().map(move |place| (owner, place))) {
+            let owner = Banner { metadata: ObjectMeta { uid: "1".into(), ..metadata(owner) } };
+            let child = MARKS.child(&owner, place, Labels::default());
+            assert_eq!(MARKS.owner(&child), Some(MarkedOwner::of(&owner)));
+            let elsewhere = ObjectMeta { namespace: Some("elsewhere".into()), ..child };
+            assert_eq!(MARKS.owner(&elsewhere), None);
+        }
+    }
+
+    #[test]
+    fn a_mark_of_another_place_is_none() {
         let owner = |owner: &str, place: &str| {
             let annotations = json!({MARKS.owner: owner, MARKS.owner_uid: "1", MARKS.place: place});
             let annotations = serde_json::from_value(annotations).expect("a map of strings");
@@ -194,10 +207,7 @@ spec:
         };
         let one = MarkedOwner { key: Key::namespaced("default", "one"), uid: "1".into() };
         assert_eq!(owner("default/one", "b/a"), Some(one));
-        assert_eq!(
-            [owner("one", "b/a"), owner("default/one", "a"), owner("default/one", "c/a")],
-            [None, None, None]
-        );
+        assert_eq!([owner("default/one", "a"), owner("default/one", "c/a")], [None, None]);
     }
 
     #[tokio::test(start_paused = true)]
