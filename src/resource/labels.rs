@@ -41,6 +41,7 @@ impl Labels {
     }
 }
 
+/// A comma, or a `=` in a key, becomes `\u{fffd}`. So the API server refuses the label, as it would have done, and never sees two.
 impl<'a> FromIterator<(&'a str, &'a str)> for Labels {
     fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(labels: I) -> Labels {
         let mut labels: SmallVec<[_; 8]> = labels.into_iter().collect();
@@ -48,8 +49,14 @@ impl<'a> FromIterator<(&'a str, &'a str)> for Labels {
         let length: usize = labels.iter().map(|(key, value)| key.len() + value.len() + "=,".len()).sum();
         let mut text = String::with_capacity(length.saturating_sub(",".len()));
         for (key, value) in labels {
-            let comma = if text.is_empty() { "" } else { "," };
-            text.extend([comma, key, "=", value]);
+            if !text.is_empty() {
+                text.push(',');
+            }
+            text.extend(
+                key.chars().map(|c| if matches!(c, ',' | '=') { char::REPLACEMENT_CHARACTER } else { c }),
+            );
+            text.push('=');
+            text.extend(value.chars().map(|c| if c == ',' { char::REPLACEMENT_CHARACTER } else { c }));
         }
         Labels(text.into())
     }
@@ -106,6 +113,14 @@ struct Piece<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A value that users choose made another label, also one that a selector asks for.
+    #[test]
+    fn a_comma_or_an_equals_sign_makes_no_second_label() {
+        let labels: Labels = [("team", "a,b=c"), ("x=y,z", "1")].into_iter().collect();
+        let labels: Vec<_> = labels.iter().collect();
+        assert_eq!(labels, [("team", "a\u{fffd}b=c"), ("x\u{fffd}y\u{fffd}z", "1")]);
+    }
 
     #[test]
     fn labels_are_sorted_whatever_order_they_come_in() {
