@@ -41,7 +41,9 @@ impl<O: Operator> Controller<O> {
         });
         self.awaited.push(Box::new(move |key| match shared.objects.find(key) {
             // An object that is being deleted waits for none of these: a forbidden one would block the deletion for ever.
-            Some(Found::Readable(object)) if object.metadata().is_terminating() => {
+            Some(Found::Readable(object))
+                if object.metadata().is_terminating() || !shared.operator.serves(&object) =>
+            {
                 each.forget(key);
                 Readiness::Ready
             }

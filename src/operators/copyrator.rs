@@ -173,7 +173,7 @@ fn scopes_of<K: Copyable>(
 ) -> impl Fn(&CopyratorRule) -> Vec<Scope> + Send + Sync + 'static {
     let settings = settings.clone();
     move |rule| match settings.accept(rule) {
-        Ok(spec) if spec.rule_type == K::RULE_TYPE && settings.serves(rule) => spec.sources(rule),
+        Ok(spec) if spec.rule_type == K::RULE_TYPE => spec.sources(rule),
         Ok(_) | Err(_) => Vec::new(),
     }
 }

@@ -584,6 +584,10 @@ fn named(service: &Service) -> Vec<Scope> {
 impl Operator for Curious {
     type Kind = Service;
 
+    fn serves(&self, service: &Service) -> bool {
+        service.metadata.name != "foreign"
+    }
+
     async fn applied(&self, object: Arc<Service>) -> Result<Next, ReconcileError> {
         let deployments = self.cluster.watch::<Deployment>(named(&object));
         let names: Vec<_> = deployments.keys().iter().map(|key| key.name.to_string()).collect();
@@ -603,6 +607,7 @@ async fn a_named_scope_is_watched_as_long_as_an_object_names_it() {
             json!({"metadata": {"name": name, "labels": {"color": color}}, "spec": spec})
         };
         fixture.create("deployments", &deployment("d1", "red")).await;
+        fixture.create("services", &service("foreign", "green")).await;
         fixture.create("services", &service("a", "red")).await;
         let cluster = Cluster::new(fixture.client.clone(), fixture.lists);
         let own = Scope { namespace: Some(fixture.namespace.clone()), ..Scope::default() };
