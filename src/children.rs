@@ -133,7 +133,7 @@ impl<K: Resource> Outcome<K> {
         match self.child {
             Child::Kept(_) => Ok(Next::OnChange),
             Child::Awaited(_) => Ok(Next::After(UNSEEN_RECHECK)),
-            Child::NotOurs(message) => Err(ReconcileError::after(UNSEEN_RECHECK, message)),
+            Child::NotOurs(message) => Err(ReconcileError::recheck(UNSEEN_RECHECK, message)),
             Child::Failed { error, .. } => Err(error.into()),
         }
     }

@@ -88,7 +88,13 @@ struct Shared<O: Operator> {
 struct Workers {
     keys: HashMap<task::Id, Key>,
     /// The last error for each key, so that it is logged once and not at each attempt.
-    problems: HashMap<Key, String>,
+    problems: HashMap<Key, Problem>,
+}
+
+/// An error of a key.
+struct Problem {
+    text: String,
+    is_logged: bool,
 }
 
 impl<O: Operator> Controller<O> {
@@ -263,6 +269,7 @@ impl<O: Operator> Controller<O> {
             Err(error) => match error.retry() {
                 Retry::Backoff => ReconcileResult::Failed { at_least: Duration::ZERO },
                 Retry::After(pause) => ReconcileResult::Failed { at_least: pause },
+                Retry::Recheck(pause) => ReconcileResult::Again(pause),
                 Retry::OnChange => ReconcileResult::Done,
             },
         };
@@ -274,19 +281,26 @@ impl<O: Operator> Controller<O> {
         let (kind, retry_ms) =
             (O::Kind::KIND, pause.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX)));
         let problem = error.to_string();
-        if error.is_outdated() {
-            // The object or one of its children was changed or deleted in the meantime.
-            debug!(kind, %key, retry_ms, problem, "the object or a child was changed or deleted meanwhile; reconciling again");
-        } else if workers.problems.get(&key) == Some(&problem) {
-            debug!(kind, %key, retry_ms, problem, "reconcile failed again");
-        } else {
-            let message = match error.retry() {
-                Retry::OnChange => "reconcile failed; waiting for a change",
-                Retry::Backoff | Retry::After(_) => "reconcile failed; trying again",
-            };
-            warn!(kind, %key, retry_ms, problem, "{message}");
-            workers.problems.insert(key, problem);
-        }
+        let is_logged = match workers.problems.get(&key).filter(|known| known.text == problem) {
+            Some(Problem { is_logged: true, .. }) => {
+                debug!(kind, %key, retry_ms, problem, "reconcile failed again");
+                true
+            }
+            // Usually the object or one of its children was changed or deleted in the meantime.
+            None if error.is_outdated() => {
+                debug!(kind, %key, retry_ms, problem, "the object or a child was changed or deleted meanwhile; reconciling again");
+                false
+            }
+            None | Some(Problem { is_logged: false, .. }) => {
+                let message = match error.retry() {
+                    Retry::OnChange => "reconcile failed; waiting for a change",
+                    Retry::Backoff | Retry::After(_) | Retry::Recheck(_) => "reconcile failed; trying again",
+                };
+                warn!(kind, %key, retry_ms, problem, "{message}");
+                true
+            }
+        };
+        workers.problems.insert(key, Problem { text: problem, is_logged });
     }
 }
 

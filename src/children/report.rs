@@ -7,9 +7,13 @@
 //!   Failed, NameConflict                 Events, when the condition is written
 //! ```
 
+#[cfg(all(test, feature = "testing"))]
+mod tests;
+
 use std::{collections::HashSet, sync::Mutex, time::Duration};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use smol_str::format_smolstr;
 use tracing::{info, warn};
 
@@ -397,7 +401,9 @@ impl<O: Reported> Report<'_, O> {
         if status == before {
             return Ok(false);
         }
-        let written = self.reporter.cluster.patch_status(owner, status).await;
+        let mut patch = serde_json::to_value(status)?;
+        remove_missing(&serde_json::to_value(before)?, &mut patch);
+        let written = self.reporter.cluster.patch_status(owner, patch).await;
         if written.as_ref().is_err_and(Error::is_not_found)
             && is_wanted(&self.reporter.cluster, owner).await?
         {
@@ -450,6 +456,17 @@ impl<O: Reported> Report<'_, O> {
                 let note = format!("{verb} {}", what.join(", "));
                 self.reporter.events.record(self.owner, EventType::Normal, reason, note);
             }
+        }
+    }
+}
+
+/// Sets to `null` in a merge patch what it lacks: otherwise, the patch would leave it.
+fn remove_missing(before: &Value, patch: &mut Value) {
+    let (Value::Object(before), Value::Object(patch)) = (before, patch) else { return };
+    for (field, before) in before {
+        match patch.get_mut(field) {
+            Some(after) => remove_missing(before, after),
+            None => drop(patch.insert(field.clone(), Value::Null)),
         }
     }
 }

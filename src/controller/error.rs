@@ -20,6 +20,8 @@ pub(super) enum Retry {
     Backoff,
     /// After this time and a backoff.
     After(Duration),
+    /// After this time, or when the object or a child of it changes.
+    Recheck(Duration),
     /// When the object or a child of it changes.
     OnChange,
 }
@@ -29,6 +31,12 @@ impl ReconcileError {
     /// If its spec changes, it is tried at once.
     pub fn after(pause: Duration, error: impl Into<Box<dyn Error + Send + Sync>>) -> ReconcileError {
         ReconcileError { source: error.into(), retry: Retry::After(pause) }
+    }
+
+    /// An error of a reconcile that wrote nothing, so that its writes cannot cause the next attempt. The object is tried again after this
+    /// time, or when it or a child of it changes.
+    pub(crate) fn recheck(pause: Duration, error: impl Into<Box<dyn Error + Send + Sync>>) -> ReconcileError {
+        ReconcileError { source: error.into(), retry: Retry::Recheck(pause) }
     }
 
     /// An error that no retry can mend: the object is not tried again before it or a child of it changes.
@@ -101,6 +109,7 @@ mod tests {
         assert!(ReconcileError::from("no disk").client().is_none());
         assert_eq!(ReconcileError::terminal("no disk").retry(), Retry::OnChange);
         let pause = Duration::from_secs(7);
+        assert_eq!(ReconcileError::recheck(pause, "taken").retry(), Retry::Recheck(pause));
         assert_eq!(ReconcileError::after(pause, Wrapped(inner())).retry(), Retry::After(pause));
     }
 }
