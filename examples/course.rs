@@ -120,6 +120,7 @@ fn run(Course { lesson, flags }: Course) -> Outcome {
         say!("\nTo run the first one: cargo run --example course 1");
         return Ok(());
     };
+    flags.check()?;
     let (text, lesson, repaired) = LESSONS[usize::from(number) - 1];
     let head: Vec<_> = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim_start).collect();
     let (before, after) = head.split_at(head.iter().position(|line| line.starts_with("Run:")).unwrap_or(0));

@@ -20,7 +20,7 @@ use listwatch::{
     study::explained,
     watch::decode::WatchEvent,
 };
-use listwatch_apiserver::ApiServer;
+use listwatch_apiserver::{ApiServer, Planned};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -68,6 +68,20 @@ pub(crate) struct Flags {
     /// Explain what follows from each answer, as `listwatch watch --explain` does
     #[arg(long)]
     explain: bool,
+}
+
+impl Flags {
+    /// Reads the kubeconfig and the faults. Does not connect.
+    pub(crate) fn check(&self) -> Outcome {
+        for fault in &self.fault {
+            fault.parse::<Planned>()?;
+        }
+        let (kubeconfig, context) = (self.kubeconfig.clone(), self.context.clone());
+        if kubeconfig.is_some() || context.is_some() {
+            connect(&Options { kubeconfig, context, ..Options::default() }, false)?;
+        }
+        Ok(())
+    }
 }
 
 /// `println!` for an output that may be closed at any time, as with `| head -1`.

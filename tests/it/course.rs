@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
     sync::{Arc, LazyLock},
+    time::Duration,
 };
 
 use listwatch::client::{Client, Request};
@@ -23,6 +24,7 @@ use tokio::{
     process::{Child, Command},
     sync::OnceCell,
     task::JoinSet,
+    time::timeout,
 };
 
 use self::relay::Relay;
@@ -588,6 +590,25 @@ async fn the_course_lists_its_lessons_and_uses_a_cluster_only_if_a_flag_names_on
     assert!(stderr.contains("is not a fault"), "{stderr}");
     let (code, _, stderr) = run(course().arg("99")).await;
     assert_eq!(code, Some(2), "{stderr}");
+}
+
+/// On a terminal, both waited for Enter before the error.
+#[tokio::test]
+async fn a_wrong_flag_of_a_lesson_is_an_error_before_its_question() {
+    let program = course().as_std().get_program().display().to_string();
+    for (args, cause) in
+        [("--context any", "KUBECONFIG names /nonexistent"), ("--fault cut", "is not a fault")]
+    {
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--return", "--command", &format!("{program} 2 {args}"), "/dev/null"]);
+        command.env("KUBECONFIG", "/nonexistent").stdout(Stdio::piped()).kill_on_drop(true);
+        // Nobody presses Enter.
+        let mut terminal = command.stdin(Stdio::piped()).spawn().unwrap();
+        let _keyboard = terminal.stdin.take();
+        let ended = timeout(Duration::from_secs(30), terminal.wait_with_output()).await;
+        let shown = String::from_utf8(ended.expect("no wait for Enter").unwrap().stdout).unwrap();
+        assert!(shown.starts_with("error: ") && shown.contains(cause), "{args}: {shown}");
+    }
 }
 
 #[tokio::test]
