@@ -53,7 +53,7 @@ pub(crate) fn start_with(filter: Targets, format: Option<Format>) -> Result<(), 
     let for_them = if is_terminal { Format::Text } else { Format::Json };
     let layer = match format.unwrap_or(for_them) {
         Format::Text => {
-            let is_colored = is_colored(is_terminal, env::var_os("NO_COLOR"));
+            let is_colored = is_colored(is_terminal);
             fmt::layer().with_writer(io::stderr).with_ansi(is_colored).boxed()
         }
         Format::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
@@ -61,9 +61,14 @@ pub(crate) fn start_with(filter: Targets, format: Option<Format>) -> Result<(), 
     registry().with(layer.with_filter(filter)).try_init()
 }
 
-/// On a terminal, unless somebody wants it plain: <https://no-color.org>.
-pub(crate) fn is_colored(is_terminal: bool, no_color: Option<OsString>) -> bool {
-    is_terminal && no_color.is_none_or(|value| value.is_empty())
+/// On a terminal that has colors, unless somebody wants it plain: <https://no-color.org>.
+pub(crate) fn is_colored(is_terminal: bool) -> bool {
+    is_colored_with(is_terminal, |name| env::var_os(name))
+}
+
+fn is_colored_with(is_terminal: bool, variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    let is_plain = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
+    is_terminal && !is_plain && variable("TERM").is_none_or(|value| value != "dumb")
 }
 
 #[cfg(test)]
@@ -71,16 +76,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_has_colors_on_a_terminal_unless_no_color_has_a_value() {
-        for (is_terminal, no_color, expected) in [
-            (true, None, true),
-            (true, Some(""), true),
-            (true, Some("1"), false),
-            (false, None, false),
-            (false, Some(""), false),
+    fn text_has_colors_on_a_terminal_unless_no_color_has_a_value_or_the_terminal_is_dumb() {
+        for (is_terminal, no_color, term, expected) in [
+            (true, None, None, true),
+            (true, Some(""), Some("xterm"), true),
+            (true, Some("1"), Some("xterm"), false),
+            (true, None, Some("dumb"), false),
+            (false, None, Some("xterm"), false),
+            (false, Some(""), None, false),
         ] {
-            let is_colored = is_colored(is_terminal, no_color.map(OsString::from));
-            assert_eq!(is_colored, expected, "{is_terminal} {no_color:?}");
+            let variable = |name: &str| match name {
+                "NO_COLOR" => no_color.map(OsString::from),
+                _ => term.map(OsString::from),
+            };
+            let is_colored = is_colored_with(is_terminal, variable);
+            assert_eq!(is_colored, expected, "{is_terminal} {no_color:?} {term:?}");
         }
     }
 }

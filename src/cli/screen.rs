@@ -296,7 +296,7 @@ impl Tap for Screen {
 /// A line on standard error about an exchange. If standard error is closed, the line is dropped.
 pub(super) fn note(text: &str) {
     let text = printable(text);
-    let color = log::is_colored(io::stderr().is_terminal(), std::env::var_os("NO_COLOR"));
+    let color = log::is_colored(io::stderr().is_terminal());
     let text = if color { format!("\x1b[2m{text}\x1b[0m") } else { text };
     let _ = writeln!(io::stderr(), "{text}");
 }
@@ -451,7 +451,7 @@ pub(super) struct LineFormatter {
 
 impl LineFormatter {
     pub(super) fn new(output: Output) -> LineFormatter {
-        let is_colored = log::is_colored(io::stdout().is_terminal(), std::env::var_os("NO_COLOR"));
+        let is_colored = log::is_colored(io::stdout().is_terminal());
         let width = width_of_stdout();
         LineFormatter { output, is_colored, width, objects: HashMap::new(), widths: Vec::new() }
     }

@@ -111,7 +111,7 @@ struct StudyFlags {
 }
 
 pub(super) fn main(mut demo: DemoArgs) -> Result<(), Failure> {
-    let is_colored = crate::log::is_colored(io::stdout().is_terminal(), env::var_os("NO_COLOR"));
+    let is_colored = crate::log::is_colored(io::stdout().is_terminal());
     let print = Printer::new(demo.log.take_verbose(), is_colored, width_of_stdout());
     let story = Story::of(demo.operator);
     let steps = if demo.step {
