@@ -92,12 +92,12 @@ fn parse_workers(text: &str) -> Result<usize, String> {
 pub(super) fn main(run: RunArgs) -> Result<(), Failure> {
     // First, because reading a kubeconfig may log warnings.
     run.log.start(Level::INFO);
-    let namespaces = namespaces(run.all_namespaces, run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
+    let mut namespaces = namespaces(run.all_namespaces, run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
     let client = run.trace.client(run.connection.config()?, None, "")?;
     let lists = if run.streaming_lists { Lists::Streaming } else { Lists::Paged };
     let (operators, mut flags) = (chosen(&run.operators), run.of_operators);
     if operators == [BuiltIn::Copyrator] {
-        flags.copyrator.runs_alone();
+        flags.copyrator.runs_alone(&mut namespaces);
     }
     let runtime = Runtime::new(client).namespaces(namespaces)?;
     let mut runtime = runtime.lists(lists).workers(run.max_concurrent_reconciles);

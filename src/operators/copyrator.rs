@@ -198,9 +198,12 @@ impl CopyratorSpec {
 }
 
 impl Settings {
-    /// Serves `main-rule` by default, as the article's operator does.
-    pub fn runs_alone(&mut self) {
+    /// Serves `main-rule` by default, as the article's operator does. Empty `namespaces` get that of the only rule.
+    pub fn runs_alone(&mut self, namespaces: &mut Vec<String>) {
         self.rule_name.get_or_insert_with(|| MAIN_RULE.to_owned());
+        if self.only_rule().is_some() && namespaces.is_empty() {
+            namespaces.push(self.rule_namespace.clone());
+        }
     }
 
     /// The name of the only rule to serve.
