@@ -21,6 +21,7 @@ pub mod types;
 
 use std::{
     collections::{BTreeSet, HashMap},
+    env,
     sync::{Arc, Mutex},
 };
 
@@ -75,8 +76,8 @@ pub struct Settings {
     /// all. Its namespace is that of --namespace, else $NAMESPACE, else default
     #[arg(long, value_name = "NAME", env = "RULE_NAME")]
     pub rule_name: Option<String>,
-    /// The namespace of that rule, if no namespace is named otherwise.
-    #[arg(long, hide = true, env = "NAMESPACE", default_value = "default")]
+    /// The namespace of that rule, if no namespace is named otherwise: `$NAMESPACE`, or else `default`.
+    #[arg(skip = env::var("NAMESPACE").ok().filter(|name| !name.is_empty()).unwrap_or("default".to_owned()))]
     pub rule_namespace: String,
 }
 

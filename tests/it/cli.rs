@@ -541,6 +541,9 @@ fn a_shell_completes_commands_and_flags() {
             assert!(parsed.status.success(), "{shell}: {}", String::from_utf8_lossy(&parsed.stderr));
         }
     }
+    let bash = listwatch().args(["completion", "bash"]).output().unwrap().stdout;
+    // It was hidden from the help alone.
+    assert!(!String::from_utf8(bash).unwrap().contains("--rule-namespace"));
     for (words, completed) in [("'' c", "crd"), ("run --max", "--max-concurrent-reconciles")] {
         let script = format!(
             "source <(listwatch completion bash); COMP_WORDS=(listwatch {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
