@@ -29,6 +29,7 @@ use super::{
     curl::KubeconfigEntries,
     error::Error,
     kubeconfig::Kubeconfig,
+    settings::server_name_excludes_proxy,
 };
 
 /// The directory in which the kubelet mounts the credentials of a Pod.
@@ -191,6 +192,9 @@ impl Config {
             None => {}
         }
         config.has_proxy_variable = env.has_proxy;
+        if server_name_excludes_proxy(&config) {
+            warn!(server = %config.server, "requests go past the proxy of the environment, because of tls-server-name");
+        }
         config.keep_credentials_off_plain_http();
         Ok(config)
     }

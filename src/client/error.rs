@@ -33,7 +33,7 @@ use rustls::CertificateError;
 use serde::Deserialize;
 use url::Url;
 
-use super::config::Config;
+use super::{config::Config, settings::server_name_excludes_proxy};
 use crate::resource::Status;
 
 /// Most bytes of a message that are kept. As client-go; a 422 can quote the whole object.
@@ -431,7 +431,13 @@ pub(super) struct Where {
 impl Where {
     pub(super) fn of(config: &Config) -> Where {
         let address = config.server.as_str().trim_end_matches('/');
-        let way = config.proxy.as_ref().map(through).unwrap_or_default();
+        let way = match &config.proxy {
+            Some(proxy) => through(proxy),
+            None if server_name_excludes_proxy(config) => {
+                " past the proxy of the environment, because of tls-server-name".to_owned()
+            }
+            None => String::new(),
+        };
         let trust = match &config.tls.authority {
             Some(pem) => pem.field.clone(),
             None => "what this machine trusts".to_owned(),

@@ -69,6 +69,11 @@ pub(super) fn ignores_proxy_variables(config: &Config) -> bool {
     config.proxy.is_none() && (is_loopback(&config.server) || config.tls.server_name.is_some())
 }
 
+/// Whether requests go past such a proxy only because of the tls-server-name. client-go sends them through it.
+pub(super) fn server_name_excludes_proxy(config: &Config) -> bool {
+    config.has_proxy_variable && ignores_proxy_variables(config) && !is_loopback(&config.server)
+}
+
 fn is_loopback(server: &Url) -> bool {
     match server.host() {
         Some(Host::Domain(name)) => name == "localhost",

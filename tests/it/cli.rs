@@ -150,6 +150,29 @@ fn only_requests_to_other_machines_go_through_a_proxy_of_the_environment() {
     }
 }
 
+/// client-go uses the proxy. The client cannot, and did not say so.
+#[test]
+fn with_a_tls_server_name_the_log_and_errors_say_that_the_proxy_of_the_environment_is_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    let past = "past the proxy of the environment, because of tls-server-name";
+    // Nothing to say where no proxy would be used.
+    for (server, proxy, said) in [
+        ("https://api.invalid", "http://127.0.0.1:1", 2),
+        ("https://127.0.0.1:1", "http://127.0.0.1:1", 0),
+        ("https://api.invalid", "", 0),
+    ] {
+        let cluster = format!("{{name: k, cluster: {{server: '{server}', tls-server-name: kubernetes}}}}");
+        let text = "{current-context: c, contexts: [{name: c, context: {cluster: k}}], clusters: [";
+        fs::write(&kubeconfig, format!("{text}{cluster}]}}")).unwrap();
+        let mut command = listwatch();
+        command.args(["get", "/version", "--log-level", "warn", "--kubeconfig"]).arg(&kubeconfig);
+        let stderr = command.env("HTTPS_PROXY", proxy).output().unwrap().stderr;
+        let stderr = String::from_utf8(stderr).unwrap();
+        assert_eq!(stderr.matches(past).count(), said, "{server} {proxy}: {stderr}");
+    }
+}
+
 #[tokio::test]
 async fn a_port_in_use_is_reported_and_exits_with_1() {
     on(&[Kind::Embedded], async |fixture| {
