@@ -108,6 +108,11 @@ fn remedy(error: &str) -> String {
     if error.contains("'--fault <FAULT>'") {
         return "see listwatch apiserver --fault help".to_owned();
     }
+    if let Some(word) = get::after_curl()
+        && error.starts_with(&format!("unexpected argument '{word}'"))
+    {
+        return format!("write --curl={word}");
+    }
     let is_left_out = |name: &str| error.starts_with(&format!("unrecognized subcommand '{name}'"));
     if embedded::LEFT_OUT.into_iter().any(is_left_out) {
         return "this is a build for production, without it: `cargo run` in the sources has it".to_owned();

@@ -19,6 +19,7 @@ use tracing::Level;
 use super::{
     connection::{self, ConnectionFlags},
     embedded::{DemoFlag, GET_EXAMPLE, WATCH_EXAMPLE},
+    env::typed,
     failure::{Failure, until_signal},
     log::Log,
     screen::{Output, Recording, Screen, Show, exit_when_blocked, note},
@@ -264,6 +265,11 @@ fn main(mut wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> R
         let screen = Screen::new(show);
         let client = connection::client(config.with_tap(screen.clone()))?;
         if let Some(from) = shown.curl {
+            if let Some(word) = after_curl() {
+                note(&format!(
+                    "# {word} is the RESOURCE here. As a value of --curl, it follows `=`: --curl={word}"
+                ));
+            }
             let request = wanted.request(&discovery::built_in(), client.namespace())?;
             if stage.is_some() {
                 note(&format!("# {DEMO_ENDS}"));
@@ -298,6 +304,12 @@ fn main(mut wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> R
         }
         result
     })
+}
+
+/// The word in `--curl pod`, with a space. It is no value of the flag, but the RESOURCE, or one argument too many.
+pub(super) fn after_curl() -> Option<String> {
+    let mut rest = typed().skip_while(|arg| arg != "--curl");
+    rest.nth(1).filter(|word| From::from_str(word, false).is_ok())
 }
 
 /// The server and the credentials. A command for a Pod or a proxy needs neither, unless it impersonates a user.

@@ -43,6 +43,7 @@ fn an_invalid_flag_exits_with_2_and_one_line_with_the_remedy() {
         ("run --nope", "--nope", "--help"),
         ("run bogus", "bogus", "mywebserver"),
         ("get", "arguments were not provided: <RESOURCE|PATH>", "see listwatch get --help"),
+        ("get mws --curl pod", "unexpected argument 'pod' found", "; write --curl=pod\n"),
         ("run --max-concurrent-reconciles 0", "--max-concurrent-reconciles", "a number from 1 to 1024"),
         ("run --health-probe-bind-address nope", "--health-probe-bind-address", "such as :8081"),
         ("run --request-timeout 0s", "--request-timeout", "such as 30s"),
@@ -579,6 +580,20 @@ fn a_shell_completes_commands_and_flags() {
         let (stdout, stderr) =
             (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
         assert!(stdout.split_whitespace().any(|word| word == completed), "{words}: {stdout}{stderr}");
+    }
+}
+
+/// The first command wrote the request for Pods, without a word.
+#[test]
+fn curl_with_a_space_before_its_value_says_which_word_is_the_resource() {
+    for (args, note) in [
+        ("get --demo --curl pod", "# pod is the RESOURCE here."),
+        ("get --demo pod --curl", "# The server of --demo"),
+        ("get --demo pods --curl=pod", "# The server of --demo"),
+    ] {
+        let Output { status, stderr, .. } = listwatch().args(args.split(' ')).output().unwrap();
+        let stderr = String::from_utf8(stderr).unwrap();
+        assert!(status.success() && stderr.starts_with(note), "{args}: {stderr}");
     }
 }
 
