@@ -9,7 +9,7 @@ use crate::log::{self, Format};
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Log")]
 pub(super) struct Log {
-    /// error, warn, info, debug or trace; or by module: info,listwatch::watch=trace. Without it: info, but warn for demo and apiserver
+    /// error, warn, info, debug or trace; or by module: info,listwatch::watch=trace. Without it: info; warn for demo and apiserver; error for get and watch
     #[arg(long, value_name = "LEVEL", env = "LISTWATCH_LOG_LEVEL", value_parser = parse_level)]
     log_level: Option<Targets>,
     /// Log more: -v is debug, -vv is trace; one more v each for demo
