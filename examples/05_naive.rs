@@ -29,7 +29,7 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.create("b", json!({})).await?;
     stage.patch("a", json!({"data": {"colour": "blue"}})).await?;
     watch(stage, &newest, store).await?;
-    ensure!(store.contains_key("b") && store["a"] == "red", "expected `b` and a red `a`: {store:?}");
+    ensure!(store.contains_key("b") && store["a"] == "red", "expected `b` and a red `a`: {}", json!(store));
     say!("LOST a change: `a` is blue, and here it is {}\n", store["a"]);
     stage.create("c", json!({})).await?;
     ensure!(!store.contains_key("c"), "the loop has not ended");
