@@ -69,7 +69,8 @@ fn read(file: &Path) -> io::Result<Vec<u8>> {
 }
 
 async fn run(replay: &ReplayArgs) -> Result<(), Failure> {
-    let name = replay.file.display();
+    let is_stdin = replay.file.as_os_str() == "-";
+    let name = if is_stdin { "standard input".into() } else { replay.file.to_string_lossy() };
     let wrong = |cause: String| Failure::Usage(format!("{name}: {cause}"));
     let (sender, bytes) = tokio::sync::oneshot::channel();
     let file = replay.file.clone();

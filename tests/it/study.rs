@@ -669,7 +669,10 @@ async fn the_output_of_curl_is_replayed_from_standard_input() {
     let summary = "objects: the store holds 1 object: n/a\nobjects: the next request is GET …?limit=100\n\
          objects: would have reconciled n/a\n";
     assert!(stdout.ends_with(summary), "{stdout}");
-    assert!(stderr.contains("the last line has no end") && stderr.contains("- is cut short"), "{stderr}");
+    assert!(
+        stderr.contains("the last line has no end") && stderr.contains("standard input is cut short"),
+        "{stderr}"
+    );
 }
 
 /// The directory of recordings, and of what `replay` makes of them.
