@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use clap::{Args, Command};
+use clap::{Arg, ArgAction, Args, Command};
 use clap_complete::{Shell, generate};
 
 use super::failure::Failure;
@@ -22,6 +22,12 @@ pub(super) struct CompletionArgs {
 pub(super) fn main(completion: &CompletionArgs, mut command: Command) -> Result<(), Failure> {
     // In memory first, as the generator panics where it cannot write.
     let mut script = Vec::new();
+    if completion.shell == Shell::Bash {
+        let names: Vec<_> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+        for name in names {
+            command = command.mut_subcommand(name, |command| command.mut_args(without_optional_value));
+        }
+    }
     generate(completion.shell, &mut command, "listwatch", &mut script);
     if completion.shell == Shell::Fish {
         // The generator completes no arguments without a flag.
@@ -30,4 +36,13 @@ pub(super) fn main(completion: &CompletionArgs, mut command: Command) -> Result<
         writeln!(script, "complete -c listwatch -n \"{of}\" -f -a \"{}\"", names.join(" "))?;
     }
     Ok(io::stdout().write_all(&script)?)
+}
+
+/// The generator for bash offers the values of `--curl[=<FROM>]` after a space, where they would be the next argument.
+fn without_optional_value(arg: Arg) -> Arg {
+    if arg.is_require_equals_set() {
+        arg.num_args(0).require_equals(false).action(ArgAction::SetTrue)
+    } else {
+        arg
+    }
 }

@@ -568,7 +568,9 @@ fn a_shell_completes_commands_and_flags() {
     let bash = listwatch().args(["completion", "bash"]).output().unwrap().stdout;
     // It was hidden from the help alone.
     assert!(!String::from_utf8(bash).unwrap().contains("--rule-namespace"));
-    for (words, completed) in [("'' c", "crd"), ("run --max", "--max-concurrent-reconciles")] {
+    for (words, completed) in
+        [("'' c", "crd"), ("run --max", "--max-concurrent-reconciles"), ("get --curl p", "pods")]
+    {
         let script = format!(
             "source <(listwatch completion bash); COMP_WORDS=(listwatch {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
              _listwatch listwatch \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"; echo \"${{COMPREPLY[@]}}\""
