@@ -117,7 +117,11 @@ fn remedy(error: &str) -> String {
     if embedded::LEFT_OUT.into_iter().any(is_left_out) {
         return "this is a build for production, without it: `cargo run` in the sources has it".to_owned();
     }
+    let is_word = error.starts_with("unexpected argument '") && !error.starts_with("unexpected argument '-");
     match env::typed().nth(1) {
+        Some(name) if is_word && ["get", "watch"].contains(&&*name) => {
+            "a name follows a slash: RESOURCE/NAME".to_owned()
+        }
         Some(name) if Cli::command().find_subcommand(&name).is_some() => {
             format!("see listwatch {name} --help")
         }

@@ -43,6 +43,7 @@ fn an_invalid_flag_exits_with_2_and_one_line_with_the_remedy() {
         ("run --nope", "--nope", "--help"),
         ("run bogus", "bogus", "mywebserver"),
         ("get", "arguments were not provided: <RESOURCE|PATH>", "see listwatch get --help"),
+        ("get deploy web", "unexpected argument 'web' found", "; a name follows a slash: RESOURCE/NAME\n"),
         ("get mws --curl pod", "unexpected argument 'pod' found", "; write --curl=pod\n"),
         ("run --max-concurrent-reconciles 0", "--max-concurrent-reconciles", "a number from 1 to 1024"),
         ("run --health-probe-bind-address nope", "--health-probe-bind-address", "such as :8081"),
