@@ -260,6 +260,7 @@ fn main(mut wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> R
             output,
             explain: shown.explain || wanted.follow.is_some(),
             follow: wanted.follow.is_some(),
+            namespaces: wanted.request.all_namespaces,
             events_max: wanted.events_max,
         };
         let screen = Screen::new(show);

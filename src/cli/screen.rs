@@ -16,7 +16,7 @@ use std::{
 
 use clap::ValueEnum;
 use http::{HeaderMap, header::CONTENT_TYPE};
-use serde_json::Value;
+use serde_json::{Value, json};
 use terminal_size::{Width, terminal_size_of};
 use tokio::{runtime, sync::Notify};
 
@@ -73,6 +73,8 @@ pub(super) struct Show {
     pub(super) explain: bool,
     /// Whether several answers follow each other. Then a line or a list that is cut is not written.
     pub(super) follow: bool,
+    /// Whether the rows of a Table begin with the namespaces of their objects.
+    pub(super) namespaces: bool,
     /// Ends after so many events.
     pub(super) events_max: Option<u64>,
 }
@@ -111,7 +113,7 @@ impl Screen {
             recorders: Recorders::default(),
             explainer: explainer(show.output),
             recording: None,
-            lines: LineFormatter::new(show.output),
+            lines: LineFormatter { namespaces: show.namespaces, ..LineFormatter::new(show.output) },
             events: 0,
             needs: None,
             discovery: None,
@@ -440,6 +442,8 @@ pub(super) fn create(flag: &str, path: &Path, mode: u32) -> Result<File, Failure
 /// The lines of bodies in a form for people.
 pub(super) struct LineFormatter {
     output: Output,
+    /// As in [`Show`]. False after objects without a namespace, such as Nodes.
+    namespaces: bool,
     is_colored: bool,
     /// Of the terminal, if there is one.
     width: Option<usize>,
@@ -453,7 +457,8 @@ impl LineFormatter {
     pub(super) fn new(output: Output) -> LineFormatter {
         let is_colored = log::is_colored(io::stdout().is_terminal());
         let width = width_of_stdout();
-        LineFormatter { output, is_colored, width, objects: HashMap::new(), widths: Vec::new() }
+        let (objects, widths) = (HashMap::new(), Vec::new());
+        LineFormatter { output, namespaces: false, is_colored, width, objects, widths }
     }
 
     /// Writes a line of a body.
@@ -568,6 +573,9 @@ impl LineFormatter {
     /// with `kubectl get --watch --output-watch-events`.
     fn table(&mut self, table: &Value, event: Option<&str>) -> String {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let has_namespace = |row: &Value| row["object"]["metadata"]["namespace"].is_string();
+        self.namespaces &= event == Some("BOOKMARK") || list(&table["rows"]).iter().all(has_namespace);
+        let table = if self.namespaces { &with_namespaces(table.clone()) } else { table };
         let text = |value: &Value| match value {
             Value::Null => String::new(),
             Value::String(text) => printable(text),
@@ -601,6 +609,17 @@ impl LineFormatter {
         }
         lines
     }
+}
+
+/// A Table with one more column, which kubectl adds, too.
+fn with_namespaces(mut table: Value) -> Value {
+    for row in table["rows"].as_array_mut().into_iter().flatten() {
+        let namespace = row["object"]["metadata"]["namespace"].clone();
+        row["cells"].as_array_mut().into_iter().for_each(|cells| cells.insert(0, namespace.clone()));
+    }
+    let columns = table["columnDefinitions"].as_array_mut();
+    columns.into_iter().for_each(|columns| columns.insert(0, json!({"name": "namespace"})));
+    table
 }
 
 /// `# 7 more: --continue TOKEN`, for a page that is not the last one.

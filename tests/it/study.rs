@@ -138,6 +138,13 @@ async fn get_and_watch_write_bodies_and_events_byte_for_byte() {
             head.starts_with("NAME   TYPE        CLUSTER-IP") && row.starts_with("web    ClusterIP"),
             "{wide}"
         );
+        // Rows of different namespaces looked alike.
+        let listed = reader.run("get svc -A -o wide").await.succeeded();
+        let begins = |line: &str, words: [&str; 2]| line.split_whitespace().take(2).eq(words);
+        assert!(begins(listed.lines().next().unwrap(), ["NAMESPACE", "NAME"]), "{listed}");
+        assert!(listed.lines().any(|line| begins(line, [&fixture.namespace, "web"])), "{listed}");
+        let nodes = reader.run("get namespaces -A -o wide").await.succeeded();
+        assert!(begins(nodes.lines().next().unwrap(), ["NAME", "STATUS"]), "{nodes}");
     })
     .await;
 }
