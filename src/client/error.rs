@@ -507,10 +507,10 @@ fn tls_trouble(error: &rustls::Error, trust: &str) -> String {
             "certificate has expired: renew it on the server, or set this machine's clock".to_owned()
         }
         InvalidCertificate(CertificateError::NotValidForName) => {
-            "certificate is for another name: use that, or set tls-server-name".to_owned()
+            "certificate is for another name: use that in server or tls-server-name".to_owned()
         }
         InvalidCertificate(error @ CertificateError::NotValidForNameContext { .. }) => {
-            format!("{error}: use one of those, or set tls-server-name")
+            format!("{error}: use one of those in server or tls-server-name")
         }
         InvalidCertificate(error) => format!("certificate not valid: {error}"),
         AlertReceived(alert) => {
