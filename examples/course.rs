@@ -1,5 +1,5 @@
 //! The course: nineteen lessons about lists and watches, one file each. A new lesson goes into [`LESSONS`], and
-//! into the table of README.md.
+//! into the table of examples/README.md.
 //!
 //! `cargo run --example course 4` runs lesson 4 against an API server in this process. With `-- 4 --context NAME`, it
 //! runs against your own cluster, in a namespace that it creates and deletes.

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   Cluster::watch ──► one watch and one Store for each kind and scope, shared by all callers
-//!   Cluster::create ─► POST ─► the answer goes into every Store of this kind whose selector matches
+//!   Cluster::create ─► POST ─► the answer goes into every Store of this kind that selects the object, or has it
 //! ```
 //!
-//! The answer to a write is newer than the last event of the watch. An operator that reads only the events would not find
+//! The answer to a write often comes before its event. An operator that reads only the events would not find
 //! the child that it has just created, and would create it again. So operators write through a [`Cluster`], never through
 //! a [`Client`].
 
@@ -63,19 +63,18 @@ impl Cluster {
         self.client.now()
     }
 
-    /// Reads an object from the API server itself, and puts it into the Stores. Otherwise an object that is created and
-    /// deleted while a watch is behind would leave no trace in them.
+    /// Reads an object from the API server itself, and puts it into the Stores: otherwise they would never have an object that is
+    /// created and deleted while a watch is behind.
     pub async fn get_live<K: Resource>(&self, key: &Key) -> Result<Arc<K>, Error> {
         self.client.get(key).await.map(|object| self.remember(object))
     }
 
     /// Lists at most `limit` objects of a scope from the API server itself; fewer if so many are too large for one answer.
-    /// Waits for its turn among the other lists, which limits their memory. The objects go into no Store; those that do
-    /// not decode are left out.
+    /// Lists wait for each other, to limit their memory. The objects go into no Store; those that do not decode are left out.
     pub async fn list_live<K: Resource>(&self, scope: &Scope, mut limit: u32) -> Result<Vec<Arc<K>>, Error> {
         loop {
-            // With `resourceVersion=1`, any state is new enough, so the API server answers from its cache. So it does with
-            // `resourceVersion=0`, but then it ignores the limit.
+            // With `resourceVersion=1`, any state is new enough, so the API server answers from its cache. With `resourceVersion=0`
+            // it would ignore the limit.
             let page = Page { version: Some("1"), limit, ..Page::default() };
             let _turn = self.client.turn(InTurn::List { bytes_max: page.bytes_max() }).await;
             match self.client.list_page(scope, &page).await {
@@ -121,7 +120,8 @@ impl Cluster {
         answer.map(|object| self.remember(object))
     }
 
-    /// Deletes exactly this object in exactly this version: no other object of its name, and not after a change of its owner.
+    /// Deletes the object only if it still has this uid and resourceVersion: by now it may be another object of its name, or have another
+    /// owner.
     /// If it has finalizers, the DELETED event follows later. No error if it was deleted before.
     pub async fn delete<K: Resource>(&self, live: &K) -> Result<(), Error> {
         let metadata = live.metadata();
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Whether the server speaks HTTP/2 decides for how long; without a list before it, only the version tells.
+    /// `timeoutSeconds` depends on the HTTP version. Before the first list, only the answer to GET /version shows it.
     #[tokio::test]
     async fn the_first_streaming_list_may_last_as_long_as_every_other_watch() {
         use listwatch_apiserver::{ApiServer, Options};

@@ -77,7 +77,7 @@ struct Shared<O: Operator> {
     queue: Queue,
     /// Deleted objects, until [`Operator::deleted`] has succeeded.
     tombstones: Tombstones<O::Kind>,
-    /// Keys that wait until every watch has synced for their namespace. Sorted, to find those of one namespace.
+    /// Keys whose watches have not all synced. Sorted, to find those of one namespace.
     held: Mutex<BTreeSet<Key>>,
     /// Pauses before our finalizer is added again to an object from which another client keeps removing it.
     truces: Truces,
@@ -87,7 +87,7 @@ struct Shared<O: Operator> {
 #[derive(Default)]
 struct Workers {
     keys: HashMap<task::Id, Key>,
-    /// The last error for each key, so that it is logged once and not at each attempt.
+    /// The last error for each key, so that it is a warning only once.
     problems: HashMap<Key, Problem>,
 }
 
@@ -323,13 +323,13 @@ fn version_of<K: Resource>(found: Option<&Found<K>>) -> Option<SmolStr> {
 
 impl<O: Operator> Shared<O> {
     /// Calls [`Operator::deleted`] if the key has a tombstone, and [`Operator::applied`] or [`Operator::deleting`] if an object
-    /// has the key now. `version` is that of the object whose watches have synced.
+    /// has the key now. `version` is the resourceVersion of the object when its watches were checked.
     async fn reconcile(&self, key: &Key, version: Option<SmolStr>) -> Result<Next, ReconcileError> {
         // If this fails, the new object with that name is still reconciled, so that its status shows problems.
         let deleted = self.reconcile_deleted(key).await;
         let found = self.objects.find(key);
         if version_of(found.as_ref()) != version {
-            // It may need other watches now.
+            // The object has changed since that check, and may need other watches now.
             return Ok(Next::After(Duration::ZERO));
         }
         let next = match found {
@@ -362,7 +362,7 @@ impl<O: Operator> Shared<O> {
             return self.add_finalizer(finalizer, &object).await;
         }
         let (key, version) = (object.key(), &object.metadata().resource_version);
-        debug!(kind = O::Kind::KIND, %key, %version, "applied");
+        debug!(kind = O::Kind::KIND, %key, %version, "reconciling");
         self.operator.applied(object).await
     }
 

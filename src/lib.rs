@@ -48,7 +48,7 @@
 //! client/http.rs             call() sends the request, with credential, deadline and retries
 //! ```
 //!
-//! These files have a part in it, too, but not in each event:
+//! These files have a part in it, too. Most of them change the path only if something waits, fails or was deleted:
 //!
 //! ```text
 //! watch/machine.rs           which request follows, when the watch ends
@@ -104,7 +104,7 @@
 //! | [`resource::Scope`] | ListOptions | one namespace or all, and a label selector |
 //! | [`queue::Queue`] | rate-limiting workqueue | the keys that must be reconciled |
 //! | [`controller::Operator`] | Reconciler | reconciles one object |
-//! | [`controller::ReconcileError`] | TerminalError, or an error with a RequeueAfter of its own | any error, and when to try again |
+//! | [`controller::ReconcileError`] | error, or TerminalError | any error, and when to try again |
 //! | [`controller::Controller`] | Controller, Builder | ties watches, queue and Operator together |
 //! | [`runtime::Runtime`] | Manager | runs controllers, with probes, Events and signals |
 //! | `truces` | | pauses the corrections of a field that another writer keeps changing |
@@ -125,8 +125,8 @@
 //!   a [`cluster::Cluster`]. Events (`cluster/events.rs`) go straight to the Client, because no operator reads them.
 //! - Every task has an owner that ends it. Dropping a future stops its work. No `std::sync::Mutex` is locked across an
 //!   `.await`.
-//! - Every buffer, retry and wait has a limit: a constant, whose comment gives the reason for the number. Queues and Stores
-//!   grow with the number of objects.
+//! - Every buffer, every request and every pause between attempts has a limit: a constant, whose comment gives the reason for
+//!   the number. Watches and keys are tried again for ever. Queues and Stores grow with the number of objects.
 //! - Tokens, passwords and private keys are never logged, printed or part of an error.
 //!
 //! # Features

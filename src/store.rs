@@ -1,5 +1,5 @@
-//! The cache: all objects of one watch, by key, including those that cannot be decoded. Lists, watch events and our own writes
-//! change it.
+//! The cache: all objects of one watch, by key, and the resourceVersion from which the watch resumes. Lists, watch events and our
+//! own writes change it. It also has the objects that cannot be decoded.
 //!
 //! ```text
 //!   list page ──┐
@@ -63,11 +63,11 @@ struct Contents<K> {
 
 struct Item<K> {
     found: Found<K>,
-    /// The round in which a list or an event last had the object. An object that only the answer to a write has shown gets the
-    /// round before. So the end of the present list removes it, unless its version is newer than the list.
+    /// The round in which a list or an event last had the object. An object that is known only from the answer to a write gets the
+    /// round before, so that the end of the present list removes it, unless its version is newer than the list.
     round: u32,
-    /// Whether the scope selects this version. If not, the answer to a write or a GET has shown it, and its DELETED event is
-    /// still to come.
+    /// Whether the scope is known to select this version. If not, the answer to a write or a GET has shown it, and a DELETED
+    /// event may follow.
     is_selected: bool,
 }
 
@@ -292,7 +292,7 @@ impl<K: Resource> Contents<K> {
         let has = item.found.metadata();
         let is_ahead =
             compare_versions(&has.resource_version, &gone.resource_version) == Some(Ordering::Greater);
-        // A newer version that is not selected does not stay: no other event would ever come for it.
+        // A newer version that the scope does not select is removed, too: no later DELETED event would remove it.
         if is_ahead && item.is_selected {
             // Either a label no longer matched the selector, and a later write of ours restored it. Or the event is about an
             // earlier object of that name.

@@ -62,8 +62,8 @@ const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
 const BOOKMARK_SILENCE: Duration = Duration::from_secs(130);
 /// Longest silence before a streaming list is complete. A server that ignores `sendInitialEvents` never completes it.
 const INITIAL_EVENTS_SILENCE: Duration = Duration::from_secs(30);
-/// Time after which a list page, a check or the opening of a watch counts as stuck in the health report: twice the largest
-/// `--request-timeout` (5 minutes) and the time of a credential plugin (1 minute), because a request is sent again after a 401.
+/// Time after which a list page, a check or the opening of a watch counts as stuck in the health report: two attempts, because
+/// a request is sent again after a 401, each of the largest `--request-timeout` (5 minutes) and a credential plugin (1 minute).
 const LIST_LIMIT: Duration = Duration::from_secs(720);
 /// How many bytes of an unreadable line an error shows.
 const GARBLED_BYTES_SHOWN: usize = 80;
@@ -72,7 +72,7 @@ pub(crate) const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(1600), cap: Duration::from_secs(60) };
 
 impl Machine {
-    /// Handles a line of a watch. Only here, the types ADDED, MODIFIED and DELETED decide what the Store does.
+    /// Handles a line of a watch: the only place that turns ADDED, MODIFIED and DELETED into changes of the Store.
     ///
     /// Returns how the watch ends, if this line ends it.
     pub fn line<K: Resource>(&mut self, event: WatchEvent<K>, store: &Store<K>) -> Option<EndReason> {
@@ -160,8 +160,8 @@ pub(crate) async fn watch_of(
     let mut machine = Machine::new(lists);
     let mut random = fastrand::Rng::new();
     if lists == Lists::Streaming {
-        // The timeout of the first watch depends on the HTTP version, which any answer shows.
-        // If no answer comes, the watch fails too and reports the reason.
+        // The timeout of the first watch depends on the HTTP version, which only an answer shows. If none comes, the watch fails, too,
+        // and reports the reason.
         health.within(LIST_LIMIT);
         let _ = client.version().await;
     }
@@ -269,7 +269,7 @@ async fn follow(
             Err(_) => {
                 return End {
                     how: EndReason::Silent,
-                    problem: format!("nothing heard for {} s", limit.as_secs()),
+                    problem: format!("the server sent nothing for {} s", limit.as_secs()),
                 };
             }
         };

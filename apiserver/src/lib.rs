@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Not supported: Roles (use [`ApiServer::set_rules`] to give rules to a user), webhooks, protobuf, and these subresources:
-//! logs, exec, attach, proxy, evictions, tokens.
+//! log, exec, attach, portforward, proxy, binding, eviction, ephemeralcontainers, resize, token.
 //!
 //! The modules, from the connection down. Each module uses only the modules below it:
 //!

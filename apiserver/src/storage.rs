@@ -102,7 +102,7 @@ impl Collection {
         }
     }
 
-    /// The changes after `revision`, oldest first. `None` if some of them were dropped.
+    /// The changes after `revision`, oldest first. `None` if the history begins later.
     pub(crate) fn since(&self, revision: u64) -> Option<impl Iterator<Item = &Change>> {
         if revision < self.floor { None } else { self.after(revision) }
     }
@@ -116,7 +116,7 @@ impl Collection {
         Some(self.changes.range(first..))
     }
 
-    /// The objects at `revision`: the current ones, with later changes undone. `None` if a change after `revision` was dropped.
+    /// The objects at `revision`: the current ones, with later changes undone. `None` if the history begins later.
     pub(crate) fn at(&self, revision: u64) -> Option<BTreeMap<String, Arc<Value>>> {
         let later: Vec<&Change> = self.since(revision)?.collect();
         let mut objects = self.objects.clone();

@@ -1,4 +1,4 @@
-//! Reports the outcomes of an object's children to users: conditions, Events and log lines.
+//! Reports the outcomes of an object's children to users: conditions, Events (`cluster/events.rs` writes them) and log lines.
 //!
 //! ```text
 //!   Created, Updated, DriftCorrected     Events of the writes

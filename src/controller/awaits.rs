@@ -35,8 +35,7 @@ impl<O: Operator> Controller<O> {
         self.wakes_when_listed(watch)
     }
 
-    /// Reconciles every object once more when this watch has synced, or fails, in every namespace, and when one of those in which it
-    /// failed has synced.
+    /// Once this watch has synced or fails in every namespace, reconciles every object again after each sync and each 403 of it.
     pub(crate) fn wakes_when_listed<K: Resource>(mut self, watch: &Watch<K>) -> Self {
         let (shared, listened) = (Arc::clone(&self.shared), watch.clone());
         self.listening.push(watch.listen(move |_, change| {
@@ -94,6 +93,6 @@ pub(super) async fn unwatched<O: Operator>(
             debug!(target: "listwatch::controller", kind = O::Kind::KIND, %key, ?reported, "cannot report the failing watch");
         }
     }
-    // Not a failure: its backoff could be longer than the sync takes.
+    // Not an error: the backoff after an error may last longer than the sync.
     Ok(Next::After(LOOK_AGAIN))
 }

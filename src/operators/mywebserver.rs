@@ -158,8 +158,8 @@ impl Operator for MyWebservers {
 
     async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, ReconcileError> {
         let (children, stage) = (desired(&web), Stage::of(&*web));
-        // Both requests run at the same time. The one for the Service is sent first, because the API server needs longer to
-        // allocate an address.
+        // Both requests run at the same time. That for the Service leaves first, because the API server needs longer for it: it allocates
+        // an address.
         let kept = tokio::join!(
             self.services.keep(&*web, &children.service, stage),
             self.deployments.keep(&*web, &children.deployment, stage),
@@ -167,7 +167,8 @@ impl Operator for MyWebservers {
         // `None`: the MyWebserver is gone, or is being deleted.
         let (Some(service), Some(deployment)) = kept else { return Ok(Next::OnChange) };
         let report = self.reporter.of(&*web).with(&deployment).with(&service);
-        // After the first write, the next reconcile writes the status. An error that a retry may solve is returned at once.
+        // If the object is new, or a child was restored, the next reconcile writes the status. An error that a retry may solve is returned
+        // at once.
         if let Some(result) = report.begin(stage) {
             return result;
         }

@@ -1,5 +1,6 @@
-//! The state machine of a watch: [`Machine`] decides which request comes next (list, check or watch), and after which pause.
-//! `watch.rs` handles the events of an open watch, in `Machine::line`. Nothing in this file does I/O.
+//! The state machine of a watch: [`Machine`] decides which request comes next (list, check or watch), and after which pause. The
+//! version to resume from is in the Store. `watch.rs` handles the events of an open watch, in `Machine::line`. Nothing in this
+//! file does I/O.
 
 use std::{cmp::Ordering, time::Duration};
 

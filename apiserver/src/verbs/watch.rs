@@ -1,5 +1,5 @@
-//! The server side of a watch: reads the history of a collection and streams it as watch events, or a 410 if the history
-//! begins later.
+//! The server side of a watch: reads the history of a collection and streams it as watch events, or sends a 410 if the history
+//! begins after the requested version.
 //!
 //! ```text
 //! GET …/widgets?watch=1&resourceVersion=10&allowWatchBookmarks=true
@@ -67,7 +67,7 @@ pub(crate) struct WatchOptions {
 /// The first events of a watch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Initial {
-    /// The current objects as ADDED events, then, if bookmarks are allowed, one with the annotation
+    /// The current objects as ADDED events, then, if bookmarks are allowed, a BOOKMARK with the annotation
     /// `k8s.io/initial-events-end`.
     State,
     /// The changes after the requested version.
@@ -144,7 +144,7 @@ pub(crate) struct Watch {
     kind: Arc<Kind>,
     filter: Filter,
     form: Representation,
-    /// All changes up to this version were sent.
+    /// All changes up to this version were sent, or are in `lines`.
     version: u64,
     /// The version of the server when the watch started. Periodic bookmarks are sent only for later versions.
     start: u64,
