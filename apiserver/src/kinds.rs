@@ -267,6 +267,11 @@ impl Kind {
         if self.group == "events.k8s.io" { "events.v1.Event" } else { &self.kind }
     }
 
+    /// A new object of a built-in kind, as Go encodes it.
+    pub(crate) fn new_struct(&self) -> Value {
+        encode::new_struct(self.definition())
+    }
+
     /// Checks that the values have the types of their fields. In a custom resource, checks only the metadata: the
     /// schema of the CRD covers the rest.
     pub(crate) fn check_types(&self, object: &Value) -> Result<(), String> {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apply::{field_set::FieldSet, typed_value::TypeRef},
-    kinds::{Kind, Part, Source},
+    kinds::{Kind, Part, defaults},
     status::StatusError,
 };
 
@@ -259,31 +259,40 @@ fn strip(fields: &mut FieldSet) {
 /// The object that a create is compared with, so that fields which Go always encodes or which the server sets get no
 /// owner.
 fn blank(kind: &Kind) -> Value {
-    let mut blank = json!({"metadata": {}});
-    if let Source::BuiltIn(_) = kind.source {
-        let spec = match kind.kind.as_str() {
-            "Deployment" => {
-                json!({"selector": null, "strategy": {}, "template": {"metadata": {}, "spec": {"containers": null}}})
+    if kind.is_custom() {
+        return json!({"metadata": {}});
+    }
+    // The server converts an Event to the core group before it compares it.
+    if kind.kind == "Event" {
+        return json!({"metadata": {}, "source": {}, "reportingComponent": "", "reportingInstance": "",
+            "firstTimestamp": null, "lastTimestamp": null, "eventTime": null});
+    }
+    let mut blank = kind.new_struct();
+    if let Some(fields) = blank.as_object_mut() {
+        fields.remove("status");
+    }
+    match kind.kind.as_str() {
+        "Pod" => {
+            let spec = &mut blank["spec"];
+            for (field, value) in [
+                ("serviceAccountName", json!("default")),
+                ("serviceAccount", json!("default")),
+                ("preemptionPolicy", json!("PreemptLowerPriority")),
+                ("priority", json!(0)),
+            ] {
+                spec[field] = value;
             }
-            "ReplicaSet" => {
-                json!({"selector": null, "template": {"metadata": {}, "spec": {"containers": null}}})
-            }
-            "Pod" => json!({"containers": null, "serviceAccountName": "default", "serviceAccount": "default",
-                "preemptionPolicy": "PreemptLowerPriority", "priority": 0}),
-            "Service" => json!({"ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"}),
-            "Namespace" => json!({"finalizers": ["kubernetes"]}),
-            "CustomResourceDefinition" => json!({"names": {}, "versions": null}),
-            "Node" | "Lease" => json!({}),
-            _ => Value::Null,
-        };
+            defaults::tolerate_outages(spec);
+        }
+        "Service" => {
+            blank["spec"]["ipFamilies"] = json!(["IPv4"]);
+            blank["spec"]["ipFamilyPolicy"] = "SingleStack".into();
+        }
+        // Go encodes it always, although OpenAPI does not require it.
+        "StatefulSet" => blank["spec"]["serviceName"] = "".into(),
+        "Namespace" => blank["spec"]["finalizers"] = json!(["kubernetes"]),
         // A kind without a spec, such as ConfigMap, gets no spec: an apply would warn about the unknown field.
-        if !spec.is_null() {
-            blank["spec"] = spec;
-        }
-        if kind.kind == "Event" {
-            blank = json!({"metadata": {}, "source": {}, "reportingComponent": "", "reportingInstance": "",
-                "firstTimestamp": null, "lastTimestamp": null, "eventTime": null});
-        }
+        _ => {}
     }
     blank
 }

@@ -315,7 +315,7 @@ pub(crate) fn pod(object: &mut Value) {
 }
 
 /// The admission plugin DefaultTolerationSeconds: a Pod tolerates an outage of its node for five minutes.
-fn tolerate_outages(spec: &mut Value) {
+pub(crate) fn tolerate_outages(spec: &mut Value) {
     let mut all = spec["tolerations"].as_array().cloned().unwrap_or_default();
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
         let covers = |toleration: &Value, field: &str, value: &str| {

@@ -82,6 +82,19 @@ fn always_encoded(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     properties.filter_map(|(field, schema)| Some((field, schema.get("default")?)))
 }
 
+/// A new struct of a definition, as Go encodes it: `{"metadata": {}, "spec": {"containers": null}}`. A required field without a
+/// default is a pointer, a list or a map, so it is null.
+pub(crate) fn new_struct(name: &str) -> Value {
+    let schema = definition(name);
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut fields: Map<String, Value> = required.map(|field| (field.to_owned(), Value::Null)).collect();
+    for (field, default) in always_encoded(schema) {
+        let of_struct = referred(&schema["properties"][field]).filter(|_| default.is_object());
+        fields.insert(field.clone(), of_struct.map_or_else(|| default.clone(), new_struct));
+    }
+    Value::Object(fields)
+}
+
 /// A time in UTC: `2024-01-01T00:00:00Z` for `2024-01-01T01:00:00.5+01:00`.
 fn utc(value: &Value, format: &str) -> Option<String> {
     let time = DateTime::parse_from_rfc3339(value.as_str()?).ok()?;
@@ -150,6 +163,14 @@ mod tests {
         let mut pod = json!({"spec": {"containers": []}});
         normalize(&mut pod, "Pod");
         assert_eq!(pod, json!({"metadata": {}, "spec": {"containers": []}, "status": {}}));
+    }
+
+    #[test]
+    fn a_new_struct_has_what_go_always_encodes() {
+        let template = json!({"metadata": {}, "spec": {"containers": null}});
+        let wanted = json!({"metadata": {}, "status": {}, "spec": {
+            "schedule": "", "jobTemplate": {"metadata": {}, "spec": {"template": template}}}});
+        assert_eq!(new_struct("CronJob"), wanted);
     }
 
     #[test]

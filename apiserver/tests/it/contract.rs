@@ -87,6 +87,7 @@ stories! {
     forbidden
     jobs
     kinds
+    managers
     namespaces
     negotiating
     nodes
