@@ -323,14 +323,24 @@ pub(crate) fn track(
             fields.cut("f:status");
         }
     }
+    let is_tracked =
+        manager.subresource != "scale" || tracks_scale(kind, &managed, &difference.changed, after);
     managed.take_away(&difference.changed);
     managed.take_away(&difference.removed);
-    if !difference.changed.is_empty() {
+    if is_tracked && !difference.changed.is_empty() {
         let entry = managed.entry(manager, &kind.api_version());
         entry.fields.add(&difference.changed);
         entry.time = manager.time(now);
     }
     set(after, managed.into_json());
+}
+
+/// Whether a write to a Scale makes its manager the owner of the replicas. A Scale has the managers of the replicas, and like
+/// any object it gets none by an update if it has none. It omits zero replicas, so these have no owner.
+fn tracks_scale(kind: &Kind, managed: &Managed, changed: &FieldSet, after: &Value) -> bool {
+    let replicas = kind.scale.as_ref().and_then(|paths| after.pointer(&paths.spec));
+    let has_owner = managed.0.iter().any(|entry| !entry.fields.intersection(changed).is_empty());
+    has_owner && replicas.is_some_and(|replicas| *replicas != 0)
 }
 
 /// The entries before the write, from the request if it has valid ones, else from the object. `[{}]` clears them.
