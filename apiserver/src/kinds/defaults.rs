@@ -36,6 +36,10 @@ pub(crate) fn node(object: &mut Value) {
         let ranges = json!([range]);
         set_default(object, "/spec/podCIDRs", ranges);
     }
+    let capacity = object["status"]["capacity"].clone();
+    if !capacity.is_null() {
+        set_default(object, "/status/allocatable", capacity);
+    }
 }
 
 /// Sets what admission plugins and registry strategies add to a new object, after its managers are recorded. The error is
