@@ -234,6 +234,9 @@ fn set_status(all: &mut Vec<Cause>, status: &Value) {
 /// Validates a ControllerRevision. Its data is immutable.
 pub(crate) fn revision(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     let mut all = Vec::new();
+    if object["data"].is_null() {
+        all.push(Cause::required("data", "data is mandatory"));
+    }
     if object["revision"].as_i64().is_some_and(|number| number < 0) {
         all.push(Cause::invalid("revision", &object["revision"], NOT_NEGATIVE));
     }
