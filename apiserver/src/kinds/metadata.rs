@@ -22,8 +22,10 @@ pub(crate) fn errors(kind: &Kind, object: &Value) -> Vec<Cause> {
     let mut all = Vec::new();
     let base = metadata["generateName"].as_str().unwrap_or_default();
     if !base.is_empty() {
-        // `generateName` may end with a dash, because a random suffix follows.
-        let name = base.strip_suffix('-').map_or(base.to_owned(), |base| format!("{base}a"));
+        // `generateName` may end with a dash, because a random suffix follows. Like `maskTrailingDash`, this does not look at
+        // the character before the dash: the error for the generated name has it.
+        let mut masked = base.strip_suffix('-').unwrap_or_default().chars();
+        let name = masked.next_back().map_or(base.to_owned(), |_| format!("{}a", masked.as_str()));
         let errors = if kind.has_label_name() { label_errors(&name) } else { subdomain_errors(&name) };
         all.extend(causes("metadata.generateName", base, errors));
     }
