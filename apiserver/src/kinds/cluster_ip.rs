@@ -152,6 +152,9 @@ pub(crate) fn settle(
     allocate(services, before, service, is_dry_run)?;
     if let Some(old) = old {
         drop_type_dependent_fields(&mut service["spec"], old);
+        if is_load_balancer(old) && !is_load_balancer(&service["spec"]) {
+            service["status"]["loadBalancer"] = json!({});
+        }
     }
     let spec = &mut service["spec"];
     // Go stores a valid policy of an ExternalName, and hides it: `defaultOnReadInternalTrafficPolicy`.

@@ -189,6 +189,13 @@ pub(crate) fn service(object: &mut Value) {
             port["targetPort"] = port["port"].clone();
         }
     }
+    if spec["type"] == "LoadBalancer" && !object["status"]["loadBalancer"]["ingress"].is_null() {
+        for point in items(&mut object["status"]["loadBalancer"], "ingress") {
+            if !text(&point["ip"]).is_empty() {
+                set_default(point, "/ipMode", "VIP".into());
+            }
+        }
+    }
 }
 
 pub(crate) fn deployment(object: &mut Value) {

@@ -182,7 +182,36 @@ pub(crate) fn service(object: &Value, before: Option<&Value>) -> Vec<Cause> {
         None => {}
     }
     traffic(&mut all, spec, old);
+    load_balancer_status(&mut all, object);
     all
+}
+
+/// `ValidateLoadBalancerStatus`.
+fn load_balancer_status(all: &mut Vec<Cause>, service: &Value) {
+    let (ingress, field) = (&service["status"]["loadBalancer"]["ingress"], "status.loadBalancer.ingress");
+    if !cluster_ip::is_load_balancer(&service["spec"]) && each(ingress).next().is_some() {
+        all.push(Cause::forbidden(field, "may only be used when `spec.type` is 'LoadBalancer'"));
+        return;
+    }
+    for (index, point) in each(ingress).enumerate() {
+        let (address, mode, host) = (text(&point["ip"]), &point["ipMode"], text(&point["hostname"]));
+        let at = |name: &str| format!("{field}[{index}].{name}");
+        if !address.is_empty() && address.parse::<IpAddr>().is_err() {
+            all.push(Cause::invalid(at("ip"), &point["ip"], NO_ADDRESS));
+        }
+        if address.is_empty() && !mode.is_null() {
+            all.push(Cause::forbidden(at("ipMode"), "may not be specified when `ip` is not set"));
+        } else if !mode.is_null() {
+            not_one_of(all, at("ipMode"), mode, &["Proxy", "VIP"]);
+        }
+        if !host.is_empty() {
+            all.extend(causes(&at("hostname"), host, subdomain_errors(host)));
+        }
+        if host.parse::<IpAddr>().is_ok() {
+            let text = "must be a DNS name, not an IP address";
+            all.push(Cause::invalid(at("hostname"), &point["hostname"], text));
+        }
+    }
 }
 
 /// Validates the traffic policies and the health check port.
