@@ -308,6 +308,10 @@ pub(crate) fn disruption_budget(object: &mut Value) {
 }
 
 pub(crate) fn pod(object: &mut Value) {
+    let address = object["status"]["podIP"].clone();
+    if !text(&address).is_empty() && object.pointer("/status/podIPs/0/ip") != Some(&address) {
+        object["status"]["podIPs"] = json!([{"ip": address}]);
+    }
     let spec = &mut object["spec"];
     pod_spec_defaults(spec);
     for field in ["/serviceAccountName", "/serviceAccount"] {

@@ -182,13 +182,17 @@ fn merged(kind: &Kind, part: Part, mut written: Value, before: &Value) -> Value 
             }
             written
         }
-        // For built-in kinds, a write to the status can also change annotations: the Deployment controller writes its
-        // revision that way.
+        // For built-in kinds, a write to the status can also change metadata: the Deployment controller writes its revision
+        // that way. Two kinds keep a field of it, as their strategies do in kube-apiserver.
         Part::Status if !kind.is_custom() => {
             for field in ["spec", "data"] {
                 restore(&mut written, before, field);
             }
-            restore(&mut written["metadata"], &before["metadata"], "labels");
+            match kind.built_in() {
+                "Deployment" => restore(&mut written["metadata"], &before["metadata"], "labels"),
+                "Pod" => restore(&mut written["metadata"], &before["metadata"], "ownerReferences"),
+                _ => {}
+            }
             written
         }
         Part::Status => {
