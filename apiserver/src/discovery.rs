@@ -12,10 +12,14 @@ use crate::{
     schema::openapi,
 };
 
+/// The version of this server. Build metadata, as in `v1.33.1+k3s1`: with `-`, it would be a pre-release, which is older than 1.36.0,
+/// and which the `kubeVersion` of a Helm chart, such as `>=1.25.0`, does not accept.
+pub(crate) const GIT_VERSION: &str = "v1.36.0+listwatch";
+
 /// The version in `/version`. It must be a semantic version, or `kubectl version` fails.
 pub(crate) fn version() -> Value {
     json!({"major": "1", "minor": "36", "emulationMajor": "1", "emulationMinor": "36",
-        "minCompatibilityMajor": "1", "minCompatibilityMinor": "35", "gitVersion": "v1.36.0-listwatch",
+        "minCompatibilityMajor": "1", "minCompatibilityMinor": "35", "gitVersion": GIT_VERSION,
         "gitCommit": "", "gitTreeState": "", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none (Rust)",
         "compiler": "rustc", "platform": "linux/amd64"})
 }
@@ -217,4 +221,15 @@ pub(crate) fn openapi(kinds: &Kinds, group: &str, version: &str) -> Option<Value
     schemas.extend(openapi::definitions().clone());
     Some(json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.36.0"}, "paths": paths,
         "components": {"schemas": schemas}}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_no_pre_release() {
+        let (number, build) = GIT_VERSION.split_once('+').unwrap_or((GIT_VERSION, ""));
+        assert!(!number.contains('-') && !build.is_empty(), "{GIT_VERSION}");
+    }
 }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::{Controllers, change, delete, make, owners, record, record_warning, uid, volume};
 use crate::{
+    discovery::GIT_VERSION,
     kinds::Part,
     kinds::conditions::set_condition,
     kinds::pods::is_gated,
@@ -49,7 +50,7 @@ pub(crate) fn register(storage: &mut Storage) {
             "capacity": {"cpu": "8", "memory": "16Gi", "pods": "1000"},
             "allocatable": {"cpu": "8", "memory": "16Gi", "pods": "1000"},
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": NODE}],
-            "nodeInfo": {"kubeletVersion": "v1.36.0-listwatch", "operatingSystem": "linux", "architecture": "amd64"},
+            "nodeInfo": {"kubeletVersion": GIT_VERSION, "operatingSystem": "linux", "architecture": "amd64"},
         });
         set_condition(node, "Ready", "True", "KubeletReady", "kubelet is posting ready status", &now);
         node["status"]["conditions"][0]["lastHeartbeatTime"] = now.as_str().into();
