@@ -12,7 +12,7 @@ use std::{
 use http::Method;
 use listwatch::client::{Client, Config, Env, Options, Request};
 use listwatch_control_plane::eventually;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::operator::listwatch;
 
@@ -243,6 +243,37 @@ async fn apiserver_serves_the_objects_of_manifests_and_applies_faults() {
         .unwrap();
     get("/api/v1/pods").await.unwrap();
     assert_eq!(server.terminate(), Some(0));
+}
+
+/// A test that comes from envtest writes the status of its Deployments itself.
+#[tokio::test]
+async fn without_controllers_a_status_is_what_clients_write() {
+    for (flag, replicas) in [("--controllers=false", 3), ("--controllers", 1)] {
+        let dir = tempfile::tempdir().unwrap();
+        let kubeconfig = dir.path().join("kubeconfig");
+        let server =
+            Running::start(listwatch().args(["apiserver", flag, "--kubeconfig-out"]).arg(&kubeconfig));
+        let client = client(&kubeconfig);
+        let path = "/apis/apps/v1/namespaces/default/deployments";
+        let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template});
+        let created = json!({"metadata": {"name": "a"}, "spec": spec}).to_string().into_bytes();
+        client.send(Request::get(path).sends(Method::POST, "application/json", created)).await.unwrap();
+        let status = json!({"status": {"replicas": 3}}).to_string().into_bytes();
+        let patch = Request::get(format!("{path}/a/status"));
+        client.send(patch.sends(Method::PATCH, "application/merge-patch+json", status)).await.unwrap();
+        // With controllers, the Pod of the Deployment is counted soon.
+        eventually(flag, async || {
+            let body = client.send(Request::get(format!("{path}/a"))).await.unwrap().body;
+            let object: Value = serde_json::from_slice(&body).unwrap();
+            (object["status"]["replicas"] == replicas).then_some(())
+        })
+        .await;
+        let sets = client.send(Request::get("/apis/apps/v1/replicasets")).await.unwrap().body;
+        let sets: Value = serde_json::from_slice(&sets).unwrap();
+        assert_eq!(sets["items"].as_array().unwrap().is_empty(), flag == "--controllers=false");
+        assert_eq!(server.terminate(), Some(0));
+    }
 }
 
 #[tokio::test]

@@ -57,6 +57,11 @@ pub(in super::super) struct ApiserverArgs {
     /// Output when the server is ready: text for people, or one line of JSON for scripts (server, kubeconfig, caFile, tokenFile, curlrcFile)
     #[arg(short, long, value_name = "FORMAT", env = "LISTWATCH_OUTPUT", default_value = "text")]
     output: ReadyOutput,
+    /// Run the simulated controllers and kubelet. With false, only the API server, as with envtest
+    #[arg(long, value_name = "BOOL", env = "LISTWATCH_CONTROLLERS")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "true")]
+    #[arg(action = ArgAction::Set, value_parser = parse_switch)]
+    controllers: bool,
     /// Log each request to standard error
     #[arg(long, value_name = "BOOL", env = "LISTWATCH_LOG_REQUESTS")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
@@ -115,9 +120,10 @@ pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
         apiserver.log.add(LOG_TARGET);
     }
     apiserver.log.start(Level::WARN);
-    let ApiserverArgs { port, manifests, kubeconfig_out, fault, output, .. } = apiserver;
+    let ApiserverArgs { port, manifests, kubeconfig_out, fault, output, controllers, .. } = apiserver;
+    let options = Options { port, controllers, ..Options::default() };
     let kubeconfig_out = kubeconfig_out.map(|path| path::absolute(&path).unwrap_or(path));
-    until_signal(async |stop| run(port, manifests, kubeconfig_out, fault, output, stop).await)
+    until_signal(async |stop| run(options, manifests, kubeconfig_out, fault, output, stop).await)
 }
 
 fn help() -> Result<(), Failure> {
@@ -126,7 +132,7 @@ fn help() -> Result<(), Failure> {
 }
 
 async fn run(
-    port: u16,
+    options: Options,
     manifests: Vec<PathBuf>,
     kubeconfig_out: Option<PathBuf>,
     faults: Vec<Fault>,
@@ -135,7 +141,7 @@ async fn run(
 ) -> Result<(), Failure> {
     // An unreadable file is an error before anything is started.
     let objects = manifests::read(&manifests)?;
-    let server = start(Options { port, ..Options::default() }).await?;
+    let server = start(options).await?;
     let admin = Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token())?)?;
     let count = objects.len();
     tokio::select! {
