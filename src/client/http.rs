@@ -47,7 +47,7 @@ use super::{
 /// Largest error answer that is read. A 422 can quote an object, which etcd limits to 1.5 MiB.
 const REFUSAL_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// How long a stream waits for its head that has a connection of its own. Some proxies hold the head back until the first line, and the
+/// How long a watch waits for its head that has a connection of its own. Some proxies hold the head back until the first line, and the
 /// first line of a quiet watch is a BOOKMARK after two minutes. With other streams, the server may have too many of them: see
 /// [`Connection::stream_was_late`].
 const FIRST_LINE_MAX: Duration = Duration::from_secs(130);
@@ -180,7 +180,7 @@ impl Transport {
             let connection = connection.map_err(Cause::Other)?;
             let exchange = self.exchange(&connection, request, &credential);
             let deadline = match connection.streams() {
-                1 => self.config.request_timeout.max(FIRST_LINE_MAX),
+                1 if request.is_watch() => self.config.request_timeout.max(FIRST_LINE_MAX),
                 _ => self.config.request_timeout,
             };
             let reply = self.in_time(request, deadline, exchange).await;

@@ -205,7 +205,7 @@ async fn a_stop_finishes_the_current_key_and_takes_no_more() {
         fixture.start_operator(&[]).await;
         delay(fixture, "POST", "/deployments", Duration::from_secs(1));
         fixture.create_web("web", json!({"image": "nginx"})).await;
-        fixture.operator().until_logged(&["\"applied\"", "/web\""]).await;
+        fixture.operator().until_logged(&["\"reconciling\"", "/web\""]).await;
         // The operator handles one key at a time, and has not begun with this one.
         fixture.create_web("later", json!({"image": "nginx"})).await;
         fixture.stop_operator().await;
@@ -222,7 +222,7 @@ async fn a_second_signal_stops_at_once() {
         delay(fixture, "POST", "/deployments", Duration::from_secs(60));
         fixture.create_web("web", json!({"image": "nginx"})).await;
         let operator = fixture.operator();
-        operator.until_logged(&["\"applied\"", "/web\""]).await;
+        operator.until_logged(&["\"reconciling\"", "/web\""]).await;
         operator.signal("TERM");
         operator.until_logged(&["asked to stop", "SIGTERM"]).await;
         operator.signal("INT");

@@ -522,7 +522,7 @@ impl Fixture {
     /// changes in the queue, so [`Fixture::settle`] does not wait for them.
     pub async fn until_reconciled(&self, web: &str) {
         let key = format!("\"{}/{web}\"", self.namespace);
-        self.operator().until_logged(&["\"applied\"", &key]).await;
+        self.operator().until_logged(&["\"reconciling\"", &key]).await;
     }
 
     /// Reads the server's log of requests, from where the last call ended.

@@ -329,14 +329,17 @@ async fn an_answer_has_a_deadline_and_an_open_stream_has_none() {
 /// Some proxies hold the head back until the first line of a watch, which may be a BOOKMARK after two minutes. The watch was given up
 /// after 30 s, again and again.
 #[tokio::test]
-async fn a_stream_with_a_connection_of_its_own_waits_longer_for_its_head() {
+async fn a_watch_with_a_connection_of_its_own_waits_longer_for_its_head() {
     let never = "HTTP/1.1 200 OK\r\nX-Length: 2\r\n";
     let (client, script, _server) = configured(&[never], |mut config| {
         config.request_timeout = Duration::from_secs(1);
         config
     })
     .await;
-    assert!(timeout(Duration::from_secs(3), client.stream(Request::get("/x"))).await.is_err(), "it waits");
+    assert!(
+        timeout(Duration::from_secs(3), client.stream(Request::get("/x?watch=1"))).await.is_err(),
+        "it waits"
+    );
     assert_eq!(script.asked().len(), 1);
 }
 
