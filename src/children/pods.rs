@@ -557,6 +557,50 @@ mod tests {
         assert_eq!(trouble_of(&[waits, running]).as_deref(), Some("InvalidImageName: container web: no"));
     }
 
+    /// A Pod that is being replaced is missing for a moment.
+    #[cfg(feature = "testing")]
+    #[tokio::test(start_paused = true)]
+    async fn missing_pods_are_reported_if_they_were_missing_at_the_look_before_or_before_a_restart() {
+        use crate::{children::Conditions, resource::Labels, testing::TestServer, watch::Lists};
+
+        #[derive(serde::Serialize, serde::Deserialize)]
+        struct Note {
+            metadata: ObjectMeta,
+            status: Conditions,
+        }
+        crate::kind!(Note, "example.com", "v1", "notes");
+        crate::reported!(Note, Conditions);
+
+        let cluster = Cluster::new(TestServer::start(&[]).await.client, Lists::Paged);
+        let selector = Labels::default();
+        let reports = async |looks: &Looks, status: &Value, are_missing: bool| {
+            let metadata = json!({"name": "n", "namespace": "default", "uid": "u", "resourceVersion": "1", "generation": 1});
+            let note = json!({"metadata": metadata, "status": status});
+            let note: Note = serde_json::from_value(note).expect("a Note");
+            let missing = are_missing.then(|| Trouble::new("PodsNotCreated", "none".to_owned()));
+            let (generation, selector, containers) = (1, &selector, &[]);
+            let wanted = PodsOf::<Container> { generation, selector, containers, first: None, missing };
+            let (found, pause) = looks.look(&cluster, &note, &wanted).await;
+            tokio::time::advance(pause).await;
+            found.is_some()
+        };
+        let looks = Looks::default();
+        let begins = json!({});
+        assert!(!reports(&looks, &begins, true).await, "there was no look yet");
+        for expected in [[false, true, true], [false, true, true]] {
+            for is_reported in expected {
+                assert_eq!(reports(&looks, &begins, true).await, is_reported);
+            }
+            assert!(!reports(&looks, &begins, false).await);
+        }
+        let ready = json!({
+            "type": "Ready", "status": "False", "reason": "PodsNotCreated", "message": "none",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let waited = json!({"observedGeneration": 1, "conditions": [ready]});
+        assert!(reports(&Looks::default(), &waited, true).await);
+    }
+
     #[test]
     fn numbers_that_change_are_no_news() {
         let same = |one: &str, other: &str| {
