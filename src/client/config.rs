@@ -489,7 +489,7 @@ mod tests {
         let no_pod = Env { home: Some(home), ..Env::default() };
         assert_eq!(server(&nothing, &no_pod), Ok("https://config/".into()));
         // A Service called `kubernetes` of somebody's own, say.
-        let half = Env { service_port: None, ..pod() };
+        let half = Env { service_port: None, has_token, ..pod() };
         assert_eq!(
             server(&nothing, &Env { home: no_pod.home.clone(), ..half }),
             Ok("https://config/".into())

@@ -96,6 +96,8 @@ fn a_token_or_certificate_wins_over_a_plugin_and_data_over_a_file() {
     let certificate = "client-certificate-data: Q0E=, client-key-data: Q0E=";
     let config = read(FINE, &format!("{{{certificate}, {exec}}}")).expect("a config");
     assert!(matches!(config.login, Login::Nothing) && config.tls.identity.is_some());
+    let config = read(FINE, &format!("{{token: t, {certificate}}}")).expect("a config");
+    assert!(matches!(config.login, Login::Token(_)) && config.tls.identity.is_some());
     let cluster = "{server: 'https://h', certificate-authority: x, certificate-authority-data: 'Q0\n E='}";
     let config = read(cluster, "{}").expect("a config");
     assert_eq!(config.tls.authority.expect("an authority").read().expect("PEM"), b"CA");
