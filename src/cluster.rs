@@ -257,6 +257,24 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_new_object_is_known_where_its_labels_are_selected_and_nowhere_else() {
+        let cluster = cluster();
+        let watches = ["app=web", "app=db"].map(|labels| {
+            let watch = cluster.watch::<Service>([Scope { namespace: None, labels: labels.to_owned() }]);
+            let store = &watch.streams[""][0].store;
+            store.list_begins();
+            store.list_ends(&"1".into());
+            watch
+        });
+        let mut service = Service::default();
+        service.metadata.name = "web".into();
+        service.metadata.resource_version = "2".into();
+        service.metadata.labels = serde_json::from_str(r#"{"app":"web"}"#).expect("labels");
+        let key = cluster.remember(service).key();
+        assert_eq!(watches.map(|watch| watch.get(&key).is_some()), [true, false]);
+    }
+
     /// One invalid name, which may come from an object of a user, ended the process by `/livez`; an empty one read all namespaces.
     #[tokio::test(start_paused = true)]
     async fn an_invalid_namespace_is_a_watch_of_its_own_that_fails_and_is_not_stuck() {
