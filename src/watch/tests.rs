@@ -621,6 +621,29 @@ fn a_failing_list_is_backed_off_longer_each_time() {
     }
 }
 
+/// The limit did not apply to the first request, for the version: a slow server failed `/livez`.
+#[tokio::test(start_paused = true)]
+async fn a_streaming_list_is_not_stuck_while_it_waits_for_the_version_of_the_server() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let server = format!("http://{}", silent.local_addr().expect("an address"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let kubeconfig = dir.path().join("config");
+    let clusters = format!("clusters: [{{name: silent, cluster: {{server: '{server}'}}}}]");
+    std::fs::write(&kubeconfig, clusters).expect("a file");
+    let options = crate::client::Options {
+        kubeconfig: Some(kubeconfig),
+        cluster: Some("silent".to_owned()),
+        request_timeout: Some(5 * MINUTE),
+        ..Default::default()
+    };
+    let config = Config::load(&options, &Default::default()).expect("a config");
+    let client = Client::new(config).expect("a client");
+    let (store, health) = (Store::<Service>::default(), Health::new("services".to_owned()));
+    let watching = watch(client, Scope::default(), Lists::Streaming, &store, &health);
+    assert!(tokio::time::timeout(4 * MINUTE, watching).await.is_err());
+    assert!(!health.is_stuck());
+}
+
 #[test]
 fn a_page_may_be_empty_but_not_repeat_its_token() {
     let page = |token: &str, items: &str| {
