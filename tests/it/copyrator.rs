@@ -583,12 +583,15 @@ async fn with_the_sync_policy_once_edited_copies_stay_and_deleted_ones_stay_away
 #[tokio::test]
 async fn a_deleted_rule_takes_its_copies_along_or_leaves_them() {
     on_both(async |fixture| {
-        let _operator = fixture.start();
+        let source_namespaces = vec![fixture.namespace("a").parse().unwrap()];
+        let _operator = fixture.start_with(Settings { source_namespaces, ..Settings::default() });
         for policy in ["Delete", "Retain"] {
             let name = policy.to_lowercase();
-            let labels = json!({"metadata": {"name": name, "labels": {"only": name}}, "data": {"a": "1"}});
-            fixture.user.create("configmaps", &labels).await;
-            fixture.create_rule(&name, json!({"deletionPolicy": policy, "selector": {"only": name}})).await;
+            let metadata = json!({"name": name, "labels": {"only": name, "team": "web"}});
+            fixture.user.create("configmaps", &json!({"metadata": metadata, "data": {"a": "1"}})).await;
+            let fields =
+                json!({"deletionPolicy": policy, "selector": {"only": name}, "copyLabels": ["team"]});
+            fixture.create_rule(&name, fields).await;
             fixture.until_ready(&name, "Synced").await;
             let rule = fixture.user.get(&format!("copyrators/{name}")).await;
             assert_eq!(rule["metadata"]["finalizers"], json!(["flant.com/copies"]));
@@ -598,7 +601,10 @@ async fn a_deleted_rule_takes_its_copies_along_or_leaves_them() {
         fixture.until_copied("delete", json!({}), &[]).await;
         fixture.until_copied("retain", json!({"a": "1"}), &["a", "b"]).await;
 
-        // A new rule for the same source takes over what the other one left behind.
+        // A new rule for the same source takes over what the other one left behind. That is no source, whatever its labels are.
+        let elsewhere = json!({"namespace": fixture.namespace("a"), "selector": {"team": "web"}});
+        fixture.create_rule("elsewhere", elsewhere).await;
+        fixture.until_ready("elsewhere", "NoSources").await;
         fixture.create_rule("again", json!({"selector": {"only": "retain"}})).await;
         let status = fixture.until_ready("again", "Synced").await;
         assert_eq!(status["copies"], 2);
