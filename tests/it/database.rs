@@ -704,7 +704,10 @@ async fn with_data(fixture: &Fixture, policy: &str) -> Running {
 /// Only the policy at the very end counts. The garbage collector deletes what is owned.
 #[tokio::test]
 async fn data_gets_an_owner_only_at_the_end_and_only_if_the_deletion_policy_says_so() {
-    on_both(async |fixture| {
+    let not_retained =
+        || json!({"spec": {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}}});
+    let is_retained = |written: Vec<String>| written.iter().any(|line| line == "PATCH statefulsets/db 200");
+    on_both(async move |fixture| {
         for (policy, last, expected) in
             [("Delete", "Retain", NOT_OWNED), ("Retain", "Delete", OWNED), ("Delete", "Delete", OWNED)]
         {
@@ -713,26 +716,31 @@ async fn data_gets_an_owner_only_at_the_end_and_only_if_the_deletion_policy_says
             wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
             assert_eq!(owners(fixture).await, NOT_OWNED, "while it lives");
             drop(running);
+            fixture.patch("statefulsets/db", not_retained()).await;
             fixture.delete("databases/db").await;
             fixture.patch("databases/db", json!({"spec": {"deletionPolicy": last}})).await;
             let _running = start(fixture);
             fixture.until_gone("databases/db").await;
             fixture.until_gone("statefulsets/db").await;
             assert_eq!(owners(fixture).await, expected, "{policy}, then {last}");
-            fixture.transcript();
+            assert_eq!(is_retained(fixture.transcript()), last == "Retain", "only then do the claims stay");
             // Nothing collects garbage here: the next Database takes the data over, and it has one owner less. The ownerReference
             // of an earlier Database once stayed, and the garbage collector deleted the data of its successor.
         }
 
         // With `kubectl delete --cascade=orphan`, the Pods go on with their data.
-        let _running = with_data(fixture, "Delete").await;
+        let running = with_data(fixture, "Delete").await;
         fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
         wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
+        drop(running);
+        fixture.patch("statefulsets/db", not_retained()).await;
         let (path, orphan) = (fixture.path("databases/db"), json!({"propagationPolicy": "Orphan"}));
         fixture.send(http::Method::DELETE, &path, "application/json", &orphan).await.unwrap();
+        let _running = start(fixture);
         let is_released = |database: &Value| database["metadata"]["finalizers"] == json!(["orphan"]);
         fixture.until("databases/db", is_released).await;
         assert_eq!(owners(fixture).await, NOT_OWNED);
+        assert!(!is_retained(fixture.transcript()), "it is the user's from now on");
     })
     .await;
 }
@@ -762,6 +770,7 @@ async fn a_deleted_database_waits_for_a_last_backup() {
         let reported = fixture.get("databases/db").await;
         let stalled = condition(&reported, "Stalled").unwrap();
         assert_eq!(stalled["reason"], "LastBackupFailed");
+        assert_eq!(reason(&reported, "BackupSucceeded"), "LastBackupFailed");
         assert!(stalled["message"].as_str().unwrap().contains("Delete this Job to try again"), "{stalled}");
         assert_eq!(owners(fixture).await, NOT_OWNED);
 
@@ -827,6 +836,7 @@ async fn a_database_with_the_policy_retain_ends_only_when_its_stateful_set_retai
         wrote(fixture, &["PATCH statefulsets/db 200", STATUS]).await;
         let reported = fixture.get("databases/db").await;
         assert_eq!(condition(&reported, "Stalled").unwrap()["reason"], "ClaimsNotRetained");
+        assert!(condition(&reported, "BackupSucceeded").is_none(), "that is not why it waits");
         let set = fixture.get("statefulsets/db").await;
         assert_eq!(set["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"], "Retain");
         fixture.patch("persistentvolumeclaims/data-db-0", owned_by(json!(null))).await;
@@ -890,6 +900,17 @@ async fn the_job_of_a_user_is_not_the_last_backup() {
             |events: &Value| events["items"].as_array().unwrap().iter().any(|one| one["note"] == problem);
         fixture.until("events", is_noted).await;
         assert_eq!(owners(fixture).await, NOT_OWNED);
+
+        // Looked at again, it is no news.
+        fixture.patch("databases/db", json!({"spec": {"size": 2}})).await;
+        let is_seen =
+            |database: &Value| database["status"]["observedGeneration"] == database["metadata"]["generation"];
+        fixture.until("databases/db", is_seen).await;
+        fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
+        fixture.until_gone("databases/db").await;
+        let events = fixture.get("events").await;
+        let noted = events["items"].as_array().unwrap().iter().filter(|one| one["note"] == problem);
+        assert_eq!(noted.map(|one| &one["series"]).collect::<Vec<_>>(), [&Value::Null]);
     })
     .await;
 }
@@ -1219,13 +1240,30 @@ async fn the_trouble_of_the_primary_comes_before_that_of_the_replicas_which_wait
         let generation = fixture.get("statefulsets/db").await["metadata"]["generation"].take();
         let status = json!({"observedGeneration": generation, "replicas": 2, "updateRevision": "latest"});
         fixture.patch("statefulsets/db/status", json!({ "status": status })).await;
-        let message = "0 of 2 instances are ready; db-0 keeps its earlier template until kubectl delete pod db-0: \
-                       no node for a Pod: no room";
-        let is_reported = |database: &Value| {
-            let ready = condition(database, "Ready").unwrap();
-            ready["reason"] == "Unschedulable" && ready["message"] == message
+        let reports = async |reason: &str, message: &str| {
+            let is_reported = |database: &Value| {
+                let ready = condition(database, "Ready").unwrap();
+                ready["reason"] == reason && ready["message"] == message
+            };
+            fixture.until("databases/db", is_reported).await;
         };
-        fixture.until("databases/db", is_reported).await;
+        let kept = "db-0 keeps its earlier template until kubectl delete pod db-0";
+        let pending = "no node for a Pod: no room";
+        reports("Unschedulable", &format!("0 of 2 instances are ready; {kept}: {pending}")).await;
+        // A single instance waits for no replicas.
+        fixture.patch("databases/db", json!({"spec": {"size": 1}})).await;
+        reports("Unschedulable", &format!("0 of 1 instances are ready: {pending}")).await;
+        fixture.patch("databases/db", json!({"spec": {"size": 2}})).await;
+        reports("Unschedulable", &format!("0 of 2 instances are ready; {kept}: {pending}")).await;
+        let labels = json!({"controller-revision-hash": "latest"});
+        fixture.patch("pods/db-0", json!({"metadata": {"labels": labels}})).await;
+        reports("Unschedulable", &format!("0 of 2 instances are ready: {pending}")).await;
+        // A primary that is ready blocks no replica, whatever its template is.
+        let labels = json!({"controller-revision-hash": "earlier"});
+        fixture.patch("pods/db-0", json!({"metadata": {"labels": labels}})).await;
+        let ready = json!({"type": "Ready", "status": "True"});
+        fixture.patch("pods/db-0/status", json!({"status": {"conditions": [ready]}})).await;
+        reports("CrashLoopBackOff", "0 of 2 instances are ready: container postgres: no primary").await;
     })
     .await;
 }
