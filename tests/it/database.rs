@@ -846,6 +846,34 @@ async fn a_database_with_the_policy_retain_ends_only_when_its_stateful_set_retai
     .await;
 }
 
+/// Only the log said why the Database did not end.
+#[tokio::test]
+async fn a_stateful_set_that_may_not_be_made_to_retain_the_claims_is_a_condition() {
+    on_each_of(&[Kind::Embedded], async |fixture| {
+        let running = with_data(fixture, "Retain").await;
+        fixture.delete("databases/db").await;
+        wrote(fixture, &["POST jobs 201", STATUS]).await;
+        drop(running);
+        let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}});
+        fixture.patch("statefulsets/db", json!({ "spec": policy })).await;
+        end(fixture, "db-last-backup", "Complete").await;
+        fixture.may_be_forbidden.set(true);
+        fixture.embedded().fault(Fault::Forbidden(Vec::new()).on("PATCH", "/statefulsets/db"));
+        let _running = start(fixture);
+        let is_reported = |database: &Value| {
+            let stalled = condition(database, "Stalled");
+            stalled.is_some_and(|one| {
+                one["reason"] == "ClaimsNotRetained" && one["message"].as_str().unwrap().contains("403")
+            })
+        };
+        fixture.until("databases/db", is_reported).await;
+        fixture.embedded().end_faults();
+        fixture.until_gone("databases/db").await;
+        assert_eq!(owners(fixture).await, NOT_OWNED);
+    })
+    .await;
+}
+
 /// The garbage collector takes the owner of the Job away if a user deletes with `--cascade=orphan` while the last backup runs. The
 /// Database then waited until somebody deleted the Job.
 #[tokio::test]

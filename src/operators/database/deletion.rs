@@ -91,10 +91,11 @@ impl Databases {
             |set: &StatefulSet| set.spec.persistent_volume_claim_retention_policy.when_deleted == "Retain";
         if !retains(&set) {
             let path = "/spec/persistentVolumeClaimRetentionPolicy/whenDeleted";
-            set = self
-                .cluster
-                .patch(&*set, vec![json!({"op": "replace", "path": path, "value": "Retain"})])
-                .await?;
+            let operation = json!({"op": "replace", "path": path, "value": "Retain"});
+            set = match self.cluster.patch(&*set, vec![operation]).await {
+                Err(error) if Refusal::of(&error).is_some() => return Ok(Some(format_smolstr!("{error}"))),
+                patched => patched?,
+            };
         }
         if !retains(&set) {
             let problem = "an admission webhook or policy keeps whenDeleted: Delete in the StatefulSet, with which the claims would \
