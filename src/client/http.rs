@@ -13,6 +13,7 @@ mod tests;
 
 use std::{
     fmt,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -47,9 +48,9 @@ use super::{
 /// Largest error answer that is read. A 422 can quote an object, which etcd limits to 1.5 MiB.
 const REFUSAL_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// How long a watch waits for its head that has a connection of its own. Some proxies hold the head back until the first line, and the
-/// first line of a quiet watch is a BOOKMARK after two minutes. With other streams, the server may have too many of them: see
-/// [`Connection::stream_was_late`].
+/// How much longer a watch waits for its head if it has an open connection of its own. Some proxies hold the head back until the
+/// first line, and that of a quiet watch is a BOOKMARK after two minutes. With other streams, the server may have too many of
+/// them: see [`Connection::stream_was_late`].
 const FIRST_LINE_MAX: Duration = Duration::from_secs(130);
 
 /// The user agent, by which administrators find our requests in the audit log.
@@ -178,12 +179,17 @@ impl Transport {
         let attempt = |credential| async move {
             let connection = self.connections.for_stream(&self.config, &credential);
             let connection = connection.map_err(Cause::Other)?;
-            let exchange = self.exchange(&connection, request, &credential);
-            let deadline = match connection.streams() {
-                1 if request.is_watch() => self.config.request_timeout.max(FIRST_LINE_MAX),
-                _ => self.config.request_timeout,
+            let reply = {
+                let mut exchange = pin!(self.exchange(&connection, request, &credential));
+                let reply = self.in_time(request, self.config.request_timeout, exchange.as_mut()).await;
+                let is_alone = connection.is_open() && connection.streams() == 1;
+                match reply {
+                    Err(Cause::Late(_)) if request.is_watch() && is_alone => {
+                        self.in_time(request, FIRST_LINE_MAX, exchange).await
+                    }
+                    reply => reply,
+                }
             };
-            let reply = self.in_time(request, deadline, exchange).await;
             if let Err(Cause::Late(_)) = &reply {
                 connection.stream_was_late();
             }
@@ -239,8 +245,7 @@ impl Transport {
         let mut exchange = Exchange::begin(self.config.tap.as_ref(), request);
         if !connection.is_open() {
             let probe = self.build(connection, &Request::get("/version"), credential);
-            let opened = self.in_time(request, self.config.request_timeout, connection.open(probe));
-            opened.await.inspect_err(|_| {
+            connection.open(probe).await.inspect_err(|_| {
                 exchange.ends(Step::Lost);
                 self.connections.doubt_certificates();
             })?;
