@@ -38,7 +38,10 @@ fn resets(fields: &[String], operations: &[Value], desired: &Value) -> Option<Ve
     // A Service with neither address nor selector may have families of addresses that the cluster has not. With our selector,
     // they are invalid.
     let policy = json!({"op": "add", "path": "/spec/ipFamilyPolicy", "value": "SingleStack"});
-    is_about(IP_FAMILIES).then(|| operations.iter().cloned().chain([policy]).collect())
+    // In place of none, the API server chooses that of the cluster.
+    let none = json!({"op": "add", "path": "/spec/ipFamilies", "value": []});
+    let first = is_about("/spec/ipFamilies[0]").then_some(none);
+    is_about(IP_FAMILIES).then(|| operations.iter().cloned().chain([policy]).chain(first).collect())
 }
 
 #[cfg(test)]
@@ -57,5 +60,7 @@ mod tests {
         assert_eq!(resets("spec.replicas", desired), None);
         let families = resets("spec.ipFamilies[1]", json!({})).expect("a reset");
         assert_eq!((&families[..2], families.len()), (&operations[..], 3));
+        let families = resets("spec.ipFamilies[0]", json!({})).expect("a reset");
+        assert_eq!((&families[..2], families.len()), (&operations[..], 4));
     }
 }

@@ -102,14 +102,17 @@ async fn a_memcached_gets_a_deployment_and_a_headless_service_that_stay_as_wante
         fixture.patch("services/cache", json!({"spec": {"ports": [{"port": 11211, "targetPort": 1}]}})).await;
         wrote(fixture, &["PATCH services/cache 200"]).await;
         // Families of addresses that the cluster has not are valid without a selector alone.
-        let edited = json!({"spec": {"selector": null, "ipFamilyPolicy": "RequireDualStack"}});
-        fixture.patch("services/cache", edited).await;
-        wrote(fixture, &["PATCH services/cache 422", "PATCH services/cache 200"]).await;
-        let spec = fixture.get("services/cache").await["spec"].take();
-        assert_eq!(
-            (&spec["selector"]["app.kubernetes.io/instance"], &spec["ipFamilies"]),
-            (&json!("cache"), &json!(["IPv4"]))
-        );
+        for families in [json!({"ipFamilyPolicy": "RequireDualStack"}), json!({"ipFamilies": ["IPv6"]})] {
+            let mut edited = json!({ "spec": families });
+            edited["spec"]["selector"] = json!(null);
+            fixture.patch("services/cache", edited).await;
+            wrote(fixture, &["PATCH services/cache 422", "PATCH services/cache 200"]).await;
+            let spec = fixture.get("services/cache").await["spec"].take();
+            assert_eq!(
+                (&spec["selector"]["app.kubernetes.io/instance"], &spec["ipFamilies"]),
+                (&json!("cache"), &json!(["IPv4"]))
+            );
+        }
         fixture.delete("services/cache").await;
         wrote(fixture, &["POST services 201"]).await;
 
