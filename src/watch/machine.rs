@@ -324,15 +324,11 @@ impl Machine {
                 was_very_short
             }
             (_, EndReason::Expired) => self.list_after_expiry(),
-            // Get a smaller page: a few objects may be very large. Each page that succeeds doubles the limit again.
-            (State::Listing { limit, .. }, EndReason::TooLarge) if *limit > 1 => {
+            // Get a smaller page: a few objects may be very large, or the connection slow. Each page that succeeds doubles the limit
+            // again. A server that is late may also be overloaded, so that is a failure.
+            (State::Listing { limit, .. }, EndReason::TooLarge | EndReason::Late) if *limit > 1 => {
                 *limit /= 2;
-                false
-            }
-            // The same on a slow connection, but the server may also be overloaded.
-            (State::Listing { limit, .. }, EndReason::Late) if *limit > 1 => {
-                *limit /= 2;
-                true
+                how == EndReason::Late
             }
             (
                 State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder },
