@@ -4,7 +4,7 @@
 //! sorted text holds them all in one allocation, and comparing two sets is comparing two texts.
 //! See <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set>.
 
-use std::{fmt, marker::PhantomData};
+use std::{borrow::Cow, fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -49,16 +49,20 @@ impl<'a> FromIterator<(&'a str, &'a str)> for Labels {
         let length: usize = labels.iter().map(|(key, value)| key.len() + value.len() + "=,".len()).sum();
         let mut text = String::with_capacity(length.saturating_sub(",".len()));
         for (key, value) in labels {
-            if !text.is_empty() {
-                text.push(',');
-            }
-            text.extend(
-                key.chars().map(|c| if matches!(c, ',' | '=') { char::REPLACEMENT_CHARACTER } else { c }),
-            );
-            text.push('=');
-            text.extend(value.chars().map(|c| if c == ',' { char::REPLACEMENT_CHARACTER } else { c }));
+            let comma = if text.is_empty() { "" } else { "," };
+            text.extend([comma, &without(key, b",="), "=", &without(value, b",")]);
         }
         Labels(text.into())
+    }
+}
+
+/// The text with `\u{fffd}` for each of these characters.
+fn without<'a>(text: &'a str, refused: &[u8]) -> Cow<'a, str> {
+    let is_refused = |c: char| u8::try_from(c).is_ok_and(|byte| refused.contains(&byte));
+    if text.bytes().any(|byte| refused.contains(&byte)) {
+        text.replace(is_refused, "\u{fffd}").into()
+    } else {
+        text.into()
     }
 }
 
@@ -108,7 +112,7 @@ impl<'de, T: for<'a> FromIterator<(&'a str, &'a str)>> Visitor<'de> for Pairs<T>
 
 /// A borrowed string where the JSON has no escapes in it, as in every label.
 #[derive(Deserialize)]
-struct Piece<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
+struct Piece<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[cfg(test)]
 mod tests {
