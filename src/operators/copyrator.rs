@@ -21,7 +21,7 @@ pub mod types;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    env,
+    env, slice,
     sync::{Arc, Mutex},
 };
 
@@ -112,10 +112,7 @@ pub fn controller(
     events: Events,
     settings: Settings,
 ) -> Controller<Copyrator> {
-    let namespaces = match settings.only_rule() {
-        Some(_) if namespaces.is_empty() => std::slice::from_ref(&settings.rule_namespace),
-        Some(_) | None => namespaces,
-    };
+    let namespaces = settings.namespaces(namespaces);
     if let Some(name) = settings.only_rule() {
         let namespaces = namespaces.join(",");
         info!(name, namespaces, "serving one CopyratorRule; --rule-name='*' serves all");
@@ -202,8 +199,14 @@ impl Settings {
     /// Serves `main-rule` by default, as the article's operator does. Empty `namespaces` get that of the only rule.
     pub fn runs_alone(&mut self, namespaces: &mut Vec<String>) {
         self.rule_name.get_or_insert_with(|| MAIN_RULE.to_owned());
-        if self.only_rule().is_some() && namespaces.is_empty() {
-            namespaces.push(self.rule_namespace.clone());
+        *namespaces = self.namespaces(namespaces).to_vec();
+    }
+
+    /// The namespaces of the rules, or that of the only rule if none is given.
+    fn namespaces<'a>(&'a self, given: &'a [String]) -> &'a [String] {
+        match self.only_rule() {
+            Some(_) if given.is_empty() => slice::from_ref(&self.rule_namespace),
+            Some(_) | None => given,
         }
     }
 
