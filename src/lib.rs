@@ -164,9 +164,11 @@ pub mod runtime;
 #[cfg(feature = "log")]
 pub mod log;
 
-// The tests of an operator.
+// The tests of an operator, and our own.
 #[cfg(feature = "testing")]
 pub mod testing;
+#[cfg(test)]
+mod captured_log;
 
 // The program.
 #[cfg(feature = "cli")]

@@ -214,9 +214,8 @@ impl Outage {
 
 #[cfg(test)]
 mod tests {
-    use std::{io, sync::Arc};
-
     use super::*;
+    use crate::captured_log::CapturedLog;
 
     #[test]
     fn an_outage_is_logged_again_after_five_minutes_and_then_less_and_less_often() {
@@ -229,26 +228,9 @@ mod tests {
         assert_eq!(times.len(), 26);
     }
 
-    /// The log, as text.
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            locked(&self.0).write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn an_outage_is_logged_at_its_start_at_each_new_problem_now_and_then_and_at_its_end() {
-        let log = Log::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
-        let _guard = tracing::subscriber::set_default(subscriber.finish());
+        let log = CapturedLog::start();
         let health = Health::new("pods".to_owned());
         for (problem, minutes) in [("cut", 1), ("cut", 1), ("403", 3), ("403", 1)] {
             health.ill(problem.to_owned(), false);
@@ -257,7 +239,7 @@ mod tests {
         health.ill("403".to_owned(), false);
         health.well();
         health.well();
-        let log = String::from_utf8(locked(&log.0).clone()).expect("UTF-8");
+        let log = log.text();
         let lines: Vec<_> = log.lines().filter_map(|line| line.split_once("health: ")).collect();
         let lines: Vec<_> = lines.into_iter().map(|(_, line)| line).collect();
         assert_eq!(

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    io,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -13,6 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::{
+    captured_log::CapturedLog,
     children::Owned,
     client::{DeleteOptions, Part, Patch},
     controller::{Controller, Operator},
@@ -159,19 +159,6 @@ async fn a_name_that_is_taken_is_looked_at_each_45_s_and_when_it_is_free() {
     running.abort();
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        locked(&self.0).write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Reads an object that does not exist.
 struct Reads(Cluster);
 
@@ -187,17 +174,12 @@ impl Operator for Reads {
 /// A 404 counts as a deletion in the meantime, so the log had no line, however often it came.
 #[tokio::test(start_paused = true)]
 async fn a_404_that_comes_again_is_logged_once() {
-    let (log, server) = (Log::default(), server().await);
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
-    let _guard = tracing::subscriber::set_default(subscriber.finish());
-    // With a single subscriber, tracing asks the first thread that comes to a line whether anybody wants it: a test without one, maybe.
-    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::new());
+    let (log, server) = (CapturedLog::start(), server().await);
     let cluster = Cluster::new(server.client.clone(), Lists::Paged);
     let teams = cluster.watch::<Team>([Scope::default()]);
     let controller = Controller::new(&cluster, &teams, Reads(cluster.clone()));
     drop(timeout(Duration::from_secs(600), controller.run(std::future::pending())).await);
-    let log = String::from_utf8(locked(&log.0).clone()).expect("text");
+    let log = log.text();
     let lines: Vec<_> = log.lines().filter(|line| line.contains("forgotten")).collect();
     assert!(lines.len() == 1 && lines[0].contains("WARN"), "{log}");
 }
