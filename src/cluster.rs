@@ -120,9 +120,8 @@ impl Cluster {
         answer.map(|object| self.remember(object))
     }
 
-    /// Deletes the object only if it still has this uid and resourceVersion: by now it may be another object of its name, or have another
-    /// owner.
-    /// If it has finalizers, the DELETED event follows later. No error if it was deleted before.
+    /// Deletes the object only if it still has this uid and resourceVersion: by now it may be another object of its name, or
+    /// have another owner. If it has finalizers, the DELETED event follows later. No error if it was deleted before.
     pub async fn delete<K: Resource>(&self, live: &K) -> Result<(), Error> {
         let metadata = live.metadata();
         let options = DeleteOptions {

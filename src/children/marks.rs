@@ -180,7 +180,7 @@ spec:
         server.run(controller).await
     }
 
-    /// Without a namespace, the mark named an owner of a kind without namespaces.
+    /// Those without a namespace were none, so that an operator left its own child behind.
     #[test]
     fn the_marks_of_a_child_name_its_owner_and_its_place_with_and_without_namespaces() {
         let keys = [Key::namespaced("default", "one"), Key::cluster("one")];

@@ -701,6 +701,14 @@ async fn with_data(fixture: &Fixture, policy: &str) -> Running {
     running
 }
 
+/// [`with_data`], and deleted: its last backup runs.
+async fn deleted(fixture: &Fixture, policy: &str) -> Running {
+    let running = with_data(fixture, policy).await;
+    fixture.delete("databases/db").await;
+    wrote(fixture, &["POST jobs 201", STATUS]).await;
+    running
+}
+
 /// Only the policy at the very end counts. The garbage collector deletes what is owned.
 #[tokio::test]
 async fn data_gets_an_owner_only_at_the_end_and_only_if_the_deletion_policy_says_so() {
@@ -748,9 +756,7 @@ async fn data_gets_an_owner_only_at_the_end_and_only_if_the_deletion_policy_says
 #[tokio::test]
 async fn a_deleted_database_waits_for_a_last_backup() {
     on_both(async |fixture| {
-        let running = with_data(fixture, "Delete").await;
-        fixture.delete("databases/db").await;
-        wrote(fixture, &["POST jobs 201", STATUS]).await;
+        let running = deleted(fixture, "Delete").await;
         let reason = |database: &Value, name: &str| condition(database, name).unwrap()["reason"].clone();
         let reported = fixture.get("databases/db").await;
         assert_eq!(reason(&reported, "Ready"), "LastBackupRunning");
@@ -820,10 +826,7 @@ async fn data_that_cannot_get_an_owner_is_a_condition() {
 #[tokio::test]
 async fn a_database_with_the_policy_retain_ends_only_when_its_stateful_set_retains_the_claims() {
     on_both(async |fixture| {
-        let running = with_data(fixture, "Retain").await;
-        fixture.delete("databases/db").await;
-        wrote(fixture, &["POST jobs 201", STATUS]).await;
-        drop(running);
+        drop(deleted(fixture, "Retain").await);
         let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}});
         fixture.patch("statefulsets/db", json!({ "spec": policy })).await;
         // As the StatefulSet controller would write it.
@@ -850,10 +853,7 @@ async fn a_database_with_the_policy_retain_ends_only_when_its_stateful_set_retai
 #[tokio::test]
 async fn a_stateful_set_that_may_not_be_made_to_retain_the_claims_is_a_condition() {
     on_each_of(&[Kind::Embedded], async |fixture| {
-        let running = with_data(fixture, "Retain").await;
-        fixture.delete("databases/db").await;
-        wrote(fixture, &["POST jobs 201", STATUS]).await;
-        drop(running);
+        drop(deleted(fixture, "Retain").await);
         let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}});
         fixture.patch("statefulsets/db", json!({ "spec": policy })).await;
         end(fixture, "db-last-backup", "Complete").await;
@@ -879,10 +879,7 @@ async fn a_stateful_set_that_may_not_be_made_to_retain_the_claims_is_a_condition
 #[tokio::test]
 async fn a_last_backup_that_lost_its_owner_still_counts() {
     on_both(async |fixture| {
-        let running = with_data(fixture, "Retain").await;
-        fixture.delete("databases/db").await;
-        wrote(fixture, &["POST jobs 201", STATUS]).await;
-        drop(running);
+        drop(deleted(fixture, "Retain").await);
         fixture.patch("jobs/db-last-backup", json!({"metadata": {"ownerReferences": null}})).await;
         end(fixture, "db-last-backup", "Complete").await;
         let _running = start(fixture);
@@ -948,9 +945,7 @@ async fn the_job_of_a_user_is_not_the_last_backup() {
 async fn without_its_last_backup_a_database_ends_only_if_none_can_be_made() {
     on_both(async |fixture| {
         // A user decides.
-        let running = with_data(fixture, "Delete").await;
-        fixture.delete("databases/db").await;
-        wrote(fixture, &["POST jobs 201", STATUS]).await;
+        let running = deleted(fixture, "Delete").await;
         end(fixture, "db-last-backup", "Failed").await;
         wrote(fixture, &[STATUS]).await;
         fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
