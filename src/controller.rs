@@ -225,7 +225,8 @@ impl<O: Operator> Controller<O> {
                     let shared = Arc::clone(&self.shared);
                     let version = version_of(shared.objects.find(&key).as_ref());
                     let task = match self.readiness(&key) {
-                        Readiness::Ready => working.spawn(work(shared, key.clone(), version)),
+                        // Boxed: tokio moves the future of a task ten times, and this one has kilobytes.
+                        Readiness::Ready => working.spawn(Box::pin(work(shared, key.clone(), version))),
                         Readiness::Failing(problem) => working.spawn(unwatched(shared, key.clone(), problem)),
                         Readiness::Waiting => {
                             self.shared.queue.done(&key, ReconcileResult::Again(LOOK_AGAIN));

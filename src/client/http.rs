@@ -221,7 +221,8 @@ impl Transport {
         let mut was_renewed = false;
         loop {
             let credential = self.credentials.current().await.map_err(Cause::Other)?;
-            let cause = match attempt(credential.clone()).await {
+            // Boxed: otherwise the future of each caller would be 2 kB larger, and a reconcile awaits several side by side.
+            let cause = match Box::pin(attempt(credential.clone())).await {
                 Ok(answer) => return Ok(answer),
                 Err(cause) => cause,
             };

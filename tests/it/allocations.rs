@@ -1,8 +1,11 @@
-//! Counts the allocations while one watch event is decoded, which are most of the cost of a busy watch, and the bytes of a copy.
+//! Counts the allocations while one watch event is decoded, which are most of the cost of a busy watch, and the bytes of a copy
+//! and of a request.
 
 use listwatch::{
+    client::{Client, Config},
     operators::copyrator::copy::Copied,
     resource::{
+        Key,
         kinds::{ConfigMap, Deployment},
         list::Found,
     },
@@ -44,4 +47,14 @@ fn a_copy_takes_379_bytes() {
         store.list_ends(&"100".into());
     });
     assert_eq!(used.bytes_current / 10_000, 379);
+}
+
+/// A reconcile contains a future for each request that it may send, and tokio moves it several times.
+#[test]
+fn the_future_of_a_request_takes_less_than_two_kilobytes() {
+    let authority = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap().cert.pem();
+    let config = Config::new("https://localhost", authority.as_bytes(), "token").unwrap();
+    let (client, key) = (Client::new(config).unwrap(), Key::namespaced("default", "web"));
+    let bytes = size_of_val(&client.get::<Deployment>(&key));
+    assert!(bytes < 2000, "{bytes}");
 }
