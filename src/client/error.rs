@@ -424,6 +424,8 @@ fn cut(text: &str, max: usize) -> String {
 pub(super) struct Where {
     /// `https://10.0.0.1:443 through the proxy p:3128 (cluster local in /home/…/.kube/config)`.
     pub(super) address: String,
+    /// Who accepts connections, as far as we know.
+    peer: &'static str,
     /// Whose certificates are trusted.
     pub(super) trust: String,
 }
@@ -442,7 +444,8 @@ impl Where {
             Some(pem) => pem.field.clone(),
             None => "what this machine trusts".to_owned(),
         };
-        Where { address: format!("{address}{way} ({})", config.origin), trust }
+        let peer = if config.proxy.is_some() { "the proxy" } else { "an API server" };
+        Where { address: format!("{address}{way} ({})", config.origin), peer, trust }
     }
 }
 
@@ -456,7 +459,7 @@ pub(super) fn through(proxy: &Url) -> String {
 
 /// Says why there was no answer, in words for the person who can mend it.
 pub(super) fn broken(error: &reqwest::Error, server: &Where) -> Cause {
-    let Where { address, trust } = server;
+    let Where { address, peer, trust } = server;
     let unreachable = |why: &str| Cause::Unreachable(format!("{address}: {why}"));
     if let Some(tls) = find::<rustls::Error>(error) {
         return unreachable(&tls_trouble(tls, trust));
@@ -482,7 +485,7 @@ pub(super) fn broken(error: &reqwest::Error, server: &Where) -> Cause {
     }
     match kind {
         Some(io::ErrorKind::ConnectionRefused) => {
-            unreachable("connection refused: does an API server run there?")
+            unreachable(&format!("connection refused: does {peer} run there?"))
         }
         Some(io::ErrorKind::TimedOut) => {
             unreachable("no connection: check the address, the network, firewalls")

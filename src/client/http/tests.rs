@@ -460,7 +460,6 @@ async fn a_closed_port_is_a_connection_error_with_a_remedy() {
     assert_eq!(error.to_string(), format!("get /version: {line}"));
 }
 
-/// The API server was blamed for a proxy that does not run.
 #[tokio::test]
 async fn a_proxy_is_named_without_its_password() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -469,9 +468,11 @@ async fn a_proxy_is_named_without_its_password() {
     let mut config = Config::new("http://h", b"", "").expect("a config");
     config.proxy = Some(Url::parse(&format!("http://me:s3cret@{address}")).expect("a URL"));
     let error = Client::new(config).expect("a client").version().await.expect_err("nobody");
-    let start = format!("get /version: http://h through the proxy {address} (given address): ");
-    assert!(error.to_string().starts_with(&start), "{error}");
-    assert!(!error.to_string().contains("s3cret"), "{error}");
+    let way = format!("http://h through the proxy {address} (given address)");
+    assert_eq!(
+        error.to_string(),
+        format!("get /version: {way}: connection refused: does the proxy run there?")
+    );
     assert_eq!(through(&Url::parse("socks5://p").expect("a URL")), " through the proxy p:1080");
 }
 
