@@ -263,7 +263,7 @@ impl Kind {
     }
 
     /// The name of the OpenAPI definition. The two groups with Events have different definitions.
-    fn definition(&self) -> &str {
+    pub(crate) fn definition(&self) -> &str {
         if self.group == "events.k8s.io" { "events.v1.Event" } else { &self.kind }
     }
 

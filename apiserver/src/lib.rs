@@ -21,7 +21,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Not supported: Roles (use [`ApiServer::set_rules`] to give rules to a user), webhooks, protobuf, and these subresources:
+//! Not supported: Roles (use [`ApiServer::set_rules`] to give rules to a user), webhooks, answers in protobuf, and these subresources:
 //! log, exec, attach, portforward, proxy, binding, eviction, ephemeralcontainers, resize, token.
 //!
 //! The modules, from the connection down. Each module uses only the modules below it:
@@ -43,7 +43,8 @@
 //!                 stateful_sets, jobs, schedule, cluster_ip, metadata, conditions, status_errors; crd, custom_resources
 //! selector        label and field selectors
 //! schema/         CRDs: structural schemas, defaults and pruning, cel, formats, field_errors (errors with paths);
-//!                 built-in types: openapi (definitions), decode (type errors), encode (omits empty fields), quantity
+//!                 built-in types: openapi (definitions), decode (type errors), encode (omits empty fields), quantity,
+//!                 protobuf
 //! names           validation of names and labels
 //! status          the errors of requests, as objects of kind Status
 //! json            JSON with the order of fields and the escapes of kube-apiserver

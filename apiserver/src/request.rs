@@ -19,12 +19,14 @@ use serde_json::{Map, Value};
 use crate::{
     clock::parse_duration,
     kinds::Kind,
-    schema::{decode::cannot_decode, field_errors::FieldPath},
+    schema::{decode::cannot_decode, field_errors::FieldPath, protobuf},
     status::{Cause, StatusError, invalid_json},
 };
 
 /// Media types of a body.
-const ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
+const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", PROTOBUF];
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// Most duplicate fields that one answer reports.
 const DUPLICATES_MAX: usize = 10;
@@ -63,15 +65,18 @@ impl Request {
         self.header(header::HeaderName::from_static("impersonate-user"))
     }
 
-    /// `metadata.name` of a JSON body; empty if it has none.
+    /// `metadata.name` of a body in JSON or protobuf; empty if it has none.
     pub(crate) fn name_in_body(&self) -> String {
+        if self.content_type() == PROTOBUF {
+            return protobuf::name(&self.body).unwrap_or_default();
+        }
         let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         body["metadata"]["name"].as_str().unwrap_or_default().to_owned()
     }
 
     /// The body of a write. A custom resource must contain its `kind`.
     pub(crate) fn object_of(&self, kind: &Kind) -> Result<Value, StatusError> {
-        let object = self.object(&kind.kind)?;
+        let object = self.object(&kind.kind, if kind.is_custom() { "" } else { kind.definition() })?;
         if !kind.is_custom() || object["kind"].as_str().is_some_and(|kind| !kind.is_empty()) {
             return Ok(object);
         }
@@ -81,8 +86,8 @@ impl Request {
         )))
     }
 
-    /// A body that contains an object, in JSON or YAML.
-    pub(crate) fn object(&self, kind: &str) -> Result<Value, StatusError> {
+    /// A body that contains an object, in JSON, YAML or protobuf. The definition is that of the fields in protobuf.
+    pub(crate) fn object(&self, kind: &str, definition: &str) -> Result<Value, StatusError> {
         let refuse = |why: String| {
             // For DeleteOptions, the message of kube-apiserver omits the expected type.
             StatusError::bad_request(match kind {
@@ -96,8 +101,7 @@ impl Request {
             "" | "application/json" => serde_json::from_str(&String::from_utf8_lossy(&self.body))
                 .map_err(|error| no_json(invalid_json(&error)))?,
             "application/yaml" => yaml(&self.body).map_err(|why| refuse(format!("yaml: {why}")))?,
-            // kube-apiserver also accepts protobuf. It is not supported here, so it is missing in the list.
-            "application/vnd.kubernetes.protobuf" => return Err(StatusError::no_protobuf(&ACCEPTED)),
+            PROTOBUF if !definition.is_empty() => protobuf::decode(&self.body, definition).map_err(refuse)?,
             _ => return Err(StatusError::unsupported_media_type(&ACCEPTED)),
         };
         match value {

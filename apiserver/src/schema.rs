@@ -18,6 +18,7 @@ pub(crate) mod openapi;
 pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod quantity;
+pub(crate) mod protobuf;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -277,19 +277,6 @@ impl StatusError {
         StatusError::new(415, "UnsupportedMediaType", "415: Unsupported Media Type", Some(json!({})))
     }
 
-    /// kubectl sends protobuf in commands without a file, and client-go by default. Both show this message.
-    pub(crate) fn no_protobuf(accepted: &[&str]) -> StatusError {
-        let mut error = StatusError::unsupported_media_type(accepted);
-        if let StatusBody::Status(status) = &mut error.body {
-            let message = status["message"].as_str().unwrap_or_default();
-            let instead = "; the embedded API server of listwatch does not speak protobuf: with kubectl, \
-                add --dry-run=client -o yaml to the command, and pipe what it prints into kubectl create -f -; in Go, set the \
-                ContentType of the rest.Config to application/json";
-            status["message"] = format!("{message}{instead}").into();
-        }
-        error
-    }
-
     /// Invalid parameters of a list, a watch, a patch or a delete.
     pub(crate) fn invalid_options(options: &str, causes: Vec<Cause>) -> StatusError {
         StatusError::invalid_as("meta.k8s.io", options, "", causes)

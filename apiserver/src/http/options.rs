@@ -80,7 +80,7 @@ pub(crate) fn delete_options(request: &Request) -> Result<Deletion, StatusError>
         }
         options
     } else {
-        let options = request.object("DeleteOptions")?;
+        let options = request.object("DeleteOptions", "DeleteOptions")?;
         decode::check_types(&options, "DeleteOptions").map_err(StatusError::bad_request)?;
         if let (Some(kind), version) = (options["kind"].as_str(), options["apiVersion"].as_str())
             && kind != "DeleteOptions"

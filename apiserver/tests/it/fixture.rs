@@ -71,7 +71,7 @@ pub async fn control_plane() -> &'static ControlPlane {
 }
 
 /// The CustomResourceDefinition of MyWebservers.
-fn my_webservers() -> Value {
+pub fn my_webservers() -> Value {
     let text = include_str!("../../../manifests/mywebserver/crd/mywebservers.yaml");
     Value::deserialize(yaml_serde::Deserializer::from_str(text)).unwrap()
 }
@@ -105,7 +105,7 @@ impl Fixture {
         }
     }
 
-    async fn start(kind: Kind) -> Fixture {
+    pub async fn start(kind: Kind) -> Fixture {
         let fixture = match kind {
             Kind::Real => {
                 let control_plane = control_plane().await;
@@ -176,6 +176,16 @@ impl Fixture {
     /// POSTs an object to a path.
     pub async fn try_create(&self, path: &str, object: &Value) -> Answer {
         self.send(Method::POST, path, JSON, object.to_string().into_bytes()).await
+    }
+
+    /// POSTs an object, and returns it in protobuf.
+    pub async fn create_in_protobuf(&self, path: &str, object: &Value) -> Vec<u8> {
+        let request = self.http.post(format!("{}{path}", self.url)).bearer_auth(&self.token);
+        let request = request.header(header::ACCEPT, "application/vnd.kubernetes.protobuf");
+        let answer =
+            request.header(header::CONTENT_TYPE, JSON).body(object.to_string()).send().await.unwrap();
+        assert_eq!(answer.status(), 201, "{path}");
+        answer.bytes().await.unwrap().to_vec()
     }
 
     pub async fn create(&self, resource: &str, object: &Value) {

@@ -311,7 +311,7 @@ async fn kubectl_lists_describes_and_watches() {
 }
 
 #[tokio::test]
-async fn kubectl_waits_for_a_rollout_and_protobuf_is_refused_with_a_remedy() {
+async fn kubectl_waits_for_a_rollout() {
     with_each_kubectl(&[Kind::EmbeddedWithControllers], async |kubectl| {
         kubectl.prints("apply -f 1.yaml", "deployment.apps/shop created").await;
         kubectl.prints("rollout status deploy/shop", "successfully rolled out").await;
@@ -323,15 +323,6 @@ async fn kubectl_waits_for_a_rollout_and_protobuf_is_refused_with_a_remedy() {
         kubectl.prints("delete deploy/shop --cascade=foreground", "\"shop\" deleted").await;
         let are_gone = async || kubectl.run("get pods").await.1.contains("No resources found").then_some(());
         eventually("the Pods to be deleted", are_gone).await;
-        let remedy =
-            "add --dry-run=client -o yaml to the command, and pipe what it prints into kubectl create -f -";
-        for line in [
-            "create cm c --from-literal=a=b",
-            "create deployment x --image=nginx",
-            "create job x --image=nginx",
-        ] {
-            kubectl.fails(line, remedy).await;
-        }
     })
     .await;
 }
@@ -357,6 +348,44 @@ async fn kubectl_rolls_out_a_stateful_set_and_waits_for_a_job() {
         kubectl.prints("get job/backup", "Complete   1/1").await;
         kubectl.prints("get pods -l job-name=backup", "Completed").await;
         kubectl.prints("delete job/backup", "\"backup\" deleted").await;
+    })
+    .await;
+}
+
+/// kubectl sends the objects of these commands in protobuf.
+#[tokio::test]
+async fn kubectl_creates_without_a_file() {
+    with_each_kubectl(&SERVERS, async |kubectl| {
+        for (command, created, path, value) in [
+            ("configmap c --from-literal=a=b", "configmap/c", "{.data}", r#"{"a":"b"}"#),
+            ("secret generic s --from-literal=a=b", "secret/s", "{.data}", r#"{"a":"Yg=="}"#),
+            ("serviceaccount a", "serviceaccount/a", "{.kind}", "ServiceAccount"),
+            ("service clusterip web --tcp=80:8080", "service/web", "{.spec.ports[*].targetPort}", "8080"),
+            ("deployment web --image=nginx --port=80", "deployment.apps/web", "{..containerPort}", "80"),
+            ("job once --image=busybox -- date -u", "job.batch/once", "{..command}", r#"["date","-u"]"#),
+            (
+                "cronjob often --image=busybox --schedule=@hourly",
+                "cronjob.batch/often",
+                "{..schedule}",
+                "@hourly",
+            ),
+            (
+                "pdb web --selector=app=web --min-available=50%",
+                "poddisruptionbudget.policy/web",
+                "{..minAvailable}",
+                "50%",
+            ),
+        ] {
+            kubectl.prints(&format!("create {command}"), &format!("{created} created")).await;
+            kubectl.prints(&format!("get {created} -o jsonpath={path}"), value).await;
+        }
+        kubectl.fails("create configmap c", "configmaps \"c\" already exists").await;
+        kubectl
+            .fails("create deployment UPPER --image=nginx", "metadata.name: Invalid value: \"UPPER\"")
+            .await;
+        kubectl
+            .prints("delete job/once cronjob/often deployment/web --cascade=background", "\"once\" deleted")
+            .await;
     })
     .await;
 }

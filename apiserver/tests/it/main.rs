@@ -18,4 +18,5 @@ mod bad_input;
 mod contract;
 mod forbidden;
 mod kubectl;
+mod protobuf;
 mod schemas;
