@@ -33,7 +33,10 @@ use rustls::CertificateError;
 use serde::Deserialize;
 use url::Url;
 
-use super::{config::Config, settings::server_name_excludes_proxy};
+use super::{
+    config::Config,
+    settings::{ignores_proxy_variables, server_name_excludes_proxy},
+};
 use crate::resource::Status;
 
 /// Most bytes of a message that are kept. As client-go; a 422 can quote the whole object.
@@ -425,7 +428,7 @@ pub(super) struct Where {
     /// `https://10.0.0.1:443 through the proxy p:3128 (cluster local in /home/…/.kube/config)`.
     pub(super) address: String,
     /// Who accepts connections, as far as we know.
-    peer: &'static str,
+    pub(super) peer: &'static str,
     /// Whose certificates are trusted.
     pub(super) trust: String,
 }
@@ -444,7 +447,14 @@ impl Where {
             Some(pem) => pem.field.clone(),
             None => "what this machine trusts".to_owned(),
         };
-        let peer = if config.proxy.is_some() { "the proxy" } else { "an API server" };
+        let peer = match &config.proxy {
+            Some(_) => "the proxy",
+            // Unless NO_PROXY excludes the server.
+            None if config.has_proxy_variable && !ignores_proxy_variables(config) => {
+                "an API server, or the proxy of the environment,"
+            }
+            None => "an API server",
+        };
         Where { address: format!("{address}{way} ({})", config.origin), peer, trust }
     }
 }

@@ -460,6 +460,17 @@ async fn a_closed_port_is_a_connection_error_with_a_remedy() {
     assert_eq!(error.to_string(), format!("get /version: {line}"));
 }
 
+#[test]
+fn a_refused_connection_may_be_that_of_a_proxy_in_the_environment() {
+    let with_proxy = |server: &str| {
+        let mut config = Config::new(server, b"", "").expect("a config");
+        config.has_proxy_variable = true;
+        Where::of(&config).peer
+    };
+    assert_eq!(with_proxy("http://10.0.0.1"), "an API server, or the proxy of the environment,");
+    assert_eq!(with_proxy("http://127.0.0.1:1"), "an API server");
+}
+
 #[tokio::test]
 async fn a_proxy_is_named_without_its_password() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
