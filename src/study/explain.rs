@@ -468,7 +468,14 @@ impl Explainer {
         };
         let followed =
             self.collections.entry(key.to_owned()).or_insert_with(|| Followed::new(collection, new()));
-        if !followed.machine.is_listing() {
+        let is_expected = match followed.machine.request("1", TIMEOUT_SECS) {
+            // Only the first page asks for a version.
+            NextRequest::List(page) => {
+                !continue_token.is_empty() || page.version.is_none() == matches!(version, "" | "0")
+            }
+            NextRequest::Watch(_) | NextRequest::Check => false,
+        };
+        if !is_expected {
             followed.machine = new();
         }
         // After a page that is too large, the client asks for half as many objects.
