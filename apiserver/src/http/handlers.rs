@@ -146,6 +146,8 @@ pub(crate) fn put(
         storage.get(place).is_none() && kind.creates_on_put() && target == Target::Object(Part::Main);
     let put = if creates {
         options.create_forbidden = server.forbids_create(request);
+        // Unlike a POST, ignores a version.
+        object["metadata"]["resourceVersion"].take();
         write::create(storage, kind, place.namespace(), object, &mut options).map(|created| (201, created))
     } else {
         if target == Target::Scale {

@@ -63,9 +63,7 @@ pub(crate) fn create(
 ) -> Result<Arc<Value>, StatusError> {
     check_type(kind, &mut object)?;
     take_namespace(kind, namespace, &mut object)?;
-    if object["metadata"]["resourceVersion"].as_str().is_some_and(|version| !version.is_empty()) {
-        return Err(StatusError::internal("resourceVersion should not be set on objects to be created"));
-    }
+    let version = object["metadata"]["resourceVersion"].take();
     let name = name_for(storage, kind, namespace, &mut object);
     check_home(storage, kind, namespace, &name)?;
 
@@ -100,10 +98,19 @@ pub(crate) fn create(
         return Err(error);
     }
     let place = Place::new(kind.stored_in(), namespace, &name);
+    // Of a dry run, the version that the client sent is neither checked nor dropped.
+    let is_version =
+        version.as_str().and_then(|text| text.parse().ok()).is_some_and(|version: u64| version > 0);
+    if is_version && !options.dry_run {
+        return Err(StatusError::internal("resourceVersion should not be set on objects to be created"));
+    }
     if storage.get(&place).is_some() {
         return Err(StatusError::already_exists(kind, &name));
     }
     if options.dry_run {
+        if is_version {
+            object["metadata"]["resourceVersion"] = version;
+        }
         return Ok(Arc::new(object));
     }
     Ok(store(storage, kind, &place, object))
