@@ -42,13 +42,20 @@ const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kub
 /// The ConfigMap in each namespace with the certificate of the server.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// Creates the objects that every cluster has.
-pub(crate) fn bootstrap(storage: &mut Storage, ca_pem: &str) {
+/// Creates the objects that every cluster has and, with controllers, a Node.
+pub(crate) fn bootstrap(storage: &mut Storage, ca_pem: &str, with_node: bool) {
     for name in NAMESPACES {
         make(storage, "", "namespaces", None, json!({"metadata": {"name": name}}));
         create_defaults(storage, name, ca_pem);
     }
-    kubelet::register(storage);
+    let kubernetes = json!({
+        "metadata": {"name": "kubernetes", "labels": {"component": "apiserver", "provider": "kubernetes"}},
+        "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "https", "port": 443, "targetPort": 6443}]},
+    });
+    make(storage, "", "services", Some("default"), kubernetes);
+    if with_node {
+        kubelet::register(storage);
+    }
 }
 
 /// Runs all controllers. Runs until aborted.

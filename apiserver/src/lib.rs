@@ -169,7 +169,7 @@ impl ApiServer {
     fn new(options: &Options, clock: Clock, ca_pem: String) -> ApiServer {
         let token = random_token();
         let mut storage = Storage::new(clock, options.history, options.controllers);
-        controllers::bootstrap(&mut storage, &ca_pem);
+        controllers::bootstrap(&mut storage, &ca_pem, options.controllers);
         let backup = Mutex::new(storage.backup());
         let server = Arc::new(Server {
             storage: Mutex::new(storage),

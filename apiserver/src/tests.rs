@@ -336,6 +336,15 @@ async fn a_service_account_is_for_its_owner_only() {
 }
 
 /// kubectl reported a missing page or resource, as if the Pod or the cluster were broken.
+/// As with envtest. A Node without a kubelet would be of no use.
+#[tokio::test]
+async fn there_is_a_node_with_controllers_only() {
+    for (options, nodes) in [(Options::default(), 1), (quiet(), 0)] {
+        let (_, list) = Fixture::with(options).await.get("/api/v1/nodes").await;
+        assert_eq!(list["items"].as_array().map(Vec::len), Some(nodes));
+    }
+}
+
 #[tokio::test]
 async fn unsupported_resources_are_refused_with_a_message() {
     let fixture = Fixture::with(quiet()).await;

@@ -423,6 +423,9 @@ async fn kubectl_describes_a_pod_and_a_service() {
         kubectl.prints("create -f pod.yaml", "pod/shop created\nservice/shop created").await;
         // Compares only words: the width of the columns depends on their contents.
         kubectl.prints("describe pod/shop", "app=shop\nPending\nnginx:1\n80/TCP\nBestEffort").await;
+        let path = "{.metadata.labels.component},{.spec.type},{.spec.ports[*].name}";
+        let of_the_server = format!("get service/kubernetes -n default -o jsonpath={path}");
+        kubectl.prints(&of_the_server, "apiserver,ClusterIP,https").await;
         kubectl.prints("describe service/shop", "app=shop\nClusterIP\nhttp  80/TCP\n8080/TCP").await;
     })
     .await;
