@@ -1,15 +1,14 @@
 //! Changes objects: `PATCH …/deployments/web` with `[{"op": "replace", "path": "/spec/replicas", "value": 3}]`.
 
 use ::http::Method;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     Client, OBJECT_BYTES_MAX, Request, accept_object,
     error::{Cause, Error},
     name, path,
 };
-use crate::resource::{Key, ObjectMeta, Resource};
+use crate::resource::{Key, Resource};
 
 /// The part of an object that a patch changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,20 +39,6 @@ impl Client {
         let path = path::<K>(key).map_err(wrong)? + subresource;
         let request = Request::get(path).accept(accept_object(K::ACCEPT)).patches(patch);
         self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)
-    }
-
-    /// Sets the desired replicas of an object of any kind, in its subresource `scale`.
-    pub async fn set_scale<K: Resource>(&self, key: &Key, replicas: u32) -> Result<(), Error> {
-        #[derive(Deserialize)]
-        struct Scale {
-            #[serde(rename = "metadata")]
-            _metadata: ObjectMeta,
-        }
-        let wrong = |cause: Cause| cause.about("patch", name::<K>(key) + "/scale");
-        let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
-        let request = Request::get(path::<K>(key).map_err(wrong)? + "/scale").patches(&patch);
-        let _: Scale = self.typed(request, OBJECT_BYTES_MAX, "Scale").await.map_err(wrong)?;
-        Ok(())
     }
 }
 

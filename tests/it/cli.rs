@@ -11,10 +11,7 @@ use std::{
 };
 
 use clap::ValueEnum;
-use listwatch::{
-    operators::{BuiltIn, mywebserver::MyWebserver},
-    resource::Key,
-};
+use listwatch::operators::BuiltIn;
 use listwatch_apiserver::Fault;
 use listwatch_control_plane::eventually;
 use serde_json::{Value, json};
@@ -430,10 +427,10 @@ async fn after_the_tour_the_clock_restarts_with_each_change() {
             "{event}"
         );
     }
-    let user = client(kubeconfig);
+    let user = UserClient::new(client(kubeconfig));
     let mut after = String::new();
     for (replicas, times) in [(5, 2), (6, 3)] {
-        user.set_scale::<MyWebserver>(&Key::namespaced("default", "hello"), replicas).await.unwrap();
+        user.patch("mywebservers/hello/scale", json!({"spec": {"replicas": replicas}})).await;
         after = until_printed("MODIFIED hello: Ready=True", times).await.split_off(story.len());
     }
     let clock = |line: &str| line.split(" ms").next().unwrap().trim().parse::<u64>().unwrap();
