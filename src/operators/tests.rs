@@ -68,9 +68,6 @@ fn each_page_lists_exactly_the_fields_that_are_ours() {
 fn check(page: &str, lists: &[String]) {
     let list = format!("\n{}", lists.concat());
     println!("{list}");
-    if !page.contains("## Fields of the operator") {
-        return;
-    }
     let (_, section) = page.split_once("## Fields of the operator").expect("a heading");
     let documented = section.split("```").nth(1);
     assert!(documented == Some(&*list), "the page has another list than this:\n{list}");

@@ -308,7 +308,7 @@ async fn fields_of_other_managers_stay() {
         fixture.patch(DEPLOYMENT, json!({"metadata": {"annotations": {"service.beta.kubernetes.io/load-balancer-source-ranges": "10.0.0.0/8"}}})).await;
         fixture.patch(DEPLOYMENT, json!({"metadata": metadata, "spec": {"progressDeadlineSeconds": 77, "minReadySeconds": 3}})).await;
         fixture.patch(SERVICE, json!({"metadata": metadata, "spec": {"sessionAffinity": "ClientIP"}})).await;
-        let sidecar = json!({"name": "sidecar", "image": "envoy", "ports": [{"containerPort": 15001, "protocol": "TCP"}]});
+        let sidecar = json!({"name": "sidecar", "image": "envoy", "ports": [{"name": "http", "containerPort": 15001}]});
         // In front, as an injector may put it, so that our container is not the first one.
         fixture.edit(DEPLOYMENT, json!([add("/spec/template/spec/containers/0", sidecar)])).await;
         fixture.edit(DEPLOYMENT, json!([add("/spec/template/spec/containers/1/env", json!([{"name": "A", "value": "b"}]))])).await;
@@ -327,6 +327,12 @@ async fn fields_of_other_managers_stay() {
         let containers = &deployment["spec"]["template"]["spec"]["containers"];
         assert_eq!(containers[0]["name"], "sidecar");
         assert_eq!(containers[1]["image"], "nginx");
+        // A port by its name is that of the first container with such a port.
+        let service = fixture.get(SERVICE).await;
+        for port in [&service["spec"]["ports"][0]["targetPort"], &containers[1]["readinessProbe"]["tcpSocket"]["port"]] {
+            let has_port = |container: &&Value| container["ports"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == *port));
+            assert_eq!(containers.as_array().unwrap().iter().find(has_port).unwrap()["name"], containers[1]["name"]);
+        }
         assert_eq!(containers[1]["env"][0]["name"], "A");
         assert_eq!(containers[1]["readinessProbe"]["periodSeconds"], 3);
         assert!(containers[1]["readinessProbe"]["httpGet"].is_null());
