@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A field of a message has a number instead of a name. `protobuf_fields.txt` has the numbers, and the definitions in
-//! [`openapi`](crate::schema::openapi) the types. The test `tests/it/schemas.rs` takes the numbers from `generated.proto` of
+//! [`openapi`](crate::schema::openapi) the types. The test `tests/it/protobuf.rs` takes the numbers from `generated.proto` of
 //! k8s.io/api, k8s.io/apimachinery and k8s.io/apiextensions-apiserver.
 //!
 //! The encoding: <https://protobuf.dev/programming-guides/encoding>
@@ -117,18 +117,20 @@ fn value(wire: Wire, schema: &Value, levels: usize) -> Result<Value, String> {
         "IntOrString" => Ok(number(bytes, 2)?.into()),
         "Time" => time(bytes, "%Y-%m-%dT%H:%M:%SZ"),
         "MicroTime" => time(bytes, "%Y-%m-%dT%H:%M:%S%.6fZ"),
-        "JSON" | "RawExtension" | "FieldsV1" => {
-            serde_json::from_slice(bytes_of(bytes, 1)?).map_err(|error| invalid_json(&error))
+        "JSON" | "RawExtension" | "FieldsV1" => match bytes_of(bytes, 1)? {
+            b"" => Ok(Value::Null),
+            json => serde_json::from_slice(json).map_err(|error| invalid_json(&error)),
+        },
+        _ if name.starts_with("JSONSchemaPropsOr") => {
+            let mut fields = Map::new();
+            message(bytes, name, &UNION, &mut fields, levels)?;
+            // Beside a schema, Go also sends the boolean.
+            Ok(fields.remove("schema").or_else(|| fields.into_values().next()).unwrap_or_default())
         }
         _ => {
-            let is_union = name.starts_with("JSONSchemaPropsOr");
             let mut object = Map::new();
-            message(bytes, name, if is_union { &UNION } else { definition(name) }, &mut object, levels)?;
-            Ok(if is_union {
-                object.remove("schema").or_else(|| object.into_values().next()).unwrap_or_default()
-            } else {
-                object.into()
-            })
+            message(bytes, name, definition(name), &mut object, levels)?;
+            Ok(object.into())
         }
     }
 }
@@ -363,7 +365,10 @@ mod tests {
                 29,
                 &[
                     bytes(1, "a"),
-                    fields(2, &[fields(8, &[bytes(1, "[1]")]), double(9, 1.5), double(11, 1.0)]),
+                    fields(
+                        2,
+                        &[fields(8, &[bytes(1, "[1]")]), fields(36, &[]), double(9, 1.5), double(11, 1.0)],
+                    ),
                 ],
             ),
             fields(30, &[integer(1, 1)]),
@@ -373,7 +378,7 @@ mod tests {
             of("CustomResourceValidation", &[fields(1, schema)])["openAPIV3Schema"],
             json!({
                 "items": {"type": "string"},
-                "properties": {"a": {"default": [1], "maximum": 1.5, "minimum": 1}},
+                "properties": {"a": {"default": [1], "example": null, "maximum": 1.5, "minimum": 1}},
                 "additionalProperties": true,
                 "dependencies": {"a": ["b"]},
             })
