@@ -1,4 +1,4 @@
-//! Encodes JSON as kube-apiserver does: the order of fields, the escaped characters, the line end.
+//! Encodes JSON as kube-apiserver does: the order of fields, the escaped characters, whole floats, the line end.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -69,6 +69,22 @@ fn escape(json: String) -> String {
         }
     }
     escaped
+}
+
+/// Writes whole floats without a decimal point, as Go does: `80` for `80.0`. Beyond 2^53, floats are not exact and stay unchanged.
+pub(crate) fn make_whole(value: &mut Value) {
+    match value {
+        Value::Object(map) => map.values_mut().for_each(make_whole),
+        Value::Array(list) => list.iter_mut().for_each(make_whole),
+        Value::Number(number) => {
+            const EXACT_MAX: f64 = (1_u64 << 53) as f64;
+            let float = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0);
+            if let Some(float) = float.filter(|float| float.abs() <= EXACT_MAX) {
+                *value = (float as i64).into();
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
 }
 
 /// The approximate size of a value as JSON, in bytes, and its nesting depth: a scalar has 0.

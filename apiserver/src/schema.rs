@@ -29,6 +29,7 @@ use jsonschema::{PatternOptions, ValidationError};
 use serde_json::{Map, Value, json};
 
 use crate::{
+    json::make_whole,
     names,
     schema::{
         cel::RulesAtPath,
@@ -247,22 +248,6 @@ fn prune(value: &mut Value, schema: &Value, path: &FieldPath<'_>, pruned: &mut V
 fn drop_null(map: &mut Map<String, Value>, name: &str, schema: &Value) {
     if map.get(name).is_some_and(Value::is_null) && schema["nullable"] != true {
         map.remove(name);
-    }
-}
-
-fn make_whole(value: &mut Value) {
-    match value {
-        Value::Object(map) => map.values_mut().for_each(make_whole),
-        Value::Array(list) => list.iter_mut().for_each(make_whole),
-        Value::Number(number) => {
-            // Go prints whole floats without a decimal point. Beyond 2^53, floats are not exact and stay unchanged.
-            const EXACT_MAX: f64 = (1_u64 << 53) as f64;
-            let float = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0);
-            if let Some(float) = float.filter(|float| float.abs() <= EXACT_MAX) {
-                *value = (float as i64).into();
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
 }
 

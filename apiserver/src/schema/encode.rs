@@ -19,10 +19,18 @@ use std::{
 use chrono::DateTime;
 use serde_json::{Map, Value};
 
-use crate::schema::{
-    openapi::{definition, referred, resolved},
-    quantity::canonical,
+use crate::{
+    json::make_whole,
+    schema::{
+        openapi::{definition, referred, resolved},
+        quantity::canonical,
+    },
 };
+
+/// The format of a metav1.Time.
+pub(crate) const TIME: &str = "%Y-%m-%dT%H:%M:%SZ";
+/// The format of a metav1.MicroTime.
+pub(crate) const MICRO_TIME: &str = "%Y-%m-%dT%H:%M:%S%.6fZ";
 
 /// For each definition, the scalar fields that are encoded even with the zero value of their type.
 static POINTERS: LazyLock<HashMap<&str, HashSet<&str>>> = LazyLock::new(|| {
@@ -31,7 +39,7 @@ static POINTERS: LazyLock<HashMap<&str, HashSet<&str>>> = LazyLock::new(|| {
 });
 
 /// Changes a value as if Go had decoded and encoded it: removes fields that are null, zero, or an empty list or map,
-/// replaces null in a list or a map with the zero value of its type, and writes quantities and times in their canonical form.
+/// replaces null in a list or a map with the zero value of its type, and writes quantities, times and whole floats in their canonical form.
 pub(crate) fn normalize(value: &mut Value, name: &str) {
     normalize_fields(value, name, definition(name));
 }
@@ -40,8 +48,9 @@ pub(crate) fn normalize(value: &mut Value, name: &str) {
 fn normalize_fields(value: &mut Value, name: &str, schema: &Value) {
     let rewritten = match referred(schema) {
         Some("Quantity") => canonical(value),
-        Some("Time") => utc(value, "%Y-%m-%dT%H:%M:%SZ"),
-        Some("MicroTime") => utc(value, "%Y-%m-%dT%H:%M:%S%.6fZ"),
+        Some("Time") => utc(value, TIME),
+        Some("MicroTime") => utc(value, MICRO_TIME),
+        Some("JSON") => return make_whole(value),
         Some(name) => return normalize(value, name),
         None => None,
     };
@@ -72,6 +81,7 @@ fn normalize_fields(value: &mut Value, name: &str, schema: &Value) {
             });
         }
         Value::Array(items) => items.iter_mut().for_each(|item| normalize_item(item, &schema["items"])),
+        Value::Number(_) if schema["type"] == "number" => make_whole(value),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }

@@ -19,7 +19,10 @@ use chrono::DateTime;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    schema::openapi::{definition, referred},
+    schema::{
+        encode::{MICRO_TIME, TIME},
+        openapi::{definition, referred},
+    },
     status::invalid_json,
 };
 
@@ -115,8 +118,8 @@ fn value(wire: Wire, schema: &Value, levels: usize) -> Result<Value, String> {
         "Quantity" => Ok(text(bytes, 1)?.into()),
         "IntOrString" if number(bytes, 1)? == 1 => Ok(text(bytes, 3)?.into()),
         "IntOrString" => Ok(number(bytes, 2)?.into()),
-        "Time" => time(bytes, "%Y-%m-%dT%H:%M:%SZ"),
-        "MicroTime" => time(bytes, "%Y-%m-%dT%H:%M:%S%.6fZ"),
+        "Time" => time(bytes, TIME),
+        "MicroTime" => time(bytes, MICRO_TIME),
         "JSON" | "RawExtension" | "FieldsV1" => match bytes_of(bytes, 1)? {
             b"" => Ok(Value::Null),
             json => serde_json::from_slice(json).map_err(|error| invalid_json(&error)),
@@ -139,12 +142,7 @@ fn scalar(wire: Wire, schema: &Value) -> Result<Value, String> {
     match (schema["type"].as_str(), wire) {
         (Some("integer"), Wire::Number(number)) => Ok((number as i64).into()),
         (Some("boolean"), Wire::Number(number)) => Ok((number != 0).into()),
-        (Some("number"), Wire::Number(bits)) => {
-            let double = f64::from_bits(bits);
-            // As in Go's JSON: 80 rather than 80.0.
-            let integer = double as i64;
-            Ok(if integer as f64 == double { integer.into() } else { double.into() })
-        }
+        (Some("number"), Wire::Number(bits)) => Ok(f64::from_bits(bits).into()),
         (Some("string"), Wire::Bytes(bytes)) if schema["format"] == "byte" => {
             Ok(BASE64_STANDARD.encode(bytes).into())
         }
@@ -378,7 +376,7 @@ mod tests {
             of("CustomResourceValidation", &[fields(1, schema)])["openAPIV3Schema"],
             json!({
                 "items": {"type": "string"},
-                "properties": {"a": {"default": [1], "example": null, "maximum": 1.5, "minimum": 1}},
+                "properties": {"a": {"default": [1], "example": null, "maximum": 1.5, "minimum": 1.0}},
                 "additionalProperties": true,
                 "dependencies": {"a": ["b"]},
             })
