@@ -262,9 +262,9 @@ impl Kind {
         }
     }
 
-    /// The name of the OpenAPI definition. The two groups with Events have different definitions.
+    /// The name of the OpenAPI definition; empty for a custom resource. The two groups with Events have different definitions.
     pub(crate) fn definition(&self) -> &str {
-        if self.group == "events.k8s.io" { "events.v1.Event" } else { &self.kind }
+        if self.group == "events.k8s.io" { "events.v1.Event" } else { self.built_in() }
     }
 
     /// A new object of a built-in kind, as Go encodes it.

@@ -76,7 +76,7 @@ impl Request {
 
     /// The body of a write. A custom resource must contain its `kind`.
     pub(crate) fn object_of(&self, kind: &Kind) -> Result<Value, StatusError> {
-        let object = self.object(&kind.kind, if kind.is_custom() { "" } else { kind.definition() })?;
+        let object = self.object(&kind.kind, kind.definition())?;
         if !kind.is_custom() || object["kind"].as_str().is_some_and(|kind| !kind.is_empty()) {
             return Ok(object);
         }
@@ -86,7 +86,8 @@ impl Request {
         )))
     }
 
-    /// A body that contains an object, in JSON, YAML or protobuf. The definition is that of the fields in protobuf.
+    /// A body that contains an object, in JSON, YAML or protobuf. The definition has the fields in protobuf; without one, the kind has no
+    /// messages.
     pub(crate) fn object(&self, kind: &str, definition: &str) -> Result<Value, StatusError> {
         let refuse = |why: String| {
             // For DeleteOptions, the message of kube-apiserver omits the expected type.

@@ -436,24 +436,21 @@ pub(super) struct Where {
 impl Where {
     pub(super) fn of(config: &Config) -> Where {
         let address = config.server.as_str().trim_end_matches('/');
-        let way = match &config.proxy {
-            Some(proxy) => through(proxy),
+        let (way, peer) = match &config.proxy {
+            Some(proxy) => (through(proxy), "the proxy"),
             None if server_name_excludes_proxy(config) => {
-                " past the proxy of the environment, because of tls-server-name".to_owned()
+                let past = " past the proxy of the environment, because of tls-server-name";
+                (past.to_owned(), "an API server")
             }
-            None => String::new(),
+            // Unless NO_PROXY excludes the server.
+            None if config.has_proxy_variable && !ignores_proxy_variables(config) => {
+                (String::new(), "an API server, or the proxy of the environment,")
+            }
+            None => (String::new(), "an API server"),
         };
         let trust = match &config.tls.authority {
             Some(pem) => pem.field.clone(),
             None => "what this machine trusts".to_owned(),
-        };
-        let peer = match &config.proxy {
-            Some(_) => "the proxy",
-            // Unless NO_PROXY excludes the server.
-            None if config.has_proxy_variable && !ignores_proxy_variables(config) => {
-                "an API server, or the proxy of the environment,"
-            }
-            None => "an API server",
         };
         Where { address: format!("{address}{way} ({})", config.origin), peer, trust }
     }

@@ -406,8 +406,7 @@ impl Machine {
 
     /// After 410 Expired, lists again, not older than our version. If that list expires too, lists the most recent
     /// state. A list that expires between its pages starts again; after the second time, it has a single page,
-    /// because smaller ones would only take longer. Returns
-    /// whether to back off.
+    /// because smaller ones would only take longer. Returns whether to back off.
     fn list_after_expiry(&mut self) -> bool {
         match &self.state {
             State::Following | State::Checking => {

@@ -16,6 +16,7 @@ use tokio::{
 };
 
 const JSON: &str = "application/json";
+pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// The server of a fixture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +182,7 @@ impl Fixture {
     /// POSTs an object, and returns it in protobuf.
     pub async fn create_in_protobuf(&self, path: &str, object: &Value) -> Vec<u8> {
         let request = self.http.post(format!("{}{path}", self.url)).bearer_auth(&self.token);
-        let request = request.header(header::ACCEPT, "application/vnd.kubernetes.protobuf");
+        let request = request.header(header::ACCEPT, PROTOBUF);
         let answer =
             request.header(header::CONTENT_TYPE, JSON).body(object.to_string()).send().await.unwrap();
         assert_eq!(answer.status(), 201, "{path}");

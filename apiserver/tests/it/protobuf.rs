@@ -7,9 +7,7 @@ use regex::Regex;
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use crate::fixture::{Fixture, Kind, my_webservers, on};
-
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+use crate::fixture::{Fixture, Kind, PROTOBUF, my_webservers, on};
 
 /// Each of these objects leads to the same object, whether its body is in protobuf or in JSON. kube-apiserver encodes them in a dry run.
 #[tokio::test]

@@ -247,13 +247,12 @@ fn a_list_whose_version_is_too_new_is_followed_by_a_list_of_the_most_recent_stat
     let target = "/api/v1/pods?resourceVersion=99&resourceVersionMatch=NotOlderThan";
     // The second time after a check that shows it already, as in lesson 10. A client of ours would then not ask for a version.
     let watch_and_check = "> /api/v1/pods?watch=1&resourceVersion=7\n< 200\n. clean\nm /api/v1/pods?limit=1\n< 200\n[2]\n. clean\n";
-    let checked = format!("{LISTED}{watch_and_check}");
-    for before in ["", &checked] {
-        let sentences = explain(&format!("{before}> {target}\n< 504\n~ {too_new}\n. clean"));
+    for before in [String::new(), format!("{LISTED}{watch_and_check}")] {
+        let count = explain(&before).len();
+        let sentences = explain(&format!("{before}> {target}\n< 504\n~ {too_new}\n. clean")).split_off(count);
         let texts = sentences.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let [.., text, next] = &texts[..] else { panic!("{texts:?}") };
-        assert!(text.contains("as after a restored backup → list (avoids"), "{texts:?}");
-        assert_eq!(next, "next: GET /api/v1/pods?limit=100");
+        assert!(texts[0].contains("as after a restored backup → list (avoids"), "{texts:?}");
+        assert_eq!(texts[1..], ["next: GET /api/v1/pods?limit=100"]);
     }
 }
 
