@@ -17,7 +17,7 @@
 //! Why: The half line is dropped. Lines are cut anywhere, also within a character, so find the line feed before you
 //! decode.
 //! Break it: cargo run --example course -- 7 --fault expired,path=watch=1
-//! Source: `next_line` in src/watch/decode.rs; `follow` in src/watch.rs
+//! Source: `next_line` in src/watch/decode.rs; `follow` in src/watch/follow.rs
 //! Embedded server: It cuts the watch on request. No request makes another server do that, so there the lesson drops the connection.
 
 use crate::stage::{Outcome, Stage, ensure, name, version};

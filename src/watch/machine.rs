@@ -1,5 +1,5 @@
 //! The state machine of a watch: [`Machine`] decides which request comes next (list, check or watch), and after which pause. The
-//! version to resume from is in the Store. `watch.rs` handles the events of an open watch, in `Machine::line`. Nothing in this
+//! version to resume from is in the Store. `follow.rs` handles the events of an open watch, in [`Machine::line`]. Nothing in this
 //! file does I/O.
 
 use std::{cmp::Ordering, time::Duration};
@@ -49,7 +49,7 @@ pub struct Machine {
     pub(super) from: SmolStr,
     /// Whether the lines have changed the version of the Store since then, or completed a streaming list.
     pub(super) has_progressed: bool,
-    /// Whether a periodic BOOKMARK came in this watch, so that [`BOOKMARK_SILENCE`](super::BOOKMARK_SILENCE) applies.
+    /// Whether a periodic BOOKMARK came in this watch, so that [`BOOKMARK_SILENCE`](super::follow::BOOKMARK_SILENCE) applies.
     pub(super) expects_bookmarks: bool,
 }
 

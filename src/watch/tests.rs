@@ -16,7 +16,10 @@ use crate::{
         list::{Found, List},
     },
     store::{Change, Listening},
-    watch::machine::Freshness,
+    watch::{
+        decode::WatchEvent,
+        machine::{Freshness, State},
+    },
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
