@@ -16,9 +16,10 @@ mod each;
 mod error;
 mod finalizers;
 mod operator;
+mod workers;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     future::poll_fn,
     mem,
     pin::pin,
@@ -28,12 +29,8 @@ use std::{
 };
 
 use smol_str::SmolStr;
-use tokio::{
-    sync::mpsc,
-    task::{self, JoinSet},
-    time::timeout,
-};
-use tracing::{debug, error, info, warn};
+use tokio::{sync::mpsc, task::JoinSet, time::timeout};
+use tracing::{debug, info, warn};
 
 use crate::{
     cluster::{Cluster, Readiness, Watch},
@@ -45,9 +42,9 @@ use crate::{
 use awaits::{Awaited, LOOK_AGAIN, unwatched};
 use deletions::Tombstones;
 pub use error::ReconcileError;
-use error::Retry;
 use finalizers::finalizer_index;
 pub use operator::{Cleanup, Next, Operator};
+use workers::Workers;
 
 /// Default number of keys that are reconciled at a time.
 pub const WORKERS: usize = 8;
@@ -81,20 +78,6 @@ struct Shared<O: Operator> {
     held: Mutex<BTreeSet<Key>>,
     /// Pauses before our finalizer is added again to an object from which another client keeps removing it.
     truces: Truces,
-}
-
-/// The running workers.
-#[derive(Default)]
-struct Workers {
-    keys: HashMap<task::Id, Key>,
-    /// The last error for each key, so that it is a warning only once.
-    problems: HashMap<Key, Problem>,
-}
-
-/// An error of a key.
-struct Problem {
-    text: String,
-    is_logged: bool,
 }
 
 impl<O: Operator> Controller<O> {
@@ -210,14 +193,14 @@ impl<O: Operator> Controller<O> {
             Poll::Pending
         });
         let mut working = JoinSet::new();
-        let mut workers = Workers::default();
+        let mut workers = Workers::new(O::Kind::KIND);
         loop {
             tokio::select! {
                 // First stop, then handle ended workers, then woken keys, then take a key: the order must be the same in each run
                 // of the simulation (`tests/sim`).
                 biased;
                 () = &mut stop => break,
-                Some(ended) = working.join_next_with_id() => self.finish(ended, &mut workers),
+                Some(ended) = working.join_next_with_id() => workers.finished(ended, &self.shared.queue),
                 key = &mut woken => {
                     self.shared.queue.add(&key, Urgency::Change);
                 }
@@ -233,14 +216,14 @@ impl<O: Operator> Controller<O> {
                             continue;
                         }
                     };
-                    workers.keys.insert(task.id(), key);
+                    workers.started(task.id(), key);
                 }
             }
         }
         info!(kind = O::Kind::KIND, running = working.len(), "stopping");
         let all = async {
             while let Some(ended) = working.join_next_with_id().await {
-                self.finish(ended, &mut workers);
+                workers.finished(ended, &self.shared.queue);
             }
         };
         if timeout(STOP_LIMIT, all).await.is_err() {
@@ -251,61 +234,7 @@ impl<O: Operator> Controller<O> {
             );
         }
     }
-
-    /// A worker has ended: its result decides when the key is reconciled again.
-    fn finish(&self, ended: Finished, workers: &mut Workers) {
-        let (id, result) = match ended {
-            Ok((id, result)) => (id, result),
-            // A panic counts as a failure of this key alone.
-            Err(join) => {
-                let id = join.id();
-                error!(kind = O::Kind::KIND, key = workers.keys.get(&id).map(tracing::field::display), %join, "reconcile panicked");
-                (id, Err("the reconcile panicked".into()))
-            }
-        };
-        let Some(key) = workers.keys.remove(&id) else { return };
-        let outcome = match &result {
-            Ok(Next::OnChange) => ReconcileResult::Done,
-            Ok(Next::After(time)) => ReconcileResult::Again(*time),
-            Err(error) => match error.retry() {
-                Retry::Backoff => ReconcileResult::Failed { at_least: Duration::ZERO },
-                Retry::After(pause) => ReconcileResult::Failed { at_least: pause },
-                Retry::Recheck(pause) => ReconcileResult::Again(pause),
-                Retry::OnChange => ReconcileResult::Done,
-            },
-        };
-        let pause = self.shared.queue.done(&key, outcome);
-        let Err(error) = result else {
-            workers.problems.remove(&key);
-            return;
-        };
-        let (kind, retry_ms) =
-            (O::Kind::KIND, pause.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX)));
-        let problem = error.to_string();
-        let is_logged = match workers.problems.get(&key).filter(|known| known.text == problem) {
-            Some(Problem { is_logged: true, .. }) => {
-                debug!(kind, %key, retry_ms, problem, "reconcile failed again");
-                true
-            }
-            // Usually the object or one of its children was changed or deleted in the meantime.
-            None if error.is_outdated() => {
-                debug!(kind, %key, retry_ms, problem, "the object or a child was changed or deleted meanwhile; reconciling again");
-                false
-            }
-            None | Some(Problem { is_logged: false, .. }) => {
-                let message = match error.retry() {
-                    Retry::OnChange => "reconcile failed; waiting for a change",
-                    Retry::Backoff | Retry::After(_) | Retry::Recheck(_) => "reconcile failed; trying again",
-                };
-                warn!(kind, %key, retry_ms, problem, "{message}");
-                true
-            }
-        };
-        workers.problems.insert(key, Problem { text: problem, is_logged });
-    }
 }
-
-type Finished = Result<(task::Id, Result<Next, ReconcileError>), task::JoinError>;
 
 /// The task of one worker: reconciles one key.
 async fn work<O: Operator>(

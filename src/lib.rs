@@ -58,6 +58,7 @@
 //! client/tap.rs              shows requests and answers to `study`
 //! watch/health.rs            what the probes report of a watch
 //! controller/awaits.rs       holds a key until the watches that matter for it have synced
+//! controller/workers.rs      when the key is reconciled again after that, and what the log says of a failure
 //! controller/deletions.rs    the cleanup after an earlier object with the same name
 //! truces.rs                  pauses corrections of a field that another writer keeps changing
 //! children/admission.rs      notices what admission changes

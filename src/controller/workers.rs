@@ -1,0 +1,97 @@
+//! The running workers, and what follows the end of each: when its key is reconciled again, and what the log says.
+
+use std::{collections::HashMap, time::Duration};
+
+use tokio::task;
+use tracing::{debug, error, warn};
+
+use super::{Next, ReconcileError, error::Retry};
+use crate::{
+    queue::{Queue, ReconcileResult},
+    resource::Key,
+};
+
+/// The target of the lines of this file in the log.
+const LOG: &str = "listwatch::controller";
+
+/// The running workers.
+pub(super) struct Workers {
+    /// The kind of the objects, for the log.
+    kind: &'static str,
+    keys: HashMap<task::Id, Key>,
+    /// The last error for each key, so that it is a warning only once.
+    problems: HashMap<Key, Problem>,
+}
+
+/// An error of a key.
+struct Problem {
+    text: String,
+    is_logged: bool,
+}
+
+/// The end of a worker.
+pub(super) type Finished = Result<(task::Id, Result<Next, ReconcileError>), task::JoinError>;
+
+impl Workers {
+    /// No workers yet, for a kind of objects.
+    pub(super) fn new(kind: &'static str) -> Workers {
+        Workers { kind, keys: HashMap::new(), problems: HashMap::new() }
+    }
+
+    /// A worker has the key now.
+    pub(super) fn started(&mut self, id: task::Id, key: Key) {
+        self.keys.insert(id, key);
+    }
+
+    /// A worker has ended: its result decides when the key is reconciled again.
+    pub(super) fn finished(&mut self, ended: Finished, queue: &Queue) {
+        let kind = self.kind;
+        let (id, result) = match ended {
+            Ok((id, result)) => (id, result),
+            // A panic counts as a failure of this key alone.
+            Err(join) => {
+                let id = join.id();
+                error!(target: LOG, kind, key = self.keys.get(&id).map(tracing::field::display), %join, "reconcile panicked");
+                (id, Err("the reconcile panicked".into()))
+            }
+        };
+        let Some(key) = self.keys.remove(&id) else { return };
+        let outcome = match &result {
+            Ok(Next::OnChange) => ReconcileResult::Done,
+            Ok(Next::After(time)) => ReconcileResult::Again(*time),
+            Err(error) => match error.retry() {
+                Retry::Backoff => ReconcileResult::Failed { at_least: Duration::ZERO },
+                Retry::After(pause) => ReconcileResult::Failed { at_least: pause },
+                Retry::Recheck(pause) => ReconcileResult::Again(pause),
+                Retry::OnChange => ReconcileResult::Done,
+            },
+        };
+        let pause = queue.done(&key, outcome);
+        let Err(error) = result else {
+            self.problems.remove(&key);
+            return;
+        };
+        let retry_ms = pause.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
+        let problem = error.to_string();
+        let is_logged = match self.problems.get(&key).filter(|known| known.text == problem) {
+            Some(Problem { is_logged: true, .. }) => {
+                debug!(target: LOG, kind, %key, retry_ms, problem, "reconcile failed again");
+                true
+            }
+            // Usually the object or one of its children was changed or deleted in the meantime.
+            None if error.is_outdated() => {
+                debug!(target: LOG, kind, %key, retry_ms, problem, "the object or a child was changed or deleted meanwhile; reconciling again");
+                false
+            }
+            None | Some(Problem { is_logged: false, .. }) => {
+                let message = match error.retry() {
+                    Retry::OnChange => "reconcile failed; waiting for a change",
+                    Retry::Backoff | Retry::After(_) | Retry::Recheck(_) => "reconcile failed; trying again",
+                };
+                warn!(target: LOG, kind, %key, retry_ms, problem, "{message}");
+                true
+            }
+        };
+        self.problems.insert(key, Problem { text: problem, is_logged });
+    }
+}
