@@ -8,7 +8,7 @@
 //!   the object belongs to another owner       no write
 //! ```
 //!
-//! [`report`] turns the outcomes into conditions and Events: [`refusal`] has the reasons of refused writes, [`rollout`]
+//! The result is an [`Outcome`]. [`report`] turns the outcomes into conditions and Events: [`refusal`] has the reasons of refused writes, [`rollout`]
 //! and [`pods`] say why a Deployment is not ready. [`once`] is for objects that outlive their owner.
 //!
 //! A child is an object whose controller ownerReference has the uid of the owner, or, in another namespace, whose annotations
@@ -21,6 +21,7 @@ mod create;
 mod delete;
 pub mod marks;
 pub mod once;
+mod outcome;
 pub(crate) mod pods;
 pub(crate) mod refusal;
 pub(crate) mod report;
@@ -38,15 +39,14 @@ use tracing::info;
 use crate::{
     client::Error,
     cluster::{Cluster, Watch},
-    controller::{Next, ReconcileError},
     resource::{ObjectMeta, OwnerReference, Resource, diff},
     truces::Truces,
 };
 use admission::{Mutation, Mutations};
 use create::is_wanted;
 use marks::Marks;
+pub use outcome::{Child, Outcome, Stage, Write};
 pub use pods::{PodsOf, Trouble};
-use report::UNSEEN_RECHECK;
 pub use report::{Conditions, ObservedState, Report, Reported, Reporter};
 use reset::reset;
 
@@ -62,51 +62,6 @@ pub struct Owned<K> {
     mutations: Mutations,
 }
 
-/// Whether the owner's spec was already applied to its children, according to the owner's status. Decides whether a
-/// difference is drift.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// The owner has no status yet. Usually its children do not exist.
-    New,
-    /// The owner's spec has changed since its status was written.
-    Changed,
-    /// According to the status, a write of a child was refused. A child that is missing or differs now is not
-    /// necessarily drift.
-    Refused,
-    /// The spec was applied. A child that is missing or differs was deleted or changed by another writer.
-    Settled,
-}
-
-/// The result of [`Owned::keep`].
-#[derive(Debug)]
-pub struct Outcome<K> {
-    /// The child.
-    pub child: Child<K>,
-    /// The write, if there was one.
-    pub write: Option<Write>,
-    /// The changes by admission to our last write: `Deployment mws-web at /spec/replicas: 3 became 1`.
-    pub mutations: Vec<String>,
-}
-
-/// The state of one child after [`Owned::keep`].
-#[derive(Debug)]
-pub enum Child<K> {
-    /// The child is as desired, except for [`Outcome::mutations`].
-    Kept(Arc<K>),
-    /// The child is being deleted, and is created again after that. `None`: it belongs to an earlier owner
-    /// of the same name.
-    Awaited(Option<Arc<K>>),
-    /// An object of another owner has the name of the child. The text is the message for the user.
-    NotOurs(String),
-    /// A read or write failed.
-    Failed {
-        /// Why.
-        error: Error,
-        /// The present state of the child, if it exists and is ours.
-        live: Option<Arc<K>>,
-    },
-}
-
 /// To whom an object with the name of a child belongs.
 enum Ownership {
     Ours,
@@ -114,44 +69,6 @@ enum Ownership {
     Namesake,
     /// Another owner, or none.
     Foreign,
-}
-
-/// A write of a child, with its kind, name and fields: `Deployment mws-web at /spec/replicas`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
-    /// The child did not exist.
-    Created(String),
-    /// The child differed, and the spec of its owner was not applied yet.
-    Updated(String),
-    /// Another writer had changed or deleted the child.
-    Restored(String),
-}
-
-impl<K: Resource> Outcome<K> {
-    /// The result for an operator without a status: an error if the child is not as desired.
-    pub fn next(self) -> Result<Next, ReconcileError> {
-        match self.child {
-            Child::Kept(_) => Ok(Next::OnChange),
-            Child::Awaited(_) => Ok(Next::After(UNSEEN_RECHECK)),
-            Child::NotOurs(message) => Err(ReconcileError::recheck(UNSEEN_RECHECK, message)),
-            Child::Failed { error, .. } => Err(error.into()),
-        }
-    }
-}
-
-impl<K> Child<K> {
-    /// The present state of the child, if it exists and is ours.
-    pub fn live(&self) -> Option<&K> {
-        match self {
-            Child::Kept(live) => Some(live),
-            Child::Awaited(live) | Child::Failed { live, .. } => live.as_deref(),
-            Child::NotOurs(_) => None,
-        }
-    }
-
-    fn failed(error: Error, live: Option<Arc<K>>) -> (Child<K>, Option<Write>) {
-        (Child::Failed { error, live }, None)
-    }
 }
 
 impl<K: Resource + Serialize> Owned<K> {
@@ -180,11 +97,6 @@ impl<K: Resource + Serialize> Owned<K> {
             None => self.add(owner, desired, stage).await,
         }?;
         Some(Outcome { child, write, mutations: self.mutations(owner, &desired.metadata().name) })
-    }
-
-    fn mutations<O: Resource>(&self, owner: &O, name: &str) -> Vec<String> {
-        let fields = self.mutations.of(owner, name).into_iter();
-        fields.map(|field| format!("{} {name} at {field}", K::KIND)).collect()
     }
 
     async fn update<O: Resource>(
@@ -305,21 +217,6 @@ impl<K: Resource + Serialize> Owned<K> {
             Ok(()) => (Child::Awaited(ours), None),
             Err(error) => Child::failed(error, ours),
         }
-    }
-
-    /// The fields in which the answer to a write differs from the write, because admission changed them.
-    fn compare<O: Resource>(&self, owner: &O, desired: &K, answer: &K) -> Result<Vec<Mutation>, Error> {
-        let mutated = Mutation::all(answer, &diff::between(answer, desired));
-        if let Some(Mutation { path, .. }) = mutated.iter().find(|mutation| mutation.is_of_identity()) {
-            let cause = format!("something in the API server undoes our change of {path:?}");
-            return Err(Error::new("write", format!("{}/{}", K::PLURAL, desired.key()), cause));
-        }
-        for mutation in &mutated {
-            let child = format!("{} {}", K::KIND, desired.metadata().name);
-            info!(key = %owner.key(), child, %mutation, "admission changed the written field; left as it is");
-        }
-        self.mutations.learn(owner, &desired.metadata().name, mutated.clone());
-        Ok(mutated)
     }
 
     /// The message for the author of an object whose child's name is taken.

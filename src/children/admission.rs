@@ -9,12 +9,13 @@ use std::{collections::HashMap, fmt, sync::Mutex};
 use serde::Serialize;
 use serde_json::Value;
 use smol_str::SmolStr;
+use tracing::info;
 
 use super::Owned;
 use crate::{
     client::Error,
     locked,
-    resource::{Resource, Uid},
+    resource::{Resource, Uid, diff},
 };
 
 /// Most characters of a value in a message. A value may be a list.
@@ -59,6 +60,32 @@ impl<K: Resource + Serialize> Owned<K> {
         let mutated = self.compare(owner, desired, &created)?;
         differences.retain(|difference| !mutated.contains(difference));
         Ok(differences)
+    }
+
+    /// The fields in which the answer to a write differs from the write, because admission changed them.
+    pub(super) fn compare<O: Resource>(
+        &self,
+        owner: &O,
+        desired: &K,
+        answer: &K,
+    ) -> Result<Vec<Mutation>, Error> {
+        let mutated = Mutation::all(answer, &diff::between(answer, desired));
+        if let Some(Mutation { path, .. }) = mutated.iter().find(|mutation| mutation.is_of_identity()) {
+            let cause = format!("something in the API server undoes our change of {path:?}");
+            return Err(Error::new("write", format!("{}/{}", K::PLURAL, desired.key()), cause));
+        }
+        for mutation in &mutated {
+            let child = format!("{} {}", K::KIND, desired.metadata().name);
+            info!(target: "listwatch::children", key = %owner.key(), child, %mutation, "admission changed the written field; left as it is");
+        }
+        self.mutations.learn(owner, &desired.metadata().name, mutated.clone());
+        Ok(mutated)
+    }
+
+    /// The fields that admission changed in the last write of a child, as texts for the status.
+    pub(super) fn mutations<O: Resource>(&self, owner: &O, name: &str) -> Vec<String> {
+        let fields = self.mutations.of(owner, name).into_iter();
+        fields.map(|field| format!("{} {name} at {field}", K::KIND)).collect()
     }
 }
 

@@ -1,0 +1,93 @@
+//! What [`Owned::keep`](super::Owned::keep) needs to know of an owner, and what became of the child.
+
+use std::sync::Arc;
+
+use super::report::UNSEEN_RECHECK;
+use crate::{
+    client::Error,
+    controller::{Next, ReconcileError},
+    resource::Resource,
+};
+
+/// Whether the owner's spec was already applied to its children, according to the owner's status. Decides whether a
+/// difference is drift.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The owner has no status yet. Usually its children do not exist.
+    New,
+    /// The owner's spec has changed since its status was written.
+    Changed,
+    /// According to the status, a write of a child was refused. A child that is missing or differs now is not
+    /// necessarily drift.
+    Refused,
+    /// The spec was applied. A child that is missing or differs was deleted or changed by another writer.
+    Settled,
+}
+
+/// The result of [`Owned::keep`](super::Owned::keep).
+#[derive(Debug)]
+pub struct Outcome<K> {
+    /// The child.
+    pub child: Child<K>,
+    /// The write, if there was one.
+    pub write: Option<Write>,
+    /// The changes by admission to our last write: `Deployment mws-web at /spec/replicas: 3 became 1`.
+    pub mutations: Vec<String>,
+}
+
+/// The state of one child after [`Owned::keep`](super::Owned::keep).
+#[derive(Debug)]
+pub enum Child<K> {
+    /// The child is as desired, except for [`Outcome::mutations`].
+    Kept(Arc<K>),
+    /// The child is being deleted, and is created again after that. `None`: it belongs to an earlier owner
+    /// of the same name.
+    Awaited(Option<Arc<K>>),
+    /// An object of another owner has the name of the child. The text is the message for the user.
+    NotOurs(String),
+    /// A read or write failed.
+    Failed {
+        /// Why.
+        error: Error,
+        /// The present state of the child, if it exists and is ours.
+        live: Option<Arc<K>>,
+    },
+}
+
+/// A write of a child, with its kind, name and fields: `Deployment mws-web at /spec/replicas`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// The child did not exist.
+    Created(String),
+    /// The child differed, and the spec of its owner was not applied yet.
+    Updated(String),
+    /// Another writer had changed or deleted the child.
+    Restored(String),
+}
+
+impl<K: Resource> Outcome<K> {
+    /// The result for an operator without a status: an error if the child is not as desired.
+    pub fn next(self) -> Result<Next, ReconcileError> {
+        match self.child {
+            Child::Kept(_) => Ok(Next::OnChange),
+            Child::Awaited(_) => Ok(Next::After(UNSEEN_RECHECK)),
+            Child::NotOurs(message) => Err(ReconcileError::recheck(UNSEEN_RECHECK, message)),
+            Child::Failed { error, .. } => Err(error.into()),
+        }
+    }
+}
+
+impl<K> Child<K> {
+    /// The present state of the child, if it exists and is ours.
+    pub fn live(&self) -> Option<&K> {
+        match self {
+            Child::Kept(live) => Some(live),
+            Child::Awaited(live) | Child::Failed { live, .. } => live.as_deref(),
+            Child::NotOurs(_) => None,
+        }
+    }
+
+    pub(super) fn failed(error: Error, live: Option<Arc<K>>) -> (Child<K>, Option<Write>) {
+        (Child::Failed { error, live }, None)
+    }
+}
