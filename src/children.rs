@@ -3,18 +3,18 @@
 //! ```text
 //!   the child is missing                      POST, after a GET of the child and of the owner unless the owner is new
 //!   the child differs from the desired one    PATCH with the differences, if the child still has the compared resourceVersion
-//!   the child differs in an immutable field   DELETE, and POST after the DELETED event
-//!   the owner was deleted and created again   DELETE of the old owner's child, and POST after the DELETED event
+//!   the child differs in an immutable field   DELETE, and POST after the DELETED event, unless a dry run shows that it helps nothing
+//!   the owner was deleted and created again   GET of the owner, DELETE of the old one's child, and POST after the DELETED event
 //!   the object belongs to another owner       no write
 //! ```
 //!
 //! The result is an [`Outcome`]. [`report`] turns the outcomes into conditions and Events: [`refusal`] has the reasons of refused writes, [`rollout`]
 //! and [`pods`] say why a Deployment is not ready. [`once`] is for objects that outlive their owner.
 //!
-//! A child is an object whose controller ownerReference has the uid of the owner, or, in another namespace, whose annotations
-//! have it: see [`marks`]. If another writer keeps reverting a
-//! correction, the corrections pause for a while (`truces.rs`). If an admission webhook or policy changes a field
-//! in our writes, the field keeps that value, and [`Outcome::mutations`] names the field ([`admission`]).
+//! A child is an object whose controller ownerReference has the uid of the owner, or whose annotations have it, as in another
+//! namespace: see [`marks`]. If another writer keeps reverting a correction, the corrections pause for a while (`truces.rs`). If
+//! an admission webhook or policy changes a field in our writes, the field keeps that value, and [`Outcome::mutations`] names it
+//! ([`admission`]).
 
 mod admission;
 mod create;
@@ -39,12 +39,13 @@ use tracing::info;
 use crate::{
     client::Error,
     cluster::{Cluster, Watch},
-    resource::{ObjectMeta, OwnerReference, Resource, diff},
+    resource::{Key, ObjectMeta, OwnerReference, Resource, diff},
     truces::Truces,
 };
-use admission::{Mutation, Mutations};
+use admission::{Difference, Mutations};
 use create::is_wanted;
 use marks::Marks;
+pub(crate) use outcome::UNSEEN_RECHECK;
 pub use outcome::{Child, Outcome, Stage, Write};
 pub use pods::{PodsOf, Trouble};
 pub use report::{Conditions, ObservedState, Report, Reported, Reporter};
@@ -96,7 +97,7 @@ impl<K: Resource + Serialize> Owned<K> {
             Some(live) => self.update(owner, desired, live, stage).await,
             None => self.add(owner, desired, stage).await,
         }?;
-        Some(Outcome { child, write, mutations: self.mutations(owner, &desired.metadata().name) })
+        Some(Outcome { child, write, mutations: self.mutations(owner, &desired.key()) })
     }
 
     async fn update<O: Resource>(
@@ -142,10 +143,10 @@ impl<K: Resource + Serialize> Owned<K> {
             return (Child::Awaited(Some(live)), None);
         }
         let mut operations = diff::between(&*live, desired);
-        let name = &live.metadata().name;
-        let mut differences = self.mutations.unknown(owner, name, Mutation::all(&*live, &operations));
+        let all = Difference::all(&*live, &operations);
+        let mut differences = self.mutations.unknown(owner, &live.key(), all);
         let has_immutable =
-            |differences: &[Mutation]| differences.iter().any(|one| live.is_immutable(&one.path));
+            |differences: &[Difference]| differences.iter().any(|one| live.is_immutable(&one.path));
         if has_immutable(&differences) {
             differences = match self.unlike_a_new_child(owner, desired, differences).await {
                 Ok(differences) => differences,
@@ -160,14 +161,14 @@ impl<K: Resource + Serialize> Owned<K> {
         }
         operations.retain(|operation| !live.is_immutable(path(operation)));
         let mut change = describe(&*live, differences.iter().map(|difference| &*difference.path));
-        let correction = correction(owner, &change);
+        let correction = correction(owner, &live.key(), &change);
         if self.truces.is_on(&correction) {
             let mut cause = "another client keeps changing it back; backing off".to_owned();
             if differences.iter().any(|difference| difference.path == "/spec/replicas") {
                 let (owner, child) = (O::KIND, K::KIND);
                 cause += &format!(
-                    ". If a HorizontalPodAutoscaler targets the {child}, have it target the {owner} if that has the \
-                     subresource scale, or delete it"
+                    ". If a HorizontalPodAutoscaler targets the {child}, delete it, or have it target the {owner}, if that \
+                     kind has the subresource scale"
                 );
             }
             return Child::failed(Error::new("keep", change, cause), Some(live));
@@ -242,9 +243,9 @@ fn describe<'a, K: Resource>(live: &K, paths: impl Iterator<Item = &'a str>) -> 
 }
 
 /// The text that identifies a correction in [`Truces`]. It has the generation, so that a new spec is never delayed.
-fn correction<O: Resource>(owner: &O, change: &str) -> String {
+fn correction<O: Resource>(owner: &O, child: &Key, change: &str) -> String {
     let metadata = owner.metadata();
-    format!("{} at generation {}: {change}", metadata.uid, metadata.generation)
+    format!("{} at generation {}: {child}: {change}", metadata.uid, metadata.generation)
 }
 
 #[cfg(test)]
@@ -343,13 +344,13 @@ mod tests {
         let owned = start();
         let (created, _) = owned.create(&owner, &desired, Stage::New).await;
         let Child::Kept(live) = created else { panic!("{created:?}") };
-        assert_eq!(owned.mutations(&owner, "mws-web"), named);
+        assert_eq!(owned.mutations(&owner, &desired.key()), named);
 
         // After a restart, one write shows that the difference is not drift.
         let owned = start();
         let corrected = owned.correct(&owner, &desired, live, Stage::Settled).await;
         assert!(matches!(corrected, (Child::Kept(_), None)), "{corrected:?}");
-        assert_eq!(owned.mutations(&owner, "mws-web"), named);
+        assert_eq!(owned.mutations(&owner, &desired.key()), named);
 
         // Without its label, the child would be in no watch.
         changes("/metadata/labels/app", json!("other"));
@@ -423,6 +424,45 @@ mod tests {
             (created, stage) = (created + 1, Stage::Settled);
         }
         assert_eq!(created, 6);
+    }
+
+    /// For one of them, it was forgotten what admission changes, and the pause of one paused the other.
+    #[tokio::test]
+    async fn children_of_one_name_in_two_namespaces_are_kept_apart() {
+        let (server, _, cluster) = server().await;
+        let service = |namespace: &str, kind: &str| {
+            let metadata = json!({"name": "mws-web", "namespace": namespace, "resourceVersion": "1"});
+            serde_json::from_value::<Service>(json!({"metadata": metadata, "spec": {"type": kind}}))
+                .expect("a Service")
+        };
+        let answers = |service: &Service| {
+            let body = serde_json::to_string(service).expect("JSON");
+            server.end_faults();
+            server.fault(Fault::Answer { status: 200, body, retry_after_secs: None });
+        };
+        let (one, other) = (service("default", "ClusterIP"), service("kube-public", "ClusterIP"));
+        let metadata = ObjectMeta { uid: "u1".into(), generation: 1, ..ObjectMeta::default() };
+        let owner = Service { metadata, ..Service::default() };
+        let owned = Owned::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
+        let create = async |child, stage| match owned.create(&owner, child, stage).await.0 {
+            Child::Kept(live) => Some(live),
+            Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } => None,
+        };
+
+        answers(&service("default", "NodePort"));
+        let changed = create(&one, Stage::New).await.expect("a Service");
+        answers(&other);
+        create(&other, Stage::New).await.expect("a Service");
+        let requests = server.requests().len();
+        let kept = owned.correct(&owner, &one, changed, Stage::Settled).await;
+        assert!(matches!(kept, (Child::Kept(_), None)), "{kept:?}");
+        let writes =
+            server.requests().iter().skip(requests).filter(|request| request.method != "GET").count();
+        assert_eq!(writes, 0, "admission changed it, and would again");
+
+        while create(&other, Stage::Settled).await.is_some() {}
+        answers(&one);
+        create(&one, Stage::Settled).await.expect("only the other is paused");
     }
 
     /// When many Deployments were deleted, each new one waited for the statuses of the objects before.

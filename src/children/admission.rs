@@ -1,41 +1,41 @@
 //! The fields that admission changes in our writes. A mutating webhook or policy may change a field that we own, for example to
 //! pull all images from a mirror. Then the answer to our write has another value than the write.
 //!
-//! Such a field is not written again until the spec of the owner changes or this process restarts. The webhook cannot be
-//! named: `managedFields` has our name, because the API server notes the manager before it calls admission.
+//! Such a field alone causes no further write, until the spec of the owner changes or this process restarts; `report.rs` shows
+//! it in the condition `Mutated`. The webhook cannot be named: `managedFields` has our name, because the API server notes the
+//! manager before it calls admission.
 
 use std::{collections::HashMap, fmt, sync::Mutex};
 
 use serde::Serialize;
 use serde_json::Value;
-use smol_str::SmolStr;
 use tracing::info;
 
 use super::Owned;
 use crate::{
     client::Error,
     locked,
-    resource::{Resource, Uid, diff},
+    resource::{Key, Resource, Uid, diff},
 };
 
 /// Most characters of a value in a message. A value may be a list.
 const VALUE_LENGTH_MAX: usize = 200;
 
-/// The fields in which the answers to our last writes differ from the writes, by the owner's uid and the name of the child.
+/// The fields in which the answers to our last writes differ from the writes, by the owner's uid and the key of the child.
 #[derive(Default)]
 pub(super) struct Mutations {
-    known: Mutex<HashMap<(Uid, SmolStr), ChildMutations>>,
+    known: Mutex<HashMap<(Uid, Key), ChildMutations>>,
 }
 
 struct ChildMutations {
     /// The owner's generation at the time of the write.
     generation: i64,
-    fields: Vec<Mutation>,
+    fields: Vec<Difference>,
 }
 
-/// A field that differs from the desired one.
+/// A field of a child that differs from the desired one.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Mutation {
+pub(super) struct Difference {
     /// A JSON pointer.
     pub(super) path: String,
     /// The desired value; `null` if it is absent.
@@ -47,51 +47,51 @@ pub(super) struct Mutation {
 }
 
 impl<K: Resource + Serialize> Owned<K> {
-    /// The differences of a live child that a new one would not have, by a dry run of its creation. Admission may have changed
-    /// an immutable field when the child was created, for an earlier generation or before a restart. Then a new child would have the
-    /// same value.
+    /// Leaves out the differences that a new child would have, too, as a dry run of its creation shows. Admission may have
+    /// changed an immutable field when the child was created, for an earlier generation or before a restart.
     pub(super) async fn unlike_a_new_child<O: Resource>(
         &self,
         owner: &O,
         desired: &K,
-        mut differences: Vec<Mutation>,
-    ) -> Result<Vec<Mutation>, Error> {
+        mut differences: Vec<Difference>,
+    ) -> Result<Vec<Difference>, Error> {
         let created = self.cluster.create_dry_run(desired).await?;
         let mutated = self.compare(owner, desired, &created)?;
         differences.retain(|difference| !mutated.contains(difference));
         Ok(differences)
     }
 
-    /// The fields in which the answer to a write differs from the write, because admission changed them.
+    /// The fields in which the answer to a write or a dry run differs from what was sent, because admission changes them.
+    /// Remembers them. Fails if the operator would no longer find the child.
     pub(super) fn compare<O: Resource>(
         &self,
         owner: &O,
         desired: &K,
         answer: &K,
-    ) -> Result<Vec<Mutation>, Error> {
-        let mutated = Mutation::all(answer, &diff::between(answer, desired));
-        if let Some(Mutation { path, .. }) = mutated.iter().find(|mutation| mutation.is_of_identity()) {
+    ) -> Result<Vec<Difference>, Error> {
+        let mutated = Difference::all(answer, &diff::between(answer, desired));
+        if let Some(Difference { path, .. }) = mutated.iter().find(|one| one.is_of_identity()) {
             let cause = format!("something in the API server undoes our change of {path:?}");
             return Err(Error::new("write", format!("{}/{}", K::PLURAL, desired.key()), cause));
         }
         for mutation in &mutated {
             let child = format!("{} {}", K::KIND, desired.metadata().name);
-            info!(target: "listwatch::children", key = %owner.key(), child, %mutation, "admission changed the written field; left as it is");
+            info!(target: "listwatch::children", key = %owner.key(), child, %mutation, "admission changes this field; left as it is");
         }
-        self.mutations.learn(owner, &desired.metadata().name, mutated.clone());
+        self.mutations.learn(owner, &desired.key(), mutated.clone());
         Ok(mutated)
     }
 
     /// The fields that admission changed in the last write of a child, as texts for the status.
-    pub(super) fn mutations<O: Resource>(&self, owner: &O, name: &str) -> Vec<String> {
-        let fields = self.mutations.of(owner, name).into_iter();
-        fields.map(|field| format!("{} {name} at {field}", K::KIND)).collect()
+    pub(super) fn mutations<O: Resource>(&self, owner: &O, child: &Key) -> Vec<String> {
+        let fields = self.mutations.of(owner, child).into_iter();
+        fields.map(|field| format!("{} {} at {field}", K::KIND, child.name)).collect()
     }
 }
 
-impl Mutation {
+impl Difference {
     /// The fields of a live child that these operations would change.
-    pub(super) fn all<K: Resource + Serialize>(live: &K, operations: &[Value]) -> Vec<Mutation> {
+    pub(super) fn all<K: Resource + Serialize>(live: &K, operations: &[Value]) -> Vec<Difference> {
         if operations.is_empty() {
             return Vec::new();
         }
@@ -100,18 +100,19 @@ impl Mutation {
             let path = operation["path"].as_str()?.to_owned();
             let is = live.pointer(&path).cloned().unwrap_or_default();
             let is_secret = (K::GROUP, K::KIND) == ("", "Secret");
-            Some(Mutation { path, wanted: operation["value"].clone(), is, is_secret })
+            Some(Difference { path, wanted: operation["value"].clone(), is, is_secret })
         };
         operations.iter().filter_map(mutation).collect()
     }
 
-    /// Whether it is a label or ownerReference. Without these we would not find the child, and create it again and again.
+    /// Whether it is in the metadata. Without our labels, ownerReference or marks we would not find the child, and create it again
+    /// and again.
     pub(super) fn is_of_identity(&self) -> bool {
         self.path.starts_with("/metadata/")
     }
 }
 
-impl fmt::Display for Mutation {
+impl fmt::Display for Difference {
     /// `/spec/replicas: 3 became 1`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_secret {
@@ -136,11 +137,11 @@ impl Mutations {
     pub(super) fn unknown<O: Resource>(
         &self,
         owner: &O,
-        child: &str,
-        differences: Vec<Mutation>,
-    ) -> Vec<Mutation> {
+        child: &Key,
+        differences: Vec<Difference>,
+    ) -> Vec<Difference> {
         let metadata = owner.metadata();
-        let place = (metadata.uid.clone(), child.into());
+        let place = (metadata.uid.clone(), child.clone());
         let mut all = locked(&self.known);
         let Some(known) = all.get_mut(&place) else { return differences };
         if known.generation != metadata.generation {
@@ -155,25 +156,25 @@ impl Mutations {
     }
 
     /// Remembers the differences between a write and its answer.
-    pub(super) fn learn<O: Resource>(&self, owner: &O, child: &str, fields: Vec<Mutation>) {
+    pub(super) fn learn<O: Resource>(&self, owner: &O, child: &Key, fields: Vec<Difference>) {
         if fields.is_empty() {
             return self.forget(owner, child);
         }
         let (uid, generation) = (owner.metadata().uid.clone(), owner.metadata().generation);
-        locked(&self.known).insert((uid, child.into()), ChildMutations { generation, fields });
+        locked(&self.known).insert((uid, child.clone()), ChildMutations { generation, fields });
     }
 
     /// Forgets a child that is deleted.
-    pub(super) fn forget<O: Resource>(&self, owner: &O, child: &str) {
-        locked(&self.known).remove(&(owner.metadata().uid.clone(), child.into()));
+    pub(super) fn forget<O: Resource>(&self, owner: &O, child: &Key) {
+        locked(&self.known).remove(&(owner.metadata().uid.clone(), child.clone()));
     }
 
     /// The fields, as texts for the status.
-    pub(super) fn of<O: Resource>(&self, owner: &O, child: &str) -> Vec<String> {
+    pub(super) fn of<O: Resource>(&self, owner: &O, child: &Key) -> Vec<String> {
         let known = locked(&self.known);
         let metadata = owner.metadata();
         let known = known
-            .get(&(metadata.uid.clone(), child.into()))
+            .get(&(metadata.uid.clone(), child.clone()))
             .filter(|known| known.generation == metadata.generation);
         known.into_iter().flat_map(|known| &known.fields).map(ToString::to_string).collect()
     }
@@ -198,31 +199,32 @@ mod tests {
         let differs = |is: &str| {
             let operations = [json!({"op": "replace", "path": "/spec/type", "value": "ClusterIP"})];
             let spec = ServiceSpec { r#type: is.into(), ..ServiceSpec::default() };
-            Mutation::all(&Service { spec, ..Service::default() }, &operations)
+            Difference::all(&Service { spec, ..Service::default() }, &operations)
         };
         let (one, other) = (differs("NodePort"), differs("LoadBalancer"));
         let mutations = Mutations::default();
-        assert_eq!(mutations.unknown(&owner(1), "a", one.clone()), one.clone());
-        mutations.learn(&owner(1), "a", one.clone());
-        assert_eq!(mutations.unknown(&owner(1), "a", one.clone()), []);
-        assert_eq!(mutations.of(&owner(1), "a"), ["/spec/type: \"ClusterIP\" became \"NodePort\""]);
+        let (a, b) = (Key::cluster("a"), Key::cluster("b"));
+        assert_eq!(mutations.unknown(&owner(1), &a, one.clone()), one.clone());
+        mutations.learn(&owner(1), &a, one.clone());
+        assert_eq!(mutations.unknown(&owner(1), &a, one.clone()), []);
+        assert_eq!(mutations.of(&owner(1), &a), ["/spec/type: \"ClusterIP\" became \"NodePort\""]);
         // Another child with the same owner was forgotten, too, and so deleted and created without end.
-        assert_eq!(mutations.unknown(&owner(1), "b", vec![]), []);
-        assert_eq!(mutations.unknown(&owner(1), "a", one.clone()), []);
+        assert_eq!(mutations.unknown(&owner(1), &b, vec![]), []);
+        assert_eq!(mutations.unknown(&owner(1), &a, one.clone()), []);
         // A new spec is written.
-        assert_eq!(mutations.unknown(&owner(2), "a", one.clone()), one.clone());
-        assert_eq!(mutations.of(&owner(2), "a"), Vec::<String>::new());
+        assert_eq!(mutations.unknown(&owner(2), &a, one.clone()), one.clone());
+        assert_eq!(mutations.of(&owner(2), &a), Vec::<String>::new());
         // Somebody else's value is drift.
-        assert_eq!(mutations.unknown(&owner(1), "a", other.clone()), other.clone());
-        assert_eq!(mutations.of(&owner(1), "a"), Vec::<String>::new());
+        assert_eq!(mutations.unknown(&owner(1), &a, other.clone()), other.clone());
+        assert_eq!(mutations.of(&owner(1), &a), Vec::<String>::new());
         // It has come to be as we want.
-        mutations.learn(&owner(1), "a", one.clone());
-        assert_eq!(mutations.unknown(&owner(1), "a", vec![]), []);
-        assert_eq!(mutations.unknown(&owner(1), "a", one.clone()), one.clone());
+        mutations.learn(&owner(1), &a, one.clone());
+        assert_eq!(mutations.unknown(&owner(1), &a, vec![]), []);
+        assert_eq!(mutations.unknown(&owner(1), &a, one.clone()), one.clone());
         // The answer to the next write is as we want.
-        mutations.learn(&owner(1), "a", one.clone());
-        mutations.learn(&owner(1), "a", vec![]);
-        assert_eq!(mutations.of(&owner(1), "a"), Vec::<String>::new());
+        mutations.learn(&owner(1), &a, one.clone());
+        mutations.learn(&owner(1), &a, vec![]);
+        assert_eq!(mutations.of(&owner(1), &a), Vec::<String>::new());
     }
 
     #[test]
@@ -231,7 +233,7 @@ mod tests {
         let secret =
             json!({"metadata": {"name": "s", "resourceVersion": "1"}, "data": {"password": "b3RoZXI="}});
         let secret: Secret = serde_json::from_value(secret).expect("a Secret");
-        let shown: Vec<_> = Mutation::all(&secret, &operations).iter().map(ToString::to_string).collect();
+        let shown: Vec<_> = Difference::all(&secret, &operations).iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["/data/password"]);
     }
 }

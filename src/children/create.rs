@@ -43,7 +43,7 @@ impl<K: Resource + Serialize> Owned<K> {
         stage: Stage,
     ) -> (Child<K>, Option<Write>) {
         let child = format!("{} {}", K::KIND, desired.metadata().name);
-        let correction = correction(owner, &child);
+        let correction = correction(owner, &desired.key(), &child);
         if self.truces.is_on(&correction) {
             let error = Error::new("keep", child, "another client keeps deleting it; backing off");
             return Child::failed(error, None);

@@ -28,7 +28,7 @@ impl<K: Resource + Serialize> Owned<K> {
     ///
     /// A conflict means that the child has changed and may be orphaned. The next attempt reads the child again.
     pub async fn delete<O: Resource>(&self, owner: &O, key: &Key) -> Result<(), Error> {
-        self.mutations.forget(owner, &key.name);
+        self.mutations.forget(owner, key);
         let Some(child) = self.watch.get(key) else { return Ok(()) };
         self.delete_owned(owner, &child).await
     }

@@ -1,16 +1,19 @@
 //! What [`Owned::keep`](super::Owned::keep) needs to know of an owner, and what became of the child.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use super::report::UNSEEN_RECHECK;
 use crate::{
     client::Error,
     controller::{Next, ReconcileError},
     resource::Resource,
 };
 
+/// When to reconcile again while an object of another owner has the name of a child, or while a child is being deleted.
+/// The label selector may hide these objects from our watches. Less than the minute that `docs/conditions.md` promises.
+pub(crate) const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
+
 /// Whether the owner's spec was already applied to its children, according to the owner's status. Decides whether a
-/// difference is drift.
+/// difference is drift. `report.rs` has [`Stage::of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The owner has no status yet. Usually its children do not exist.
@@ -45,11 +48,11 @@ pub enum Child<K> {
     Awaited(Option<Arc<K>>),
     /// An object of another owner has the name of the child. The text is the message for the user.
     NotOurs(String),
-    /// A read or write failed.
+    /// The child is not as desired: a request failed, or the corrections pause.
     Failed {
         /// Why.
         error: Error,
-        /// The present state of the child, if it exists and is ours.
+        /// The present state of the child, if it is known and ours.
         live: Option<Arc<K>>,
     },
 }
@@ -66,7 +69,7 @@ pub enum Write {
 }
 
 impl<K: Resource> Outcome<K> {
-    /// The result for an operator without a status: an error if the child is not as desired.
+    /// The result for an operator without a status: an error if the child failed or is not ours.
     pub fn next(self) -> Result<Next, ReconcileError> {
         match self.child {
             Child::Kept(_) => Ok(Next::OnChange),
@@ -78,7 +81,7 @@ impl<K: Resource> Outcome<K> {
 }
 
 impl<K> Child<K> {
-    /// The present state of the child, if it exists and is ours.
+    /// The present state of the child, if it is known and ours.
     pub fn live(&self) -> Option<&K> {
         match self {
             Child::Kept(live) => Some(live),

@@ -18,7 +18,7 @@ use smol_str::format_smolstr;
 use tracing::{info, warn};
 
 use super::{
-    Child, Outcome, Stage, Write,
+    Child, Outcome, Stage, UNSEEN_RECHECK, Write,
     create::is_wanted,
     pods::{Looks, PodsOf, Trouble},
     refusal::{NAME_CONFLICT, Refusal, is_refusal},
@@ -43,9 +43,6 @@ const LOG: &str = "listwatch::children";
 pub(super) const CHANGED_BY_ADMISSION: &str = "ChangedByAdmission";
 /// Most objects that are not ready and that the log names at the start.
 const EXAMPLES_MAX: usize = 10;
-/// When to reconcile again while an object of another owner has the name of a child, or while a child is being deleted.
-/// The label selector may hide these objects from our watches. Less than the minute that `docs/conditions.md` promises.
-pub(crate) const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
 
 /// A kind whose status has `observedGeneration` and `conditions`. [`reported!`](crate::reported) implements it.
 pub trait Reported: Resource {

@@ -160,7 +160,7 @@ async fn a_client_that_keeps_reverting_a_field_is_reported_and_the_operator_back
             })
             .await;
         let message = fixture.until_condition("web", "Ready", "False", "ReconcileFailed").await;
-        let advice = "If a HorizontalPodAutoscaler targets the Deployment, have it target the MyWebserver if that has the subresource scale";
+        let advice = "If a HorizontalPodAutoscaler targets the Deployment, delete it, or have it target the MyWebserver, if that kind has the subresource scale";
         assert!(message.contains(advice), "{message}");
         // The fight is reported, and the corrections pause.
         fixture.wrote("PATCH mywebservers/web/status 200").await;

@@ -15,7 +15,7 @@ use super::{
     types::{DatabaseDeletionPolicy, Job, JobStatus, StatefulSet},
 };
 use crate::{
-    children::{ObservedState, PodsOf, refusal::Refusal, report::UNSEEN_RECHECK},
+    children::{ObservedState, PodsOf, UNSEEN_RECHECK, refusal::Refusal},
     client::Error,
     cluster::EventType,
     controller::{Cleanup, Next, ReconcileError},
