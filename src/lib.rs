@@ -58,10 +58,10 @@
 //! client/tap.rs              shows requests and answers to `study`
 //! watch/health.rs            what the probes report of a watch
 //! controller/awaits.rs       holds a key until the watches that matter for it have synced
-//! controller/workers.rs      when the key is reconciled again after that, and what the log says of a failure
-//! controller/deletions.rs    the cleanup after an earlier object with the same name
+//! controller/workers.rs      when the key is reconciled again after a reconcile, and what the log says of a failure
+//! controller/deletions.rs    the cleanup after a deleted object
 //! truces.rs                  pauses corrections of a field that another writer keeps changing
-//! children/outcome.rs        the types of what became of a child
+//! children/outcome.rs        Child: kept, awaited, not ours, or failed
 //! children/admission.rs      notices what admission changes
 //! children/report.rs         writes the status and an Event
 //! ```
@@ -114,7 +114,7 @@
 //! | `client::Turn` | | a permit of a semaphore: only a few lists run at a time |
 //! | `client::Tap` | | sees each request and answer, for `study` |
 //! | [`resource::diff::Merge`] | x-kubernetes-list-type, x-kubernetes-map-type | the lists and maps in which other writers have entries of their own |
-//! | [`children::Owned`] | CreateOrUpdate, SetControllerReference | creates and corrects the children of an object |
+//! | [`children::Owned`] | CreateOrUpdate | creates and corrects the children of an object |
 //! | [`children::marks::Marks`] | EnqueueRequestForAnnotation (operator-lib) | annotations that name the owner of a child in another namespace |
 //! | [`children::Reporter`] | SetStatusCondition, EventRecorder | writes the outcomes into conditions and Events |
 //!

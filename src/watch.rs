@@ -52,8 +52,8 @@ pub(crate) const VERY_SHORT: Duration = Duration::from_secs(1);
 /// watches spread over all API servers again.
 const TIMEOUT_SECS: std::ops::RangeInclusive<u32> = 300..=600;
 /// The `timeoutSeconds` of a watch on a connection without PING, as with HTTP/1.1. A proxy may keep such a connection
-/// open although the server is dead. The client then drops the watch [`TIMEOUT_GRACE`](follow::TIMEOUT_GRACE) after this timeout: after 105 s
-/// at most.
+/// open although the server is dead. So the watch is given up after a silence of this time and
+/// [`TIMEOUT_GRACE`](follow::TIMEOUT_GRACE): 105 s at most.
 const TIMEOUT_SECS_NOT_PINGED: std::ops::RangeInclusive<u32> = 60..=75;
 /// Time after which a list page, a check or the opening of a watch counts as stuck in the health report: two attempts, because
 /// a request is sent again after a 401, each of the largest `--request-timeout` (5 minutes) and a credential plugin (1 minute).

@@ -1,4 +1,4 @@
-//! The running workers, and what follows the end of each: when its key is reconciled again, and what the log says.
+//! What follows the end of a worker: when its key is reconciled again (`queue.rs` has the pauses), and what the log says.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -14,19 +14,20 @@ use crate::{
 /// The target of the lines of this file in the log.
 const LOG: &str = "listwatch::controller";
 
-/// The running workers.
+/// The keys that workers have, and the last problem of each key.
 pub(super) struct Workers {
     /// The kind of the objects, for the log.
     kind: &'static str,
     keys: HashMap<task::Id, Key>,
-    /// The last error for each key, so that it is a warning only once.
+    /// By key, so that a problem is a warning only once.
     problems: HashMap<Key, Problem>,
 }
 
 /// An error of a key.
 struct Problem {
     text: String,
-    is_logged: bool,
+    /// Whether it was logged as a warning.
+    is_warned: bool,
 }
 
 /// The end of a worker.
@@ -43,7 +44,7 @@ impl Workers {
         self.keys.insert(id, key);
     }
 
-    /// A worker has ended: its result decides when the key is reconciled again.
+    /// A worker has ended: decides when its key is reconciled again, and logs an error.
     pub(super) fn finished(&mut self, ended: Finished, queue: &Queue) {
         let kind = self.kind;
         let (id, result) = match ended {
@@ -73,17 +74,16 @@ impl Workers {
         };
         let retry_ms = pause.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
         let problem = error.to_string();
-        let is_logged = match self.problems.get(&key).filter(|known| known.text == problem) {
-            Some(Problem { is_logged: true, .. }) => {
+        let is_warned = match self.problems.get(&key).filter(|known| known.text == problem) {
+            Some(Problem { is_warned: true, .. }) => {
                 debug!(target: LOG, kind, %key, retry_ms, problem, "reconcile failed again");
                 true
             }
-            // Usually the object or one of its children was changed or deleted in the meantime.
             None if error.is_outdated() => {
                 debug!(target: LOG, kind, %key, retry_ms, problem, "the object or a child was changed or deleted meanwhile; reconciling again");
                 false
             }
-            None | Some(Problem { is_logged: false, .. }) => {
+            None | Some(Problem { is_warned: false, .. }) => {
                 let message = match error.retry() {
                     Retry::OnChange => "reconcile failed; waiting for a change",
                     Retry::Backoff | Retry::After(_) | Retry::Recheck(_) => "reconcile failed; trying again",
@@ -92,6 +92,6 @@ impl Workers {
                 true
             }
         };
-        self.problems.insert(key, Problem { text: problem, is_logged });
+        self.problems.insert(key, Problem { text: problem, is_warned });
     }
 }

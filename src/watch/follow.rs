@@ -22,7 +22,7 @@ use crate::{
 
 /// The target of the lines of this file in the log.
 const LOG: &str = "listwatch::watch";
-/// A watch that has not ended this long after its `timeoutSeconds` counts as dead.
+/// A watch that is silent for this much longer than its `timeoutSeconds` counts as dead.
 pub(super) const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
 /// Longest silence after a BOOKMARK. The server sends one about once a minute. The limit applies only after the first
 /// BOOKMARK of a watch: not every server sends BOOKMARKs, and in half of the quiet watches that we measured, the first
@@ -159,8 +159,7 @@ impl Machine {
     }
 }
 
-/// A [`Store`] of any kind, with the decoder of its objects: the only part of a watch that depends on the kind. The rest is
-/// compiled once, and not for each kind.
+/// A [`Store`] of any kind, with the decoder of its objects. Only what is called through this trait is compiled for each kind.
 pub(crate) trait AnyStore: Send + Sync {
     /// [`Store::version`].
     fn version(&self) -> SmolStr;

@@ -1,5 +1,5 @@
-//! Create, update (PUT, and PATCH after `patch.rs`) and apply: the steps between a request and the storage, with the 409 for
-//! an old resourceVersion.
+//! Create, update (PUT, and PATCH after `patch.rs`) and apply: the steps between a request and the storage, with the 409s for
+//! an old resourceVersion and for a name that exists.
 //!
 //! The order is that of kube-apiserver: check names and versions, restore the fields that only the server writes, prune
 //! unknown fields, set defaults, validate. Then the object is stored, but only if it differs from the stored one: a
