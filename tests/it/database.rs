@@ -245,7 +245,7 @@ async fn a_new_database_is_restored_before_it_gets_an_instance() {
         fixture
             .until("databases/db", |database| condition(database, "Ready").unwrap()["reason"] == "Restoring")
             .await;
-        fixture.transcript();
+        wrote(fixture, &[STATUS, STATUS]).await;
 
         // A version that can be pulled after all.
         fixture.patch("databases/db", json!({"spec": {"version": "15.5"}})).await;
