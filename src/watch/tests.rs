@@ -439,6 +439,13 @@ fn a_watch_that_fails_again_after_a_check_gives_way_to_a_list() {
         bench.machine.end(how, BLINK);
         assert_eq!(bench.request(), "check");
     }
+    // A check that fails is no watch that fails to open.
+    let mut bench = Bench::following();
+    bench.machine.end(EndReason::Cut, MINUTE);
+    assert!(is_backoff(bench.machine.end(EndReason::Unreachable, BLINK)));
+    bench.after_a_check();
+    bench.machine.end(EndReason::Unreachable, BLINK);
+    assert_eq!(bench.request(), "check");
     let mut bench = Bench::following();
     for _ in 0..3 {
         bench.machine.end(refused(429), BLINK);
