@@ -654,6 +654,57 @@ async fn a_streaming_list_is_not_stuck_while_it_waits_for_the_version_of_the_ser
     assert!(!health.is_stuck());
 }
 
+#[cfg(feature = "testing")]
+mod outages {
+    use listwatch_apiserver::Fault;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::{captured_log::CapturedLog, resource::kinds::Namespace, testing::TestServer};
+
+    /// A server that refuses watches, and answers everything else.
+    async fn server(times: u64) -> TestServer {
+        let server = TestServer::start(&[]).await;
+        let refused = Fault::Answer { status: 503, body: String::new(), retry_after_secs: None };
+        server.server.fault(refused.on("GET", "watch=1").times(times));
+        server
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_does_not_end_the_outage_of_a_watch_that_cannot_open() {
+        let log = CapturedLog::start();
+        let server = server(u64::MAX).await;
+        let (store, health) = (Store::<Namespace>::default(), Health::new("namespaces".to_owned()));
+        let watching = watch(server.client.clone(), Scope::default(), Lists::Paged, &store, &health);
+        assert!(tokio::time::timeout(10 * MINUTE, watching).await.is_err());
+        let requests = server.server.requests();
+        let lists = requests.iter().filter(|request| request.query.contains("limit=100"));
+        assert!(lists.count() > 2, "{requests:?}");
+        assert!(health.problem().is_some());
+        assert!(!log.text().contains("watching again"), "{}", log.text());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_end_an_outage_even_if_they_come_without_a_pause() {
+        let server = server(2).await;
+        let (store, health) = (Store::<Namespace>::default(), Health::new("namespaces".to_owned()));
+        let events = async {
+            for number in 0..100 {
+                sleep(VERY_SHORT / 4).await;
+                let mut namespace = Namespace::default();
+                namespace.metadata.name = format!("n{number}").into();
+                server.client.create(&namespace).await.expect("a Namespace");
+            }
+        };
+        tokio::select! {
+            () = watch(server.client.clone(), Scope::default(), Lists::Paged, &store, &health) => {}
+            () = events => {}
+        }
+        assert_eq!(health.problem(), None);
+        assert!(store.len() > 90);
+    }
+}
+
 #[test]
 fn a_page_may_be_empty_but_not_repeat_its_token() {
     let page = |token: &str, items: &str| {
