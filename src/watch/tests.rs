@@ -602,6 +602,17 @@ async fn a_page_of_html_is_no_list() {
     assert_eq!(End::failed(&error, &services()).how, EndReason::Garbled, "{error}");
 }
 
+/// A page that is late is asked for again in smaller ones, unlike one that fails otherwise.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_does_not_come_in_time_is_late() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = silent.local_addr().expect("an address");
+    let client = Client::new(Config::new(&format!("http://{address}"), b"", "").expect("a config"));
+    let list = client.expect("a client").list_page::<Service>(&Scope::default(), &Page::default()).await;
+    let error = list.expect_err("no answer");
+    assert_eq!(EndReason::of(&error), EndReason::Late, "{error}");
+}
+
 #[test]
 fn retry_after_is_the_least_pause() {
     let asked = Duration::from_secs(7);
