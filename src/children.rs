@@ -3,13 +3,13 @@
 //! ```text
 //!   the child is missing                      POST, after a GET of the child and of the owner unless the owner is new
 //!   the child differs from the desired one    PATCH with the differences, if the child still has the compared resourceVersion
-//!   the child differs in an immutable field   DELETE, and POST after the DELETED event, unless a dry run shows that it helps nothing
+//!   the child differs in an immutable field   dry run of a POST; if it helps, DELETE, and POST after the DELETED event
 //!   the owner was deleted and created again   GET of the owner, DELETE of the old one's child, and POST after the DELETED event
 //!   the object belongs to another owner       no write
 //! ```
 //!
-//! The result is an [`Outcome`]. [`report`] turns the outcomes into conditions and Events: [`refusal`] has the reasons of refused writes, [`rollout`]
-//! and [`pods`] say why a Deployment is not ready. [`once`] is for objects that outlive their owner.
+//! The result is an [`Outcome`]. [`report`] turns the outcomes into conditions and Events: [`refusal`] has the reasons of
+//! refused writes, [`rollout`] and [`pods`] say why a Deployment is not ready. [`once`] is for objects that outlive their owner.
 //!
 //! A child is an object whose controller ownerReference has the uid of the owner, or whose annotations have it, as in another
 //! namespace: see [`marks`]. If another writer keeps reverting a correction, the corrections pause for a while (`truces.rs`). If
@@ -50,6 +50,9 @@ pub use outcome::{Child, Outcome, Stage, Write};
 pub use pods::{PodsOf, Trouble};
 pub use report::{Conditions, ObservedState, Report, Reported, Reporter};
 use reset::reset;
+
+/// The target of the lines in the log, also of those that the files of this chapter write.
+const LOG: &str = module_path!();
 
 /// The children of one kind.
 pub struct Owned<K> {

@@ -46,6 +46,8 @@ use finalizers::finalizer_index;
 pub use operator::{Cleanup, Next, Operator};
 use workers::Workers;
 
+/// The target of the lines in the log, also of those that the files of this chapter write.
+const LOG: &str = module_path!();
 /// Default number of keys that are reconciled at a time.
 pub const WORKERS: usize = 8;
 /// Longest time for one reconcile: several requests, each with its retries. By default, the deadline of a request is 30 s.

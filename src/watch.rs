@@ -46,6 +46,8 @@ pub use health::Health;
 use machine::End;
 pub use machine::{EndReason, Lists, Machine, NextRequest, Pause};
 
+/// The target of the lines in the log, also of those of `follow.rs`.
+const LOG: &str = module_path!();
 /// A watch that ends this soon, without progress, is a failure.
 pub(crate) const VERY_SHORT: Duration = Duration::from_secs(1);
 /// The `timeoutSeconds` of a watch: random, 5 to 10 minutes, as in client-go. So, after a restart of one API server, the

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tracing::info;
 
-use super::Owned;
+use super::{LOG, Owned};
 use crate::{
     client::Error,
     locked,
@@ -76,7 +76,7 @@ impl<K: Resource + Serialize> Owned<K> {
         }
         for mutation in &mutated {
             let child = format!("{} {}", K::KIND, desired.metadata().name);
-            info!(target: "listwatch::children", key = %owner.key(), child, %mutation, "admission changes this field; left as it is");
+            info!(target: LOG, key = %owner.key(), child, %mutation, "admission changes this field; left as it is");
         }
         self.mutations.learn(owner, &desired.key(), mutated.clone());
         Ok(mutated)

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use tracing::info;
 
-use super::{Child, Owned, Stage, Write, correction};
+use super::{Child, LOG, Owned, Stage, Write, correction};
 use crate::{
     client::Error,
     cluster::Cluster,
@@ -60,7 +60,7 @@ impl<K: Resource + Serialize> Owned<K> {
         let write = match stage {
             Stage::New | Stage::Changed | Stage::Refused => Write::Created(child),
             Stage::Settled => {
-                info!(target: "listwatch::children", key = %owner.key(), child, "created again");
+                info!(target: LOG, key = %owner.key(), child, "created again");
                 Write::Restored(child)
             }
         };

@@ -18,7 +18,7 @@ use smol_str::format_smolstr;
 use tracing::{info, warn};
 
 use super::{
-    Child, Outcome, Stage, UNSEEN_RECHECK, Write,
+    Child, LOG, Outcome, Stage, UNSEEN_RECHECK, Write,
     create::is_wanted,
     pods::{Looks, PodsOf, Trouble},
     refusal::{NAME_CONFLICT, Refusal, is_refusal},
@@ -37,8 +37,6 @@ use crate::{
     },
 };
 
-/// The target of the lines of this file in the log.
-const LOG: &str = "listwatch::children";
 /// The reason if admission changes our writes.
 pub(super) const CHANGED_BY_ADMISSION: &str = "ChangedByAdmission";
 /// Most objects that are not ready and that the log names at the start.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::{Controller, Next, Operator, RECONCILE_LIMIT, ReconcileError, Shared};
+use super::{Controller, LOG, Next, Operator, RECONCILE_LIMIT, ReconcileError, Shared};
 use crate::{
     cluster::{Readiness, Watch},
     locked,
@@ -90,7 +90,7 @@ pub(super) async fn unwatched<O: Operator>(
     {
         let reported = timeout(RECONCILE_LIMIT, shared.operator.unwatched(object, problem)).await;
         if !matches!(reported, Ok(Ok(()))) {
-            debug!(target: "listwatch::controller", kind = O::Kind::KIND, %key, ?reported, "cannot report the failing watch");
+            debug!(target: LOG, kind = O::Kind::KIND, %key, ?reported, "cannot report the failing watch");
         }
     }
     // Not an error: the backoff after an error may last longer than the sync.

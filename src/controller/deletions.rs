@@ -7,7 +7,7 @@ use std::{
 
 use tracing::debug;
 
-use super::{Operator, ReconcileError, Shared};
+use super::{LOG, Operator, ReconcileError, Shared};
 use crate::{
     client::Error,
     cluster::Cluster,
@@ -59,7 +59,7 @@ impl<O: Operator> Shared<O> {
             // With a label selector, DELETED can also mean that the object no longer matches it.
             let is_certain = source == DeletionSource::Event && !self.objects.is_filtered();
             if self.operator.serves(&last) && (is_certain || is_deleted(&self.cluster, &*last).await?) {
-                debug!(target: "listwatch::controller", kind = O::Kind::KIND, %key, "deleted");
+                debug!(target: LOG, kind = O::Kind::KIND, %key, "deleted");
                 self.operator.deleted(Arc::clone(&last)).await?;
             }
             self.tombstones.remove(key, &last);

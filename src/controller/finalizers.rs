@@ -14,11 +14,8 @@ use std::{sync::Arc, time::Duration};
 use serde_json::json;
 use tracing::{debug, info};
 
-use super::{Cleanup, Next, Operator, ReconcileError, Shared};
+use super::{Cleanup, LOG, Next, Operator, ReconcileError, Shared};
 use crate::resource::{ObjectMeta, Resource};
-
-/// The target of the lines of this file in the log.
-const LOG: &str = "listwatch::controller";
 
 impl<O: Operator> Shared<O> {
     /// Calls [`Operator::deleting`], and removes the finalizer after that is done.

@@ -5,14 +5,11 @@ use std::{collections::HashMap, time::Duration};
 use tokio::task;
 use tracing::{debug, error, warn};
 
-use super::{Next, ReconcileError, error::Retry};
+use super::{LOG, Next, ReconcileError, error::Retry};
 use crate::{
     queue::{Queue, ReconcileResult},
     resource::Key,
 };
-
-/// The target of the lines of this file in the log.
-const LOG: &str = "listwatch::controller";
 
 /// The keys that workers have, and the last problem of each key.
 pub(super) struct Workers {

@@ -1,4 +1,5 @@
 //! Follows an open watch: reads its lines, and puts their events into the Store. Gives the watch up if it is silent for too long.
+//! [`AnyStore`] has the decoder of the objects, for the lists of `watch.rs`, too.
 //!
 //! ```text
 //!   Body::chunk ─► Lines ─► WatchEvent ─► Machine::line ─► Store
@@ -10,7 +11,7 @@ use smol_str::SmolStr;
 use tracing::{debug, trace};
 
 use super::{
-    Health, VERY_SHORT,
+    Health, LOG, VERY_SHORT,
     decode::{LINE_BYTES_MAX, LineTooLong, Lines, WatchEvent},
     machine::{End, EndReason, Machine, State},
 };
@@ -20,8 +21,6 @@ use crate::{
     store::Store,
 };
 
-/// The target of the lines of this file in the log.
-const LOG: &str = "listwatch::watch";
 /// A watch that is silent for this much longer than its `timeoutSeconds` counts as dead.
 pub(super) const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
 /// Longest silence after a BOOKMARK. The server sends one about once a minute. The limit applies only after the first

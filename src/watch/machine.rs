@@ -13,8 +13,8 @@ use crate::{
     store::Store,
 };
 
-/// Most objects per page of a list. A page of 100 Deployments has about 0.5 MB, and the operator of MyWebservers
-/// reads three lists at once when it starts. With client-go's 500 objects per page, a start with 1,000 objects peaked 2 MB higher.
+/// Most objects per page of a list. A page of 100 Deployments has about 0.5 MB, and the operator of MyWebservers reads three
+/// lists at once when it starts. With client-go's 500 objects per page, a start with 1,000 objects peaked 2 MB higher.
 const PAGE_ITEMS: u32 = 100;
 /// After watches have been open for this long in total, the count of failures starts again at zero. Each single watch
 /// may be shorter: some proxies end every watch after 50 s.
