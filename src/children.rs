@@ -285,6 +285,19 @@ mod tests {
         (server, client, cluster)
     }
 
+    /// From now on, every answer of the server is this.
+    fn answers(server: &ApiServer, status: u16, body: &impl Serialize) {
+        let body = serde_json::to_string(body).expect("JSON");
+        server.end_faults();
+        server.fault(Fault::Answer { status, body, retry_after_secs: None });
+    }
+
+    /// The owner of children, which does not exist on the server.
+    fn owner() -> Service {
+        let metadata = ObjectMeta { uid: "u1".into(), generation: 1, ..ObjectMeta::default() };
+        Service { metadata, ..Service::default() }
+    }
+
     #[tokio::test]
     async fn an_owner_is_wanted_while_it_exists_and_is_not_being_deleted() {
         let (server, client, cluster) = server().await;
@@ -334,12 +347,10 @@ mod tests {
         let changes = |field: &str, value: Value| {
             let mut answer = desired.clone();
             *answer.pointer_mut(field).expect("a field") = value;
-            server.end_faults();
-            server.fault(Fault::Answer { status: 200, body: answer.to_string(), retry_after_secs: None });
+            answers(&server, 200, &answer);
         };
         let desired: Service = serde_json::from_value(desired.clone()).expect("a Service");
-        let metadata = ObjectMeta { uid: "u1".into(), generation: 1, ..ObjectMeta::default() };
-        let owner = Service { metadata, ..Service::default() };
+        let owner = owner();
         let start = || Owned::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
         let named = [r#"Service mws-web at /spec/type: "ClusterIP" became "NodePort""#];
 
@@ -377,14 +388,10 @@ mod tests {
             |deployment: Value| serde_json::from_value::<Deployment>(deployment).expect("a Deployment");
         let changed = deployment(json!({"app": "web", "team": "a"}));
         let (desired, live) = (read(deployment(json!({"app": "web"}))), Arc::new(read(changed.clone())));
-        let metadata = ObjectMeta { uid: "u1".into(), generation: 1, ..ObjectMeta::default() };
-        let owner = Service { metadata, ..Service::default() };
+        let owner = owner();
         let owned = Owned::new(&cluster, &cluster.watch::<Deployment>([Scope::default()]));
         let correct = async || owned.correct(&owner, &desired, Arc::clone(&live), Stage::Settled).await;
-        let answers = |status: u16, body: &Value| {
-            server.end_faults();
-            server.fault(Fault::Answer { status, body: body.to_string(), retry_after_secs: None });
-        };
+        let answers = |status, body: &Value| answers(&server, status, body);
         let writes = || server.requests().iter().filter(|request| request.method != "GET").count();
 
         answers(500, &json!({}));
@@ -429,7 +436,7 @@ mod tests {
         assert_eq!(created, 6);
     }
 
-    /// For one of them, it was forgotten what admission changes, and the pause of one paused the other.
+    /// What admission changes in one was forgotten at a write of the other, and the pause of one paused the other.
     #[tokio::test]
     async fn children_of_one_name_in_two_namespaces_are_kept_apart() {
         let (server, _, cluster) = server().await;
@@ -438,14 +445,9 @@ mod tests {
             serde_json::from_value::<Service>(json!({"metadata": metadata, "spec": {"type": kind}}))
                 .expect("a Service")
         };
-        let answers = |service: &Service| {
-            let body = serde_json::to_string(service).expect("JSON");
-            server.end_faults();
-            server.fault(Fault::Answer { status: 200, body, retry_after_secs: None });
-        };
+        let answers = |service: &Service| answers(&server, 200, service);
         let (one, other) = (service("default", "ClusterIP"), service("kube-public", "ClusterIP"));
-        let metadata = ObjectMeta { uid: "u1".into(), generation: 1, ..ObjectMeta::default() };
-        let owner = Service { metadata, ..Service::default() };
+        let owner = owner();
         let owned = Owned::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
         let create = async |child, stage| match owned.create(&owner, child, stage).await.0 {
             Child::Kept(live) => Some(live),
