@@ -40,6 +40,8 @@ pub use wait::{PATIENCE, eventually, saw, unique, within};
 pub const ADMIN_TOKEN: &str = "admin";
 /// A token without any permission: its user is `jane`.
 pub const JANE_TOKEN: &str = "jane";
+/// The stage of the audit event that is written here when kube-apiserver starts.
+pub const STARTED: &str = "Started";
 
 /// A control plane. Dropped: all its processes are killed.
 pub struct ControlPlane {
@@ -157,7 +159,7 @@ impl ControlPlane {
         let dir = tempfile::Builder::new().prefix("listwatch-control-plane-").tempdir().unwrap();
         let key = KeyPair::generate().unwrap();
         let audit = json!({
-            "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", "ResponseStarted"],
+            "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["ResponseStarted"],
             "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
         });
         for (name, text) in [
@@ -200,6 +202,9 @@ impl ControlPlane {
 
     /// Starts kube-apiserver, and waits until it is ready.
     pub async fn start_apiserver(&self) {
+        // A kube-apiserver that was killed may have left half a line.
+        let mut log = File::options().append(true).open(self.dir.path().join("audit.log")).unwrap();
+        writeln!(log, "\n{}", json!({"stage": STARTED})).unwrap();
         let is_recent = self.http != Http::AnyBefore132;
         let flag = [
             ("etcd-servers", format!("http://127.0.0.1:{}", self.etcd_ports[0])),
@@ -356,7 +361,9 @@ impl ControlPlane {
         fs::read_to_string(self.dir.path().join("certs/apiserver.crt")).unwrap()
     }
 
-    /// The audit events of a service account, after the first `read` bytes of the log. `read` becomes the length of the log.
+    /// The audit events of a service account, after the first `read` bytes of the log. `read` becomes the length of the log. Each
+    /// request has one event with the stage `RequestReceived`, before it has any effect, and others when it is answered. The stage
+    /// [`STARTED`] has no request: kube-apiserver started, and no earlier request gets an answer any more.
     pub fn audit(&self, read: &mut u64, user: &str) -> Vec<Value> {
         let mut log = File::open(self.dir.path().join("audit.log")).unwrap();
         log.seek(SeekFrom::Start(*read)).unwrap();
@@ -366,8 +373,8 @@ impl ControlPlane {
         let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
         *read += whole.len() as u64;
         let user = format!("{user:?}");
-        let requests = whole.lines().filter(|line| line.contains(&user));
-        requests.map(|line| serde_json::from_str(line).unwrap()).collect()
+        let events = whole.lines().filter(|line| line.contains(&user) || line.contains(STARTED));
+        events.filter_map(|event| serde_json::from_str(event).ok()).collect()
     }
 }
 

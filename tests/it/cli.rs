@@ -206,7 +206,7 @@ async fn a_stop_finishes_the_current_key_and_takes_no_more() {
         // The operator handles one key at a time, and has not begun with this one.
         fixture.create_web("later", json!({"image": "nginx"})).await;
         fixture.stop_operator().await;
-        assert_eq!(fixture.transcript(), ["POST deployments 201", "POST services 201"]);
+        assert_eq!(fixture.transcript().await, ["POST deployments 201", "POST services 201"]);
         assert!(fixture.find("deployments/mws-later").await.is_none());
     })
     .await;

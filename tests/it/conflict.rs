@@ -71,7 +71,7 @@ async fn a_name_that_is_taken_costs_no_quota() {
             let is_observed = |web: &Value| web["status"]["observedGeneration"] == generation;
             fixture.until("mywebservers/web", is_observed).await;
         }
-        let written = fixture.transcript();
+        let written = fixture.transcript().await;
         let attempts = written.iter().filter(|line| *line == "POST services 409").count();
         assert_eq!(attempts, 1, "{written:?}");
         if is_real {
@@ -86,7 +86,7 @@ async fn a_name_that_is_taken_costs_no_quota() {
 async fn a_foreign_deployment_is_never_changed_and_its_deletion_is_noticed() {
     on_each(async |fixture| {
         check_conflict_with(fixture, "deployments/mws-web", &foreign("deployments/mws-web")).await;
-        let written = fixture.transcript();
+        let written = fixture.transcript().await;
         let (statuses, children): (Vec<_>, Vec<_>) =
             written.into_iter().partition(|line| line.contains("web/status"));
         assert!(!statuses.is_empty());
@@ -117,7 +117,8 @@ async fn a_child_whose_deletion_was_not_watched_is_created_again_within_a_minute
         let before = fixture.patch("deployments/mws-web", unlabelled).await["metadata"]["uid"].clone();
         fixture.settle().await;
         // A create that fails counts against a quota.
-        let refused = fixture.transcript().into_iter().find(|line| line.starts_with("POST deployments 4"));
+        let refused =
+            fixture.transcript().await.into_iter().find(|line| line.starts_with("POST deployments 4"));
         assert_eq!(refused, None);
         fixture.patch("deployments/mws-web", json!({"metadata": {"finalizers": null}})).await;
         fixture.until("deployments/mws-web", |child| child["metadata"]["uid"] != before).await;
@@ -162,7 +163,7 @@ async fn a_foreign_object_that_replaces_a_child_stays_until_its_deletion() {
         for child in ["deployments/mws-web", "services/mws-web"] {
             let resource = child.split('/').next().unwrap();
             fixture.operator().signal("STOP");
-            fixture.transcript();
+            fixture.transcript().await;
             fixture.delete(child).await;
             fixture.until_gone(child).await;
             let foreign = fixture.create(resource, &foreign(child)).await;
@@ -170,7 +171,7 @@ async fn a_foreign_object_that_replaces_a_child_stays_until_its_deletion() {
             fixture.until_condition("web", "Stalled", "True", "NameConflict").await;
             fixture.settle().await;
             assert_eq!(fixture.get(child).await, foreign);
-            let written = fixture.transcript();
+            let written = fixture.transcript().await;
             assert!(written.iter().all(|line| line == "PATCH mywebservers/web/status 200"), "{written:?}");
 
             fixture.delete(child).await;
@@ -207,7 +208,7 @@ async fn a_child_is_released_with_its_owner_reference_and_owned_again_with_it() 
             fixture.delete(child).await;
             fixture.until("events", |events| events.to_string().contains(restored)).await;
             fixture.settle().await;
-            fixture.transcript();
+            fixture.transcript().await;
         }
         fixture.patch("services/mws-web", json!({"metadata": {"ownerReferences": null}})).await;
         fixture.until_condition("web", "Stalled", "True", "NameConflict").await;

@@ -38,7 +38,7 @@ async fn a_burst_of_objects_costs_three_writes_each() {
                 .await;
         }
         fixture.settle().await;
-        let written = fixture.transcript();
+        let written = fixture.transcript().await;
         let count = |what: &str| written.iter().filter(|line| line.contains(what)).count();
         assert_eq!(count("POST deployments 201"), WEBS);
         assert_eq!(count("POST services 201"), WEBS);
@@ -68,7 +68,7 @@ async fn the_first_status_is_written_although_a_user_deletes_each_child() {
             () = deleting => {}
             _ = reported => {}
         }
-        let written = fixture.transcript();
+        let written = fixture.transcript().await;
         let before = written.iter().take_while(|line| !line.contains("/status "));
         let created = before.filter(|line| *line == "POST deployments 201").count();
         assert!((1..=2).contains(&created), "{written:?}");

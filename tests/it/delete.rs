@@ -20,8 +20,8 @@ async fn with_web(fixture: &Fixture) {
 }
 
 /// The objects created since the last call.
-fn created(fixture: &Fixture) -> Vec<String> {
-    fixture.transcript().into_iter().filter(|line| line.starts_with("POST")).collect()
+async fn created(fixture: &Fixture) -> Vec<String> {
+    fixture.transcript().await.into_iter().filter(|line| line.starts_with("POST")).collect()
 }
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn background_and_foreground_deletion_remove_the_children_for_good() {
                 fixture.until_gone(what).await;
             }
             fixture.settle().await;
-            assert_eq!(created(fixture), [""; 0], "{policy}");
+            assert_eq!(created(fixture).await, [""; 0], "{policy}");
             assert!(fixture.find("deployments/mws-web").await.is_none());
         }
     })
@@ -71,7 +71,7 @@ async fn for_an_owner_whose_deletion_was_missed_no_child_is_created() {
         server.fault(Fault::EndWatches);
         fixture.delete("mywebservers/web").await;
         fixture.settle().await;
-        assert_eq!(created(fixture), [""; 0]);
+        assert_eq!(created(fixture).await, [""; 0]);
     })
     .await;
 }
@@ -88,7 +88,7 @@ async fn orphaned_children_stay() {
             assert!(child["metadata"]["deletionTimestamp"].is_null());
             assert!(child["metadata"]["ownerReferences"].as_array().is_none_or(Vec::is_empty), "{child}");
         }
-        let written = fixture.transcript();
+        let written = fixture.transcript().await;
         assert!(written.iter().all(|line| line.contains("/status ") || line.ends_with("409")), "{written:?}");
     })
     .await;
@@ -142,7 +142,7 @@ async fn children_of_a_predecessor_are_replaced() {
     on(&[Kind::Embedded], async |fixture| {
         replace_web_while_the_operator_is_stopped(fixture).await;
         fixture.settle().await;
-        let mut written = fixture.transcript();
+        let mut written = fixture.transcript().await;
         written.retain(|line| !line.contains("/status "));
         let expected = [
             "DELETE deployments/mws-web 200",
@@ -190,7 +190,7 @@ async fn a_predecessors_child_that_cannot_be_deleted_is_a_condition_of_the_succe
 async fn an_owner_replaced_while_the_operator_was_stopped_gets_its_own_children() {
     on(&WITH_COLLECTOR, async |fixture| {
         replace_web_while_the_operator_is_stopped(fixture).await;
-        let created = created(fixture);
+        let created = created(fixture).await;
         assert_eq!(created.iter().filter(|line| line.ends_with(" 201")).count(), 2, "{created:?}");
     })
     .await;
@@ -205,7 +205,7 @@ async fn foreground_deletion_goes_on_while_the_operator_restarts() {
         fixture.patch("deployments/mws-web", finalizer).await;
         fixture.settle().await;
         fixture.stop_operator().await;
-        fixture.transcript();
+        fixture.transcript().await;
         fixture.delete_with("mywebservers/web", json!({"propagationPolicy": "Foreground"})).await;
         fixture.until_gone("services/mws-web").await;
         fixture.start_operator(&[]).await;
@@ -215,7 +215,7 @@ async fn foreground_deletion_goes_on_while_the_operator_restarts() {
             fixture.until_gone(what).await;
         }
         fixture.settle().await;
-        let written = fixture.transcript();
+        let written = fixture.transcript().await;
         // The operator may find the Deployment without its owner before the collector does.
         assert!(written.iter().all(|line| line.starts_with("DELETE deployments/mws-web")), "{written:?}");
         assert!(fixture.find("services/mws-web").await.is_none());

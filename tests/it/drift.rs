@@ -134,7 +134,7 @@ async fn a_changed_field_of_ours_is_restored_with_one_write() {
             let broken = without_counters(fixture.edit(&child, operations.clone()).await);
             assert_ne!(before, broken, "{operations} changes nothing");
             fixture.settle().await;
-            assert_eq!(fixture.transcript().join("\n"), restored_by, "after {operations}");
+            assert_eq!(fixture.transcript().await.join("\n"), restored_by, "after {operations}");
             assert_eq!(without_counters(fixture.get(&child).await), before, "after {operations}");
         }
     })
@@ -151,7 +151,7 @@ async fn a_client_that_keeps_reverting_a_field_is_reported_and_the_operator_back
             fixture.until(DEPLOYMENT, |deployment| deployment["spec"]["replicas"] == 2).await;
         }
         fixture.settle().await;
-        fixture.transcript();
+        fixture.transcript().await;
         fixture.patch(DEPLOYMENT, json!({"spec": {"replicas": 9}})).await;
         fixture.operator().until_logged(&["WARN", "/web", "another client keeps changing it back"]).await;
         fixture
@@ -273,7 +273,7 @@ async fn a_deployment_with_another_selector_is_replaced() {
         fixture.stop_operator().await;
         fixture.delete(DEPLOYMENT).await;
         fixture.create("deployments", &changed).await;
-        fixture.transcript();
+        fixture.transcript().await;
         fixture.allow_all_but("delete", "deployments").await;
         fixture.start_operator(&[]).await;
         fixture.until_condition("web", "Stalled", "True", "Forbidden").await;

@@ -222,7 +222,7 @@ async fn run_seeds(fixture: &Fixture, schemas: &Arc<Schemas>, seeds: &[u64]) {
     .await;
     fixture.settle().await;
     until_kept(fixture, &mut all).await;
-    fixture.transcript();
+    fixture.transcript().await;
 
     for round in 1..=ROUNDS {
         let schemas = Arc::clone(schemas);
@@ -236,17 +236,17 @@ async fn run_seeds(fixture: &Fixture, schemas: &Arc<Schemas>, seeds: &[u64]) {
         .await;
         fixture.settle().await;
         until_kept(fixture, &mut all).await;
-        check_write_counts(fixture, &mut all);
+        check_write_counts(fixture, &mut all).await;
 
         all = for_each(fixture, all, Subject::restore_owner).await;
         until_kept(fixture, &mut all).await;
         all = for_each(fixture, all, Subject::roll_out).await;
         until_kept(fixture, &mut all).await;
         fixture.settle().await;
-        fixture.transcript();
+        fixture.transcript().await;
         // Nothing was edited since, so the operator writes nothing.
         fixture.settle().await;
-        check_write_counts(fixture, &mut all);
+        check_write_counts(fixture, &mut all).await;
     }
     for_each(fixture, all, async |user: UserClient, subject: Subject| user.delete(&subject.name).await).await;
     fixture.settle().await;
@@ -454,8 +454,8 @@ async fn until_kept(fixture: &Fixture, subjects: &mut Vec<Subject>) {
 /// Checks the number of writes since the last transcript. Usually one write restores a child; a conflict costs a second
 /// one. The edits delete no child, so the operator must not try to create any, unless it has deleted one. Only a
 /// copy that has lost its marks and then its label is read after an attempt to create it.
-fn check_write_counts(fixture: &Fixture, subjects: &mut Vec<Subject>) {
-    let transcript = fixture.transcript();
+async fn check_write_counts(fixture: &Fixture, subjects: &mut Vec<Subject>) {
+    let transcript = fixture.transcript().await;
     let deleted = transcript.iter().filter(|line| line.starts_with("DELETE ")).count();
     let copies = format!("POST /api/v1/namespaces/{}/", namespace_of_copies(fixture));
     let is_taken = |line: &str| line.starts_with(&copies) && line.ends_with(" 409");

@@ -11,6 +11,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::HashSet,
     env, fs,
     ops::Deref,
     rc::Rc,
@@ -22,7 +23,9 @@ use listwatch::{
     watch::Lists,
 };
 use listwatch_apiserver::{ApiServer, Options, Rule};
-use listwatch_control_plane::{ADMIN_TOKEN, ControlPlane, Http, eventually, has_assets, saw, unique};
+use listwatch_control_plane::{
+    ADMIN_TOKEN, ControlPlane, Http, STARTED, eventually, has_assets, saw, unique,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -100,6 +103,8 @@ pub struct Fixture {
 struct Records {
     /// How much of the server's log has been read.
     read: u64,
+    /// The requests without an answer in the log of a real server, by their audit ID. Without watches.
+    unanswered: HashSet<String>,
     all: Vec<Record>,
     /// How many requests the transcripts have shown.
     shown: usize,
@@ -437,7 +442,7 @@ impl Fixture {
         }
         self.until_barrier_patched("mywebservers/barrier/status", 0).await;
         self.settle().await;
-        self.transcript();
+        self.transcript().await;
     }
 
     /// Starts an operator in this namespace.
@@ -473,7 +478,7 @@ impl Fixture {
     pub async fn create_settled_web(&self, name: &str, spec: Value) -> Value {
         let web = self.create_web(name, spec).await;
         self.settle().await;
-        self.transcript();
+        self.transcript().await;
         web
     }
 
@@ -541,21 +546,43 @@ impl Fixture {
             }
             Server::Shared(_) | Server::Own(_) => {
                 for event in self.control_plane().audit(&mut records.read, user) {
-                    let method = match event["verb"].as_str().unwrap() {
-                        "create" => "POST",
-                        "update" => "PUT",
-                        "patch" => "PATCH",
-                        "delete" | "deletecollection" => "DELETE",
-                        _ => "GET",
-                    };
-                    records.all.push(Record {
-                        method: method.to_owned(),
-                        path: event["requestURI"].as_str().unwrap().to_owned(),
-                        status: event["responseStatus"]["code"].as_u64().unwrap(),
-                    });
+                    let text = |field: &str| event[field].as_str().unwrap_or_default();
+                    let id = text("auditID").to_owned();
+                    match (text("stage"), text("verb")) {
+                        (STARTED, _) => records.unanswered.clear(),
+                        ("RequestReceived", "watch") => {}
+                        ("RequestReceived", _) => drop(records.unanswered.insert(id)),
+                        (_, verb) => {
+                            records.unanswered.remove(&id);
+                            let method = match verb {
+                                "create" => "POST",
+                                "update" => "PUT",
+                                "patch" => "PATCH",
+                                "delete" | "deletecollection" => "DELETE",
+                                _ => "GET",
+                            };
+                            records.all.push(Record {
+                                method: method.to_owned(),
+                                path: text("requestURI").to_owned(),
+                                status: event["responseStatus"]["code"].as_u64().unwrap(),
+                            });
+                        }
+                    }
                 }
             }
         }
+    }
+
+    /// Reads the server's log until each request in it so far has its answer. The effect of a write can be seen before the server logs
+    /// the answer: a transcript without that write would have it one step later.
+    async fn read_answered(&self) {
+        self.read();
+        let sent = self.records.borrow().unanswered.clone();
+        eventually("the answers to the requests of the operator", async || {
+            self.read();
+            self.records.borrow().unanswered.is_disjoint(&sent).then_some(())
+        })
+        .await;
     }
 
     /// A client with the operator's token, for this fixture's server or a proxy in front of it.
@@ -570,8 +597,8 @@ impl Fixture {
     }
 
     /// All requests of the operator.
-    pub fn records(&self) -> Vec<Record> {
-        self.read();
+    pub async fn records(&self) -> Vec<Record> {
+        self.read_answered().await;
         self.records.borrow().all.clone()
     }
 
@@ -585,7 +612,8 @@ impl Fixture {
     }
 
     /// The writes of the operator since the last transcript, without Events and without the barrier.
-    pub fn transcript(&self) -> Vec<String> {
+    pub async fn transcript(&self) -> Vec<String> {
+        self.read_answered().await;
         let lines = self.written();
         let mut records = self.records.borrow_mut();
         records.shown = records.all.len();
@@ -613,7 +641,7 @@ impl Fixture {
             let lines = expected.lines().map(str::trim).filter(|line| !line.is_empty());
             let mut expected: Vec<_> = lines.map(str::to_owned).collect();
             children_in_order(&mut expected);
-            assert_eq!(self.transcript(), expected, "{caller}");
+            assert_eq!(self.transcript().await, expected, "{caller}");
         }
     }
 
@@ -623,8 +651,9 @@ impl Fixture {
             assert!(!operator.log().contains("panicked"), "the operator panicked");
         }
         if !self.may_be_forbidden.get() {
-            let forbidden = self.records().into_iter().filter(|record| record.status == 403);
-            let forbidden: Vec<_> = forbidden.collect();
+            self.read();
+            let records = self.records.borrow();
+            let forbidden: Vec<_> = records.all.iter().filter(|record| record.status == 403).collect();
             assert!(forbidden.is_empty(), "manifests/ do not allow these requests: {forbidden:?}");
         }
     }

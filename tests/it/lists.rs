@@ -47,7 +47,7 @@ async fn a_list_that_expires_between_its_pages_begins_anew() {
             Server::Shared(_) | Server::Own(_) => fixture.control_plane().compact().await,
         })
         .await;
-        let records = fixture.records();
+        let records = fixture.records().await;
         let place = records.iter().position(|record| record.status == 410).expect("an expired page");
         assert!(records[place].path.contains("continue="), "{:?}", records[place]);
         let next = records[place + 1..].iter().find(|record| !record.path.contains("watch=1")).unwrap();

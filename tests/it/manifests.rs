@@ -247,8 +247,10 @@ async fn the_cluster_role_allows_exactly_the_requests_of_the_operator() {
         let status = json!({"observedGeneration": generation, "replicas": 1, "updatedReplicas": 1});
         fixture.patch("deployments/mws-web/status", json!({ "status": status })).await;
         let is_pod_list = |record: &crate::fixture::Record| record.path.contains("/pods?");
-        eventually("the Pods to be listed", async || fixture.records().iter().any(is_pod_list).then_some(()))
-            .await;
+        eventually("the Pods to be listed", async || {
+            fixture.records().await.iter().any(is_pod_list).then_some(())
+        })
+        .await;
         // A cause for each kind of write: an update, a drift, a lost label.
         fixture.patch("mywebservers/web", json!({"spec": {"replicas": 2, "port": 81}})).await;
         fixture.settle().await;
@@ -272,7 +274,8 @@ async fn the_cluster_role_allows_exactly_the_requests_of_the_operator() {
         // The audit log has a watch only after its end.
         fixture.stop_operator().await;
         eventually("the three watches to be logged", async || {
-            let watches = fixture.records().into_iter().filter(|record| record.path.contains("watch=1"));
+            let watches =
+                fixture.records().await.into_iter().filter(|record| record.path.contains("watch=1"));
             (watches.count() >= 3).then_some(())
         })
         .await;

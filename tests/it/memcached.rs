@@ -39,7 +39,7 @@ async fn until_reported(fixture: &Fixture) -> Value {
 async fn wrote(fixture: &Fixture, expected: &[&str]) {
     eventually(&format!("{expected:?}"), async || (fixture.written().len() >= expected.len()).then_some(()))
         .await;
-    assert_eq!(fixture.transcript(), expected);
+    assert_eq!(fixture.transcript().await, expected);
 }
 
 const CREATED: [&str; 3] = ["POST deployments 201", "POST services 201", "PATCH memcacheds/cache/status 200"];
@@ -219,7 +219,7 @@ async fn an_operator_that_was_killed_between_two_writes_writes_the_rest() {
         let running = start(fixture);
         fixture.until("services/cache", |service| service["spec"]["clusterIP"] == "None").await;
         drop(running);
-        assert!(fixture.transcript().contains(&"DELETE services/cache 200".to_owned()));
+        assert!(fixture.transcript().await.contains(&"DELETE services/cache 200".to_owned()));
         for child in ["deployments", "services"] {
             let children = fixture.get(child).await;
             let owned =

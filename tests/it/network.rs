@@ -54,8 +54,8 @@ pub async fn until_given_up(fixture: &Fixture, before: [usize; 3]) -> Duration {
 
 /// Checks that only these writes were made, and none of them twice. One may be missing: if its connection breaks, the
 /// server logs a 500 or 504 although it has done the write.
-fn assert_written_once(fixture: &Fixture, mut expected: Vec<String>) {
-    let written = fixture.transcript();
+async fn assert_written_once(fixture: &Fixture, mut expected: Vec<String>) {
+    let written = fixture.transcript().await;
     for line in written.iter().filter(|line| line.ends_with(" 200") || line.ends_with(" 201")) {
         let place = expected.iter().position(|known| known == line);
         expected.swap_remove(place.unwrap_or_else(|| panic!("{line}: repeated in {written:?}")));
@@ -108,7 +108,7 @@ pub async fn check_reconciled_once(fixture: &Fixture) {
         "POST services 201",
         "POST services 201",
     ];
-    assert_written_once(fixture, expected.map(str::to_owned).to_vec());
+    assert_written_once(fixture, expected.map(str::to_owned).to_vec()).await;
     assert!(fixture.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
     fixture.operator().until_ready().await;
 }
@@ -126,7 +126,7 @@ pub async fn create_webs(fixture: &Fixture) {
         fixture.until(&format!("mywebservers/{name}"), |web| web["status"]["observedGeneration"] == 1).await;
     }
     fixture.settle().await;
-    fixture.transcript();
+    fixture.transcript().await;
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn delays_and_single_bytes_change_no_result() {
             |service: &Value| service["metadata"]["labels"]["app.kubernetes.io/component"] == "webserver";
         fixture.until("services/mws-drifted", is_ours).await;
         fixture.settle().await;
-        assert_eq!(fixture.transcript(), ["PATCH services/mws-drifted 200"]);
+        assert_eq!(fixture.transcript().await, ["PATCH services/mws-drifted 200"]);
 
         proxy.set(Flow::ByteByByte, Flow::ByteByByte);
         change_objects(fixture).await;
@@ -156,11 +156,13 @@ async fn connections_that_are_cut_repeatedly_cause_no_lost_and_no_repeated_write
     on(&SERVERS, async |fixture| {
         let proxy = through_proxy(fixture).await;
         for number in 0..WEBS {
-            let before = fixture.records().len();
+            let before = fixture.records().await.len();
             fixture.create_web(&format!("web-{number}"), json!({"image": "nginx"})).await;
             // As soon as the server has logged anything about it.
-            within(SILENCE_LIMIT, "a request", async || (fixture.records().len() > before).then_some(()))
-                .await;
+            within(SILENCE_LIMIT, "a request", async || {
+                (fixture.records().await.len() > before).then_some(())
+            })
+            .await;
             proxy.cut();
         }
         for number in 0..WEBS {
@@ -179,7 +181,7 @@ async fn connections_that_are_cut_repeatedly_cause_no_lost_and_no_repeated_write
             expected.extend(["POST deployments 201", "POST services 201"].map(str::to_owned));
             expected.push(format!("PATCH mywebservers/web-{number}/status 200"));
         }
-        assert_written_once(fixture, expected);
+        assert_written_once(fixture, expected).await;
     })
     .await;
 }
@@ -263,5 +265,5 @@ async fn stall_one_connection(fixture: &Fixture, number: usize) {
         "PATCH mywebservers/changed/status 200",
         "POST services 201",
     ];
-    assert_written_once(fixture, expected.map(str::to_owned).to_vec());
+    assert_written_once(fixture, expected.map(str::to_owned).to_vec()).await;
 }

@@ -162,7 +162,10 @@ async fn changes_compacted_while_the_operator_was_disconnected_are_listed() {
         let is_live_get = |record: &Record| {
             record.method == "GET" && record.path.contains("mywebservers/changed") && record.status == 404
         };
-        assert!(fixture.records().iter().any(is_live_get), "the missing object was not confirmed by a GET");
+        assert!(
+            fixture.records().await.iter().any(is_live_get),
+            "the missing object was not confirmed by a GET"
+        );
     })
     .await;
     assert_clean(&fixtures);

@@ -56,8 +56,8 @@ fn waiting(reason: &str, message: &str) -> Value {
     json!({"state": {"waiting": {"reason": reason, "message": message}}})
 }
 
-fn pod_lists(fixture: &Fixture) -> usize {
-    fixture.records().iter().filter(|record| record.path.contains("/pods?")).count()
+async fn pod_lists(fixture: &Fixture) -> usize {
+    fixture.records().await.iter().filter(|record| record.path.contains("/pods?")).count()
 }
 
 /// The reason stayed `RolloutInProgress` for every report of the kubelet.
@@ -76,12 +76,12 @@ async fn an_image_that_cannot_be_pulled_is_reported_with_the_kubelets_message_an
         );
         fixture.patch("mywebservers/web", json!({"spec": {"image": "nginx"}})).await;
         fixture.until_condition("web", "Ready", "True", "AllReplicasReady").await;
-        assert!((1..=2).contains(&pod_lists(fixture)), "{} lists of Pods", pod_lists(fixture));
+        assert!((1..=2).contains(&pod_lists(fixture).await), "{} lists of Pods", pod_lists(fixture).await);
         // A ready object costs no list.
         fixture.create_web("other", json!({"image": "nginx"})).await;
-        let before = pod_lists(fixture);
+        let before = pod_lists(fixture).await;
         fixture.until_condition("other", "Ready", "True", "AllReplicasReady").await;
-        assert_eq!(pod_lists(fixture), before);
+        assert_eq!(pod_lists(fixture).await, before);
     })
     .await;
 }
@@ -109,7 +109,7 @@ async fn without_the_permission_to_list_pods_the_operator_warns_once_and_goes_on
         fixture.spawn_operator(&[]);
         web_with_pod(fixture, "web").await;
         report(fixture, "web", waiting("CreateContainerConfigError", "secret \"x\" not found")).await;
-        eventually("a first list of Pods", async || (pod_lists(fixture) > 0).then_some(())).await;
+        eventually("a first list of Pods", async || (pod_lists(fixture).await > 0).then_some(())).await;
         // A change of the Deployment updates the status, but triggers no new list.
         for number in [1, 0, 1] {
             let status = json!({"readyReplicas": number});
@@ -120,8 +120,8 @@ async fn without_the_permission_to_list_pods_the_operator_warns_once_and_goes_on
             assert_eq!(ready["reason"], "RolloutInProgress");
             assert_eq!(ready["message"], "0 of 1 replicas are updated and available");
         }
-        assert!(pod_lists(fixture) <= 2, "{} lists of Pods", pod_lists(fixture));
-        eventually("a second list of Pods", async || (pod_lists(fixture) > 1).then_some(())).await;
+        assert!(pod_lists(fixture).await <= 2, "{} lists of Pods", pod_lists(fixture).await);
+        eventually("a second list of Pods", async || (pod_lists(fixture).await > 1).then_some(())).await;
         let log = fixture.operator().log();
         let remedy = "grant the verb list on the resource pods";
         let warnings = log.lines().filter(|line| line.contains("WARN") && line.contains(remedy));

@@ -140,7 +140,7 @@ async fn an_internal_error_of_the_server_is_a_condition() {
         let attempts = Cell::new(0);
         eventually("two further attempts", async || {
             let is_attempt = |line: &&String| line.starts_with("POST deployments 5");
-            attempts.set(attempts.get() + fixture.transcript().iter().filter(is_attempt).count());
+            attempts.set(attempts.get() + fixture.transcript().await.iter().filter(is_attempt).count());
             (attempts.get() >= 2).then_some(())
         })
         .await;
@@ -165,7 +165,7 @@ async fn a_server_that_is_overloaded_is_no_condition() {
         fixture.create_web("web", json!({"image": "nginx"})).await;
         fixture.until("deployments/mws-web", |_| true).await;
         fixture.settle().await;
-        let written = fixture.transcript();
+        let written = fixture.transcript().await;
         let statuses = written.iter().filter(|line| line.starts_with("PATCH mywebservers/web/status"));
         assert_eq!(statuses.count(), 1, "{written:?}");
     })
@@ -324,7 +324,7 @@ async fn check_refusal(fixture: &Fixture, reason: &str, text: &str, remedy: &str
     fixture.until("events", |events| events.to_string().contains(&event)).await;
     fixture.get("services/mws-web").await;
     fixture.operator().until_logged(&["reconcile failed again", text]).await;
-    let written = fixture.transcript();
+    let written = fixture.transcript().await;
     let count = |start: &str| written.iter().filter(|line| line.starts_with(start)).count();
     let attempts = count("POST deployments 4") + count("POST deployments 5");
     assert!((2..=8).contains(&attempts), "{written:?}");
@@ -457,7 +457,7 @@ async fn a_policy_that_changes_our_image_is_reported_and_accepted_and_ready_foll
         roll_out(fixture, 2).await;
         fixture.until_condition("web", "Ready", "True", "AllReplicasReady").await;
         fixture.settle().await;
-        let written = fixture.transcript();
+        let written = fixture.transcript().await;
         assert_eq!(written.iter().filter(|line| *line == one_write).count(), 2, "{written:?}");
 
         // Once for each generation and once for each start of the operator, and no more.
@@ -537,7 +537,7 @@ async fn a_policy_that_changes_our_selector_does_not_replace_the_deployment() {
         fixture.patch("mywebservers/web", json!({"spec": {"replicas": 2}})).await;
         fixture.until("deployments/mws-web", |deployment| deployment["spec"]["replicas"] == 2).await;
         fixture.settle().await;
-        let records = fixture.records();
+        let records = fixture.records().await;
         let count = |method: &str, part: &str| {
             records.iter().filter(|record| record.method == method && record.path.contains(part)).count()
         };
@@ -567,7 +567,7 @@ async fn a_policy_that_changes_our_label_is_reported_and_retried_slowly() {
                 assert!(message.contains("something in the API server undoes our change of \"/metadata/labels"), "{message}");
         // Each retry comes after a longer pause.
         fixture.operator().until_logged(&["reconcile failed again", "undoes our change"]).await;
-        let written = fixture.transcript();
+        let written = fixture.transcript().await;
         let count = |what: &str| written.iter().filter(|line| line.contains(what)).count();
         assert!(count("deployments") <= 16, "a fight: {written:?}");
         assert!(count("/status") <= 2, "{written:?}");
@@ -592,7 +592,7 @@ async fn in_a_terminating_namespace_nothing_is_created() {
             .create("configmaps", &json!({"metadata": {"name": "last", "finalizers": ["example.com/wait"]}}))
             .await;
         fixture.settle().await;
-        fixture.transcript();
+        fixture.transcript().await;
         let path = format!("/api/v1/namespaces/{}", fixture.namespace);
         fixture.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
         for what in ["mywebservers/web", "deployments/mws-web", "services/mws-web"] {
@@ -600,7 +600,7 @@ async fn in_a_terminating_namespace_nothing_is_created() {
         }
         fixture.patch("configmaps/last", json!({"metadata": {"finalizers": null}})).await;
         eventually("the namespace to be deleted", async || fixture.raw(&path).await.err()).await;
-        let written = fixture.transcript();
+        let written = fixture.transcript().await;
         assert!(!written.iter().any(|line| line.starts_with("POST") && line.ends_with("201")), "{written:?}");
         assert!(fixture.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
     })
@@ -621,9 +621,11 @@ async fn without_the_crd_readyz_names_the_command_and_recovers() {
         fixture.create_web("web", json!({"image": "nginx"})).await;
         // The server logs an answer a moment after sending it.
         let status = |record: &crate::fixture::Record| record.path.contains("mywebservers/web/status");
-        eventually("the status to be written", async || fixture.records().iter().any(status).then_some(()))
-            .await;
-        assert_eq!(fixture.transcript(), NEW.lines().collect::<Vec<_>>());
+        eventually("the status to be written", async || {
+            fixture.records().await.iter().any(status).then_some(())
+        })
+        .await;
+        assert_eq!(fixture.transcript().await, NEW.lines().collect::<Vec<_>>());
     })
     .await;
 }

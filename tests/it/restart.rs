@@ -16,7 +16,7 @@ async fn a_restart_of_the_operator_writes_nothing() {
             fixture.create_web(&format!("web-{number}"), json!({"image": "nginx", "replicas": number})).await;
         }
         fixture.settle().await;
-        assert_eq!(fixture.transcript().len(), 60);
+        assert_eq!(fixture.transcript().await.len(), 60);
         fixture.stop_operator().await;
         fixture.spawn_operator(&[]);
         for number in 0..20 {
@@ -35,7 +35,7 @@ async fn a_status_that_is_missing_at_the_start_is_written() {
         fixture.create_settled_web("web", json!({"image": "nginx"})).await;
         fixture.stop_operator().await;
         fixture.patch("mywebservers/web/status", json!({"status": null})).await;
-        fixture.transcript();
+        fixture.transcript().await;
         fixture.spawn_operator(&[]);
         fixture.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
         fixture.wrote("PATCH mywebservers/web/status 200").await;
@@ -51,7 +51,7 @@ async fn changes_made_while_the_operator_was_stopped_are_reconciled() {
         }
         fixture.settle().await;
         fixture.stop_operator().await;
-        fixture.transcript();
+        fixture.transcript().await;
 
         fixture.patch("deployments/mws-broken", json!({"spec": {"replicas": 9}})).await;
         fixture.patch("mywebservers/changed", json!({"spec": {"port": 8080}})).await;
@@ -63,7 +63,7 @@ async fn changes_made_while_the_operator_was_stopped_are_reconciled() {
         }
         fixture.settle().await;
 
-        let mut written = fixture.transcript();
+        let mut written = fixture.transcript().await;
         written.sort();
         let expected = [
             "PATCH deployments/mws-broken 200",
@@ -93,7 +93,7 @@ async fn a_token_that_is_refused_is_read_again() {
         let new = fixture.new_token().await;
         fixture.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
         fixture.settle().await;
-        let mut written = fixture.transcript();
+        let mut written = fixture.transcript().await;
         // The new token may have come between the two children.
         written.sort();
         let expected = ["PATCH mywebservers/web/status 200", "POST deployments 201", "POST services 201"];
@@ -130,7 +130,7 @@ async fn a_killed_api_server_causes_no_lost_and_no_repeated_write() {
             fixture.get(&format!("services/mws-web-{number}")).await;
         }
         // A write whose answer was lost is found, and not repeated.
-        let written = fixture.transcript();
+        let written = fixture.transcript().await;
         assert!(
             written
                 .iter()

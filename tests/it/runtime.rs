@@ -88,7 +88,7 @@ async fn two_controllers_share_a_watch_and_write_their_events_before_they_stop()
         running.await.unwrap().unwrap();
 
         let mut watches = eventually("two watches", async || {
-            let mut paths: Vec<_> = fixture.records().into_iter().map(|record| record.path).collect();
+            let mut paths: Vec<_> = fixture.records().await.into_iter().map(|record| record.path).collect();
             paths.retain(|path| path.contains("watch=1"));
             (paths.len() >= 2).then_some(paths)
         })

@@ -49,7 +49,7 @@ async fn after_any_end_of_a_watch_the_next_change_is_handled_once() {
             fixture.delete(&child).await;
             fixture.until(&child, |new| new["metadata"]["uid"] != before).await;
             fixture.settle().await;
-            assert_eq!(fixture.transcript(), [format!("POST {resource} 201")], "{what}");
+            assert_eq!(fixture.transcript().await, [format!("POST {resource} 201")], "{what}");
         }
         assert!(fixture.operator().probe("/livez").await.starts_with("HTTP/1.1 200"));
     })
@@ -71,7 +71,7 @@ async fn a_deletion_that_no_watch_reported_is_found_by_the_next_list() {
         fixture.until_gone("deployments/mws-web").await;
         fixture.until_gone("services/mws-web").await;
         fixture.wrote("DELETE deployments/mws-web 200\nDELETE services/mws-web 200").await;
-        let records = fixture.records();
+        let records = fixture.records().await;
         let is_live = |record: &&crate::fixture::Record| {
             record.method == "GET" && record.path.contains("mywebservers/web")
         };

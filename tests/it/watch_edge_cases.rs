@@ -80,8 +80,8 @@ fn plan(text: &str) -> Planned {
 
 /// How many whole lists and how many watches of MyWebservers the operator has requested. A list of one object does not
 /// count: it only asks for the server's version. A real server logs a watch only after its end.
-fn lists_and_watches(fixture: &Fixture) -> (usize, usize) {
-    let records = fixture.records();
+async fn lists_and_watches(fixture: &Fixture) -> (usize, usize) {
+    let records = fixture.records().await;
     let requests =
         records.iter().filter(|record| record.method == "GET" && record.path.contains("/mywebservers?"));
     let is_list = |path: &str| {
@@ -101,15 +101,15 @@ async fn an_expired_version_in_any_form_costs_one_list_and_loses_no_event() {
     async fn check(faults: &'static [&'static str]) {
         on(&[Kind::Embedded], async move |fixture| {
             fixture.start_operator(&[]).await;
-            let (lists, _) = lists_and_watches(fixture);
+            let (lists, _) = lists_and_watches(fixture).await;
             for fault in faults {
                 fixture.embedded().fault(plan(fault));
             }
             fixture.create_web("web", json!({"image": "nginx"})).await;
             fixture.until("services/mws-web", |_| true).await;
             fixture.settle().await;
-            assert_eq!(lists_and_watches(fixture).0, lists + 1, "{faults:?}");
-            let wrote = fixture.transcript();
+            assert_eq!(lists_and_watches(fixture).await.0, lists + 1, "{faults:?}");
+            let wrote = fixture.transcript().await;
             assert_eq!(wrote[..2], ["POST deployments 201", "POST services 201"], "{faults:?}");
         })
         .await;
@@ -126,7 +126,7 @@ async fn an_expired_version_in_any_form_costs_one_list_and_loses_no_event() {
 async fn ten_watches_that_end_normally_cost_no_list() {
     on(&[Kind::Embedded], async |fixture| {
         fixture.start_operator(&[]).await;
-        let (lists, watches) = lists_and_watches(fixture);
+        let (lists, watches) = lists_and_watches(fixture).await;
         for replicas in 2..12 {
             fixture.create_web("web", json!({"image": "nginx", "replicas": replicas})).await;
             fixture.until("services/mws-web", |_| true).await;
@@ -134,12 +134,14 @@ async fn ten_watches_that_end_normally_cost_no_list() {
             fixture.until_gone("services/mws-web").await;
             fixture.embedded().fault(Fault::EndWatches);
         }
-        eventually("the tenth watch", async || (lists_and_watches(fixture).1 >= watches + 10).then_some(()))
-            .await;
-        assert_eq!(lists_and_watches(fixture).0, lists);
+        eventually("the tenth watch", async || {
+            (lists_and_watches(fixture).await.1 >= watches + 10).then_some(())
+        })
+        .await;
+        assert_eq!(lists_and_watches(fixture).await.0, lists);
         // Only watches request bookmarks. A request without `watch=1`, or with `watch=false`, would be answered with a
         // list.
-        let records = fixture.records();
+        let records = fixture.records().await;
         let mut watches = records.iter().filter(|record| record.path.contains("allowWatchBookmarks="));
         assert!(watches.all(|watch| watch.path.contains("watch=1")));
     })
@@ -163,7 +165,7 @@ async fn while_the_watches_of_children_lag_no_child_is_created_twice() {
         fixture.settle().await;
         assert_eq!(fixture.get("deployments/mws-web").await["metadata"]["generation"], 4);
         assert_eq!(fixture.get("services/mws-web").await["spec"]["ports"][0]["port"], 83);
-        let wrote = fixture.transcript();
+        let wrote = fixture.transcript().await;
         let count = |start: &str| wrote.iter().filter(|line| line.starts_with(start)).count();
         assert_eq!(count("POST"), 2, "{wrote:#?}");
         assert_eq!(count("PATCH deployments/mws-web 200"), 3, "{wrote:#?}");
@@ -187,11 +189,11 @@ async fn a_child_of_an_owner_that_the_watch_has_not_reported_is_not_deleted() {
             fixture.until_gone(child).await;
         }
         let web = fixture.create_web("web", json!({"image": "nginx"})).await;
-        fixture.transcript();
+        fixture.transcript().await;
         let is_get_of_owner = |record: &&Record| {
             record.method == "GET" && record.path.trim_end_matches('?').ends_with("/mywebservers/web")
         };
-        let before = fixture.records().iter().filter(is_get_of_owner).count();
+        let before = fixture.records().await.iter().filter(is_get_of_owner).count();
         let metadata = &mut child["metadata"];
         *metadata = json!({
             "name": "mws-web", "labels": metadata["labels"], "ownerReferences": metadata["ownerReferences"],
@@ -199,14 +201,14 @@ async fn a_child_of_an_owner_that_the_watch_has_not_reported_is_not_deleted() {
         metadata["ownerReferences"][0]["uid"] = web["metadata"]["uid"].clone();
         let child = fixture.create("deployments", &child).await;
         eventually("the operator to GET the owner", async || {
-            (fixture.records().iter().filter(is_get_of_owner).count() > before).then_some(())
+            (fixture.records().await.iter().filter(is_get_of_owner).count() > before).then_some(())
         })
         .await;
         lag.end();
         fixture.until_condition("web", "Ready", "False", "RolloutInProgress").await;
         fixture.settle().await;
         assert_eq!(fixture.get("deployments/mws-web").await["metadata"]["uid"], child["metadata"]["uid"]);
-        let wrote = fixture.transcript();
+        let wrote = fixture.transcript().await;
         assert!(!wrote.iter().any(|line| line.starts_with("DELETE")), "{wrote:?}");
     })
     .await;
@@ -221,7 +223,7 @@ async fn a_write_based_on_an_old_version_is_refused_and_computed_again() {
         fixture.create_web("web", json!({"image": "nginx"})).await;
         fixture.until("services/mws-web", |_| true).await;
         fixture.settle().await;
-        fixture.transcript();
+        fixture.transcript().await;
         lag.begin("deployments").await;
         let note = json!({"metadata": {"annotations": {"note": "an administrator's"}}});
         fixture.patch("deployments/mws-web", note.clone()).await;
@@ -231,7 +233,7 @@ async fn a_write_based_on_an_old_version_is_refused_and_computed_again() {
         assert_eq!(now["metadata"]["annotations"]["note"], note["metadata"]["annotations"]["note"]);
         lag.end();
         fixture.settle().await;
-        let wrote = fixture.transcript();
+        let wrote = fixture.transcript().await;
         let wrote: Vec<_> = wrote.iter().filter(|line| line.contains("deployments/")).collect();
         assert_eq!(wrote, ["PATCH deployments/mws-web 409", "PATCH deployments/mws-web 200"]);
     })
@@ -246,7 +248,7 @@ async fn a_watch_that_is_refused_while_lists_succeed_is_logged_once() {
         let lag = with_lag(fixture).await;
         allow_on_services(fixture, &["get", "list", "create", "patch", "delete"]).await;
         lag.end_watch("services").await;
-        eventually("the watch to be refused", async || (refusals(fixture) >= 2).then_some(())).await;
+        eventually("the watch to be refused", async || (refusals(fixture).await >= 2).then_some(())).await;
         fixture.allow().await;
         let logged = |text: &str| {
             let log = fixture.operator().log();
@@ -288,7 +290,7 @@ async fn a_refused_watch_of_children_neither_delays_the_main_kind_nor_floods_the
         fixture.start_operator(&[]).await;
         allow_on_services(fixture, &["get", "create", "patch", "delete"]).await;
         proxy.cut();
-        eventually("the watch to be refused", async || (refusals(fixture) > 0).then_some(())).await;
+        eventually("the watch to be refused", async || (refusals(fixture).await > 0).then_some(())).await;
         for number in 0..50 {
             let name = format!("web-{number}");
             fixture.create_web(&name, json!({"image": "nginx"})).await;
@@ -296,7 +298,7 @@ async fn a_refused_watch_of_children_neither_delays_the_main_kind_nor_floods_the
         }
         // The pauses are at least 0.8 s, and double each time: while fifty objects are created, there are only a few
         // attempts.
-        assert!(refusals(fixture) <= 8, "{} attempts", refusals(fixture));
+        assert!(refusals(fixture).await <= 8, "{} attempts", refusals(fixture).await);
     })
     .await;
 }
@@ -319,11 +321,11 @@ async fn allow_on_services(fixture: &Fixture, verbs: &[&str]) {
 }
 
 /// How often the server refused the operator a list or a watch of Services.
-fn refusals(fixture: &Fixture) -> usize {
+async fn refusals(fixture: &Fixture) -> usize {
     let is_refusal = |record: &Record| {
         record.status == 403 && record.path.contains("/services?") && !record.path.contains("fieldSelector")
     };
-    fixture.records().into_iter().filter(is_refusal).count()
+    fixture.records().await.into_iter().filter(is_refusal).count()
 }
 
 /// A change of a CRD ends all watches of its objects, cleanly. The real server also drops their history, so at most one
@@ -335,9 +337,9 @@ async fn each_change_of_the_crd_costs_at_most_one_list_and_loses_no_event() {
         fixture.start_operator(&[]).await;
         fixture.create_web("web", json!({"image": "nginx"})).await;
         fixture.until("services/mws-web", |_| true).await;
-        let (lists, _) = lists_and_watches(fixture);
+        let (lists, _) = lists_and_watches(fixture).await;
         for round in 1..=2 {
-            let (lists, watches) = lists_and_watches(fixture);
+            let (lists, watches) = lists_and_watches(fixture).await;
             let what = "/spec/versions/0/schema/openAPIV3Schema/description";
             let change = json!([{"op": "add", "path": what, "value": format!("Round {round}.")}]);
             fixture
@@ -346,7 +348,7 @@ async fn each_change_of_the_crd_costs_at_most_one_list_and_loses_no_event() {
                 .unwrap();
             // Lists and watches are recorded at their end, and after an expiry the watch is a streaming list.
             eventually("the watch to end", async || {
-                let (more_lists, more_watches) = lists_and_watches(fixture);
+                let (more_lists, more_watches) = lists_and_watches(fixture).await;
                 (more_lists + more_watches > lists + watches).then_some(())
             })
             .await;
@@ -358,7 +360,7 @@ async fn each_change_of_the_crd_costs_at_most_one_list_and_loses_no_event() {
             let port = |service: &Value| service["spec"]["ports"][0]["port"] == 80 + round;
             fixture.until("services/mws-web", port).await;
         }
-        let more = lists_and_watches(fixture).0 - lists;
+        let more = lists_and_watches(fixture).await.0 - lists;
         assert!(more <= 2, "{more} lists");
     })
     .await;
@@ -372,7 +374,7 @@ async fn the_largest_object_that_a_server_accepts_can_be_read() {
         fixture.create_web("web", json!({"image": "nginx"})).await;
         fixture.until("services/mws-web", |_| true).await;
         fixture.settle().await;
-        fixture.transcript();
+        fixture.transcript().await;
         let env = json!([{"name": "LARGE", "value": "<".repeat(VALUE_BYTES)}]);
         let path = "/spec/template/spec/containers/0/env";
         fixture.edit("deployments/mws-web", json!([{"op": "add", "path": path, "value": env}])).await;
@@ -430,7 +432,7 @@ async fn a_kube_apiserver_without_streaming_lists_is_asked_once_and_then_for_pag
     fixture.start_operator(&[]).await;
     fixture.create_web("web", json!({"image": "nginx"})).await;
     fixture.wrote("POST deployments 201\nPOST services 201\nPATCH mywebservers/web/status 200").await;
-    let records = fixture.records();
+    let records = fixture.records().await;
     let of = |what: &str| records.iter().filter(|record| record.path.contains(what)).collect::<Vec<_>>();
     let streaming = of("sendInitialEvents=true");
     assert!(streaming.iter().all(|record| record.status == 422), "{streaming:?}");
@@ -504,7 +506,7 @@ async fn the_first_watch_begins_at_the_version_of_the_list_not_of_its_objects() 
         // A real server logs a watch only after its end.
         fixture.stop_operator().await;
         eventually("the watch to be logged", async || {
-            let from = resumed_at(fixture).first().copied()?;
+            let from = resumed_at(fixture).await.first().copied()?;
             assert!(from >= newer, "{from}");
             Some(())
         })
@@ -522,17 +524,17 @@ async fn a_watch_that_the_server_ends_is_resumed_from_its_last_bookmark() {
         // send the watches a BOOKMARK with this version.
         let newer = version(&fixture.create("configmaps", &json!({"metadata": {"name": "newer"}})).await);
         fixture.get("mywebservers").await;
-        let (lists, _) = lists_and_watches(fixture);
+        let (lists, _) = lists_and_watches(fixture).await;
         within(SILENCE_LIMIT, "the watch to end", async || (ended(fixture)[0] > 0).then_some(())).await;
         fixture.operator().until_logged(&["request ended", "mywebservers", "Clean"]).await;
         fixture.settle().await;
         fixture.stop_operator().await;
         eventually("the watch to be resumed", async || {
-            resumed_at(fixture).last().filter(|from| **from >= newer).map(drop)
+            resumed_at(fixture).await.last().filter(|from| **from >= newer).map(drop)
         })
         .await;
         // A streaming list has ended by now, and so is in the log.
-        assert_eq!(lists_and_watches(fixture).0, lists + usize::from(streams(fixture)));
+        assert_eq!(lists_and_watches(fixture).await.0, lists + usize::from(streams(fixture)));
     })
     .await;
 }
@@ -546,8 +548,8 @@ fn version(object: &Value) -> u64 {
 }
 
 /// The versions from which the operator has watched the MyWebservers.
-fn resumed_at(fixture: &Fixture) -> Vec<u64> {
-    let records = fixture.records();
+async fn resumed_at(fixture: &Fixture) -> Vec<u64> {
+    let records = fixture.records().await;
     let watches = records.iter().filter(|record| {
         record.path.contains("/mywebservers?watch=1") && !record.path.contains("sendInitialEvents")
     });
