@@ -40,7 +40,7 @@ const CRD: &str = r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomRe
     "names": {"plural": "carts", "kind": "Cart"}, "versions": [{"name": "v1", "served": true, "storage": true,
     "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}}"#;
 
-/// A running `listwatch apiserver`. Dropped: killed.
+/// A running `listwatch apiserver` or `listwatch demo`. Dropped: stopped, so that it deletes its files.
 pub struct Running {
     pub child: Child,
     pub stdout: String,
@@ -70,7 +70,9 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        if let Ok(None) = self.child.try_wait() {
+            self.signal("TERM");
+        }
         let _ = self.child.wait();
     }
 }

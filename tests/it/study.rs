@@ -1301,9 +1301,8 @@ async fn a_signal_before_the_end_of_an_answer_is_an_error_of_get() {
 async fn while_a_demo_runs_its_script_gets_the_same_objects() {
     let dir = TempDir::new().unwrap();
     let script = dir.path().join("script");
-    let mut demo = Command::from(operator::listwatch());
-    demo.arg("demo").arg("--curl").arg(&script).stdout(Stdio::null()).kill_on_drop(true);
-    let _demo = demo.spawn().unwrap();
+    let demo = operator::listwatch().arg("demo").arg("--curl").arg(&script).stdout(Stdio::null()).spawn();
+    let _demo = Running { child: demo.unwrap(), stdout: String::new() };
     let text = eventually("a write in the script", async || {
         fs::read_to_string(&script).ok().filter(|text| text.contains("-X PATCH"))
     })
