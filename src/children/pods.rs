@@ -27,7 +27,7 @@ use crate::{
     locked,
     resource::{
         Condition, Labels, ObjectMeta, Resource, Scope, Uid, conditions,
-        kinds::{Container, ContainerType, DeploymentCondition as PodCondition, PodSpec},
+        kinds::{Container, ContainerType, DeploymentCondition as PodCondition},
         without_annotations,
     },
 };
@@ -44,8 +44,14 @@ const LOOK_LIMIT: Duration = Duration::from_secs(10);
 const PODS_MAX: u32 = 100;
 /// A container that has run for less than this time may still be starting.
 const START_TIME: Duration = Duration::from_secs(30);
+/// A Pod that has not ended so long after its grace period does not end by itself. At the end of this period the kubelet kills the
+/// containers; then it unmounts the volumes, and deletes the Pod.
+const END_TIME: Duration = Duration::from_secs(30);
 /// After this time the kubelet forgets that a container has crashed.
 const CRASH_MEMORY: Duration = Duration::from_secs(600);
+/// The reason of the condition `Ready` of a Pod whose node is lost. The kubelet always gives another one. The node controller changes the
+/// status of a ready Pod, and no more.
+const NODE_LOST: &str = "";
 /// Most characters of a message.
 const TEXT_LENGTH_MAX: usize = 1000;
 
@@ -59,6 +65,13 @@ pub(crate) struct PodDetails<C = Container> {
     spec: PodSpec<C>,
     #[serde(default)]
     status: PodStatus,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodSpec<C> {
+    containers: Vec<C>,
+    node_name: SmolStr,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -146,7 +159,7 @@ impl Trouble {
             "ImagePullBackOff" => 2,
             "CrashLoopBackOff" => 3,
             "Unschedulable" | "SchedulingGated" => 5,
-            "ContainersNotReady" | "ReadinessGatesNotReady" => 6,
+            "ContainersNotReady" | "ReadinessGatesNotReady" | "PodTerminating" => 6,
             _ => 4,
         };
         Trouble { rank, reason: reason.into(), message: message.chars().take(TEXT_LENGTH_MAX).collect() }
@@ -174,7 +187,8 @@ fn shape(message: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| !word.is_empty() && !word.contains(|c: char| c.is_ascii_digit()))
 }
 
-/// The worst trouble of all Pods, if any. If some Pods have the containers of the template, only those Pods count.
+/// The worst trouble of all Pods, if any. If some Pods have the containers of the template, only those Pods count, and those that should
+/// have ended.
 ///
 /// With few replicas, the Deployment controller keeps the Pods of the previous template until new ones are available.
 /// If no Pod has the containers of the template, all Pods count, because admission may change the containers.
@@ -183,14 +197,14 @@ pub(crate) fn trouble<'a, C: ContainerType>(
     wanted: &[C],
     now: SystemTime,
 ) -> Option<Trouble> {
-    let is_living = |pod: &&PodDetails<C>| {
-        !pod.metadata.is_terminating() && !matches!(&*pod.status.phase, "Failed" | "Succeeded")
-    };
+    let is_living = |pod: &&PodDetails<C>| !pod.metadata.is_terminating() && !pod.has_ended();
     let is_wanted = |pod: &PodDetails<C>| wanted.iter().all(|one| pod.spec.containers.contains(one));
-    let living: Vec<&PodDetails<C>> = pods.into_iter().filter(is_living).collect();
+    let all: Vec<&PodDetails<C>> = pods.into_iter().collect();
+    let living: Vec<&PodDetails<C>> = all.iter().copied().filter(is_living).collect();
     let are_some_wanted = living.iter().any(|pod| is_wanted(pod));
     let counted = living.into_iter().filter(|pod| !are_some_wanted || is_wanted(pod));
-    counted.filter_map(|pod| pod.trouble(now)).min()
+    let unended = all.iter().filter_map(|pod| pod.unended(now));
+    counted.filter_map(|pod| pod.trouble(now)).chain(unended).min()
 }
 
 impl<C> PodDetails<C> {
@@ -207,15 +221,46 @@ impl<C> PodDetails<C> {
         let init = init_container_statuses.iter().filter_map(|container| container.failure(now));
         let main = container_statuses.iter();
         let main = main.filter_map(|container| container.failure(now).or_else(|| container.unready(now)));
-        let ready =
-            conditions.iter().find(|condition| condition.r#type == "Ready" && condition.status == "False");
-        let other = ready.and_then(|ready| match &*ready.reason {
-            // The kubelet always gives a reason. The node controller changes the status of a ready Pod, and no more.
-            "" => Some(Trouble::new("NodeNotReady", "the node of a Pod does not respond".to_owned())),
+        let other = self.unready().and_then(|ready| match &*ready.reason {
+            NODE_LOST => {
+                Some(Trouble::new("NodeNotReady", format!("node {} does not respond", self.spec.node_name)))
+            }
             "ReadinessGatesNotReady" => Some(Trouble::new(&ready.reason, ready.message.to_string())),
             _ => None,
         });
         init.chain(main).chain(other).min()
+    }
+
+    /// The condition `Ready`, if it is `False`.
+    fn unready(&self) -> Option<&PodCondition> {
+        let mut conditions = self.status.conditions.iter();
+        conditions.find(|condition| condition.r#type == "Ready" && condition.status == "False")
+    }
+
+    /// Why a deleted Pod is still there, although its grace period is over. Five minutes after its node was lost, a Pod is deleted, and
+    /// only the kubelet can say that its containers have ended: <https://kubernetes.io/docs/concepts/architecture/nodes/>.
+    fn unended(&self, now: SystemTime) -> Option<Trouble> {
+        let PodDetails { metadata, spec: PodSpec { node_name: node, .. }, .. } = self;
+        let end: SystemTime = metadata.deletion_timestamp?.into();
+        if now < end + END_TIME {
+            return None;
+        }
+        let (name, finalizers) = (&metadata.name, metadata.finalizers.join(", "));
+        if !finalizers.is_empty() && (self.has_ended() || node.is_empty()) {
+            let message = format!("Pod {name} is deleted, but keeps its finalizers: {finalizers}");
+            return Some(Trouble::new("PodTerminating", message));
+        }
+        let is_lost = self.unready().is_some_and(|ready| ready.reason == NODE_LOST);
+        let reason = if is_lost { "NodeNotReady" } else { "PodTerminating" };
+        let message = format!(
+            "Pod {name} has not ended on node {node}, and may still run there: repair the node or, if it is off for ever, kubectl \
+             delete node {node}"
+        );
+        Some(Trouble::new(reason, message))
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(&*self.status.phase, "Failed" | "Succeeded")
     }
 }
 
@@ -460,9 +505,10 @@ mod tests {
                 pod(json!({"ready": true, "state": {"running": {"startedAt": "2026-11-22T06:00:00Z"}}}));
             let ready = json!({"type": "Ready", "status": "False", "reason": reason, "message": message});
             pod.status.conditions.push(serde_json::from_value(ready).expect("a condition"));
+            pod.spec.node_name = "node-a".into();
             trouble_of(&[pod])
         };
-        assert_eq!(unready("", "").as_deref(), Some("NodeNotReady: the node of a Pod does not respond"));
+        assert_eq!(unready("", "").as_deref(), Some("NodeNotReady: node node-a does not respond"));
         let gate = "corresponding condition of pod readiness gate \"example.com/lb\" does not exist.";
         let expected = format!("ReadinessGatesNotReady: {gate}");
         assert_eq!(unready("ReadinessGatesNotReady", gate), Some(expected));
@@ -475,7 +521,7 @@ mod tests {
     fn of_pods_of_two_templates_those_of_the_wanted_one_are_reported() {
         let containers = |image: &str| serde_json::from_value(json!([{"name": "web", "image": image}]));
         let of = |image: &str, status: Value| PodDetails {
-            spec: PodSpec { containers: containers(image).expect("containers"), ..PodSpec::default() },
+            spec: PodSpec { containers: containers(image).expect("containers"), node_name: "".into() },
             ..pod(status)
         };
         let template = |image: &str| of(image, json!({})).spec.containers;
@@ -514,17 +560,45 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_has_ended_or_is_being_deleted_has_no_trouble() {
+    fn a_pod_that_has_ended_or_is_ending_has_no_trouble() {
         for phase in ["Failed", "Succeeded"] {
             let mut ended = pod(waiting("InvalidImageName", "no"));
             ended.status.phase = phase.into();
             assert_eq!(trouble_of(&[ended]), None, "{phase}");
         }
         let mut going = pod(waiting("InvalidImageName", "no"));
-        let time = json!({"name": "p", "resourceVersion": "1", "deletionTimestamp": "2026-11-22T06:39:00Z"});
+        let time = json!({"name": "p", "resourceVersion": "1", "deletionTimestamp": "2026-11-22T06:39:31Z"});
         going.metadata = serde_json::from_value(time).expect("metadata");
         assert!(going.metadata.is_terminating());
         assert_eq!(trouble_of(&[going]), None);
+    }
+
+    /// The reason was `RolloutInProgress` five minutes after a node was lost.
+    #[test]
+    fn a_deleted_pod_that_has_not_ended_after_its_grace_period_is_reported_with_the_way_out() {
+        let late = |phase: &str, ready_reason: &str, finalizers: Value| {
+            let metadata = json!({
+                "name": "p", "resourceVersion": "1", "deletionTimestamp": "2026-11-22T06:39:30Z", "finalizers": finalizers,
+            });
+            let ready = json!({"type": "Ready", "status": "False", "reason": ready_reason});
+            let pod = json!({
+                "metadata": metadata, "spec": {"nodeName": "node-a"}, "status": {"phase": phase, "conditions": [ready]},
+            });
+            trouble_of(&[serde_json::from_value(pod).expect("a Pod")]).expect("trouble")
+        };
+        let way = "Pod p has not ended on node node-a, and may still run there: repair the node or, if it is off for ever, kubectl \
+                   delete node node-a";
+        assert_eq!(late("Running", "", json!([])), format!("NodeNotReady: {way}"));
+        assert_eq!(late("Running", "ContainersNotReady", json!([])), format!("PodTerminating: {way}"));
+        let kept =
+            "PodTerminating: Pod p is deleted, but keeps its finalizers: a.example.com/x, b.example.com/y";
+        let finalizers = || json!(["a.example.com/x", "b.example.com/y"]);
+        assert_eq!(late("Failed", "PodFailed", finalizers()), kept);
+        assert_eq!(
+            late("Running", "", finalizers()),
+            format!("NodeNotReady: {way}"),
+            "the Job controller removes its own"
+        );
     }
 
     /// An init container is not `ready` before it has ended.

@@ -101,13 +101,14 @@ fn is_complete<C>(deployment: &Deployment<C>) -> bool {
         && rollout.available_replicas == wanted
 }
 
-/// Whether the rollout waits for Pods of the latest template, and such Pods exist.
+/// Whether the rollout waits for Pods of the latest template, and such Pods exist. With the strategy `Recreate`, it may also wait for the
+/// end of the earlier Pods, which the Deployment no longer counts.
 pub(crate) fn waits_for_pods<C>(deployment: &Deployment<C>) -> bool {
     is_observed(deployment)
         && !is_complete(deployment)
         && !is_held_back(deployment)
         && cannot_create(deployment).is_none()
-        && deployment.status.updated_replicas > 0
+        && (deployment.status.updated_replicas > 0 || deployment.status.replicas == 0)
 }
 
 /// Why the Deployment cannot create its Pods or their ReplicaSet: a quota, for example, or an admission policy.

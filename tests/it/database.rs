@@ -1298,6 +1298,38 @@ async fn the_trouble_of_the_primary_comes_before_that_of_the_replicas_which_wait
     .await;
 }
 
+/// The node is lost, and five minutes later its Pods are deleted. The reason was `RolloutInProgress` from then on.
+#[tokio::test]
+async fn an_instance_that_does_not_end_is_a_condition_with_its_node() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        fixture.create("databases", &database(json!({"size": 1, "version": "15"}))).await;
+        wrote(fixture, &CREATED).await;
+        let container = json!({"name": "postgres", "image": "postgres:15"});
+        let labels = fixture.get("statefulsets/db").await["spec"]["template"]["metadata"]["labels"].take();
+        let spec = json!({"nodeName": "node-a", "containers": [container]});
+        let pod = json!({"metadata": {"name": "db-0", "labels": labels}, "spec": spec});
+        fixture.create("pods", &pod).await;
+        // What the node controller writes: the rest of the condition is that of the kubelet, before.
+        let unready = json!({"type": "Ready", "status": "False"});
+        fixture.patch("pods/db-0/status", json!({"status": {"conditions": [unready]}})).await;
+        fixture.delete_with("pods/db-0", json!({"gracePeriodSeconds": 1})).await;
+        let is_reported = |database: &Value| {
+            let ready = condition(database, "Ready").unwrap();
+            let message = ready["message"].as_str().unwrap();
+            ready["reason"] == "NodeNotReady"
+                && message.contains("Pod db-0 has not ended on node node-a")
+                && message.contains("kubectl delete node node-a")
+        };
+        fixture.until("databases/db", is_reported).await;
+        fixture.delete_with("pods/db-0", json!({"gracePeriodSeconds": 0})).await;
+        let is_over =
+            |database: &Value| condition(database, "Ready").unwrap()["reason"] == "RolloutInProgress";
+        fixture.until("databases/db", is_over).await;
+    })
+    .await;
+}
+
 /// The StatefulSet controller writes only an Event. The reason was `RolloutInProgress` for ever.
 #[tokio::test]
 async fn pods_that_cannot_be_created_are_a_condition() {

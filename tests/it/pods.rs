@@ -130,6 +130,34 @@ async fn without_the_permission_to_list_pods_the_operator_warns_once_and_goes_on
     .await;
 }
 
+/// The node is lost, and five minutes later its Pods are deleted. With the strategy `Recreate`, the Deployment waits for their end. The
+/// reason was `RolloutInProgress` from then on.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_does_not_end_is_reported_with_its_node_once_its_grace_period_is_over() {
+    let stage = Stage::start("/pods", Duration::ZERO).await;
+    web_with_pod(&stage.user, "web").await;
+    let pod = stage.user.get("pods/web").await;
+    let metadata = json!({"name": "lost", "labels": pod["metadata"]["labels"]});
+    let spec = json!({"nodeName": "node-a", "containers": pod["spec"]["containers"]});
+    stage.user.create("pods", &json!({ "metadata": metadata, "spec": spec })).await;
+    stage.user.delete_with("pods/web", json!({"gracePeriodSeconds": 0})).await;
+    stage.user.delete_with("pods/lost", json!({"gracePeriodSeconds": 60})).await;
+    let status = json!({"replicas": 0, "updatedReplicas": 0, "unavailableReplicas": 1});
+    stage.user.patch("deployments/mws-web/status", json!({ "status": status })).await;
+    let ready = async || {
+        let web = stage.user.get("mywebservers/web").await;
+        let ready = condition(&web, "Ready").unwrap();
+        (ready["reason"].as_str().unwrap().to_owned(), ready["message"].as_str().unwrap().to_owned())
+    };
+    sleep(Duration::from_secs(80)).await;
+    assert_eq!(ready().await.0, "RolloutInProgress", "its grace period has just ended");
+    sleep(Duration::from_secs(80)).await;
+    let (reason, message) = ready().await;
+    assert_eq!(reason, "PodTerminating");
+    let start = "0 of 1 replicas are updated and available: Pod lost has not ended on node node-a";
+    assert!(message.starts_with(start) && message.contains("kubectl delete node node-a"), "{message}");
+}
+
 /// The operator in this process, on a paused clock, with a server without controllers: only the test writes Deployments
 /// and Pods.
 struct Stage {

@@ -565,6 +565,7 @@ fn pods_are_waited_for_where_there_are_some_of_the_latest_template() {
     assert!(!waits(&status(2, 2, 2, 2), false), "complete");
     assert!(!waits(&status(2, 2, 1, 1), true), "held back");
     assert!(!waits(&status(2, 1, 0, 1), false), "none yet");
+    assert!(waits(&status(2, 0, 0, 0), false), "with the strategy Recreate, earlier ones may not end");
     let mut starved = status(2, 2, 1, 1);
     starved["conditions"] = json!([{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}]);
     assert!(!waits(&starved, false), "no more can be made");
