@@ -135,9 +135,9 @@ pub struct PodsOf<'a, C> {
     pub containers: &'a [C],
     /// The Pod for which the others wait: its trouble comes before theirs, also if it has an earlier template.
     pub first: Option<&'a str>,
-    /// The trouble if some of them do not exist, unless the status of their creator has it. Reported if that was so at the look before,
+    /// A trouble that no status of a Pod shows: for example, that some of them do not exist. Reported if there was one at the look before,
     /// too: a Pod that is being replaced is missing for a moment.
-    pub missing: Option<Trouble>,
+    pub unseen: Option<Trouble>,
 }
 
 /// Why a Pod does not run.
@@ -163,6 +163,11 @@ impl Trouble {
             _ => 4,
         };
         Trouble { rank, reason: reason.into(), message: message.chars().take(TEXT_LENGTH_MAX).collect() }
+    }
+
+    /// The same, reported only if there is no other trouble.
+    pub(crate) fn as_the_last(self) -> Trouble {
+        Trouble { rank: u8::MAX, ..self }
     }
 
     /// Whether only a change of the spec helps.
@@ -341,8 +346,8 @@ struct Look {
     since: Instant,
     next: Instant,
     found: Option<Trouble>,
-    /// Whether Pods were missing.
-    was_missing: bool,
+    /// Whether there was a trouble that no status of a Pod shows.
+    had_unseen: bool,
 }
 
 impl Looks {
@@ -367,11 +372,11 @@ impl Looks {
         match timeout(LOOK_LIMIT, cluster.list_live::<PodDetails<C>>(&scope, PODS_MAX)).await {
             Ok(Ok(pods)) => {
                 let pods = pods.iter().map(Arc::as_ref);
-                let missing = wanted.missing.clone().filter(|_| look.was_missing);
-                look.was_missing = wanted.missing.is_some();
+                let unseen = wanted.unseen.clone().filter(|_| look.had_unseen);
+                look.had_unseen = wanted.unseen.is_some();
                 let first = pods.clone().filter(|pod| wanted.first == Some(&*pod.metadata.name));
                 let found = trouble(first, &[], cluster.now()).or_else(|| {
-                    trouble(pods, wanted.containers, cluster.now()).into_iter().chain(missing).min()
+                    trouble(pods, wanted.containers, cluster.now()).into_iter().chain(unseen).min()
                 });
                 look.found = found.map(|trouble| trouble.with_known_message(O::observed(owner.status()).1));
             }
@@ -411,7 +416,7 @@ impl Looks {
         let now = Instant::now();
         let since = now.checked_sub(waited).unwrap_or(now);
         let next = now + FIRST_PAUSE.saturating_sub(waited);
-        let look = Look { generation, since, next, found: None, was_missing: waited >= FIRST_PAUSE };
+        let look = Look { generation, since, next, found: None, had_unseen: waited >= FIRST_PAUSE };
         all.insert(metadata.uid.clone(), look.clone());
         look
     }
@@ -651,9 +656,9 @@ mod tests {
             let metadata = json!({"name": "n", "namespace": "default", "uid": "u", "resourceVersion": "1", "generation": 1});
             let note = json!({"metadata": metadata, "status": status});
             let note: Note = serde_json::from_value(note).expect("a Note");
-            let missing = are_missing.then(|| Trouble::new("PodsNotCreated", "none".to_owned()));
+            let unseen = are_missing.then(|| Trouble::new("PodsNotCreated", "none".to_owned()));
             let (generation, selector, containers) = (1, &selector, &[]);
-            let wanted = PodsOf::<Container> { generation, selector, containers, first: None, missing };
+            let wanted = PodsOf::<Container> { generation, selector, containers, first: None, unseen };
             let (found, pause) = looks.look(&cluster, &note, &wanted).await;
             tokio::time::advance(pause).await;
             found.is_some()

@@ -345,7 +345,7 @@ impl<O: Reported> Report<'_, O> {
                 selector: &deployment.spec.selector.match_labels,
                 containers: &deployment.spec.template.spec.containers,
                 first: None,
-                missing: None,
+                unseen: None,
             }),
             Child::Kept(_) | Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } => None,
         };

@@ -50,6 +50,8 @@ const MANAGED: &str = "app.kubernetes.io/managed-by=database-operator";
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The label with the name of the Database.
 const INSTANCE: &str = "app.kubernetes.io/instance";
+/// The reason while an instance keeps an earlier template, and nothing else says why it is not ready.
+const OUTDATED: &str = "PodOutdated";
 /// The container in which PostgreSQL runs, its port, and the port of the Services.
 const CONTAINER: &str = "postgres";
 /// The port of PostgreSQL.
@@ -421,15 +423,22 @@ impl Databases {
         (pod.is_ready() && pod.metadata.is_controlled_by(&set.metadata)).then_some(pod)
     }
 
-    /// The way out if the primary is not ready and has an earlier template. The StatefulSet controller replaces it last, and first waits
-    /// for the replicas, which wait for the primary.
-    fn blocked(&self, database: &Database, set: &StatefulSet) -> Option<SmolStr> {
-        let pod = self.pods.get(&primary_key(database))?;
-        let revision = pod.metadata.labels.get("controller-revision-hash")?;
-        let is_blocked = database.spec.size > 1 && !pod.is_ready() && revision != set.status.update_revision;
+    /// The way out for an instance that is not ready and has an earlier template. The StatefulSet controller replaces the primary last, and
+    /// first waits for the replicas, which wait for the primary. With the feature `MaxUnavailableStatefulSet`, it replaces no instance while
+    /// one is not ready; with the strategy `OnDelete`, none at all.
+    fn outdated(&self, database: &Database, set: &StatefulSet) -> Option<SmolStr> {
+        let is_outdated = |pod: &Arc<Pod>| {
+            let revision = pod.metadata.labels.get("controller-revision-hash");
+            revision.is_some_and(|revision| revision != set.status.update_revision)
+                && !pod.is_ready()
+                && !pod.metadata.is_terminating()
+        };
+        let pod = (0..database.spec.size).find_map(|ordinal| {
+            let name = format_smolstr!("{}-{ordinal}", database.metadata.name);
+            self.pods.get(&Key { name, ..database.key() }).filter(is_outdated)
+        })?;
         let name = &pod.metadata.name;
-        is_blocked
-            .then(|| format_smolstr!("; {name} keeps its earlier template until kubectl delete pod {name}"))
+        Some(format_smolstr!("{name} keeps its earlier template until kubectl delete pod {name}"))
     }
 
     /// The condition `Available`.
@@ -464,8 +473,9 @@ impl Databases {
                 Verdict::yes("RolloutComplete", "all instances run the latest spec"),
             ),
             Some(Trouble { reason, message, .. }) => {
-                let blocked = live.and_then(|set| self.blocked(database, set)).unwrap_or_default();
-                let message = format_smolstr!("{count}{blocked}: {message}");
+                let way = live.and_then(|set| self.outdated(database, set)).filter(|_| reason != OUTDATED);
+                let way = way.map(|way| format_smolstr!("; {way}")).unwrap_or_default();
+                let message = format_smolstr!("{count}{way}: {message}");
                 (Verdict::no(reason.clone(), message.clone()), Verdict::no(reason, message))
             }
             None => (Verdict::no(reason, count.clone()), Verdict::yes(reason, count)),
@@ -570,16 +580,20 @@ impl Operator for Databases {
             (Some(Child::Kept(live)), _) if !is_complete(live, database.spec.size) => Some(PodsOf {
                 generation: live.metadata.generation,
                 selector: &live.spec.selector.match_labels,
-                containers: &live.spec.template.spec.containers,
+                // All count: each instance has its own data, so no other one takes its place.
+                containers: &[],
                 first: Some(&primary_name),
-                missing: missing_pods(live, database.spec.size),
+                unseen: missing_pods(live, database.spec.size).or_else(|| {
+                    let way = self.outdated(database, live)?;
+                    Some(Trouble::new(OUTDATED, way.to_string()).as_the_last())
+                }),
             }),
             (None, Some(Child::Kept(job))) => Some(PodsOf {
                 generation: job.metadata.generation,
                 selector: &job.metadata.labels,
                 containers: &job.spec.template.spec.containers,
                 first: None,
-                missing: None,
+                unseen: None,
             }),
             _ => None,
         };

@@ -1280,9 +1280,9 @@ async fn the_trouble_of_the_primary_comes_before_that_of_the_replicas_which_wait
         let kept = "db-0 keeps its earlier template until kubectl delete pod db-0";
         let pending = "no node for a Pod: no room";
         reports("Unschedulable", &format!("0 of 2 instances are ready; {kept}: {pending}")).await;
-        // A single instance waits for no replicas.
+        // A single instance, too, where the feature MaxUnavailableStatefulSet is on, or the strategy is OnDelete.
         fixture.patch("databases/db", json!({"spec": {"size": 1}})).await;
-        reports("Unschedulable", &format!("0 of 1 instances are ready: {pending}")).await;
+        reports("Unschedulable", &format!("0 of 1 instances are ready; {kept}: {pending}")).await;
         fixture.patch("databases/db", json!({"spec": {"size": 2}})).await;
         reports("Unschedulable", &format!("0 of 2 instances are ready; {kept}: {pending}")).await;
         let labels = json!({"controller-revision-hash": "latest"});
@@ -1294,6 +1294,55 @@ async fn the_trouble_of_the_primary_comes_before_that_of_the_replicas_which_wait
         let ready = json!({"type": "Ready", "status": "True"});
         fixture.patch("pods/db-0/status", json!({"status": {"conditions": [ready]}})).await;
         reports("CrashLoopBackOff", "0 of 2 instances are ready: container postgres: no primary").await;
+    })
+    .await;
+}
+
+/// With the feature MaxUnavailableStatefulSet, the StatefulSet controller replaces no instance while another one is not ready, even if that
+/// one has the earlier template. The reason was `RolloutInProgress` for ever.
+#[tokio::test]
+async fn an_instance_that_keeps_an_earlier_template_is_a_condition_with_a_way_out() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        fixture.create("databases", &database(json!({"size": 2, "version": "15"}))).await;
+        wrote(fixture, &CREATED).await;
+        let image = json!([{"op": "replace", "path": "/spec/containers/0/image", "value": "postgres:15.99"}]);
+        for (name, revision) in [("db-0", "latest"), ("db-1", "earlier")] {
+            create_pod(fixture, name).await;
+            let labels = json!({"controller-revision-hash": revision});
+            fixture.patch(&format!("pods/{name}"), json!({"metadata": {"labels": labels}})).await;
+        }
+        fixture.edit("pods/db-1", image).await;
+        let ready = json!({"type": "Ready", "status": "True"});
+        fixture.patch("pods/db-0/status", json!({"status": {"conditions": [ready]}})).await;
+        let waiting = async |reason: &str, message: &str| {
+            let container = json!({
+                "name": "postgres", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"waiting": {"reason": reason, "message": message}},
+            });
+            let status = json!({ "status": {"containerStatuses": [container]} });
+            fixture.patch("pods/db-1/status", status).await;
+        };
+        let generation = fixture.get("statefulsets/db").await["metadata"]["generation"].take();
+        let status = json!({
+            "observedGeneration": generation, "replicas": 2, "readyReplicas": 1, "updatedReplicas": 1,
+            "updateRevision": "latest",
+        });
+        let reports = async |reason: &str, message: &str| {
+            let is_reported = |database: &Value| {
+                let ready = condition(database, "Ready").unwrap();
+                ready["reason"] == reason && ready["message"] == message
+            };
+            fixture.until("databases/db", is_reported).await;
+        };
+        let kept = "db-1 keeps its earlier template until kubectl delete pod db-1";
+        waiting("ImagePullBackOff", "not found").await;
+        fixture.patch("statefulsets/db/status", json!({ "status": status })).await;
+        let message = format!("1 of 2 instances are ready; {kept}: container postgres: not found");
+        reports("ImagePullBackOff", &message).await;
+        // No status says why this container does not start.
+        waiting("ContainerCreating", "").await;
+        reports("PodOutdated", &format!("1 of 2 instances are ready: {kept}")).await;
     })
     .await;
 }

@@ -235,7 +235,7 @@ impl Databases {
             selector: &job.metadata.labels,
             containers: &job.spec.template.spec.containers,
             first: None,
-            missing: None,
+            unseen: None,
         };
         let (trouble, next) = report.look(Some(pods)).await;
         let trouble = trouble.map(|trouble| format!(": {}: {}", trouble.reason, trouble.message));
