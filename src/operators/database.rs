@@ -31,7 +31,7 @@ use crate::{
     resource::{Key, Labels, Meta, ObjectMeta, Resource, conditions::Verdict, kinds::*, list::Broken},
     runtime::Setup,
 };
-use data::{changes_of_owner, claim, growth, secret};
+use data::{changes_of_owner, claim, claim_name, growth, has_labels, is_of_instance, secret};
 pub use desired::{DatabaseChildren, desired};
 use desired::{backup_labels, labels};
 use types::{
@@ -178,7 +178,7 @@ fn version_of_image(image: &str) -> Option<&str> {
 
 /// The claim that the StatefulSet controller creates for the primary.
 fn primary_claim(database: &Database) -> Key {
-    Key { name: format_smolstr!("data-{}-0", database.metadata.name), ..database.key() }
+    Key { name: claim_name(database, 0), ..database.key() }
 }
 
 /// The Pod of the primary.
@@ -254,10 +254,20 @@ impl Databases {
         desired(database, &format!("{database_image}:{version}"), database_pod_cidrs)
     }
 
+    /// The claims with the data of the instances.
+    fn instance_claims(&self, database: &Database) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
+        let claims = self.claims.get(&database.key()).into_iter();
+        claims.filter(|claim| is_of_instance(database, &claim.metadata))
+    }
+
     /// Makes the claims as large as the Database wants them.
     async fn keep_claims(&self, database: &Database) -> Vec<Outcome<PersistentVolumeClaim>> {
+        let backups = format_smolstr!("{}-backups", database.metadata.name);
         let mut outcomes = Vec::new();
         for claim in self.claims.get(&database.key()) {
+            if !is_of_instance(database, &claim.metadata) && claim.metadata.name != backups {
+                continue;
+            }
             let mut changes = changes_of_owner(database, &claim.metadata, DatabaseDeletionPolicy::Retain);
             changes.extend(growth(database, &claim));
             outcomes.push(once::patched(&self.cluster, claim, changes).await);
@@ -345,8 +355,8 @@ impl Databases {
         let outcome =
             once::created(&self.cluster, self.secrets.get(&key), database, &key, stage, create).await?;
         match outcome.child {
-            // One of a user has no label of ours, and stays as it is.
-            Child::Kept(live) if live.metadata.labels.get(MANAGED_BY) == Some(OPERATOR) => {
+            // One of a user has not our labels, and stays as it is.
+            Child::Kept(live) if has_labels(database, &live.metadata) => {
                 let changes = changes_of_owner(database, &live.metadata, DatabaseDeletionPolicy::Retain);
                 let patched = once::patched(&self.cluster, live, changes).await;
                 Some(Outcome { write: outcome.write.or(patched.write), ..patched })
@@ -383,10 +393,8 @@ impl Databases {
     async fn lost(&self, database: &Database) -> Result<Option<Verdict>, Error> {
         let (key, known) = (primary_claim(database), &database.status.primary_claim);
         let had_data = if known.is_empty() {
-            let data = format!("data-{}-", database.metadata.name);
-            let claims = self.claims.get(&database.key());
             self.live_sets.get(&database.key()).is_none()
-                && claims.iter().any(|claim| claim.metadata.name.starts_with(&data) && claim.key() != key)
+                && self.instance_claims(database).any(|claim| claim.key() != key)
         } else {
             self.primary(database).is_none()
         };

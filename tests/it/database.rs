@@ -611,6 +611,44 @@ async fn a_secret_of_a_user_is_used_and_stays_as_it_is() {
     .await;
 }
 
+/// A copy of a claim or Secret, made from its YAML, has its labels. Such a claim counted as the data of an earlier Database, grew, and was
+/// deleted with the Database; such a Secret, too.
+#[tokio::test]
+async fn a_copy_with_the_labels_of_a_claim_or_secret_stays_as_it_is() {
+    const CLAIMS: [&str; 5] = ["data-db-0-safe", "data-db-01", "data-db-10", "data-db-20261127", "safe"];
+    on_both(async |fixture| {
+        for claim in CLAIMS {
+            create_claim(fixture, claim).await;
+            let bound = json!({"status": {"phase": "Bound"}});
+            fixture.patch(&format!("persistentvolumeclaims/{claim}/status"), bound).await;
+        }
+        let labels = json!({
+            "app.kubernetes.io/instance": "other", "app.kubernetes.io/managed-by": "database-operator",
+        });
+        let secret =
+            json!({"metadata": {"name": "db", "labels": labels}, "stringData": {"password": "chosen"}});
+        fixture.create("secrets", &secret).await;
+        let all = async || {
+            let mut all = vec![fixture.get("secrets/db").await];
+            for claim in CLAIMS {
+                all.push(fixture.get(&format!("persistentvolumeclaims/{claim}")).await);
+            }
+            all
+        };
+        let before = all().await;
+        let _running = start(fixture);
+        let spec = json!({"size": 1, "version": "15", "storage": "2Gi", "deletionPolicy": "Delete"});
+        fixture.create("databases", &database(spec)).await;
+        fixture.until("statefulsets/db", |_| true).await;
+        roll_out(fixture).await;
+        fixture.until("databases/db", is_ready).await;
+        fixture.delete("databases/db").await;
+        fixture.until_gone("databases/db").await;
+        assert_eq!(all().await, before);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn tls_refuses_other_connections_and_a_missing_certificate_is_a_condition() {
     on_both(async |fixture| {

@@ -6,11 +6,12 @@ use base64::{
 };
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
+use smol_str::{SmolStr, format_smolstr};
 
 use super::{
-    Database, PORT,
+    Database, INSTANCE, MANAGED_BY, OPERATOR, PORT,
     desired::{labels, volume},
-    types::{ClaimStatus, DatabaseDeletionPolicy, PersistentVolumeClaim},
+    types::{ClaimStatus, DatabaseDeletionPolicy, PersistentVolumeClaim, SIZE_MAX},
 };
 use crate::resource::{Labels, ObjectMeta, OwnerReference, kinds::Secret};
 
@@ -37,6 +38,24 @@ pub(super) fn secret(database: &Database, name: &str, role: &str) -> Secret {
         data: data.into_iter().map(base64).collect(),
         immutable: false,
     }
+}
+
+/// The name of the claim that the StatefulSet controller creates for an instance.
+pub(super) fn claim_name(database: &Database, ordinal: i32) -> SmolStr {
+    format_smolstr!("data-{}-{ordinal}", database.metadata.name)
+}
+
+/// Whether a claim has the data of an instance, perhaps one that was scaled away. The labels do not say so: a copy that is made from the
+/// YAML of a claim has them, too.
+pub(super) fn is_of_instance(database: &Database, claim: &ObjectMeta) -> bool {
+    (0..SIZE_MAX).any(|ordinal| claim.name == claim_name(database, ordinal))
+}
+
+/// Whether an object with the name of a Secret or Job of this Database has the labels of the operator, too. Without them, it is an object
+/// of a user.
+pub(super) fn has_labels(database: &Database, metadata: &ObjectMeta) -> bool {
+    let wanted = [(MANAGED_BY, OPERATOR), (INSTANCE, &*database.metadata.name)];
+    wanted.into_iter().all(|(label, value)| metadata.labels.get(label) == Some(value))
 }
 
 /// A claim that a StatefulSet does not create.

@@ -9,8 +9,8 @@ use serde_json::json;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::{
-    Database, Databases, MANAGED_BY, OPERATOR,
-    data::{changes_of_owner, claim},
+    Database, Databases,
+    data::{changes_of_owner, claim, has_labels},
     desired::backup_labels,
     types::{DatabaseDeletionPolicy, Job, JobStatus, StatefulSet},
 };
@@ -61,13 +61,13 @@ impl Databases {
             self.report_failure(database, NOT_RETAINED, problem).await?;
             return Ok(Cleanup::Pending(Next::After(UNSEEN_RECHECK)));
         }
-        let name = &database.metadata.name;
-        let backups = format_smolstr!("{name}-backups");
-        for claim in self.claims.get(&database.key()).iter().filter(|claim| claim.metadata.name != backups) {
-            self.give(database, &**claim, policy).await?;
+        for claim in self.instance_claims(database) {
+            self.give(database, &*claim, policy).await?;
         }
+        let name = &database.metadata.name;
         for name in [name.clone(), format_smolstr!("{name}-replication")] {
-            if let Some(secret) = self.secrets.get(&Key { name, ..database.key() }) {
+            let secret = self.secrets.get(&Key { name, ..database.key() });
+            if let Some(secret) = secret.filter(|secret| has_labels(database, &secret.metadata)) {
                 self.give(database, &*secret, policy).await?;
             }
         }
@@ -267,7 +267,7 @@ impl Databases {
 /// Whether this is the Job of the last backup, without its owner: a second deletion, with `--cascade=orphan`, takes it away.
 fn is_released(database: &Database, job: &ObjectMeta) -> bool {
     job.owner_references.is_empty()
-        && job.labels.get(MANAGED_BY) == Some(OPERATOR)
+        && has_labels(database, job)
         // That of an earlier Database is older.
         && job.creation_timestamp >= database.metadata.deletion_timestamp
 }

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Most instances of one Database: the settings allow as many replicas to clone the primary at the same time.
-const SIZE_MAX: i32 = 10;
+pub(super) const SIZE_MAX: i32 = 10;
 
 /// The custom resource.
 #[derive(Clone, Debug, Deserialize)]
