@@ -97,10 +97,17 @@ impl Cluster {
 
     /// Applies the operations that [`diff::between`](crate::resource::diff::between) computed, if `live` is still the present
     /// version. Otherwise fails with [`Error::is_conflict`]: read again and decide again.
-    pub async fn patch<K: Resource>(&self, live: &K, mut operations: Vec<Value>) -> Result<Arc<K>, Error> {
-        let version = &live.metadata().resource_version;
-        operations.push(json!({"op": "replace", "path": "/metadata/resourceVersion", "value": version}));
-        self.patch_part(&live.key(), Part::Object, &Patch::Json(operations)).await
+    pub async fn patch<K: Resource>(&self, live: &K, operations: Vec<Value>) -> Result<Arc<K>, Error> {
+        self.patch_part(&live.key(), Part::Object, &versioned(live, operations)).await
+    }
+
+    /// Asks whether the API server would accept [`Cluster::patch`].
+    pub(crate) async fn patch_dry_run<K: Resource>(
+        &self,
+        live: &K,
+        operations: Vec<Value>,
+    ) -> Result<(), Error> {
+        self.client.patch_dry_run::<K>(&live.key(), &versioned(live, operations)).await
     }
 
     /// Replaces fields of the status, if `live` is still the present version.
@@ -217,6 +224,13 @@ impl<K: Resource> Watch<K> {
         };
         self.streams.values().flatten().map(listen).collect()
     }
+}
+
+/// The operations, which the API server refuses if `live` is not the present version.
+fn versioned<K: Resource>(live: &K, mut operations: Vec<Value>) -> Patch {
+    let version = &live.metadata().resource_version;
+    operations.push(json!({"op": "replace", "path": "/metadata/resourceVersion", "value": version}));
+    Patch::Json(operations)
 }
 
 /// The namespaces of the scopes that include a key: all namespaces, and its own.

@@ -40,6 +40,16 @@ impl Client {
         let request = Request::get(path).accept(accept_object(K::ACCEPT)).patches(patch);
         self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)
     }
+
+    /// Asks whether the API server would accept a change, after admission. Nothing is changed. See
+    /// <https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run>.
+    pub async fn patch_dry_run<K: Resource>(&self, key: &Key, patch: &Patch) -> Result<(), Error> {
+        let wrong = |cause: Cause| cause.about("patch", name::<K>(key));
+        let path = path::<K>(key).map_err(wrong)?;
+        let mut request = Request::get(path).accept(accept_object(K::ACCEPT)).patches(patch);
+        request.query.push(("dryRun", "All".into()));
+        self.typed::<K>(request, OBJECT_BYTES_MAX, K::KIND).await.map(drop).map_err(wrong)
+    }
 }
 
 impl Request {

@@ -1,8 +1,15 @@
 //! Tests the operator of Database, on both servers and with the permissions of its ClusterRole. No StatefulSet controller runs, so
 //! each write of the operator is known. `tests/e2e/database` has the real PostgreSQL.
 
+use std::time::Duration;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
-use listwatch::{operators::BuiltIn, watch::Lists};
+use listwatch::{
+    client::{Part, Patch},
+    operators::BuiltIn,
+    resource::{Key, Meta, kinds::Secret},
+    watch::Lists,
+};
 use listwatch_apiserver::Fault;
 use listwatch_control_plane::{eventually, saw};
 use serde_json::{Value, json};
@@ -867,6 +874,100 @@ async fn data_that_cannot_get_an_owner_is_a_condition() {
     .await;
 }
 
+/// Replaces the permissions of the operator, and waits until they are in force.
+async fn allow_patches_of_secrets(fixture: &Fixture, are_allowed: bool) {
+    let mut rules = in_process::rules(BuiltIn::Database);
+    let of_secrets =
+        rules.as_array_mut().unwrap().iter_mut().find(|rule| rule["resources"] == json!(["secrets"]));
+    if !are_allowed {
+        of_secrets.unwrap()["verbs"].as_array_mut().unwrap().retain(|verb| verb != "patch");
+    }
+    if fixture.is_embedded() {
+        return fixture.allow_only(&rules).await;
+    }
+    fixture.patch("roles/limited", json!({ "rules": rules })).await;
+    let client = fixture.operators_client(&fixture.url());
+    let (key, unchanged) = (Key::namespaced(&fixture.namespace, "db"), Patch::Merge(json!({})));
+    eventually("the new permissions", async || {
+        let is_allowed = client.patch::<Meta<Secret>>(&key, Part::Object, &unchanged).await.is_ok();
+        (is_allowed == are_allowed).then_some(())
+    })
+    .await;
+}
+
+/// The claims had an owner before the Secrets were refused. A user who then removed the finalizer, as the documentation says, lost the
+/// data.
+#[tokio::test]
+async fn while_a_secret_cannot_get_an_owner_no_claim_has_one() {
+    on_both(async |fixture| {
+        let running = with_data(fixture, "Delete").await;
+        fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
+        wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
+        fixture.may_be_forbidden.set(true);
+        allow_patches_of_secrets(fixture, false).await;
+        let is_reported = |database: &Value| {
+            condition(database, "Stalled").is_some_and(|stalled| {
+                stalled["reason"] == "Forbidden" && stalled["message"].as_str().unwrap().contains("patch secrets/")
+            })
+        };
+        fixture.delete("databases/db").await;
+        fixture.until("databases/db", is_reported).await;
+        assert_eq!(owners(fixture).await, NOT_OWNED);
+        drop(running);
+
+        // An operator that was killed in between leaves an owner. The next one takes it back.
+        let database = fixture.get("databases/db").await;
+        let owner = json!({
+            "apiVersion": database["apiVersion"], "kind": "Database", "name": "db", "uid": database["metadata"]["uid"],
+            "controller": false, "blockOwnerDeletion": false,
+        });
+        let owned = json!({"metadata": {"ownerReferences": [owner]}});
+        fixture.patch("persistentvolumeclaims/data-db-0", owned).await;
+        let running = start(fixture);
+        let has_no_owner = |claim: &Value| claim["metadata"]["ownerReferences"].is_null();
+        fixture.until("persistentvolumeclaims/data-db-0", has_no_owner).await;
+
+        // The way out.
+        fixture.patch("databases/db", json!({"metadata": {"finalizers": null}})).await;
+        fixture.until_gone("databases/db").await;
+        assert_eq!(owners(fixture).await, NOT_OWNED);
+        drop(running);
+
+        // With the permission, the policy counts again.
+        allow_patches_of_secrets(fixture, true).await;
+        fixture.until_gone("statefulsets/db").await;
+    })
+    .await;
+}
+
+/// Admission may refuse a write after it has allowed its dry run.
+#[tokio::test]
+async fn a_later_refusal_takes_the_owners_back() {
+    on_each_of(&[Kind::Embedded], async |fixture| {
+        let _running = with_data(fixture, "Delete").await;
+        fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
+        wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
+        // The first fault that applies counts: dry runs are not denied.
+        fixture.embedded().fault(Fault::Delay(Duration::ZERO).on("PATCH", "dryRun=All"));
+        let deny = Fault::Deny { webhook: "freeze".to_owned(), message: "not now".to_owned(), code: 403 };
+        fixture.may_be_forbidden.set(true);
+        fixture.embedded().fault(deny.on("PATCH", "/persistentvolumeclaims/data-db-7"));
+        fixture.delete("databases/db").await;
+        let is_denied = |database: &Value| {
+            condition(database, "Stalled").is_some_and(|stalled| stalled["reason"] == "AdmissionDenied")
+        };
+        fixture.until("databases/db", is_denied).await;
+        eventually("the data to have no owner", async || (owners(fixture).await == NOT_OWNED).then_some(()))
+            .await;
+        let written = fixture.transcript().await;
+        assert!(written.contains(&"PATCH persistentvolumeclaims/data-db-0 200".to_owned()), "{written:?}");
+        fixture.embedded().end_faults();
+        fixture.until_gone("databases/db").await;
+        assert_eq!(owners(fixture).await, OWNED);
+    })
+    .await;
+}
+
 /// A user or a policy had set `whenDeleted: Delete` while the last backup ran. The claims were deleted with the StatefulSet.
 #[tokio::test]
 async fn a_database_with_the_policy_retain_ends_only_when_its_stateful_set_retains_the_claims() {
@@ -1469,16 +1570,17 @@ async fn a_secret_that_a_user_changes_stays_and_one_that_is_deleted_comes_back()
 
 /// Starts an operator and kills it after its next write, again and again, until the end. Each may have sent more writes at that time.
 async fn killed_after_each_write(fixture: &Fixture, is_done: impl AsyncFn() -> bool) {
-    let mut seen = fixture.written().len();
+    let writes = || fixture.written().iter().filter(|line| !line.contains("?dryRun=All")).count();
+    let mut seen = writes();
     loop {
         let running = start(fixture);
         let is_over = eventually("a write, or the end", async || {
             let is_over = is_done().await;
-            (is_over || fixture.written().len() > seen).then_some(is_over)
+            (is_over || writes() > seen).then_some(is_over)
         })
         .await;
         drop(running);
-        seen = fixture.written().len();
+        seen = writes();
         if is_over {
             return;
         }

@@ -1,7 +1,16 @@
 //! The end of a Database: its last backup, and then what becomes of its claims and passwords.
 //!
 //! The finalizer keeps the Database, and with it the Pods, until the backup has succeeded. Only after that, and only if the deletion
-//! policy is `Delete` at that time, its claims and Secrets get an ownerReference, with which the garbage collector deletes them.
+//! policy is `Delete` at that time, its claims and Secrets get an ownerReference, with which the garbage collector deletes them:
+//!
+//! ```text
+//!   dry runs of all that follows    if one is refused, nothing is written
+//!   PATCH secrets, claims           if one is refused, all owners are taken back
+//!   PATCH databases/db              the controller removes the finalizer
+//! ```
+//!
+//! So a Database that waits owns no data, and a user who removes its finalizer by hand loses none. An operator that is killed between two
+//! of these writes leaves owners; at its next start, it goes on or takes them back.
 
 use std::sync::Arc;
 
@@ -12,16 +21,17 @@ use super::{
     Database, Databases,
     data::{changes_of_owner, claim, has_labels},
     desired::backup_labels,
-    types::{DatabaseDeletionPolicy, Job, JobStatus, StatefulSet},
+    types::{DatabaseDeletionPolicy, Job, JobStatus, PersistentVolumeClaim, StatefulSet},
 };
 use crate::{
     children::{ObservedState, PodsOf, UNSEEN_RECHECK, refusal::Refusal},
     client::Error,
     cluster::EventType,
-    controller::{Cleanup, Next, ReconcileError},
+    controller::{Cleanup, Next, Operator, ReconcileError},
     resource::{
         Key, Meta, ObjectMeta, OwnerReference, Resource,
         conditions::{self, Verdict},
+        kinds::Secret,
     },
 };
 
@@ -41,8 +51,27 @@ enum LastBackup {
     Pending(Next),
 }
 
+/// Whether a change is written.
+#[derive(Clone, Copy)]
+enum Attempt {
+    DryRun,
+    Write,
+}
+
 impl Databases {
     pub(super) async fn end(&self, database: &Database) -> Result<Cleanup, ReconcileError> {
+        let end = self.try_to_end(database).await;
+        if !matches!(end, Ok(Cleanup::Done)) && self.owns_data(database) {
+            // Not if the Database is gone and its watch is late: the garbage collector deletes the data then, as the policy says.
+            let live = self.cluster.get_live::<Meta<Database>>(&database.key()).await?;
+            if live.metadata.uid == database.metadata.uid {
+                self.give_all(database, DatabaseDeletionPolicy::Retain, Attempt::Write).await?;
+            }
+        }
+        end
+    }
+
+    async fn try_to_end(&self, database: &Database) -> Result<Cleanup, ReconcileError> {
         let policy = match self.last_backup(database).await? {
             // The Pods go on, so they need their data.
             LastBackup::Done if self.is_orphaned(database) => DatabaseDeletionPolicy::Retain,
@@ -61,17 +90,53 @@ impl Databases {
             self.report_failure(database, NOT_RETAINED, problem).await?;
             return Ok(Cleanup::Pending(Next::After(UNSEEN_RECHECK)));
         }
-        for claim in self.instance_claims(database) {
-            self.give(database, &*claim, policy).await?;
+        let given = match policy {
+            DatabaseDeletionPolicy::Retain => self.give_all(database, policy, Attempt::Write).await,
+            DatabaseDeletionPolicy::Delete => self.own_all(database).await,
+        };
+        let Err(error) = given else { return Ok(Cleanup::Done) };
+        if let Some(refusal) = Refusal::of(&error) {
+            let problem = format_smolstr!(
+                "{error}. Where the admission plugin OwnerReferencesPermissionEnforcement is on, a new owner needs the verb delete: \
+                 grant the operator this verb for claims and Secrets, or set spec.deletionPolicy to Retain"
+            );
+            self.report_failure(database, refusal.reason(), problem).await?;
         }
-        let name = &database.metadata.name;
-        for name in [name.clone(), format_smolstr!("{name}-replication")] {
-            let secret = self.secrets.get(&Key { name, ..database.key() });
-            if let Some(secret) = secret.filter(|secret| has_labels(database, &secret.metadata)) {
-                self.give(database, &*secret, policy).await?;
+        Err(error.into())
+    }
+
+    /// Makes the Database the owner of all its data, if each write would be accepted, and the removal of the finalizer, too.
+    async fn own_all(&self, database: &Database) -> Result<(), Error> {
+        self.give_all(database, DatabaseDeletionPolicy::Delete, Attempt::DryRun).await?;
+        let mut finalizers = database.metadata.finalizers.iter();
+        if let Some(index) = finalizers.position(|finalizer| Some(&**finalizer) == Databases::FINALIZER) {
+            let operation = json!({"op": "remove", "path": format!("/metadata/finalizers/{index}")});
+            self.cluster.patch_dry_run(database, vec![operation]).await?;
+        }
+        self.give_all(database, DatabaseDeletionPolicy::Delete, Attempt::Write).await
+    }
+
+    /// Makes the data of the instances and the passwords owned as the policy says. The claims come last: they are the greater loss.
+    async fn give_all(
+        &self,
+        database: &Database,
+        policy: DatabaseDeletionPolicy,
+        attempt: Attempt,
+    ) -> Result<(), Error> {
+        let mut given = Ok(());
+        // One that keeps its owner against our will is no reason that the others do.
+        let goes_on = |given: &Result<(), Error>| given.is_ok() || policy == DatabaseDeletionPolicy::Retain;
+        for secret in self.own_secrets(database) {
+            if goes_on(&given) {
+                given = given.and(self.give(database, &*secret, policy, attempt).await);
             }
         }
-        Ok(Cleanup::Done)
+        for claim in self.instance_claims(database) {
+            if goes_on(&given) {
+                given = given.and(self.give(database, &*claim, policy, attempt).await);
+            }
+        }
+        given
     }
 
     /// Whether the deletion leaves the StatefulSet, as with `kubectl delete --cascade=orphan`.
@@ -87,8 +152,6 @@ impl Databases {
     async fn retain(&self, database: &Database) -> Result<Option<SmolStr>, ReconcileError> {
         let live = self.live_sets.get(&database.key()).filter(|set| !set.metadata.is_terminating());
         let Some(mut set) = live else { return Ok(None) };
-        let retains =
-            |set: &StatefulSet| set.spec.persistent_volume_claim_retention_policy.when_deleted == "Retain";
         if !retains(&set) {
             let path = "/spec/persistentVolumeClaimRetentionPolicy/whenDeleted";
             let operation = json!({"op": "replace", "path": path, "value": "Retain"});
@@ -102,36 +165,49 @@ impl Databases {
                            be deleted: change the policy, or set spec.deletionPolicy to Delete";
             return Ok(Some(problem.into()));
         }
-        // With `Delete`, the StatefulSet controller makes the StatefulSet their owner.
-        let claims = self.claims.get(&database.key());
-        let is_owner = |owner: &OwnerReference| owner.uid == set.metadata.uid;
-        let owned = claims.iter().find(|claim| claim.metadata.owner_references.iter().any(is_owner));
-        Ok(owned.map(|claim| {
+        Ok(self.owned_by(database, &set).map(|claim| {
             let name = &claim.metadata.name;
             format_smolstr!("the claim {name} would be deleted with the StatefulSet until its controller removes it as the owner")
         }))
     }
 
-    /// Makes an object of this operator owned as the policy says.
+    /// A claim that the StatefulSet owns. With `whenDeleted: Delete`, the StatefulSet controller makes it the owner.
+    fn owned_by(&self, database: &Database, set: &StatefulSet) -> Option<Arc<PersistentVolumeClaim>> {
+        let is_owner = |owner: &OwnerReference| owner.uid == set.metadata.uid;
+        let mut claims = self.claims.get(&database.key()).into_iter();
+        claims.find(|claim| claim.metadata.owner_references.iter().any(is_owner))
+    }
+
+    /// Whether the Database is the owner of a password or of the data of an instance.
+    fn owns_data(&self, database: &Database) -> bool {
+        let is_owned = |metadata: &ObjectMeta| {
+            !changes_of_owner(database, metadata, DatabaseDeletionPolicy::Retain).is_empty()
+        };
+        self.own_secrets(database).any(|secret| is_owned(&secret.metadata))
+            || self.instance_claims(database).any(|claim| is_owned(&claim.metadata))
+    }
+
+    /// The Secrets with the passwords, but for those of a user.
+    fn own_secrets(&self, database: &Database) -> impl Iterator<Item = Arc<Meta<Secret>>> {
+        let name = &database.metadata.name;
+        let names = [name.clone(), format_smolstr!("{name}-replication")].into_iter();
+        let secrets = names.filter_map(|name| self.secrets.get(&Key { name, ..database.key() }));
+        secrets.filter(|secret| has_labels(database, &secret.metadata))
+    }
+
     async fn give<K: Resource>(
         &self,
         database: &Database,
         object: &K,
         policy: DatabaseDeletionPolicy,
-    ) -> Result<(), ReconcileError> {
+        attempt: Attempt,
+    ) -> Result<(), Error> {
         let changes = changes_of_owner(database, object.metadata(), policy);
-        if changes.is_empty() {
-            return Ok(());
+        match attempt {
+            _ if changes.is_empty() => Ok(()),
+            Attempt::DryRun => self.cluster.patch_dry_run(object, changes).await,
+            Attempt::Write => self.cluster.patch(object, changes).await.map(drop),
         }
-        let Err(error) = self.cluster.patch(object, changes).await else { return Ok(()) };
-        if let Some(refusal) = Refusal::of(&error) {
-            let problem = format_smolstr!(
-                "{error}. Where the admission plugin OwnerReferencesPermissionEnforcement is on, a new owner needs the verb delete: \
-                 grant the operator this verb for claims and Secrets, or set spec.deletionPolicy to Retain"
-            );
-            self.report_failure(database, refusal.reason(), problem).await?;
-        }
-        Err(error.into())
     }
 
     /// Creates the Job of the last backup, if there is none, and reports what became of it.
@@ -262,6 +338,10 @@ impl Databases {
         others.extend(backup.map(|backup| ("BackupSucceeded", backup)));
         ObservedState { ready, others, stalled: None, next }
     }
+}
+
+fn retains(set: &StatefulSet) -> bool {
+    set.spec.persistent_volume_claim_retention_policy.when_deleted == "Retain"
 }
 
 /// Whether this is the Job of the last backup, without its owner: a second deletion, with `--cascade=orphan`, takes it away.
