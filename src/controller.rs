@@ -78,7 +78,7 @@ struct Shared<O: Operator> {
     tombstones: Tombstones<O::Kind>,
     /// Keys whose watches have not all synced. Sorted, to find those of one namespace.
     held: Mutex<BTreeSet<Key>>,
-    /// Pauses before our finalizer is added again to an object from which another client keeps removing it.
+    /// Pauses before our finalizer is added again to an object from which another client keeps removing it, or removed again.
     truces: Truces,
 }
 
@@ -285,13 +285,11 @@ impl<O: Operator> Shared<O> {
         next.and_then(|next| deleted.map(|()| next))
     }
 
-    /// Calls [`Operator::applied`]. If the finalizer is missing, only adds it: the answer to that patch changes the Store, and
-    /// the next reconcile calls `applied`.
+    /// Calls [`Operator::applied`]. If the finalizer is missing or no longer needed, only adds or removes it: the answer to that patch
+    /// changes the Store, and the next reconcile calls `applied`.
     async fn apply(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
-        if let Some(finalizer) = O::FINALIZER
-            && finalizer_index::<O>(object.metadata()).is_none()
-        {
-            return self.add_finalizer(finalizer, &object).await;
+        if let Some(next) = self.keep_finalizer(&object).await? {
+            return Ok(next);
         }
         let (key, version) = (object.key(), &object.metadata().resource_version);
         debug!(kind = O::Kind::KIND, %key, %version, "reconciling");

@@ -1,8 +1,9 @@
-//! The finalizer of an operator: added before the first [`Operator::applied`], removed after [`Operator::deleting`] is done.
+//! The finalizer of an operator: added before the first [`Operator::applied`], removed after [`Operator::deleting`] is done, or when an
+//! object no longer needs it.
 //!
 //! ```text
-//!   {"op": "add", "path": "/metadata/finalizers/-", "value": "example.com/cleanup"}     before the first `applied`
-//!   {"op": "remove", "path": "/metadata/finalizers/1"}                                  after `deleting` returned Done
+//!   {"op": "add", "path": "/metadata/finalizers/-", "value": "example.com/cleanup"}     before `applied`
+//!   {"op": "remove", "path": "/metadata/finalizers/1"}                                  after `deleting` returned Done, or before `applied`
 //! ```
 //!
 //! Each patch names the resourceVersion, so it never hits the finalizer of another operator: after a change of the list,
@@ -11,7 +12,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::{debug, info};
 
 use super::{Cleanup, LOG, Next, Operator, ReconcileError, Shared};
@@ -27,26 +28,31 @@ impl<O: Operator> Shared<O> {
         }
     }
 
-    pub(super) async fn add_finalizer(
-        &self,
-        finalizer: &str,
-        object: &O::Kind,
-    ) -> Result<Next, ReconcileError> {
+    /// Adds or removes the finalizer if [`Operator::needs_finalizer`] says so. `None`: there is nothing to do.
+    pub(super) async fn keep_finalizer(&self, object: &O::Kind) -> Result<Option<Next>, ReconcileError> {
+        let Some(finalizer) = O::FINALIZER else { return Ok(None) };
         let metadata = object.metadata();
-        let addition = metadata.uid.to_string();
-        if self.truces.is_on(&addition) {
-            return Err(
-                format!("another client keeps removing the finalizer {finalizer}; backing off").into()
-            );
-        }
-        let operation = if metadata.finalizers.is_empty() {
-            json!({"op": "add", "path": "/metadata/finalizers", "value": [finalizer]})
-        } else {
-            json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer})
+        let (index, is_needed) = (finalizer_index::<O>(metadata), self.operator.needs_finalizer(object));
+        // With the generation, because a new spec may need another one.
+        let correction = format!("{} at generation {}: {is_needed}", metadata.uid, metadata.generation);
+        let operation = match index {
+            Some(_) if is_needed => return Ok(None),
+            // Another client keeps adding it, and it does no harm.
+            Some(_) if self.truces.is_on(&correction) => return Ok(None),
+            Some(index) => removal(index),
+            None if !is_needed => return Ok(None),
+            None if self.truces.is_on(&correction) => {
+                let problem = format!("another client keeps removing the finalizer {finalizer}; backing off");
+                return Err(problem.into());
+            }
+            None if metadata.finalizers.is_empty() => {
+                json!({"op": "add", "path": "/metadata/finalizers", "value": [finalizer]})
+            }
+            None => json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer}),
         };
         self.cluster.patch(object, vec![operation]).await?;
-        self.truces.corrected(addition);
-        Ok(Next::After(Duration::ZERO))
+        self.truces.corrected(correction);
+        Ok(Some(Next::After(Duration::ZERO)))
     }
 
     async fn remove(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
@@ -58,8 +64,7 @@ impl<O: Operator> Shared<O> {
         };
         let object = self.objects.get(&object.key()).filter(is_same).unwrap_or(object);
         let Some(index) = finalizer_index::<O>(object.metadata()) else { return Ok(Next::OnChange) };
-        let operation = json!({"op": "remove", "path": format!("/metadata/finalizers/{index}")});
-        let answer = self.cluster.patch(&*object, vec![operation]).await?;
+        let answer = self.cluster.patch(&*object, vec![removal(index)]).await?;
         // The version is the same if this was the last finalizer: the API server stores no new one, and deletes the object.
         if answer.metadata().resource_version == object.metadata().resource_version {
             self.cluster.forget::<O::Kind>(answer.metadata());
@@ -67,6 +72,11 @@ impl<O: Operator> Shared<O> {
         info!(target: LOG, kind = O::Kind::KIND, key = %object.key(), "cleaned up");
         Ok(Next::OnChange)
     }
+}
+
+/// The operation that removes the finalizer with this index.
+fn removal(index: usize) -> Value {
+    json!({"op": "remove", "path": format!("/metadata/finalizers/{index}")})
 }
 
 /// The index of our finalizer in the list, if the list has it.
@@ -79,7 +89,6 @@ mod tests {
     use std::sync::Mutex;
 
     use serde::{Deserialize, Serialize};
-    use serde_json::Value;
 
     use super::*;
     use crate::{

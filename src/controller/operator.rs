@@ -20,6 +20,13 @@ pub trait Operator: Send + Sync + 'static {
     /// before the first `applied`. Its name has a domain: `example.com/cleanup`.
     const FINALIZER: Option<&'static str> = None;
 
+    /// Whether an object needs the finalizer now. It is added when this becomes true, and removed when this becomes false, each time before
+    /// the next `applied`. Without it, the object can also be deleted while no operator runs.
+    fn needs_finalizer(&self, object: &Self::Kind) -> bool {
+        let _ = object;
+        true
+    }
+
     /// Whether this process reconciles an object. Otherwise the object is left as it is: it gets no finalizer, and none of
     /// `applied`, `deleting` and `deleted` is called for it.
     fn serves(&self, object: &Self::Kind) -> bool {

@@ -520,8 +520,13 @@ fn is_complete(set: &StatefulSet, size: i32) -> bool {
 
 impl Operator for Databases {
     type Kind = Database;
-    // Always, so that a backup or a deletion policy can be decided until the end.
     const FINALIZER: Option<&'static str> = Some("app.example.com/database");
+
+    fn needs_finalizer(&self, database: &Database) -> bool {
+        database.spec.backup.is_some()
+            || database.spec.deletion_policy == DatabaseDeletionPolicy::Delete
+            || self.would_lose_claims(database)
+    }
 
     async fn applied(&self, database: Arc<Database>) -> Result<Next, ReconcileError> {
         let (database, stage) = (&*database, Stage::of(&*database));

@@ -49,9 +49,9 @@ async fn wrote(fixture: &Fixture, expected: &[&str]) {
 }
 
 const STATUS: &str = "PATCH databases/db/status 200";
+/// Adds or removes the finalizer.
 const FINALIZER: &str = "PATCH databases/db 200";
-const CREATED: [&str; 9] = [
-    FINALIZER,
+const CREATED: [&str; 8] = [
     "POST secrets 201",
     "POST secrets 201",
     "POST configmaps 201",
@@ -99,7 +99,7 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
         let backup = json!({"schedule": "0 3 * * *", "keep": 2});
         let spec = json!({"size": 1, "version": "15", "backup": backup});
         fixture.create("databases", &database(spec)).await;
-        let with_backup = ["POST persistentvolumeclaims 201", "POST cronjobs 201"];
+        let with_backup = [FINALIZER, "POST persistentvolumeclaims 201", "POST cronjobs 201"];
         wrote(fixture, &[&CREATED[..], &with_backup].concat()).await;
         let claim = fixture.get("persistentvolumeclaims/db-backups").await;
         assert_eq!(claim["metadata"]["annotations"], not_pruned());
@@ -126,7 +126,7 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
         let finalizers = |all: Value| json!({"metadata": {"finalizers": all}});
         fixture.patch("cronjobs/db-backup", finalizers(json!(["example.com/wait"]))).await;
         fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
-        wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
+        wrote(fixture, &[FINALIZER, "DELETE cronjobs/db-backup 200", STATUS]).await;
         fixture.patch("databases/db", json!({"spec": {"size": 2}})).await;
         wrote(fixture, &["PATCH configmaps/db-scripts 200", "PATCH statefulsets/db 200", STATUS]).await;
         fixture.patch("cronjobs/db-backup", finalizers(json!(null))).await;
@@ -149,7 +149,7 @@ async fn a_template_of_backups_in_which_our_container_is_invalid_is_reset() {
         let _running = start(fixture);
         let spec = json!({"size": 1, "version": "15", "backup": {"schedule": "0 3 * * *"}});
         fixture.create("databases", &database(spec)).await;
-        let with_backup = ["POST persistentvolumeclaims 201", "POST cronjobs 201"];
+        let with_backup = [FINALIZER, "POST persistentvolumeclaims 201", "POST cronjobs 201"];
         wrote(fixture, &[&CREATED[..], &with_backup].concat()).await;
         let template = "/spec/jobTemplate/spec/template";
         let wanted = fixture.get("cronjobs/db-backup").await.pointer(template).cloned();
@@ -173,7 +173,7 @@ async fn without_backups_a_cron_job_that_lost_its_label_is_deleted() {
         let running = start(fixture);
         let spec = json!({"size": 1, "version": "15", "backup": {"schedule": "0 3 * * *"}});
         fixture.create("databases", &database(spec)).await;
-        wrote(fixture, &[&CREATED[..], &["POST cronjobs 201"]].concat()).await;
+        wrote(fixture, &[&CREATED[..], &[FINALIZER, "POST cronjobs 201"]].concat()).await;
         drop(running);
         let unlabelled = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}});
         fixture.patch("cronjobs/db-backup", unlabelled).await;
@@ -183,13 +183,12 @@ async fn without_backups_a_cron_job_that_lost_its_label_is_deleted() {
             fixture.embedded().fault(unavailable.on("GET", "/cronjobs/db-backup").times(1));
         }
         let _running = start(fixture);
-        wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
+        wrote(fixture, &[FINALIZER, "DELETE cronjobs/db-backup 200", STATUS]).await;
     })
     .await;
 }
 
-const RESTORING: [&str; 10] = [
-    FINALIZER,
+const RESTORING: [&str; 9] = [
     "POST secrets 201",
     "POST secrets 201",
     "POST configmaps 201",
@@ -358,7 +357,8 @@ async fn a_database_gets_its_children_once_and_they_stay_as_wanted() {
         let path = fixture.path("statefulsets/db");
         let strategic = "application/strategic-merge-patch+json";
         fixture.send(http::Method::PATCH, &path, strategic, &edited).await.unwrap();
-        wrote(fixture, &["PATCH statefulsets/db 200", STATUS]).await;
+        // While the claims would be deleted with the StatefulSet, the Database has its finalizer.
+        wrote(fixture, &[FINALIZER, "PATCH statefulsets/db 200", FINALIZER, STATUS]).await;
         roll_out(fixture).await;
         wrote(fixture, &[STATUS]).await;
         let set = fixture.get("statefulsets/db").await;
@@ -609,7 +609,7 @@ async fn a_secret_of_a_user_is_used_and_stays_as_it_is() {
         let _running = start(fixture);
         let spec = json!({"size": 1, "version": "15", "deletionPolicy": "Delete"});
         fixture.create("databases", &database(spec)).await;
-        wrote(fixture, &[&CREATED[..1], &CREATED[2..]].concat()).await;
+        wrote(fixture, &[&[FINALIZER], &CREATED[1..]].concat()).await;
         assert_eq!(fixture.get("secrets/db").await, before);
         fixture.delete("databases/db").await;
         fixture.until_gone("databases/db").await;
@@ -690,7 +690,7 @@ async fn tls_refuses_other_connections_and_a_missing_certificate_is_a_condition(
         let seen = fixture.records().await.len();
         let _running = start(fixture);
         fixture.patch("databases/db", json!({"spec": {"deletionPolicy": "Delete"}})).await;
-        wrote(fixture, &[STATUS]).await;
+        wrote(fixture, &[FINALIZER, STATUS]).await;
         let is_look = |record: &Record| record.path.contains("/secrets/certificate?");
         assert!(!fixture.records().await[seen..].iter().any(is_look));
 
@@ -700,6 +700,60 @@ async fn tls_refuses_other_connections_and_a_missing_certificate_is_a_condition(
                 fixture.send(http::Method::PATCH, &path, "application/merge-patch+json", &patch).await;
             assert!(error.unwrap_err().to_string().contains("tls cannot be changed"));
         }
+    })
+    .await;
+}
+
+/// Each Database had the finalizer. `kubectl delete -k manifests/database` deletes the operator first, and then waited for ever.
+#[tokio::test]
+async fn a_database_has_the_finalizer_while_something_is_to_be_done_at_its_end() {
+    on_both(async |fixture| {
+        let running = start(fixture);
+        fixture.create("databases", &database(json!({"size": 1, "version": "15"}))).await;
+        wrote(fixture, &CREATED).await;
+        let patched = async |spec: Value, written: &[&str], finalizers: Value| {
+            fixture.patch("databases/db", json!({ "spec": spec })).await;
+            wrote(fixture, &[&[FINALIZER, STATUS], written].concat()).await;
+            let database = fixture.get("databases/db").await;
+            assert_eq!(database["metadata"]["finalizers"], finalizers, "{spec}");
+        };
+        let ours = || json!(["app.example.com/database"]);
+        patched(json!({"deletionPolicy": "Delete"}), &[], ours()).await;
+        patched(json!({"deletionPolicy": "Retain"}), &[], Value::Null).await;
+        let (backup, written) =
+            (json!({"schedule": "0 3 * * *"}), ["POST persistentvolumeclaims 201", "POST cronjobs 201"]);
+        patched(json!({ "backup": backup }), &written, ours()).await;
+        patched(json!({"backup": null}), &["DELETE cronjobs/db-backup 200"], Value::Null).await;
+        drop(running);
+
+        // A Database of an earlier version of the operator.
+        let both = json!(["example.com/wait", "app.example.com/database"]);
+        fixture.patch("databases/db", json!({"metadata": {"finalizers": both}})).await;
+        let running = start(fixture);
+        wrote(fixture, &[FINALIZER]).await;
+        let database = fixture.get("databases/db").await;
+        assert_eq!(database["metadata"]["finalizers"], json!(["example.com/wait"]));
+        drop(running);
+        fixture.patch("databases/db", json!({"metadata": {"finalizers": null}})).await;
+
+        // While the claims would be deleted with the StatefulSet.
+        create_claim(fixture, "data-db-0").await;
+        let set = fixture.get("statefulsets/db").await;
+        let owner = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": set["metadata"]["uid"]}]);
+        let owned_by = |owners: Value| json!({"metadata": {"ownerReferences": owners}});
+        fixture.patch("persistentvolumeclaims/data-db-0", owned_by(owner)).await;
+        let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}});
+        fixture.patch("statefulsets/db", json!({ "spec": policy })).await;
+        let running = start(fixture);
+        wrote(fixture, &[FINALIZER, "PATCH statefulsets/db 200"]).await;
+        assert_eq!(fixture.get("databases/db").await["metadata"]["finalizers"], ours());
+        fixture.patch("persistentvolumeclaims/data-db-0", owned_by(json!(null))).await;
+        wrote(fixture, &[FINALIZER]).await;
+        drop(running);
+
+        // No operator runs.
+        fixture.delete("databases/db").await;
+        fixture.until_gone("databases/db").await;
     })
     .await;
 }
@@ -768,13 +822,12 @@ async fn data_gets_an_owner_only_at_the_end_and_only_if_the_deletion_policy_says
             [("Delete", "Retain", NOT_OWNED), ("Retain", "Delete", OWNED), ("Delete", "Delete", OWNED)]
         {
             let running = with_data(fixture, policy).await;
-            fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
-            wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
             assert_eq!(owners(fixture).await, NOT_OWNED, "while it lives");
             drop(running);
             fixture.patch("statefulsets/db", not_retained()).await;
             fixture.delete("databases/db").await;
-            fixture.patch("databases/db", json!({"spec": {"deletionPolicy": last}})).await;
+            let spec = json!({"deletionPolicy": last, "backup": null});
+            fixture.patch("databases/db", json!({ "spec": spec })).await;
             let _running = start(fixture);
             fixture.until_gone("databases/db").await;
             fixture.until_gone("statefulsets/db").await;
@@ -1769,7 +1822,7 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
             "size": 1, "version": "15", "deletionPolicy": "Delete", "backup": backup, "restoreFrom": from,
         });
         fixture.create("databases", &database(spec)).await;
-        let with_backup = ["POST persistentvolumeclaims 201", "POST cronjobs 201"];
+        let with_backup = [FINALIZER, "POST persistentvolumeclaims 201", "POST cronjobs 201"];
         wrote(fixture, &[&RESTORING[..], &with_backup].concat()).await;
         let unlabelled = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}});
         fixture.patch("jobs/db-restore", unlabelled).await;

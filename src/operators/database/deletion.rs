@@ -171,6 +171,13 @@ impl Databases {
         }))
     }
 
+    /// Whether claims would be deleted with the StatefulSet, which is deleted with the Database.
+    pub(super) fn would_lose_claims(&self, database: &Database) -> bool {
+        let live = self.live_sets.get(&database.key()).filter(|set| !set.metadata.is_terminating());
+        live.filter(|set| set.metadata.is_controlled_by(&database.metadata))
+            .is_some_and(|set| !retains(&set) || self.owned_by(database, &set).is_some())
+    }
+
     /// A claim that the StatefulSet owns. With `whenDeleted: Delete`, the StatefulSet controller makes it the owner.
     fn owned_by(&self, database: &Database, set: &StatefulSet) -> Option<Arc<PersistentVolumeClaim>> {
         let is_owner = |owner: &OwnerReference| owner.uid == set.metadata.uid;
