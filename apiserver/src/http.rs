@@ -5,3 +5,4 @@ pub(crate) mod router;
 pub(crate) mod handlers;
 pub(crate) mod options;
 pub(crate) mod response;
+pub(crate) mod websocket;

@@ -27,7 +27,7 @@
 //! The modules, from the connection down. Each module uses only the modules below it:
 //!
 //! ```text
-//! http/           server (TLS, connections), router (path and method to handler), handlers, options, response
+//! http/           server (TLS, connections), router (path and method to handler), handlers, options, response, websocket
 //! controllers/    garbage collector, namespaces, rollout (Deployments, ReplicaSets), stateful_set, volume (claims), job
 //!                 (Jobs, CronJobs), disruption, a simulated kubelet
 //! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, scale; served_kinds (the

@@ -5,10 +5,11 @@
 //!           group            version           namespace  resource name subresource
 //! ```
 
-use std::{collections::HashSet, fmt, time::Duration};
+use std::{borrow::Cow, collections::HashSet, fmt, time::Duration};
 
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use http::{HeaderMap, Method, header};
+use http::{HeaderMap, HeaderValue, Method, header};
 use percent_encoding::percent_decode_str;
 use serde::{
     Deserialize,
@@ -28,6 +29,9 @@ const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", PROTOBUF];
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
+/// The WebSocket subprotocol that carries a token: apiserver/pkg/authentication/request/websocket.
+const BEARER_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+
 /// Most duplicate fields that one answer reports.
 const DUPLICATES_MAX: usize = 10;
 
@@ -40,10 +44,12 @@ pub(crate) struct Request {
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    /// Whether the connection can become a WebSocket. Only HTTP/1.1 allows it.
+    pub(crate) can_upgrade: bool,
 }
 
 impl Request {
-    fn header(&self, name: header::HeaderName) -> &str {
+    pub(crate) fn header(&self, name: header::HeaderName) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 
@@ -56,8 +62,39 @@ impl Request {
         self.header(header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim()
     }
 
-    pub(crate) fn bearer_token(&self) -> Option<&str> {
-        self.header(header::AUTHORIZATION).strip_prefix("Bearer ").map(str::trim)
+    /// The token of the client: from the header `Authorization`, or from a WebSocket subprotocol, because browsers
+    /// cannot set that header. Empty if the subprotocol is invalid.
+    pub(crate) fn bearer_token(&self) -> Option<Cow<'_, str>> {
+        if let Some(token) = self.header(header::AUTHORIZATION).strip_prefix("Bearer ") {
+            return Some(token.trim().into());
+        }
+        let mut offered = self.offered_subprotocols().filter(|_| self.wants_websocket());
+        let encoded = offered.find_map(|protocol| protocol.strip_prefix(BEARER_PROTOCOL))?;
+        let token =
+            BASE64_URL_SAFE_NO_PAD.decode(encoded).ok().and_then(|token| String::from_utf8(token).ok());
+        // The server accepts one of the other subprotocols, so there must be one.
+        Some(token.filter(|_| !self.subprotocols().is_empty()).unwrap_or_default().into())
+    }
+
+    /// Whether the client asks for a WebSocket.
+    pub(crate) fn wants_websocket(&self) -> bool {
+        let upgrades = |value: &HeaderValue| {
+            value.to_str().is_ok_and(|value| value.to_ascii_lowercase().contains("upgrade"))
+        };
+        self.can_upgrade
+            && self.header(header::UPGRADE).eq_ignore_ascii_case("websocket")
+            && self.headers.get_all(header::CONNECTION).iter().any(upgrades)
+    }
+
+    /// The offered WebSocket subprotocols, without a token.
+    pub(crate) fn subprotocols(&self) -> Vec<&str> {
+        self.offered_subprotocols().filter(|protocol| !protocol.starts_with(BEARER_PROTOCOL)).collect()
+    }
+
+    fn offered_subprotocols(&self) -> impl Iterator<Item = &str> {
+        let values = self.headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
+        let values = values.filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).map(str::trim).filter(|protocol| !protocol.is_empty())
     }
 
     /// The header `Impersonate-User`; empty without it.
@@ -381,8 +418,6 @@ impl ResourcePath {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     #[test]
@@ -441,7 +476,8 @@ mod tests {
         let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))]);
         let query = Query::default();
         let (target, path) = (String::new(), String::new());
-        Request { method: Method::PATCH, target, path, query, headers, body: body.into() }.duplicate_fields()
+        Request { method: Method::PATCH, target, path, query, headers, body: body.into(), can_upgrade: false }
+            .duplicate_fields()
     }
 
     /// The depth was checked in one of the two YAML parsers only.

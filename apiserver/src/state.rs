@@ -65,7 +65,7 @@ impl Server {
         let Some(token) = request.bearer_token() else {
             return (None, authorization::impersonated(request, None, None).map(drop));
         };
-        let Some(user) = lock(&self.tokens).get(token).cloned() else {
+        let Some(user) = lock(&self.tokens).get(&*token).cloned() else {
             return (None, Err(StatusError::unauthorized()));
         };
         let rules = lock(&self.rules);

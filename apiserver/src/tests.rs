@@ -3,6 +3,7 @@
 mod faults;
 mod limits;
 mod rollout;
+mod websockets;
 mod workloads;
 
 use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
@@ -23,6 +24,8 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use crate::{ApiServer, Fault, Options};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+/// No Secrets exist at the start.
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 const WIDGETS: &str = "/apis/demo.example.com/v2/namespaces/default/widgets";
 const MERGE: &str = "application/merge-patch+json";
 

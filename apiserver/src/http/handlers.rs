@@ -11,6 +11,7 @@ use crate::{
     http::{
         options::{delete_options, write_options},
         response::{Answer, Content},
+        websocket,
     },
     kinds::{Kind, Part},
     request::{Accept, Request, ResourcePath},
@@ -69,6 +70,10 @@ pub(crate) fn watch(
     let course = server.faults.of_watch(&request.target);
     let options = WatchOptions::parse(&request.query, kind, namespace, course)?;
     let watch = Watch::open(server, kind, options, representation)?;
+    if request.wants_websocket() {
+        let response = websocket::handshake(request, watch);
+        return Ok(Answer::new(response.status().as_u16(), Content::WebSocket(Box::new(response))));
+    }
     Ok(Answer::new(200, Content::Watch(Box::new(watch))))
 }
 

@@ -48,6 +48,8 @@ pub(crate) enum Content {
     /// The body of a [`Fault::Answer`](crate::Fault::Answer).
     Raw(String),
     Watch(Box<Watch>),
+    /// The answer to a handshake, which has only the headers of WebSockets.
+    WebSocket(Box<Response<AnswerBody>>),
 }
 
 impl Answer {
@@ -92,6 +94,7 @@ impl Answer {
             Content::Text(text) => (TEXT, whole(text.into())),
             Content::Raw(text) => (media_type(&text), whole(text.into())),
             Content::Watch(watch) => (JSON, AnswerBody::Stream(Stream::new(*watch))),
+            Content::WebSocket(response) => return *response,
         };
         *response.body_mut() = body;
         let headers = response.headers_mut();

@@ -12,9 +12,9 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{Method, Response, header};
+use http::{Method, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use hyper::{body::Body, rt::Executor, service::service_fn};
+use hyper::{body::Body, rt::Executor, service::service_fn, upgrade::OnUpgrade};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
@@ -38,7 +38,7 @@ use crate::{
     http::{
         handlers,
         response::{Answer, AnswerBody},
-        router,
+        router, websocket,
     },
     request::{Query, Request},
     state::{RequestRecord, Server},
@@ -200,15 +200,28 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
     let busy = Arc::new(());
     let count = Arc::new(AtomicU64::new(0));
     let is_admins = Arc::new(AtomicBool::new(false));
+    // The watch of a connection that becomes a WebSocket.
+    let upgraded = Arc::new(Mutex::new(None));
     let service = {
         let (busy, count, is_admins) = (Arc::clone(&busy), Arc::clone(&count), Arc::clone(&is_admins));
+        let upgraded = Arc::clone(&upgraded);
         service_fn(move |request: http::Request<_>| {
             count.fetch_add(1, Ordering::Relaxed);
             is_admins.store(request.uri().path() == faults::PATH, Ordering::Relaxed);
-            serve(Arc::clone(&server), request, Arc::clone(&busy))
+            let upgrade = request.extensions().get::<OnUpgrade>().cloned();
+            let served = serve(Arc::clone(&server), request, Arc::clone(&busy));
+            let upgraded = Arc::clone(&upgraded);
+            async move {
+                let mut response = served.await?;
+                if let (StatusCode::SWITCHING_PROTOCOLS, Some(upgrade)) = (response.status(), upgrade) {
+                    let watch = std::mem::replace(response.body_mut(), AnswerBody::Whole(None));
+                    *lock(&upgraded) = Some((upgrade, watch));
+                }
+                Ok::<_, Cut>(response)
+            }
         })
     };
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
     tokio::select! {
         served = &mut connection => {
             if let Err(error) = served {
@@ -221,8 +234,15 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
                 connection.as_mut().graceful_shutdown();
                 let _ = tokio::time::timeout(GOODBYE_MAX, connection).await;
             }
+            return;
         }
-        () = idle(&busy, &count) => tracing::debug!("connection was idle"),
+        () = idle(&busy, &count) => return tracing::debug!("connection was idle"),
+    }
+    // hyper is done with a connection that has become a WebSocket.
+    let Some((upgrade, watch)) = lock(&upgraded).take() else { return };
+    tokio::select! {
+        () = websocket::serve(upgrade, watch) => {}
+        _ = restarts.changed() => {}
     }
 }
 
@@ -322,6 +342,7 @@ impl Drop for OpenWatch {
 /// A request without its body.
 fn head(parts: http::request::Parts) -> Request {
     Request {
+        can_upgrade: parts.extensions.get::<OnUpgrade>().is_some(),
         method: parts.method,
         path: parts.uri.path().to_owned(),
         target: parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),

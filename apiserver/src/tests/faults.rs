@@ -6,9 +6,6 @@ use std::num::NonZeroUsize;
 use super::*;
 use crate::{Planned, fault_help};
 
-/// No Secrets exist at the start.
-const SECRETS: &str = "/api/v1/namespaces/default/secrets";
-
 fn planned(text: &str) -> Planned {
     text.parse().expect(text)
 }

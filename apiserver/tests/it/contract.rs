@@ -21,6 +21,7 @@
 //!
 //! - `name x`: later requests can use this answer, as in `{{x.metadata.resourceVersion}}`.
 //! - `lines n`: read this many events of a watch, and close it.
+//! - `websocket`: ask for a WebSocket, with the headers of a handshake. The body has the messages of the client.
 //! - `until text`: repeat the request until the head or the body, written without spaces, contains this text.
 //! - `only names`: show only the fields of a long answer, or the elements of its lists, with these names.
 //! - `hide names`: hide the fields with these names, wherever they are.
@@ -41,6 +42,7 @@
 
 mod differences;
 mod normal;
+mod websocket;
 
 use std::{collections::BTreeMap, env, fmt::Write as _, fs, path::PathBuf, sync::Arc, time::Duration};
 
@@ -106,6 +108,7 @@ stories! {
     undecodable
     updating
     watching
+    websockets
     workloads
 }
 
@@ -147,6 +150,7 @@ struct Step {
     lines: Option<usize>,
     until: Option<String>,
     stops: bool,
+    websocket: bool,
     only: Vec<String>,
     hidden: Vec<String>,
     shows_managed_fields: bool,
@@ -159,7 +163,7 @@ struct Step {
 
 impl Step {
     fn parse(text: &str) -> Step {
-        let (request, expected) = match text.find("\nHTTP/2 ") {
+        let (request, expected) = match text.find("\nHTTP/") {
             Some(at) => (text[..at].trim_end(), text[at..].trim()),
             None => (text.trim_end(), ""),
         };
@@ -172,6 +176,7 @@ impl Step {
             lines: None,
             until: None,
             stops: false,
+            websocket: false,
             only: Vec::new(),
             hidden: Vec::new(),
             shows_managed_fields: false,
@@ -189,6 +194,7 @@ impl Step {
                 ("name", name) => step.name = Some(name.to_owned()),
                 ("lines", count) => step.lines = Some(count.parse().unwrap()),
                 ("stop", "") => step.stops = true,
+                ("websocket", "") => step.websocket = true,
                 ("until", text) => step.until = Some(text.to_owned()),
                 ("only", names) => step.only = names.split(' ').map(str::to_owned).collect(),
                 ("hide", names) => step.hidden = names.split(' ').map(str::to_owned).collect(),
@@ -223,7 +229,16 @@ struct Answer {
 }
 
 /// The headers that a client acts upon.
-const HEADERS: [&str; 4] = ["content-type", "retry-after", "warning", "allow"];
+const HEADERS: [&str; 8] = [
+    "content-type",
+    "retry-after",
+    "warning",
+    "allow",
+    "upgrade",
+    "sec-websocket-accept",
+    "sec-websocket-protocol",
+    "sec-websocket-version",
+];
 
 impl Answer {
     /// Parses the status line, headers and body of an answer in a story.
@@ -262,6 +277,7 @@ fn documents(text: &str) -> Vec<Value> {
 struct Server {
     http: reqwest::Client,
     url: String,
+    ca_pem: String,
     token: String,
     embedded: Option<ApiServer>,
     /// Of a server for `@refusing` or `@workloads`.
@@ -271,7 +287,8 @@ struct Server {
 impl Server {
     fn new(url: String, ca_pem: &str, token: &str, embedded: Option<ApiServer>) -> Server {
         let http = fixture::http(ca_pem, "contract/1");
-        Server { http, url, token: token.to_owned(), embedded, control_plane: None }
+        let (ca_pem, token) = (ca_pem.to_owned(), token.to_owned());
+        Server { http, url, ca_pem, token, embedded, control_plane: None }
     }
 
     /// An embedded server, after the prelude.
@@ -461,6 +478,18 @@ impl Server {
         let filled =
             |text: &str| filled(text, named).unwrap_or_else(|| panic!("{}: unknown name", step.title));
         let url = format!("{}{}", self.url, filled(&step.path));
+        if step.websocket {
+            let bearer = format!("Bearer {}", self.token);
+            let mut headers: Vec<(String, String)> = step.headers.clone();
+            for (name, value) in websocket::HANDSHAKE.into_iter().chain([("authorization", bearer.as_str())])
+            {
+                if !headers.iter().any(|(of, _)| of == name) {
+                    headers.push((name.to_owned(), value.to_owned()));
+                }
+            }
+            headers.retain(|(_, value)| !value.is_empty());
+            return websocket::send(&url, &self.ca_pem, &headers, &step.body, step.lines).await;
+        }
         let mut request = self.http.request(step.method.clone(), url);
         let has = |name: &str| step.headers.iter().any(|(of, _)| of == name);
         if !has("authorization") {
