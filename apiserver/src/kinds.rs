@@ -121,6 +121,14 @@ impl Kind {
         group_version(&self.group, &self.version)
     }
 
+    /// Whether objects can be converted to a version.
+    pub(crate) fn converts_to(&self, api_version: &str) -> bool {
+        match &self.source {
+            Source::BuiltIn(_) => true,
+            Source::Custom(custom) => custom.api_versions.iter().any(|known| known == api_version),
+        }
+    }
+
     pub(crate) fn is_custom(&self) -> bool {
         matches!(self.source, Source::Custom(_))
     }

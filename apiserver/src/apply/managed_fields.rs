@@ -10,7 +10,8 @@
 //! applied fields. Managers that apply the same value share the ownership. Applying a different value is a conflict, unless
 //! forced. An apply removes the fields that its manager applied before but not now, unless another manager owns them.
 //!
-//! Field sets are not converted between versions: with conversion `None`, a field has the same path in all versions.
+//! Field sets are not converted between versions: with conversion `None`, a field has the same path in all versions. If an
+//! entry has a version that has left the CRD, an apply fails, and any other write drops all entries.
 
 use serde_json::{Value, json};
 
@@ -179,6 +180,11 @@ impl Managed {
         }
     }
 
+    /// A version of an entry to which objects cannot be converted, because the version has left the CRD.
+    fn lost_version(&self, kind: &Kind) -> Option<&str> {
+        self.0.iter().map(|entry| entry.api_version.as_str()).find(|version| !kind.converts_to(version))
+    }
+
     /// If an object has no managers at its first apply, `before-first-apply` becomes the owner of all its fields.
     fn claim_all(&mut self, kind: &Kind, before: &Value, now: &str) {
         let first = Manager { name: "before-first-apply".to_owned(), applies: false, subresource: "" };
@@ -315,6 +321,9 @@ pub(crate) fn track(
     if managed.0.is_empty() && before.is_some() {
         return set(after, Value::Null);
     }
+    if managed.lost_version(kind).is_some() {
+        return set(after, Value::Null);
+    }
     let blank = blank(kind);
     let mut difference = TypeRef::of(kind).difference(Some(before.unwrap_or(&blank)), Some(after));
     for fields in [&mut difference.changed, &mut difference.removed] {
@@ -415,6 +424,10 @@ pub(crate) fn apply(
     let blank = blank(kind);
     let before = live.unwrap_or(&blank);
     let mut managed = Managed::from_json(&before["metadata"]["managedFields"]).unwrap_or_default();
+    if let Some(version) = managed.lost_version(kind) {
+        let text = format!("request to convert CR to an invalid group/version: {version}");
+        return Err(StatusError::internal(text));
+    }
     if managed.0.is_empty() && live.is_some() {
         managed.claim_all(kind, before, now);
     }
@@ -454,7 +467,7 @@ pub(crate) enum Force {
 /// The manager of `kubectl apply --server-side`.
 const KUBECTL: &str = "kubectl";
 /// The annotation in which client-side `kubectl apply` stores the applied object.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+pub(crate) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The fields that kubectl applied client-side and that are unchanged since. They do not conflict with kubectl's
 /// server-side apply: internal/lastappliedmanager.go.

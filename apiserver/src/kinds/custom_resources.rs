@@ -31,6 +31,8 @@ pub(crate) struct Custom {
     pub(crate) schema: Arc<Schema>,
     storage_schema: Arc<Schema>,
     storage_api_version: String,
+    /// All versions of the CRD, also those that are not served.
+    pub(crate) api_versions: Vec<String>,
     pub(crate) columns: Vec<Column>,
     /// The `deprecationWarning`, sent as a Warning header.
     pub(crate) deprecation: Option<String>,
@@ -157,7 +159,8 @@ pub(crate) fn kinds(crd: &Value) -> Vec<Kind> {
         |version: &Value| Schema::compile(&version["schema"]["openAPIV3Schema"]).ok().map(Arc::new);
     let Some(storage) = versions(crd).find(|version| version["storage"] == true) else { return Vec::new() };
     let Some(storage_schema) = compiled(storage) else { return Vec::new() };
-    let storage_api_version = group_version(text(&spec["group"]), text(&storage["name"]));
+    let api_version = |version: &Value| group_version(text(&spec["group"]), text(&version["name"]));
+    let api_versions: Vec<String> = versions(crd).map(api_version).collect();
     let mut kinds = Vec::new();
     for version in versions(crd).filter(|version| version["served"] == true) {
         let Some(schema) = compiled(version) else { continue };
@@ -167,7 +170,8 @@ pub(crate) fn kinds(crd: &Value) -> Vec<Kind> {
             definition: text(&crd["metadata"]["name"]).to_owned(),
             schema,
             storage_schema: Arc::clone(&storage_schema),
-            storage_api_version: storage_api_version.clone(),
+            storage_api_version: api_version(storage),
+            api_versions: api_versions.clone(),
             columns: columns(version),
             deprecation: deprecation(spec, version),
         };

@@ -107,6 +107,7 @@ stories! {
     statefulsets
     undecodable
     updating
+    versions
     watching
     websockets
     workloads
