@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Controllers, change, delete, make, owners, record, record_warning, release, uid};
 use crate::{
+    apply::managed_fields::LAST_APPLIED,
     clock::Clock,
     kinds::Part,
     kinds::conditions,
@@ -21,6 +22,24 @@ use crate::{
 };
 
 const REVISION: &str = "deployment.kubernetes.io/revision";
+/// The earlier revisions of a ReplicaSet whose template was used again.
+const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
+const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
+const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
+
+/// The annotations of a Deployment that its ReplicaSet does not get: `annotationsToSkip` in deployment_util.go.
+const NOT_COPIED: [&str; 6] = [
+    LAST_APPLIED,
+    REVISION,
+    REVISION_HISTORY,
+    DESIRED_REPLICAS,
+    MAX_REPLICAS,
+    "deprecated.deployment.rollback.to",
+];
+
+/// Longest [`REVISION_HISTORY`], in bytes; a longer one loses its oldest revisions: `maxRevHistoryLengthInChars`.
+const HISTORY_BYTES_MAX: usize = 2000;
+
 const HASH: &str = "pod-template-hash";
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
@@ -119,7 +138,7 @@ pub(crate) fn deployment(
     let mut old = controlled(storage, deployment, "replicasets.apps");
     let new = old.iter().position(|(_, set)| same_template(deployment, set)).map(|at| old.remove(at));
     if let Some(new) = &new {
-        take_revision(storage, place, new, &old);
+        sync_set(storage, place, deployment, new, &old);
     }
     match &new {
         _ if is_paused(deployment) => scale_paused(storage, deployment, new.as_ref(), &old),
@@ -226,9 +245,11 @@ fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[St
         Some("Recreate") if running > 0 => 0,
         _ => (wanted + surge(deployment) - running).clamp(0, wanted),
     };
+    let mut annotations = sizes(deployment, json!({REVISION: next}));
+    copy_annotations(deployment, &mut annotations);
     let set = json!({
-        "metadata": {"name": set_name, "labels": template["metadata"]["labels"],
-            "annotations": sizes(deployment, json!({REVISION: next})), "ownerReferences": [owner_reference(deployment)]},
+        "metadata": {"name": set_name, "labels": template["metadata"]["labels"], "annotations": annotations,
+            "ownerReferences": [owner_reference(deployment)]},
         "spec": {"replicas": replicas, "selector": selector, "template": template},
     });
     if make(storage, "apps", "replicasets", place.namespace(), set).is_none() {
@@ -251,22 +272,55 @@ fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[St
 fn sizes(deployment: &Value, mut annotations: Value) -> Value {
     let replicas = count(deployment, "/spec/replicas");
     let max = replicas + surge(deployment);
-    annotations["deployment.kubernetes.io/desired-replicas"] = replicas.to_string().into();
-    annotations["deployment.kubernetes.io/max-replicas"] = max.to_string().into();
+    annotations[DESIRED_REPLICAS] = replicas.to_string().into();
+    annotations[MAX_REPLICAS] = max.to_string().into();
     annotations
 }
 
-/// Gives the ReplicaSet of an old template that is used again (`kubectl rollout undo`) the newest revision.
-fn take_revision(storage: &mut Storage, place: &Place, (new_place, new_set): &Stored, old: &[Stored]) {
+/// Gives the current ReplicaSet the annotations of its Deployment, such as `kubernetes.io/change-cause`, and the newest
+/// revision. If it had a revision, its template was used again (`kubectl rollout undo`), and the history keeps that one.
+fn sync_set(
+    storage: &mut Storage,
+    place: &Place,
+    deployment: &Value,
+    (new_place, new_set): &Stored,
+    old: &[Stored],
+) {
     let wanted = revision(new_set).max(next_revision(old)).to_string();
-    if new_set["metadata"]["annotations"][REVISION] != wanted {
-        change(storage, new_place, Part::Main, |set| {
-            set["metadata"]["annotations"][REVISION] = wanted.as_str().into();
-        });
-    }
+    change(storage, new_place, Part::Main, |set| {
+        let annotations = &mut set["metadata"]["annotations"];
+        copy_annotations(deployment, annotations);
+        if annotations[REVISION] == wanted {
+            return;
+        }
+        if let Some(before) = annotations[REVISION].as_str() {
+            annotations[REVISION_HISTORY] = history(&annotations[REVISION_HISTORY], before).into();
+        }
+        annotations[REVISION] = wanted.as_str().into();
+    });
     change(storage, place, Part::Status, |deployment| {
         deployment["metadata"]["annotations"][REVISION] = wanted.as_str().into();
     });
+}
+
+/// Adds the annotations of a Deployment to those of its ReplicaSet. None is ever removed.
+fn copy_annotations(deployment: &Value, annotations: &mut Value) {
+    let all = deployment["metadata"]["annotations"].as_object().into_iter().flatten();
+    for (name, value) in all.filter(|(name, _)| !NOT_COPIED.contains(&name.as_str())) {
+        annotations[name] = value.clone();
+    }
+}
+
+/// The history with one more revision.
+fn history(before: &Value, revision: &str) -> String {
+    let before = before.as_str().unwrap_or_default();
+    let mut history = if before.is_empty() { revision.to_owned() } else { format!("{before},{revision}") };
+    while history.len() > HISTORY_BYTES_MAX
+        && let Some((_, newer)) = history.split_once(',')
+    {
+        history = newer.to_owned();
+    }
+    history
 }
 
 /// An absolute number, or a percentage of the replicas such as `25%`.

@@ -270,3 +270,39 @@ async fn a_deployment_of_too_many_replicas_reports_the_limit_and_delays_no_other
         |_: u16, large: &Value| large["status"]["replicas"] == 5 && !conditions(large).contains(&failure);
     fixture.until(&format!("{DEPLOYMENTS}/large"), is_small).await;
 }
+
+/// They had only the annotations of the controller, so `kubectl rollout history` showed no CHANGE-CAUSE.
+#[tokio::test]
+async fn a_replica_set_keeps_the_annotations_of_its_deployment() {
+    const CAUSE: &str = "kubernetes.io/change-cause";
+    let fixture = Fixture::start().await;
+    let annotated = |cause: &str| json!({"metadata": {"annotations": {CAUSE: cause}}});
+    fixture.post(DEPLOYMENTS, deployment("nginx:1")).await;
+    let last_applied =
+        json!({"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}});
+    fixture.merge(WEB, last_applied).await;
+    fixture.merge(WEB, annotated("first")).await;
+    fixture.until(WEB, is_complete).await;
+    for (image_name, cause) in [("nginx:2", "second"), ("nginx:1", "third")] {
+        fixture.merge(WEB, image(image_name)).await;
+        fixture.merge(WEB, annotated(cause)).await;
+        fixture.until(WEB, is_complete).await;
+    }
+    let (_, sets) = fixture.get("/apis/apps/v1/namespaces/default/replicasets").await;
+    let mut annotations: Vec<Value> = sets["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|set| set["metadata"]["annotations"].clone())
+        .collect();
+    annotations.sort_by_key(|all| all["deployment.kubernetes.io/revision"].to_string());
+    let sizes = json!({"deployment.kubernetes.io/desired-replicas": "3", "deployment.kubernetes.io/max-replicas": "4"});
+    let with = |more: Value| {
+        let mut all = sizes.clone();
+        all.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        all
+    };
+    let old = json!({"deployment.kubernetes.io/revision": "2", CAUSE: "second"});
+    let new = json!({"deployment.kubernetes.io/revision": "3", "deployment.kubernetes.io/revision-history": "1", CAUSE: "third"});
+    assert_eq!(annotations, [with(old), with(new)]);
+}

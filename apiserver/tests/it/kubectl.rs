@@ -319,6 +319,15 @@ async fn kubectl_waits_for_a_rollout() {
             .prints("wait --for=condition=Available deploy/shop", "deployment.apps/shop condition met")
             .await;
         kubectl.prints("describe node/node-1", "KubeletReady\n(1 in total)\nshop-").await;
+        kubectl.prints("annotate deploy/shop kubernetes.io/change-cause=first", "annotated").await;
+        kubectl.prints("rollout status deploy/shop", "successfully rolled out").await;
+        kubectl.prints("apply -f 2.yaml", "deployment.apps/shop configured").await;
+        kubectl.prints("annotate deploy/shop kubernetes.io/change-cause=second", "annotated").await;
+        kubectl.prints("rollout status deploy/shop", "successfully rolled out").await;
+        kubectl.prints("rollout history deploy/shop", "1         first\n2         second").await;
+        kubectl.prints("rollout undo deploy/shop", "deployment.apps/shop rolled back").await;
+        kubectl.prints("rollout status deploy/shop", "successfully rolled out").await;
+        kubectl.prints("rollout history deploy/shop", "2         second\n3         first").await;
         kubectl.prints("rollout restart deploy/shop", "deployment.apps/shop restarted").await;
         kubectl.prints("delete deploy/shop --cascade=foreground", "\"shop\" deleted").await;
         let are_gone = async || kubectl.run("get pods").await.1.contains("No resources found").then_some(());
