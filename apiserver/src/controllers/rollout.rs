@@ -250,7 +250,7 @@ fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[St
     let set = json!({
         "metadata": {"name": set_name, "labels": template["metadata"]["labels"], "annotations": annotations,
             "ownerReferences": [owner_reference(deployment)]},
-        "spec": {"replicas": replicas, "selector": selector, "template": template},
+        "spec": {"replicas": replicas, "minReadySeconds": spec["minReadySeconds"], "selector": selector, "template": template},
     });
     if make(storage, "apps", "replicasets", place.namespace(), set).is_none() {
         return;
@@ -277,8 +277,8 @@ fn sizes(deployment: &Value, mut annotations: Value) -> Value {
     annotations
 }
 
-/// Gives the current ReplicaSet the annotations of its Deployment, such as `kubernetes.io/change-cause`, and the newest
-/// revision. If it had a revision, its template was used again (`kubectl rollout undo`), and the history keeps that one.
+/// Gives the current ReplicaSet the `minReadySeconds` and annotations of its Deployment, such as `kubernetes.io/change-cause`,
+/// and the newest revision. If it had a revision, its template was used again (`kubectl rollout undo`), and the history keeps that one.
 fn sync_set(
     storage: &mut Storage,
     place: &Place,
@@ -288,6 +288,7 @@ fn sync_set(
 ) {
     let wanted = revision(new_set).max(next_revision(old)).to_string();
     change(storage, new_place, Part::Main, |set| {
+        set["spec"]["minReadySeconds"] = deployment["spec"]["minReadySeconds"].clone();
         let annotations = &mut set["metadata"]["annotations"];
         copy_annotations(deployment, annotations);
         if annotations[REVISION] == wanted {

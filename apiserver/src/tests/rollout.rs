@@ -306,3 +306,20 @@ async fn a_replica_set_keeps_the_annotations_of_its_deployment() {
     let new = json!({"deployment.kubernetes.io/revision": "3", "deployment.kubernetes.io/revision-history": "1", CAUSE: "third"});
     assert_eq!(annotations, [with(old), with(new)]);
 }
+
+/// The ReplicaSet did not get the `minReadySeconds` of its Deployment, so that the Pods were available at once.
+#[tokio::test(start_paused = true)]
+async fn the_pods_of_a_deployment_are_available_after_min_ready_seconds() {
+    let fixture = Fixture::start().await;
+    fixture.post(DEPLOYMENTS, with(deployment("nginx"), "/spec", "minReadySeconds", json!(30))).await;
+    let (ready, available) = ("/status/readyReplicas", "/status/availableReplicas");
+    let number = |web: &Value, pointer| web.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+    let web = fixture.until(WEB, |_, web| number(web, ready) == 3).await;
+    assert_eq!(number(&web, available), 0);
+    sleep(Duration::from_secs(40)).await;
+    assert_eq!(number(&fixture.get(WEB).await.1, available), 3);
+    // A change reaches the ReplicaSet too.
+    fixture.merge(WEB, json!({"spec": {"minReadySeconds": null}})).await;
+    let is_gone = |_: u16, sets: &Value| sets["items"][0]["spec"]["minReadySeconds"].is_null();
+    fixture.until("/apis/apps/v1/namespaces/default/replicasets", is_gone).await;
+}
