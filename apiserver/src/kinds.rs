@@ -141,7 +141,7 @@ impl Kind {
     /// The `deprecationWarning`, sent as a Warning header.
     pub(crate) fn deprecation(&self) -> Option<&str> {
         match &self.source {
-            Source::BuiltIn(_) => None,
+            Source::BuiltIn(entry) => entry.deprecation,
             Source::Custom(custom) => custom.deprecation.as_deref(),
         }
     }

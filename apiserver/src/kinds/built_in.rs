@@ -32,6 +32,8 @@ pub(crate) struct BuiltIn {
     pub(crate) validate: fn(&Value, Option<&Value>) -> Vec<Cause>,
     /// Converts the stored form to this version.
     pub(crate) convert: fn(&mut Value),
+    /// The warning with each answer.
+    pub(crate) deprecation: Option<&'static str>,
 }
 
 /// An entry of a namespaced kind without status, defaults and validation.
@@ -51,6 +53,7 @@ pub(crate) const PLAIN: BuiltIn = BuiltIn {
     defaults: |_| {},
     validate: |_, _| Vec::new(),
     convert: |_| {},
+    deprecation: None,
 };
 
 /// All built-in kinds that are served.
@@ -93,6 +96,15 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         columns: printer_columns::SERVICE,
         defaults: defaults::service,
         validate: validation::service,
+        ..PLAIN
+    },
+    BuiltIn {
+        plural: "endpoints",
+        kind: "Endpoints",
+        short_names: &["ep"],
+        columns: printer_columns::ENDPOINTS,
+        defaults: defaults::endpoints,
+        deprecation: Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
         ..PLAIN
     },
     BuiltIn { plural: "serviceaccounts", kind: "ServiceAccount", short_names: &["sa"], ..PLAIN },
@@ -295,6 +307,43 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         columns: printer_columns::CUSTOM_RESOURCE_DEFINITION,
         defaults: crd::set_defaults,
         validate: crd::errors,
+        ..PLAIN
+    },
+    // `kubectl apply --prune` lists these kinds. They are stored as they are sent: nothing acts on them.
+    BuiltIn {
+        plural: "persistentvolumes",
+        kind: "PersistentVolume",
+        short_names: &["pv"],
+        namespaced: false,
+        status: true,
+        ..PLAIN
+    },
+    BuiltIn {
+        plural: "replicationcontrollers",
+        kind: "ReplicationController",
+        short_names: &["rc"],
+        categories: &["all"],
+        status: true,
+        generation: true,
+        ..PLAIN
+    },
+    BuiltIn {
+        group: "apps",
+        plural: "daemonsets",
+        kind: "DaemonSet",
+        short_names: &["ds"],
+        categories: &["all"],
+        status: true,
+        generation: true,
+        ..PLAIN
+    },
+    BuiltIn {
+        group: "networking.k8s.io",
+        plural: "ingresses",
+        kind: "Ingress",
+        short_names: &["ing"],
+        status: true,
+        generation: true,
         ..PLAIN
     },
 ];

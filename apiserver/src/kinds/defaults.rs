@@ -23,6 +23,14 @@ pub(crate) fn namespace(object: &mut Value) {
     set_default(object, "/status/phase", "Active".into());
 }
 
+pub(crate) fn endpoints(object: &mut Value) {
+    for subset in object.get_mut("subsets").and_then(Value::as_array_mut).into_iter().flatten() {
+        for port in subset.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+            set_default(port, "/protocol", "TCP".into());
+        }
+    }
+}
+
 /// Removes the fields of coordinated leader election, a feature that is off by default.
 pub(crate) fn lease(object: &mut Value) {
     if let Some(spec) = object["spec"].as_object_mut() {

@@ -79,6 +79,33 @@ pub(crate) const SERVICE: PrinterColumns = PrinterColumns {
     },
 };
 
+/// Most addresses of an Endpoints that are shown.
+const ADDRESSES_MAX: usize = 3;
+
+pub(crate) const ENDPOINTS: PrinterColumns = PrinterColumns {
+    definitions: &[("Endpoints", "string", 0), ("Age", "string", 0)],
+    cells: |object, clock| {
+        let mut addresses = Vec::new();
+        for subset in each(&object["subsets"]) {
+            let ips = || each(&subset["addresses"]).map(|address| address["ip"].as_str().unwrap_or_default());
+            if each(&subset["ports"]).next().is_none() {
+                addresses.extend(ips().map(str::to_owned));
+            }
+            for port in each(&subset["ports"]) {
+                addresses.extend(ips().map(|ip| format!("{ip}:{}", port["port"])));
+            }
+        }
+        let more = addresses.len().saturating_sub(ADDRESSES_MAX);
+        addresses.truncate(ADDRESSES_MAX);
+        let shown = match (addresses.join(","), more) {
+            (shown, 0) if shown.is_empty() => "<none>".to_owned(),
+            (shown, 0) => shown,
+            (shown, more) => format!("{shown} + {more} more..."),
+        };
+        vec![name(object), shown.into(), age(object, clock)]
+    },
+};
+
 pub(crate) const POD: PrinterColumns = PrinterColumns {
     definitions: &[
         ("Ready", "string", 0),

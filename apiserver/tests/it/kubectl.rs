@@ -91,6 +91,12 @@ metadata: {name: conf}
 data: {a: one}
 ";
 
+const LABELLED: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: old, labels: {app: shop}}
+";
+
 const POD_AND_SERVICE: &str = "
 apiVersion: v1
 kind: Pod
@@ -155,6 +161,7 @@ impl<'a> Terminal<'a> {
         fs::write(file("3.yaml"), FILE.replace("nginx:1", "nginx:3").replace("one", "three")).unwrap();
         let unknown = "apiVersion: nope.example.com/v1\nkind: Nope\nmetadata: {name: a}\n";
         fs::write(file("unknown.yaml"), unknown).unwrap();
+        fs::write(file("old.yaml"), LABELLED).unwrap();
         fs::write(file("pod.yaml"), POD_AND_SERVICE).unwrap();
         fs::write(file("workloads.yaml"), WORKLOADS).unwrap();
         Terminal { fixture, kubectl, dir }
@@ -270,6 +277,18 @@ async fn kubectl_changes_to_server_side_apply_and_meets_a_conflict() {
         kubectl.prints("apply view-last-applied cm/conf", "").await;
         kubectl.prints("delete deploy/shop --cascade=orphan --wait=false", "\"shop\" deleted").await;
         kubectl.prints("delete cm/conf --cascade=foreground --wait=false", "\"conf\" deleted").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn kubectl_prunes_what_it_applied_before() {
+    with_each_kubectl(&SERVERS, async |kubectl| {
+        kubectl.prints("apply -f old.yaml", "configmap/old created").await;
+        let prune = "apply --prune -l app=shop -f 1.yaml";
+        kubectl.prints(prune, "deployment.apps/shop created\nconfigmap/old pruned").await;
+        kubectl.fails("get cm/old", "configmaps \"old\" not found").await;
+        kubectl.prints(prune, "deployment.apps/shop unchanged").await;
     })
     .await;
 }

@@ -94,6 +94,29 @@ fn objects() -> Vec<(&'static str, Value)> {
         ),
         ("/api/v1/namespaces/default/persistentvolumeclaims", with(json!({"spec": storage}))),
         (
+            "/api/v1/namespaces/default/endpoints",
+            with(json!({"subsets": [{"addresses": [{"ip": "10.1.0.1", "nodeName": "n"}],
+                "ports": [{"name": "http", "port": 80, "appProtocol": ""}]}]})),
+        ),
+        (
+            "/api/v1/persistentvolumes",
+            with(json!({"spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+                "csi": {"driver": "d.example.com", "volumeHandle": "h"}}})),
+        ),
+        (
+            "/api/v1/namespaces/default/replicationcontrollers",
+            with(json!({"spec": {"replicas": 0, "selector": {"app": "x"}, "template": pod}})),
+        ),
+        (
+            "/apis/apps/v1/namespaces/default/daemonsets",
+            with(json!({"spec": {"selector": selector, "template": pod}})),
+        ),
+        (
+            "/apis/networking.k8s.io/v1/namespaces/default/ingresses",
+            with(json!({"spec": {"rules": [{"http": {"paths": [{"path": "/", "pathType": "Prefix",
+                "backend": {"service": {"name": "x", "port": {"name": "http"}}}}]}}]}})),
+        ),
+        (
             "/apis/apps/v1/namespaces/default/deployments",
             with(json!({"spec": {"replicas": 0, "selector": selector, "template": pod,
                 "strategy": {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}}}})),
@@ -160,7 +183,7 @@ fn other_crd() -> Value {
 }
 
 /// The directories with a `generated.proto` for the definitions. Of two messages with the same name, the first counts.
-const PACKAGES: [&str; 9] = [
+const PACKAGES: [&str; 10] = [
     "apimachinery@VERSION/pkg/apis/meta/v1",
     "api@VERSION/core/v1",
     "api@VERSION/apps/v1",
@@ -168,6 +191,7 @@ const PACKAGES: [&str; 9] = [
     "api@VERSION/batch/v1",
     "api@VERSION/coordination/v1",
     "api@VERSION/events/v1",
+    "api@VERSION/networking/v1",
     "api@VERSION/policy/v1",
     "apiextensions-apiserver@VERSION/pkg/apis/apiextensions/v1",
 ];

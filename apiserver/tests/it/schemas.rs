@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::fixture::{Kind, on};
 
 /// The OpenAPI documents, each with the definitions of the kinds that the embedded server has.
-const ROOTS: [(&str, &[&str]); 7] = [
+const ROOTS: [(&str, &[&str]); 8] = [
     (
         "api/v1",
         &[
@@ -21,6 +21,9 @@ const ROOTS: [(&str, &[&str]); 7] = [
             "core.v1.Pod",
             "core.v1.Node",
             "core.v1.Event",
+            "core.v1.Endpoints",
+            "core.v1.PersistentVolume",
+            "core.v1.ReplicationController",
             "meta.v1.DeleteOptions",
         ],
     ),
@@ -31,12 +34,14 @@ const ROOTS: [(&str, &[&str]); 7] = [
             "apps.v1.ReplicaSet",
             "apps.v1.StatefulSet",
             "apps.v1.ControllerRevision",
+            "apps.v1.DaemonSet",
             "autoscaling.v1.Scale",
         ],
     ),
     ("apis/batch/v1", &["batch.v1.Job", "batch.v1.CronJob"]),
     ("apis/policy/v1", &["policy.v1.PodDisruptionBudget"]),
     ("apis/coordination.k8s.io/v1", &["coordination.v1.Lease"]),
+    ("apis/networking.k8s.io/v1", &["networking.v1.Ingress"]),
     ("apis/events.k8s.io/v1", &["events.v1.Event"]),
     ("apis/apiextensions.k8s.io/v1", &["apiextensions.v1.CustomResourceDefinition"]),
 ];
