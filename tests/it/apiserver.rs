@@ -4,8 +4,8 @@ use std::{
     collections::HashMap,
     fs::{self, File, Permissions},
     io::{self, BufRead, BufReader},
-    os::unix::fs::PermissionsExt,
-    path::Path,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
@@ -91,6 +91,12 @@ pub fn is_private(kubeconfig: &Path) {
     assert_eq!((mode(kubeconfig), mode(kubeconfig.parent().unwrap())), (0o600, 0o700));
 }
 
+/// The server's own directory, in its parent.
+pub fn private_dir(parent: &Path) -> PathBuf {
+    let paths = fs::read_dir(parent).unwrap().map(|entry| entry.unwrap().path());
+    paths.into_iter().find(|path| path.is_dir()).unwrap()
+}
+
 /// The printed commands for curl, in a shell.
 pub fn printed_curl(stdout: &str) -> Command {
     let (_, commands) = stdout.split_once("    export API=").unwrap();
@@ -113,8 +119,7 @@ fn the_printed_curl_runs_in_a_shell_and_shows_no_token() {
         let mut command = listwatch();
         command.arg("apiserver").env("TMPDIR", temporary.path());
         let server = Running::start(command.args(flag).current_dir(&other));
-        let private = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
-        let private = private.into_iter().find(|path| path.is_dir()).unwrap();
+        let private = private_dir(dir.path());
         assert_eq!(mode(&private), 0o700);
         for name in ["ca.crt", "token", "curlrc"] {
             assert_eq!(mode(&private.join(name)), 0o600, "{name}");
@@ -162,6 +167,25 @@ fn the_default_kubeconfig_is_private() {
     is_private(Path::new(kubeconfig.split('\'').next().unwrap()));
     assert_eq!(server.terminate(), Some(0));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the kubeconfig is deleted with the server");
+}
+
+/// It named the files of token and CA by relative paths. Only kubectl, client-go and the official Python client found them.
+#[tokio::test]
+async fn the_kubeconfig_needs_no_file_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for flag in [None, Some("--kubeconfig-out=kubeconfig")] {
+        let mut command = listwatch();
+        command.arg("apiserver").args(flag).env("TMPDIR", dir.path()).current_dir(&dir);
+        let server = Running::start(&mut command);
+        let (_, kubeconfig) = server.stdout.split_once("export KUBECONFIG='").unwrap();
+        let kubeconfig = Path::new(kubeconfig.split('\'').next().unwrap());
+        let private = private_dir(dir.path());
+        for name in ["ca.crt", "token", "namespace"] {
+            fs::remove_file(private.join(name)).unwrap();
+        }
+        client(kubeconfig).send(Request::get("/api/v1/namespaces")).await.unwrap();
+        assert_eq!(server.terminate(), Some(0));
+    }
 }
 
 /// When its terminal was closed, the server left the token of an administrator behind.
@@ -303,14 +327,22 @@ async fn manifests_come_from_several_files_and_a_closed_stdout_does_not_end_the_
 #[tokio::test]
 async fn only_a_kubeconfig_written_by_apiserver_is_overwritten() {
     let dir = tempfile::tempdir().unwrap();
-    let ours = dir.path().join("ours");
-    let start = || Running::start(listwatch().args(["apiserver", "--kubeconfig-out"]).arg(&ours));
-    assert_eq!(start().terminate(), Some(0));
+    let [ours, link] = ["ours", "link"].map(|name| dir.path().join(name));
+    let start = |path| Running::start(listwatch().args(["apiserver", "--kubeconfig-out"]).arg(path));
+    assert_eq!(start(&ours).terminate(), Some(0));
     let before = fs::read_to_string(&ours).unwrap();
     fs::set_permissions(&ours, Permissions::from_mode(0o644)).unwrap();
-    let server = start();
+    symlink("ours", &link).unwrap();
+    let open = File::open(&ours).unwrap();
+    let server = start(&link);
+    assert_eq!(
+        io::read_to_string(open).unwrap(),
+        before,
+        "a client that reads meanwhile reads the whole old file"
+    );
     assert_ne!(fs::read_to_string(&ours).unwrap(), before);
     assert_eq!(mode(&ours), 0o600);
+    assert!(link.is_symlink());
     client(&ours).send(Request::get("/api/v1/namespaces")).await.unwrap();
     drop(server);
 

@@ -22,7 +22,7 @@ use tokio_rustls::{
 };
 
 use crate::{
-    apiserver::{Running, client},
+    apiserver::{Running, client, private_dir},
     operator::listwatch,
 };
 
@@ -30,7 +30,6 @@ use crate::{
 struct ServerProcess {
     running: Running,
     dir: TempDir,
-    kubeconfig: String,
 }
 
 impl ServerProcess {
@@ -38,22 +37,16 @@ impl ServerProcess {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("kubeconfig");
         let running = Running::start(listwatch().args(["apiserver", "--kubeconfig-out"]).arg(&path));
-        ServerProcess { running, kubeconfig: fs::read_to_string(path).unwrap(), dir }
+        ServerProcess { running, dir }
     }
 
-    /// The part of the kubeconfig between these texts.
-    fn between(&self, before: &str, after: &str) -> &str {
-        self.kubeconfig.split_once(before).unwrap().1.split_once(after).unwrap().0
-    }
-
-    /// A file that the kubeconfig names in this field.
-    fn read(&self, field: &str) -> String {
-        let path = self.between(&format!("\"{field}\": \""), "\"");
-        fs::read_to_string(self.dir.path().join(path)).unwrap()
+    /// A file in the directory beside the kubeconfig.
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(private_dir(self.dir.path()).join(name)).unwrap()
     }
 
     async fn connect(&self) -> TlsStream<TcpStream> {
-        let ca = self.read("certificate-authority").into_bytes();
+        let ca = self.read("ca.crt").into_bytes();
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(&ca).unwrap()).unwrap();
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -61,7 +54,8 @@ impl ServerProcess {
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let stream = TcpStream::connect(self.between("https://", "\"")).await.unwrap();
+        let (_, address) = self.running.stdout.split_once("export API=https://").unwrap();
+        let stream = TcpStream::connect(address.lines().next().unwrap()).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
     }
@@ -96,7 +90,7 @@ async fn clients_that_never_read_do_not_harm_other_clients() {
         create(format!("before-{number}")).await;
     }
     let before = server.resident_bytes();
-    let token = server.read("tokenFile");
+    let token = server.read("token");
     let head = format!("HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n");
     let mut clients = Vec::new();
     let list = format!("GET {path} {head}");

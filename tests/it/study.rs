@@ -1038,24 +1038,6 @@ async fn a_watch_of_a_table_shows_the_type_of_each_event_and_explains_it() {
     .await;
 }
 
-/// It needed kubectl to read the token from the kubeconfig.
-#[tokio::test]
-async fn the_curl_for_the_server_of_listwatch_apiserver_needs_only_curl() {
-    let dir = TempDir::new().unwrap();
-    for flag in [None, Some("--kubeconfig-out=config")] {
-        let mut server = operator::listwatch();
-        let server = Running::start(server.arg("apiserver").args(flag).current_dir(&dir));
-        let (_, kubeconfig) = server.stdout.split_once("export KUBECONFIG='").unwrap();
-        let mut command = Command::from(operator::listwatch());
-        command.args(["get", "ns", "--curl", "--kubeconfig", kubeconfig.split('\'').next().unwrap()]);
-        let curl = ran(command).await.succeeded();
-        assert!(curl.starts_with("curl ") && !curl.contains("kubectl"), "{curl}");
-        let mut bash = Command::new("bash");
-        bash.args(["-c", &curl]);
-        assert!(ran(bash).await.succeeded().contains("\"kind\": \"NamespaceList\""), "{curl}");
-    }
-}
-
 /// The error came without the request and the status.
 #[tokio::test]
 async fn a_refused_discovery_is_shown_explained_and_recorded() {

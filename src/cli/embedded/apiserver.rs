@@ -3,15 +3,14 @@
 pub(super) mod credentials;
 
 use std::{
-    env,
-    fs::{self, File, Permissions},
+    env, fs,
     io::{self, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{self, Path, PathBuf},
 };
 
 use clap::{ArgAction, Args, ValueEnum};
 use listwatch_apiserver::{ApiServer, LOG_TARGET, Options, Planned, fault_help};
+use tempfile::{NamedTempFile, PersistError};
 use tracing::Level;
 
 use self::credentials::{CredentialFiles, KUBECONFIG, quoted};
@@ -27,7 +26,7 @@ use crate::{
     shutdown::Stop,
 };
 
-/// The first line of a kubeconfig that this command wrote. Only such a file is overwritten.
+/// The first line of a kubeconfig that this command wrote. Only such a file is replaced.
 const OURS: &str = "# Written by listwatch apiserver, which overwrites it at its next start.\n";
 
 /// Run the embedded API server alone, for kubectl and for tests
@@ -154,14 +153,13 @@ async fn run(
         }
     }
     let mut parent = env::temp_dir();
-    let file = kubeconfig_out.as_deref().map(create_kubeconfig).transpose()?;
+    let file = kubeconfig_out.as_deref().map(NewKubeconfig::create).transpose()?;
     if let Some(path) = &kubeconfig_out {
         path.parent().unwrap_or(path).clone_into(&mut parent);
     }
     let credentials = CredentialFiles::write(&server, &parent)?;
-    if let (Some(path), Some(mut file)) = (&kubeconfig_out, file) {
-        let text = format!("{OURS}{}", credentials.kubeconfig_beside());
-        file.write_all(text.as_bytes()).map_err(|error| failed(path, &error))?;
+    if let Some(file) = file {
+        file.persist(&server.kubeconfig())?;
     }
     let kubeconfig = kubeconfig_out.unwrap_or_else(|| credentials.file(KUBECONFIG));
     let introduced = match output {
@@ -207,30 +205,60 @@ pub(super) async fn start(options: Options) -> Result<ApiServer, Failure> {
     server.map_err(|error| Failure::Runtime(format!("--port {port}: {error}; 0 chooses a free port")))
 }
 
-/// Opens the kubeconfig, which only its owner can read. A file that another program wrote is not overwritten: it may be the
-/// kubeconfig of a cluster.
-fn create_kubeconfig(path: &Path) -> Result<File, Failure> {
-    // Reading a terminal or a pipe may last for ever.
-    if is_special(path) {
-        return Err(special("--kubeconfig-out", path));
-    }
-    let failed = |error| failed(path, &error);
-    let is_ours = fs::read_to_string(path).is_ok_and(|before| before.is_empty() || before.starts_with(OURS));
-    let mut options = File::options();
-    options.write(true).mode(0o600);
-    let file = if is_ours { options.truncate(true).open(path) } else { options.create_new(true).open(path) };
-    let file = match file {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let path = path.display();
-            return Err(Failure::Usage(format!(
-                "--kubeconfig-out {path}: exists and was not written by listwatch apiserver; remove it, or choose another file"
-            )));
+/// The file of `--kubeconfig-out`, under a temporary name until it is complete. Clients read the old file or the new one, and never
+/// a part.
+struct NewKubeconfig<'a> {
+    file: NamedTempFile,
+    /// As in the flag, for errors.
+    path: &'a Path,
+    /// The file to replace.
+    replaces: Option<PathBuf>,
+}
+
+impl NewKubeconfig<'_> {
+    /// Creates the temporary file, which only its owner can read. A file that another program wrote is not replaced: it may be the
+    /// kubeconfig of a cluster.
+    fn create(path: &Path) -> Result<NewKubeconfig<'_>, Failure> {
+        // Reading a terminal or a pipe may last for ever.
+        if is_special(path) {
+            return Err(special("--kubeconfig-out", path));
         }
-        file => file.map_err(failed)?,
-    };
-    // An existing file has kept its mode.
-    file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
-    Ok(file)
+        let is_ours =
+            fs::read_to_string(path).is_ok_and(|before| before.is_empty() || before.starts_with(OURS));
+        if !is_ours && path.symlink_metadata().is_ok() {
+            return Err(is_foreign(path));
+        }
+        let failed = |error| failed(path, &error);
+        // A symbolic link stays, and its target is replaced.
+        let replaces = is_ours.then(|| path.canonicalize()).transpose().map_err(failed)?;
+        let dir = replaces.as_deref().unwrap_or(path).parent().unwrap_or(path);
+        let file = NamedTempFile::new_in(dir).map_err(failed)?;
+        Ok(NewKubeconfig { file, path, replaces })
+    }
+
+    fn persist(mut self, kubeconfig: &str) -> Result<(), Failure> {
+        let NewKubeconfig { path, replaces, .. } = self;
+        let written = self.file.write_all(format!("{OURS}{kubeconfig}").as_bytes());
+        written.map_err(|error| failed(path, &error))?;
+        let persisted = match replaces {
+            Some(before) => self.file.persist(before),
+            None => self.file.persist_noclobber(path),
+        };
+        match persisted {
+            Ok(_) => Ok(()),
+            Err(PersistError { error, .. }) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Err(is_foreign(path))
+            }
+            Err(PersistError { error, .. }) => Err(failed(path, &error)),
+        }
+    }
+}
+
+fn is_foreign(path: &Path) -> Failure {
+    let path = path.display();
+    Failure::Usage(format!(
+        "--kubeconfig-out {path}: exists and was not written by listwatch apiserver; remove it, or choose another file"
+    ))
 }
 
 fn failed(path: &Path, error: &io::Error) -> Failure {

@@ -1,7 +1,7 @@
 //! The files by which clients reach the embedded server. They are in a private directory, and are deleted with it.
 //!
 //! ```text
-//! /tmp/listwatch-szuRr7/   kubeconfig, for kubectl, with the paths of the next two;
+//! /tmp/listwatch-szuRr7/   kubeconfig, for kubectl and other clients;
 //!     ca.crt, token and namespace, as in a Pod; curlrc, for curl:
 //!     cacert = "/tmp/listwatch-szuRr7/ca.crt"
 //!     header = "Authorization: Bearer VAsXyO…"
@@ -41,7 +41,7 @@ impl CredentialFiles {
         let written = dir.and_then(|dir| {
             let credentials = CredentialFiles { dir, url: server.url() };
             server.write_service_account(credentials.dir.path())?;
-            write_private(&credentials.file(KUBECONFIG), &kubeconfig(&server.url(), Path::new("")))?;
+            write_private(&credentials.file(KUBECONFIG), &server.kubeconfig())?;
             let ca = credentials.file("ca.crt");
             let ca = ca.to_str().ok_or_else(|| io::Error::other(format!("{ca:?} is not UTF-8")))?;
             write_private(&credentials.file("curlrc"), &curlrc(ca, server.token()))?;
@@ -58,11 +58,6 @@ impl CredentialFiles {
     /// The path of a file, or of a directory for more files.
     pub(in super::super) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
-    }
-
-    /// The text of a kubeconfig that is beside the directory.
-    pub(super) fn kubeconfig_beside(&self) -> String {
-        kubeconfig(&self.url, self.dir.path().file_name().unwrap_or_default().as_ref())
     }
 
     /// The configuration of a Pod whose service account is in this directory.
@@ -101,17 +96,6 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
 /// A path as a word for a shell.
 pub(in super::super) fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
-}
-
-/// A kubeconfig that names the files in a directory, so that a client reads the token without `kubectl config view`.
-fn kubeconfig(url: &str, dir: &Path) -> String {
-    let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "listwatch",
-        "contexts": [{"name": "listwatch", "context": {"cluster": "listwatch", "user": "admin", "namespace": "default"}}],
-        "clusters": [{"name": "listwatch", "cluster": {"server": url, "certificate-authority": dir.join("ca.crt")}}],
-        "users": [{"name": "admin", "user": {"tokenFile": dir.join("token")}}],
-    });
-    format!("{config:#}\n")
 }
 
 /// A configuration file for curl. See <https://curl.se/docs/manpage.html#-K> for its quoting.
