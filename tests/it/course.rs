@@ -15,7 +15,7 @@ use std::{
 
 use listwatch::client::{Client, Request};
 use listwatch_apiserver::{ApiServer, Fault, Options};
-use listwatch_control_plane::{ADMIN_TOKEN, ControlPlane, Http, assets, has_assets};
+use listwatch_control_plane::{ControlPlane, Http, assets, has_assets};
 use regex::Regex;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -31,6 +31,7 @@ use self::relay::Relay;
 use crate::{
     apiserver::client,
     curl::{documents, ends_initial_events},
+    fixture::kubeconfig_of,
 };
 
 /// The lines that each lesson shows, and a part of the answer of its curl.
@@ -176,14 +177,7 @@ impl Cluster {
     }
 
     fn of(control_plane: &ControlPlane) -> Cluster {
-        let ca = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, control_plane.ca_pem());
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "here",
-            "clusters": [{"name": "here", "cluster": {"server": control_plane.url(), "certificate-authority-data": ca}}],
-            "users": [{"name": "admin", "user": {"token": ADMIN_TOKEN}}],
-            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "admin"}}],
-        });
-        Cluster::new(control_plane.name(), &config.to_string())
+        Cluster::new(control_plane.name(), &kubeconfig_of(control_plane))
     }
 
     async fn get(&self, path: &str) -> Value {

@@ -18,6 +18,7 @@ use std::{
     thread,
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use listwatch::{
     client::{Client, Config},
     watch::Lists,
@@ -201,6 +202,18 @@ pub async fn installed_control_plane(http: Http) -> ControlPlane {
 pub fn admin_of(control_plane: &ControlPlane) -> Client {
     let (url, ca_pem) = (control_plane.url(), control_plane.ca_pem());
     Client::new(Config::new(&url, ca_pem.as_bytes(), ADMIN_TOKEN).unwrap()).unwrap()
+}
+
+/// The text of a kubeconfig of a real control plane, with a token with full access.
+pub fn kubeconfig_of(control_plane: &ControlPlane) -> String {
+    let (url, ca) = (control_plane.url(), BASE64_STANDARD.encode(control_plane.ca_pem()));
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "here",
+        "clusters": [{"name": "here", "cluster": {"server": url, "certificate-authority-data": ca}}],
+        "users": [{"name": "admin", "user": {"token": ADMIN_TOKEN}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "admin"}}],
+    });
+    config.to_string()
 }
 
 impl Fixture {

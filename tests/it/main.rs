@@ -60,6 +60,7 @@ mod outage;
 // Commands, manifests, docs, source and logs.
 mod apiserver;
 mod cli;
+mod clients;
 mod curl;
 mod course;
 mod docs;
