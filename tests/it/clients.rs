@@ -82,3 +82,9 @@ async fn the_client_of_java_loses_and_doubles_no_event() {
 async fn the_client_of_go_loses_and_doubles_no_event() {
     check("go").await;
 }
+
+/// Its watches are WebSockets.
+#[tokio::test]
+async fn fabric8_loses_and_doubles_no_event() {
+    check("fabric8").await;
+}

@@ -13,7 +13,7 @@ import java.util.Map;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
-class Official {
+class Main {
   static final String NAMESPACE = "default", SELECTOR = "for=java";
   static final LinkedBlockingQueue<String> events = new LinkedBlockingQueue<>();
 
