@@ -1416,6 +1416,7 @@ async fn an_instance_that_cannot_start_is_a_condition_with_its_own_message() {
         // In the words of the script that starts PostgreSQL.
         for message in [
             "The volume of the data is full. Raise spec.storage.",
+            "The primary no longer has the WAL that this instance needs. It clones the primary.",
             "The Secret for app has no key password. Add it, and delete this Pod.",
         ] {
             let ended = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": message}});
@@ -1785,9 +1786,17 @@ async fn a_claim_that_cannot_grow_is_a_condition() {
         fixture.create("databases", &database(json!({"size": 1, "version": "15"}))).await;
         wrote(fixture, &CREATED).await;
         create_claim(fixture, "data-db-0").await;
+        let limit = async || {
+            let scripts = fixture.get("configmaps/db-scripts").await;
+            let settings = scripts["data"]["postgresql.conf"].as_str().unwrap().to_owned();
+            settings.lines().find_map(|line| Some(line.strip_prefix("max_slot_wal_keep_size = ")?.to_owned()))
+        };
+        // A replica that is away filled the volume of the primary.
+        assert_eq!(limit().await.as_deref(), Some("341MB"));
         // A claim that is not bound cannot grow.
         fixture.patch("databases/db", json!({"spec": {"storage": "2Gi"}})).await;
-        wrote(fixture, &[STATUS]).await;
+        wrote(fixture, &["PATCH configmaps/db-scripts 200", STATUS]).await;
+        assert_eq!(limit().await.as_deref(), Some("682MB"));
         if fixture.is_embedded() {
             let bound = json!({"status": {"phase": "Bound"}});
             fixture.patch("persistentvolumeclaims/data-db-0/status", bound).await;

@@ -122,7 +122,7 @@ pub(super) fn growth(database: &Database, claim: &PersistentVolumeClaim) -> Opti
 }
 
 /// A whole number of Gi. The API server writes `2048Gi` as `2Ti`.
-fn gib(quantity: &str) -> Option<u64> {
+pub(super) fn gib(quantity: &str) -> Option<u64> {
     let (number, factor) = match quantity.strip_suffix("Ti") {
         Some(number) => (number, 1024),
         None => (quantity.strip_suffix("Gi")?, 1),

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Database, DatabaseSpec};
+use super::{Database, DatabaseSpec, data::gib};
 
 /// The files that are the same for each Database.
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 7] = [
     ("start", include_str!("scripts/start")),
     ("tend", include_str!("scripts/tend")),
     ("passfile", include_str!("scripts/passfile")),
@@ -13,7 +13,6 @@ const FILES: [(&str, &str); 8] = [
     ("stop", include_str!("scripts/stop")),
     ("backup", include_str!("scripts/backup")),
     ("roles.sql", include_str!("scripts/roles.sql")),
-    ("postgresql.conf", include_str!("scripts/postgresql.conf")),
 ];
 
 /// All files, by name. The scripts read the numbers of the spec from files, so that a change of a number restarts no Pod.
@@ -21,13 +20,13 @@ pub(super) fn files(database: &Database, pods: &[String]) -> BTreeMap<String, St
     let Database { spec, status, .. } = database;
     let same = FILES.map(|(name, text)| (name, text.to_owned()));
     let tls = spec.tls.iter().map(|_| ("tls.conf", include_str!("scripts/tls.conf").to_owned()));
-    let hba = [("pg_hba.conf", pg_hba(spec, pods))];
+    let settings = [("pg_hba.conf", pg_hba(spec, pods)), ("postgresql.conf", postgresql_conf(&spec.storage))];
     let numbers = [("size", spec.size.to_string()), ("max-lag-seconds", spec.max_lag_seconds.to_string())];
     let restores = spec.restore_from.iter().map(|_| ("restores", String::new()));
     let had_data = (!status.primary_claim.is_empty()).then(had_data);
     same.into_iter()
         .chain(tls)
-        .chain(hba)
+        .chain(settings)
         .chain(numbers)
         .chain(restores)
         .map(|(name, text)| (name.to_owned(), text))
@@ -38,6 +37,13 @@ pub(super) fn files(database: &Database, pods: &[String]) -> BTreeMap<String, St
 /// The file of a Database whose primary had data. The instances look whether there is one.
 pub(super) fn had_data() -> (String, String) {
     ("had-data".to_owned(), String::new())
+}
+
+/// The settings of the instances. That of a user, by `ALTER SYSTEM`, takes precedence over each of them.
+fn postgresql_conf(storage: &str) -> String {
+    // The schema lets no other storage pass than a number of Gi.
+    let third = gib(storage).map_or("-1".to_owned(), |gib| format!("{}MB", gib * 1024 / 3));
+    include_str!("scripts/postgresql.conf").replace("SLOT_WAL_MAX", &third)
 }
 
 /// The permitted connections: from the addresses of Pods; with TLS, only encrypted.
