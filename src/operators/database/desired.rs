@@ -298,13 +298,18 @@ fn instance_mounts() -> Vec<VolumeMount> {
 /// The volumes of an instance, but for that of the claim.
 fn instance_volumes(name: &str) -> Vec<Volume> {
     let shared_memory = EmptyDir { medium: "Memory".into(), size_limit: SHARED_MEMORY.into() };
-    vec![
+    let mut volumes = vec![
         Volume { empty_dir: Some(EmptyDir::default()), ..unsourced("run") },
         Volume { empty_dir: Some(shared_memory), ..unsourced("shm") },
         of_scripts(name),
-        of_secret("app", name.into()),
-        of_secret("replication", format_smolstr!("{name}-replication")),
-    ]
+    ];
+    volumes.extend(secrets(name));
+    volumes
+}
+
+/// The volumes with the passwords of the roles.
+fn secrets(name: &str) -> [Volume; 2] {
+    [of_secret("app", name.into()), of_secret("replication", format_smolstr!("{name}-replication"))]
 }
 
 /// The Pod that writes the data of the primary: it starts like the primary, and ends where that would serve.
@@ -334,11 +339,13 @@ fn backup_pod(name: &str, image: &str, keep: i32) -> InstanceSpec {
             mounted("backups", "/backups"),
             read_only("scripts", "/scripts"),
             read_only("app", "/secrets/app"),
+            read_only("replication", "/secrets/replication"),
         ],
         ..container(image, "backup")
     };
-    let backups = of_claim("backups", format_smolstr!("{name}-backups"));
-    restricted(container, vec![backups, of_scripts(name), of_secret("app", name.into())], "Never")
+    let mut volumes = vec![of_claim("backups", format_smolstr!("{name}-backups")), of_scripts(name)];
+    volumes.extend(secrets(name));
+    restricted(container, volumes, "Never")
 }
 
 /// A Pod with the certificate in `/secrets/tls`. Connections to the primary check the issuer of its certificate, not the name: with
@@ -442,7 +449,7 @@ mod tests {
         for (template, expected) in [
             (&set.spec.template, instance.to_owned()),
             (&restore.spec.template, format!("{instance} backups:ro")),
-            (&backup.spec.job_template.spec.template, "backups scripts:ro app:ro".to_owned()),
+            (&backup.spec.job_template.spec.template, "backups scripts:ro app:ro replication:ro".to_owned()),
         ] {
             let mounts = template.spec.containers[0].volume_mounts.iter();
             let mounts =

@@ -10,6 +10,8 @@ SET track_activities = off;
 -- Replicas connect only after this, so it must not wait for them, nor for a setting that makes everything read-only.
 SET synchronous_commit = local;
 SET default_transaction_read_only = off;
+-- That a role has a grant already.
+SET client_min_messages = warning;
 \set app `cat /secrets/app/username`
 \set app_password `cat /secrets/app/password`
 \set replication_password `cat /secrets/replication/password`
@@ -19,3 +21,10 @@ ALTER ROLE :"app" PASSWORD :'app_password';
 SELECT 'CREATE ROLE replication LOGIN REPLICATION' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'replication') \gexec
 ALTER ROLE replication PASSWORD :'replication_password';
 SELECT format('CREATE DATABASE app OWNER %I', :'app') WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'app') \gexec
+
+-- Backups use the role of the replicas, which can copy all data anyway: tables and large objects of the superuser, and tables with
+-- row-level security, would end a backup by the role of the application.
+ALTER ROLE replication BYPASSRLS;
+ALTER ROLE replication SET lo_compat_privileges = on;
+GRANT CONNECT ON DATABASE app TO replication;
+GRANT pg_read_all_data TO replication;
