@@ -13,13 +13,12 @@ SET default_transaction_read_only = off;
 -- That a role has a grant already.
 SET client_min_messages = warning;
 \set app `cat /secrets/app/username`
-\set app_password `cat /secrets/app/password`
-\set replication_password `cat /secrets/replication/password`
 
 SELECT format('CREATE ROLE %I LOGIN', :'app') WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = :'app') \gexec
-ALTER ROLE :"app" PASSWORD :'app_password';
+-- Each byte of the password counts: psql would take away a newline at the end.
+SELECT format('ALTER ROLE %I PASSWORD %L', :'app', pg_read_file('/secrets/app/password')) \gexec
 SELECT 'CREATE ROLE replication LOGIN REPLICATION' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'replication') \gexec
-ALTER ROLE replication PASSWORD :'replication_password';
+SELECT format('ALTER ROLE replication PASSWORD %L', rtrim(pg_read_file('/secrets/replication/password'), E'\n')) \gexec
 SELECT format('CREATE DATABASE app OWNER %I', :'app') WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'app') \gexec
 
 -- Backups use the role of the replicas, which can copy all data anyway: tables and large objects of the superuser, and tables with
