@@ -435,6 +435,11 @@ async fn the_schema_refuses_wrong_sizes_versions_and_less_storage() {
         let update = async |spec: Value| {
             let (path, patch) = (fixture.path("databases/db"), json!({ "spec": spec }));
             fixture.send(http::Method::PATCH, &path, "application/merge-patch+json", &patch).await
+            // The advice was to set `timeZone`, which a Database has not.
+            (
+                json!({"size": 1, "version": "15", "backup": {"schedule": "TZ=Europe/Berlin 0 3 * * *"}}),
+                "set spec.timeZone of the CronJob",
+            ),
         };
         update(json!({"storage": "10Gi"})).await.unwrap();
         let error = update(json!({"storage": "9Gi"})).await.unwrap_err();

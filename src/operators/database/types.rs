@@ -781,6 +781,11 @@ pub fn definition() -> Value {
     spec["x-kubernetes-validations"] = json!([{
         "rule": "has(self.tls) == has(oldSelf.tls) && (!has(self.tls) || self.tls.secretName == oldSelf.tls.secretName)",
         "message": "tls cannot be changed: with deletionPolicy Retain, delete the Database and create it again; its data stays",
+    // The API server would advise to set `timeZone`, which a CronJob has, and a Database has not.
+    spec["properties"]["backup"]["properties"]["schedule"]["x-kubernetes-validations"] = json!([{
+        "rule": "!self.contains('TZ')",
+        "message": "schedule cannot have a time zone: set spec.timeZone of the CronJob of the backups, which the operator leaves as it is",
+    }]);
     }, {
         "rule": "has(self.restoreFrom) == has(oldSelf.restoreFrom) \
             && (!has(self.restoreFrom) || self.restoreFrom == oldSelf.restoreFrom)",
