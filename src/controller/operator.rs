@@ -91,6 +91,17 @@ pub enum Next {
     After(Duration),
 }
 
+impl Next {
+    /// The sooner of two.
+    #[must_use]
+    pub fn or_sooner(self, other: Next) -> Next {
+        match (self, other) {
+            (Next::After(one), Next::After(another)) => Next::After(one.min(another)),
+            (Next::OnChange, next) | (next, Next::OnChange) => next,
+        }
+    }
+}
+
 /// Whether the cleanup after a deleted object is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cleanup {

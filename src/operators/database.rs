@@ -15,10 +15,15 @@
 mod data;
 mod deletion;
 mod desired;
+mod schedule;
 mod scripts;
 pub mod types;
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 use tracing::info;
@@ -34,6 +39,7 @@ use crate::{
 use data::{changes_of_owner, claim, claim_name, growth, has_labels, is_of_instance, secret};
 pub use desired::{DatabaseChildren, desired};
 use desired::{backup_labels, labels};
+use schedule::longest_pause;
 use types::{
     CronJob, CronJobStatus, DatabaseDeletionPolicy, Job, PersistentVolumeClaim, PodDisruptionBudget,
     RestoreSpec, StatefulSet, StatefulSetStatus,
@@ -204,8 +210,54 @@ impl Restore {
     }
 }
 
-/// The condition `BackupSucceeded`.
-fn backup_succeeded(status: &CronJobStatus) -> Verdict {
+/// How late a backup may begin: the CronJob controller may just be starting, on another node.
+const BACKUP_LATE: Duration = Duration::from_secs(60);
+
+/// Why no backup begins any more, if so, and otherwise when that is to be decided again.
+fn backups_ended(cron_job: &CronJob, now: SystemTime) -> Result<Next, Verdict> {
+    let CronJobStatus { active, last_schedule_time: begun, last_successful_time: done } = &cron_job.status;
+    if !active.is_empty() {
+        return Ok(Next::OnChange);
+    }
+    let name = &cron_job.metadata.name;
+    let last = match &**done {
+        "" => "no backup has succeeded".to_smolstr(),
+        done => format_smolstr!("the last successful backup ended at {done}"),
+    };
+    if cron_job.spec.suspend {
+        return Err(Verdict::no(
+            "BackupsSuspended",
+            format_smolstr!("the CronJob {name} is suspended; {last}"),
+        ));
+    }
+    let parsed = [begun, done].into_iter().filter_map(|time| humantime::parse_rfc3339(time).ok()).max();
+    // A new CronJob knows no earlier backup.
+    let since = parsed.or(cron_job.metadata.creation_timestamp.map(SystemTime::from));
+    let (Some(since), Some(pause)) = (since, longest_pause(&cron_job.spec.schedule)) else {
+        return Ok(Next::OnChange);
+    };
+    match (since + 2 * pause + BACKUP_LATE).duration_since(now) {
+        Ok(left) if !left.is_zero() => Ok(Next::After(left)),
+        _ => Err(Verdict::no(
+            "BackupsOverdue",
+            format_smolstr!(
+                "no backup began for twice the longest pause of the schedule {}; {last}: see the Events of the CronJob {name}",
+                cron_job.spec.schedule
+            ),
+        )),
+    }
+}
+
+/// The condition `BackupSucceeded`, and when it is to be looked at again if nothing changes.
+fn backup_succeeded(cron_job: &CronJob, now: SystemTime) -> (Verdict, Next) {
+    match backups_ended(cron_job, now) {
+        Ok(next) => (last_backup_succeeded(&cron_job.status), next),
+        Err(ended) => (ended, Next::OnChange),
+    }
+}
+
+/// Whether the last backup succeeded, by the report of the CronJob controller.
+fn last_backup_succeeded(status: &CronJobStatus) -> Verdict {
     let CronJobStatus { active, last_schedule_time: begun, last_successful_time: done } = status;
     if !done.is_empty() && done >= begun {
         return Verdict::yes("BackupSucceeded", format_smolstr!("the last backup succeeded at {done}"));
@@ -611,15 +663,20 @@ impl Operator for Databases {
             _ => None,
         };
         let is_waiting = waiting.is_some();
-        let (mut trouble, next) = report.look(waiting).await;
+        let (mut trouble, mut next) = report.look(waiting).await;
         if is_waiting && trouble.is_none() {
             trouble = self.missing_certificate(database).await;
         }
         let mut state = self.state(database, set, trouble);
-        let backups = backup.as_ref().and_then(|backup| Some(&backup.cron_job.child.live()?.status));
-        state.others.extend(backups.map(|status| ("BackupSucceeded", backup_succeeded(status))));
+        let backups = backup.as_ref().and_then(|backup| backup.cron_job.child.live());
+        if let Some(cron_job) = backups {
+            let (succeeded, recheck) = backup_succeeded(cron_job, self.cluster.now());
+            state.others.push(("BackupSucceeded", succeeded));
+            next = next.or_sooner(recheck);
+        }
         // A new CronJob knows no earlier backup.
-        let last_backup = backups.map(|status| &status.last_successful_time).filter(|time| !time.is_empty());
+        let last_backup = backups.map(|cron_job| &cron_job.status.last_successful_time);
+        let last_backup = last_backup.filter(|time| !time.is_empty());
         let live = set.and_then(Child::live);
         let claim = match primary_pod {
             // Another claim that is newer than this Pod is that of the next Pod, and is empty.

@@ -1,7 +1,7 @@
 //! Tests the operator of Database, on both servers and with the permissions of its ClusterRole. No StatefulSet controller runs, so
 //! each write of the operator is known. `tests/e2e/database` has the real PostgreSQL.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use listwatch::{
@@ -116,11 +116,26 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
             wrote(fixture, &[STATUS]).await;
             assert_eq!(reason(&fixture.get("databases/db").await), Some(json!(expected)));
         };
+        let now = SystemTime::now();
+        let hours_ago = |hours: u64| {
+            humantime::format_rfc3339_seconds(now - Duration::from_secs(hours * 60 * 60)).to_string()
+        };
         let active = json!([{"kind": "Job", "name": "db-backup-1"}]);
-        report(json!({"lastScheduleTime": "2026-11-22T03:00:00Z", "active": active}), "BackupRunning").await;
-        report(json!({"lastSuccessfulTime": "2026-11-22T03:00:09Z", "active": []}), "BackupSucceeded").await;
-        assert_eq!(fixture.get("databases/db").await["status"]["lastBackup"], "2026-11-22T03:00:09Z");
-        report(json!({"lastScheduleTime": "2026-11-23T03:00:00Z"}), "BackupFailed").await;
+        report(json!({"lastScheduleTime": hours_ago(47), "active": active}), "BackupRunning").await;
+        report(json!({"lastSuccessfulTime": hours_ago(46), "active": []}), "BackupSucceeded").await;
+        assert_eq!(fixture.get("databases/db").await["status"]["lastBackup"], hours_ago(46));
+        report(json!({"lastScheduleTime": hours_ago(23)}), "BackupFailed").await;
+
+        // The condition stayed True for ever.
+        let (begun, done) = (hours_ago(50), hours_ago(49));
+        report(json!({"lastScheduleTime": begun, "lastSuccessfulTime": done}), "BackupsOverdue").await;
+        for (suspend, expected) in [(true, "BackupsSuspended"), (false, "BackupsOverdue")] {
+            fixture.patch("cronjobs/db-backup", json!({"spec": {"suspend": suspend}})).await;
+            wrote(fixture, &[STATUS]).await;
+            let reported = fixture.get("databases/db").await;
+            assert_eq!(reason(&reported), Some(json!(expected)));
+            assert_eq!(condition(&reported, "BackupSucceeded").unwrap()["status"], "False");
+        }
 
         // Without backups, the claim stays with all of them. The CronJob is deleted once, and may end later.
         let finalizers = |all: Value| json!({"metadata": {"finalizers": all}});
@@ -418,6 +433,11 @@ async fn the_schema_refuses_wrong_sizes_versions_and_less_storage() {
             (json!({"size": 1, "version": "15", "maxLagSeconds": 9}), "spec.maxLagSeconds"),
             (json!({"size": 1, "version": "15", "tls": {"secretName": "-"}}), "spec.tls.secretName"),
             (json!({"size": 1, "version": "15", "restoreFrom": {}}), "spec.restoreFrom.database"),
+            // The advice was to set `timeZone`, which a Database has not.
+            (
+                json!({"size": 1, "version": "15", "backup": {"schedule": "TZ=Europe/Berlin 0 3 * * *"}}),
+                "set spec.timeZone of the CronJob",
+            ),
             (
                 json!({"size": 1, "version": "15", "restoreFrom": {"database": "db", "dump": "../a.dump"}}),
                 "spec.restoreFrom.dump",
@@ -435,11 +455,6 @@ async fn the_schema_refuses_wrong_sizes_versions_and_less_storage() {
         let update = async |spec: Value| {
             let (path, patch) = (fixture.path("databases/db"), json!({ "spec": spec }));
             fixture.send(http::Method::PATCH, &path, "application/merge-patch+json", &patch).await
-            // The advice was to set `timeZone`, which a Database has not.
-            (
-                json!({"size": 1, "version": "15", "backup": {"schedule": "TZ=Europe/Berlin 0 3 * * *"}}),
-                "set spec.timeZone of the CronJob",
-            ),
         };
         update(json!({"storage": "10Gi"})).await.unwrap();
         let error = update(json!({"storage": "9Gi"})).await.unwrap_err();

@@ -134,6 +134,7 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> DatabaseChi
             metadata: child(&format!("{name}-backup")),
             spec: CronJobSpec {
                 schedule: backup.schedule.as_str().into(),
+                suspend: false,
                 concurrency_policy: "Forbid".into(),
                 job_template: JobTemplate {
                     spec: JobSpec {

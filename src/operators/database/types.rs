@@ -624,6 +624,9 @@ crate::kind!(CronJob, "batch", "v1", "cronjobs", {
 pub struct CronJobSpec {
     /// When, as in a crontab.
     pub schedule: SmolStr,
+    /// Whether no more Jobs begin. Belongs to other writers.
+    #[serde(default, skip_serializing)]
+    pub suspend: bool,
     /// `Forbid`: not while an earlier one still runs.
     #[serde(default)]
     pub concurrency_policy: SmolStr,
@@ -778,14 +781,14 @@ pub fn definition() -> Value {
         "rule": "size(self) > size(oldSelf) || size(self) == size(oldSelf) && self >= oldSelf",
         "message": "storage can only grow: a volume cannot be made smaller",
     }]);
-    spec["x-kubernetes-validations"] = json!([{
-        "rule": "has(self.tls) == has(oldSelf.tls) && (!has(self.tls) || self.tls.secretName == oldSelf.tls.secretName)",
-        "message": "tls cannot be changed: with deletionPolicy Retain, delete the Database and create it again; its data stays",
     // The API server would advise to set `timeZone`, which a CronJob has, and a Database has not.
     spec["properties"]["backup"]["properties"]["schedule"]["x-kubernetes-validations"] = json!([{
         "rule": "!self.contains('TZ')",
         "message": "schedule cannot have a time zone: set spec.timeZone of the CronJob of the backups, which the operator leaves as it is",
     }]);
+    spec["x-kubernetes-validations"] = json!([{
+        "rule": "has(self.tls) == has(oldSelf.tls) && (!has(self.tls) || self.tls.secretName == oldSelf.tls.secretName)",
+        "message": "tls cannot be changed: with deletionPolicy Retain, delete the Database and create it again; its data stays",
     }, {
         "rule": "has(self.restoreFrom) == has(oldSelf.restoreFrom) \
             && (!has(self.restoreFrom) || self.restoreFrom == oldSelf.restoreFrom)",
