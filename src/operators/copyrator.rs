@@ -289,6 +289,7 @@ impl Copyrator {
         let (others, settings) = (self.rules.clone(), self.settings.clone());
         let order = Arc::new(Order {
             rule: Arc::clone(rule),
+            sync: spec.sync_policy,
             policy: spec.conflict_policy,
             maker: Box::new(move |mark| rules.maker(mark, &us)),
             copied_by: Box::new(move |kind, object| others.copying(&settings, kind, object)),

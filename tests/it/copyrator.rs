@@ -580,6 +580,47 @@ async fn with_the_sync_policy_once_edited_copies_stay_and_deleted_ones_stay_away
     .await;
 }
 
+/// Whether the digest of an edited copy is that of the source decides, and not which rule has made the copy. The new rule, and the
+/// restored label, took the edit away.
+#[tokio::test]
+async fn with_the_sync_policy_once_an_edited_copy_survives_a_new_rule_and_the_loss_of_its_label() {
+    on_both(async |fixture| {
+        let once = json!({"syncPolicy": "Once", "deletionPolicy": "Retain", "copyLabels": ["team"]});
+        let metadata = json!({"name": "settings", "labels": {"copyrator": "true", "team": "web"}});
+        fixture.user.create("configmaps", &json!({"metadata": metadata, "data": {"a": "1"}})).await;
+        let _operator = fixture.start();
+        fixture.create_rule("main-rule", once.clone()).await;
+        fixture.until_ready("main-rule", "Synced").await;
+        let (mine, edited) = (json!({"a": "mine"}), fixture.in_namespace("a"));
+        let edit = json!({"metadata": {"labels": {"team": "db"}}, "data": mine});
+        edited.patch("configmaps/settings", edit).await;
+        fixture.delete_rule("main-rule").await;
+        fixture.until_deleted("main-rule").await;
+        // While one copy fails, the rule does not know that the others were there before.
+        fixture.in_namespace("b").create("configmaps", &json!({"metadata": {"name": "taken"}})).await;
+        fixture.create_source("taken", json!({})).await;
+        fixture.create_rule("main-rule", once).await;
+        let uid = fixture.uid("main-rule").await;
+        let is_taken_over =
+            |copy: &Value| copy["metadata"]["annotations"]["flant.com/rule-uid"].as_str() == Some(&uid);
+        for (namespace, data, team) in [("a", &mine, "db"), ("b", &json!({"a": "1"}), "web")] {
+            let copy = fixture.in_namespace(namespace).until("configmaps/settings", is_taken_over).await;
+            assert_eq!((&copy["data"], &copy["metadata"]["labels"]["team"]), (data, &json!(team)));
+        }
+        assert_eq!(fixture.until_ready("main-rule", "CopiesFailed").await["copies"], 3);
+
+        let unlabelled = json!({"metadata": {"labels": {"flant.com/copy": null}}});
+        edited.patch("configmaps/settings", unlabelled).await;
+        let is_labelled = |copy: &Value| copy["metadata"]["labels"]["flant.com/copy"] == "true";
+        assert_eq!(edited.until("configmaps/settings", is_labelled).await["data"], mine);
+
+        // The operator knows that it has not seen the content of its source in this copy.
+        fixture.send(Method::PATCH, &fixture.rule_path("main-rule"), &json!({"syncPolicy": "Always"})).await;
+        fixture.until_settings_in(&["a", "b"]).await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_deleted_rule_takes_its_copies_along_or_leaves_them() {
     on_both(async |fixture| {

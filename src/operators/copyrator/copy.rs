@@ -213,6 +213,13 @@ pub(super) fn stale_labels<'a>(live: &'a ObjectMeta, desired: &ObjectMeta) -> im
     copied.filter(|key| live.labels.get(key).is_some() && desired.labels.get(key).is_none())
 }
 
+/// The copy `desired` with the content and the labels of `live`, which somebody may have edited.
+pub(super) fn with_edits<K: Copyable>(desired: &K, live: &K) -> K {
+    let theirs = live.metadata().labels.iter().filter(|(key, _)| *key != LABEL);
+    let labels = theirs.chain([(LABEL, "true")]).collect();
+    live.with(ObjectMeta { labels, ..desired.metadata().clone() })
+}
+
 /// A copy in our watch: its metadata without annotations, because there are many copies, and its marks. To create a copy, it
 /// has a body, too.
 #[derive(Deserialize)]

@@ -18,7 +18,7 @@ use smol_str::SmolStr;
 use tokio::{task::JoinSet, time::Instant};
 
 use super::{
-    copy::{ALL_COPIES, Copied, Copyable, Mark, Original},
+    copy::{ALL_COPIES, Copied, Copyable, Mark, Original, with_edits},
     plan::{
         CopyStep, Decision, Maker, NAME_CONFLICT, Plan, View, decide, failure, is_active, plan, terminating,
     },
@@ -134,6 +134,7 @@ type CopiedBy = dyn Fn(RuleType, &ObjectMeta) -> Option<Key> + Send + Sync;
 /// The rule of a pass, shared by its steps.
 pub(super) struct Order {
     pub(super) rule: Arc<CopyratorRule>,
+    pub(super) sync: SyncPolicy,
     pub(super) policy: ConflictPolicy,
     pub(super) maker: Box<dyn Fn(&Mark) -> Maker + Send + Sync>,
     /// The rule that copies an object, if any.
@@ -428,7 +429,7 @@ impl<K: Copyable> Work<K> {
 
     /// Reads the object that has the name of the copy, and makes it the copy if it may be.
     async fn check(&self, original: &Original<K>, namespace: &str) -> Result<Done, Error> {
-        let desired = original.copy_for(namespace);
+        let mut desired = original.copy_for(namespace);
         let key = desired.key();
         let live = self.cluster.get_live::<K>(&key).await?;
         if live.metadata().is_terminating() {
@@ -445,6 +446,17 @@ impl<K: Copyable> Work<K> {
             );
             return Ok(Done::Conflict(failure(&key, NAME_CONFLICT, message)));
         }
+        // The source has not changed since the copy was made, by this rule or another one.
+        let may_be_edited = self.order.sync == SyncPolicy::Once
+            && mark.as_ref().is_some_and(|mark| original.is_up_to_date(mark));
+        if may_be_edited {
+            desired = with_edits(&desired, &*live);
+        }
+        let seen = |copied: &Copied<K>| {
+            if !may_be_edited {
+                self.verified(copied);
+            }
+        };
         let is_same_source = mark.as_ref().is_some_and(|mark| original.is_source_of(mark));
         let is_edited = |mark: Arc<Mark>| original.is_up_to_date(&mark) || mark.is_incomplete();
         let is_drift = maker == Some(Maker::Us) && mark.is_some_and(is_edited);
@@ -452,12 +464,12 @@ impl<K: Copyable> Work<K> {
         let live = Copied::of(&*live);
         match decision {
             Decision::Keep => {
-                self.verified(&live);
+                seen(&live);
                 Ok(Done::Kept)
             }
             Decision::Patch(operations) => {
                 let patched = self.cluster.patch(&live, operations).await?;
-                self.verified(&patched);
+                seen(&patched);
                 Ok(if is_drift { Done::Corrected } else { Done::Updated })
             }
             Decision::Take(operations) => self.cluster.patch(&live, operations).await.map(|_| Done::Begun),
@@ -535,7 +547,7 @@ mod tests {
             let spec = rule.spec.clone().expect("the fields of a rule");
             let policy = spec.conflict_policy;
             let (maker, copied_by) = (Box::new(|_: &Mark| Maker::Us), Box::new(|_, _: &ObjectMeta| None));
-            let order = Arc::new(Order { rule: Arc::new(rule), policy, maker, copied_by });
+            let order = Arc::new(Order { rule: Arc::new(rule), sync: spec.sync_policy, policy, maker, copied_by });
             let metadata = json!({"name": "settings", "namespace": "sources", "resourceVersion": "1"});
             let source: ConfigMap = serde_json::from_value(json!({"metadata": metadata})).expect("a source");
             let namespaces = self.copies.cluster.watch::<Namespace>([Scope::default()]);
