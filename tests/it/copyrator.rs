@@ -545,6 +545,32 @@ async fn edited_and_deleted_copies_come_back() {
     .await;
 }
 
+/// The rule said that all copies were up to date while the correction of a copy that was edited again waited, up to a minute.
+#[tokio::test]
+async fn a_rule_is_not_ready_while_another_client_keeps_editing_or_deleting_a_copy() {
+    on_both(async |fixture| {
+        let _operator = fixture.start_copying(json!({})).await;
+        fixture.until_ready("main-rule", "Synced").await;
+        let (edited, deleted) = (fixture.in_namespace("a"), fixture.in_namespace("b"));
+        let reported = eventually("the disputes to be reported", async || {
+            let edit = json!({"data": {"a": unique().to_string()}});
+            edited.patch("configmaps/settings", edit).await;
+            let path = deleted.path("configmaps/settings");
+            drop(deleted.send(Method::DELETE, &path, "", &json!(null)).await);
+            let rule = fixture.user.get("copyrators/main-rule").await;
+            (rule["status"]["failed"] == 2).then_some(rule)
+        })
+        .await;
+        let (ready, failures) = (condition(&reported, "Ready").unwrap(), &reported["status"]["failures"]);
+        assert_eq!((&ready["status"], &ready["reason"]), (&json!("False"), &json!("CopiesFailed")));
+        assert!(ready["message"].as_str().unwrap().starts_with("0 of 2 copies are up to date"), "{ready}");
+        assert_eq!([&failures[0]["reason"], &failures[1]["reason"]], ["Disputed"; 2]);
+        fixture.until_ready("main-rule", "Synced").await;
+        fixture.until_settings_in(&["a", "b"]).await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn with_the_sync_policy_once_edited_copies_stay_and_deleted_ones_stay_away_until_the_source_changes() {
     on_both(async |fixture| {

@@ -262,6 +262,11 @@ impl<K: Copyable> Copied<K> {
         self.is_verified.store(true, Ordering::Relaxed);
     }
 
+    /// The content must be read again.
+    pub fn doubted(&self) {
+        self.is_verified.store(false, Ordering::Relaxed);
+    }
+
     /// Whether [`Copied::verified`] was called.
     #[must_use]
     pub fn is_verified(&self) -> bool {

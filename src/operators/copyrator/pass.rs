@@ -20,7 +20,8 @@ use tokio::{task::JoinSet, time::Instant};
 use super::{
     copy::{ALL_COPIES, Copied, Copyable, Mark, Original, with_edits},
     plan::{
-        CopyStep, Decision, Maker, NAME_CONFLICT, Plan, View, decide, failure, is_active, plan, terminating,
+        CopyStep, DISPUTED, Decision, Maker, NAME_CONFLICT, Plan, View, decide, disputed, failure, is_active, plan,
+        terminating,
     },
     types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, Once, RuleType, SyncPolicy},
 };
@@ -46,6 +47,9 @@ const PASS_LIMIT: Duration = Duration::from_secs(10);
 const PARALLEL: usize = 8;
 /// Between attempts at one copy.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), cap: Duration::from_secs(60) };
+/// So many corrections of a copy, each soon after the one before, are a dispute with another client. A user who edits a copy by
+/// mistake does it once or twice.
+const DISPUTED_AFTER: u32 = 3;
 /// How long the number of attempts is remembered after the end of a pause.
 const PAUSE_REMEMBERED: Duration = Duration::from_secs(120);
 
@@ -64,6 +68,8 @@ type CopyBackoffs = HashMap<(Uid, Key), CopyBackoff>;
 /// After a failure, or a correction of somebody's change: so two writers of one copy slow down.
 struct CopyBackoff {
     tries: u32,
+    /// The number of corrections among them.
+    corrections: u32,
     until: Instant,
     failure: Option<CopyFailure>,
     /// The copy was deleted. If it is still wanted, not by us. It may also have lost its label.
@@ -145,7 +151,7 @@ pub(super) struct Order {
 enum Done {
     Created,
     Updated,
-    /// Changed by somebody else, and restored.
+    /// Changed by somebody else, and corrected.
     Corrected,
     Deleted,
     Kept,
@@ -168,7 +174,8 @@ impl<K: Copyable> Copies<K> {
             let place = (mark.rule_uid.clone(), last.metadata().key());
             let mut lost = locked(&lost);
             let pause = lost.entry(place).or_insert_with(CopyBackoff::new);
-            (pause.failure, pause.is_lost) = (None, true);
+            pause.failure.take_if(|failure| failure.reason != DISPUTED);
+            pause.is_lost = true;
         });
         Copies { cluster: cluster.clone(), watch, by_rule, pauses, _listening: listening }
     }
@@ -278,30 +285,37 @@ impl<K: Copyable> Copies<K> {
         let place = (rule.metadata.uid.clone(), key.clone());
         let was_lost = || locked(&self.pauses).get(&place).is_some_and(|pause| pause.is_lost);
         let is_taken = matches!(result, Ok(Done::Conflict(_)));
+        let is_restored = match &result {
+            Ok(Done::Corrected) => true,
+            Ok(Done::Created) => was_lost(),
+            Ok(Done::Updated | Done::Deleted | Done::Kept | Done::Begun | Done::Conflict(_)) | Err(_) => false,
+        };
+        let is_changed = result.as_ref().is_err_and(Error::is_conflict);
         let trouble = match result {
             Ok(Done::Conflict(failure)) => Some(failure),
-            Ok(done) => {
-                pass.copies += usize::from(!matches!(done, Done::Deleted | Done::Begun));
-                let is_restored = matches!(done, Done::Created) && was_lost();
-                let is_done = !is_restored && !matches!(done, Done::Corrected | Done::Begun);
-                match done {
-                    Done::Created if is_restored => pass.restored.push(key.clone()),
-                    Done::Created => pass.created.push(key.clone()),
-                    Done::Updated => pass.updated.push(key.clone()),
-                    Done::Corrected => pass.restored.push(key.clone()),
-                    Done::Deleted => pass.deleted.push(key.clone()),
-                    Done::Kept | Done::Begun | Done::Conflict(_) => {}
-                }
-                if is_done {
-                    locked(&self.pauses).remove(&place);
-                    return;
-                }
+            Ok(Done::Begun) => None,
+            Ok(_) if is_restored => {
+                pass.restored.push(key.clone());
                 None
+            }
+            Ok(done) => {
+                pass.copies += usize::from(!matches!(done, Done::Deleted));
+                let mut pauses = locked(&self.pauses);
+                match pauses.get_mut(&place) {
+                    // The dispute may go on.
+                    Some(pause) if matches!(done, Done::Kept) && pause.is_dispute() => pause.failure = None,
+                    Some(_) | None => drop(pauses.remove(&place)),
+                }
+                match done {
+                    Done::Created => pass.created.push(key),
+                    Done::Updated => pass.updated.push(key),
+                    Done::Deleted => pass.deleted.push(key),
+                    Done::Kept | Done::Corrected | Done::Begun | Done::Conflict(_) => {}
+                }
+                return;
             }
             // Nothing to report: the namespace is being deleted, or the copy has changed since it was read.
-            Err(error) if error.is_namespace_terminating() || error.is_not_found() || error.is_conflict() => {
-                None
-            }
+            Err(error) if error.is_namespace_terminating() || error.is_not_found() || is_changed => None,
             Err(error) => {
                 let Some(refusal) = Refusal::of(&error) else {
                     pass.error = Some(error);
@@ -310,15 +324,23 @@ impl<K: Copyable> Copies<K> {
                 Some(failure(&key, refusal.reason(), refusal.message(&error)))
             }
         };
-        pass.failures.extend(trouble.clone());
         let mut pauses = locked(&self.pauses);
         let pause = pauses.entry(place).or_insert_with(CopyBackoff::new);
         pause.tries += 1;
+        pause.corrections += u32::from(is_restored || is_changed);
         pause.until = Instant::now() + BACKOFF.pause(pause.tries, Duration::ZERO, &mut fastrand::Rng::new());
-        pause.failure = trouble;
+        let is_disputed = (is_restored || is_changed) && pause.is_dispute();
+        pause.failure = trouble.or_else(|| is_disputed.then(|| disputed(&key)));
         (pause.is_lost, pause.is_taken) = (false, is_taken);
         pause.wanted = (rule.metadata.generation, digest);
+        pass.failures.extend(pause.failure.clone());
         pass.retry = pass.retry.into_iter().chain([pause.until]).min();
+        drop(pauses);
+        pass.copies += usize::from(is_restored && !is_disputed);
+        if is_disputed && let Some(copied) = self.watch.get(&key) {
+            // So it is read again at the end of the pause, and is not up to date until then.
+            copied.doubted();
+        }
     }
 
     /// The places of the deleted copies of a rule.
@@ -376,10 +398,15 @@ struct Paused {
 }
 
 impl CopyBackoff {
+    fn is_dispute(&self) -> bool {
+        self.corrections >= DISPUTED_AFTER
+    }
+
     fn new() -> CopyBackoff {
         let wanted = (0, SmolStr::default());
         CopyBackoff {
             tries: 0,
+            corrections: 0,
             until: Instant::now(),
             failure: None,
             is_lost: false,

@@ -34,6 +34,8 @@ pub const OLDER_WINS: &str = "OlderWins";
 /// The domains of labels that programs set: the copyrator, Kubernetes (applysets of kubectl, for example), Helm, Argo CD, Flux.
 const MARKING: [&str; 6] = ["flant.com", "kubernetes.io", "k8s.io", "helm.sh", "argoproj.io", "fluxcd.io"];
 
+/// The reason of a failure while another client keeps undoing our corrections of a copy.
+pub const DISPUTED: &str = "Disputed";
 /// The reason of a failure if a deleted object still has the name of a copy.
 const TERMINATING: &str = "Terminating";
 
@@ -128,7 +130,8 @@ pub struct Plan<K> {
     pub sources: usize,
     /// Number of copies that there should be.
     pub wanted: usize,
-    /// Number of copies that are up to date according to their digests.
+    /// Number of copies that are up to date according to their digests, and whose content is not about to be verified after a
+    /// pause.
     pub copies: usize,
 }
 
@@ -169,16 +172,18 @@ pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<
         copies: 0,
     };
     let [mut creates, mut checks, mut deletes, mut verifications] = [const { Vec::new() }; 4];
+    // Returns whether the step is due.
     let mut add = |steps: &mut Vec<CopyStep<K>>, step: CopyStep<K>| {
         if !(view.is_due)(&step) {
-            return;
+            return false;
         }
         if steps.len() < view.steps_max {
             steps.push(step);
-            return;
+        } else {
+            plan.left += 1;
+            plan.has_writes_left |= step.writes();
         }
-        plan.left += 1;
-        plan.has_writes_left |= step.writes();
+        true
     };
     let groups = by_name(view.sources);
     for group in groups.values() {
@@ -205,10 +210,12 @@ pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<
                     plan.failures.push(terminating(copied.metadata()));
                 }
                 Some((mark, Maker::Us)) if original.is_up_to_date(mark) => {
-                    plan.copies += 1;
-                    if spec.sync_policy == SyncPolicy::Always && !copied.is_verified() {
-                        add(&mut verifications, CopyStep::Verify(Arc::clone(&original), namespace.clone()));
-                    }
+                    let verify = || CopyStep::Verify(Arc::clone(&original), namespace.clone());
+                    // A pause means that somebody had changed the copy, and may have done so again.
+                    let is_so = spec.sync_policy == SyncPolicy::Once
+                        || copied.is_verified()
+                        || add(&mut verifications, verify());
+                    plan.copies += usize::from(is_so);
                 }
                 Some((_, Maker::Older(other))) => {
                     plan.failures.push(failure(&place, OLDER_WINS, older(&other)));
@@ -228,7 +235,9 @@ pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<
         let is_wanted = group.is_some() && targets.contains(namespace);
         !is_wanted && !metadata.is_terminating() && (view.is_active)(namespace)
     });
-    unwanted.for_each(|copied| add(&mut deletes, CopyStep::Delete(copied)));
+    for copied in unwanted {
+        add(&mut deletes, CopyStep::Delete(copied));
+    }
     plan.steps = [creates, checks, deletes, verifications].into_iter().flatten().collect();
     plan
 }
@@ -268,6 +277,14 @@ pub fn terminating(deleted: &ObjectMeta) -> CopyFailure {
         "a deleted object of this name waits for its finalizers: {finalizers}; if nobody handles them, remove them from the object"
     );
     failure(&deleted.key(), TERMINATING, message)
+}
+
+/// The failure of a copy that is restored at the end of a pause.
+#[must_use]
+pub fn disputed(key: &Key) -> CopyFailure {
+    let message = "another client keeps changing or deleting the copy, so the operator restores it after growing pauses; stop \
+                   that client, exclude the namespace, or set syncPolicy to Once";
+    failure(key, DISPUTED, message.to_owned())
 }
 
 fn older(rule: &Key) -> String {
