@@ -53,6 +53,8 @@ pub const CONTROLLER: &str = "flant.com/copyrator";
 
 /// The reason of the conditions of a rule for Secrets, if the operator may not copy Secrets.
 const SECRETS_NOT_ENABLED: &str = "SecretsNotEnabled";
+/// Why copied Secrets stay in that case.
+const NO_SECRETS: &str = "the operator may not delete Secrets";
 /// The `--rule-name` of an operator that runs alone.
 const MAIN_RULE: &str = "main-rule";
 /// The `--rule-name` for all rules.
@@ -331,6 +333,12 @@ impl Copyrator {
         }
     }
 
+    /// The namespace of a rule, if it is being deleted.
+    fn ending_namespace(&self, rule: &CopyratorRule) -> Option<Arc<Namespace>> {
+        let namespace = rule.metadata.namespace.as_deref().unwrap_or_default();
+        self.namespaces.get(&Key::cluster(namespace)).filter(|namespace| !is_active(namespace))
+    }
+
     /// Reports why a rule is not served. Its copies stay as they are.
     async fn refuse(&self, rule: &CopyratorRule, (reason, problem): Refused) -> Result<(), ReconcileError> {
         let stalled = Some(Verdict::yes(reason, problem.as_str()));
@@ -355,10 +363,9 @@ impl Operator for Copyrator {
         let ready = conditions::find(&rule.status.conditions, "Ready");
         let were_secrets = ready.is_some_and(|ready| ready.reason == SECRETS_NOT_ENABLED);
         if were_secrets && spec.rule_type == RuleType::Configmap && self.secrets.is_none() {
-            self.report_left(&rule, "the operator may not delete Secrets");
+            self.report_left(&rule, NO_SECRETS);
         }
-        let own = rule.metadata.namespace.as_deref().unwrap_or_default();
-        if self.namespaces.get(&Key::cluster(own)).is_some_and(|own| !is_active(&own)) {
+        if self.ending_namespace(&rule).is_some() {
             // The sources may be deleted before the rule, whose deletion policy then decides what becomes of the copies.
             let message =
                 "the namespace of the rule is being deleted: its copies stay until the rule is deleted";
@@ -386,6 +393,11 @@ impl Operator for Copyrator {
             return Ok(Cleanup::Done);
         }
         if spec.rule_type == RuleType::Secret && self.secrets.is_none() && rule.status.copies > 0 {
+            if self.ending_namespace(&rule).is_some() {
+                // A rule that waits would hold up everything in the namespace.
+                self.report_left(&rule, NO_SECRETS);
+                return Ok(Cleanup::Done);
+            }
             let problem = "the operator cannot delete the copied Secrets: start it with --copyrator-secrets and the permissions for Secrets, or set deletionPolicy to Retain";
             self.refuse(&rule, (SECRETS_NOT_ENABLED, problem.to_owned())).await?;
             return Ok(Cleanup::Pending(Next::OnChange));

@@ -329,15 +329,7 @@ impl CopyratorFixture {
 
     /// Waits until the namespace of the rules has an Event with this type, reason and note.
     async fn until_event(&self, r#type: &str, reason: &str, note: &str) {
-        let wanted = json!([r#type, reason, note]);
-        let is_wanted = |events: &Value| {
-            let mut events = events["items"].as_array().unwrap().iter();
-            events.any(|event| {
-                let note = event["note"].as_str().or(event["message"].as_str());
-                json!([event["type"], event["reason"], note]) == wanted
-            })
-        };
-        self.user.until("events", is_wanted).await;
+        until_event_in(&self.user, r#type, reason, note).await;
     }
 
     async fn uid(&self, rule: &str) -> String {
@@ -345,12 +337,13 @@ impl CopyratorFixture {
         rule["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
-    /// Waits until an Event says that so many copies of the rule with this uid stay.
-    async fn until_left(&self, uid: &str, copies: usize, cause: &str) {
+    /// Waits until an Event in a namespace says that so many copies of `main-rule`, which had this uid, stay.
+    async fn until_left(&self, events: &UserClient, uid: &str, copies: usize, cause: &str) {
+        let rule = format!("{}/main-rule", self.user.namespace);
         let marks =
             format!("they have the label flant.com/copy and the annotation flant.com/rule-uid: {uid}");
-        let note = format!("{copies} copies stay, because {cause}: {marks}");
-        self.until_event("Warning", "CopiesLeft", &note).await;
+        let note = format!("{copies} copies of the CopyratorRule {rule} stay, because {cause}: {marks}");
+        until_event_in(events, "Warning", "CopiesLeft", &note).await;
     }
 
     /// The writes of the operator since the last call, without Events, in the order of their texts.
@@ -370,6 +363,19 @@ impl CopyratorFixture {
         writes.sort();
         writes
     }
+}
+
+/// Waits until a namespace has an Event with this type, reason and note.
+async fn until_event_in(events: &UserClient, r#type: &str, reason: &str, note: &str) {
+    let wanted = json!([r#type, reason, note]);
+    let is_wanted = |events: &Value| {
+        let mut events = events["items"].as_array().unwrap().iter();
+        events.any(|event| {
+            let note = event["note"].as_str().or(event["message"].as_str());
+            json!([event["type"], event["reason"], note]) == wanted
+        })
+    };
+    events.until("events", is_wanted).await;
 }
 
 /// The scenario of the article: a rule, a labelled ConfigMap, and then a new namespace.
@@ -793,9 +799,9 @@ async fn the_copies_of_an_invalid_rule_stay_if_it_is_deleted_and_an_event_says_s
         fixture.until_deleted("empty").await;
         let uid = fixture.uid("main-rule").await;
         fixture.delete_rule("main-rule").await;
-        fixture.until_left(&uid, 2, "the fields of the deleted rule are invalid").await;
+        fixture.until_left(&fixture.user, &uid, 2, "the fields of the deleted rule are invalid").await;
         let events = fixture.user.get("events").await.to_string();
-        assert_eq!(events.matches("copies stay").count(), 1, "{events}");
+        assert_eq!(events.matches("\"CopiesLeft\"").count(), 1, "{events}");
         fixture.until_settings_in(&["a", "b"]).await;
     })
     .await;
@@ -1360,8 +1366,33 @@ async fn secrets_are_copied_only_if_that_is_enabled() {
         fixture.send(Method::PATCH, &path, &json!({"ruleType": "configmap"})).await;
         fixture.until_ready("main-rule", "NoSources").await;
         let uid = fixture.uid("main-rule").await;
-        fixture.until_left(&uid, 2, "the operator may not delete Secrets").await;
+        fixture.until_left(&fixture.user, &uid, 2, "the operator may not delete Secrets").await;
         fixture.in_namespace("a").get("secrets/registry").await;
+    })
+    .await;
+}
+
+/// The rule waited for the flag, and its namespace with it for ever. The API server accepts no Event in such a namespace.
+#[tokio::test]
+async fn a_rule_for_secrets_that_are_no_longer_enabled_holds_up_its_namespace_no_longer_than_others() {
+    on_both(async |fixture| {
+        let operator = fixture.start();
+        let metadata = json!({"name": "password", "labels": {"copyrator": "true"}});
+        fixture.user.create("secrets", &json!({"metadata": metadata, "data": {"a": "MQ=="}})).await;
+        fixture.create_rule("main-rule", json!({"ruleType": "secret"})).await;
+        fixture.until_ready("main-rule", "Synced").await;
+        let uid = fixture.uid("main-rule").await;
+        drop(operator);
+        let _operator = fixture.start_with(Settings::default());
+        fixture.until_ready("main-rule", "SecretsNotEnabled").await;
+        fixture.delete_namespace("src").await;
+        // Where a namespace controller runs, it is the first to do so, or the second.
+        let path = fixture.rule_path("main-rule");
+        drop(fixture.user.send(Method::DELETE, &path, "", &json!(null)).await);
+        fixture.until_deleted("main-rule").await;
+        let events = UserClient { namespace: "default".to_owned(), ..fixture.user.clone() };
+        fixture.until_left(&events, &uid, 2, "the operator may not delete Secrets").await;
+        fixture.in_namespace("a").get("secrets/password").await;
     })
     .await;
 }

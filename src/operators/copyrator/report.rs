@@ -19,6 +19,8 @@ use crate::{
 
 /// The target of the lines of this file in the log: the operator.
 const LOG: &str = "listwatch::operators::copyrator";
+/// The reason of the Event about copies that nobody will delete.
+const COPIES_LEFT: &str = "CopiesLeft";
 /// Most names in the note of an Event.
 const NAMES_MAX: usize = 3;
 /// The reasons of failures that do not end unless a user acts.
@@ -91,11 +93,16 @@ impl Copyrator {
     pub(super) fn report_left(&self, rule: &CopyratorRule, cause: &str) {
         let (copies, uid) = (rule.status.copies, &rule.metadata.uid);
         if copies > 0 {
+            let key = rule.key();
             let note = format!(
-                "{copies} copies stay, because {cause}: they have the label {LABEL} and the annotation flant.com/rule-uid: {uid}"
+                "{copies} copies of the CopyratorRule {key} stay, because {cause}: they have the label {LABEL} and the annotation flant.com/rule-uid: {uid}"
             );
-            warn!(target: LOG, key = %rule.key(), note, "copies stay");
-            self.events.record(rule, EventType::Warning, "CopiesLeft", note);
+            warn!(target: LOG, %key, note, "copies stay");
+            match self.ending_namespace(rule) {
+                // The API server accepts no new Event in it. Events about a namespace are in the namespace `default`.
+                Some(namespace) => self.events.record(&*namespace, EventType::Warning, COPIES_LEFT, note),
+                None => self.events.record(rule, EventType::Warning, COPIES_LEFT, note),
+            }
         }
     }
 
