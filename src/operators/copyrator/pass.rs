@@ -20,8 +20,8 @@ use tokio::{task::JoinSet, time::Instant};
 use super::{
     copy::{ALL_COPIES, Copied, Copyable, Mark, Original, with_edits},
     plan::{
-        CopyStep, DISPUTED, Decision, Maker, NAME_CONFLICT, Plan, View, decide, disputed, failure, is_active, plan,
-        terminating,
+        CopyStep, DISPUTED, Decision, Maker, NAME_CONFLICT, Plan, View, decide, disputed, failure, is_active,
+        plan, terminating,
     },
     types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, Once, RuleType, SyncPolicy},
 };
@@ -45,8 +45,13 @@ const PASSES: usize = 10;
 const PASS_LIMIT: Duration = Duration::from_secs(10);
 /// Steps at the same time. The API server answers most writes in a few milliseconds, and has other clients, too.
 const PARALLEL: usize = 8;
-/// Between attempts at one copy.
+/// Between attempts at one copy, as long as not too many have [lasting failures](CopyBackoff::is_lasting).
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), cap: Duration::from_secs(60) };
+/// From one attempt at a copy with a lasting failure to the next, on average: client-go's workqueues try again as often, ten times a
+/// second. So 600 such copies are tried once a minute, and 10,000 in 17 minutes.
+const LASTING_EACH: Duration = Duration::from_millis(100);
+/// The reasons of failures of the API server or of a webhook, which end without a change of a rule, a copy or a namespace.
+const PASSING: [&str; 3] = ["AdmissionUnavailable", "InternalError", "ReconcileFailed"];
 /// So many corrections of a copy, each soon after the one before, are a dispute with another client. A user who edits a copy by
 /// mistake does it once or twice.
 const DISPUTED_AFTER: u32 = 3;
@@ -241,6 +246,9 @@ impl<K: Copyable> Copies<K> {
     /// Runs steps until the pass has its share of them, its time is over, or the API server does not accept requests.
     async fn run(&self, order: &Arc<Order>, steps: Vec<CopyStep<K>>, steps_max: usize, pass: &mut Pass) {
         let (start, mut running) = (Instant::now(), JoinSet::new());
+        let lasting = locked(&self.pauses).values().filter(|pause| pause.is_lasting()).count();
+        // The same for all steps, so that a later pass tries them together.
+        let try_lasting = start + LASTING_EACH * u32::try_from(lasting).unwrap_or(u32::MAX);
         let mut started = 0;
         let mut steps = steps.into_iter();
         loop {
@@ -262,7 +270,7 @@ impl<K: Copyable> Copies<K> {
             }
             let Some(ended) = running.join_next().await else { break };
             match ended {
-                Ok((key, digest, result)) => self.ended(&order.rule, key, digest, result, pass),
+                Ok((key, digest, result)) => self.ended(&order.rule, key, digest, result, try_lasting, pass),
                 // The panic of a step is a panic of the reconcile.
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             }
@@ -273,13 +281,14 @@ impl<K: Copyable> Copies<K> {
         }
     }
 
-    /// Adds the result of a step to the pass.
+    /// Adds the result of a step to the pass. A copy with a lasting failure is not tried before `try_lasting`.
     fn ended(
         &self,
         rule: &CopyratorRule,
         key: Key,
         digest: SmolStr,
         result: Result<Done, Error>,
+        try_lasting: Instant,
         pass: &mut Pass,
     ) {
         let place = (rule.metadata.uid.clone(), key.clone());
@@ -288,7 +297,9 @@ impl<K: Copyable> Copies<K> {
         let is_restored = match &result {
             Ok(Done::Corrected) => true,
             Ok(Done::Created) => was_lost(),
-            Ok(Done::Updated | Done::Deleted | Done::Kept | Done::Begun | Done::Conflict(_)) | Err(_) => false,
+            Ok(Done::Updated | Done::Deleted | Done::Kept | Done::Begun | Done::Conflict(_)) | Err(_) => {
+                false
+            }
         };
         let is_changed = result.as_ref().is_err_and(Error::is_conflict);
         let trouble = match result {
@@ -331,6 +342,9 @@ impl<K: Copyable> Copies<K> {
         pause.until = Instant::now() + BACKOFF.pause(pause.tries, Duration::ZERO, &mut fastrand::Rng::new());
         let is_disputed = (is_restored || is_changed) && pause.is_dispute();
         pause.failure = trouble.or_else(|| is_disputed.then(|| disputed(&key)));
+        if pause.is_lasting() {
+            pause.until = pause.until.max(try_lasting);
+        }
         (pause.is_lost, pause.is_taken) = (false, is_taken);
         pause.wanted = (rule.metadata.generation, digest);
         pass.failures.extend(pause.failure.clone());
@@ -400,6 +414,11 @@ struct Paused {
 impl CopyBackoff {
     fn is_dispute(&self) -> bool {
         self.corrections >= DISPUTED_AFTER
+    }
+
+    /// Whether the last attempt failed for a reason that probably lasts until a user acts.
+    fn is_lasting(&self) -> bool {
+        self.failure.as_ref().is_some_and(|failure| !PASSING.contains(&&*failure.reason))
     }
 
     fn new() -> CopyBackoff {
@@ -574,7 +593,8 @@ mod tests {
             let spec = rule.spec.clone().expect("the fields of a rule");
             let policy = spec.conflict_policy;
             let (maker, copied_by) = (Box::new(|_: &Mark| Maker::Us), Box::new(|_, _: &ObjectMeta| None));
-            let order = Arc::new(Order { rule: Arc::new(rule), sync: spec.sync_policy, policy, maker, copied_by });
+            let order =
+                Arc::new(Order { rule: Arc::new(rule), sync: spec.sync_policy, policy, maker, copied_by });
             let metadata = json!({"name": "settings", "namespace": "sources", "resourceVersion": "1"});
             let source: ConfigMap = serde_json::from_value(json!({"metadata": metadata})).expect("a source");
             let namespaces = self.copies.cluster.watch::<Namespace>([Scope::default()]);
@@ -585,6 +605,40 @@ mod tests {
             let copy = self.copies.watch.get(&Key::namespaced("default", "settings")).expect("a copy");
             self.copies.cluster.delete(&*copy).await.expect("an answer");
         }
+    }
+
+    /// Each of 10,000 taken names was read once a minute, for ever.
+    #[tokio::test]
+    async fn the_more_names_are_taken_the_less_often_each_is_read() {
+        let world = Fixture::start().await;
+        let targets: Vec<_> = (0..100).map(|number| format_smolstr!("team-{number}")).collect();
+        for target in &targets {
+            let metadata = ObjectMeta { name: target.clone(), ..ObjectMeta::default() };
+            let namespace = Namespace { metadata, ..Namespace::default() };
+            world.copies.cluster.create(&namespace).await.expect("a namespace");
+            let (name, namespace) = ("settings".into(), Some(target.clone()));
+            let metadata = ObjectMeta { name, namespace, ..ObjectMeta::default() };
+            let theirs = ConfigMap { metadata, ..ConfigMap::default() };
+            world.copies.cluster.create(&theirs).await.expect("a ConfigMap");
+        }
+        let (begun, mut pass) = (Instant::now(), Pass::default());
+        for generation in 1..3 {
+            pass = world.pass(json!({"generation": generation}), &targets).await;
+            assert_eq!(pass.failures.len(), targets.len());
+        }
+        let retry = pass.retry.expect("a pause");
+        assert!(retry - begun >= LASTING_EACH * 100, "{:?}", retry - begun);
+        let reads = || {
+            let requests = world.server.requests();
+            let is_read = |path: &str| path.ends_with("/configmaps/settings");
+            requests.iter().filter(|request| request.method == "GET" && is_read(&request.path)).count()
+        };
+        let before = reads();
+        pass = world.pass(json!({"generation": 2}), &targets).await;
+        assert_eq!((pass.failures.len(), pass.retry, reads()), (100, Some(retry), before));
+        // The rule is changed, and nobody waits.
+        pass = world.pass(json!({"generation": 3}), &targets).await;
+        assert_eq!((pass.failures.len(), reads()), (100, before + 100));
     }
 
     fn names(keys: &[Key]) -> Vec<String> {
