@@ -159,6 +159,23 @@ async fn a_name_that_is_taken_is_looked_at_each_45_s_and_when_it_is_free() {
     running.abort();
 }
 
+/// 10,000 objects, which a backup had restored without the ownerReferences of their children, cost up to 890 requests a second.
+#[tokio::test]
+async fn the_more_objects_have_a_name_conflict_the_less_often_each_is_looked_at() {
+    let server = server().await;
+    let cluster = Cluster::new(server.client.clone(), Lists::Paged);
+    let events = Events::new(server.client.clone(), "example.com/teams", String::new()).0;
+    let reporter = Reporter::new(&cluster, events);
+    let uid = |number: usize| Uid::from(number.to_string().as_str());
+    for number in 0..450 {
+        assert_eq!(reporter.conflict_pause(&uid(number)), UNSEEN_RECHECK);
+    }
+    let last = (450..10_000).map(|number| reporter.conflict_pause(&uid(number))).last();
+    assert_eq!(last, Some(Duration::from_secs(1000)));
+    (1..10_000).for_each(|number| reporter.forget(&uid(number)));
+    assert_eq!(reporter.conflict_pause(&uid(0)), UNSEEN_RECHECK);
+}
+
 /// Reads an object that does not exist.
 struct Reads(Cluster);
 
