@@ -14,6 +14,9 @@ use crate::{
     store::Change,
 };
 
+/// The reason for an operator while a watch fails.
+const WATCH_FAILED: &str = "WatchFailed";
+
 /// How often to check whether the watches of an object have synced.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
@@ -88,7 +91,8 @@ pub(super) async fn unwatched<O: Operator>(
     if let Some(Found::Readable(object)) = shared.objects.find(&key)
         && shared.operator.serves(&object)
     {
-        let reported = timeout(RECONCILE_LIMIT, shared.operator.unwatched(object, problem)).await;
+        let reported = shared.operator.unreconciled(object, WATCH_FAILED, problem);
+        let reported = timeout(RECONCILE_LIMIT, reported).await;
         if !matches!(reported, Ok(Ok(()))) {
             debug!(target: LOG, kind = O::Kind::KIND, %key, ?reported, "cannot report the failing watch");
         }

@@ -25,7 +25,7 @@ impl<O: Operator> Controller<O> {
     /// Also watches, for each object, the scopes that `scopes` returns for it. Watches of the same scope are shared,
     /// and end with the last object that needs them. The object is reconciled after these watches have synced, and
     /// again after each change in them. While one of them fails before its first sync, or is forbidden,
-    /// [`Operator::unwatched`] is called instead.
+    /// [`Operator::unreconciled`] is called instead.
     ///
     /// In [`Operator::applied`], [`Cluster::watch`] with the same scopes returns the same, synced Stores. An object that is being
     /// deleted names no scopes: [`Operator::deleting`] waits for none.

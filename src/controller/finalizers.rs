@@ -18,6 +18,9 @@ use tracing::{debug, info};
 use super::{Cleanup, LOG, Next, Operator, ReconcileError, Shared};
 use crate::resource::{ObjectMeta, Resource};
 
+/// The reason for an operator while another client keeps removing the finalizer.
+const FINALIZER_REMOVED: &str = "FinalizerRemoved";
+
 impl<O: Operator> Shared<O> {
     /// Calls [`Operator::deleting`], and removes the finalizer after that is done.
     pub(super) async fn clean_up(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
@@ -29,7 +32,7 @@ impl<O: Operator> Shared<O> {
     }
 
     /// Adds or removes the finalizer if [`Operator::needs_finalizer`] says so. `None`: there is nothing to do.
-    pub(super) async fn keep_finalizer(&self, object: &O::Kind) -> Result<Option<Next>, ReconcileError> {
+    pub(super) async fn keep_finalizer(&self, object: &Arc<O::Kind>) -> Result<Option<Next>, ReconcileError> {
         let Some(finalizer) = O::FINALIZER else { return Ok(None) };
         let metadata = object.metadata();
         let (index, is_needed) = (finalizer_index::<O>(metadata), self.operator.needs_finalizer(object));
@@ -43,6 +46,12 @@ impl<O: Operator> Shared<O> {
             None if !is_needed => return Ok(None),
             None if self.truces.is_on(&correction) => {
                 let problem = format!("another client keeps removing the finalizer {finalizer}; backing off");
+                // Until the end of the pause, nothing corrects the children, whatever the status said before.
+                let reported =
+                    self.operator.unreconciled(Arc::clone(object), FINALIZER_REMOVED, problem.clone()).await;
+                if let Err(error) = reported {
+                    debug!(target: LOG, kind = O::Kind::KIND, key = %object.key(), %error, "cannot report the removed finalizer");
+                }
                 return Err(problem.into());
             }
             None if metadata.finalizers.is_empty() => {
@@ -50,7 +59,7 @@ impl<O: Operator> Shared<O> {
             }
             None => json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer}),
         };
-        self.cluster.patch(object, vec![operation]).await?;
+        self.cluster.patch(&**object, vec![operation]).await?;
         self.truces.corrected(correction);
         Ok(Some(Next::After(Duration::ZERO)))
     }

@@ -61,16 +61,19 @@ pub trait Operator: Send + Sync + 'static {
         let _ = objects;
     }
 
-    /// Called again and again, in place of [`Operator::applied`] or [`Operator::deleting`], while an object waits for a watch that
-    /// fails before its first sync, or while the API server forbids a watch of
-    /// [`Controller::watches_each`](super::Controller::watches_each). An implementation can report the problem in the status. Its
-    /// own error is only logged, at level debug.
-    fn unwatched(
+    /// Called again and again, in place of [`Operator::applied`] or [`Operator::deleting`], while an object is not reconciled. An
+    /// implementation can report the reason and the problem in the status. Its own error is only logged, at level debug.
+    ///
+    /// - `WatchFailed`: the object waits for a watch that fails before its first sync, or the API server forbids a watch of
+    ///   [`Controller::watches_each`](super::Controller::watches_each).
+    /// - `FinalizerRemoved`: another client keeps removing the [`Operator::FINALIZER`].
+    fn unreconciled(
         &self,
         object: Arc<Self::Kind>,
+        reason: &'static str,
         problem: String,
     ) -> impl Future<Output = Result<(), ReconcileError>> + Send {
-        let _ = (object, problem);
+        let _ = (object, reason, problem);
         async { Ok(()) }
     }
 

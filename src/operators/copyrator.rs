@@ -421,9 +421,14 @@ impl Operator for Copyrator {
         Ok(())
     }
 
-    async fn unwatched(&self, rule: Arc<CopyratorRule>, problem: String) -> Result<(), ReconcileError> {
+    async fn unreconciled(
+        &self,
+        rule: Arc<CopyratorRule>,
+        reason: &'static str,
+        problem: String,
+    ) -> Result<(), ReconcileError> {
         // Not stalled: most failures of a watch end without help.
-        let state = ObservedState::from(Verdict::no("WatchFailed", problem));
+        let state = ObservedState::from(Verdict::no(reason, problem));
         self.report(&rule, rule.status.clone(), state).await.map(drop)
     }
 

@@ -577,6 +577,23 @@ async fn a_rule_is_not_ready_while_another_client_keeps_editing_or_deleting_a_co
     .await;
 }
 
+/// The rule went on to say that all copies were up to date while nobody kept them.
+#[tokio::test]
+async fn a_rule_is_not_ready_while_another_client_keeps_removing_its_finalizer() {
+    on_both(async |fixture| {
+        let _operator = fixture.start_copying(json!({})).await;
+        fixture.until_ready("main-rule", "Synced").await;
+        eventually("the removals to be reported", async || {
+            let removal = json!({"metadata": {"finalizers": null}});
+            let rule = fixture.user.patch("copyrators/main-rule", removal).await;
+            let ready = condition(&rule, "Ready")?;
+            (ready["status"] == "False" && ready["reason"] == "FinalizerRemoved").then_some(())
+        })
+        .await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn with_the_sync_policy_once_edited_copies_stay_and_deleted_ones_stay_away_until_the_source_changes() {
     on_both(async |fixture| {
