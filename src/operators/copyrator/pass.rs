@@ -208,10 +208,10 @@ impl<K: Copyable> Copies<K> {
         };
         let ours = self.by_rule.get(uid);
         let steps_max = STEPS_MAX.max(ours.len().max(sources.len() * targets.len()) / PASSES);
-        let mut paused = Paused::default();
+        let mut pass = Pass::default();
         let mut unwanted = self.lost(uid);
-        let mut is_due = self.is_due(&order.rule, &mut paused, &mut unwanted);
-        let Plan { steps, left, has_writes_left, versions, mut failures, sources, wanted, copies } = plan(
+        let mut is_due = self.is_due(&order.rule, &mut pass, &mut unwanted);
+        let Plan { steps, left, has_writes_left, versions, failures, sources, wanted, copies } = plan(
             &order.rule,
             spec,
             View {
@@ -228,10 +228,8 @@ impl<K: Copyable> Copies<K> {
         );
         drop(is_due);
         self.forget(uid, unwanted);
-        failures.append(&mut paused.failures);
-        let retry = paused.until;
-        let mut pass =
-            Pass { sources, wanted, copies, failures, left, has_writes_left, retry, ..Pass::default() };
+        pass.failures.extend(failures);
+        pass = Pass { sources, wanted, copies, left, has_writes_left, ..pass };
         self.run(order, steps, steps_max, &mut pass).await;
         pass.once = is_once.then(|| {
             if pass.left == 0 && pass.copies == pass.wanted {
@@ -374,12 +372,12 @@ impl<K: Copyable> Copies<K> {
         }
     }
 
-    /// Whether the pause of a step is over. The other steps are added to `paused`. The places of all copies to create are taken
-    /// out of `unwanted`.
+    /// Whether the pause of a step is over. The failures of the other steps and the first end of their pauses are added to the
+    /// pass. The places of all copies to create are taken out of `unwanted`.
     fn is_due<'a>(
         &'a self,
         rule: &'a CopyratorRule,
-        paused: &'a mut Paused,
+        pass: &'a mut Pass,
         unwanted: &'a mut HashSet<Key>,
     ) -> impl FnMut(&CopyStep<K>) -> bool + 'a {
         let now = Instant::now();
@@ -396,19 +394,11 @@ impl<K: Copyable> Copies<K> {
             if now >= pause.until || pause.wanted != (rule.metadata.generation, step.digest()) {
                 return true;
             }
-            paused.failures.extend(pause.failure.clone());
-            paused.until = paused.until.into_iter().chain([pause.until]).min();
+            pass.failures.extend(pause.failure.clone());
+            pass.retry = pass.retry.into_iter().chain([pause.until]).min();
             false
         }
     }
-}
-
-/// The steps that wait for the end of a pause.
-#[derive(Default)]
-struct Paused {
-    failures: Vec<CopyFailure>,
-    /// The first end.
-    until: Option<Instant>,
 }
 
 impl CopyBackoff {
