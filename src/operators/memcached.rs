@@ -161,8 +161,7 @@ pub fn desired(cache: &Memcached, image: &str) -> MemcachedChildren {
         // Not a name: that would mean the first container with a port of this name, such as a sidecar's.
         target_port: Port::Number(PORT),
         protocol: "TCP".into(),
-        node_port: 0,
-        app_protocol: SmolStr::default(),
+        ..ServicePort::default()
     };
     let spec = HeadlessSpec {
         r#type: "ClusterIP".into(),

@@ -19,7 +19,7 @@ mod tests;
 use std::sync::Arc;
 
 use smallvec::smallvec;
-use smol_str::{SmolStr, format_smolstr};
+use smol_str::format_smolstr;
 use tracing::info;
 
 use crate::{
@@ -138,8 +138,7 @@ pub fn desired(web: &MyWebserver) -> MyWebserverChildren {
         port: web.spec.port,
         target_port: port_by_name(),
         protocol: "TCP".into(),
-        node_port: 0,
-        app_protocol: SmolStr::default(),
+        ..ServicePort::default()
     };
     let service = Service {
         metadata,

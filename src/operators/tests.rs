@@ -120,7 +120,7 @@ impl List {
                 return;
             }
             Some(Merge::Whole) => return self.line(path),
-            Some(Merge::OneOf(_) | Merge::SharedSet | Merge::Owned) | None => {}
+            Some(Merge::OneOf(_) | Merge::SharedSet | Merge::Owned | Merge::Defaulted) | None => {}
         }
         if is_whole(full, kept) {
             return self.line(path);

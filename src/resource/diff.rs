@@ -8,6 +8,7 @@
 //!   /metadata/labels                    Shared                 every kind: labels of other writers stay
 //!   /spec/template/spec/containers      SharedBy(["name"])     Deployment: containers of other names stay
 //!   /metadata/finalizers                SharedSet              of a kind of yours: finalizers of other controllers stay
+//!   /spec/ports/*/protocol              Defaulted              Service: the API server sets TCP if `desired` has no protocol
 //! ```
 //!
 //! Few lists are shared. A shared list keeps each added item: with server-side apply, a port that another writer has added to
@@ -35,6 +36,9 @@ pub enum Merge {
     Owned,
     /// Not ours: neither compared nor removed.
     NotOurs,
+    /// The API server sets this field if it is absent, such as the `protocol` of a port. It is ours only if `desired` has it:
+    /// otherwise, it is neither compared nor removed.
+    Defaulted,
     /// Replaced as a whole at each difference, with the fields that the type does not have. For a field that has one of
     /// many forms, such as the source of a volume: a patch that adds one form beside another is invalid.
     Whole,
@@ -127,8 +131,37 @@ impl Comparison {
                 self.set_wanted(live, desired);
                 self.remove_unwanted(live, desired);
             }
+            _ if self.is_same(live, desired) => {}
             _ => self.add(json!({"op": "replace", "path": &*self.path, "value": desired})),
         }
+    }
+
+    /// Whether two values that are replaced as a whole differ at most in what the API server sets.
+    fn is_same(&mut self, live: &Value, desired: &Value) -> bool {
+        match (live, desired) {
+            (Value::Array(live), Value::Array(desired)) => {
+                let mut items = live.iter().zip(desired).enumerate();
+                live.len() == desired.len()
+                    && items.all(|(index, (live, desired))| {
+                        self.is_same_at(&index.to_string(), live, Some(desired))
+                    })
+            }
+            (Value::Object(live), Value::Object(desired)) => {
+                desired.keys().all(|field| live.contains_key(field))
+                    && live.iter().all(|(field, live)| self.is_same_at(field, live, desired.get(field)))
+            }
+            _ => live == desired,
+        }
+    }
+
+    fn is_same_at(&mut self, field: &str, live: &Value, desired: Option<&Value>) -> bool {
+        let length = self.push(field);
+        let is_same = match desired {
+            Some(desired) => self.is_same(live, desired),
+            None => self.rule() == Some(Merge::Defaulted),
+        };
+        self.path.truncate(length);
+        is_same
     }
 
     fn set_wanted(&mut self, live: &Map<String, Value>, desired: &Map<String, Value>) {
@@ -165,7 +198,7 @@ impl Comparison {
             let length = self.push(field);
             match (self.rule(), value) {
                 (None, _) if is_shared => {}
-                (Some(Merge::NotOurs | Merge::SharedBy(_) | Merge::SharedSet), _) => {}
+                (Some(Merge::NotOurs | Merge::SharedBy(_) | Merge::SharedSet | Merge::Defaulted), _) => {}
                 // Field by field, because it may have fields that our type does not have.
                 (None | Some(Merge::Owned | Merge::Shared), Value::Object(fields)) => {
                     self.remove_unwanted(fields, &Map::new());
@@ -203,9 +236,14 @@ fn is_replaced(rule: Option<Merge>, live: &Map<String, Value>, desired: &Map<Str
             has_one(desired) && !has_one(live)
         }
         None
-        | Some(Merge::Shared | Merge::SharedBy(_) | Merge::SharedSet | Merge::Owned | Merge::NotOurs) => {
-            false
-        }
+        | Some(
+            Merge::Shared
+            | Merge::SharedBy(_)
+            | Merge::SharedSet
+            | Merge::Owned
+            | Merge::NotOurs
+            | Merge::Defaulted,
+        ) => false,
     }
 }
 
@@ -221,6 +259,8 @@ mod tests {
         ("/set", Merge::SharedSet),
         ("/volumes", Merge::SharedBy(&["name"])),
         ("/volumes/*", Merge::Whole),
+        ("/ports/*/protocol", Merge::Defaulted),
+        ("/type", Merge::Defaulted),
     ];
 
     fn check(live: Value, desired: Value, expected: Value) {
@@ -279,6 +319,37 @@ mod tests {
             json!({"ports": [{"port": 80}]}),
             json!([{"op": "replace", "path": "/ports", "value": [{"port": 80}]}]),
         );
+    }
+
+    /// An author who left `protocol` empty got the condition `Mutated`, and one patch at each start.
+    #[test]
+    fn what_the_api_server_sets_is_ours_only_if_it_is_desired() {
+        let ports = |protocols: [Value; 2]| {
+            let [one, other] = protocols.map(|protocol| match protocol {
+                Value::Null => json!({"port": 80}),
+                protocol => json!({"port": 80, "protocol": protocol}),
+            });
+            json!({"type": "ClusterIP", "ports": [one, other]})
+        };
+        let absent = || Value::Null;
+        let mut desired = ports([absent(), json!("UDP")]);
+        check(ports([json!("TCP"), json!("UDP")]), desired.clone(), json!([]));
+        let whole = json!([{"op": "replace", "path": "/ports", "value": desired["ports"]}]);
+        for live in [[json!("TCP"), json!("TCP")], [json!("TCP"), absent()]] {
+            check(ports(live), desired.clone(), whole.clone());
+        }
+        let mut longer = ports([json!("TCP"), json!("UDP")]);
+        longer["ports"].as_array_mut().expect("ports").push(json!({"port": 81}));
+        check(longer, desired.clone(), whole);
+        let mut edited = ports([json!("TCP"), json!("UDP")]);
+        edited["type"] = json!("NodePort");
+        check(
+            edited.clone(),
+            desired.clone(),
+            json!([{"op": "replace", "path": "/type", "value": "ClusterIP"}]),
+        );
+        desired.as_object_mut().expect("fields").remove("type");
+        check(edited, desired, json!([]));
     }
 
     #[test]

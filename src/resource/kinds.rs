@@ -61,6 +61,7 @@ impl<C: ContainerType> Resource for Deployment<C> {
             "/spec/template/spec/containers/*/readinessProbe",
             Merge::OneOf(&["exec", "grpc", "httpGet", "tcpSocket"]),
         ),
+        ("/spec/template/spec/containers/*/ports/*/protocol", Merge::Defaulted),
     ];
 
     fn metadata(&self) -> &ObjectMeta {
@@ -170,7 +171,8 @@ pub struct ContainerPort {
     pub name: SmolStr,
     /// 1 to 65535.
     pub container_port: i32,
-    /// `TCP`, `UDP` or `SCTP`.
+    /// `TCP`, `UDP` or `SCTP`. Empty: the API server sets `TCP`.
+    #[serde(skip_serializing_if = "SmolStr::is_empty")]
     pub protocol: SmolStr,
     /// The port on the node; 0 if there is none.
     #[serde(skip_serializing_if = "is_unset")]
@@ -216,10 +218,22 @@ pub struct TcpSocket {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Port {
-    /// 1 to 65535.
+    /// 1 to 65535; 0 if it is not set.
     Number(i32),
     /// As in [`ContainerPort::name`].
     Name(SmolStr),
+}
+
+impl Default for Port {
+    fn default() -> Port {
+        Port::Number(0)
+    }
+}
+
+impl Port {
+    fn is_unset(&self) -> bool {
+        *self == Port::default()
+    }
 }
 
 /// The privileges of a container. We own all fields, because a field of another writer (`privileged: true`) can make
@@ -292,8 +306,14 @@ pub struct Service {
 }
 
 crate::kind!(Service, "", "v1", "services", {
-    const MERGE: &'static [MergeRule] =
-        &[("/metadata/annotations/service.beta.kubernetes.io~1load-balancer-source-ranges", Merge::Owned)];
+    const MERGE: &'static [MergeRule] = &[
+        ("/metadata/annotations/service.beta.kubernetes.io~1load-balancer-source-ranges", Merge::Owned),
+        ("/spec/type", Merge::Defaulted),
+        ("/spec/ports/*/protocol", Merge::Defaulted),
+        ("/spec/ports/*/targetPort", Merge::Defaulted),
+        // A Service of another type than `ClusterIP` has one. It goes with that type.
+        ("/spec/ports/*/nodePort", Merge::Defaulted),
+    ];
 
     fn is_like(&self, desired: &Self) -> bool {
         self.spec == desired.spec && self.metadata.is_like(&desired.metadata)
@@ -318,7 +338,8 @@ fn with_source_ranges<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Obje
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServiceSpec {
-    /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`.
+    /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`. Empty: the API server sets `ClusterIP`.
+    #[serde(skip_serializing_if = "SmolStr::is_empty")]
     pub r#type: SmolStr,
     /// Selects the Pods that get the requests.
     #[serde(skip_serializing_if = "Labels::is_empty")]
@@ -333,7 +354,7 @@ pub struct ServiceSpec {
 }
 
 /// A port that a Service listens on, with all its fields, because we own the whole list.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePort {
     /// Unique in the Service.
@@ -341,12 +362,13 @@ pub struct ServicePort {
     pub name: SmolStr,
     /// The port of the Service.
     pub port: i32,
-    /// The port of the Pods.
+    /// The port of the Pods. Not set: the API server sets the port of the Service.
+    #[serde(default, skip_serializing_if = "Port::is_unset")]
     pub target_port: Port,
-    /// `TCP`, `UDP` or `SCTP`.
-    #[serde(default)]
+    /// `TCP`, `UDP` or `SCTP`. Empty: the API server sets `TCP`.
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub protocol: SmolStr,
-    /// The port on each node; 0 if there is none.
+    /// The port on each node; 0 if there is none, or if the API server chooses it.
     #[serde(default, skip_serializing_if = "is_unset")]
     pub node_port: i32,
     /// The application protocol.

@@ -1,20 +1,25 @@
 //! Tests the controller with any operator: if the operator panics or hangs on one object, it still handles the others.
 
-use std::{collections::HashMap, future, marker::PhantomData, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, future, marker::PhantomData, sync::Arc, time::Duration};
 
 use http::Method;
 use listwatch::{
+    children::{Outcome, Owned, Stage},
     client::{Client, Error, Request},
     cluster::{Cluster, Watch},
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
     resource::{
-        Key, ObjectMeta, Resource, Scope,
-        kinds::{ConfigMap, Deployment, Namespace, Service},
+        Key, Labels, ObjectMeta, Resource, Scope,
+        kinds::{
+            ConfigMap, Container, ContainerPort, Deployment, DeploymentSpec, Namespace, PodMeta, PodSpec,
+            PodTemplate, Port, Secret, Service, ServicePort, ServiceSpec,
+        },
     },
     watch::Lists,
 };
 use listwatch_apiserver::{Fault, Planned, RequestRecord};
 use listwatch_control_plane::eventually;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{
     sync::{Semaphore, watch},
@@ -772,4 +777,89 @@ async fn an_object_whose_named_watch_is_forbidden_can_be_deleted() {
     let running = tokio::spawn(controller.run(future::pending()));
     seen.wait_for(|calls| calls[1] == 1).await.unwrap();
     running.abort();
+}
+
+/// An operator that has just started keeps a child.
+async fn kept<K: Resource + Serialize>(fixture: &Fixture, owner: &ConfigMap, desired: &K) -> Outcome<K> {
+    let cluster = Cluster::new(fixture.client.clone(), fixture.lists);
+    let children = cluster.watch::<K>([Scope::default()]);
+    Owned::new(&cluster, &children).keep(owner, desired, Stage::Settled).await.unwrap()
+}
+
+/// Keeps a child twice: the first time creates it, and a restart writes nothing. Returns it.
+async fn kept_twice<K: Resource + Serialize + fmt::Debug>(
+    fixture: &Fixture,
+    owner: &ConfigMap,
+    desired: &K,
+) -> Value {
+    let plural = K::PLURAL;
+    let created = kept(fixture, owner, desired).await;
+    assert!(created.write.is_some() && created.mutations.is_empty(), "{plural}: {created:?}");
+    let again = kept(fixture, owner, desired).await;
+    assert!(again.write.is_none() && again.mutations.is_empty(), "{plural}: {again:?}");
+    fixture.get(&format!("{plural}/{}", desired.metadata().name)).await
+}
+
+/// The API server set `TCP`, and the condition `Mutated` said that admission had changed the port. Each start sent a patch.
+#[tokio::test]
+async fn a_field_that_the_author_leaves_to_the_api_server_is_neither_a_mutation_nor_corrected() {
+    on(&[Kind::Embedded, Kind::RealHttp1], async |fixture| {
+        let owner = fixture.create("configmaps", &json!({"metadata": {"name": "owner"}})).await;
+        let owner: ConfigMap = serde_json::from_value(owner).unwrap();
+        let labels: Labels = [("app", "web")].into_iter().collect();
+        let metadata = |name: &str| ObjectMeta::of_child(&owner, name, labels.clone());
+        let port = ServicePort { port: 80, ..ServicePort::default() };
+        let service = |name: &str, r#type: &str| Service {
+            metadata: metadata(name),
+            spec: ServiceSpec {
+                r#type: r#type.into(),
+                selector: labels.clone(),
+                ports: [port.clone()].into_iter().collect(),
+                ..ServiceSpec::default()
+            },
+        };
+        let live = kept_twice(fixture, &owner, &service("plain", "")).await["spec"].take();
+        let expected = json!([{"port": 80, "protocol": "TCP", "targetPort": 80}]);
+        assert_eq!((&live["type"], &live["ports"]), (&json!("ClusterIP"), &expected));
+        for r#type in ["NodePort", "LoadBalancer"] {
+            let live = kept_twice(fixture, &owner, &service(&r#type.to_lowercase(), r#type)).await;
+            assert!(live["spec"]["ports"][0]["nodePort"].is_i64(), "{live}");
+        }
+        let secret = Secret { metadata: metadata("secret"), ..Secret::default() };
+        assert_eq!(kept_twice(fixture, &owner, &secret).await["type"], "Opaque");
+        let container_port = ContainerPort { container_port: 80, ..ContainerPort::default() };
+        let container = Container {
+            name: "web".into(),
+            image: "nginx".into(),
+            ports: [container_port].into_iter().collect(),
+            ..Container::default()
+        };
+        let pod = PodSpec { containers: [container].into_iter().collect(), ..PodSpec::default() };
+        let spec = DeploymentSpec {
+            selector: serde_json::from_value(json!({"matchLabels": {"app": "web"}})).unwrap(),
+            template: PodTemplate { metadata: PodMeta { labels: labels.clone() }, spec: pod },
+            ..DeploymentSpec::default()
+        };
+        let deployment = Deployment { metadata: metadata("web"), spec, ..Deployment::default() };
+        kept_twice(fixture, &owner, &deployment).await;
+
+        // What the author sets is corrected, and the API server sets the rest anew.
+        let mut changed = service("plain", "");
+        changed.spec.ports[0].port = 81;
+        assert!(kept(fixture, &owner, &changed).await.write.is_some());
+        assert_eq!(fixture.get("services/plain").await["spec"]["ports"][0]["targetPort"], 81);
+        changed.spec.ports[0].protocol = "UDP".into();
+        changed.spec.ports[0].target_port = Port::Number(8080);
+        assert!(kept(fixture, &owner, &changed).await.write.is_some());
+        let expected = json!([{"port": 81, "protocol": "UDP", "targetPort": 8080}]);
+        assert_eq!(fixture.get("services/plain").await["spec"]["ports"], expected);
+        // Another type is not, because the author leaves it to the API server.
+        fixture.patch("services/plain", json!({"spec": {"type": "NodePort"}})).await;
+        assert!(kept(fixture, &owner, &changed).await.write.is_none());
+        changed.spec.r#type = "ClusterIP".into();
+        assert!(kept(fixture, &owner, &changed).await.write.is_some());
+        let live = fixture.get("services/plain").await["spec"].take();
+        assert_eq!((&live["type"], &live["ports"]), (&json!("ClusterIP"), &expected));
+    })
+    .await;
 }

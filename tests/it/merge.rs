@@ -72,6 +72,10 @@ fn check<K: Resource>(document: &Value, (path, merge): &MergeRule) -> Result<(),
         Merge::OneOf(fields) => fields.iter().all(|field| schema["properties"][field].is_object()),
         Merge::Whole => schema["type"] == "object",
         Merge::NotOurs => true,
+        Merge::Defaulted => {
+            let field = path.rsplit('/').next().unwrap();
+            !parent["required"].as_array().is_some_and(|all| all.iter().any(|one| one == field))
+        }
     };
     if is_true { Ok(()) } else { Err(format!("{path} is not {merge:?}: {schema}")) }
 }
@@ -108,6 +112,7 @@ async fn each_merge_rule_of_a_kind_agrees_with_the_document_of_the_server() {
             ("/spec/selector", Merge::Shared),
             ("/spec/selectors", Merge::Shared),
             ("/spec/ports/*", Merge::OneOf(&["port", "socket"])),
+            ("/spec/ports/*/port", Merge::Defaulted),
         ] {
             assert!(check::<Service>(&document, &rule).is_err(), "{rule:?}");
         }

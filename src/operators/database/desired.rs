@@ -176,8 +176,7 @@ fn service(selector: Labels) -> ServiceSpec {
         // Not a name: that would mean the first container with a port of this name, such as a sidecar's.
         target_port: Port::Number(PORT),
         protocol: "TCP".into(),
-        node_port: 0,
-        app_protocol: SmolStr::default(),
+        ..ServicePort::default()
     };
     ServiceSpec {
         r#type: "ClusterIP".into(),

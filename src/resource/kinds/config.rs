@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::resource::ObjectMeta;
+use crate::resource::{
+    ObjectMeta,
+    diff::{Merge, MergeRule},
+};
 
 /// `v1` ConfigMap.
 /// See <https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/config-map-v1/>.
@@ -44,8 +47,9 @@ crate::kind!(ConfigMap, "", "v1", "configmaps", {
 pub struct Secret {
     /// Name, labels, owners, versions.
     pub metadata: ObjectMeta,
-    /// `Opaque`, `kubernetes.io/tls`, `kubernetes.io/dockerconfigjson`, …: which keys it must have. Never changes.
-    #[serde(default)]
+    /// `Opaque`, `kubernetes.io/tls`, `kubernetes.io/dockerconfigjson`, …: which keys it must have. Never changes. Empty: the API
+    /// server sets `Opaque`.
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub r#type: SmolStr,
     /// The bytes of each key, in base64.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -67,6 +71,8 @@ impl fmt::Debug for Secret {
 }
 
 crate::kind!(Secret, "", "v1", "secrets", {
+    const MERGE: &'static [MergeRule] = &[("/type", Merge::Defaulted)];
+
     fn is_immutable(&self, path: &str) -> bool {
         path == "/type" || self.immutable && !path.starts_with("/metadata/")
     }
