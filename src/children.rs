@@ -64,6 +64,8 @@ pub struct Owned<K> {
     truces: Truces,
     /// The fields that admission changes in our writes.
     mutations: Mutations,
+    /// The path of a label in the selector of new children, which that of a live child may lack.
+    new_in_selector: Option<String>,
 }
 
 /// To whom an object with the name of a child belongs.
@@ -84,12 +86,21 @@ impl<K: Resource + Serialize> Owned<K> {
             marks: None,
             truces: Truces::default(),
             mutations: Mutations::default(),
+            new_in_selector: None,
         }
     }
 
     /// Manages children whose annotations name their owner. The type of the children must have annotations.
     pub fn marked(cluster: &Cluster, watch: &Watch<K>, marks: Marks) -> Owned<K> {
         Owned { marks: Some(marks), ..Owned::new(cluster, watch) }
+    }
+
+    /// A live Deployment or StatefulSet may lack this label in its selector: an earlier version of the operator has created it. The
+    /// selector is immutable, so the child would have to be deleted to get the label.
+    #[must_use]
+    pub fn selector_may_lack(self, label: &str) -> Owned<K> {
+        let path = format!("/spec/selector/matchLabels/{}", label.replace('/', "~1"));
+        Owned { new_in_selector: Some(path), ..self }
     }
 
     /// Brings one child to its desired state, usually with one write, and without a write if there is no difference. If
@@ -145,7 +156,7 @@ impl<K: Resource + Serialize> Owned<K> {
         if live.metadata().is_terminating() {
             return (Child::Awaited(Some(live)), None);
         }
-        let mut operations = diff::between(&*live, desired);
+        let mut operations = self.differences(&live, desired);
         let all = Difference::all(&*live, &operations);
         let mut differences = self.mutations.unknown(owner, &live.key(), all);
         let has_immutable =
@@ -210,6 +221,15 @@ impl<K: Resource + Serialize> Owned<K> {
             }
         };
         (Child::Kept(patched), Some(write))
+    }
+
+    /// The operations that make a child as desired.
+    fn differences(&self, live: &K, desired: &K) -> Vec<Value> {
+        let mut operations = diff::between(live, desired);
+        if let Some(label) = &self.new_in_selector {
+            operations.retain(|operation| operation["op"] != "add" || path(operation) != label);
+        }
+        operations
     }
 
     /// Deletes a child that no patch can correct. `ours`: the child; `None` if its owner was deleted and created again.

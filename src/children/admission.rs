@@ -15,7 +15,7 @@ use super::{LOG, Owned};
 use crate::{
     client::Error,
     locked,
-    resource::{Key, Resource, Uid, diff},
+    resource::{Key, Resource, Uid},
 };
 
 /// Most characters of a value in a message. A value may be a list.
@@ -69,7 +69,7 @@ impl<K: Resource + Serialize> Owned<K> {
         desired: &K,
         answer: &K,
     ) -> Result<Vec<Difference>, Error> {
-        let mutated = Difference::all(answer, &diff::between(answer, desired));
+        let mutated = Difference::all(answer, &self.differences(answer, desired));
         if let Some(Difference { path, .. }) = mutated.iter().find(|one| one.is_of_identity()) {
             let cause = format!("something in the API server undoes our change of {path:?}");
             return Err(Error::new("write", format!("{}/{}", K::PLURAL, desired.key()), cause));

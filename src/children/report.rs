@@ -352,12 +352,13 @@ impl<O: Reported> Report<'_, O> {
     pub async fn rollout<C: ContainerType>(
         &self,
         deployment: &Child<Deployment<C>>,
-        desired_replicas: i32,
+        desired: &Deployment<C>,
     ) -> ObservedState {
         let waiting = match deployment {
             Child::Kept(deployment) if rollout::waits_for_pods(deployment) => Some(PodsOf {
                 generation: deployment.metadata.generation,
-                selector: &deployment.spec.selector.match_labels,
+                // A live selector that lacks a label of ours also selects Pods of other writers.
+                selector: &desired.spec.selector.match_labels,
                 containers: &deployment.spec.template.spec.containers,
                 first: None,
                 unseen: None,
@@ -365,7 +366,7 @@ impl<O: Reported> Report<'_, O> {
             Child::Kept(_) | Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } => None,
         };
         let (pods, next) = self.look(waiting).await;
-        rollout::state(deployment, desired_replicas, pods.as_ref(), next)
+        rollout::state(deployment, desired.spec.replicas, pods.as_ref(), next)
     }
 
     /// Why the Pods do not run for which the object waits, if it waits for any, and when to look again.

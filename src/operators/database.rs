@@ -132,7 +132,7 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
     let pods = cluster.watch::<Pod>(setup.scopes(MANAGED));
     let operator = Databases {
         cluster: cluster.clone(),
-        sets: Owned::new(cluster, &sets),
+        sets: Owned::new(cluster, &sets).selector_may_lack(MANAGED_BY),
         live_sets: sets.clone(),
         services: Owned::new(cluster, &services),
         config_maps: Owned::new(cluster, &config_maps),
@@ -644,7 +644,8 @@ impl Operator for Databases {
         let waiting = match (set, restore.as_ref().map(|restore| &restore.job.child)) {
             (Some(Child::Kept(live)), _) if !is_complete(live, database.spec.size) => Some(PodsOf {
                 generation: live.metadata.generation,
-                selector: &live.spec.selector.match_labels,
+                // A live selector that lacks a label of ours also selects Pods of other writers.
+                selector: &children.set.spec.selector.match_labels,
                 // All count: each instance has its own data, so no other one takes its place.
                 containers: &[],
                 first: Some(&primary_name),

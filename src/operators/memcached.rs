@@ -34,6 +34,8 @@ const OPERATOR: &str = "memcached-operator";
 pub const CONTROLLER: &str = "cache.example.com/memcached-operator";
 /// Selects the children that this operator created, and their Pods.
 const MANAGED: &str = "app.kubernetes.io/managed-by=memcached-operator";
+/// The label with the name of the operator.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The label with the name of the Memcached.
 const INSTANCE: &str = "app.kubernetes.io/instance";
 /// The container in which memcached runs, its port, and the port of the Service.
@@ -76,7 +78,7 @@ pub fn controller(setup: &Setup, flags: &MemcachedFlags) -> Controller<Memcached
     let services = cluster.watch::<HeadlessService>(setup.scopes(MANAGED));
     let pods = cluster.watch::<Pod>(setup.scopes(MANAGED));
     let operator = Memcacheds {
-        deployments: Owned::new(cluster, &deployments),
+        deployments: Owned::new(cluster, &deployments).selector_may_lack(MANAGED_BY),
         services: Owned::new(cluster, &services),
         pods: pods.index(owner_of),
         reporter: Reporter::new(cluster, setup.events.clone()),
@@ -104,9 +106,9 @@ pub struct MemcachedChildren {
 #[must_use]
 pub fn desired(cache: &Memcached, image: &str) -> MemcachedChildren {
     let name = &cache.metadata.name;
-    let identity = [("app.kubernetes.io/name", "memcached"), (INSTANCE, name)];
-    let selector: Labels = identity.into_iter().collect();
-    let labels: Labels = identity.into_iter().chain([("app.kubernetes.io/managed-by", OPERATOR)]).collect();
+    // All of them select the Pods: a Helm chart sets the first two.
+    let identity = [("app.kubernetes.io/name", "memcached"), (INSTANCE, name), (MANAGED_BY, OPERATOR)];
+    let labels: Labels = identity.into_iter().collect();
     let metadata = ObjectMeta::of_child(cache, name, labels.clone());
     let probe = || Probe {
         tcp_socket: Some(TcpSocket { port: Port::Name(CONTAINER.into()), host: None }),
@@ -149,8 +151,8 @@ pub fn desired(cache: &Memcached, image: &str) -> MemcachedChildren {
         metadata: metadata.clone(),
         spec: DeploymentSpec {
             replicas: cache.spec.size,
-            selector: LabelSelector { match_labels: selector.clone(), ..LabelSelector::default() },
-            template: PodTemplate { metadata: PodMeta { labels }, spec: pod },
+            selector: LabelSelector { match_labels: labels.clone(), ..LabelSelector::default() },
+            template: PodTemplate { metadata: PodMeta { labels: labels.clone() }, spec: pod },
             paused: false,
         },
         status: DeploymentStatus::default(),
@@ -166,7 +168,7 @@ pub fn desired(cache: &Memcached, image: &str) -> MemcachedChildren {
     let spec = HeadlessSpec {
         r#type: "ClusterIP".into(),
         cluster_ip: "None".into(),
-        selector,
+        selector: labels,
         ports: smallvec![port],
     };
     MemcachedChildren { deployment, service: HeadlessService { metadata, spec } }
@@ -195,7 +197,7 @@ impl Operator for Memcacheds {
         if let Some(result) = report.begin(stage) {
             return result;
         }
-        let state = report.rollout(&deployment.child, cache.spec.size).await;
+        let state = report.rollout(&deployment.child, &children.deployment).await;
         let pods = self.pods.get(&cache.key());
         let status = MemcachedStatus {
             nodes: pods.iter().filter(|pod| pod.is_ready()).map(|pod| pod.metadata.name.clone()).collect(),

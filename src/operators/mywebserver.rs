@@ -36,6 +36,8 @@ pub use types::{MyWebserver, MyWebserverSpec};
 pub const OPERATOR: &str = "mywebserver-operator";
 /// The `reportingController` of its Events.
 pub const CONTROLLER: &str = "k8sobjects.gsa.com/mywebserver-operator";
+/// The label with the name of the operator.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Selects the children that this operator created.
 const MANAGED: &str = "app.kubernetes.io/managed-by=mywebserver-operator";
 /// The container in which the web server runs. Other containers of the Pod belong to other writers.
@@ -60,7 +62,7 @@ pub fn controller(cluster: &Cluster, namespaces: &[String], events: Events) -> C
     let deployments = cluster.watch::<Deployment>(Scope::each(namespaces, MANAGED));
     let services = cluster.watch::<Service>(Scope::each(namespaces, MANAGED));
     let operator = MyWebservers {
-        deployments: Owned::new(cluster, &deployments),
+        deployments: Owned::new(cluster, &deployments).selector_may_lack(MANAGED_BY),
         services: Owned::new(cluster, &services),
         reporter: Reporter::new(cluster, events),
     };
@@ -85,14 +87,15 @@ pub struct MyWebserverChildren {
 #[must_use]
 pub fn desired(web: &MyWebserver) -> MyWebserverChildren {
     let instance = &web.metadata.name;
-    // The label `instance` in the selector keeps the Pods of two MyWebservers apart. The selector of a Deployment is
-    // immutable, so it has only labels that never change.
-    let identity = [("app.kubernetes.io/name", "mywebserver"), ("app.kubernetes.io/instance", instance)];
+    // The label `instance` in the selector keeps the Pods of two MyWebservers apart, and `managed-by` those of other tools: each
+    // Helm chart sets the other two. The selector of a Deployment is immutable, so it has only labels that never change.
+    let identity = [
+        ("app.kubernetes.io/name", "mywebserver"),
+        ("app.kubernetes.io/instance", instance),
+        (MANAGED_BY, OPERATOR),
+    ];
     let selector: Labels = identity.into_iter().collect();
-    let labels: Labels = identity
-        .into_iter()
-        .chain([("app.kubernetes.io/component", "webserver"), ("app.kubernetes.io/managed-by", OPERATOR)])
-        .collect();
+    let labels: Labels = identity.into_iter().chain([("app.kubernetes.io/component", "webserver")]).collect();
     let metadata = ObjectMeta::of_child(web, &format_smolstr!("mws-{instance}"), labels.clone());
     let port_by_name = || Port::Name(CONTAINER_PORT.into());
     let container = Container {
@@ -171,7 +174,7 @@ impl Operator for MyWebservers {
         if let Some(result) = report.begin(stage) {
             return result;
         }
-        let state = report.rollout(&deployment.child, web.spec.replicas).await;
+        let state = report.rollout(&deployment.child, &children.deployment).await;
         let selector = &children.service.spec.selector;
         report.write(MyWebserverStatus::of(deployment.child.live(), selector), state).await
     }

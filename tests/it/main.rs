@@ -27,6 +27,7 @@ mod pods;
 mod refused;
 mod restart;
 mod update;
+mod upgrade;
 
 // The other operators.
 mod in_process;

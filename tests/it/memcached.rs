@@ -120,7 +120,7 @@ async fn a_memcached_gets_a_deployment_and_a_headless_service_that_stay_as_wante
         fixture.patch("deployments/cache/status", json!({"status": {"replicas": 2}})).await;
         wrote(fixture, &["PATCH memcacheds/cache/status 200"]).await;
         let status = fixture.get("memcacheds/cache/scale").await["status"].take();
-        let selector = "app.kubernetes.io/instance=cache,app.kubernetes.io/name=memcached";
+        let selector = "app.kubernetes.io/instance=cache,app.kubernetes.io/managed-by=memcached-operator,app.kubernetes.io/name=memcached";
         assert_eq!(status, json!({"replicas": 2, "selector": selector}));
 
         fixture.delete("memcacheds/cache").await;

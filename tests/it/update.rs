@@ -67,7 +67,7 @@ async fn the_scale_subresource_scales() {
         fixture.wrote("PATCH mywebservers/web/status 200").await;
         let scale = fixture.get("mywebservers/web/scale").await;
         assert_eq!((&scale["spec"]["replicas"], &scale["status"]["replicas"]), (&json!(4), &json!(3)));
-        let selector = "app.kubernetes.io/instance=web,app.kubernetes.io/name=mywebserver";
+        let selector = "app.kubernetes.io/instance=web,app.kubernetes.io/managed-by=mywebserver-operator,app.kubernetes.io/name=mywebserver";
         assert_eq!(scale["status"]["selector"], selector);
     })
     .await;

@@ -205,10 +205,12 @@ type Children = [Vec<(&'static str, Value)>; 2];
 
 fn children_of_web(web: &Value, replicas: i64) -> Children {
     let (spec, port) = (&web["spec"], web["spec"]["port"].as_i64().unwrap_or(80));
-    let identity = json!({"app.kubernetes.io/name": "mywebserver", "app.kubernetes.io/instance": web["metadata"]["name"]});
+    let identity = json!({
+        "app.kubernetes.io/name": "mywebserver", "app.kubernetes.io/instance": web["metadata"]["name"],
+        "app.kubernetes.io/managed-by": "mywebserver-operator",
+    });
     let mut labels = identity.clone();
     labels["app.kubernetes.io/component"] = "webserver".into();
-    labels["app.kubernetes.io/managed-by"] = "mywebserver-operator".into();
     let container_ports = json!([{"name": "mywebserver", "containerPort": port, "protocol": "TCP"}]);
     let service_ports =
         json!([{"name": "http", "port": port, "protocol": "TCP", "targetPort": "mywebserver"}]);
@@ -226,22 +228,23 @@ fn children_of_web(web: &Value, replicas: i64) -> Children {
 
 fn children_of_cache(cache: &Value) -> Children {
     let memory_mb = cache["spec"]["memoryMb"].as_i64().unwrap_or(64);
-    let identity = json!({"app.kubernetes.io/name": "memcached", "app.kubernetes.io/instance": cache["metadata"]["name"]});
-    let mut labels = identity.clone();
-    labels["app.kubernetes.io/managed-by"] = "memcached-operator".into();
+    let labels = json!({
+        "app.kubernetes.io/name": "memcached", "app.kubernetes.io/instance": cache["metadata"]["name"],
+        "app.kubernetes.io/managed-by": "memcached-operator",
+    });
     let ports = json!([{"name": "memcached", "port": 11211, "protocol": "TCP", "targetPort": 11211}]);
     [
         vec![
             ("/metadata/labels", labels.clone()),
             ("/spec/replicas", cache["spec"]["size"].clone()),
-            ("/spec/selector/matchLabels", identity.clone()),
+            ("/spec/selector/matchLabels", labels.clone()),
             ("/spec/template/spec/containers/0/image", json!("memcached:1.6")),
             ("/spec/template/spec/containers/0/command", json!(["memcached", "-m", memory_mb.to_string()])),
         ],
         vec![
-            ("/metadata/labels", labels),
+            ("/metadata/labels", labels.clone()),
             ("/spec/ports", ports),
-            ("/spec/selector", identity),
+            ("/spec/selector", labels),
             ("/spec/clusterIP", json!("None")),
         ],
     ]

@@ -51,13 +51,10 @@ pub struct DatabaseChildren {
     pub restore: Option<Job>,
 }
 
-/// The labels by which the Pods of a Database are selected.
-pub(super) fn selector(database: &Database) -> Labels {
-    [("app.kubernetes.io/name", "postgresql"), (INSTANCE, &*database.metadata.name)].into_iter().collect()
-}
-
+/// The labels of the children and of the Pods. All of them are in the selectors: a Helm chart of PostgreSQL also sets `name` and
+/// `instance`.
 pub(super) fn labels(database: &Database) -> Labels {
-    selector(database).iter().chain([(MANAGED_BY, OPERATOR)]).collect()
+    labels_of(database, "postgresql")
 }
 
 /// The labels of the backups, whose Pods no Service selects.
@@ -65,10 +62,10 @@ pub(super) fn backup_labels(database: &Database) -> Labels {
     labels_of(database, "postgresql-backup")
 }
 
-/// The labels of a Job's Pods, which no Service selects.
-fn labels_of(database: &Database, job: &str) -> Labels {
-    let name = &*database.metadata.name;
-    [("app.kubernetes.io/name", job), (INSTANCE, name), (MANAGED_BY, OPERATOR)].into_iter().collect()
+/// The labels with this value of `name`, of which each Job has its own: no Service selects its Pods.
+fn labels_of(database: &Database, name: &str) -> Labels {
+    let instance = &*database.metadata.name;
+    [("app.kubernetes.io/name", name), (INSTANCE, instance), (MANAGED_BY, OPERATOR)].into_iter().collect()
 }
 
 /// The volume of a claim.
@@ -89,7 +86,7 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> DatabaseChi
     let of_primary = [("statefulset.kubernetes.io/pod-name", &*first)];
     let set = StatefulSetSpec {
         replicas: *size,
-        selector: LabelSelector { match_labels: selector(database), ..LabelSelector::default() },
+        selector: LabelSelector { match_labels: labels.clone(), ..LabelSelector::default() },
         service_name: name.clone(),
         ordinals: None,
         pod_management_policy: "Parallel".into(),
@@ -112,11 +109,8 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> DatabaseChi
     };
     DatabaseChildren {
         set: StatefulSet { metadata: child(name), spec: set, status: StatefulSetStatus::default() },
-        primary: Service {
-            metadata: child(name),
-            spec: service(selector(database).iter().chain(of_primary).collect()),
-        },
-        instances: Service { metadata: child(&format!("{name}-ro")), spec: service(selector(database)) },
+        primary: Service { metadata: child(name), spec: service(labels.iter().chain(of_primary).collect()) },
+        instances: Service { metadata: child(&format!("{name}-ro")), spec: service(labels.clone()) },
         scripts: ConfigMap {
             metadata: child(&format!("{name}-scripts")),
             data: scripts::files(database, pods),
@@ -126,7 +120,7 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> DatabaseChi
             metadata: child(name),
             spec: BudgetSpec {
                 max_unavailable: Some(Port::Number(1)),
-                selector: LabelSelector { match_labels: selector(database), ..LabelSelector::default() },
+                selector: LabelSelector { match_labels: labels.clone(), ..LabelSelector::default() },
                 min_available: None,
             },
         },

@@ -97,6 +97,7 @@ fn children_are_named_owned_labelled_and_selected_by_instance() {
                 "replicas": 2,
                 "selector": {"matchLabels": {
                     "app.kubernetes.io/name": "mywebserver", "app.kubernetes.io/instance": "web",
+                    "app.kubernetes.io/managed-by": "mywebserver-operator",
                 }},
                 "template": {
                     "metadata": {"labels": {
@@ -124,7 +125,10 @@ fn children_are_named_owned_labelled_and_selected_by_instance() {
         service["spec"],
         json!({
             "type": "ClusterIP",
-            "selector": {"app.kubernetes.io/name": "mywebserver", "app.kubernetes.io/instance": "web"},
+            "selector": {
+                "app.kubernetes.io/name": "mywebserver", "app.kubernetes.io/instance": "web",
+                "app.kubernetes.io/managed-by": "mywebserver-operator",
+            },
             "ports": [{"name": "http", "port": 80, "targetPort": "mywebserver", "protocol": "TCP"}],
         })
     );

@@ -1,0 +1,185 @@
+//! Tests an upgrade of an operator: with children as the previous version wrote them, it deletes nothing. The previous version
+//! selected Pods by `name` and `instance` alone, which each Helm chart also sets.
+
+use listwatch::operators::BuiltIn;
+use listwatch_control_plane::eventually;
+use serde_json::{Value, json};
+
+use crate::{
+    fixture::{Fixture, Kind},
+    in_process::{self, Running},
+};
+
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
+/// An operator, an object of it, and the children that select Pods.
+#[derive(Clone, Copy)]
+struct Upgrade {
+    operator: BuiltIn,
+    /// The collection of the object.
+    objects: &'static str,
+    name: &'static str,
+    api_version: &'static str,
+    kind: &'static str,
+    spec: fn() -> Value,
+    /// How many writes a new object costs.
+    created: usize,
+    /// The Deployment or StatefulSet.
+    workload: &'static str,
+    /// The other children that select Pods, with the pointer to their selector.
+    selecting: &'static [(&'static str, &'static str)],
+    /// Whether the status has the selector.
+    is_scaled: bool,
+}
+
+impl Upgrade {
+    /// The lines of the transcript after these patches, in any order.
+    async fn patched(&self, fixture: &Fixture, patched: &[&str]) {
+        let enough = async || (fixture.written().len() >= patched.len()).then_some(());
+        eventually(&format!("patches of {patched:?}"), enough).await;
+        let mut expected: Vec<_> = patched.iter().map(|what| format!("PATCH {what} 200")).collect();
+        let mut written = fixture.transcript().await;
+        expected.sort();
+        written.sort();
+        assert_eq!(written, expected);
+    }
+
+    async fn check(self, fixture: &Fixture) {
+        let object = format!("{}/{}", self.objects, self.name);
+        let status = format!("{object}/status");
+        let start = || Running::start(fixture, self.operator);
+        let running = start();
+        let (api_version, kind, metadata) = (self.api_version, self.kind, json!({"name": self.name}));
+        let new =
+            json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": (self.spec)()});
+        fixture.create(self.objects, &new).await;
+        eventually("the children", async || (fixture.written().len() >= self.created).then_some(())).await;
+        drop(running);
+
+        // Another owner's Pod with the labels of a Helm chart is not selected.
+        let operator = format!("{:?}-operator", self.operator).to_lowercase();
+        let wanted = |selector: &Value| assert_eq!(selector[MANAGED_BY], *operator, "{selector}");
+        wanted(&fixture.get(self.workload).await["spec"]["selector"]["matchLabels"]);
+        for (child, pointer) in self.selecting {
+            wanted(fixture.get(child).await.pointer(pointer).unwrap());
+        }
+
+        // The children of the previous version.
+        let mut former = fixture.get(self.workload).await;
+        former["metadata"] = json!({
+            "name": former["metadata"]["name"], "labels": former["metadata"]["labels"],
+            "ownerReferences": former["metadata"]["ownerReferences"],
+        });
+        former["spec"]["selector"]["matchLabels"].as_object_mut().unwrap().remove(MANAGED_BY);
+        fixture.delete(self.workload).await;
+        fixture.until_gone(self.workload).await;
+        let collection = self.workload.split('/').next().unwrap();
+        let uid = fixture.create(collection, &former).await["metadata"]["uid"].take();
+        for (child, pointer) in self.selecting {
+            let path = format!("{pointer}/{}", MANAGED_BY.replace('/', "~1"));
+            fixture.edit(child, json!([{"op": "remove", "path": path}])).await;
+        }
+        if self.is_scaled {
+            let selector = former["spec"]["selector"]["matchLabels"].as_object().unwrap().iter();
+            let selector: Vec<_> =
+                selector.map(|(key, value)| format!("{key}={}", value.as_str().unwrap())).collect();
+            fixture.patch(&status, json!({"status": {"selector": selector.join(",")}})).await;
+        }
+        fixture.transcript().await;
+
+        let running = start();
+        let mut patched: Vec<_> = self.selecting.iter().map(|(child, _)| *child).collect();
+        patched.extend(self.is_scaled.then_some(&*status));
+        self.patched(fixture, &patched).await;
+        for (child, pointer) in self.selecting {
+            wanted(fixture.get(child).await.pointer(pointer).unwrap());
+        }
+        // Its fields are corrected as before.
+        fixture.patch(self.workload, json!({"spec": {"replicas": 7}})).await;
+        self.patched(fixture, &[self.workload]).await;
+        drop(running);
+
+        // A restart writes nothing but the answer to a change that comes after it.
+        let running = start();
+        fixture.patch(self.workload, json!({"spec": {"replicas": 7}})).await;
+        self.patched(fixture, &[self.workload]).await;
+        let kept = fixture.get(self.workload).await;
+        assert_eq!(
+            (&kept["metadata"]["uid"], &kept["spec"]["selector"]),
+            (&uid, &former["spec"]["selector"])
+        );
+        // One that is created again has the new selector.
+        fixture.delete(self.workload).await;
+        let created = fixture.until(self.workload, |workload| workload["metadata"]["uid"] != uid).await;
+        wanted(&created["spec"]["selector"]["matchLabels"]);
+        drop(running);
+    }
+}
+
+async fn on_both(operator: BuiltIn, script: impl AsyncFn(&Fixture) + Copy + 'static) {
+    in_process::on(operator, &[Kind::Embedded, Kind::RealHttp1], script).await;
+}
+
+#[tokio::test]
+async fn a_deployment_of_the_previous_version_keeps_its_selector() {
+    on_both(BuiltIn::Mywebserver, async |fixture| {
+        let upgrade = Upgrade {
+            operator: BuiltIn::Mywebserver,
+            objects: "mywebservers",
+            name: "web",
+            api_version: "k8sobjects.gsa.com/v2",
+            kind: "MyWebserver",
+            spec: || json!({"image": "nginx"}),
+            created: 3,
+            workload: "deployments/mws-web",
+            selecting: &[("services/mws-web", "/spec/selector")],
+            is_scaled: true,
+        };
+        upgrade.check(fixture).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deployment_of_a_memcached_of_the_previous_version_keeps_its_selector() {
+    on_both(BuiltIn::Memcached, async |fixture| {
+        let upgrade = Upgrade {
+            operator: BuiltIn::Memcached,
+            objects: "memcacheds",
+            name: "cache",
+            api_version: "cache.example.com/v1alpha1",
+            kind: "Memcached",
+            spec: || json!({"size": 3}),
+            created: 3,
+            workload: "deployments/cache",
+            selecting: &[("services/cache", "/spec/selector")],
+            is_scaled: true,
+        };
+        upgrade.check(fixture).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stateful_set_of_the_previous_version_keeps_its_selector() {
+    on_both(BuiltIn::Database, async |fixture| {
+        let upgrade = Upgrade {
+            operator: BuiltIn::Database,
+            objects: "databases",
+            name: "db",
+            api_version: "app.example.com/v1",
+            kind: "Database",
+            spec: || json!({"size": 2, "version": "15"}),
+            created: 9,
+            workload: "statefulsets/db",
+            selecting: &[
+                ("services/db", "/spec/selector"),
+                ("services/db-ro", "/spec/selector"),
+                ("poddisruptionbudgets/db", "/spec/selector/matchLabels"),
+            ],
+            is_scaled: false,
+        };
+        upgrade.check(fixture).await;
+    })
+    .await;
+}
