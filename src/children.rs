@@ -6,6 +6,7 @@
 //!   the child differs in an immutable field   dry run of a POST; if it helps, DELETE, and POST after the DELETED event
 //!   the owner was deleted and created again   GET of the owner, DELETE of the old one's child, and POST after the DELETED event
 //!   the object belongs to another owner       no write
+//!   the object has lost its owner             no write, until an annotation asks for its adoption (`children/adopt.rs`)
 //! ```
 //!
 //! The result is an [`Outcome`]. [`report`] turns the outcomes into conditions and Events: [`refusal`] has the reasons of
@@ -17,6 +18,7 @@
 //! ([`admission`]).
 
 mod admission;
+mod adopt;
 mod create;
 mod delete;
 pub mod marks;
@@ -129,7 +131,7 @@ impl<K: Resource + Serialize> Owned<K> {
                 Ok(false) => None,
                 Err(error) => Some(Child::failed(error, None)),
             },
-            Ownership::Foreign => Some((Child::NotOurs(self.not_ours::<O>(&live)), None)),
+            Ownership::Foreign => self.adopt(owner, desired, live, stage).await,
         }
     }
 
@@ -244,8 +246,18 @@ impl<K: Resource + Serialize> Owned<K> {
     }
 
     /// The message for the author of an object whose child's name is taken.
-    fn not_ours<O: Resource>(&self, live: &K) -> String {
+    fn not_ours<O: Resource>(&self, desired: &K, live: &K) -> String {
         let metadata = live.metadata();
+        if self.is_adoptable(desired, live) {
+            let namespace = metadata.namespace.as_ref().map(|name| format!("-n {name} ")).unwrap_or_default();
+            let (kind, name, owner) = (K::KIND, &metadata.name, O::KIND);
+            return format!(
+                "{kind} {name} exists and has the labels of this {owner}, but no owner, as after the restore of a backup; \
+                 adopt it: kubectl {namespace}annotate {}/{name} {}=true; or delete it",
+                K::PLURAL,
+                adopt::annotation::<O>()
+            );
+        }
         let marked = self.marks.and_then(|marks| marks.owner(metadata));
         let owner = match (marked, metadata.controller()) {
             (Some(owner), _) => format!("belongs to {} {}", O::KIND, owner.key),

@@ -17,6 +17,7 @@ mod webhook;
 mod fixture;
 
 // How the operator handles a MyWebserver.
+mod adopt;
 mod conflict;
 mod create;
 mod delete;
