@@ -276,19 +276,19 @@ mod tests {
 
     #[tokio::test]
     async fn an_error_of_a_plugin_has_its_cause_but_not_its_output() {
-        let absent = Plugin { command: "/nonexistent/login".into(), ..plugin("") };
+        let dir = tempfile::TempDir::new().expect("a directory");
+        let login = dir.path().join("login");
+        let not_found = format!("{}: No such file or directory (os error 2)", login.display());
+        let absent = Plugin { command: login.clone(), ..plugin("") };
         let hint = Plugin { install_hint: "run: apt install login\n".to_owned(), ..plugin("") };
-        let hint = Plugin { command: "/nonexistent/login".into(), ..hint };
+        let hint = Plugin { command: login, ..hint };
         // The program exists, so the hint is not shown.
         let directory = Plugin { command: "/".into(), install_hint: "run: x".to_owned(), ..plugin("") };
         let v1beta1 =
             Plugin { api_version: "client.authentication.k8s.io/v1beta1".to_owned(), ..prints("{}") };
         for (plugin, error) in [
-            (
-                absent,
-                "/nonexistent/login: No such file or directory (os error 2); is it installed, and in PATH?",
-            ),
-            (hint, "/nonexistent/login: No such file or directory (os error 2); run: apt install login"),
+            (absent, &*format!("{not_found}; is it installed, and in PATH?")),
+            (hint, &*format!("{not_found}; run: apt install login")),
             (directory, "/: Permission denied (os error 13); is it a program, and executable for us?"),
             (plugin("echo secret; exit 3"), "/bin/sh: exit status: 3; its stderr may have the cause"),
             (plugin("echo secret"), "/bin/sh: printed no ExecCredential in JSON on stdout"),

@@ -17,6 +17,7 @@ use listwatch_control_plane::eventually;
 use serde_json::{Value, json};
 
 use crate::{
+    ABSENT,
     apiserver::{Running, client, is_private, printed_curl},
     client::UserClient,
     curl::SHELLS,
@@ -93,6 +94,7 @@ fn an_invalid_configuration_exits_with_2_and_one_line() {
     let account = dir.path().join("account").display().to_string();
     let address = [("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", "1")];
     let no_variables: &[(&str, &str)] = &[];
+    let two = format!("{ABSENT}:{ABSENT}-2");
     for (args, variables, cause) in [
         (vec!["-n", "Bad_Name"], no_variables, "--namespace: \"Bad_Name\" is not the name of a namespace"),
         (
@@ -105,7 +107,7 @@ fn an_invalid_configuration_exits_with_2_and_one_line() {
         (vec!["--kubeconfig", &no_yaml], no_variables, "not YAML"),
         (vec!["--kubeconfig", &empty, "--context", "gone"], no_variables, "there is no context \"gone\""),
         (vec![], &[("KUBECONFIG", &*missing)], "does not exist"),
-        (vec![], &[("KUBECONFIG", "/nowhere:/at/all")], "names /nowhere and /at/all, which do not exist"),
+        (vec![], &[("KUBECONFIG", &*two)], &*format!("names {ABSENT} and {ABSENT}-2, which do not exist")),
         (vec![], &[("LISTWATCH_NAMESPACE", "No")], "; for all of them, give none (LISTWATCH_NAMESPACE)\n"),
         (vec!["-nNo"], &[("LISTWATCH_NAMESPACE", "a")], "; for all of them, give none\n"),
         (vec!["--service-account-dir", &account], no_variables, "KUBERNETES_SERVICE_HOST"),
@@ -113,7 +115,7 @@ fn an_invalid_configuration_exits_with_2_and_one_line() {
         (vec!["--service-account-dir", &account, "--context", "x"], &address, "give --kubeconfig"),
     ] {
         let mut command = listwatch();
-        command.arg("run").args(&args).env("HOME", Path::new("/nonexistent")).envs(variables.iter().copied());
+        command.arg("run").args(&args).env("HOME", ABSENT).envs(variables.iter().copied());
         let stderr = refused(command);
         assert!(
             stderr.starts_with("listwatch: ") && stderr.contains(cause),
@@ -493,11 +495,11 @@ fn a_terminal_or_a_pipe_is_no_file_to_write_to() {
 #[test]
 fn an_empty_variable_counts_as_unset() {
     let mut command = listwatch();
-    command.args(["run", "--kubeconfig", "/nonexistent"]);
+    command.args(["run", "--kubeconfig", ABSENT]);
     for name in ["LOG_LEVEL", "STREAMING_LISTS", "SERVICE_ACCOUNT_DIR", "REQUEST_TIMEOUT", "AS"] {
         command.env(format!("LISTWATCH_{name}"), "");
     }
-    assert!(refused(command).contains("/nonexistent"));
+    assert!(refused(command).contains(ABSENT));
 }
 
 /// As with the flags of Go programs, `=false` overrides the environment. `LISTWATCH_STREAMING_LISTS=1` was refused.
@@ -506,10 +508,10 @@ fn a_switch_may_have_a_value() {
     for args in ["--streaming-lists=true", "--streaming-lists=no", "--streaming-lists mywebserver"] {
         for value in ["1", "no", "True", "off"] {
             let mut command = listwatch();
-            command.args(["run", "--kubeconfig", "/nonexistent"]).args(args.split(' '));
+            command.args(["run", "--kubeconfig", ABSENT]).args(args.split(' '));
             command.env("LISTWATCH_STREAMING_LISTS", value);
             let stderr = refused(command);
-            assert!(stderr.contains("read kubeconfig /nonexistent"), "{args} {value}: {stderr}");
+            assert!(stderr.contains(&format!("read kubeconfig {ABSENT}")), "{args} {value}: {stderr}");
         }
     }
 }
@@ -518,7 +520,7 @@ fn a_switch_may_have_a_value() {
 /// them to `false`, was refused. The namespace has an invalid name, so an error shows whether the namespace is used.
 #[test]
 fn all_namespaces_and_namespace_conflict_only_within_flags_or_within_variables() {
-    let (valid, named) = ("read kubeconfig /nonexistent", "--namespace: \"No\" is not the name");
+    let (valid, named) = (&*format!("read kubeconfig {ABSENT}"), "--namespace: \"No\" is not the name");
     let refusal = "--all-namespaces cannot be used with --namespace";
     for (args, namespace, all, watch_namespace, expected) in [
         ("-A", "No", "", "No", valid),
@@ -537,7 +539,7 @@ fn all_namespaces_and_namespace_conflict_only_within_flags_or_within_variables()
         ("", "web", "true", "", refusal),
     ] {
         let mut command = listwatch();
-        command.args(["run", "--kubeconfig", "/nonexistent"]).args(args.split_whitespace());
+        command.args(["run", "--kubeconfig", ABSENT]).args(args.split_whitespace());
         command.env("LISTWATCH_NAMESPACE", namespace).env("LISTWATCH_ALL_NAMESPACES", all);
         command.env("WATCH_NAMESPACE", watch_namespace);
         let stderr = refused(command);

@@ -29,6 +29,7 @@ use tokio::{
 
 use self::relay::Relay;
 use crate::{
+    ABSENT,
     apiserver::client,
     curl::{documents, ends_initial_events},
     fixture::kubeconfig_of,
@@ -134,7 +135,7 @@ fn course() -> Command {
         Ok(target.join("debug/examples/course"))
     });
     let mut command = Command::new(PROGRAM.as_ref().expect("the lessons do not build"));
-    command.env("KUBECONFIG", "/nonexistent").stdin(Stdio::null()).kill_on_drop(true);
+    command.env("KUBECONFIG", ABSENT).stdin(Stdio::null()).kill_on_drop(true);
     command
 }
 
@@ -578,7 +579,7 @@ async fn the_course_lists_its_lessons_and_uses_a_cluster_only_if_a_flag_names_on
     assert_eq!((code, stdout.lines().filter(|line| line.contains(". ")).count()), (Some(0), SEEN.len()));
     let (code, _, stderr) = run(course().args(["2", "--context", "any"])).await;
     assert_eq!(code, Some(1));
-    assert!(stderr.contains("KUBECONFIG names /nonexistent, which does not exist"), "{stderr}");
+    assert!(stderr.contains(&format!("KUBECONFIG names {ABSENT}, which does not exist")), "{stderr}");
     let (code, _, stderr) = run(course().args(["2", "--fault", "cut"])).await;
     assert_eq!(code, Some(1));
     assert!(stderr.contains("is not a fault"), "{stderr}");
@@ -590,12 +591,10 @@ async fn the_course_lists_its_lessons_and_uses_a_cluster_only_if_a_flag_names_on
 #[tokio::test]
 async fn a_wrong_flag_of_a_lesson_is_an_error_before_its_question() {
     let program = course().as_std().get_program().display().to_string();
-    for (args, cause) in
-        [("--context any", "KUBECONFIG names /nonexistent"), ("--fault cut", "is not a fault")]
-    {
+    for (args, cause) in [("--context any", "KUBECONFIG names "), ("--fault cut", "is not a fault")] {
         let mut command = Command::new("script");
         command.args(["--quiet", "--return", "--command", &format!("{program} 2 {args}"), "/dev/null"]);
-        command.env("KUBECONFIG", "/nonexistent").stdout(Stdio::piped()).kill_on_drop(true);
+        command.env("KUBECONFIG", ABSENT).stdout(Stdio::piped()).kill_on_drop(true);
         // Nobody presses Enter.
         let mut terminal = command.stdin(Stdio::piped()).spawn().unwrap();
         let _keyboard = terminal.stdin.take();

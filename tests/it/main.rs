@@ -8,6 +8,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap names its line")]
 #![allow(unreachable_pub, reason = "no crate uses a test binary")]
 
+/// A path at which nothing is, in the directory of these tests: any other path may exist on somebody's machine.
+const ABSENT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/absent");
+
 // Servers, clients and fixtures.
 mod client;
 mod operator;

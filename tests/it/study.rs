@@ -24,6 +24,7 @@ use tokio::{
 };
 
 use crate::{
+    ABSENT,
     apiserver::{Running, client},
     curl::SHELLS,
     fixture::{Fixture, Kind, on},
@@ -1339,7 +1340,7 @@ async fn the_curl_of_a_demo_names_the_server_that_ends() {
     command.args(["get", "mws", "--demo", "--curl"]);
     // Such a variable was an error.
     for name in ["KUBECONFIG", "CONTEXT", "CLUSTER", "USER", "SERVICE_ACCOUNT_DIR"] {
-        command.env(format!("LISTWATCH_{name}"), "/nonexistent");
+        command.env(format!("LISTWATCH_{name}"), ABSENT);
     }
     let ran = ran(command).await;
     assert!(ran.stderr.starts_with("# The server of --demo ends with this command."), "{}", ran.stderr);
