@@ -4,12 +4,12 @@
 //! curl -s 'http://127.0.0.1:8001/api/v1/namespaces/default/configmaps' | jq -c '.metadata, .items[].metadata.resourceVersion'
 //! ```
 //!
-//! Predict: `b` is created after `a`, and deleted. Is the list's version that of `a`, that of `b`, or another one?
+//! Predict: `b` is created after `a`, and deleted. Does the list have the version of `a`, the version of `b`, or another one?
 //! Run: cargo run --example course 2
 //! Notice: Another one, newer than both.
-//! Why: The list contains all changes up to its version, the deletion of `b` included; the version of an item is that of
-//! its last change. To watch from here, send the version of the list. (A controller puts kube-root-ca.crt into every
-//! namespace.)
+//! Why: The list is the state after all changes up to its version, also after the deletion of `b`. An item has the version of its own
+//! last change. To watch from here, send the version of the list. (A controller puts
+//! kube-root-ca.crt into every namespace.)
 //! Break it: cargo run --example course -- 2 --fault internal-error,method=GET,path=/configmaps
 //! Source: `from_json` in src/resource/list.rs; `compare_versions` in src/resource.rs
 //! Embedded server: No difference.

@@ -7,10 +7,10 @@
 //! Predict: `a` and `b` exist. Which lines come before the line about the change of `a`?
 //! Run: cargo run --example course 3
 //! Notice: An ADDED for each existing object, kube-root-ca.crt of lesson 2 included if there is one, in no order of versions.
-//! Why: These lines look the same as those of new objects, and no line marks the last of them. After a reconnect, all of
-//! them come again, but no DELETED for an object that is gone. So no watch can resume from the version of one of these
-//! lines. With resourceVersion=0, which stands for any version, it is the same, from the cache of the server, so perhaps old.
-//! With any other version, only later changes come, such as the end of `c`, which this program never had: so list first.
+//! Why: These lines look like those of new objects, and no line marks the last of them. As they are in no order, no watch can resume
+//! from the version of one of them. Another watch without a version sends all of them again, but no DELETED for an object that is gone.
+//! resourceVersion=0 means any version: the same lines, from the cache of the server, so perhaps old ones. With any other version,
+//! only later changes come, such as the deletion of `c`, an object that this program has never seen: so list first.
 //! Break it: cargo run --example course -- 3 --fault end-watches,lines=2
 //! Source: `from_json` in src/watch/decode.rs
 //! Embedded server: No difference.

@@ -7,10 +7,10 @@
 //! curl -sN "$URL?watch=1&resourceVersion=$VERSION&timeoutSeconds=1"
 //! ```
 //!
-//! Predict: Read `naive.rs`. After its list, `a` changes and `b` comes; after its watch, `c` comes. Which of them does its Store have right?
+//! Predict: Read `naive.rs`. After its list, `a` changes and `b` comes; after its watch, `c` comes. Which of the three are right in its Store?
 //! Run: cargo run --example course 5
 //! Notice: Only `b`; each line LOST names a loss.
-//! Why: It watches from the newest item, and so gets the creation and deletion of `old`, which happened before its list. It ignores MODIFIED
+//! Why: The loop watches from the newest item, and so gets the creation and deletion of `old`, which happened before its list. It ignores MODIFIED
 //! and ERROR, and stops after a second. Its list only adds, and its watch from `d` misses the deletion of `c`. For it, "99" is newer than "100".
 //! Break it: cargo run --example course -- 5 --fault end-watches,lines=0
 //! Source: `line` in src/watch/follow.rs; `end` in src/watch/machine.rs
@@ -30,17 +30,17 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.patch("a", json!({"data": {"colour": "blue"}})).await?;
     watch(stage, &newest, store).await?;
     ensure!(store.contains_key("b") && store["a"] == "red", "expected `b` and a red `a`: {}", json!(store));
-    say!("LOST a change: `a` is blue, and here it is {}\n", store["a"]);
+    stage.lost(&format!("a change: `a` is blue, and here it is {}", store["a"])).await?;
     stage.create("c", json!({})).await?;
     ensure!(!store.contains_key("c"), "the loop has not ended");
-    say!("LOST an object: `c` exists, but not here\n");
+    stage.lost("an object: `c` exists, but not here").await?;
     list(stage, store).await?;
     stage.delete("c").await?;
     stage.create("d", json!({})).await?;
     let newest = list(stage, store).await?;
     watch(stage, &newest, store).await?;
     ensure!(store.contains_key("c"), "the deletion of `c` was noticed");
-    say!("LOST a deletion: `c` is gone, but not here\n");
+    stage.lost("a deletion: `c` is gone, but not here").await?;
     if let Some([before, now]) = stage.until_longer_version().await? {
         let newest = list(stage, store).await?;
         ensure!(newest == before, "the loop has found the newest version");

@@ -1,4 +1,4 @@
-//! 6. A clean end: the server ends every watch. That is not a failure. Watch again, from the last event, or else the list.
+//! 6. A clean end: the server ends every watch. That is not a failure. Watch again, from the version of the last event, or of the list.
 //!
 //! ```sh
 //! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
@@ -9,8 +9,9 @@
 //! Predict: `a` changes while no watch is open. Does the next watch send the change? Is a list needed before it?
 //! Run: cargo run --example course 6
 //! Notice: The next watch sends the change, without a list before it.
-//! Why: It starts at the version of the last event. The answer ends without an error and without a last event. Without
-//! timeoutSeconds, the server chooses 30 to 60 minutes. If the watch sent no line, lesson 10 comes first.
+//! Why: It starts at the version of the last event. The answer ends without an error, and no line announces the end. Without
+//! timeoutSeconds, the server chooses 30 to 60 minutes. If the watch sent no line, first ask
+//! for the version of the server (lesson 10).
 //! Break it: cargo run --example course -- 6 --fault cut-watches,lines=1
 //! Source: `end` in src/watch/machine.rs
 //! Embedded server: No difference.

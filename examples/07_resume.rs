@@ -14,9 +14,9 @@
 //! Predict: The connection breaks after two events and a half. From which version must the next watch begin?
 //! Run: cargo run --example course 7
 //! Notice: From the version of the last complete line; the change of the half line comes again as a whole.
-//! Why: The half line is dropped. Lines are cut anywhere, also within a character, so find the line feed before you
-//! decode.
-//! Break it: cargo run --example course -- 7 --fault expired,path=watch=1
+//! Why: The half line is dropped. The bytes come in pieces that end anywhere, also within a character: so find the line feed before
+//! you decode.
+//! Break it: cargo run --example course -- 7 --fault gone,path=watch=1
 //! Source: `next_line` in src/watch/decode.rs; `follow` in src/watch/follow.rs
 //! Embedded server: It cuts the watch on request. No request makes another server do that, so there the lesson drops the connection.
 

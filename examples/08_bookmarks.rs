@@ -1,4 +1,4 @@
-//! 8. Bookmarks: a version to resume from, while nothing changes for you and much for others.
+//! 8. Bookmarks: a newer version to resume from, while your objects do not change and others do.
 //!
 //! ```sh
 //! URL=http://127.0.0.1:8001/api/v1/namespaces/default/configmaps
@@ -13,10 +13,10 @@
 //! Predict: This watch is about `quiet` only, and only other objects change. From where does it resume after its end?
 //! Run: cargo run --example course 8
 //! Notice: From the version of the last BOOKMARK, which is newer than `quiet`.
-//! Why: A BOOKMARK is not an object: it has only a version. Without it, a watch would resume from an old version, which expires
-//! (lesson 9), and this one, begun without a version, from none. The server sends one after the initial objects, also
+//! Why: A BOOKMARK is not an object: it has only a version. Without one, a watch resumes from an old version, which may have expired
+//! (lesson 9), and this watch, which began without a version, cannot resume at all. The server sends one after the initial objects, also
 //! without sendInitialEvents (lesson 12), and, once something was written, about every minute and two seconds before the end
-//! of timeoutSeconds. Do not rely on it.
+//! of timeoutSeconds. Do not rely on any of them.
 //! Break it: cargo run --example course -- 8 --fault no-bookmarks
 //! Source: `bookmark` in src/store.rs; `silence_limit` in src/watch/follow.rs
 //! Embedded server: No difference.

@@ -15,7 +15,7 @@
 //! Run: cargo run --example course 14
 //! Notice: DELETED with the old labels, although `a` exists; no event while `a` does not match; then ADDED.
 //! Why: So get the object before you clean up after a DELETED. The watch of `tier=db` loses `a` as it becomes `web`. Then, while no
-//! watch is open, `a` is deleted and created again, and `b` becomes `db`: in the next list, only the uid shows another `a`, and `b` is missing.
+//! watch is open, `a` is deleted and created again, and `b` becomes `db`: in the next list, only the uid shows that `a` is another object, and `b` is missing.
 //! Break it: cargo run --example course -- 14 --fault end-watches,lines=1
 //! Source: `remove` in src/store.rs; `put` in src/store.rs
 //! Embedded server: No difference.

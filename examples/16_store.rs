@@ -9,7 +9,7 @@
 //! Predict: `b` is deleted while no watch is open, and you list rather than resume. What removes `b` from the Store?
 //! Run: cargo run --example course 16
 //! Notice: The next list, which has no `b`: the Store reports that the deletion is `Inferred`.
-//! Why: That of `c` was seen: `Event`. The second time, an event changes nothing. `synced`: a first list is complete. Queue the key of each Change.
+//! Why: The deletion of `c` came as an event: `Event`. The second time, an event changes nothing. `synced` means that a first list is complete. A controller queues the key of each Change.
 //! Break it: cargo run --example course -- 16 --fault end-watches,lines=0
 //! Source: `put` in src/store.rs; `sweep` in src/store/sweep.rs
 //! Embedded server: No difference.

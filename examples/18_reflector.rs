@@ -29,6 +29,7 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.create_each(["b", "c"]).await?;
     stage.create_child("d", &a).await?;
     local.reflect(stage, "d").await?;
+    stage.step().await?;
     for (end, gone) in [("end-watches", "b"), ("cut-watches", "c"), ("expire-watches", "d")] {
         has_faults = stage.fault(&format!("{end},lines=1,times=1")).await?;
         stage.patch("a", json!({"data": {"colour": end}})).await?;
@@ -36,7 +37,8 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
         stage.create(end, json!({})).await?;
         local.reflect(stage, end).await?;
         ensure!(local.store["a"]["colour"] == end && !local.store.contains_key(gone), "{end} lost a change");
-        say!("  the store has {:?}\n", local.store.keys());
+        say!("  the store has {:?}", local.store.keys());
+        stage.step().await?;
     }
     let after_faults = ["list", "watch", "watch", "watch", "check", "watch", "watch", "list"];
     let expected = if has_faults { &after_faults[..] } else { &["list", "watch", "watch", "watch"] };

@@ -10,13 +10,12 @@
 //! Predict: Most of these answers have the status 200. After which of them can the same watch go on?
 //! Run: cargo run --example course 19
 //! Notice: Only after an event of an unknown type.
-//! Why: None counts as a complete, empty list, which would delete every object. "back off": a pause, then the same request or a check.
+//! Why: None of them may count as a complete, empty list, which would delete every object. "back off" means: after a pause, the same request or a check.
 //! Break it: cargo run --example course -- 19 --fault internal-error,path=limit=3
 //! Source: `from_json` in src/watch/decode.rs; `from_json` in src/resource/list.rs; `end` in src/watch/machine.rs
 //! Embedded server: It sends none of these, as no API server should: another server, in this process, does.
 
-use crate::stage::{OK, Outcome, SILENT, Stage, ensure, say, version};
-const CUT: &str = "200 OK\r\nContent-Length: 999";
+use crate::stage::{CUT, OK, Outcome, SILENT, Stage, ensure, say, version};
 const MODIFIED: &str = r#"{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}"#;
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
@@ -45,6 +44,7 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
         ("limit=3", SILENT, "", "back off"),
     ] {
         ensure!(another.ask(target, head, body).await? == expected, "expected {expected}");
+        stage.step().await?;
     }
     Ok(())
 }

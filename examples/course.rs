@@ -5,13 +5,15 @@
 //! runs against your own cluster, in a namespace that it creates and deletes.
 
 use std::{
-    io::{self, ErrorKind::BrokenPipe, IsTerminal, Write},
+    io::{self, ErrorKind::BrokenPipe, Write},
     pin::Pin,
     process::ExitCode,
 };
 
 use clap::Parser;
-use stage::{Flags, Outcome, Stage, say};
+use listwatch::study::wrap;
+use stage::{Flags, Outcome, Stage, say, wait_for_enter};
+use terminal_size::{Width, terminal_size_of};
 
 mod naive;
 mod reflector;
@@ -88,6 +90,9 @@ const LESSONS: &[Lesson] = &[
     lesson!("19_odd_answers.rs", odd_answers, "lesson 15"),
 ];
 
+/// The parts of a lesson's head that are shown before and after it.
+const LABELS: [&str; 6] = ["Predict: ", "Notice: ", "Why: ", "Break it: ", "Source: ", "Embedded server: "];
+
 /// Runs a lesson about lists and watches. Without a lesson, lists the lessons
 #[derive(Parser)]
 struct Course {
@@ -106,7 +111,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            let width = terminal_size_of(io::stderr()).map_or(usize::MAX, |(Width(width), _)| width.into());
+            eprintln!("{}", wrap(&format!("error: {error}"), width, 4));
             ExitCode::FAILURE
         }
     }
@@ -122,19 +128,41 @@ fn run(Course { lesson, flags }: Course) -> Outcome {
     };
     flags.check()?;
     let (text, lesson, repaired) = LESSONS[usize::from(number) - 1];
-    let head: Vec<_> = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim_start).collect();
-    let (before, after) = head.split_at(head.iter().position(|line| line.starts_with("Run:")).unwrap_or(0));
-    say!("{}\n", before.join("\n").trim_end());
-    if io::stdin().is_terminal() && io::stdout().is_terminal() {
-        write!(io::stdout(), "Press Enter. ")?;
-        io::stdout().flush()?;
-        io::stdin().read_line(&mut String::new())?;
-    }
+    let head = text.lines().map_while(|line| line.strip_prefix("//!"));
+    let head = head.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect::<Vec<_>>().join("\n");
+    let (before, after) = head.split_once("\nRun: ").unwrap_or_default();
+    let (title, commands) = before.split_once("\n\n```sh\n").unwrap_or_default();
+    let (commands, question) = commands.split_once("\n```\n\n").unwrap_or_default();
+    say!("{title}\n");
+    // To be copied: not wrapped.
+    writeln!(io::stdout(), "{commands}\n")?;
+    say!("{}\n", paragraphs(question));
+    wait_for_enter("Press Enter. ")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Another fault than that of the lesson may be repaired elsewhere.
     let is_own = text.contains(&format!(" --fault {}\n", flags.fault.join(" --fault ")));
     let repaired = if is_own { format!("; repaired in {repaired}") } else { String::new() };
-    runtime.block_on(Stage::run(flags, &repaired, lesson))?;
-    say!("\n{}", after[1..].join("\n"));
+    let outcome = runtime.block_on(Stage::run(flags, &repaired, lesson));
+    // A thread that waits for Enter would hold the runtime.
+    runtime.shutdown_background();
+    outcome?;
+    say!("\n{}", paragraphs(after.split_once('\n').unwrap_or_default().1));
     Ok(())
+}
+
+/// One line for each part of a lesson's head, instead of the lines of the file.
+fn paragraphs(parts: &str) -> String {
+    let mut text = String::new();
+    for line in parts.lines() {
+        let is_new = LABELS.iter().any(|label| line.starts_with(label));
+        text += if text.is_empty() {
+            ""
+        } else if is_new {
+            "\n"
+        } else {
+            " "
+        };
+        text += line;
+    }
+    text
 }

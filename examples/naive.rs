@@ -6,18 +6,21 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::stage::{Outcome, Stage, name, say, text, version};
+use crate::stage::{Outcome, Stage, explain_as, name, say, show_explanations, text, version};
 
 /// The colours of the ConfigMaps, by name.
 pub(crate) type Store = BTreeMap<String, Value>;
 
 /// Adds the objects, and returns the version of the newest.
 pub(crate) async fn list(stage: &Stage, store: &mut Store) -> Outcome<String> {
+    // The sentences of --explain are not about this loop.
+    explain_as("a good client: ");
     let list = stage.get(&stage.configmaps).await?;
     let items = list["items"].as_array().into_iter().flatten();
     store.extend(items.clone().map(|item| (name(item).to_owned(), item["data"]["colour"].clone())));
     let newest = items.map(version).max().unwrap_or_default();
     say!(r#"  {{"list":"{}","newest":"{newest}"}}"#, version(&list));
+    show_explanations()?;
     Ok(newest.to_owned())
 }
 

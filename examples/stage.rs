@@ -1,13 +1,17 @@
 //! The stage of a lesson: a server, a throw-away namespace with ConfigMaps, and the curl command of each request.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
+    env,
     error::Error,
     fs,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     path::PathBuf,
     pin::Pin,
-    sync::mpsc::{Receiver, channel},
+    sync::{
+        Arc,
+        mpsc::{Receiver, channel},
+    },
     time::Duration,
 };
 
@@ -17,21 +21,23 @@ use listwatch::{
     client::{self, Body, Client, Config, CurlFrom, Env, Options, Request},
     resource::{kinds::ConfigMap, list::List},
     store::{Change, Listening, Store},
-    study::explained,
+    study::{Explained, explained, wrap},
     watch::decode::WatchEvent,
 };
 use listwatch_apiserver::{ApiServer, Planned};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use terminal_size::{Width, terminal_size_of};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
     signal::unix::{SignalKind, signal},
     sync::watch,
-    task::JoinSet,
+    task::{JoinSet, spawn_blocking},
+    time::Instant,
 };
 
-/// Longest time for a lesson. A watch may stay silent for ever.
+/// Longest time for a lesson, or from a pause to the next one. A watch may stay silent for ever.
 const LESSON_LIMIT: Duration = Duration::from_secs(40);
 
 /// The path at which the embedded API server takes faults.
@@ -43,8 +49,9 @@ const SHOWN_MAX: usize = 200;
 /// The user without permissions.
 const NOBODY: &str = "listwatch-course";
 
-/// The heads of a usual answer, and of a server that does not answer: see [`Another::ask`].
+/// The heads of a usual answer, of one that is cut, and of a server that does not answer: see [`Another::ask`].
 pub(crate) const OK: &str = "200 OK";
+pub(crate) const CUT: &str = "200 OK\r\nContent-Length: 999";
 pub(crate) const SILENT: &str = "no answer for a second";
 
 /// Most writes for [`Stage::until_longer_version`].
@@ -84,21 +91,54 @@ impl Flags {
     }
 }
 
-/// `println!` for an output that may be closed at any time, as with `| head -1`.
+/// `println!` for an output that may be closed at any time, as with `| head -1`. Lines are wrapped at the width of a terminal.
 macro_rules! say {
-    ($($text:tt)*) => { std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($text)*)))? };
+    ($($text:tt)*) => { crate::stage::show(&format!($($text)*))? };
 }
 pub(crate) use say;
+
+/// Writes lines. Those that do not fit a terminal go on in the next line, indented. In a pipe or a file, lines stay whole, for
+/// `grep`.
+pub(crate) fn show(text: &str) -> io::Result<()> {
+    let width = terminal_size_of(io::stdout()).map_or(usize::MAX, |(Width(width), _)| width.into());
+    let mut stdout = io::stdout().lock();
+    for line in text.split('\n') {
+        writeln!(stdout, "{}", wrap(line, width, 4))?;
+    }
+    Ok(())
+}
+
+/// Waits until the user presses Enter, if there is one: not with a pipe or file on either side, and not in CI, whose terminals
+/// nobody reads.
+pub(crate) fn wait_for_enter(prompt: &str) -> io::Result<()> {
+    if has_user() {
+        write!(io::stdout(), "{prompt}")?;
+        io::stdout().flush()?;
+        io::stdin().read_line(&mut String::new())?;
+    }
+    Ok(())
+}
+
+fn has_user() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal() && env::var_os("CI").is_none()
+}
 
 thread_local! {
     /// Sentences of `--explain` about what is not shown yet.
     static SENTENCES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    /// Before each sentence.
+    static WHOSE: Cell<&str> = const { Cell::new("") };
+}
+
+/// From now on, the sentences are about what this client does.
+pub(crate) fn explain_as(whose: &'static str) {
+    WHOSE.set(whose);
 }
 
 /// Shows the sentences about what was shown. A lesson has one thread.
-fn show_explanations() -> io::Result<()> {
+pub(crate) fn show_explanations() -> io::Result<()> {
     for sentence in SENTENCES.take() {
-        writeln!(io::stdout(), "  # {sentence}")?;
+        show(&format!("  # {}{sentence}", WHOSE.get()))?;
     }
     Ok(())
 }
@@ -129,6 +169,10 @@ pub(crate) struct Stage {
     /// Whether the server is an embedded one, which takes faults.
     takes_faults: bool,
     explain: bool,
+    /// Of [`Stage::client`], with `--explain`.
+    explained: Option<Arc<Explained<Keep>>>,
+    /// When the lesson has taken too long. `None`: it waits for the user.
+    deadline: Cell<Option<Instant>>,
     dir: TempDir,
     /// The server in this process, if no flag chooses another.
     _server: Option<ApiServer>,
@@ -154,9 +198,13 @@ impl Stage {
             if !faults.is_empty() {
                 ensure!(stage.fault(&faults).await?, "only the embedded API server takes --fault");
             }
-            let outcome = tokio::time::timeout(LESSON_LIMIT, lesson(&stage))
-                .await
-                .map_err(|_| format!("the lesson did not end within {} s", LESSON_LIMIT.as_secs()))?;
+            stage.deadline.set(Some(Instant::now() + LESSON_LIMIT));
+            let outcome = tokio::select! {
+                outcome = lesson(&stage) => outcome,
+                () = stage.late() => {
+                    return Err(format!("the lesson did not end within {} s", LESSON_LIMIT.as_secs()).into());
+                }
+            };
             match outcome {
                 // An io::Error is a closed output.
                 Err(error) if !faults.is_empty() && !error.is::<io::Error>() => {
@@ -191,10 +239,10 @@ impl Stage {
             (kubeconfig, server) = (Some(path), Some(started));
         }
         let mut options = Options { kubeconfig, context, ..Options::default() };
-        let writer = connect(&options, false)?;
-        let client = connect(&options, explain)?;
+        let (writer, _) = connect(&options, false)?;
+        let (client, explained) = connect(&options, explain)?;
         options.act_as = Some(NOBODY.to_owned());
-        let nobody = connect(&options, explain)?;
+        let (nobody, _) = connect(&options, explain)?;
         match server {
             Some(_) => {
                 say!(
@@ -220,9 +268,46 @@ impl Stage {
             asked,
             takes_faults,
             explain,
+            explained,
+            deadline: Cell::new(None),
             dir,
             _server,
         })
+    }
+
+    /// Returns when the lesson, or a step of it, has taken too long.
+    async fn late(&self) {
+        loop {
+            match self.deadline.get() {
+                Some(deadline) if deadline <= Instant::now() => return,
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                // The user reads.
+                None => tokio::time::sleep(Duration::from_secs(1)).await,
+            }
+        }
+    }
+
+    /// The end of a step of a long lesson. On a terminal, waits until the user presses Enter.
+    pub(crate) async fn step(&self) -> Outcome {
+        show_explanations()?;
+        say!("");
+        self.deadline.set(None);
+        // Beside the server of this process, and beside Ctrl-C.
+        spawn_blocking(|| wait_for_enter("Press Enter to go on. ")).await??;
+        self.deadline.set(Some(Instant::now() + LESSON_LIMIT));
+        Ok(())
+    }
+
+    /// What a loop has lost, at the end of a step.
+    pub(crate) async fn lost(&self, what: &str) -> Outcome {
+        say!("LOST {what}");
+        self.step().await
+    }
+
+    /// After an error: the client repeats no request. Shows what follows.
+    fn given_up(&self) -> Outcome {
+        self.explained.iter().for_each(|explained| explained.given_up());
+        Ok(show_explanations()?)
     }
 
     /// Waits until the namespace has the ConfigMap that a controller creates in every namespace, if one runs.
@@ -257,6 +342,7 @@ impl Stage {
         let list = self.get(&format!("{}{query}", self.configmaps)).await?;
         let names: Vec<_> = list["items"].as_array().into_iter().flatten().map(name).collect();
         say!("  the list has version {} and {names:?}", version(&list));
+        show_explanations()?;
         Ok(list)
     }
 
@@ -274,12 +360,18 @@ impl Stage {
         let error = *error.downcast::<client::Error>()?;
         let (text, http) = (error.to_string(), if error.code().is_some() { "HTTP " } else { "" });
         say!("  {http}{}", cut(text.split_once(": ").unwrap_or_default().1.to_owned()));
+        self.given_up()?;
         Ok(error)
     }
 
-    /// Opens a watch that is refused by this fault, as [`Stage::refused_by`].
-    pub(crate) async fn refused_watch(&self, fault: &str) -> Outcome<Option<client::Error>> {
-        self.refused_by(fault, &format!("{}?watch=1", self.configmaps)).await
+    /// Opens a watch that is refused by this fault with this code, as [`Stage::refused_by`], and says who sends it again.
+    pub(crate) async fn refused_watch(&self, fault: &str, code: u16, again: &str) -> Outcome {
+        let Some(error) = self.refused_by(fault, &format!("{}?watch=1", self.configmaps)).await? else {
+            return Ok(());
+        };
+        say!("  in an operator, sent again by {again}");
+        ensure!(error.code() == Some(code), "expected {code}");
+        self.step().await
     }
 
     /// Sends a GET that is refused by this fault, and shows the error. Without faults, `forbidden` is had as a user without
@@ -297,6 +389,7 @@ impl Stage {
         say!("$ {}", client.curl(&request, CurlFrom::Proxy));
         let error = client.stream(request).await.err().ok_or("the request was not refused")?;
         say!("  HTTP {}", error.to_string().split_once(": ").unwrap_or_default().1);
+        self.given_up()?;
         Ok(Some(error))
     }
 
@@ -433,7 +526,7 @@ impl Stage {
             request_timeout: Some(Duration::from_secs(1)),
             ..Options::default()
         };
-        let client = connect(&options, self.explain)?;
+        let (client, _) = connect(&options, self.explain)?;
         let (answer, wanted) = watch::channel(None);
         let mut server = JoinSet::new();
         server.spawn(async move {
@@ -493,7 +586,7 @@ impl Another {
             },
         };
         let head = if head.is_empty() { "no answer".to_owned() } else { head.replace("\r\n", ", ") };
-        say!("  {head} {}\n  → {decision}\n", cut(body.to_owned()));
+        say!("  {head} {}\n  → {decision}", cut(body.to_owned()));
         Ok(decision)
     }
 
@@ -521,11 +614,18 @@ async fn serve(mut connection: TcpStream, answer: Option<String>) -> io::Result<
     }
 }
 
+/// Keeps a sentence until it is shown.
+type Keep = fn(&str);
+
 /// Connects. `explain`: says what follows from each answer.
-fn connect(options: &Options, explain: bool) -> Outcome<Client> {
+fn connect(options: &Options, explain: bool) -> Outcome<(Client, Option<Arc<Explained<Keep>>>)> {
     let config = Config::load(options, &Env::from_process())?;
-    let keep = |sentence: &str| SENTENCES.with_borrow_mut(|sentences| sentences.push(sentence.to_owned()));
-    Ok(Client::new(if explain { explained(config, keep) } else { config })?)
+    let keep: Keep = |sentence| SENTENCES.with_borrow_mut(|sentences| sentences.push(sentence.to_owned()));
+    if !explain {
+        return Ok((Client::new(config)?, None));
+    }
+    let (config, explained) = explained(config, keep);
+    Ok((Client::new(config)?, Some(explained)))
 }
 
 /// Sends a request, and returns the answer as JSON.
@@ -568,6 +668,7 @@ impl Events {
             Ok(Some(event)) => event,
             Ok(None) => {
                 say!("  the server has ended the watch");
+                show_explanations()?;
                 return Ok(None);
             }
             Err(error) => {
@@ -579,6 +680,7 @@ impl Events {
                 let is_broken = error.is::<client::Error>();
                 let text = if is_broken { self.break_text.to_owned() } else { error.to_string() };
                 say!("  {text}");
+                show_explanations()?;
                 return Err(error);
             }
         };

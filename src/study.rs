@@ -7,6 +7,7 @@
 //! study/place.rs      /apis/apps/v1/namespaces/a/deployments/b → its parts
 //! study/table.rs      a Table as the objects of its rows
 //! study/discovery.rs  `deploy.apps` → /apis/apps/v1/…/deployments
+//! study/wrap.rs       long lines → lines that fit the terminal
 //! ```
 //!
 //! `listwatch watch --explain` explains entries as they come, `listwatch replay` those of a file, and [`explained`] those of
@@ -18,6 +19,7 @@ pub(crate) mod object;
 pub(crate) mod place;
 pub(crate) mod record;
 mod table;
+pub(crate) mod wrap;
 
 use std::{
     convert::Infallible,
@@ -25,8 +27,10 @@ use std::{
     time::Instant,
 };
 
+pub use wrap::wrap;
+
 use self::{
-    explain::Explainer,
+    explain::{Explainer, Sentence},
     record::{Entry, Recorders},
 };
 use crate::{
@@ -37,18 +41,33 @@ use crate::{
 /// The same configuration. Each exchange of its client is explained to `say`, one sentence at a time, as by
 /// `listwatch watch --explain`.
 #[must_use]
-pub fn explained(config: Config, say: impl Fn(&str) + Send + Sync + 'static) -> Config {
+pub fn explained<F: Fn(&str) + Send + Sync + 'static>(config: Config, say: F) -> (Config, Arc<Explained<F>>) {
     let mut explainer = Explainer::default();
     explainer.request_timeout = config.request_timeout();
     let state = Mutex::new((Recorders::default(), explainer));
-    config.with_tap(Arc::new(Explained { began: Instant::now(), state, say }))
+    let explained = Arc::new(Explained { began: Instant::now(), state, say });
+    (config.with_tap(Arc::clone(&explained) as Arc<dyn Tap>), explained)
 }
 
-/// A tap that explains.
-struct Explained<F> {
+/// Explains the exchanges of a client.
+pub struct Explained<F> {
     began: Instant,
     state: Mutex<(Recorders, Explainer)>,
     say: F,
+}
+
+impl<F: Fn(&str) + Send + Sync> Explained<F> {
+    /// Explains what follows now that the client has returned an error to its caller, and so repeats no request.
+    pub fn given_up(&self) {
+        self.say(&locked(&self.state).1.given_up());
+    }
+
+    fn say(&self, sentences: &[Sentence]) {
+        for sentence in sentences {
+            (self.say)(&sentence.to_string());
+            sentence.mistake.into_iter().for_each(|mistake| (self.say)(&mistake.to_string()));
+        }
+    }
 }
 
 impl<F: Fn(&str) + Send + Sync> Tap for Explained<F> {
@@ -58,10 +77,7 @@ impl<F: Fn(&str) + Send + Sync> Tap for Explained<F> {
             for what in entries {
                 let time = self.began.elapsed().as_secs_f64();
                 let entry = Entry { time, exchange, what: recorder.redacted(what) };
-                for sentence in explainer.explain(&entry) {
-                    (self.say)(&sentence.to_string());
-                    sentence.mistake.into_iter().for_each(|mistake| (self.say)(&mistake.to_string()));
-                }
+                self.say(&explainer.explain(&entry));
             }
             Ok::<_, Infallible>(())
         });

@@ -33,6 +33,7 @@ use crate::{
         explain::{Explainer, Sentence},
         object::{CHANGES_CHARS, changes_within},
         record::{Entry, Header, Recorders, What},
+        wrap::wrap,
     },
 };
 
@@ -314,7 +315,7 @@ pub(super) fn explainer(output: Output) -> Explainer {
 /// so change the exit code.
 pub(super) fn write_error(line: &str, indent: usize) {
     let width = terminal_size_of(io::stderr()).map_or(usize::MAX, |(Width(width), _)| width.into());
-    let _ = writeln!(io::stderr(), "{}", broken(&printable(line), width, indent));
+    let _ = writeln!(io::stderr(), "{}", wrap(&printable(line), width, indent));
 }
 
 /// Writes a sentence to standard error.
@@ -348,41 +349,6 @@ fn printable(text: &str) -> String {
 /// The columns of the terminal on standard output, if it is one.
 pub(super) fn width_of_stdout() -> Option<usize> {
     terminal_size_of(io::stdout()).map(|(Width(width), _)| width.into())
-}
-
-/// Breaks a line between words. Later lines are indented, less so in a narrow terminal. Colors have no width.
-pub(super) fn broken(text: &str, width: usize, indent: usize) -> String {
-    let indent = if width < 60 { indent.min(4) } else { indent };
-    let (mut column, mut is_color) = (0, false);
-    let mut lines = String::new();
-    for word in text.split_inclusive(' ') {
-        let chars = shown_chars(word.trim_end());
-        let new_line = format!("\n{:indent$}", "");
-        if column + chars > width && column > indent {
-            lines.truncate(lines.trim_end().len());
-            lines += &new_line;
-            column = indent;
-        }
-        for c in word.chars() {
-            is_color |= c == '\x1b';
-            // A word that is longer than a line, such as the name of a test.
-            if column >= width && c != ' ' && !is_color {
-                lines += &new_line;
-                column = indent;
-            }
-            lines.push(c);
-            column += usize::from(!is_color);
-            is_color &= c != 'm';
-        }
-    }
-    lines
-}
-
-/// The number of characters without `\x1b[31m` and its like.
-fn shown_chars(text: &str) -> usize {
-    let rest = text.split('\x1b').skip(1).map(|part| part.split_once('m').unwrap_or_default().1);
-    let first = text.split('\x1b').next().unwrap_or_default();
-    first.chars().count() + rest.map(|part| part.chars().count()).sum::<usize>()
 }
 
 /// A file of entries, readable by its owner alone.
@@ -554,7 +520,7 @@ impl LineFormatter {
     /// Lines, each broken at the width of the terminal.
     fn fit(&self, lines: &str) -> String {
         let width = self.width.unwrap_or(usize::MAX);
-        lines.lines().map(|line| broken(line, width, 4) + "\n").collect()
+        lines.lines().map(|line| wrap(line, width, 4) + "\n").collect()
     }
 
     /// The type of an event, in this many characters.

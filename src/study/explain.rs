@@ -2,11 +2,13 @@
 //! of the operator. Nothing in this file does I/O.
 //!
 //! ```text
-//! 410 (too old resource version): … → list again (avoids mistake 7; test: an_expired_version_in_any_form_costs_one_list_and_loses_no_event)
+//! 410 (too old resource version): … → list again
+//! avoids mistake 7: expect 410 in one form only (docs/watch.md, section 7; test: an_expired_version_in_any_form_… in tests/it/watch_edge_cases.rs)
 //! next: GET /api/v1/pods?limit=100&resourceVersion=1207&resourceVersionMatch=NotOlderThan
 //! ```
 //!
-//! The mistakes are numbered in docs/reliability.md. After the number, a test shows what the operator does instead.
+//! The mistakes are numbered in docs/reliability.md. The first sentence that avoids a mistake is followed by a line that names it,
+//! the section of docs/watch.md with the rule, and a test that shows what the operator does instead.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -110,11 +112,7 @@ pub(crate) struct Sentence {
 
 impl fmt::Display for Sentence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)?;
-        match self.rule.mistake() {
-            Some(Mistake { number, test, .. }) => write!(f, " (avoids mistake {number}; test: {test})"),
-            None => Ok(()),
-        }
+        f.write_str(&self.text)
     }
 }
 
@@ -398,17 +396,30 @@ impl Explainer {
         self.exchanges.insert(entry.exchange, exchange);
     }
 
+    /// The client has returned an error to its caller, so it repeats no request: sentences about those that were refused with 401.
+    pub(crate) fn given_up(&mut self) -> Vec<Sentence> {
+        self.unauthorized.clear();
+        let all = self.collections.iter_mut();
+        let refused = all.filter_map(|(key, followed)| Some((key.clone(), followed.unauthorized.take()?)));
+        let refused = refused.collect();
+        self.no_new_credentials(refused);
+        mem::take(&mut self.sentences)
+    }
+
     /// Unless the client repeats a request that was refused with 401, and at once, that request has failed.
     fn after_unauthorized(&mut self, path: &str, target: &str, now: f64) {
-        let mut failed = Vec::new();
-        for (key, followed) in self.collections.iter_mut().filter(|(_, one)| one.collection.path == path) {
-            let Some(refused) = followed.unauthorized.take() else { continue };
-            if refused.target != target || !is_soon(now - refused.ended) {
-                let how = EndReason::Refused { code: 401, retry_after: None };
-                failed.push((key.clone(), followed.failed(how, refused.lasted)));
-            }
-        }
-        for (key, pause) in failed {
+        let of_path = self.collections.iter_mut().filter(|(_, one)| one.collection.path == path);
+        let refused =
+            of_path.filter_map(|(key, followed)| Some((key.clone(), followed.unauthorized.take()?)));
+        let is_again = |refused: &Unauthorized| refused.target == target && is_soon(now - refused.ended);
+        let refused = refused.filter(|(_, refused)| !is_again(refused)).collect();
+        self.no_new_credentials(refused);
+    }
+
+    fn no_new_credentials(&mut self, refused: Vec<(String, Unauthorized)>) {
+        for (key, Unauthorized { lasted, .. }) in refused {
+            let Some(followed) = self.collections.get_mut(&key) else { continue };
+            let pause = followed.failed(EndReason::Refused { code: 401, retry_after: None }, lasted);
             self.say(Rule::Unauthorized, format!("there were no valid new credentials → back off{pause}"));
             self.next(&key);
         }

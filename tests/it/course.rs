@@ -20,7 +20,7 @@ use regex::Regex;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncBufReadExt, BufReader},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     process::{Child, Command},
     sync::OnceCell,
     task::JoinSet,
@@ -300,6 +300,7 @@ async fn each_lesson_shows_what_it_promises_on_both_servers_and_leaves_nothing_b
         .iter()
         .flat_map(|output| output.lines())
         .filter_map(|line| line.strip_prefix("  # "))
+        .map(|sentence| sentence.trim_start_matches("a good client: "))
         .collect();
     let is_said = |rule: &&str| {
         let pattern = Regex::new(rule.split_once(": ").unwrap().1).unwrap();
@@ -587,21 +588,111 @@ async fn the_course_lists_its_lessons_and_uses_a_cluster_only_if_a_flag_names_on
     assert_eq!(code, Some(2), "{stderr}");
 }
 
+/// The example on a terminal. What is written to its standard input is typed.
+fn on_terminal(columns: usize, args: &str) -> Command {
+    let program = course().as_std().get_program().display().to_string();
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--return", "--command"]);
+    command.args([&format!("stty rows 24 cols {columns}; {program} {args}"), "/dev/null"]);
+    command.env("KUBECONFIG", ABSENT).env_remove("CI").stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.kill_on_drop(true);
+    command
+}
+
+/// Runs a command on a terminal. Returns whether it succeeded, and what it shows to a user who presses Enter whenever it asks.
+async fn shown_to_user(mut command: Command) -> (bool, String) {
+    let mut terminal = command.spawn().unwrap();
+    let mut keyboard = terminal.stdin.take().unwrap();
+    keyboard.write_all(&[b'\n'; 40]).await.unwrap();
+    let output = terminal.wait_with_output().await.unwrap();
+    (output.status.success(), String::from_utf8(output.stdout).unwrap().replace('\r', ""))
+}
+
 /// On a terminal, both waited for Enter before the error.
 #[tokio::test]
 async fn a_wrong_flag_of_a_lesson_is_an_error_before_its_question() {
-    let program = course().as_std().get_program().display().to_string();
     for (args, cause) in [("--context any", "KUBECONFIG names "), ("--fault cut", "is not a fault")] {
-        let mut command = Command::new("script");
-        command.args(["--quiet", "--return", "--command", &format!("{program} 2 {args}"), "/dev/null"]);
-        command.env("KUBECONFIG", ABSENT).stdout(Stdio::piped()).kill_on_drop(true);
         // Nobody presses Enter.
-        let mut terminal = command.stdin(Stdio::piped()).spawn().unwrap();
+        let mut terminal = on_terminal(300, &format!("2 {args}")).spawn().unwrap();
         let _keyboard = terminal.stdin.take();
         let ended = timeout(Duration::from_secs(30), terminal.wait_with_output()).await;
         let shown = String::from_utf8(ended.expect("no wait for Enter").unwrap().stdout).unwrap();
         assert!(shown.starts_with("error: ") && shown.contains(cause), "{args}: {shown}");
     }
+}
+
+/// A terminal of 80 columns cut words.
+#[tokio::test]
+async fn on_a_terminal_a_lesson_fits_its_width_and_its_words_are_whole() {
+    let lesson = lessons().swap_remove(14);
+    for columns in [40, 80, 100] {
+        let (succeeded, shown) = shown_to_user(on_terminal(columns, "15 --explain")).await;
+        assert!(succeeded, "{shown}");
+        // To be copied.
+        let shown = shown.replace(&lesson.commands(), "");
+        for line in shown.lines() {
+            assert!(line.chars().count() <= columns, "{columns}: {line:?} in\n{shown}");
+        }
+        let words: Vec<_> = shown.split_whitespace().collect();
+        for word in ["Predict", "Notice", "Why", "Embedded server"].map(|label| lesson.labelled(label)) {
+            for word in word.split_whitespace() {
+                assert!(words.contains(&word), "{columns}: no whole {word} in\n{shown}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_long_lesson_pauses_at_each_step_on_a_terminal_but_not_in_ci_or_a_pipe() {
+    for (lesson, steps) in [("5", 3), ("15", 7), ("18", 4), ("19", 17)] {
+        let (succeeded, shown) = shown_to_user(on_terminal(80, lesson)).await;
+        assert_eq!((succeeded, shown.matches("Press Enter to go on.").count()), (true, steps), "{shown}");
+    }
+    let mut in_ci = on_terminal(80, "5");
+    in_ci.env("CI", "true");
+    let (succeeded, shown) = shown_to_user(in_ci).await;
+    assert!(succeeded && !shown.contains("Press Enter"), "{shown}");
+    let (code, shown, _) = run(course().arg("5")).await;
+    assert!(code == Some(0) && !shown.contains("Press Enter"), "{shown}");
+}
+
+#[tokio::test]
+async fn ctrl_c_at_a_pause_ends_a_lesson_and_deletes_its_namespace() {
+    let server = ApiServer::start(Options::default()).await.unwrap();
+    let cluster = Cluster::new("embedded", &server.kubeconfig());
+    let mut terminal =
+        on_terminal(80, &format!("5 --kubeconfig {}", cluster.kubeconfig.display())).spawn().unwrap();
+    let (mut keyboard, mut screen) = (terminal.stdin.take().unwrap(), terminal.stdout.take().unwrap());
+    keyboard.write_all(b"\n").await.unwrap();
+    let (mut shown, mut bytes) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&shown).contains("Press Enter to go on.") {
+        let count = screen.read(&mut bytes).await.unwrap();
+        assert!(count > 0, "{}", String::from_utf8_lossy(&shown));
+        shown.extend_from_slice(&bytes[..count]);
+    }
+    // Ctrl-C.
+    keyboard.write_all(b"\x03").await.unwrap();
+    screen.read_to_end(&mut shown).await.unwrap();
+    let shown = String::from_utf8_lossy(&shown).into_owned();
+    assert_eq!(terminal.wait().await.unwrap().code(), Some(1), "{shown}");
+    assert!(shown.contains("error: interrupted"), "{shown}");
+    assert_eq!(cluster.left_over().await, Vec::<Value>::new());
+}
+
+/// The end of a 401 was shown after three more requests, and the same test after every list.
+#[tokio::test]
+async fn an_explanation_stands_under_its_request_and_names_a_mistake_once() {
+    let (code, shown, _) = run(course().args(["15", "--explain"])).await;
+    assert_eq!(code, Some(0), "{shown}");
+    let (_, of_401) = shown.split_once("  HTTP 401 ").unwrap();
+    assert_seen(&["therewerenovalidnewcredentials"], of_401.split("\n$ ").next().unwrap(), "lesson 15");
+    for line in shown.lines().filter(|line| line.contains("avoids mistake ")) {
+        assert!(line.contains(" (docs/watch.md, section ") && shown.matches(line).count() == 1, "{line}");
+    }
+    let (_, naive, _) = run(course().args(["5", "--explain"])).await;
+    let sentences: Vec<_> = naive.lines().filter(|line| line.starts_with("  # ")).collect();
+    assert!(sentences.iter().all(|line| line.starts_with("  # a good client: ")), "{sentences:#?}");
+    assert!(sentences.len() > 5, "{naive}");
 }
 
 #[tokio::test]

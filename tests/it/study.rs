@@ -867,7 +867,7 @@ async fn the_readme_shows_a_410_by_the_command_whose_output_is_in_the_page() {
     assert_eq!(vary.replace_all(&stdout, "…"), vary.replace_all(&shown, "…"));
     assert!(
         stdout.contains(" ERROR    410 Expired: ")
-            && stdout.contains(" (avoids mistake 7; test: an_expired_version_"),
+            && stdout.contains(" # avoids mistake 7: expect 410 in one form only ("),
         "{stdout}"
     );
 }

@@ -223,11 +223,9 @@ fn a_second_401_ends_the_request() {
     let refused = |target: &str| format!("> {target}\n< 401\n. clean\n");
     let again = "the credentials were read again, and are not valid either: the client gives up";
     let unauthorized = |script: &str| explain(script).iter().map(ToString::to_string).collect::<Vec<_>>();
-    for (target, rest) in [
-        ("/api/v1/pods?limit=100", " → back off; failure 1 in a row"),
-        ("/apis", " (avoids"),
-        ("/api/v1/pods/a", " (avoids"),
-    ] {
+    for (target, rest) in
+        [("/api/v1/pods?limit=100", " → back off; failure 1 in a row"), ("/apis", ""), ("/api/v1/pods/a", "")]
+    {
         let sentences = unauthorized(&refused(target).repeat(2));
         assert!(
             sentences[0].contains("try once more") && sentences[1].contains(&format!("{again}{rest}")),
@@ -251,7 +249,7 @@ fn a_list_whose_version_is_too_new_is_followed_by_a_list_of_the_most_recent_stat
         let count = explain(&before).len();
         let sentences = explain(&format!("{before}> {target}\n< 504\n~ {too_new}\n. clean")).split_off(count);
         let texts = sentences.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert!(texts[0].contains("as after a restored backup → list (avoids"), "{texts:?}");
+        assert!(texts[0].ends_with("as after a restored backup → list"), "{texts:?}");
         assert_eq!(texts[1..], ["next: GET /api/v1/pods?limit=100"]);
     }
 }
@@ -296,9 +294,12 @@ fn without_a_list_a_change_of_an_unknown_object_is_no_new_object() {
 }
 
 #[test]
-fn each_mistake_is_listed_in_the_page_about_reliability() {
+fn each_mistake_is_listed_in_the_page_about_reliability_and_names_a_section_of_the_one_about_watches() {
     let page = include_str!("../../../docs/reliability.md");
-    for Mistake { number, title, test, file, .. } in &MISTAKES {
+    let rules = include_str!("../../../docs/watch.md");
+    for Mistake { number, title, section, test, file, .. } in &MISTAKES {
+        let (_, section) = rules.split_once(&format!("\n## {section}. ")).expect("the section");
+        assert!(section.split("\n## ").next().is_some_and(|text| text.contains("**Rule.**")), "{number}");
         let numbered = format!("| {number}. ");
         let rows = page.lines().skip_while(|line| !line.starts_with(&numbered));
         // Rows without a number are variants of the one before.
@@ -340,20 +341,38 @@ fn each_rule_that_decides_what_to_do_names_a_mistake() {
 }
 
 #[test]
-fn each_mistake_has_its_test_and_is_explained_the_first_time() {
+fn each_mistake_is_named_after_the_first_sentence_that_avoids_it() {
     let normal_end = format!("{WATCHED}BOOKMARK x:8\n+ 300\n. clean\n");
     let sentences = explain(&format!("{normal_end}{normal_end}{WATCHED}. clean\n"));
-    let ends = sentences.iter().filter_map(|sentence| {
-        let text = sentence.to_string();
-        let (_, test) = text.strip_suffix(')')?.split_once(" (avoids mistake 14; test: ")?;
-        Some((test.to_owned(), sentence.mistake.is_some()))
-    });
+    let mistakes = sentences.iter().filter_map(|sentence| sentence.mistake).map(ToString::to_string);
+    let title = "avoids mistake 14: treat the end of a watch, which comes every few minutes, as an error";
     let [normal, short] = [
-        "ten_watches_that_end_normally_cost_no_list",
-        "a_watch_that_ends_at_once_is_backed_off_and_each_time_longer",
-    ];
-    let named = [(normal, true), (normal, false), (short, true)];
-    assert_eq!(ends.collect::<Vec<_>>(), named.map(|(test, is_first)| (test.to_owned(), is_first)));
+        "ten_watches_that_end_normally_cost_no_list in tests/it/watch_edge_cases.rs",
+        "a_watch_that_ends_at_once_is_backed_off_and_each_time_longer in src/watch/tests.rs",
+    ]
+    .map(|test| format!("{title} (docs/watch.md, section 4; test: {test})"));
+    assert_eq!(mistakes.filter(|text| text.starts_with(title)).collect::<Vec<_>>(), [normal, short]);
+    assert!(sentences.iter().all(|sentence| !sentence.to_string().contains("mistake")), "{sentences:?}");
+}
+
+/// The sentence came with the next request for the collection, which may be another one much later.
+#[test]
+fn once_the_client_has_given_up_a_401_is_followed_by_the_pause() {
+    let mut explainer = Explainer::default();
+    for entry in [
+        json!({"request": {"method": "GET", "path": "/api/v1/pods?watch=1&resourceVersion=7"}}),
+        json!({"head": {"status": 401, "version": "HTTP/2.0", "headers": {}}}),
+        json!({"end": "clean"}),
+    ] {
+        let mut entry = entry;
+        (entry["time"], entry["exchange"]) = (json!(0), json!(1));
+        explainer.explain(&serde_json::from_str(&entry.to_string()).expect("an entry"));
+    }
+    let texts: Vec<_> = explainer.given_up().iter().map(ToString::to_string).collect();
+    let pause =
+        "there were no valid new credentials → back off; failure 1 in a row, so a pause of 0.8 to 1.6 s";
+    assert_eq!((texts.len(), &*texts[0]), (2, pause));
+    assert_eq!(explainer.given_up(), []);
 }
 
 #[test]
@@ -366,16 +385,10 @@ fn the_pause_after_an_error_is_at_least_retry_after() {
         text.unwrap_or_else(|| panic!("{sentences:?}"))
     };
     let from_header = pause("> /api/v1/pods\n< 503\n. clean");
-    assert_eq!(
-        from_header,
-        "7.8 to 8.6 s, 7 s of it for Retry-After (avoids mistake 17; test: retry_after_is_the_least_pause)"
-    );
+    assert_eq!(from_header, "7.8 to 8.6 s, 7 s of it for Retry-After");
     let event = r#"{"type":"ERROR","object":{"code":500,"message":"x","details":{"retryAfterSeconds":3}}}"#;
     let from_event = pause(&format!("{WATCHED}{event}"));
-    assert_eq!(
-        from_event,
-        "3.8 to 4.6 s, 3 s of it for Retry-After (avoids mistake 6; test: an_error_about_what_comes_next_leads_past_it_by_a_list)"
-    );
+    assert_eq!(from_event, "3.8 to 4.6 s, 3 s of it for Retry-After");
 }
 
 /// After a page that is too large, the client asks for half as many objects, and after each page for twice as many.

@@ -11,10 +11,7 @@ use http::StatusCode;
 use listwatch_apiserver::RequestRecord;
 use serde_json::{Value, json};
 
-use crate::{
-    cli::screen::broken,
-    study::{explain::Sentence, object::changes, place::Place},
-};
+use crate::study::{explain::Sentence, object::changes, place::Place, wrap::wrap};
 
 /// The author of a request or an event.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +44,7 @@ impl Printer {
     pub(super) fn fit(&self, text: &str) -> String {
         let Some(width) = self.width.filter(|_| !self.is_full) else { return text.to_owned() };
         let indent = |line: &str| line.len() - line.trim_start_matches([' ', '#']).len();
-        text.lines().map(|line| broken(line, width, indent(line))).collect::<Vec<_>>().join("\n")
+        text.lines().map(|line| wrap(line, width, indent(line))).collect::<Vec<_>>().join("\n")
     }
 
     /// A command of the tour.
@@ -146,7 +143,7 @@ impl Printer {
         let line = format!("{after}  {}  {text}", self.colored(color, &format!("{name:8}")));
         match self.width {
             // Under the text.
-            Some(width) if !self.is_full => broken(&line, width, 20),
+            Some(width) if !self.is_full => wrap(&line, width, 20),
             Some(_) | None => line,
         }
     }
