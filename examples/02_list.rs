@@ -8,7 +8,7 @@
 //! Run: cargo run --example course 2
 //! Notice: Another one, newer than both.
 //! Why: The list is the state after all changes up to its version, also after the deletion of `b`. An item has the version of its own
-//! last change. To watch from here, send the version of the list. (A controller puts
+//! last change. To watch from here, send the version of the list. Lesson 20 has lists as of other versions. (A controller puts
 //! kube-root-ca.crt into every namespace.)
 //! Break it: cargo run --example course -- 2 --fault internal-error,method=GET,path=/configmaps
 //! Source: `from_json` in src/resource/list.rs; `compare_versions` in src/resource.rs

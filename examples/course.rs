@@ -1,4 +1,4 @@
-//! The course: nineteen lessons about lists and watches, one file each. A new lesson goes into [`LESSONS`], and
+//! The course: twenty-one lessons about lists and watches, one file each. A new lesson goes into [`LESSONS`], and
 //! into the table of examples/README.md.
 //!
 //! `cargo run --example course 4` runs lesson 4 against an API server in this process. With `-- 4 --context NAME`, it
@@ -57,6 +57,10 @@ mod reconcile;
 mod repaired;
 #[path = "19_odd_answers.rs"]
 mod odd_answers;
+#[path = "20_list_versions.rs"]
+mod list_versions;
+#[path = "21_cost.rs"]
+mod cost;
 
 /// The text of a lesson, its code, and where the fault of its "Break it" is repaired.
 type Lesson =
@@ -88,6 +92,8 @@ const LESSONS: &[Lesson] = &[
     lesson!("17_reconcile.rs", reconcile, "lesson 15"),
     lesson!("18_reflector.rs", repaired, "src/watch.rs"),
     lesson!("19_odd_answers.rs", odd_answers, "lesson 15"),
+    lesson!("20_list_versions.rs", list_versions, "lesson 9"),
+    lesson!("21_cost.rs", cost, "lesson 15"),
 ];
 
 /// The parts of a lesson's head that are shown before and after it.

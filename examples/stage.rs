@@ -502,6 +502,16 @@ impl Stage {
         Ok(Events::new(body, if self.takes_faults { asked } else { "the connection broke" }))
     }
 
+    /// Opens a watch so many times. Shows and explains the first one.
+    pub(crate) async fn open_each(&self, count: usize, request: &Request) -> Outcome<Watches> {
+        let mut all = vec![self.open(request.clone()).await?.body];
+        say!("  and {} more of these, not shown", count - 1);
+        while all.len() < count {
+            all.push(self.writer.stream(request.clone()).await?.1);
+        }
+        Ok(Watches(all))
+    }
+
     /// Injects faults, one per line. `false`: the server is not an embedded one, so nothing happens.
     pub(crate) async fn fault(&self, faults: &str) -> Outcome<bool> {
         if !self.takes_faults {
@@ -715,6 +725,25 @@ impl Events {
             seen.push(format!("{} {}", text(&event["type"]), name(&event["object"])).trim_end().to_owned());
         }
         Ok(seen)
+    }
+}
+
+/// The same watch, open several times.
+pub(crate) struct Watches(Vec<Body>);
+
+impl Watches {
+    /// Shows the number of lines and bytes of all of them, to their ends. Returns the bytes.
+    pub(crate) async fn bytes(self, what: &str) -> Outcome<usize> {
+        let [mut lines, mut bytes] = [0, 0];
+        for mut body in self.0 {
+            while let Some(chunk) = body.chunk().await? {
+                lines += chunk.iter().filter(|byte| **byte == b'\n').count();
+                bytes += chunk.len();
+            }
+        }
+        say!(r#"  {what}: {{"lines":{lines},"bytes":{bytes}}}"#);
+        show_explanations()?;
+        Ok(bytes)
     }
 }
 

@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// The lines that each lesson shows, and a part of the answer of its curl.
-const SEEN: [&[&str]; 19] = [
+const SEEN: [&[&str]; 21] = [
     &[r#""namespaced":true"#, r#""verbs":["#, r#""kind":"Namespace""#],
     &[r#""resourceVersion":"#],
     &[r#"{"type":"ADDED","object":{"#],
@@ -61,6 +61,8 @@ const SEEN: [&[&str]; 19] = [
     &["409", "Conflict", "theobjecthasbeenmodified", r#""finalizers":["foregroundDeletion"]"#],
     &[r#""resourceVersion":"#],
     &[r#"{"kind":"ConfigMapList","items":"#],
+    &["version", r#"["a","b""#],
+    &[r#"{"lines":"#, r#","bytes":"#],
 ];
 
 /// Most lines of a lesson, its first lines included, and of the loops of lessons 5 and 18.
@@ -605,7 +607,12 @@ async fn shown_to_user(mut command: Command) -> (bool, String) {
     let mut keyboard = terminal.stdin.take().unwrap();
     keyboard.write_all(&[b'\n'; 40]).await.unwrap();
     let output = terminal.wait_with_output().await.unwrap();
-    (output.status.success(), String::from_utf8(output.stdout).unwrap().replace('\r', ""))
+    let mut shown = String::from_utf8(output.stdout).unwrap().replace('\r', "");
+    // The terminal has shown each Enter before the prompt.
+    for prompt in ["Press Enter.", "Press Enter to go on."] {
+        shown = shown.replace(&format!("{prompt} "), &format!("{prompt}\n"));
+    }
+    (output.status.success(), shown)
 }
 
 /// On a terminal, both waited for Enter before the error.
