@@ -29,8 +29,8 @@
 //!
 //! `# @controllers` before the first request starts the garbage collector and namespace controller, as in a cluster.
 //!
-//! `# @workloads` there starts the controllers of StatefulSets, claims, Jobs and PodDisruptionBudgets too, on a server of
-//! its own. No kubelet runs: the story writes the status of Pods.
+//! `# @workloads` there starts the controllers of Deployments, StatefulSets, claims, Jobs and PodDisruptionBudgets too, on a
+//! server of its own. No kubelet runs: the story writes the status of Pods.
 //!
 //! `# @refusing` there chooses a server of its own that refuses more: its first versions are lost, it has no streaming lists,
 //! and the server of the group `gone.example.com` is not there. `# @stop` before one of its requests begins to stop it.
@@ -99,6 +99,7 @@ stories! {
     pods
     reading
     refusing
+    rollouts
     rules
     runs
     scaling
@@ -346,6 +347,7 @@ impl Server {
             "job-controller",
             "cronjob-controller",
             "disruption-controller",
+            "deployment-controller",
         ]);
         let server = Server::new(url, &ca_pem, ADMIN_TOKEN, None);
         Arc::new(Server { control_plane: Some(control_plane), ..server })
