@@ -96,7 +96,7 @@ fn objects() -> Vec<(&'static str, Value)> {
         (
             "/api/v1/namespaces/default/endpoints",
             with(json!({"subsets": [{"addresses": [{"ip": "10.1.0.1", "nodeName": "n"}],
-                "ports": [{"name": "http", "port": 80, "appProtocol": ""}]}]})),
+                "ports": [{"name": "http", "port": 80, "appProtocol": "http"}]}]})),
         ),
         (
             "/api/v1/persistentvolumes",
