@@ -166,7 +166,7 @@ impl Trouble {
     }
 
     /// The same, reported only if there is no other trouble.
-    pub(crate) fn as_the_last(self) -> Trouble {
+    pub(crate) fn reported_last(self) -> Trouble {
         Trouble { rank: u8::MAX, ..self }
     }
 

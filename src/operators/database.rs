@@ -651,7 +651,7 @@ impl Operator for Databases {
                 first: Some(&primary_name),
                 unseen: missing_pods(live, database.spec.size).or_else(|| {
                     let way = self.outdated(database, live)?;
-                    Some(Trouble::new(OUTDATED, way.to_string()).as_the_last())
+                    Some(Trouble::new(OUTDATED, way.to_string()).reported_last())
                 }),
             }),
             (None, Some(Child::Kept(job))) => Some(PodsOf {
