@@ -6,6 +6,7 @@ use listwatch_control_plane::eventually;
 use serde_json::{Value, json};
 
 use crate::{
+    client::condition,
     fixture::{Fixture, Kind},
     in_process::{self, Running},
 };
@@ -22,8 +23,6 @@ struct Upgrade {
     api_version: &'static str,
     kind: &'static str,
     spec: fn() -> Value,
-    /// How many writes a new object costs.
-    created: usize,
     /// The Deployment or StatefulSet.
     workload: &'static str,
     /// The other children that select Pods, with the pointer to their selector.
@@ -53,7 +52,7 @@ impl Upgrade {
         let new =
             json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": (self.spec)()});
         fixture.create(self.objects, &new).await;
-        eventually("the children", async || (fixture.written().len() >= self.created).then_some(())).await;
+        fixture.until(&object, |object| condition(object, "Ready").is_some()).await;
         drop(running);
 
         // Another owner's Pod with the labels of a Helm chart is not selected.
@@ -130,7 +129,6 @@ async fn a_deployment_of_the_previous_version_keeps_its_selector() {
             api_version: "k8sobjects.gsa.com/v2",
             kind: "MyWebserver",
             spec: || json!({"image": "nginx"}),
-            created: 3,
             workload: "deployments/mws-web",
             selecting: &[("services/mws-web", "/spec/selector")],
             is_scaled: true,
@@ -150,7 +148,6 @@ async fn a_deployment_of_a_memcached_of_the_previous_version_keeps_its_selector(
             api_version: "cache.example.com/v1alpha1",
             kind: "Memcached",
             spec: || json!({"size": 3}),
-            created: 3,
             workload: "deployments/cache",
             selecting: &[("services/cache", "/spec/selector")],
             is_scaled: true,
@@ -170,7 +167,6 @@ async fn a_stateful_set_of_the_previous_version_keeps_its_selector() {
             api_version: "app.example.com/v1",
             kind: "Database",
             spec: || json!({"size": 2, "version": "15"}),
-            created: 9,
             workload: "statefulsets/db",
             selecting: &[
                 ("services/db", "/spec/selector"),
