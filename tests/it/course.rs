@@ -17,7 +17,7 @@ use listwatch::client::{Client, Request};
 use listwatch_apiserver::{ApiServer, Fault, Options};
 use listwatch_control_plane::{ControlPlane, Http, assets, has_assets};
 use regex::Regex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
