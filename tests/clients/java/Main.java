@@ -24,7 +24,8 @@ class Main {
   }
 
   public static void main(String[] args) throws Exception {
-    var client = ClientBuilder.standard().build();
+    // On a busy machine, the first connection can take longer than the 10 s of the default.
+    var client = ClientBuilder.standard().build().setConnectTimeout(60_000);
     var api = new CoreV1Api(client);
 
     var metadata = new V1ObjectMeta().name("java").labels(Map.of("for", "java"));
