@@ -426,7 +426,8 @@ impl Wanted {
         if flags.table {
             request.accept = TABLE.into();
         } else if flags.metadata {
-            let one = self.is_watch || flags.target.contains('/') && !self.is_path();
+            // `get` of a path with `watch=1` is also a watch: kube-apiserver cannot send an event as a list.
+            let one = request.is_watch() || flags.target.contains('/') && !self.is_path();
             let kind = if one { "PartialObjectMetadata" } else { "PartialObjectMetadataList" };
             // As kubectl does: the server takes the first form that suits the answer.
             let other = if one { "PartialObjectMetadataList" } else { "PartialObjectMetadata" };
