@@ -41,7 +41,7 @@ use tracing::info;
 use crate::{
     client::Error,
     cluster::{Cluster, Watch},
-    resource::{Key, ObjectMeta, OwnerReference, Resource, diff},
+    resource::{Key, ObjectMeta, OwnerReference, Resource, diff, list::Found},
     truces::Truces,
 };
 use admission::{Difference, Mutations};
@@ -109,8 +109,9 @@ impl<K: Resource + Serialize> Owned<K> {
     /// the API server refuses that write because of a field of another writer, a second one resets that field. `None`: the owner no longer exists
     /// on the API server, or is being deleted.
     pub async fn keep<O: Resource>(&self, owner: &O, desired: &K, stage: Stage) -> Option<Outcome<K>> {
-        let (child, write) = match self.watch.get(&desired.key()) {
-            Some(live) => self.update(owner, desired, live, stage).await,
+        let (child, write) = match self.watch.find(&desired.key()) {
+            Some(Found::Readable(live)) => self.update(owner, desired, live, stage).await,
+            Some(Found::Broken(broken)) => self.read(owner, desired, &broken.metadata, stage).await,
             None => self.add(owner, desired, stage).await,
         }?;
         Some(Outcome { child, write, mutations: self.mutations(owner, &desired.key()) })
@@ -125,13 +126,44 @@ impl<K: Resource + Serialize> Owned<K> {
     ) -> Option<(Child<K>, Option<Write>)> {
         match self.ownership(owner, live.metadata()) {
             Ownership::Ours => Some(self.correct(owner, desired, live, stage).await),
-            // Only one of the two owners can exist: usually ours, but after a restored backup it may be the other.
-            Ownership::Namesake => match is_wanted(&self.cluster, owner).await {
-                Ok(true) => Some(self.replace(&live, None).await),
-                Ok(false) => None,
+            Ownership::Namesake => self.replace_namesakes(owner, live.metadata()).await,
+            Ownership::Foreign => self.adopt(owner, desired, live, stage).await,
+        }
+    }
+
+    /// Updates a child of which the Store has the metadata alone. Reads it, unless it belongs to another owner.
+    async fn read<O: Resource>(
+        &self,
+        owner: &O,
+        desired: &K,
+        metadata: &ObjectMeta,
+        stage: Stage,
+    ) -> Option<(Child<K>, Option<Write>)> {
+        match self.ownership(owner, metadata) {
+            Ownership::Namesake => self.replace_namesakes(owner, metadata).await,
+            Ownership::Foreign if self.marks.is_none() && metadata.controller().is_some() => {
+                Some((Child::NotOurs(self.belongs::<O>(metadata)), None))
+            }
+            // It may be adopted.
+            Ownership::Ours | Ownership::Foreign => match self.cluster.get_live::<K>(&desired.key()).await {
+                Ok(live) => self.update(owner, desired, live, stage).await,
+                Err(error) if error.is_not_found() => self.add(owner, desired, stage).await,
                 Err(error) => Some(Child::failed(error, None)),
             },
-            Ownership::Foreign => self.adopt(owner, desired, live, stage).await,
+        }
+    }
+
+    /// Deletes the child of an owner with the name of ours.
+    async fn replace_namesakes<O: Resource>(
+        &self,
+        owner: &O,
+        live: &ObjectMeta,
+    ) -> Option<(Child<K>, Option<Write>)> {
+        // Only one of the two owners can exist: usually ours, but after a restored backup it may be the other.
+        match is_wanted(&self.cluster, owner).await {
+            Ok(true) => Some(self.replace(live, None).await),
+            Ok(false) => None,
+            Err(error) => Some(Child::failed(error, None)),
         }
     }
 
@@ -169,7 +201,7 @@ impl<K: Resource + Serialize> Owned<K> {
                 Err(error) => return Child::failed(error, Some(live)),
             };
             if has_immutable(&differences) {
-                return self.replace(&live, Some(Arc::clone(&live))).await;
+                return self.replace(live.metadata(), Some(Arc::clone(&live))).await;
             }
         }
         if differences.is_empty() {
@@ -235,11 +267,11 @@ impl<K: Resource + Serialize> Owned<K> {
     }
 
     /// Deletes a child that no patch can correct. `ours`: the child; `None` if its owner was deleted and created again.
-    async fn replace(&self, live: &K, ours: Option<Arc<K>>) -> (Child<K>, Option<Write>) {
-        if live.metadata().is_terminating() {
+    async fn replace(&self, live: &ObjectMeta, ours: Option<Arc<K>>) -> (Child<K>, Option<Write>) {
+        if live.is_terminating() {
             return (Child::Awaited(ours), None);
         }
-        match self.cluster.delete(live).await {
+        match self.cluster.delete_by::<K>(live).await {
             Ok(()) => (Child::Awaited(ours), None),
             Err(error) => Child::failed(error, ours),
         }
@@ -258,6 +290,11 @@ impl<K: Resource + Serialize> Owned<K> {
                 adopt::annotation::<O>()
             );
         }
+        self.belongs::<O>(metadata)
+    }
+
+    /// The same for an object that cannot be adopted.
+    fn belongs<O: Resource>(&self, metadata: &ObjectMeta) -> String {
         let marked = self.marks.and_then(|marks| marks.owner(metadata));
         let owner = match (marked, metadata.controller()) {
             (Some(owner), _) => format!("belongs to {} {}", O::KIND, owner.key),

@@ -130,12 +130,16 @@ impl Cluster {
     /// Deletes the object only if it still has this uid and resourceVersion: by now it may be another object of its name, or
     /// have another owner. If it has finalizers, the DELETED event follows later. No error if it was deleted before.
     pub async fn delete<K: Resource>(&self, live: &K) -> Result<(), Error> {
-        let metadata = live.metadata();
+        self.delete_by::<K>(live.metadata()).await
+    }
+
+    /// [`Cluster::delete`], where only the metadata is known.
+    pub(crate) async fn delete_by<K: Resource>(&self, metadata: &ObjectMeta) -> Result<(), Error> {
         let options = DeleteOptions {
             uid: Some(metadata.uid.clone()),
             version: Some(metadata.resource_version.clone()),
         };
-        match self.client.delete::<K>(&live.key(), &options).await {
+        match self.client.delete::<K>(&metadata.key(), &options).await {
             Ok(Some(terminating)) => drop(self.remember(terminating)),
             Ok(None) => self.forget::<K>(metadata),
             // It was deleted already. The watches may have missed that event, or may not send it again.
@@ -204,7 +208,9 @@ impl<K: Resource> Watch<K> {
         self.streams.values().flatten().any(|stream| !stream.scope.labels.is_empty())
     }
 
-    pub(crate) fn find(&self, key: &Key) -> Option<Found<K>> {
+    /// An object, if it exists, or its metadata, if the rest is unreadable or not kept.
+    #[must_use]
+    pub fn find(&self, key: &Key) -> Option<Found<K>> {
         self.streams_of(key).find_map(|stream| stream.store.find(key))
     }
 

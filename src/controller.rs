@@ -136,9 +136,18 @@ impl<O: Operator> Controller<O> {
 
     /// [`Controller::watches`], without a wait for the watch.
     pub(crate) fn listens<K: Resource, I: IntoIterator<Item = Key>>(
-        mut self,
+        self,
         watch: &Watch<K>,
         keys_of: impl Fn(&K) -> I + Send + Sync + 'static,
+    ) -> Self {
+        self.hears(watch, move |found| found.readable().map(|object| keys_of(object)).into_iter().flatten())
+    }
+
+    /// Reconciles the keys of each object before and after a change, also of one without its content.
+    fn hears<K: Resource, I: IntoIterator<Item = Key>>(
+        mut self,
+        watch: &Watch<K>,
+        keys_of: impl Fn(&Found<K>) -> I + Send + Sync + 'static,
     ) -> Self {
         let (shared, keys_of) = (Arc::clone(&self.shared), Arc::new(keys_of));
         let listening = watch.listen(move |scope, change| {
@@ -152,8 +161,8 @@ impl<O: Operator> Controller<O> {
                 // Reconciles go on with the objects that the Store has.
                 Change::Forbidden => [None, None],
             };
-            for object in seen.into_iter().flatten().filter_map(Found::readable) {
-                for key in keys_of(object) {
+            for found in seen.into_iter().flatten() {
+                for key in keys_of(found) {
                     shared.queue.add(&key, Urgency::Change);
                 }
             }
@@ -166,7 +175,7 @@ impl<O: Operator> Controller<O> {
     #[must_use]
     pub fn owns<K: Resource>(self, watch: &Watch<K>) -> Self {
         let objects = self.shared.objects.clone();
-        self.watches(watch, move |child| {
+        self.hears(watch, move |child| {
             let owner = child.metadata().controller().filter(|owner| owner.is_a::<O::Kind>())?;
             // The owner is in the namespace of the child, or has none.
             let cluster = Key::cluster(&owner.name);
@@ -174,6 +183,7 @@ impl<O: Operator> Controller<O> {
             let namespace = child.metadata().namespace.clone().filter(|_| !has_none);
             Some(Key { namespace, ..cluster })
         })
+        .awaits(watch)
     }
 
     /// Reconciles until `stop` completes. Then takes no more keys, and waits at most 25 s for the running workers. When

@@ -13,6 +13,7 @@
 //!
 //! The Store also has the resourceVersion from which the watch resumes. Nothing in this file does I/O.
 
+mod kept;
 mod sweep;
 
 use std::{
@@ -28,9 +29,12 @@ use crate::{
     locked,
     resource::{Key, ObjectMeta, Resource, Uid, compare_versions, list::Found},
 };
+use kept::Share;
+pub(crate) use kept::{Budget, Kept, PAGE_WEIGHT_MAX, weight};
 
 /// The objects of one kind and scope.
 pub struct Store<K> {
+    pub(crate) kept: Kept<K>,
     contents: Mutex<Contents<K>>,
     listeners: Mutex<Vec<Weak<Listener<K>>>>,
 }
@@ -69,6 +73,8 @@ struct Item<K> {
     /// Whether the scope is known to select this version. If not, the answer to a write or a GET has shown it, and a DELETED
     /// event may follow.
     is_selected: bool,
+    /// The bytes of the object, if they count.
+    share: Option<Share>,
 }
 
 /// A change of the Store, for its listeners.
@@ -116,8 +122,15 @@ pub enum DeletionSource {
     Inferred,
 }
 
+/// Keeps all objects, with all their fields.
 impl<K: Resource> Default for Store<K> {
     fn default() -> Store<K> {
+        Store::keeping(Kept::Everything)
+    }
+}
+
+impl<K: Resource> Store<K> {
+    pub(crate) fn keeping(kept: Kept<K>) -> Store<K> {
         let contents = Contents {
             objects: BTreeMap::new(),
             version: SmolStr::default(),
@@ -126,11 +139,9 @@ impl<K: Resource> Default for Store<K> {
             synced: false,
             removed: HashSet::new(),
         };
-        Store { contents: Mutex::new(contents), listeners: Mutex::default() }
+        Store { kept, contents: Mutex::new(contents), listeners: Mutex::default() }
     }
-}
 
-impl<K: Resource> Store<K> {
     /// The object with this key. `None`: it is not in the Store. Before the first list is complete, it may still exist on the
     /// server.
     pub fn find(&self, key: &Key) -> Option<Found<K>> {
@@ -177,7 +188,7 @@ impl<K: Resource> Store<K> {
             let mut contents = locked(&self.contents);
             contents.version = after.metadata().resource_version.clone();
             let round = contents.round;
-            contents.put(after, round, true)
+            contents.put(&self.kept, after, round, true)
         };
         self.notify(changes);
     }
@@ -217,7 +228,7 @@ impl<K: Resource> Store<K> {
                 // The object does not count as listed. If it was deleted before the version of the present list, no DELETED
                 // event will come, so the end of that list must remove it.
                 let unlisted = contents.round.wrapping_sub(1);
-                contents.put(Found::Readable(Arc::clone(object)), unlisted, is_selected)
+                contents.put(&self.kept, Found::Readable(Arc::clone(object)), unlisted, is_selected)
             } else {
                 Vec::new()
             }
@@ -255,14 +266,16 @@ impl<K: Resource> Store<K> {
 
 impl<K: Resource> Contents<K> {
     /// Keeps the newer of two versions. If they cannot be compared, the one that arrives later wins. In a list after a restored
-    /// backup, the listed one wins. The same version again changes nothing, nor does an object that we deleted.
-    fn put(&mut self, after: Found<K>, round: u32, is_selected: bool) -> Vec<Change<K>> {
+    /// backup, the listed one wins. The same version again changes nothing, unless there is room now for its content, or its content
+    /// came with the answer to a write and is too large. Nor does an object that we deleted change anything.
+    fn put(&mut self, kept: &Kept<K>, after: Found<K>, round: u32, is_selected: bool) -> Vec<Change<K>> {
         if self.removed.contains(&after.metadata().uid) {
             return Vec::new();
         }
-        let Some(item) = self.objects.get_mut(&after.metadata().key()) else {
-            let key = after.metadata().key();
-            self.objects.insert(key, Item { found: after.clone(), round, is_selected });
+        let key = after.metadata().key();
+        let Some(item) = self.objects.get_mut(&key) else {
+            let (after, share) = kept.limit(after, None);
+            self.objects.insert(key, Item { found: after.clone(), round, is_selected, share });
             return vec![Change::Applied { before: None, after }];
         };
         if round == self.round {
@@ -271,11 +284,18 @@ impl<K: Resource> Contents<K> {
         let (had, has) = (item.found.metadata(), after.metadata());
         let order = compare_versions(&has.resource_version, &had.resource_version);
         let is_known = had.resource_version == has.resource_version && had.uid == has.uid;
-        if is_known || (order == Some(Ordering::Less) && !self.went_back) {
+        if order == Some(Ordering::Less) && !self.went_back {
             return Vec::new();
         }
         let is_another = had.uid != has.uid;
+        let (after, share) = kept.limit(after, item.share.as_ref());
+        let comes_back = matches!(kept, Kept::Within { .. }) && after.readable().is_some();
+        let changes = item.found.readable().is_some() != after.readable().is_some();
+        if is_known && !(changes && (comes_back || after.readable().is_none())) {
+            return Vec::new();
+        }
         item.is_selected = is_selected;
+        item.share = share;
         let before = std::mem::replace(&mut item.found, after.clone());
         if is_another {
             // The object was deleted and created again, and the DELETED event was missed.
@@ -528,7 +548,7 @@ mod tests {
     fn a_broken_object_is_there_and_becomes_readable_again() {
         let (store, _, _listening) = listed("100", &[("a", "90")]);
         let metadata = ObjectMeta { resource_version: "101".into(), ..object("a", "101").metadata };
-        store.applied(Found::Broken(Arc::new(Broken { metadata, error: "odd".into() })));
+        store.applied(Found::Broken(Arc::new(Broken { metadata, error: "odd".into(), lacks: 0 })));
         let found = store.find(&Key { namespace: None, name: "web".into() }).expect("it is there");
         assert!(found.readable().is_none());
         store.applied(Found::Readable(Arc::new(object("a", "102"))));

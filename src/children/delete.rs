@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{Owned, Ownership, Stage};
 use crate::{
     client::Error,
-    resource::{Key, Resource},
+    resource::{Key, ObjectMeta, Resource},
 };
 
 impl<K: Resource + Serialize> Owned<K> {
@@ -13,11 +13,11 @@ impl<K: Resource + Serialize> Owned<K> {
     /// the child, because it has a label selector.
     pub async fn discard<O: Resource>(&self, owner: &O, key: &Key, stage: Stage) -> Result<(), Error> {
         let is_changed = matches!(stage, Stage::New | Stage::Changed) && owner.metadata().generation > 1;
-        if !is_changed || self.watch.get(key).is_some() {
+        if !is_changed || self.watch.find(key).is_some() {
             return self.delete(owner, key).await;
         }
         match self.cluster.get_live::<K>(key).await {
-            Ok(child) => self.delete_owned(owner, &child).await,
+            Ok(child) => self.delete_owned(owner, child.metadata()).await,
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => Err(error),
         }
@@ -29,13 +29,13 @@ impl<K: Resource + Serialize> Owned<K> {
     /// A conflict means that the child has changed and may be orphaned. The next attempt reads the child again.
     pub async fn delete<O: Resource>(&self, owner: &O, key: &Key) -> Result<(), Error> {
         self.mutations.forget(owner, key);
-        let Some(child) = self.watch.get(key) else { return Ok(()) };
-        self.delete_owned(owner, &child).await
+        let Some(child) = self.watch.find(key) else { return Ok(()) };
+        self.delete_owned(owner, child.metadata()).await
     }
 
-    async fn delete_owned<O: Resource>(&self, owner: &O, child: &K) -> Result<(), Error> {
-        match self.ownership(owner, child.metadata()) {
-            Ownership::Ours if !child.metadata().is_terminating() => self.cluster.delete(child).await,
+    async fn delete_owned<O: Resource>(&self, owner: &O, child: &ObjectMeta) -> Result<(), Error> {
+        match self.ownership(owner, child) {
+            Ownership::Ours if !child.is_terminating() => self.cluster.delete_by::<K>(child).await,
             Ownership::Ours | Ownership::Namesake | Ownership::Foreign => Ok(()),
         }
     }

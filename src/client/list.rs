@@ -82,7 +82,15 @@ impl PageBody {
         self.read(List::from_json)
     }
 
-    fn read<T>(self, decode: fn(&[u8]) -> Result<T, serde_json::Error>) -> Result<T, Error> {
+    /// The page, as JSON.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.answer.body
+    }
+
+    pub(crate) fn read<T>(
+        self,
+        decode: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,
+    ) -> Result<T, Error> {
         let Answer { headers, body, .. } = self.answer;
         decode(&body)
             .map_err(|error| not_json(&self.path, &headers, &body, "a list", &error).about("list", self.name))

@@ -10,7 +10,10 @@ use std::{
 use super::Watch;
 use crate::{
     locked,
-    resource::{Key, Resource, list::Found},
+    resource::{
+        Key, Resource,
+        list::{Broken, Found},
+    },
     store::{Change, Listening},
 };
 
@@ -94,6 +97,16 @@ impl<K: Resource> Watch<K> {
     #[must_use]
     pub fn all(&self) -> Vec<Arc<K>> {
         self.keys().iter().filter_map(|key| self.get(key)).collect()
+    }
+
+    /// All objects that are unreadable, or whose content is not kept.
+    #[must_use]
+    pub fn all_broken(&self) -> Vec<Arc<Broken>> {
+        let broken = |key: &Key| match self.find(key)? {
+            Found::Readable(_) => None,
+            Found::Broken(broken) => Some(broken),
+        };
+        self.keys().iter().filter_map(broken).collect()
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     client::{Client, Collection, Error},
     locked,
     resource::{LabelSelector, Labels, Resource, Scope},
-    store::{Change, Listening, Store},
+    store::{Change, Kept, Listening, Store},
     watch::{self, AnyStore, Health, Lists},
 };
 
@@ -24,6 +24,8 @@ pub(super) type OpenStreams = HashMap<(TypeId, String), Vec<OpenStream>>;
 /// A stream of any kind that may still be open.
 pub(super) struct OpenStream {
     labels: String,
+    /// [`Kept::name`].
+    kept: String,
     pub(super) stream: Weak<dyn Any + Send + Sync>,
     health: Arc<Health>,
 }
@@ -53,8 +55,27 @@ impl<K> Drop for Stream<K> {
 }
 
 impl Cluster {
-    /// Watches a kind in all of the scopes. All callers with the same kind and scope share one stream and one Store.
+    /// Watches a kind in all of the scopes. All callers with the same kind and scope share one stream and one Store. Objects with more
+    /// than 4 KiB of labels, ownerReferences and finalizers count as unreadable.
     pub fn watch<K: Resource>(&self, scopes: impl IntoIterator<Item = Scope>) -> Watch<K> {
+        self.watch_keeping(scopes, &Kept::Small)
+    }
+
+    /// [`Cluster::watch`] for children of objects of kind `O`, which their controller ownerReference names. Of other objects, the
+    /// Store has no content, whoever gives them a label that the scopes select; nor of children that are unusually large, which are read
+    /// when they are needed.
+    pub fn watch_children<O: Resource, K: Resource>(
+        &self,
+        scopes: impl IntoIterator<Item = Scope>,
+    ) -> Watch<K> {
+        self.watch_keeping(scopes, &Kept::ChildrenOf { group: O::GROUP, kind: O::KIND })
+    }
+
+    pub(crate) fn watch_keeping<K: Resource>(
+        &self,
+        scopes: impl IntoIterator<Item = Scope>,
+        kept: &Kept<K>,
+    ) -> Watch<K> {
         let mut open = locked(&self.streams);
         open.retain(|_, streams| {
             streams.retain(OpenStream::is_open);
@@ -67,13 +88,15 @@ impl Cluster {
                 scope.namespace.as_deref().map_or("", |one| if one.is_empty() { "/" } else { one });
             let namespace = namespace.to_owned();
             let open = open.entry((TypeId::of::<K>(), namespace.clone())).or_default();
-            let known = open.iter().find(|open| open.labels == scope.labels);
+            let known = open.iter().find(|open| open.labels == scope.labels && open.kept == kept.name());
             let known = known.and_then(|open| open.stream.upgrade()?.downcast::<Stream<K>>().ok());
             let stream = known.unwrap_or_else(|| {
-                let stream = Arc::new(Stream::open(self.client.clone(), scope.clone(), self.lists));
+                let stream = Stream::open(self.client.clone(), scope.clone(), self.lists, kept.clone());
+                let stream = Arc::new(stream);
                 let erased: Arc<dyn Any + Send + Sync> = stream.clone();
                 let health = Arc::clone(&stream.health);
-                open.push(OpenStream { labels: scope.labels, stream: Arc::downgrade(&erased), health });
+                let (labels, kept) = (scope.labels, kept.name());
+                open.push(OpenStream { labels, kept, stream: Arc::downgrade(&erased), health });
                 stream
             });
             streams.entry(namespace).or_default().push(stream);
@@ -103,8 +126,8 @@ async fn keep(
 }
 
 impl<K: Resource> Stream<K> {
-    fn open(client: Client, scope: Scope, lists: Lists) -> Stream<K> {
-        let store = Arc::new(Store::default());
+    fn open(client: Client, scope: Scope, lists: Lists, kept: Kept<K>) -> Stream<K> {
+        let store = Arc::new(Store::keeping(kept));
         let health = Arc::new(Health::new(format!("{} in {scope}", K::PLURAL)));
         let _listening = store.listen({
             let (store, health) = (Arc::downgrade(&store), Arc::clone(&health));

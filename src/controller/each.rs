@@ -18,7 +18,7 @@ use crate::{
     locked,
     queue::Urgency,
     resource::{Key, Resource, Scope, list::Found},
-    store::Listening,
+    store::{Kept, Listening},
 };
 
 impl<O: Operator> Controller<O> {
@@ -31,11 +31,19 @@ impl<O: Operator> Controller<O> {
     /// deleted names no scopes: [`Operator::deleting`] waits for none.
     #[must_use]
     pub fn watches_each<K: Resource>(
+        self,
+        scopes: impl Fn(&O::Kind) -> Vec<Scope> + Send + Sync + 'static,
+    ) -> Self {
+        self.watches_each_keeping::<K>(Kept::Small, scopes)
+    }
+
+    pub(crate) fn watches_each_keeping<K: Resource>(
         mut self,
+        kept: Kept<K>,
         scopes: impl Fn(&O::Kind) -> Vec<Scope> + Send + Sync + 'static,
     ) -> Self {
         let shared = Arc::clone(&self.shared);
-        let each = Each::<K>::new(&shared.cluster, {
+        let each = Each::<K>::new(&shared.cluster, kept, {
             let shared = Arc::clone(&shared);
             move |key| shared.queue.add(key, Urgency::Change)
         });
@@ -61,6 +69,7 @@ impl<O: Operator> Controller<O> {
 /// The watches of kind `K` that objects name.
 struct Each<K> {
     cluster: Cluster,
+    kept: Kept<K>,
     /// Reconciles a key again.
     wake: Arc<dyn Fn(&Key) + Send + Sync>,
     open: Mutex<Open<K>>,
@@ -80,9 +89,9 @@ struct Named<K> {
 }
 
 impl<K: Resource> Each<K> {
-    fn new(cluster: &Cluster, wake: impl Fn(&Key) + Send + Sync + 'static) -> Each<K> {
+    fn new(cluster: &Cluster, kept: Kept<K>, wake: impl Fn(&Key) + Send + Sync + 'static) -> Each<K> {
         let open = Mutex::new(Open { named: HashMap::new(), watches: HashMap::new() });
-        Each { cluster: cluster.clone(), wake: Arc::new(wake), open }
+        Each { cluster: cluster.clone(), kept, wake: Arc::new(wake), open }
     }
 
     /// Opens the watches that an object names now, and closes those that it named before, unless another object names them.
@@ -110,7 +119,7 @@ impl<K: Resource> Each<K> {
     }
 
     fn open(&self, scope: &Scope) -> Named<K> {
-        let watch = self.cluster.watch::<K>([scope.clone()]);
+        let watch = self.cluster.watch_keeping([scope.clone()], &self.kept);
         let by = Arc::<Mutex<BTreeSet<Key>>>::default();
         let (keys, wake, store) = (Arc::clone(&by), Arc::clone(&self.wake), watch.clone());
         let _listening = watch.listen(move |_, _| {

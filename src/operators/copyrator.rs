@@ -26,10 +26,11 @@ use std::{
 };
 
 use smol_str::SmolStr;
+use tokio::time::Instant;
 use tracing::info;
 
 use crate::{
-    children::{ObservedState, Reporter},
+    children::{ObservedState, Reporter, UNSEEN_RECHECK},
     cluster::{Cluster, Events, Watch},
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
     locked,
@@ -37,15 +38,16 @@ use crate::{
         Key, ObjectMeta, Resource, Scope,
         conditions::{self, Verdict},
         kinds::{ConfigMap, Namespace, Secret},
-        list::Found,
+        list::{Broken, Found},
     },
+    store::{Budget, Kept},
 };
 use copy::{Copied, Copyable, LABEL, Mark};
 pub use glob::Glob;
 use pass::{Copies, Order, Pass};
-use plan::{Maker, OLDER_WINS, is_active};
+use plan::{Maker, OLDER_WINS, SOURCE_TOO_LARGE, failure, is_active};
 use report::{state_of, status_of};
-use types::{CopyratorDeletionPolicy, RuleType};
+use types::{CopyFailure, CopyratorDeletionPolicy, RuleType};
 pub use types::{CopyratorRule, CopyratorSpec};
 
 /// The `reportingController` of its Events.
@@ -59,6 +61,8 @@ const NO_SECRETS: &str = "the operator may not delete Secrets";
 const MAIN_RULE: &str = "main-rule";
 /// The `--rule-name` for all rules.
 const ALL_RULES: &str = "*";
+/// Most bytes of the objects to copy: a quarter of the memory limit in `manifests/base/deployment.yaml`.
+const SOURCES_MIB_MAX: u32 = 16;
 
 /// The flags of the operator.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -74,6 +78,9 @@ pub struct Settings {
     #[arg(long = "copyrator-source-namespaces", value_name = "GLOB")]
     #[arg(env = "LISTWATCH_COPYRATOR_SOURCE_NAMESPACES", value_delimiter = ',')]
     pub source_namespaces: Vec<Glob>,
+    /// copyrator: how much memory the objects to copy may take, in MiB; those of one namespace half of it. Default: 16
+    #[arg(long, value_name = "MIB", env = "LISTWATCH_COPYRATOR_SOURCES_MIB")]
+    pub copyrator_sources_mib: Option<u32>,
     /// copyrator: serve only the CopyratorRule with this name; '*' for all. Default: main-rule if copyrator runs alone, else
     /// all. Its namespace is that of --namespace, else $NAMESPACE, else default
     #[arg(long, value_name = "NAME", env = "RULE_NAME")]
@@ -91,6 +98,8 @@ pub struct Copyrator {
     namespaces: Watch<Namespace>,
     config_maps: Copies<ConfigMap>,
     secrets: Option<Copies<Secret>>,
+    /// For the objects to copy, of both kinds.
+    budget: Arc<Budget>,
     reporter: Reporter,
     events: Events,
     blocked: Arc<Blocked>,
@@ -126,7 +135,10 @@ pub fn controller(
     let blocked = Arc::<Blocked>::default();
     let (copied_config_maps, copied_secrets) =
         (config_maps.watch.clone(), secrets.as_ref().map(|secrets| secrets.watch.clone()));
+    let mib = settings.copyrator_sources_mib.unwrap_or(SOURCES_MIB_MAX) as usize;
+    let budget = Budget::new(mib * 1024 * 1024);
     let operator = Copyrator {
+        budget: Arc::clone(&budget),
         cluster: cluster.clone(),
         settings: settings.clone(),
         rules: Rules { watch: rules.clone(), namespaces: namespaces.into() },
@@ -148,12 +160,11 @@ pub fn controller(
             if present.find(&rule.key()).is_some_and(is_it) { Vec::new() } else { present.keys() }
         })
         .watches(&copied_config_maps, rules_of(&blocked))
-        .watches_each::<ConfigMap>(scopes_of::<ConfigMap>(&settings));
+        .watches_each_keeping::<ConfigMap>(within(&budget), scopes_of::<ConfigMap>(&settings));
     if let Some(copied) = copied_secrets {
-        controller =
-            controller
-                .watches(&copied, rules_of(&blocked))
-                .watches_each::<Secret>(scopes_of::<Secret>(&settings));
+        controller = controller
+            .watches(&copied, rules_of(&blocked))
+            .watches_each_keeping::<Secret>(within(&budget), scopes_of::<Secret>(&settings));
     }
     controller
 }
@@ -165,6 +176,11 @@ fn rules_of<K: Copyable>(blocked: &Arc<Blocked>) -> impl Fn(&Copied<K>) -> Vec<K
         let waiting = locked(&blocked).get(&copied.key()).cloned().unwrap_or_default();
         waiting.into_iter().chain(copied.mark.as_ref().map(|mark| mark.rule.clone())).collect()
     }
+}
+
+/// The objects to copy of one kind.
+fn within<K: Copyable>(budget: &Arc<Budget>) -> Kept<K> {
+    Kept::Within { budget: Arc::clone(budget), weigh: K::bytes }
 }
 
 /// The scopes of a rule's sources of one kind.
@@ -285,13 +301,40 @@ impl Rules {
 }
 
 impl Copyrator {
+    /// The objects to copy for whose content there is no room. Reads those again for which there is room now.
+    async fn left_out(&self, rule: &CopyratorRule, spec: &CopyratorSpec) -> Vec<CopyFailure> {
+        match spec.rule_type {
+            RuleType::Configmap => self.left_out_of::<ConfigMap>(rule, spec).await,
+            RuleType::Secret => self.left_out_of::<Secret>(rule, spec).await,
+        }
+    }
+
+    async fn left_out_of<K: Copyable>(&self, rule: &CopyratorRule, spec: &CopyratorSpec) -> Vec<CopyFailure> {
+        let watch = self.cluster.watch_keeping::<K>(spec.sources(rule), &within(&self.budget));
+        for broken in watch.all_broken() {
+            let namespace = broken.metadata.namespace.as_deref().unwrap_or_default();
+            if broken.lacks > 0 && self.budget.has_room(namespace, broken.lacks) {
+                // A failure is no worse than no room.
+                drop(self.cluster.get_live::<K>(&broken.metadata.key()).await);
+            }
+        }
+        let failures = watch.all_broken().into_iter().map(|broken| {
+            let message = format!("{}: its copies stay as they are", broken.error);
+            failure(&broken.metadata.key(), SOURCE_TOO_LARGE, message)
+        });
+        failures.collect()
+    }
+
     /// One pass over the copies of both kinds: the rule may have had the other `ruleType` before.
     async fn pass(&self, rule: &Arc<CopyratorRule>, spec: &CopyratorSpec, targets: &[SmolStr]) -> Pass {
+        let is_copying = !rule.metadata.is_terminating();
+        let left_out = if is_copying { self.left_out(rule, spec).await } else { Vec::new() };
         let (rules, us) = (self.rules.clone(), Arc::clone(rule));
         let (others, settings) = (self.rules.clone(), self.settings.clone());
         let order = Arc::new(Order {
             rule: Arc::clone(rule),
             sync: spec.sync_policy,
+            left_out: left_out.iter().map(|failure| failure.name.clone()).collect(),
             policy: spec.conflict_policy,
             maker: Box::new(move |mark| rules.maker(mark, &us)),
             copied_by: Box::new(move |kind, object| others.copying(&settings, kind, object)),
@@ -299,6 +342,10 @@ impl Copyrator {
         let mut pass = self.pass_of(&self.config_maps, &order, spec, targets).await;
         if let Some(secrets) = &self.secrets {
             pass.append(self.pass_of(secrets, &order, spec, targets).await);
+        }
+        if !left_out.is_empty() {
+            pass.retry = pass.retry.into_iter().chain([Instant::now() + UNSEEN_RECHECK]).min();
+            pass.failures.extend(left_out);
         }
         self.report_writes(rule, &pass);
         pass
@@ -312,7 +359,7 @@ impl Copyrator {
         targets: &[SmolStr],
     ) -> Pass {
         let sources = if spec.rule_type == K::RULE_TYPE && !order.rule.metadata.is_terminating() {
-            self.cluster.watch::<K>(spec.sources(&order.rule)).all()
+            self.cluster.watch_keeping::<K>(spec.sources(&order.rule), &within(&self.budget)).all()
         } else {
             Vec::new()
         };
@@ -434,6 +481,10 @@ impl Operator for Copyrator {
 
     fn synced(&self, rules: &Watch<CopyratorRule>) {
         self.reporter.overview(rules);
+    }
+
+    async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), ReconcileError> {
+        Ok(self.reporter.unreadable::<CopyratorRule>(&broken).await?)
     }
 }
 

@@ -121,12 +121,12 @@ pub struct Databases {
 pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases> {
     let cluster = &setup.cluster;
     let databases = cluster.watch::<Database>(setup.scopes(""));
-    let sets = cluster.watch::<StatefulSet>(setup.scopes(MANAGED));
-    let services = cluster.watch::<Service>(setup.scopes(MANAGED));
-    let config_maps = cluster.watch::<ConfigMap>(setup.scopes(MANAGED));
-    let budgets = cluster.watch::<PodDisruptionBudget>(setup.scopes(MANAGED));
-    let cron_jobs = cluster.watch::<CronJob>(setup.scopes(MANAGED));
-    let jobs = cluster.watch::<Job>(setup.scopes(MANAGED));
+    let sets = cluster.watch_children::<Database, StatefulSet>(setup.scopes(MANAGED));
+    let services = cluster.watch_children::<Database, Service>(setup.scopes(MANAGED));
+    let config_maps = cluster.watch_children::<Database, ConfigMap>(setup.scopes(MANAGED));
+    let budgets = cluster.watch_children::<Database, PodDisruptionBudget>(setup.scopes(MANAGED));
+    let cron_jobs = cluster.watch_children::<Database, CronJob>(setup.scopes(MANAGED));
+    let jobs = cluster.watch_children::<Database, Job>(setup.scopes(MANAGED));
     let secrets = cluster.watch::<Meta<Secret>>(setup.scopes(MANAGED));
     let claims = cluster.watch::<PersistentVolumeClaim>(setup.scopes(MANAGED));
     let pods = cluster.watch::<Pod>(setup.scopes(MANAGED));
@@ -371,7 +371,7 @@ impl Databases {
         lost: Option<&Verdict>,
         stage: Stage,
     ) -> Option<(Option<Restore>, Option<Outcome<StatefulSet>>)> {
-        let (mut restore, is_new) = (None, self.live_sets.get(&database.key()).is_none());
+        let (mut restore, is_new) = (None, self.live_sets.find(&database.key()).is_none());
         if is_new && lost.is_some() {
             return Some((None, None));
         }
@@ -445,7 +445,7 @@ impl Databases {
     async fn lost(&self, database: &Database) -> Result<Option<Verdict>, Error> {
         let (key, known) = (primary_claim(database), &database.status.primary_claim);
         let had_data = if known.is_empty() {
-            self.live_sets.get(&database.key()).is_none()
+            self.live_sets.find(&database.key()).is_none()
                 && self.instance_claims(database).any(|claim| claim.key() != key)
         } else {
             self.primary(database).is_none()
@@ -477,10 +477,10 @@ impl Databases {
     fn primary(&self, database: &Database) -> Option<Arc<Pod>> {
         let set = self
             .live_sets
-            .get(&database.key())
-            .filter(|set| set.metadata.is_controlled_by(&database.metadata))?;
+            .find(&database.key())
+            .filter(|set| set.metadata().is_controlled_by(&database.metadata))?;
         let pod = self.pods.get(&primary_key(database))?;
-        (pod.is_ready() && pod.metadata.is_controlled_by(&set.metadata)).then_some(pod)
+        (pod.is_ready() && pod.metadata.is_controlled_by(set.metadata())).then_some(pod)
     }
 
     /// The way out for an instance that is not ready and has an earlier template. The StatefulSet controller replaces the primary last, and

@@ -74,8 +74,8 @@ pub struct Memcacheds {
 pub fn controller(setup: &Setup, flags: &MemcachedFlags) -> Controller<Memcacheds> {
     let cluster = &setup.cluster;
     let caches = cluster.watch::<Memcached>(setup.scopes(""));
-    let deployments = cluster.watch::<Deployment<CacheContainer>>(setup.scopes(MANAGED));
-    let services = cluster.watch::<HeadlessService>(setup.scopes(MANAGED));
+    let deployments = cluster.watch_children::<Memcached, Deployment<CacheContainer>>(setup.scopes(MANAGED));
+    let services = cluster.watch_children::<Memcached, HeadlessService>(setup.scopes(MANAGED));
     let pods = cluster.watch::<Pod>(setup.scopes(MANAGED));
     let operator = Memcacheds {
         deployments: Owned::new(cluster, &deployments).selector_may_lack(MANAGED_BY),

@@ -59,8 +59,8 @@ pub struct MyWebservers {
 /// The controller of the MyWebserver operator. Empty `namespaces`: all namespaces.
 pub fn controller(cluster: &Cluster, namespaces: &[String], events: Events) -> Controller<MyWebservers> {
     let webs = cluster.watch::<MyWebserver>(Scope::each(namespaces, ""));
-    let deployments = cluster.watch::<Deployment>(Scope::each(namespaces, MANAGED));
-    let services = cluster.watch::<Service>(Scope::each(namespaces, MANAGED));
+    let deployments = cluster.watch_children::<MyWebserver, Deployment>(Scope::each(namespaces, MANAGED));
+    let services = cluster.watch_children::<MyWebserver, Service>(Scope::each(namespaces, MANAGED));
     let operator = MyWebservers {
         deployments: Owned::new(cluster, &deployments).selector_may_lack(MANAGED_BY),
         services: Owned::new(cluster, &services),

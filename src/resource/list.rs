@@ -27,13 +27,15 @@ pub enum Found<K> {
     Broken(Arc<Broken>),
 }
 
-/// An object that exists but does not decode.
+/// An object that exists but does not decode, or whose content is not kept: it is too large, or does not belong to an operator.
 #[derive(Clone, Debug)]
 pub struct Broken {
     /// The readable part.
     pub metadata: ObjectMeta,
-    /// Why the rest does not decode: `invalid type: string "eighty", expected i32`.
+    /// Why the rest is missing: `invalid type: string "eighty", expected i32`.
     pub error: String,
+    /// The bytes for which there was no room. 0: that is not the reason.
+    pub(crate) lacks: usize,
 }
 
 impl<K> Clone for Found<K> {
@@ -56,9 +58,15 @@ impl<K: Resource> Found<K> {
                 // error would change, and the status would be written again.
                 let place = format!(" at line {} column {}", error.line(), error.column());
                 let error = error.to_string().replace(&place, "");
-                Ok(Found::Broken(Arc::new(Broken { metadata, error })))
+                Ok(Found::Broken(Arc::new(Broken { metadata, error, lacks: 0 })))
             }
         }
+    }
+
+    /// Decodes the metadata alone, for this reason.
+    pub(crate) fn without_content(json: &str, error: String) -> Result<Found<K>, serde_json::Error> {
+        let JustMetadata { metadata } = serde_json::from_str(json)?;
+        Ok(Found::Broken(Arc::new(Broken { metadata, error, lacks: 0 })))
     }
 
     /// The metadata, which are readable in both cases.
@@ -146,6 +154,31 @@ impl<K: Resource> List<K> {
             }
         };
         Ok(List { version: metadata.version()?, continue_token: metadata.r#continue, items })
+    }
+}
+
+/// A page whose objects are decoded one by one.
+pub(crate) struct RawPage<'a>(ListPage<&'a RawValue>);
+
+impl<'a> RawPage<'a> {
+    pub(crate) fn from_json(json: &'a [u8]) -> Result<RawPage<'a>, serde_json::Error> {
+        let json = str::from_utf8(json).map_err(de::Error::custom)?;
+        serde_json::from_str(json).map(RawPage)
+    }
+
+    /// The objects, as JSON.
+    pub(crate) fn items(&self) -> impl Iterator<Item = &'a str> {
+        self.0.items.iter().flatten().map(|item| item.get())
+    }
+
+    /// The page without its objects.
+    pub(crate) fn without_items<K>(self) -> Result<List<K>, serde_json::Error> {
+        let version = self.0.metadata.version()?;
+        Ok(List { version, continue_token: self.0.metadata.r#continue, items: Vec::new() })
+    }
+
+    pub(crate) fn version(&self) -> Result<SmolStr, serde_json::Error> {
+        self.0.metadata.version()
     }
 }
 

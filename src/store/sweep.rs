@@ -26,7 +26,7 @@ impl<K: Resource> Store<K> {
             let mut contents = locked(&self.contents);
             contents.went_back |= compare_versions(version, &contents.version) == Some(Ordering::Less);
             let round = contents.round;
-            items.into_iter().flat_map(|item| contents.put(item, round, true)).collect::<Vec<_>>()
+            items.into_iter().flat_map(|item| contents.put(&self.kept, item, round, true)).collect::<Vec<_>>()
         };
         self.notify(changes);
     }

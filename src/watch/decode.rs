@@ -119,6 +119,19 @@ impl<K: Resource> WatchEvent<K> {
     }
 
     fn from_odd_json(line: &str) -> Result<WatchEvent<K>, serde_json::Error> {
+        WatchEvent::from_json_by(line, Found::from_json)
+    }
+
+    /// Decodes a line, its object without its content, for this reason.
+    pub(crate) fn without_content(line: &[u8], error: &str) -> Result<WatchEvent<K>, serde_json::Error> {
+        let line = str::from_utf8(line).map_err(de::Error::custom)?;
+        WatchEvent::from_json_by(line, |object| Found::without_content(object, error.to_owned()))
+    }
+
+    fn from_json_by(
+        line: &str,
+        decode: impl FnOnce(&str) -> Result<Found<K>, serde_json::Error>,
+    ) -> Result<WatchEvent<K>, serde_json::Error> {
         #[derive(Deserialize)]
         struct TypeAndObject<'a> {
             #[serde(borrow)]
@@ -129,9 +142,9 @@ impl<K: Resource> WatchEvent<K> {
         let line: TypeAndObject<'_> = serde_json::from_str(line)?;
         let object = line.object.get();
         Ok(match &*line.r#type {
-            "ADDED" => WatchEvent::Added(Found::from_json(object)?),
-            "MODIFIED" => WatchEvent::Modified(Found::from_json(object)?),
-            "DELETED" => WatchEvent::Deleted(Found::from_json(object)?),
+            "ADDED" => WatchEvent::Added(decode(object)?),
+            "MODIFIED" => WatchEvent::Modified(decode(object)?),
+            "DELETED" => WatchEvent::Deleted(decode(object)?),
             "BOOKMARK" => serde_json::from_str::<Bookmark>(object)?.into(),
             "ERROR" => WatchEvent::Error(serde_json::from_str(object)?),
             other => WatchEvent::Unknown(other.into()),

@@ -17,8 +17,11 @@ use super::{
 };
 use crate::{
     client::{Body, Collection, Error, PageBody, Turn},
-    resource::{ObjectMeta, Resource, Status},
-    store::Store,
+    resource::{
+        ObjectMeta, Resource, Status,
+        list::{Found, RawPage},
+    },
+    store::{PAGE_WEIGHT_MAX, Store, weight},
 };
 
 /// A watch that is silent for this much longer than its `timeoutSeconds` counts as dead.
@@ -207,8 +210,25 @@ impl<K: Resource> AnyStore for Store<K> {
         page: PageBody,
         collection: &Collection,
     ) -> Result<Option<EndReason>, Error> {
-        let page = page.decoded()?;
-        log_page(collection, &page.version, page.items.len());
+        if weight(page.bytes()) <= PAGE_WEIGHT_MAX {
+            let page = page.decoded()?;
+            log_page(collection, &page.version, page.items.len());
+            return Ok(machine.page(page, self));
+        }
+        // Never more than one object in memory that is not kept.
+        let page = page.read(|body| {
+            let page = RawPage::from_json(body)?;
+            let version = page.version()?;
+            for object in page.items() {
+                let found = match self.kept.refuses(object.as_bytes()) {
+                    Some(problem) => Found::without_content(object, problem),
+                    None => Found::from_json(object),
+                };
+                self.listed(&version, [found?]);
+            }
+            log_page(collection, &version, page.items().count());
+            page.without_items()
+        })?;
         Ok(machine.page(page, self))
     }
 
@@ -218,7 +238,10 @@ impl<K: Resource> AnyStore for Store<K> {
         line: &[u8],
         collection: &Collection,
     ) -> Result<Option<End>, serde_json::Error> {
-        let event = WatchEvent::<K>::from_json(line)?;
+        let event = match self.kept.refuses(line) {
+            Some(problem) => WatchEvent::<K>::without_content(line, &problem)?,
+            None => WatchEvent::from_json(line)?,
+        };
         let (object, version, status) = match &event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
                 (Some(object.metadata()), Some(&object.metadata().resource_version), None)

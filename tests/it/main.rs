@@ -36,6 +36,7 @@ mod upgrade;
 // The other operators.
 mod in_process;
 mod memcached;
+mod memory;
 mod database;
 
 // The controller with any operator.

@@ -16,7 +16,7 @@
 //! Copies have no ownerReferences, because their owner is in another namespace.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     sync::{
         Arc, LazyLock, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -51,6 +51,10 @@ const LABELS: &str = "flant.com/labels";
 
 /// Bytes of the digest that are kept. Two contents with the same one do not come by chance.
 const DIGEST_BYTES: usize = 16;
+/// Bytes of an entry of a map, without its texts: two `String`s, and the overhead of map and allocator.
+const ENTRY_BYTES: usize = 128;
+/// Longest value of a mark that is kept: the namespace and name of an object.
+const MARK_LENGTH_MAX: usize = 63 + 1 + 253;
 
 /// A kind of which objects can be copied.
 pub trait Copyable: Resource + Clone + Serialize {
@@ -61,10 +65,21 @@ pub trait Copyable: Resource + Clone + Serialize {
     #[must_use]
     fn with(&self, metadata: ObjectMeta) -> Self;
 
+    /// The bytes that it takes in memory, about.
+    fn bytes(&self) -> usize;
+
     /// The type of a Secret.
     fn secret_type(&self) -> &str {
         ""
     }
+}
+
+/// The bytes of metadata and maps, each entry with two texts and its share of a map.
+fn bytes_of(metadata: &ObjectMeta, maps: &[&BTreeMap<String, String>]) -> usize {
+    let annotations = metadata.annotations.iter().map(|(key, value)| key.len() + value.len());
+    let entries = maps.iter().flat_map(|map| map.iter());
+    let entries = entries.map(|(key, value)| ENTRY_BYTES + key.len() + value.len());
+    ENTRY_BYTES + metadata.labels.as_selector().len() + annotations.sum::<usize>() + entries.sum::<usize>()
 }
 
 impl Copyable for ConfigMap {
@@ -73,6 +88,10 @@ impl Copyable for ConfigMap {
     fn with(&self, metadata: ObjectMeta) -> ConfigMap {
         ConfigMap { metadata, ..self.clone() }
     }
+
+    fn bytes(&self) -> usize {
+        bytes_of(&self.metadata, &[&self.data, &self.binary_data])
+    }
 }
 
 impl Copyable for Secret {
@@ -80,6 +99,10 @@ impl Copyable for Secret {
 
     fn with(&self, metadata: ObjectMeta) -> Secret {
         Secret { metadata, ..self.clone() }
+    }
+
+    fn bytes(&self) -> usize {
+        bytes_of(&self.metadata, &[&self.data])
     }
 
     fn secret_type(&self) -> &str {
@@ -141,6 +164,12 @@ impl<K: Copyable> Original<K> {
         format!("{}@{}", self.source.key(), self.source.metadata().resource_version)
     }
 
+    /// The bytes of the source.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.source.bytes()
+    }
+
     /// The digest of the content.
     #[must_use]
     pub fn digest(&self) -> &SmolStr {
@@ -179,7 +208,14 @@ impl Mark {
     pub fn of(metadata: &ObjectMeta) -> Option<Arc<Mark>> {
         let MarkedOwner { key: rule, uid: rule_uid } = MARKS.owner(metadata)?;
         let get = |name| metadata.annotations.get(name).unwrap_or_default();
+        if [get(MARKS.owner), get(MARKS.owner_uid), get(CONTENT)]
+            .iter()
+            .any(|mark| mark.len() > MARK_LENGTH_MAX)
+        {
+            return None;
+        }
         let source = Key::parse(get(SOURCE)).filter(|source| source.name == metadata.name);
+        let source = source.filter(|_| get(SOURCE).len() <= MARK_LENGTH_MAX);
         let source_namespace = source.and_then(|source| source.namespace).unwrap_or_default();
         Some(Mark { rule, rule_uid, source_namespace, digest: get(CONTENT).into() }.shared())
     }
@@ -237,7 +273,13 @@ pub struct Copied<K> {
 impl<K> From<Meta<K>> for Copied<K> {
     fn from(Meta { metadata, .. }: Meta<K>) -> Copied<K> {
         let mark = Mark::of(&metadata);
-        let metadata = ObjectMeta { annotations: Annotations::default(), ..metadata };
+        let label = metadata.labels.get(LABEL).map(|value| (LABEL, value));
+        let metadata = ObjectMeta {
+            labels: label.into_iter().collect(),
+            annotations: Annotations::default(),
+            owner_references: Box::default(),
+            ..metadata
+        };
         Copied { metadata, mark, is_verified: AtomicBool::new(false), body: None }
     }
 }
@@ -246,8 +288,7 @@ impl<K: Copyable> Copied<K> {
     /// The metadata of an object that we have read.
     #[must_use]
     pub fn of(object: &K) -> Copied<K> {
-        let (metadata, mark) = (object.metadata().clone(), Mark::of(object.metadata()));
-        Copied { metadata, mark, is_verified: AtomicBool::new(false), body: None }
+        Copied::from(Meta::of(object))
     }
 
     /// A copy to create.

@@ -9,7 +9,7 @@
 //! A step that fails stops no other one. It is tried again after a pause, longer each time.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -45,6 +45,8 @@ const PASSES: usize = 10;
 const PASS_LIMIT: Duration = Duration::from_secs(10);
 /// Steps at the same time. The API server answers most writes in a few milliseconds, and has other clients, too.
 const PARALLEL: usize = 8;
+/// Most bytes of the sources of such steps, unless it is one step: each has its source up to four times, as the copy and in requests.
+const PARALLEL_BYTES_MAX: usize = 1024 * 1024;
 /// Between attempts at one copy, as long as not too many have [lasting failures](CopyBackoff::is_lasting).
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), cap: Duration::from_secs(60) };
 /// From one attempt at a copy with a lasting failure to the next, on average: client-go's workqueues try again as often, ten times a
@@ -146,6 +148,8 @@ type CopiedBy = dyn Fn(RuleType, &ObjectMeta) -> Option<Key> + Send + Sync;
 pub(super) struct Order {
     pub(super) rule: Arc<CopyratorRule>,
     pub(super) sync: SyncPolicy,
+    /// [`View::left_out`]
+    pub(super) left_out: BTreeSet<SmolStr>,
     pub(super) policy: ConflictPolicy,
     pub(super) maker: Box<dyn Fn(&Mark) -> Maker + Send + Sync>,
     /// The rule that copies an object, if any.
@@ -216,6 +220,7 @@ impl<K: Copyable> Copies<K> {
             spec,
             View {
                 sources,
+                left_out: &order.left_out,
                 targets,
                 ours,
                 find: &|key| self.watch.get(key),
@@ -232,7 +237,7 @@ impl<K: Copyable> Copies<K> {
         pass = Pass { sources, wanted, copies, left, has_writes_left, ..pass };
         self.run(order, steps, steps_max, &mut pass).await;
         pass.once = is_once.then(|| {
-            if pass.left == 0 && pass.copies == pass.wanted {
+            if pass.left == 0 && pass.copies == pass.wanted && order.left_out.is_empty() {
                 Once::new(versions, targets.iter().filter_map(uid_of).collect())
             } else {
                 before.clone()
@@ -247,13 +252,17 @@ impl<K: Copyable> Copies<K> {
         let lasting = locked(&self.pauses).values().filter(|pause| pause.is_lasting()).count();
         // The same for all steps, so that a later pass tries them together.
         let try_lasting = start + LASTING_EACH * u32::try_from(lasting).unwrap_or(u32::MAX);
-        let mut started = 0;
-        let mut steps = steps.into_iter();
+        let (mut started, mut bytes) = (0, 0);
+        let mut steps = steps.into_iter().peekable();
         loop {
             let may_start = |pass: &Pass| pass.error.is_none() && start.elapsed() < PASS_LIMIT;
             while running.len() < PARALLEL && started < steps_max && may_start(pass) {
-                let Some(step) = steps.next() else { break };
+                let has_room =
+                    |step: &CopyStep<K>| running.is_empty() || bytes + step.bytes() <= PARALLEL_BYTES_MAX;
+                let Some(step) = steps.next_if(has_room) else { break };
                 started += 1;
+                let step_bytes = step.bytes();
+                bytes += step_bytes;
                 // A verified copy is counted already.
                 pass.copies -= usize::from(!step.writes());
                 let (cluster, watch) = (self.cluster.clone(), self.watch.clone());
@@ -263,12 +272,15 @@ impl<K: Copyable> Copies<K> {
                 let work = Work { cluster, watch, order: Arc::clone(order), may_exist };
                 running.spawn(async move {
                     let (key, wanted) = (step.key(), step.digest());
-                    (key, wanted, work.run(step).await)
+                    (key, wanted, step_bytes, work.run(step).await)
                 });
             }
             let Some(ended) = running.join_next().await else { break };
             match ended {
-                Ok((key, digest, result)) => self.ended(&order.rule, key, digest, result, try_lasting, pass),
+                Ok((key, digest, step_bytes, result)) => {
+                    bytes -= step_bytes;
+                    self.ended(&order.rule, key, digest, result, try_lasting, pass);
+                }
                 // The panic of a step is a panic of the reconcile.
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             }
@@ -467,7 +479,8 @@ impl<K: Copyable> Work<K> {
     async fn check(&self, original: &Original<K>, namespace: &str) -> Result<Done, Error> {
         let mut desired = original.copy_for(namespace);
         let key = desired.key();
-        let live = self.cluster.get_live::<K>(&key).await?;
+        let found = self.cluster.get_live::<K>(&key).await?;
+        let live = &*found;
         if live.metadata().is_terminating() {
             return Ok(Done::Conflict(terminating(live.metadata())));
         }
@@ -486,7 +499,7 @@ impl<K: Copyable> Work<K> {
         let may_be_edited = self.order.sync == SyncPolicy::Once
             && mark.as_ref().is_some_and(|mark| original.is_up_to_date(mark));
         if may_be_edited {
-            desired = with_edits(&desired, &*live);
+            desired = with_edits(&desired, live);
         }
         let seen = |copied: &Copied<K>| {
             if !may_be_edited {
@@ -496,8 +509,10 @@ impl<K: Copyable> Work<K> {
         let is_same_source = mark.as_ref().is_some_and(|mark| original.is_source_of(mark));
         let is_edited = |mark: Arc<Mark>| original.is_up_to_date(&mark) || mark.is_incomplete();
         let is_drift = maker == Some(Maker::Us) && mark.is_some_and(is_edited);
-        let decision = decide(&*live, &desired, maker, is_same_source, self.order.policy);
-        let live = Copied::of(&*live);
+        let decision = decide(live, &desired, maker, is_same_source, self.order.policy);
+        let live = Copied::of(live);
+        // It may be larger than its source.
+        drop(found);
         match decision {
             Decision::Keep => {
                 seen(&live);
@@ -583,8 +598,8 @@ mod tests {
             let spec = rule.spec.clone().expect("the fields of a rule");
             let policy = spec.conflict_policy;
             let (maker, copied_by) = (Box::new(|_: &Mark| Maker::Us), Box::new(|_, _: &ObjectMeta| None));
-            let order =
-                Arc::new(Order { rule: Arc::new(rule), sync: spec.sync_policy, policy, maker, copied_by });
+            let (left_out, sync) = (BTreeSet::new(), spec.sync_policy);
+            let order = Arc::new(Order { rule: Arc::new(rule), left_out, sync, policy, maker, copied_by });
             let metadata = json!({"name": "settings", "namespace": "sources", "resourceVersion": "1"});
             let source: ConfigMap = serde_json::from_value(json!({"metadata": metadata})).expect("a source");
             let namespaces = self.copies.cluster.watch::<Namespace>([Scope::default()]);

@@ -12,7 +12,7 @@
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
 };
 
@@ -28,6 +28,8 @@ use crate::resource::{Key, ObjectMeta, Resource, diff, kinds::Namespace};
 
 /// The reason of a failure if another object has the name of a copy.
 pub const NAME_CONFLICT: &str = "NameConflict";
+/// The reason of a failure if there is no room for the content of an object to copy.
+pub const SOURCE_TOO_LARGE: &str = "SourceTooLarge";
 /// The reason of a failure if another rule or source has precedence.
 pub const OLDER_WINS: &str = "OlderWins";
 
@@ -93,6 +95,17 @@ impl<K: Copyable> CopyStep<K> {
         }
     }
 
+    /// The bytes of its source.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            CopyStep::Create(original, _) | CopyStep::Check(original, _) | CopyStep::Verify(original, _) => {
+                original.bytes()
+            }
+            CopyStep::Delete(_) => 0,
+        }
+    }
+
     /// Whether the step will probably write.
     #[must_use]
     pub fn writes(&self) -> bool {
@@ -139,6 +152,8 @@ pub struct Plan<K> {
 pub struct View<'a, K> {
     /// The objects that match the selector.
     pub sources: Vec<Arc<K>>,
+    /// The names of objects that match the selector, and for whose content there is no room. Their copies stay as they are.
+    pub left_out: &'a BTreeSet<SmolStr>,
     /// The namespaces that get copies.
     pub targets: &'a [SmolStr],
     /// The copies of this rule.
@@ -185,7 +200,8 @@ pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<
         }
         true
     };
-    let groups = by_name(view.sources);
+    let mut groups = by_name(view.sources);
+    groups.retain(|name, _| !view.left_out.contains(name));
     for group in groups.values() {
         let Some((winner, losers)) = group.split_first() else { continue };
         plan.sources += 1;
@@ -232,7 +248,8 @@ pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<
         let metadata = copied.metadata();
         let Some(namespace) = &metadata.namespace else { return false };
         let group = groups.get(&metadata.name).filter(|group| !has_source_in(group, namespace));
-        let is_wanted = group.is_some() && targets.contains(namespace);
+        let is_wanted =
+            (group.is_some() && targets.contains(namespace)) || view.left_out.contains(&metadata.name);
         !is_wanted && !metadata.is_terminating() && (view.is_active)(namespace)
     });
     for copied in unwanted {

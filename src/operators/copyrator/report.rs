@@ -7,7 +7,7 @@ use super::{
     Copyrator,
     copy::LABEL,
     pass::Pass,
-    plan::{NAME_CONFLICT, OLDER_WINS},
+    plan::{NAME_CONFLICT, OLDER_WINS, SOURCE_TOO_LARGE},
     types::{CopyFailure, CopyratorRule, CopyratorSpec, CopyratorStatus, FAILURES_MAX},
 };
 use crate::{
@@ -24,7 +24,8 @@ const COPIES_LEFT: &str = "CopiesLeft";
 /// Most names in the note of an Event.
 const NAMES_MAX: usize = 3;
 /// The reasons of failures that do not end unless a user acts.
-const NEEDS_HELP: [&str; 5] = ["Forbidden", "AdmissionDenied", "InvalidSpec", NAME_CONFLICT, OLDER_WINS];
+const NEEDS_HELP: [&str; 6] =
+    ["Forbidden", "AdmissionDenied", "InvalidSpec", NAME_CONFLICT, OLDER_WINS, SOURCE_TOO_LARGE];
 
 /// The conditions after a pass.
 pub(super) fn state_of(rule: &CopyratorRule, spec: &CopyratorSpec, pass: &Pass) -> ObservedState {

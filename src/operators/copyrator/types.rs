@@ -14,6 +14,7 @@ use crate::{
     operators::crd_schema::{self, column},
     resource::{
         Condition, LabelSelector, LabelSelectorOperator, LabelSelectorRequirement, ObjectMeta, Resource, Uid,
+        without_annotations,
     },
 };
 
@@ -40,6 +41,7 @@ pub struct CopyratorRule {
 /// A rule as JSON.
 #[derive(Deserialize)]
 struct Wire {
+    #[serde(deserialize_with = "without_annotations")]
     metadata: ObjectMeta,
     #[serde(default)]
     status: Value,

@@ -32,6 +32,7 @@ use crate::{
         Key, Meta, ObjectMeta, OwnerReference, Resource,
         conditions::{self, Verdict},
         kinds::Secret,
+        list::Found,
     },
 };
 
@@ -144,14 +145,18 @@ impl Databases {
         database.metadata.finalizers.iter().any(|finalizer| finalizer == "orphan")
             || self
                 .live_sets
-                .get(&database.key())
-                .is_some_and(|set| !set.metadata.is_controlled_by(&database.metadata))
+                .find(&database.key())
+                .is_some_and(|set| !set.metadata().is_controlled_by(&database.metadata))
     }
 
     /// Lets the StatefulSet retain the claims: a policy or a user may have set `whenDeleted: Delete`. Says why it does not yet, if so.
     async fn retain(&self, database: &Database) -> Result<Option<SmolStr>, ReconcileError> {
-        let live = self.live_sets.get(&database.key()).filter(|set| !set.metadata.is_terminating());
-        let Some(mut set) = live else { return Ok(None) };
+        let mut set = match self.live_sets.find(&database.key()) {
+            None => return Ok(None),
+            Some(set) if set.metadata().is_terminating() => return Ok(None),
+            Some(Found::Readable(set)) => set,
+            Some(Found::Broken(_)) => self.cluster.get_live(&database.key()).await?,
+        };
         if !retains(&set) {
             let path = "/spec/persistentVolumeClaimRetentionPolicy/whenDeleted";
             let operation = json!({"op": "replace", "path": path, "value": "Retain"});
@@ -173,9 +178,13 @@ impl Databases {
 
     /// Whether claims would be deleted with the StatefulSet, which is deleted with the Database.
     pub(super) fn would_lose_claims(&self, database: &Database) -> bool {
-        let live = self.live_sets.get(&database.key()).filter(|set| !set.metadata.is_terminating());
-        live.filter(|set| set.metadata.is_controlled_by(&database.metadata))
-            .is_some_and(|set| !retains(&set) || self.owned_by(database, &set).is_some())
+        let is_going = |set: &ObjectMeta| !set.is_terminating() && set.is_controlled_by(&database.metadata);
+        match self.live_sets.find(&database.key()).filter(|set| is_going(set.metadata())) {
+            None => false,
+            Some(Found::Readable(set)) => !retains(&set) || self.owned_by(database, &set).is_some(),
+            // Its fields are not known.
+            Some(Found::Broken(_)) => true,
+        }
     }
 
     /// A claim that the StatefulSet owns. With `whenDeleted: Delete`, the StatefulSet controller makes it the owner.
@@ -229,7 +238,7 @@ impl Databases {
         if database.metadata.finalizers.iter().any(|finalizer| finalizer == "foregroundDeletion") {
             return Ok(LastBackup::Impossible("a deletion in the foreground deletes the Pods first"));
         }
-        if self.live_sets.get(&database.key()).is_none_or(|set| set.metadata.is_terminating()) {
+        if self.live_sets.find(&database.key()).is_none_or(|set| set.metadata().is_terminating()) {
             return Ok(LastBackup::Impossible("there is no StatefulSet"));
         }
         let name = format_smolstr!("{}-last-backup", database.metadata.name);
@@ -238,7 +247,7 @@ impl Databases {
             spec: cron_job.spec.job_template.spec,
             status: JobStatus::default(),
         };
-        if self.live_jobs.get(&job.key()).is_none() {
+        if self.live_jobs.find(&job.key()).is_none() {
             // If the Database is gone and its watch is late, the garbage collector deletes the Job, which would be created again.
             let live = self.cluster.get_live::<Meta<Database>>(&database.key()).await?;
             if live.metadata.uid != database.metadata.uid {
@@ -278,8 +287,10 @@ impl Databases {
 
     /// Creates the Job, and its claim, if backups were off until now.
     async fn make(&self, database: &Database, job: Job) -> Result<Arc<Job>, Error> {
-        if let Some(live) = self.live_jobs.get(&job.key()) {
-            return Ok(live);
+        match self.live_jobs.find(&job.key()) {
+            Some(Found::Readable(live)) => return Ok(live),
+            Some(Found::Broken(_)) => return self.cluster.get_live(&job.key()).await,
+            None => {}
         }
         let name = format!("{}-backups", database.metadata.name);
         if !self.claims.get(&database.key()).iter().any(|claim| claim.metadata.name == name) {

@@ -37,6 +37,7 @@ struct Model {
     writes: Vec<String>,
     /// Copies that were taken, and still have their old content.
     taken: BTreeSet<Key>,
+    left_out: BTreeSet<SmolStr>,
 }
 
 impl Model {
@@ -72,6 +73,7 @@ impl Model {
             spec,
             View {
                 sources: sources.collect(),
+                left_out: &self.left_out,
                 targets: &targets,
                 ours: ours.collect(),
                 find: &|key| self.copied(key),
@@ -384,6 +386,7 @@ fn of_two_sources_with_one_name_the_older_is_copied() {
     let targets: Vec<SmolStr> = ["src", "other", "a", "b"].map(SmolStr::new).to_vec();
     let view = View {
         sources: vec![source("src", NEW), source("other", OLD)],
+        left_out: &BTreeSet::new(),
         targets: &targets,
         ours: Vec::new(),
         find: &|_| None,

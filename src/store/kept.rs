@@ -1,0 +1,237 @@
+//! What a Store keeps of the objects of a watch. Everybody who may create objects in a namespace chooses their number, their labels
+//! and their content, and one process serves all namespaces. So a Store keeps only what the operator reads.
+//!
+//! ```text
+//!   Everything    all objects as they are: for a program that shows them
+//!   Small         an object with more than 4 KiB of labels, ownerReferences and finalizers: without content
+//!   ChildrenOf    the same, and an object of another kind of owner, or of more than 128 KiB: without content
+//!   Within        as Small, and an object for which a Budget has no bytes left: without content
+//! ```
+//!
+//! An object without its content is a [`Broken`], with its metadata and the reason. It counts as present.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use smol_str::SmolStr;
+
+use crate::{
+    locked,
+    resource::{
+        Annotations, Labels, ObjectMeta, OwnerReference, Resource,
+        list::{Broken, Found},
+    },
+};
+
+/// Most bytes of labels, ownerReferences and finalizers of one object. Those of a Deployment have some 500.
+pub(crate) const METADATA_BYTES_MAX: usize = 4 * 1024;
+/// Most bytes of the annotations that are kept of one object. The API server allows 256 KiB.
+pub(crate) const ANNOTATIONS_BYTES_MAX: usize = 64 * 1024;
+/// Largest child that is kept whole, by [`weight`]. The StatefulSet of a Database has some 40 KiB.
+pub(crate) const CHILD_WEIGHT_MAX: usize = 128 * 1024;
+/// Largest page of a list that is decoded in one piece, by [`weight`]. The objects of a larger one are decoded one by one. A page of
+/// 100 Deployments has 1.4 MiB.
+pub(crate) const PAGE_WEIGHT_MAX: usize = 2 * 1024 * 1024;
+/// Bytes for each field or item, in addition to its text: a map of strings takes that much for each of its entries.
+const ENTRY_BYTES: usize = 64;
+
+/// What a Store keeps.
+pub(crate) enum Kept<K> {
+    Everything,
+    Small,
+    /// Those whose controller is of this group and kind.
+    ChildrenOf {
+        group: &'static str,
+        kind: &'static str,
+    },
+    Within {
+        budget: Arc<Budget>,
+        /// The bytes that an object takes.
+        weigh: fn(&K) -> usize,
+    },
+}
+
+impl<K> Clone for Kept<K> {
+    fn clone(&self) -> Kept<K> {
+        match self {
+            Kept::Everything => Kept::Everything,
+            Kept::Small => Kept::Small,
+            Kept::ChildrenOf { group, kind } => Kept::ChildrenOf { group, kind },
+            Kept::Within { budget, weigh } => Kept::Within { budget: Arc::clone(budget), weigh: *weigh },
+        }
+    }
+}
+
+impl<K: Resource> Kept<K> {
+    /// Watches share a Store only if this is equal.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Kept::Everything => "everything".to_owned(),
+            Kept::Small => String::new(),
+            Kept::ChildrenOf { group, kind } => format!("{group}/{kind}"),
+            Kept::Within { .. } => "within".to_owned(),
+        }
+    }
+
+    /// Why an object of this JSON is not decoded, if so.
+    pub(crate) fn refuses(&self, json: &[u8]) -> Option<String> {
+        match self {
+            Kept::ChildrenOf { .. } if weight(json) > CHILD_WEIGHT_MAX => {
+                Some(format!("the object is larger than {} KiB", CHILD_WEIGHT_MAX / 1024))
+            }
+            Kept::Everything | Kept::Small | Kept::ChildrenOf { .. } | Kept::Within { .. } => None,
+        }
+    }
+
+    /// The object, with or without its content. `had`: the bytes of the version that it replaces.
+    pub(super) fn limit(&self, found: Found<K>, had: Option<&Share>) -> (Found<K>, Option<Share>) {
+        let without = |found: &Found<K>, error: String| {
+            let metadata = essential(found.metadata());
+            Found::Broken(Arc::new(Broken { metadata, error, lacks: 0 }))
+        };
+        if matches!(self, Kept::Everything) {
+            return (found, None);
+        }
+        if let Found::Broken(broken) = &found {
+            return (without(&found, broken.error.clone()), None);
+        }
+        if let Some(excess) = excess(found.metadata()) {
+            return (without(&found, excess), None);
+        }
+        match (self, &found) {
+            (Kept::ChildrenOf { group, kind }, _) if !is_of(found.metadata().controller(), group, kind) => {
+                (without(&found, format!("its controller is no {kind}")), None)
+            }
+            (Kept::Within { budget, weigh }, Found::Readable(object)) => {
+                let namespace = object.metadata().namespace.clone().unwrap_or_default();
+                let lacks = weigh(object);
+                match budget.share(namespace, lacks, had.map_or(0, |had| had.bytes)) {
+                    Ok(share) => (found, Some(share)),
+                    Err(error) => {
+                        let metadata = essential(found.metadata());
+                        (Found::Broken(Arc::new(Broken { metadata, error, lacks })), None)
+                    }
+                }
+            }
+            (Kept::Everything | Kept::Small | Kept::ChildrenOf { .. } | Kept::Within { .. }, _) => {
+                (found, None)
+            }
+        }
+    }
+}
+
+/// An upper limit for the memory of an object or a list with this JSON: small fields and items take more memory than text.
+pub(crate) fn weight(json: &[u8]) -> usize {
+    json.len() + ENTRY_BYTES * memchr::memchr_iter(b',', json).count()
+}
+
+fn is_of(controller: Option<&OwnerReference>, group: &str, kind: &str) -> bool {
+    let group_of = |api_version: &str| match api_version.rsplit_once('/') {
+        Some((of, _version)) => of == group,
+        None => group.is_empty(),
+    };
+    controller.is_some_and(|by| by.kind == kind && group_of(&by.api_version))
+}
+
+/// Why the metadata of an object are too large, if they are.
+fn excess(metadata: &ObjectMeta) -> Option<String> {
+    let owners: usize = metadata.owner_references.iter().map(bytes_of_owner).sum();
+    let finalizers: usize = metadata.finalizers.iter().map(|one| size_of::<SmolStr>() + one.len()).sum();
+    if metadata.labels.as_selector().len() + owners + finalizers > METADATA_BYTES_MAX {
+        let limit = METADATA_BYTES_MAX / 1024;
+        return Some(format!(
+            "its labels, ownerReferences and finalizers have more than {limit} KiB: remove some of them"
+        ));
+    }
+    let annotations: usize = metadata.annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+    (annotations > ANNOTATIONS_BYTES_MAX).then(|| {
+        let limit = ANNOTATIONS_BYTES_MAX / 1024;
+        format!("its annotations have more than {limit} KiB: remove some of them")
+    })
+}
+
+fn bytes_of_owner(owner: &OwnerReference) -> usize {
+    size_of::<OwnerReference>() + owner.api_version.len() + owner.kind.len() + owner.name.len()
+}
+
+/// The metadata without labels and annotations, and if there are many, with the controller alone of the owners.
+fn essential(metadata: &ObjectMeta) -> ObjectMeta {
+    let metadata =
+        ObjectMeta { labels: Labels::default(), annotations: Annotations::default(), ..metadata.clone() };
+    if excess(&metadata).is_none() {
+        return metadata;
+    }
+    let controller = metadata.controller().filter(|owner| bytes_of_owner(owner) <= METADATA_BYTES_MAX);
+    let owner_references = controller.cloned().into_iter().collect();
+    ObjectMeta { owner_references, finalizers: Box::default(), ..metadata }
+}
+
+/// The bytes that objects of several Stores may take together. One namespace may take half of them, so that nobody who may
+/// create objects in one namespace can take those of all others.
+pub(crate) struct Budget {
+    bytes_max: usize,
+    used: Mutex<HashMap<SmolStr, usize>>,
+}
+
+/// The bytes of one object, until dropped.
+pub(super) struct Share {
+    budget: Arc<Budget>,
+    namespace: SmolStr,
+    bytes: usize,
+}
+
+impl Budget {
+    pub(crate) fn new(bytes_max: usize) -> Arc<Budget> {
+        Arc::new(Budget { bytes_max, used: Mutex::default() })
+    }
+
+    /// Whether an object of this many bytes would be kept.
+    pub(crate) fn has_room(&self, namespace: &str, bytes: usize) -> bool {
+        self.lacks(&locked(&self.used), namespace, bytes, 0).is_none()
+    }
+
+    /// Why there is no room, if so. `had`: the bytes that become free.
+    fn lacks(
+        &self,
+        used: &HashMap<SmolStr, usize>,
+        namespace: &str,
+        bytes: usize,
+        had: usize,
+    ) -> Option<String> {
+        let of_namespace = used.get(namespace).copied().unwrap_or_default();
+        let all: usize = used.values().sum();
+        let mib = |bytes: usize| bytes / (1024 * 1024);
+        let half = self.bytes_max / 2;
+        if of_namespace + bytes > half + had {
+            return Some(format!(
+                "the objects to copy from namespace {namespace} take more than {} MiB",
+                mib(half)
+            ));
+        }
+        (all + bytes > self.bytes_max + had)
+            .then(|| format!("the objects to copy take more than {} MiB", mib(self.bytes_max)))
+    }
+
+    fn share(self: &Arc<Budget>, namespace: SmolStr, bytes: usize, had: usize) -> Result<Share, String> {
+        let mut used = locked(&self.used);
+        if let Some(problem) = self.lacks(&used, &namespace, bytes, had) {
+            return Err(problem);
+        }
+        *used.entry(namespace.clone()).or_default() += bytes;
+        Ok(Share { budget: Arc::clone(self), namespace, bytes })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut used = locked(&self.budget.used);
+        let left = used.get(&self.namespace).copied().unwrap_or_default().saturating_sub(self.bytes);
+        if left == 0 {
+            used.remove(&self.namespace);
+        } else {
+            used.insert(self.namespace.clone(), left);
+        }
+    }
+}
