@@ -63,6 +63,8 @@ struct Contents<K> {
     /// The objects that we deleted, and whose DELETED event has not come yet. Older events and answers must not bring them back.
     /// Cleared when a list begins.
     removed: HashSet<Uid>,
+    /// The bytes of the objects, if they count.
+    shares: BTreeMap<Key, Share>,
 }
 
 struct Item<K> {
@@ -73,8 +75,6 @@ struct Item<K> {
     /// Whether the scope is known to select this version. If not, the answer to a write or a GET has shown it, and a DELETED
     /// event may follow.
     is_selected: bool,
-    /// The bytes of the object, if they count.
-    share: Option<Share>,
 }
 
 /// A change of the Store, for its listeners.
@@ -138,6 +138,7 @@ impl<K: Resource> Store<K> {
             went_back: false,
             synced: false,
             removed: HashSet::new(),
+            shares: BTreeMap::new(),
         };
         Store { kept, contents: Mutex::new(contents), listeners: Mutex::default() }
     }
@@ -244,6 +245,7 @@ impl<K: Resource> Store<K> {
                 contents.objects.get(&gone.key()).is_some_and(|item| item.found.metadata().uid == gone.uid);
             let item = if is_it { contents.objects.remove(&gone.key()) } else { None };
             if item.is_some() {
+                contents.shares.remove(&gone.key());
                 contents.removed.insert(gone.uid.clone());
             }
             item.map(|item| Change::Deleted { last: item.found, source: DeletionSource::Event })
@@ -275,7 +277,8 @@ impl<K: Resource> Contents<K> {
         let key = after.metadata().key();
         let Some(item) = self.objects.get_mut(&key) else {
             let (after, share) = kept.limit(after, None);
-            self.objects.insert(key, Item { found: after.clone(), round, is_selected, share });
+            self.shares.extend(share.map(|share| (key.clone(), share)));
+            self.objects.insert(key, Item { found: after.clone(), round, is_selected });
             return vec![Change::Applied { before: None, after }];
         };
         if round == self.round {
@@ -288,14 +291,17 @@ impl<K: Resource> Contents<K> {
             return Vec::new();
         }
         let is_another = had.uid != has.uid;
-        let (after, share) = kept.limit(after, item.share.as_ref());
+        let (after, share) = kept.limit(after, self.shares.get(&key));
         let comes_back = matches!(kept, Kept::Within { .. }) && after.readable().is_some();
         let changes = item.found.readable().is_some() != after.readable().is_some();
         if is_known && !(changes && (comes_back || after.readable().is_none())) {
             return Vec::new();
         }
         item.is_selected = is_selected;
-        item.share = share;
+        match share {
+            Some(share) => drop(self.shares.insert(key, share)),
+            None => drop(self.shares.remove(&key)),
+        }
         let before = std::mem::replace(&mut item.found, after.clone());
         if is_another {
             // The object was deleted and created again, and the DELETED event was missed.
@@ -320,6 +326,7 @@ impl<K: Resource> Contents<K> {
             return is_another.then_some(Change::Deleted { last, source: DeletionSource::Event });
         }
         // Use the last state in the Store: it may be readable when the object of the event is not.
+        self.shares.remove(&key);
         let last = self.objects.remove(&key)?.found;
         Some(Change::Deleted { last, source: DeletionSource::Event })
     }

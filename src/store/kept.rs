@@ -235,3 +235,97 @@ impl Drop for Share {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::resource::kinds::ConfigMap;
+
+    fn found(fields: Value, data: &str) -> Found<ConfigMap> {
+        let mut metadata = json!({"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1"});
+        metadata.as_object_mut().expect("metadata").extend(fields.as_object().expect("fields").clone());
+        Found::from_json(&json!({"metadata": metadata, "data": {"a": data}}).to_string())
+            .expect("a ConfigMap")
+    }
+
+    fn owner(api_version: &str, kind: &str) -> Value {
+        json!({"apiVersion": api_version, "kind": kind, "name": "db", "uid": "u1", "controller": true})
+    }
+
+    /// Why the content is not kept.
+    fn problem<K: Resource>(limited: &(Found<K>, Option<Share>)) -> Option<&str> {
+        match &limited.0 {
+            Found::Readable(_) => None,
+            Found::Broken(broken) => Some(&broken.error),
+        }
+    }
+
+    #[test]
+    fn only_children_of_the_kind_of_owner_keep_their_content() {
+        let kept = Kept::ChildrenOf { group: "app.example.com", kind: "Database" };
+        for (owners, is_kept) in [
+            (json!([owner("app.example.com/v1", "Database")]), true),
+            (json!([owner("app.example.com/v2", "Database")]), true),
+            (json!([owner("example.com/v1", "Database")]), false),
+            (json!([owner("app.example.com/v1", "Cache")]), false),
+            (json!([]), false),
+        ] {
+            let fields = json!({"ownerReferences": owners, "labels": {"a": "b"}});
+            let limited = kept.limit(found(fields, ""), None);
+            assert_eq!(problem(&limited).is_none(), is_kept, "{owners}");
+            let metadata = limited.0.metadata();
+            // For the message of a NameConflict.
+            assert_eq!(metadata.controller().is_some(), owners != json!([]));
+            assert_eq!(metadata.labels.is_empty(), !is_kept);
+        }
+    }
+
+    #[test]
+    fn metadata_of_more_than_four_kilobytes_lose_all_but_the_controller() {
+        let labels: serde_json::Map<_, _> =
+            (0..100).map(|number| (format!("l{number}"), json!("x".repeat(63)))).collect();
+        let mut owners = vec![owner("v1", "Node"); 50];
+        owners.iter_mut().for_each(|owner| owner["controller"] = json!(false));
+        owners.push(owner("app.example.com/v1", "Database"));
+        let finalizers: Vec<_> = (0..200).map(|number| format!("example.com/{number}")).collect();
+        for fields in [
+            json!({"labels": labels}),
+            json!({"ownerReferences": owners}),
+            json!({"finalizers": finalizers}),
+            json!({"annotations": {"a": "x".repeat(ANNOTATIONS_BYTES_MAX)}}),
+        ] {
+            let limited = Kept::Small.limit(found(fields.clone(), ""), None);
+            assert!(problem(&limited).is_some_and(|problem| problem.contains("have more than")), "{fields}");
+            let metadata = limited.0.metadata();
+            assert!(excess(metadata).is_none() && metadata.annotations.is_empty());
+            assert_eq!(metadata.controller().is_some(), !fields["ownerReferences"].is_null());
+            assert!(problem(&Kept::Everything.limit(found(fields, ""), None)).is_none());
+        }
+    }
+
+    #[test]
+    fn one_namespace_takes_half_of_a_budget_until_its_objects_are_gone() {
+        let budget = Budget::new(100);
+        let kept = Kept::Within {
+            budget: Arc::clone(&budget),
+            weigh: |map: &ConfigMap| map.data.values().map(String::len).sum(),
+        };
+        let of = |namespace: &str, bytes: usize| found(json!({"namespace": namespace}), &"x".repeat(bytes));
+        let a = kept.limit(of("a", 40), None);
+        assert!(
+            problem(&kept.limit(of("a", 11), None)).is_some_and(|problem| problem.contains("namespace a"))
+        );
+        // A newer version replaces the one before.
+        assert!(problem(&kept.limit(of("a", 50), a.1.as_ref())).is_none());
+        let (b, c) = (kept.limit(of("b", 50), None), kept.limit(of("c", 20), None));
+        assert!(problem(&b).is_none());
+        assert!(problem(&c).is_some_and(|problem| problem.contains("take more than")));
+        assert!(!budget.has_room("c", 20));
+        drop(a);
+        assert!(budget.has_room("c", 20));
+        drop((b, c));
+        assert!(locked(&budget.used).is_empty());
+    }
+}

@@ -54,9 +54,15 @@ impl<K: Resource> Contents<K> {
         let was_written_since = |item: &Item<K>| {
             compare_versions(&item.found.metadata().resource_version, version) == Some(Ordering::Greater)
         };
-        self.objects
+        let gone: Vec<_> = self
+            .objects
             .extract_if(.., |_, item| item.round != round && (went_back || !was_written_since(item)))
-            .map(|(_, item)| Change::Deleted { last: item.found, source: DeletionSource::Inferred })
+            .collect();
+        gone.into_iter()
+            .map(|(key, item)| {
+                self.shares.remove(&key);
+                Change::Deleted { last: item.found, source: DeletionSource::Inferred }
+            })
             .collect()
     }
 }

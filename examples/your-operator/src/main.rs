@@ -51,7 +51,7 @@ impl Operator for Pages {
 fn controller(setup: &Setup, wakes: mpsc::Receiver<Key>) -> Controller<Pages> {
     let labels: Labels = [("app.kubernetes.io/managed-by", "your-operator")].into_iter().collect();
     let pages = setup.cluster.watch::<Page>(setup.scopes(""));
-    let config_maps = setup.cluster.watch::<ConfigMap>(setup.scopes(labels.as_selector()));
+    let config_maps = setup.cluster.watch_children::<Page, ConfigMap>(setup.scopes(labels.as_selector()));
     let operator = Pages { labels, config_maps: Owned::new(&setup.cluster, &config_maps) };
     Controller::new(&setup.cluster, &pages, operator).owns(&config_maps).wakes(wakes)
 }
