@@ -104,6 +104,9 @@ fn rule_at(rules: &'static [MergeRule], path: &str) -> Option<Merge> {
     all_rules(rules).find(|(pattern, _)| is_at(pattern)).map(|(_, merge)| *merge)
 }
 
+/// Most entries of a map of texts that are changed one by one. No object of our types has as many fields.
+const MAP_ENTRIES_MAX: usize = 100;
+
 /// A comparison of two objects, at one field.
 struct Comparison {
     rules: &'static [MergeRule],
@@ -126,6 +129,9 @@ impl Comparison {
                 for wanted in desired.iter().filter(|wanted| !live.contains(wanted)) {
                     self.add(json!({"op": "add", "path": format!("{}/-", self.path), "value": wanted}));
                 }
+            }
+            (None, Value::Object(fields), _) if is_large(fields) => {
+                self.add(json!({"op": "replace", "path": &*self.path, "value": desired}));
             }
             (rule, Value::Object(live), Value::Object(desired)) if !is_replaced(rule, live, desired) => {
                 self.set_wanted(live, desired);
@@ -199,6 +205,9 @@ impl Comparison {
             match (self.rule(), value) {
                 (None, _) if is_shared => {}
                 (Some(Merge::NotOurs | Merge::SharedBy(_) | Merge::SharedSet | Merge::Defaulted), _) => {}
+                (None, Value::Object(fields)) if is_large(fields) => {
+                    self.add(json!({"op": "remove", "path": &*self.path}));
+                }
                 // Field by field, because it may have fields that our type does not have.
                 (None | Some(Merge::Owned | Merge::Shared), Value::Object(fields)) => {
                     self.remove_unwanted(fields, &Map::new());
@@ -224,6 +233,12 @@ impl Comparison {
         self.path.push_str(&field.replace('~', "~0").replace('/', "~1"));
         length
     }
+}
+
+/// Whether this is a map of texts with so many entries that one operation for each would take much memory: another client can put
+/// 100,000 keys into a ConfigMap.
+fn is_large(map: &Map<String, Value>) -> bool {
+    map.len() > MAP_ENTRIES_MAX && map.values().all(Value::is_string)
 }
 
 /// Whether an object is replaced as a whole.
@@ -303,6 +318,16 @@ mod tests {
                 {"op": "remove", "path": "/data/labels"},
             ]),
         );
+    }
+
+    /// One operation for each of 100,000 keys took as much memory as the limit of a Pod.
+    #[test]
+    fn a_map_with_very_many_texts_is_replaced_or_removed_whole_unless_it_is_shared() {
+        let many: Map<_, _> = (0..=MAP_ENTRIES_MAX).map(|key| (key.to_string(), json!(""))).collect();
+        let replaced = json!([{"op": "replace", "path": "/data", "value": {"a": "b"}}]);
+        check(json!({"data": many}), json!({"data": {"a": "b"}}), replaced);
+        check(json!({"data": many}), json!({}), json!([{"op": "remove", "path": "/data"}]));
+        check(json!({"map": many}), json!({"map": {}}), json!([]));
     }
 
     #[test]
