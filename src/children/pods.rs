@@ -62,14 +62,14 @@ pub(crate) struct PodDetails<C = Container> {
     #[serde(deserialize_with = "without_annotations")]
     pub metadata: ObjectMeta,
     #[serde(default)]
-    spec: PodSpec<C>,
+    spec: PodDetailsSpec<C>,
     #[serde(default)]
     status: PodStatus,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct PodSpec<C> {
+struct PodDetailsSpec<C> {
     containers: Vec<C>,
     node_name: SmolStr,
 }
@@ -245,7 +245,7 @@ impl<C> PodDetails<C> {
     /// Why a deleted Pod is still there, although its grace period is over. Five minutes after its node was lost, a Pod is deleted, and
     /// only the kubelet can say that its containers have ended: <https://kubernetes.io/docs/concepts/architecture/nodes/>.
     fn unended(&self, now: SystemTime) -> Option<Trouble> {
-        let PodDetails { metadata, spec: PodSpec { node_name: node, .. }, .. } = self;
+        let PodDetails { metadata, spec: PodDetailsSpec { node_name: node, .. }, .. } = self;
         let end: SystemTime = metadata.deletion_timestamp?.into();
         if now < end + END_TIME {
             return None;
@@ -526,7 +526,7 @@ mod tests {
     fn of_pods_of_two_templates_those_of_the_wanted_one_are_reported() {
         let containers = |image: &str| serde_json::from_value(json!([{"name": "web", "image": image}]));
         let of = |image: &str, status: Value| PodDetails {
-            spec: PodSpec { containers: containers(image).expect("containers"), node_name: "".into() },
+            spec: PodDetailsSpec { containers: containers(image).expect("containers"), node_name: "".into() },
             ..pod(status)
         };
         let template = |image: &str| of(image, json!({})).spec.containers;
