@@ -53,7 +53,7 @@ mod tests {
             ("one two", 7, "one two"),
             (
                 "$ curl 'http://127.0.0.1:8001/api/v1/pods?watch=1&limit=1'",
-                31,
+                32,
                 "$ curl 'http://127.0.0.1:8001/\n    api/v1/pods?watch=1&limit=1'",
             ),
             (r#"  {"type":"ADDED","object":{}}"#, 20, "  {\"type\":\"ADDED\",\n    \"object\":{}}"),
