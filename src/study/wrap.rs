@@ -58,7 +58,7 @@ mod tests {
             ),
             (r#"  {"type":"ADDED","object":{}}"#, 20, "  {\"type\":\"ADDED\",\n    \"object\":{}}"),
             ("no_word abcdefghijkl", 8, "no_word\n    abcd\n    efgh\n    ijkl"),
-            ("\x1b[31mone two\x1b[0m three", 7, "\x1b[31mone two\x1b[0m\n    three"),
+            ("\x1b[31mone two\x1b[0m three", 9, "\x1b[31mone two\x1b[0m\n    three"),
         ] {
             assert_eq!(wrap(text, width, 4), lines, "{text}");
         }
