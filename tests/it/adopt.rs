@@ -77,7 +77,7 @@ impl Restored {
         let is_named = |child: &&str| {
             message.contains(&format!("adopt it: kubectl -n {namespace} annotate {child} {annotation}=true"))
         };
-        assert!(self.children.iter().any(|child| is_named(&child)), "{message}");
+        assert!(self.children.iter().any(is_named), "{message}");
         let kept = self.metadata(fixture).await;
         assert_eq!(kept, before, "without the annotation, nothing is changed");
 
