@@ -1488,7 +1488,7 @@ async fn on_a_terminal_no_line_is_wider_than_the_terminal() {
         (20, "get crds --demo --explain", "\nthe list has version\r\n    "),
         (40, watch, " MODIFIED default/"),
         (40, "watch mws --demo --explain --resource-version 1", " ERROR    410 "),
-        (40, "get mws/none --demo --explain", "\nlistwatch: get\r\n    "),
+        (40, "get mws/none --demo --explain", "\nlistwatch: get /apis/k8sobjects.gsa.com/\r\n    "),
         (80, watch, " MODIFIED default/"),
         // Each sentence has a time, too.
         (40, "demo --explain --exit", " ms  # "),
