@@ -102,11 +102,7 @@ impl Cluster {
     }
 
     /// Asks whether the API server would accept [`Cluster::patch`].
-    pub(crate) async fn patch_dry_run<K: Resource>(
-        &self,
-        live: &K,
-        operations: Vec<Value>,
-    ) -> Result<(), Error> {
+    pub async fn patch_dry_run<K: Resource>(&self, live: &K, operations: Vec<Value>) -> Result<(), Error> {
         self.client.patch_dry_run::<K>(&live.key(), &versioned(live, operations)).await
     }
 

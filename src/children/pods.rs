@@ -166,7 +166,8 @@ impl Trouble {
     }
 
     /// The same, reported only if there is no other trouble.
-    pub(crate) fn reported_last(self) -> Trouble {
+    #[must_use]
+    pub fn reported_last(self) -> Trouble {
         Trouble { rank: u8::MAX, ..self }
     }
 

@@ -71,7 +71,8 @@ impl Cluster {
         self.watch_keeping(scopes, &Kept::ChildrenOf { group: O::GROUP, kind: O::KIND })
     }
 
-    pub(crate) fn watch_keeping<K: Resource>(
+    /// [`Cluster::watch`], with a limit of its own for what the Stores keep.
+    pub fn watch_keeping<K: Resource>(
         &self,
         scopes: impl IntoIterator<Item = Scope>,
         kept: &Kept<K>,

@@ -37,7 +37,10 @@ impl<O: Operator> Controller<O> {
         self.watches_each_keeping::<K>(Kept::Small, scopes)
     }
 
-    pub(crate) fn watches_each_keeping<K: Resource>(
+    /// [`Controller::watches_each`], with a limit of its own for what the Stores keep. [`Cluster::watch_keeping`] returns the
+    /// same Stores.
+    #[must_use]
+    pub fn watches_each_keeping<K: Resource>(
         mut self,
         kept: Kept<K>,
         scopes: impl Fn(&O::Kind) -> Vec<Scope> + Send + Sync + 'static,

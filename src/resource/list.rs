@@ -35,7 +35,7 @@ pub struct Broken {
     /// Why the rest is missing: `invalid type: string "eighty", expected i32`.
     pub error: String,
     /// The bytes for which there was no room. 0: that is not the reason.
-    pub(crate) lacks: usize,
+    pub lacks: usize,
 }
 
 impl<K> Clone for Found<K> {

@@ -38,15 +38,21 @@ pub(crate) const PAGE_WEIGHT_MAX: usize = 2 * 1024 * 1024;
 const ENTRY_BYTES: usize = 64;
 
 /// What a Store keeps.
-pub(crate) enum Kept<K> {
+pub enum Kept<K> {
+    /// All objects as they are.
     Everything,
+    /// Objects without content, if they have more than 4 KiB of labels, ownerReferences and finalizers.
     Small,
-    /// Those whose controller is of this group and kind.
+    /// The same, and of other objects than children of this kind of owner, and of those above 128 KiB, no content.
     ChildrenOf {
+        /// The API group of the controller that an object names.
         group: &'static str,
+        /// Its kind.
         kind: &'static str,
     },
+    /// As `Small`, and without the content of objects for which the budget has no bytes left.
     Within {
+        /// Shared by all Stores that it limits together.
         budget: Arc<Budget>,
         /// The bytes that an object takes.
         weigh: fn(&K) -> usize,
@@ -170,7 +176,7 @@ fn essential(metadata: &ObjectMeta) -> ObjectMeta {
 
 /// The bytes that objects of several Stores may take together. One namespace may take half of them, so that nobody who may
 /// create objects in one namespace can take those of all others.
-pub(crate) struct Budget {
+pub struct Budget {
     bytes_max: usize,
     used: Mutex<HashMap<SmolStr, usize>>,
 }
@@ -183,12 +189,15 @@ pub(super) struct Share {
 }
 
 impl Budget {
-    pub(crate) fn new(bytes_max: usize) -> Arc<Budget> {
+    /// That many bytes.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Arc<Budget> {
         Arc::new(Budget { bytes_max, used: Mutex::default() })
     }
 
     /// Whether an object of this many bytes would be kept.
-    pub(crate) fn has_room(&self, namespace: &str, bytes: usize) -> bool {
+    #[must_use]
+    pub fn has_room(&self, namespace: &str, bytes: usize) -> bool {
         self.lacks(&locked(&self.used), namespace, bytes, 0).is_none()
     }
 
