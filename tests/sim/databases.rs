@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     expect::{
-        child_problem, condition, controller, field_differences, list, name, ready_problems,
+        child_problem, condition, controller, field_differences, list, name, ready_problems, scope,
         store_differences,
     },
     network::Network,
@@ -268,8 +268,12 @@ pub async fn problems(databases: &[Value], network: &Network, cluster: &Cluster)
     }
     let sets: Vec<Value> =
         children.into_iter().filter(|(collection, _)| *collection == SETS).map(|(_, set)| set).collect();
-    problems.extend(store_differences::<Database>(cluster, "", databases));
-    problems.extend(store_differences::<StatefulSet>(cluster, OURS, &sets));
+    problems.extend(store_differences::<Database>(&cluster.watch(scope("")), "", databases));
+    problems.extend(store_differences::<StatefulSet>(
+        &cluster.watch_children::<Database, _>(scope(OURS)),
+        OURS,
+        &sets,
+    ));
     problems
 }
 

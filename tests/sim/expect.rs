@@ -79,8 +79,12 @@ pub async fn problems(operator: Operator, network: &Network, cluster: &Cluster, 
         let (config_maps, namespaces) =
             (list(network, CONFIG_MAPS).await, list(network, "/api/v1/namespaces").await);
         problems.extend(copies::problems(&objects, &config_maps, &namespaces, network.may_have_orphans()));
-        problems.extend(store_differences::<CopyratorRule>(cluster, "", &objects));
-        problems.extend(store_differences::<Copied<ConfigMap>>(cluster, ALL_COPIES, &config_maps));
+        problems.extend(store_differences::<CopyratorRule>(&cluster.watch(scope("")), "", &objects));
+        problems.extend(store_differences::<Copied<ConfigMap>>(
+            &cluster.watch(scope(ALL_COPIES)),
+            ALL_COPIES,
+            &config_maps,
+        ));
         return problems;
     }
     if operator == Operator::Database {
@@ -100,14 +104,30 @@ pub async fn problems(operator: Operator, network: &Network, cluster: &Cluster, 
     }
     if operator == Operator::Mywebserver {
         let ours = "app.kubernetes.io/managed-by=mywebserver-operator";
-        problems.extend(store_differences::<MyWebserver>(cluster, "", &objects));
-        problems.extend(store_differences::<Deployment>(cluster, ours, &deployments));
-        problems.extend(store_differences::<Service>(cluster, ours, &services));
+        problems.extend(store_differences::<MyWebserver>(&cluster.watch(scope("")), "", &objects));
+        problems.extend(store_differences::<Deployment>(
+            &cluster.watch_children::<MyWebserver, _>(scope(ours)),
+            ours,
+            &deployments,
+        ));
+        problems.extend(store_differences::<Service>(
+            &cluster.watch_children::<MyWebserver, _>(scope(ours)),
+            ours,
+            &services,
+        ));
     } else {
         let ours = "app.kubernetes.io/managed-by=memcached-operator";
-        problems.extend(store_differences::<Memcached>(cluster, "", &objects));
-        problems.extend(store_differences::<Deployment<CacheContainer>>(cluster, ours, &deployments));
-        problems.extend(store_differences::<HeadlessService>(cluster, ours, &services));
+        problems.extend(store_differences::<Memcached>(&cluster.watch(scope("")), "", &objects));
+        problems.extend(store_differences::<Deployment<CacheContainer>>(
+            &cluster.watch_children::<Memcached, _>(scope(ours)),
+            ours,
+            &deployments,
+        ));
+        problems.extend(store_differences::<HeadlessService>(
+            &cluster.watch_children::<Memcached, _>(scope(ours)),
+            ours,
+            &services,
+        ));
     }
     problems
 }
@@ -307,9 +327,13 @@ pub fn child_problem(child: &Value, owners: &[Value]) -> Option<String> {
     }
 }
 
-/// The differences between the Store of a watch with this label, `key=value`, and the server.
-pub fn store_differences<K: Resource>(cluster: &Cluster, label: &str, objects: &[Value]) -> Option<String> {
-    let watch: Watch<K> = cluster.watch([Scope { namespace: None, labels: label.to_owned() }]);
+/// The objects with this label, `key=value`, in all namespaces.
+pub fn scope(label: &str) -> [Scope; 1] {
+    [Scope { namespace: None, labels: label.to_owned() }]
+}
+
+/// The differences between the Store of a watch with this label and the server.
+pub fn store_differences<K: Resource>(watch: &Watch<K>, label: &str, objects: &[Value]) -> Option<String> {
     let is_selected = |object: &&Value| {
         label.split_once('=').is_none_or(|(key, value)| object["metadata"]["labels"][key] == value)
     };
@@ -322,10 +346,8 @@ pub fn store_differences<K: Resource>(cluster: &Cluster, label: &str, objects: &
             (key, text("resourceVersion").to_owned())
         })
         .collect();
-    let version = |key: &Key| match watch.get(key) {
-        Some(object) => object.metadata().resource_version.to_string(),
-        // Unreadable, so its version is unknown.
-        None => stored.get(key).cloned().unwrap_or_default(),
+    let version = |key: &Key| {
+        watch.find(key).map_or_else(String::new, |found| found.metadata().resource_version.to_string())
     };
     let known: BTreeMap<Key, String> =
         watch.keys().into_iter().map(|key| (key.clone(), version(&key))).collect();
