@@ -33,7 +33,12 @@ use crate::{
     client::Error,
     cluster::{Cluster, Events, Index, Watch},
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
-    resource::{Key, Labels, Meta, ObjectMeta, Resource, conditions::Verdict, kinds::*, list::Broken},
+    resource::{
+        Key, Labels, Meta, ObjectMeta, Resource,
+        conditions::Verdict,
+        kinds::*,
+        list::{Broken, Found},
+    },
     runtime::Setup,
 };
 use data::{changes_of_owner, claim, claim_name, growth, has_labels, is_of_instance, secret};
@@ -277,9 +282,9 @@ fn last_backup_succeeded(status: &CronJobStatus) -> Verdict {
 
 impl Databases {
     /// The version to run, and why it is not that of the spec, if so: the data of one major version cannot be read by another.
-    fn version(&self, database: &Database) -> (SmolStr, Option<Verdict>) {
+    async fn version(&self, database: &Database) -> Result<(SmolStr, Option<Verdict>), Error> {
         let (wanted, known) = (&database.spec.version, &*database.status.version);
-        let live = self.live_sets.get(&database.key());
+        let live = self.live_set(database).await?;
         let version_that_ran = |set| {
             let version = version_of(set)?;
             // An image that never ran says nothing about the data: the claims may have that of an earlier Database. Nor
@@ -292,13 +297,22 @@ impl Databases {
         };
         let running = live.as_deref().and_then(version_that_ran).unwrap_or(known);
         if running.is_empty() || major(running) == major(wanted) {
-            return (wanted.into(), None);
+            return Ok((wanted.into(), None));
         }
         let message = format_smolstr!(
             "version {running} runs, and {wanted} cannot read its data: set spec.version back to {running}. For {wanted}, \
              make a backup, and create another Database with spec.restoreFrom: see \"A new major version\" in docs/database.md"
         );
-        (running.into(), Some(Verdict::yes("UnsupportedVersion", message)))
+        Ok((running.into(), Some(Verdict::yes("UnsupportedVersion", message))))
+    }
+
+    /// The StatefulSet, if there is one. Reads it if it is so large that the Store has its metadata alone.
+    async fn live_set(&self, database: &Database) -> Result<Option<Arc<StatefulSet>>, Error> {
+        match self.live_sets.find(&database.key()) {
+            None => Ok(None),
+            Some(Found::Readable(set)) => Ok(Some(set)),
+            Some(Found::Broken(_)) => self.cluster.get_live(&database.key()).await.map(Some),
+        }
     }
 
     fn children(&self, database: &Database, version: &str) -> DatabaseChildren {
@@ -582,7 +596,7 @@ impl Operator for Databases {
 
     async fn applied(&self, database: Arc<Database>) -> Result<Next, ReconcileError> {
         let (database, stage) = (&*database, Stage::of(&*database));
-        let (version, unsupported) = self.version(database);
+        let (version, unsupported) = self.version(database).await?;
         let lost = self.lost(database).await?;
         let mut children = self.children(database, &version);
         let primary_pod = self.primary(database);

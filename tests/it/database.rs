@@ -1061,9 +1061,38 @@ async fn a_database_with_the_policy_retain_ends_only_when_its_stateful_set_retai
         assert!(condition(&reported, "BackupSucceeded").is_none(), "that is not why it waits");
         let set = fixture.get("statefulsets/db").await;
         assert_eq!(set["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"], "Retain");
-        fixture.patch("persistentvolumeclaims/data-db-0", owned_by(json!(null))).await;
+        // The StatefulSet controller removes itself only from the claims of Pods that exist. That of an instance that was scaled away kept
+        // it as the owner, and the Database waited for ever.
+        let observed =
+            json!({"status": {"observedGeneration": set["metadata"]["generation"], "replicas": 1}});
+        fixture.patch("statefulsets/db/status", observed).await;
         fixture.until_gone("databases/db").await;
         assert_eq!(owners(fixture).await, NOT_OWNED);
+    })
+    .await;
+}
+
+/// A copy of a claim, made from its YAML, is not data of the Database. It has the labels and the owner, and goes with the StatefulSet.
+#[tokio::test]
+async fn a_claim_of_a_user_that_the_stateful_set_owns_is_named_before_it_is_deleted() {
+    on_both(async |fixture| {
+        drop(deleted(fixture, "Retain").await);
+        let set = fixture.get("statefulsets/db").await;
+        let mut copy = fixture.get("persistentvolumeclaims/data-db-0").await;
+        let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": set["metadata"]["uid"]});
+        copy["metadata"] = json!({"name": "data-db-0-safe", "labels": copy["metadata"]["labels"], "ownerReferences": [owner]});
+        fixture.user.create("persistentvolumeclaims", &copy).await;
+        end(fixture, "db-last-backup", "Complete").await;
+        let _running = start(fixture);
+        let is_named = |database: &Value| {
+            condition(database, "Stalled").is_some_and(|one| {
+                one["reason"] == "ClaimsNotRetained" && one["message"].as_str().unwrap().contains("data-db-0-safe")
+            })
+        };
+        fixture.until("databases/db", is_named).await;
+        let free = json!({"metadata": {"ownerReferences": null}});
+        fixture.patch("persistentvolumeclaims/data-db-0-safe", free).await;
+        fixture.until_gone("databases/db").await;
     })
     .await;
 }

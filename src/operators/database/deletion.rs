@@ -19,7 +19,7 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::{
     Database, Databases,
-    data::{changes_of_owner, claim, has_labels},
+    data::{changes_of_owner, claim, has_labels, is_of_instance},
     desired::backup_labels,
     types::{DatabaseDeletionPolicy, Job, JobStatus, PersistentVolumeClaim, StatefulSet},
 };
@@ -62,14 +62,23 @@ enum Attempt {
 impl Databases {
     pub(super) async fn end(&self, database: &Database) -> Result<Cleanup, ReconcileError> {
         let end = self.try_to_end(database).await;
-        if !matches!(end, Ok(Cleanup::Done)) && self.owns_data(database) {
-            // Not if the Database is gone and its watch is late: the garbage collector deletes the data then, as the policy says.
-            let live = self.cluster.get_live::<Meta<Database>>(&database.key()).await?;
-            if live.metadata.uid == database.metadata.uid {
-                self.give_all(database, DatabaseDeletionPolicy::Retain, Attempt::Write).await?;
-            }
+        if !matches!(end, Ok(Cleanup::Done)) {
+            self.take_back(database).await?;
         }
         end
+    }
+
+    /// Takes the owners of the data back.
+    async fn take_back(&self, database: &Database) -> Result<(), Error> {
+        if !self.owns_data(database) {
+            return Ok(());
+        }
+        // Not if the Database is gone and its watch is late: the garbage collector deletes the data then, as the policy says.
+        let live = self.cluster.get_live::<Meta<Database>>(&database.key()).await?;
+        if live.metadata.uid != database.metadata.uid {
+            return Ok(());
+        }
+        self.give_all(database, DatabaseDeletionPolicy::Retain, Attempt::Write).await
     }
 
     async fn try_to_end(&self, database: &Database) -> Result<Cleanup, ReconcileError> {
@@ -97,9 +106,15 @@ impl Databases {
         };
         let Err(error) = given else { return Ok(Cleanup::Done) };
         if let Some(refusal) = Refusal::of(&error) {
+            let owned = match self.take_back(database).await {
+                Ok(()) => String::new(),
+                Err(error) => {
+                    format!("do not remove the finalizer: the Database still owns data, because {error}; ")
+                }
+            };
             let problem = format_smolstr!(
-                "{error}. Where the admission plugin OwnerReferencesPermissionEnforcement is on, a new owner needs the verb delete: \
-                 grant the operator this verb for claims and Secrets, or set spec.deletionPolicy to Retain"
+                "{owned}{error}. Where the admission plugin OwnerReferencesPermissionEnforcement is on, a new owner needs the verb \
+                 delete: grant the operator this verb for claims and Secrets, or set spec.deletionPolicy to Retain"
             );
             self.report_failure(database, refusal.reason(), problem).await?;
         }
@@ -125,7 +140,7 @@ impl Databases {
         attempt: Attempt,
     ) -> Result<(), Error> {
         let mut given = Ok(());
-        // One that keeps its owner against our will is no reason that the others do.
+        // If one owner cannot be taken back, the others still are.
         let goes_on = |given: &Result<(), Error>| given.is_ok() || policy == DatabaseDeletionPolicy::Retain;
         for secret in self.own_secrets(database) {
             if goes_on(&given) {
@@ -151,11 +166,9 @@ impl Databases {
 
     /// Lets the StatefulSet retain the claims: a policy or a user may have set `whenDeleted: Delete`. Says why it does not yet, if so.
     async fn retain(&self, database: &Database) -> Result<Option<SmolStr>, ReconcileError> {
-        let mut set = match self.live_sets.find(&database.key()) {
-            None => return Ok(None),
-            Some(set) if set.metadata().is_terminating() => return Ok(None),
-            Some(Found::Readable(set)) => set,
-            Some(Found::Broken(_)) => self.cluster.get_live(&database.key()).await?,
+        let Some(mut set) = self.live_set(database).await?.filter(|set| !set.metadata.is_terminating())
+        else {
+            return Ok(None);
         };
         if !retains(&set) {
             let path = "/spec/persistentVolumeClaimRetentionPolicy/whenDeleted";
@@ -170,10 +183,31 @@ impl Databases {
                            be deleted: change the policy, or set spec.deletionPolicy to Delete";
             return Ok(Some(problem.into()));
         }
-        Ok(self.owned_by(database, &set).map(|claim| {
+        for claim in self.owned_by(database, &set) {
             let name = &claim.metadata.name;
-            format_smolstr!("the claim {name} would be deleted with the StatefulSet until its controller removes it as the owner")
-        }))
+            if !is_of_instance(database, &claim.metadata) {
+                return Ok(Some(format_smolstr!(
+                    "the claim {name} would be deleted with the StatefulSet, which is its owner: remove this owner, or the claim"
+                )));
+            }
+            // The controller may still write what the earlier policy says.
+            if set.status.observed_generation < set.metadata.generation {
+                return Ok(Some(format_smolstr!(
+                    "the claim {name} would be deleted with the StatefulSet, whose controller has not observed whenDeleted: Retain yet"
+                )));
+            }
+            // The controller removes itself only from the claims of Pods that exist.
+            let owners = claim.metadata.owner_references.iter().enumerate().rev();
+            let ours = owners.filter(|(_, owner)| owner.uid == set.metadata.uid);
+            let remove =
+                |index| json!({"op": "remove", "path": format!("/metadata/ownerReferences/{index}")});
+            let removed = self.cluster.patch(&*claim, ours.map(|(index, _)| remove(index)).collect()).await;
+            match removed {
+                Err(error) if Refusal::of(&error).is_some() => return Ok(Some(format_smolstr!("{error}"))),
+                removed => drop(removed?),
+            }
+        }
+        Ok(None)
     }
 
     /// Whether claims would be deleted with the StatefulSet, which is deleted with the Database.
@@ -181,17 +215,21 @@ impl Databases {
         let is_going = |set: &ObjectMeta| !set.is_terminating() && set.is_controlled_by(&database.metadata);
         match self.live_sets.find(&database.key()).filter(|set| is_going(set.metadata())) {
             None => false,
-            Some(Found::Readable(set)) => !retains(&set) || self.owned_by(database, &set).is_some(),
+            Some(Found::Readable(set)) => !retains(&set) || self.owned_by(database, &set).next().is_some(),
             // Its fields are not known.
             Some(Found::Broken(_)) => true,
         }
     }
 
-    /// A claim that the StatefulSet owns. With `whenDeleted: Delete`, the StatefulSet controller makes it the owner.
-    fn owned_by(&self, database: &Database, set: &StatefulSet) -> Option<Arc<PersistentVolumeClaim>> {
+    /// The claims that the StatefulSet owns. With `whenDeleted: Delete`, the StatefulSet controller makes it the owner.
+    fn owned_by(
+        &self,
+        database: &Database,
+        set: &StatefulSet,
+    ) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
         let is_owner = |owner: &OwnerReference| owner.uid == set.metadata.uid;
-        let mut claims = self.claims.get(&database.key()).into_iter();
-        claims.find(|claim| claim.metadata.owner_references.iter().any(is_owner))
+        let claims = self.claims.get(&database.key()).into_iter();
+        claims.filter(move |claim| claim.metadata.owner_references.iter().any(is_owner))
     }
 
     /// Whether the Database is the owner of a password or of the data of an instance.
@@ -231,7 +269,7 @@ impl Databases {
         if self.lost(database).await?.is_some() {
             return Ok(LastBackup::Impossible("the data of the primary is lost"));
         }
-        let (version, _) = self.version(database);
+        let (version, _) = self.version(database).await?;
         let Some(cron_job) = self.children(database, &version).backup else {
             return Ok(LastBackup::Done);
         };
