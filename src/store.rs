@@ -269,8 +269,8 @@ impl<K: Resource> Store<K> {
 
 impl<K: Resource> Contents<K> {
     /// Keeps the newer of two versions. If they cannot be compared, the one that arrives later wins. In a list after a restored
-    /// backup, the listed one wins. The same version again changes nothing, unless there is room now for its content, or its content
-    /// came with the answer to a write and is too large. Nor does an object that we deleted change anything.
+    /// backup, the listed one wins. The same version again changes nothing, except for whether its content is kept. Nor does an object that
+    /// we deleted change anything.
     fn put(&mut self, kept: &Kept<K>, after: Found<K>, round: u32, is_selected: bool) -> Vec<Change<K>> {
         if self.removed.contains(&after.metadata().uid) {
             return Vec::new();
@@ -293,9 +293,14 @@ impl<K: Resource> Contents<K> {
         }
         let is_another = had.uid != has.uid;
         let (after, share) = kept.limit(after, self.shares.get(&key));
-        let comes_back = matches!(kept, Kept::Within { .. }) && after.readable().is_some();
-        let changes = item.found.readable().is_some() != after.readable().is_some();
-        if is_known && !(changes && (comes_back || after.readable().is_none())) {
+        let is_same = match (item.found.readable(), after.readable()) {
+            // Its content came with the answer to a write, and is too large.
+            (Some(_), None) => false,
+            // There is room now for its content.
+            (None, Some(_)) => !matches!(kept, Kept::Within { .. }),
+            (Some(_), Some(_)) | (None, None) => true,
+        };
+        if is_known && is_same {
             return Vec::new();
         }
         item.is_selected = is_selected;
@@ -336,7 +341,10 @@ impl<K: Resource> Contents<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::{kinds::Service, list::Broken};
+    use crate::resource::{
+        kinds::Service,
+        list::{Broken, BrokenCause},
+    };
 
     fn object(uid: &str, version: &str) -> Service {
         let mut object = Service::default();
@@ -556,7 +564,11 @@ mod tests {
     fn a_broken_object_is_there_and_becomes_readable_again() {
         let (store, _, _listening) = listed("100", &[("a", "90")]);
         let metadata = ObjectMeta { resource_version: "101".into(), ..object("a", "101").metadata };
-        store.applied(Found::Broken(Arc::new(Broken { metadata, error: "odd".into(), lacks: 0 })));
+        store.applied(Found::Broken(Arc::new(Broken {
+            metadata,
+            error: "odd".into(),
+            cause: BrokenCause::Undecodable,
+        })));
         let found = store.find(&Key { namespace: None, name: "web".into() }).expect("it is there");
         assert!(found.readable().is_none());
         store.applied(Found::Readable(Arc::new(object("a", "102"))));

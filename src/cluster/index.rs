@@ -10,10 +10,7 @@ use std::{
 use super::Watch;
 use crate::{
     locked,
-    resource::{
-        Key, Resource,
-        list::{Broken, Found},
-    },
+    resource::{Key, Resource, list::Found},
     store::{Change, Listening},
 };
 
@@ -99,14 +96,10 @@ impl<K: Resource> Watch<K> {
         self.keys().iter().filter_map(|key| self.get(key)).collect()
     }
 
-    /// All objects that are unreadable, or whose content is not kept.
+    /// All objects, also those that are unreadable, or whose content is not kept.
     #[must_use]
-    pub fn all_broken(&self) -> Vec<Arc<Broken>> {
-        let broken = |key: &Key| match self.find(key)? {
-            Found::Readable(_) => None,
-            Found::Broken(broken) => Some(broken),
-        };
-        self.keys().iter().filter_map(broken).collect()
+    pub fn all_found(&self) -> Vec<Found<K>> {
+        self.keys().iter().filter_map(|key| self.find(key)).collect()
     }
 }
 

@@ -26,11 +26,10 @@ use std::{
 };
 
 use smol_str::SmolStr;
-use tokio::time::Instant;
 use tracing::info;
 
 use crate::{
-    children::{ObservedState, Reporter, UNSEEN_RECHECK},
+    children::{ObservedState, Reporter},
     cluster::{Cluster, Events, Watch},
     controller::{Cleanup, Controller, Next, Operator, ReconcileError},
     locked,
@@ -38,16 +37,16 @@ use crate::{
         Key, ObjectMeta, Resource, Scope,
         conditions::{self, Verdict},
         kinds::{ConfigMap, Namespace, Secret},
-        list::{Broken, Found},
+        list::{Broken, BrokenCause, Found},
     },
     store::{Budget, Kept},
 };
 use copy::{Copied, Copyable, LABEL, Mark};
 pub use glob::Glob;
 use pass::{Copies, Order, Pass};
-use plan::{Maker, OLDER_WINS, SOURCE_TOO_LARGE, failure, is_active};
+use plan::{Maker, OLDER_WINS, Sources, is_active, is_bound_to_its_namespace};
 use report::{state_of, status_of};
-use types::{CopyFailure, CopyratorDeletionPolicy, RuleType};
+use types::{CopyratorDeletionPolicy, RuleType};
 pub use types::{CopyratorRule, CopyratorSpec};
 
 /// The `reportingController` of its Events.
@@ -61,7 +60,7 @@ const NO_SECRETS: &str = "the operator may not delete Secrets";
 const MAIN_RULE: &str = "main-rule";
 /// The `--rule-name` for all rules.
 const ALL_RULES: &str = "*";
-/// Most bytes of the objects to copy: a quarter of the memory limit in `manifests/base/deployment.yaml`.
+/// The default of `--copyrator-sources-mib`: a quarter of the memory limit in `manifests/base/deployment.yaml`.
 const SOURCES_MIB_MAX: u32 = 16;
 
 /// The flags of the operator.
@@ -130,8 +129,11 @@ pub fn controller(
     }
     let rules = cluster.watch::<CopyratorRule>(Scope::each(namespaces, ""));
     let all_namespaces = cluster.watch::<Namespace>([Scope::default()]);
-    let config_maps = Copies::new(cluster);
-    let secrets = settings.secrets.then(|| Copies::new(cluster));
+    let known = rules.clone();
+    let is_rule =
+        move |mark: &Mark| known.get(&mark.rule).is_some_and(|rule| rule.metadata.uid == mark.rule_uid);
+    let config_maps = Copies::new(cluster, is_rule.clone());
+    let secrets = settings.secrets.then(|| Copies::new(cluster, is_rule));
     let blocked = Arc::<Blocked>::default();
     let (copied_config_maps, copied_secrets) =
         (config_maps.watch.clone(), secrets.as_ref().map(|secrets| secrets.watch.clone()));
@@ -180,7 +182,8 @@ fn rules_of<K: Copyable>(blocked: &Arc<Blocked>) -> impl Fn(&Copied<K>) -> Vec<K
 
 /// The objects to copy of one kind.
 fn within<K: Copyable>(budget: &Arc<Budget>) -> Kept<K> {
-    Kept::Within { budget: Arc::clone(budget), weigh: K::bytes }
+    let weigh = |object: &K| (!is_bound_to_its_namespace(object)).then(|| object.bytes());
+    Kept::Within { budget: Arc::clone(budget), weigh }
 }
 
 /// The scopes of a rule's sources of one kind.
@@ -301,40 +304,36 @@ impl Rules {
 }
 
 impl Copyrator {
-    /// The objects to copy for whose content there is no room. Reads those again for which there is room now.
-    async fn left_out(&self, rule: &CopyratorRule, spec: &CopyratorSpec) -> Vec<CopyFailure> {
-        match spec.rule_type {
-            RuleType::Configmap => self.left_out_of::<ConfigMap>(rule, spec).await,
-            RuleType::Secret => self.left_out_of::<Secret>(rule, spec).await,
-        }
-    }
-
-    async fn left_out_of<K: Copyable>(&self, rule: &CopyratorRule, spec: &CopyratorSpec) -> Vec<CopyFailure> {
+    /// The objects to copy. Reads those again for whose content there is room now.
+    async fn sources<K: Copyable>(&self, rule: &CopyratorRule, spec: &CopyratorSpec) -> Sources<K> {
         let watch = self.cluster.watch_keeping::<K>(spec.sources(rule), &within(&self.budget));
-        for broken in watch.all_broken() {
-            let namespace = broken.metadata.namespace.as_deref().unwrap_or_default();
-            if broken.lacks > 0 && self.budget.has_room(namespace, broken.lacks) {
+        for found in watch.all_found() {
+            if let Found::Broken(broken) = found
+                && let BrokenCause::NoRoom(bytes) = broken.cause
+                && self.budget.has_room(broken.metadata.namespace.as_deref().unwrap_or_default(), bytes)
+            {
                 // A failure is no worse than no room.
                 drop(self.cluster.get_live::<K>(&broken.metadata.key()).await);
             }
         }
-        let failures = watch.all_broken().into_iter().map(|broken| {
-            let message = format!("{}: its copies stay as they are", broken.error);
-            failure(&broken.metadata.key(), SOURCE_TOO_LARGE, message)
-        });
-        failures.collect()
+        let mut sources = Sources::default();
+        for found in watch.all_found() {
+            match found {
+                Found::Readable(object) => sources.readable.push(object),
+                Found::Broken(broken) if broken.cause == BrokenCause::Unwanted => {}
+                Found::Broken(broken) => sources.left_out.push(broken),
+            }
+        }
+        sources
     }
 
     /// One pass over the copies of both kinds: the rule may have had the other `ruleType` before.
     async fn pass(&self, rule: &Arc<CopyratorRule>, spec: &CopyratorSpec, targets: &[SmolStr]) -> Pass {
-        let is_copying = !rule.metadata.is_terminating();
-        let left_out = if is_copying { self.left_out(rule, spec).await } else { Vec::new() };
         let (rules, us) = (self.rules.clone(), Arc::clone(rule));
         let (others, settings) = (self.rules.clone(), self.settings.clone());
         let order = Arc::new(Order {
             rule: Arc::clone(rule),
             sync: spec.sync_policy,
-            left_out: left_out.iter().map(|failure| failure.name.clone()).collect(),
             policy: spec.conflict_policy,
             maker: Box::new(move |mark| rules.maker(mark, &us)),
             copied_by: Box::new(move |kind, object| others.copying(&settings, kind, object)),
@@ -342,10 +341,6 @@ impl Copyrator {
         let mut pass = self.pass_of(&self.config_maps, &order, spec, targets).await;
         if let Some(secrets) = &self.secrets {
             pass.append(self.pass_of(secrets, &order, spec, targets).await);
-        }
-        if !left_out.is_empty() {
-            pass.retry = pass.retry.into_iter().chain([Instant::now() + UNSEEN_RECHECK]).min();
-            pass.failures.extend(left_out);
         }
         self.report_writes(rule, &pass);
         pass
@@ -359,9 +354,9 @@ impl Copyrator {
         targets: &[SmolStr],
     ) -> Pass {
         let sources = if spec.rule_type == K::RULE_TYPE && !order.rule.metadata.is_terminating() {
-            self.cluster.watch_keeping::<K>(spec.sources(&order.rule), &within(&self.budget)).all()
+            self.sources(&order.rule, spec).await
         } else {
-            Vec::new()
+            Sources::default()
         };
         copies.keep(order, spec, sources, targets, &self.namespaces).await
     }

@@ -34,8 +34,21 @@ pub struct Broken {
     pub metadata: ObjectMeta,
     /// Why the rest is missing: `invalid type: string "eighty", expected i32`.
     pub error: String,
-    /// The bytes for which there was no room. 0: that is not the reason.
-    pub lacks: usize,
+    /// The same, for programs.
+    pub cause: BrokenCause,
+}
+
+/// Why an object has no content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrokenCause {
+    /// It does not decode.
+    Undecodable,
+    /// It is too large.
+    TooLarge,
+    /// There was no room for so many bytes.
+    NoRoom(usize),
+    /// Nobody needs it.
+    Unwanted,
 }
 
 impl<K> Clone for Found<K> {
@@ -58,15 +71,15 @@ impl<K: Resource> Found<K> {
                 // error would change, and the status would be written again.
                 let place = format!(" at line {} column {}", error.line(), error.column());
                 let error = error.to_string().replace(&place, "");
-                Ok(Found::Broken(Arc::new(Broken { metadata, error, lacks: 0 })))
+                Ok(Found::Broken(Arc::new(Broken { metadata, error, cause: BrokenCause::Undecodable })))
             }
         }
     }
 
-    /// Decodes the metadata alone, for this reason.
+    /// Decodes the metadata alone of an object that is too large.
     pub(crate) fn without_content(json: &str, error: String) -> Result<Found<K>, serde_json::Error> {
         let JustMetadata { metadata } = serde_json::from_str(json)?;
-        Ok(Found::Broken(Arc::new(Broken { metadata, error, lacks: 0 })))
+        Ok(Found::Broken(Arc::new(Broken { metadata, error, cause: BrokenCause::TooLarge })))
     }
 
     /// The metadata, which are readable in both cases.

@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!   Everything    all objects as they are: for a program that shows them
-//!   Small         an object with more than 4 KiB of labels, ownerReferences and finalizers: without content
-//!   ChildrenOf    the same, and an object of another kind of owner, or of more than 128 KiB: without content
-//!   Within        as Small, and an object for which a Budget has no bytes left: without content
+//!   Small         an object with more than 4 KiB of labels, ownerReferences and finalizers, or 64 KiB of annotations: without content
+//!   ChildrenOf    the same, and an object of another kind of owner, or of more than 64 KiB: without content
+//!   Within        as Small, and an object for which a Budget has no bytes left, or that nobody needs: without content
 //! ```
 //!
 //! An object without its content is a [`Broken`], with its metadata and the reason. It counts as present.
@@ -21,7 +21,7 @@ use crate::{
     locked,
     resource::{
         Annotations, Labels, ObjectMeta, OwnerReference, Resource,
-        list::{Broken, Found},
+        list::{Broken, BrokenCause, Found},
     },
 };
 
@@ -30,7 +30,7 @@ pub(crate) const METADATA_BYTES_MAX: usize = 4 * 1024;
 /// Most bytes of the annotations that are kept of one object. The API server allows 256 KiB.
 pub(crate) const ANNOTATIONS_BYTES_MAX: usize = 64 * 1024;
 /// Largest child that is kept whole, by [`weight`]. The StatefulSet of a Database has some 40 KiB.
-pub(crate) const CHILD_WEIGHT_MAX: usize = 128 * 1024;
+pub(crate) const CHILD_WEIGHT_MAX: usize = 64 * 1024;
 /// Largest page of a list that is decoded in one piece, by [`weight`]. The objects of a larger one are decoded one by one. A page of
 /// 100 Deployments has 1.4 MiB.
 pub(crate) const PAGE_WEIGHT_MAX: usize = 2 * 1024 * 1024;
@@ -41,9 +41,9 @@ const ENTRY_BYTES: usize = 64;
 pub enum Kept<K> {
     /// All objects as they are.
     Everything,
-    /// Objects without content, if they have more than 4 KiB of labels, ownerReferences and finalizers.
+    /// Objects with more than 4 KiB of labels, ownerReferences and finalizers, or 64 KiB of annotations, without content.
     Small,
-    /// The same, and of other objects than children of this kind of owner, and of those above 128 KiB, no content.
+    /// The same, and of other objects than children of this kind of owner, and of those above 64 KiB, no content.
     ChildrenOf {
         /// The API group of the controller that an object names.
         group: &'static str,
@@ -54,8 +54,8 @@ pub enum Kept<K> {
     Within {
         /// Shared by all Stores that it limits together.
         budget: Arc<Budget>,
-        /// The bytes that an object takes.
-        weigh: fn(&K) -> usize,
+        /// The bytes that an object takes. `None`: nobody needs it.
+        weigh: fn(&K) -> Option<usize>,
     },
 }
 
@@ -77,7 +77,7 @@ impl<K: Resource> Kept<K> {
             Kept::Everything => "everything".to_owned(),
             Kept::Small => String::new(),
             Kept::ChildrenOf { group, kind } => format!("{group}/{kind}"),
-            Kept::Within { .. } => "within".to_owned(),
+            Kept::Within { budget, .. } => format!("within {:p}", Arc::as_ptr(budget)),
         }
     }
 
@@ -93,32 +93,31 @@ impl<K: Resource> Kept<K> {
 
     /// The object, with or without its content. `had`: the bytes of the version that it replaces.
     pub(super) fn limit(&self, found: Found<K>, had: Option<&Share>) -> (Found<K>, Option<Share>) {
-        let without = |found: &Found<K>, error: String| {
+        let without = |found: &Found<K>, error: String, cause: BrokenCause| {
             let metadata = essential(found.metadata());
-            Found::Broken(Arc::new(Broken { metadata, error, lacks: 0 }))
+            (Found::Broken(Arc::new(Broken { metadata, error, cause })), None)
         };
         if matches!(self, Kept::Everything) {
             return (found, None);
         }
         if let Found::Broken(broken) = &found {
-            return (without(&found, broken.error.clone()), None);
+            return without(&found, broken.error.clone(), broken.cause);
         }
         if let Some(excess) = excess(found.metadata()) {
-            return (without(&found, excess), None);
+            return without(&found, excess, BrokenCause::TooLarge);
         }
         match (self, &found) {
             (Kept::ChildrenOf { group, kind }, _) if !is_of(found.metadata().controller(), group, kind) => {
-                (without(&found, format!("its controller is no {kind}")), None)
+                without(&found, format!("its controller is not a {kind}"), BrokenCause::Unwanted)
             }
             (Kept::Within { budget, weigh }, Found::Readable(object)) => {
                 let namespace = object.metadata().namespace.clone().unwrap_or_default();
-                let lacks = weigh(object);
-                match budget.share(namespace, lacks, had.map_or(0, |had| had.bytes)) {
+                let Some(bytes) = weigh(object) else {
+                    return without(&found, "nobody needs it".to_owned(), BrokenCause::Unwanted);
+                };
+                match budget.share(namespace, bytes, had.map_or(0, |had| had.bytes)) {
                     Ok(share) => (found, Some(share)),
-                    Err(error) => {
-                        let metadata = essential(found.metadata());
-                        (Found::Broken(Arc::new(Broken { metadata, error, lacks })), None)
-                    }
+                    Err(error) => without(&found, error, BrokenCause::NoRoom(bytes)),
                 }
             }
             (Kept::Everything | Kept::Small | Kept::ChildrenOf { .. } | Kept::Within { .. }, _) => {
@@ -128,7 +127,7 @@ impl<K: Resource> Kept<K> {
     }
 }
 
-/// An upper limit for the memory of an object or a list with this JSON: small fields and items take more memory than text.
+/// About the memory of an object or a list with this JSON: small fields and items take more than text.
 pub(crate) fn weight(json: &[u8]) -> usize {
     json.len() + ENTRY_BYTES * memchr::memchr_iter(b',', json).count()
 }
@@ -319,7 +318,7 @@ mod tests {
         let budget = Budget::new(100);
         let kept = Kept::Within {
             budget: Arc::clone(&budget),
-            weigh: |map: &ConfigMap| map.data.values().map(String::len).sum(),
+            weigh: |map: &ConfigMap| Some(map.data.values().map(String::len).sum()),
         };
         let of = |namespace: &str, bytes: usize| found(json!({"namespace": namespace}), &"x".repeat(bytes));
         let a = kept.limit(of("a", 40), None);

@@ -32,7 +32,7 @@ use crate::{
     children::marks::{MarkedOwner, Marks},
     locked,
     resource::{
-        Accept, Annotations, Key, Labels, Meta, ObjectMeta, Resource, Uid,
+        Accept, Annotations, Key, Labels, ObjectMeta, Resource, Uid,
         kinds::{ConfigMap, Secret},
     },
 };
@@ -259,7 +259,7 @@ pub(super) fn with_edits<K: Copyable>(desired: &K, live: &K) -> K {
 /// A copy in our watch: its metadata without annotations, because there are many copies, and its marks. To create a copy, it
 /// has a body, too.
 #[derive(Deserialize)]
-#[serde(from = "Meta<K>", bound = "")]
+#[serde(from = "AsDecoded", bound = "")]
 pub struct Copied<K> {
     metadata: ObjectMeta,
     /// The marks, if they are readable, and if this is the place to which the copy was written.
@@ -270,8 +270,13 @@ pub struct Copied<K> {
     body: Option<Box<K>>,
 }
 
-impl<K> From<Meta<K>> for Copied<K> {
-    fn from(Meta { metadata, .. }: Meta<K>) -> Copied<K> {
+#[derive(Deserialize)]
+struct AsDecoded {
+    metadata: ObjectMeta,
+}
+
+impl<K> From<AsDecoded> for Copied<K> {
+    fn from(AsDecoded { metadata }: AsDecoded) -> Copied<K> {
         let mark = Mark::of(&metadata);
         let label = metadata.labels.get(LABEL).map(|value| (LABEL, value));
         let metadata = ObjectMeta {
@@ -288,7 +293,7 @@ impl<K: Copyable> Copied<K> {
     /// The metadata of an object that we have read.
     #[must_use]
     pub fn of(object: &K) -> Copied<K> {
-        Copied::from(Meta::of(object))
+        Copied::from(AsDecoded { metadata: object.metadata().clone() })
     }
 
     /// A copy to create.

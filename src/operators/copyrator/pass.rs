@@ -9,7 +9,7 @@
 //! A step that fails stops no other one. It is tried again after a pause, longer each time.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -20,14 +20,14 @@ use tokio::{task::JoinSet, time::Instant};
 use super::{
     copy::{ALL_COPIES, Copied, Copyable, Mark, Original, with_edits},
     plan::{
-        CopyStep, DISPUTED, Decision, Maker, NAME_CONFLICT, Plan, View, decide, disputed, failure, is_active,
-        plan, terminating,
+        CopyStep, DISPUTED, Decision, Maker, NAME_CONFLICT, Plan, Sources, View, decide, disputed, failure,
+        is_active, plan, terminating,
     },
     types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, Once, RuleType, SyncPolicy},
 };
 use crate::{
     backoff::Backoff,
-    children::refusal::Refusal,
+    children::{UNSEEN_RECHECK, refusal::Refusal},
     client::Error,
     cluster::{Cluster, Index, Watch},
     controller::Next,
@@ -81,7 +81,7 @@ struct CopyBackoff {
     failure: Option<CopyFailure>,
     /// The copy was deleted. If it is still wanted, not by us. It may also have lost its label.
     is_lost: bool,
-    /// An object that is no copy of the rule had the name of the copy.
+    /// Another object than a copy of the rule had the name of the copy.
     is_taken: bool,
     /// The generation of the rule and the digest of the copy: after a change of either, there is no pause.
     wanted: (i64, SmolStr),
@@ -148,8 +148,6 @@ type CopiedBy = dyn Fn(RuleType, &ObjectMeta) -> Option<Key> + Send + Sync;
 pub(super) struct Order {
     pub(super) rule: Arc<CopyratorRule>,
     pub(super) sync: SyncPolicy,
-    /// [`View::left_out`]
-    pub(super) left_out: BTreeSet<SmolStr>,
     pub(super) policy: ConflictPolicy,
     pub(super) maker: Box<dyn Fn(&Mark) -> Maker + Send + Sync>,
     /// The rule that copies an object, if any.
@@ -170,7 +168,11 @@ enum Done {
 }
 
 impl<K: Copyable> Copies<K> {
-    pub(super) fn new(cluster: &Cluster) -> Copies<K> {
+    /// `is_rule`: whether the rule that is named in a copy exists. Anybody may write the marks of a copy.
+    pub(super) fn new(
+        cluster: &Cluster,
+        is_rule: impl Fn(&Mark) -> bool + Clone + Send + Sync + 'static,
+    ) -> Copies<K> {
         let watch = cluster.watch([Scope { namespace: None, labels: ALL_COPIES.to_owned() }]);
         let by_rule =
             watch.index(|copied: &Copied<K>| copied.mark.as_ref().map(|mark| mark.rule_uid.clone()));
@@ -178,7 +180,8 @@ impl<K: Copyable> Copies<K> {
         let lost = Arc::clone(&pauses);
         let listening = watch.listen(move |_, change| {
             let Change::Deleted { last, .. } = change else { return };
-            let Some(mark) = last.readable().and_then(|copied| copied.mark.as_ref()) else { return };
+            let mark = last.readable().and_then(|copied| copied.mark.as_ref());
+            let Some(mark) = mark.filter(|mark| is_rule(mark)) else { return };
             // Remembered, and not paused: the copy is restored at once, and pauses if it is deleted again soon.
             let place = (mark.rule_uid.clone(), last.metadata().key());
             let mut lost = locked(&lost);
@@ -194,7 +197,7 @@ impl<K: Copyable> Copies<K> {
         &self,
         order: &Arc<Order>,
         spec: &CopyratorSpec,
-        sources: Vec<Arc<K>>,
+        sources: Sources<K>,
         targets: &[SmolStr],
         namespaces: &Watch<Namespace>,
     ) -> Pass {
@@ -211,8 +214,12 @@ impl<K: Copyable> Copies<K> {
                 && uid_of(namespace).is_some_and(|uid| copied_to.contains(&uid))
         };
         let ours = self.by_rule.get(uid);
-        let steps_max = STEPS_MAX.max(ours.len().max(sources.len() * targets.len()) / PASSES);
+        let steps_max = STEPS_MAX.max(ours.len().max(sources.readable.len() * targets.len()) / PASSES);
+        let is_complete = sources.left_out.is_empty();
         let mut pass = Pass::default();
+        if !is_complete {
+            pass.retry = Some(Instant::now() + UNSEEN_RECHECK);
+        }
         let mut unwanted = self.lost(uid);
         let mut is_due = self.is_due(&order.rule, &mut pass, &mut unwanted);
         let Plan { steps, left, has_writes_left, versions, failures, sources, wanted, copies } = plan(
@@ -220,7 +227,6 @@ impl<K: Copyable> Copies<K> {
             spec,
             View {
                 sources,
-                left_out: &order.left_out,
                 targets,
                 ours,
                 find: &|key| self.watch.get(key),
@@ -237,7 +243,7 @@ impl<K: Copyable> Copies<K> {
         pass = Pass { sources, wanted, copies, left, has_writes_left, ..pass };
         self.run(order, steps, steps_max, &mut pass).await;
         pass.once = is_once.then(|| {
-            if pass.left == 0 && pass.copies == pass.wanted && order.left_out.is_empty() {
+            if pass.left == 0 && pass.copies == pass.wanted && is_complete {
                 Once::new(versions, targets.iter().filter_map(uid_of).collect())
             } else {
                 before.clone()
@@ -573,7 +579,7 @@ mod tests {
             let server = server.expect("a server");
             let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token());
             let client = Client::new(config.expect("a config")).expect("a client");
-            let copies = Copies::<ConfigMap>::new(&Cluster::new(client, Lists::Paged));
+            let copies = Copies::<ConfigMap>::new(&Cluster::new(client, Lists::Paged), |_| true);
             let (sender, mut synced) = tokio::sync::mpsc::unbounded_channel();
             let _listening = copies.watch.listen(move |_, change| {
                 if let Change::Synced = change {
@@ -598,12 +604,13 @@ mod tests {
             let spec = rule.spec.clone().expect("the fields of a rule");
             let policy = spec.conflict_policy;
             let (maker, copied_by) = (Box::new(|_: &Mark| Maker::Us), Box::new(|_, _: &ObjectMeta| None));
-            let (left_out, sync) = (BTreeSet::new(), spec.sync_policy);
-            let order = Arc::new(Order { rule: Arc::new(rule), left_out, sync, policy, maker, copied_by });
+            let sync = spec.sync_policy;
+            let order = Arc::new(Order { rule: Arc::new(rule), sync, policy, maker, copied_by });
             let metadata = json!({"name": "settings", "namespace": "sources", "resourceVersion": "1"});
             let source: ConfigMap = serde_json::from_value(json!({"metadata": metadata})).expect("a source");
             let namespaces = self.copies.cluster.watch::<Namespace>([Scope::default()]);
-            self.copies.keep(&order, &spec, vec![Arc::new(source)], targets, &namespaces).await
+            let sources = Sources { readable: vec![Arc::new(source)], ..Sources::default() };
+            self.copies.keep(&order, &spec, sources, targets, &namespaces).await
         }
 
         async fn delete(&self) {

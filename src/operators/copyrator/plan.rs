@@ -12,7 +12,7 @@
 mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::Arc,
 };
 
@@ -24,7 +24,7 @@ use super::{
     copy::{Copied, Copyable, LABEL, Mark, Original, stale_labels},
     types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, SyncPolicy},
 };
-use crate::resource::{Key, ObjectMeta, Resource, diff, kinds::Namespace};
+use crate::resource::{Key, ObjectMeta, Resource, Timestamp, diff, kinds::Namespace, list::Broken};
 
 /// The reason of a failure if another object has the name of a copy.
 pub const NAME_CONFLICT: &str = "NameConflict";
@@ -148,12 +148,24 @@ pub struct Plan<K> {
     pub copies: usize,
 }
 
+/// The objects that match the selector of a rule, at one moment.
+pub struct Sources<K> {
+    /// Those to copy.
+    pub readable: Vec<Arc<K>>,
+    /// Those for whose content there is no room. Their copies stay as they are.
+    pub left_out: Vec<Arc<Broken>>,
+}
+
+impl<K> Default for Sources<K> {
+    fn default() -> Sources<K> {
+        Sources { readable: Vec::new(), left_out: Vec::new() }
+    }
+}
+
 /// The state of the cluster for a [`plan`].
 pub struct View<'a, K> {
     /// The objects that match the selector.
-    pub sources: Vec<Arc<K>>,
-    /// The names of objects that match the selector, and for whose content there is no room. Their copies stay as they are.
-    pub left_out: &'a BTreeSet<SmolStr>,
+    pub sources: Sources<K>,
     /// The namespaces that get copies.
     pub targets: &'a [SmolStr],
     /// The copies of this rule.
@@ -200,8 +212,26 @@ pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<
         }
         true
     };
-    let mut groups = by_name(view.sources);
-    groups.retain(|name, _| !view.left_out.contains(name));
+    let Sources { readable, left_out } = view.sources;
+    let mut groups = by_name(readable);
+    let mut stay = HashSet::new();
+    for Broken { metadata, error, .. } in left_out.iter().map(|broken| &**broken) {
+        let message = format!("{error}: its copies stay as they are");
+        plan.failures.push(failure(&metadata.key(), SOURCE_TOO_LARGE, message));
+        let oldest = groups.get(&metadata.name).and_then(|group| group.first());
+        if oldest.is_none_or(|oldest| age(metadata) < age(oldest.metadata())) {
+            stay.insert(metadata.name.clone());
+        }
+    }
+    groups.retain(|name, _| !stay.contains(name));
+    let has_source_in = |group: &[Arc<K>], namespace: &SmolStr| {
+        let is_in = |source: &ObjectMeta| source.namespace.as_ref() == Some(namespace);
+        let is_left_out = |name: &SmolStr| {
+            left_out.iter().any(|broken| broken.metadata.name == *name && is_in(&broken.metadata))
+        };
+        group.iter().any(|source| is_in(source.metadata()))
+            || group.first().is_some_and(|first| is_left_out(&first.metadata().name))
+    };
     for group in groups.values() {
         let Some((winner, losers)) = group.split_first() else { continue };
         plan.sources += 1;
@@ -248,8 +278,7 @@ pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<
         let metadata = copied.metadata();
         let Some(namespace) = &metadata.namespace else { return false };
         let group = groups.get(&metadata.name).filter(|group| !has_source_in(group, namespace));
-        let is_wanted =
-            (group.is_some() && targets.contains(namespace)) || view.left_out.contains(&metadata.name);
+        let is_wanted = (group.is_some() && targets.contains(namespace)) || stay.contains(&metadata.name);
         !is_wanted && !metadata.is_terminating() && (view.is_active)(namespace)
     });
     for copied in unwanted {
@@ -259,9 +288,9 @@ pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<
     plan
 }
 
-/// Whether one of the sources is in this namespace.
-fn has_source_in<K: Copyable>(sources: &[Arc<K>], namespace: &SmolStr) -> bool {
-    sources.iter().any(|source| source.metadata().namespace.as_ref() == Some(namespace))
+/// Of two sources with one name, the one with the lower age is copied.
+fn age(source: &ObjectMeta) -> (Option<Timestamp>, Key) {
+    (source.creation_timestamp, source.key())
 }
 
 /// The sources of each name, the oldest first.
@@ -274,7 +303,7 @@ fn by_name<K: Copyable>(sources: Vec<Arc<K>>) -> BTreeMap<SmolStr, Vec<Arc<K>>> 
         }
     }
     for group in groups.values_mut() {
-        group.sort_by_key(|source| (source.metadata().creation_timestamp, source.key()));
+        group.sort_by_key(|source| age(source.metadata()));
     }
     groups
 }
@@ -381,7 +410,8 @@ fn path_of(operation: &Value) -> &str {
 }
 
 /// Whether objects like this one are made for their namespace alone, and are never copied.
-fn is_bound_to_its_namespace<K: Copyable>(object: &K) -> bool {
+#[must_use]
+pub fn is_bound_to_its_namespace<K: Copyable>(object: &K) -> bool {
     let types =
         ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1"];
     let name = &object.metadata().name;

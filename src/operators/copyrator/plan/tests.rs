@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::resource::kinds::{ConfigMap, Secret};
+use crate::resource::{
+    kinds::{ConfigMap, Secret},
+    list::BrokenCause,
+};
 
 fn rule(uid: &str, created: &str, fields: &Value) -> CopyratorRule {
     let mut rule = json!({
@@ -30,6 +33,14 @@ fn read(object: &Value) -> ConfigMap {
     serde_json::from_value(object.clone()).expect("a ConfigMap")
 }
 
+fn sources_of(readable: Vec<Arc<ConfigMap>>, left_out: Vec<Arc<ConfigMap>>) -> Sources<ConfigMap> {
+    let broken = |source: Arc<ConfigMap>| {
+        let (metadata, error) = (source.metadata.clone(), "no room".to_owned());
+        Arc::new(Broken { metadata, error, cause: BrokenCause::NoRoom(1) })
+    };
+    Sources { readable, left_out: left_out.into_iter().map(broken).collect() }
+}
+
 /// The objects of a cluster, by namespace and name.
 #[derive(Clone, Default)]
 struct Model {
@@ -37,7 +48,8 @@ struct Model {
     writes: Vec<String>,
     /// Copies that were taken, and still have their old content.
     taken: BTreeSet<Key>,
-    left_out: BTreeSet<SmolStr>,
+    /// Sources for whose content there is no room.
+    left_out: BTreeSet<Key>,
 }
 
 impl Model {
@@ -66,14 +78,14 @@ impl Model {
         let copies = self.objects.keys().filter_map(|key| self.copied(key));
         let ours = copies
             .filter(|copied| copied.mark.as_ref().is_some_and(|mark| mark.rule_uid == rule.metadata.uid));
+        let (left_out, readable) = sources.partition(|source| self.left_out.contains(&source.key()));
         let targets: Vec<SmolStr> = targets.iter().map(SmolStr::new).collect();
         let maker = |mark: &Mark| maker(mark, rule, others);
         plan(
             rule,
             spec,
             View {
-                sources: sources.collect(),
-                left_out: &self.left_out,
+                sources: sources_of(readable, left_out),
                 targets: &targets,
                 ours: ours.collect(),
                 find: &|key| self.copied(key),
@@ -385,8 +397,7 @@ fn of_two_sources_with_one_name_the_older_is_copied() {
     };
     let targets: Vec<SmolStr> = ["src", "other", "a", "b"].map(SmolStr::new).to_vec();
     let view = View {
-        sources: vec![source("src", NEW), source("other", OLD)],
-        left_out: &BTreeSet::new(),
+        sources: sources_of(vec![source("src", NEW), source("other", OLD)], Vec::new()),
         targets: &targets,
         ours: Vec::new(),
         find: &|_| None,
@@ -402,6 +413,39 @@ fn of_two_sources_with_one_name_the_older_is_copied() {
     assert_eq!((&*plan.failures[0].namespace, &*plan.failures[0].reason), ("src", OLDER_WINS));
     // The copy for b is left.
     assert_eq!((plan.wanted, plan.left, plan.has_writes_left), (2, 1, true));
+}
+
+/// Anybody in one of two namespaces could end the updates of the other's copies, with a source that is too large.
+#[test]
+fn a_source_for_which_there_is_no_room_keeps_the_copies_of_its_name_only_if_it_is_the_oldest() {
+    let rule = rule("r1", OLD, &json!({"namespaces": ["src", "other"]}));
+    let source = |namespace: &str, created: &str| {
+        let mut source = object(namespace, "settings", namespace);
+        source["metadata"]["creationTimestamp"] = json!(created);
+        Arc::new(read(&source))
+    };
+    for (readable, left_out, created) in
+        [((OLD, "src"), (NEW, "other"), vec!["a/settings"]), ((NEW, "src"), (OLD, "other"), vec![])]
+    {
+        let [readable, left_out] =
+            [readable, left_out].map(|(created, namespace)| vec![source(namespace, created)]);
+        let targets: Vec<SmolStr> = ["src", "other", "a"].map(SmolStr::new).to_vec();
+        let view = View {
+            sources: sources_of(readable, left_out),
+            targets: &targets,
+            ours: Vec::new(),
+            find: &|_| None,
+            was_created: &|_, _| false,
+            maker: &|_| Maker::Us,
+            is_due: &mut |_| true,
+            steps_max: 9,
+            is_active: &|_| true,
+        };
+        let plan = plan(&rule, rule.spec.as_ref().expect("readable"), view);
+        let steps: Vec<_> = plan.steps.iter().map(|step| step.key().to_string()).collect();
+        assert_eq!(steps, created);
+        assert_eq!((&*plan.failures[0].namespace, &*plan.failures[0].reason), ("other", SOURCE_TOO_LARGE));
+    }
 }
 
 /// Another digest would rewrite each copy of each user.
