@@ -287,7 +287,7 @@ impl<O: Operator> Shared<O> {
             }
             Some(Found::Readable(object)) => self.apply(object).await,
             Some(Found::Broken(broken)) => {
-                warn!(kind = O::Kind::KIND, %key, broken.error, "cannot be decoded; its children stay as they are");
+                warn!(kind = O::Kind::KIND, %key, broken.error, "is unreadable; its children stay as they are");
                 self.operator.unreadable(broken).await.map(|()| Next::OnChange)
             }
             None => Ok(Next::OnChange),

@@ -362,11 +362,12 @@ pub struct Condition {
     pub observed_generation: i64,
 }
 
-/// An object of any kind of which only the metadata is asked for and kept.
+/// An object of any kind of which only the metadata is asked for and kept, without annotations, which may be large.
 #[derive(Debug, Deserialize)]
 #[serde(bound = "")]
 pub struct Meta<K> {
     /// The metadata of a `K`.
+    #[serde(deserialize_with = "without_annotations")]
     pub metadata: ObjectMeta,
     #[serde(skip)]
     kind: PhantomData<fn() -> K>,

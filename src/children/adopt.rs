@@ -8,16 +8,16 @@
 //! Without the annotation, nothing is adopted: a user may have removed the ownerReference, to keep the child after its owner is
 //! deleted. The annotation is removed with the adoption, so a child that is released later is not adopted again.
 
-use std::sync::Arc;
+use std::{marker::PhantomData, sync::Arc};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tracing::info;
 
 use super::{Child, LOG, Owned, Stage, Write, create::is_wanted, describe, path};
 use crate::{
     client::Error,
-    resource::{Meta, OwnerReference, Resource},
+    resource::{Accept, ObjectMeta, OwnerReference, Resource},
 };
 
 /// The annotation of a child that an `O` may adopt. Its value is `true`.
@@ -66,7 +66,7 @@ impl<K: Resource + Serialize> Owned<K> {
     async fn adopted<O: Resource>(&self, owner: &O, live: &K) -> Result<Adoption<K>, Error> {
         let annotation = annotation::<O>();
         // Most Stores have no annotations.
-        let metadata = &self.cluster.get_live::<Meta<K>>(&live.key()).await?.metadata;
+        let metadata = &self.cluster.get_live::<Annotated<K>>(&live.key()).await?.metadata;
         if metadata.annotations.get(&annotation) != Some("true") {
             return Ok(Adoption::NotAsked);
         }
@@ -83,6 +83,27 @@ impl<K: Resource + Serialize> Owned<K> {
         let annotation = format!("/metadata/annotations/{}", annotation.replace('/', "~1"));
         let remove = json!({"op": "remove", "path": annotation});
         Ok(Adoption::Done(self.cluster.patch(live, vec![adopt, remove]).await?))
+    }
+}
+
+/// Metadata with the annotations, which [`Meta`](crate::resource::Meta) leaves out.
+#[derive(Deserialize)]
+#[serde(bound = "")]
+struct Annotated<K> {
+    metadata: ObjectMeta,
+    #[serde(skip)]
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: Resource> Resource for Annotated<K> {
+    const GROUP: &'static str = K::GROUP;
+    const VERSION: &'static str = K::VERSION;
+    const PLURAL: &'static str = K::PLURAL;
+    const KIND: &'static str = K::KIND;
+    const ACCEPT: Accept = Accept::MetadataOnly;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
     }
 }
 

@@ -790,7 +790,7 @@ async fn an_object_that_does_not_decode_is_reported_and_keeps_its_children() {
         fixture.stop_operator().await;
         fixture.spawn_operator(&[]);
         fixture.until_reconciled("web").await;
-        fixture.operator().until_logged(&["cannot be decoded", "/first"]).await;
+        fixture.operator().until_logged(&["is unreadable", "/first"]).await;
         fixture.wrote("").await;
         fixture.operator().until_ready().await;
     })
