@@ -91,7 +91,8 @@ impl Flags {
     }
 }
 
-/// `println!` for an output that may be closed at any time, as with `| head -1`. Lines are wrapped at the width of a terminal.
+/// `println!` for an output that may be closed at any time, as with `| head -1`. Lines are wrapped at the width of a terminal, but for
+/// commands, which are copied.
 macro_rules! say {
     ($($text:tt)*) => { crate::stage::show(&format!($($text)*))? };
 }
@@ -103,6 +104,7 @@ pub(crate) fn show(text: &str) -> io::Result<()> {
     let width = terminal_size_of(io::stdout()).map_or(usize::MAX, |(Width(width), _)| width.into());
     let mut stdout = io::stdout().lock();
     for line in text.split('\n') {
+        let width = if line.trim_start().starts_with("$ ") { usize::MAX } else { width };
         writeln!(stdout, "{}", wrap(line, width, 4))?;
     }
     Ok(())

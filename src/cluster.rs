@@ -28,7 +28,7 @@ use crate::{
     client::{Client, DeleteOptions, Error, InTurn, Page, Part, Patch},
     locked,
     resource::{Key, ObjectMeta, Resource, Scope, list::Found},
-    store::{Change, Listening},
+    store::{Budget, Change, Listening},
     watch::Lists,
 };
 pub use events::{EventType, Events};
@@ -42,6 +42,8 @@ pub struct Cluster {
     client: Client,
     lists: Lists,
     streams: Arc<Mutex<OpenStreams>>,
+    /// For [`Cluster::watch_children`].
+    children: Arc<Budget>,
 }
 
 /// Shared watches of one kind, one for each scope. Dropping the last share of a watch ends it.
@@ -54,7 +56,7 @@ impl Cluster {
     /// A cluster without watches. Sends no request yet.
     #[must_use]
     pub fn new(client: Client, lists: Lists) -> Cluster {
-        Cluster { client, lists, streams: Arc::default() }
+        Cluster { client, lists, streams: Arc::default(), children: Budget::of_children() }
     }
 
     /// The time of day, for timestamps in objects.

@@ -31,7 +31,7 @@ use crate::{
 };
 use kept::Share;
 pub use kept::{Budget, Kept};
-pub(crate) use kept::{PAGE_WEIGHT_MAX, weight};
+pub(crate) use kept::{PAGE_WEIGHT_MAX, weight, weight_of};
 
 /// The objects of one kind and scope.
 pub struct Store<K> {

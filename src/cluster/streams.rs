@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use serde::Serialize;
 use tokio::task::JoinHandle;
 use tracing::info;
 
@@ -14,7 +15,7 @@ use crate::{
     client::{Client, Collection, Error},
     locked,
     resource::{LabelSelector, Labels, Resource, Scope},
-    store::{Change, Kept, Listening, Store},
+    store::{Change, Kept, Listening, Store, weight_of},
     watch::{self, AnyStore, Health, Lists},
 };
 
@@ -62,13 +63,14 @@ impl Cluster {
     }
 
     /// [`Cluster::watch`] for children of objects of kind `O`, which their controller ownerReference names. Of other objects, the
-    /// Store has no content, whoever gives them a label that the scopes select; nor of children that are unusually large, which are read
-    /// when they are needed.
-    pub fn watch_children<O: Resource, K: Resource>(
+    /// Store has no content, whatever their labels are; nor of children above 128 KiB, and of those above 8 KiB if they take more than
+    /// 8 MiB in a namespace. Such children are read when they are needed.
+    pub fn watch_children<O: Resource, K: Resource + Serialize>(
         &self,
         scopes: impl IntoIterator<Item = Scope>,
     ) -> Watch<K> {
-        self.watch_keeping(scopes, &Kept::ChildrenOf { group: O::GROUP, kind: O::KIND })
+        let (group, kind, budget) = (O::GROUP, O::KIND, Arc::clone(&self.children));
+        self.watch_keeping(scopes, &Kept::ChildrenOf { group, kind, budget, weigh: weight_of })
     }
 
     /// [`Cluster::watch`], with a limit of its own for what the Stores keep.

@@ -138,7 +138,7 @@ pub fn controller(
     let (copied_config_maps, copied_secrets) =
         (config_maps.watch.clone(), secrets.as_ref().map(|secrets| secrets.watch.clone()));
     let mib = settings.copyrator_sources_mib.unwrap_or(SOURCES_MIB_MAX) as usize;
-    let budget = Budget::new(mib * 1024 * 1024);
+    let budget = Budget::new("the objects to copy", mib * 1024 * 1024);
     let operator = Copyrator {
         budget: Arc::clone(&budget),
         cluster: cluster.clone(),

@@ -4,7 +4,7 @@
 //! ```text
 //!   Everything    all objects as they are: for a program that shows them
 //!   Small         an object with more than 4 KiB of labels, ownerReferences and finalizers, or 64 KiB of annotations: without content
-//!   ChildrenOf    the same, and an object of another kind of owner, or of more than 64 KiB: without content
+//!   ChildrenOf    the same, and an object of another kind of owner, or a large one for which a Budget has no bytes left: without content
 //!   Within        as Small, and an object for which a Budget has no bytes left, or that nobody needs: without content
 //! ```
 //!
@@ -12,9 +12,11 @@
 
 use std::{
     collections::HashMap,
+    io,
     sync::{Arc, Mutex},
 };
 
+use serde::Serialize;
 use smol_str::SmolStr;
 
 use crate::{
@@ -29,8 +31,13 @@ use crate::{
 pub(crate) const METADATA_BYTES_MAX: usize = 4 * 1024;
 /// Most bytes of the annotations that are kept of one object. The API server allows 256 KiB.
 pub(crate) const ANNOTATIONS_BYTES_MAX: usize = 64 * 1024;
-/// Largest child that is kept whole, by [`weight`]. The StatefulSet of a Database has some 40 KiB.
-pub(crate) const CHILD_WEIGHT_MAX: usize = 64 * 1024;
+/// Largest child that is decoded, by [`weight`]. The StatefulSet of a Database has some 40 KiB.
+pub(crate) const CHILD_WEIGHT_MAX: usize = 128 * 1024;
+/// The weight of a child that counts in no Budget: only the number of such children is limited, by the API server.
+const CHILD_WEIGHT_FREE: usize = 8 * 1024;
+/// The weight of the other children in one namespace, without [`CHILD_WEIGHT_FREE`] of each. Anybody may create children of an owner that
+/// exists.
+const CHILDREN_WEIGHT_MAX: usize = 8 * 1024 * 1024;
 /// Largest page of a list that is decoded in one piece, by [`weight`]. The objects of a larger one are decoded one by one. A page of
 /// 100 Deployments has 1.4 MiB.
 pub(crate) const PAGE_WEIGHT_MAX: usize = 2 * 1024 * 1024;
@@ -43,12 +50,17 @@ pub enum Kept<K> {
     Everything,
     /// Objects with more than 4 KiB of labels, ownerReferences and finalizers, or 64 KiB of annotations, without content.
     Small,
-    /// The same, and of other objects than children of this kind of owner, and of those above 64 KiB, no content.
+    /// The same, and of other objects than children of this kind of owner no content, nor of large children for which the budget has no bytes
+    /// left.
     ChildrenOf {
         /// The API group of the controller that an object names.
         group: &'static str,
         /// Its kind.
         kind: &'static str,
+        /// Shared by the Stores of all kinds of children.
+        budget: Arc<Budget>,
+        /// The bytes that an object takes.
+        weigh: fn(&K) -> usize,
     },
     /// As `Small`, and without the content of objects for which the budget has no bytes left.
     Within {
@@ -64,7 +76,9 @@ impl<K> Clone for Kept<K> {
         match self {
             Kept::Everything => Kept::Everything,
             Kept::Small => Kept::Small,
-            Kept::ChildrenOf { group, kind } => Kept::ChildrenOf { group, kind },
+            Kept::ChildrenOf { group, kind, budget, weigh } => {
+                Kept::ChildrenOf { group, kind, budget: Arc::clone(budget), weigh: *weigh }
+            }
             Kept::Within { budget, weigh } => Kept::Within { budget: Arc::clone(budget), weigh: *weigh },
         }
     }
@@ -76,7 +90,7 @@ impl<K: Resource> Kept<K> {
         match self {
             Kept::Everything => "everything".to_owned(),
             Kept::Small => String::new(),
-            Kept::ChildrenOf { group, kind } => format!("{group}/{kind}"),
+            Kept::ChildrenOf { group, kind, .. } => format!("{group}/{kind}"),
             Kept::Within { budget, .. } => format!("within {:p}", Arc::as_ptr(budget)),
         }
     }
@@ -107,19 +121,19 @@ impl<K: Resource> Kept<K> {
             return without(&found, excess, BrokenCause::TooLarge);
         }
         match (self, &found) {
-            (Kept::ChildrenOf { group, kind }, _) if !is_of(found.metadata().controller(), group, kind) => {
+            (Kept::ChildrenOf { group, kind, .. }, _)
+                if !is_of(found.metadata().controller(), group, kind) =>
+            {
                 without(&found, format!("its controller is not a {kind}"), BrokenCause::Unwanted)
             }
-            (Kept::Within { budget, weigh }, Found::Readable(object)) => {
-                let namespace = object.metadata().namespace.clone().unwrap_or_default();
-                let Some(bytes) = weigh(object) else {
-                    return without(&found, "nobody needs it".to_owned(), BrokenCause::Unwanted);
-                };
-                match budget.share(namespace, bytes, had.map_or(0, |had| had.bytes)) {
-                    Ok(share) => (found, Some(share)),
-                    Err(error) => without(&found, error, BrokenCause::NoRoom(bytes)),
-                }
+            (Kept::ChildrenOf { budget, weigh, .. }, Found::Readable(object)) => {
+                let bytes = weigh(object).saturating_sub(CHILD_WEIGHT_FREE);
+                budget.limit(found, bytes, had)
             }
+            (Kept::Within { budget, weigh }, Found::Readable(object)) => match weigh(object) {
+                Some(bytes) => budget.limit(found, bytes, had),
+                None => without(&found, "nobody needs it".to_owned(), BrokenCause::Unwanted),
+            },
             (Kept::Everything | Kept::Small | Kept::ChildrenOf { .. } | Kept::Within { .. }, _) => {
                 (found, None)
             }
@@ -130,6 +144,27 @@ impl<K: Resource> Kept<K> {
 /// About the memory of an object or a list with this JSON: small fields and items take more than text.
 pub(crate) fn weight(json: &[u8]) -> usize {
     json.len() + ENTRY_BYTES * memchr::memchr_iter(b',', json).count()
+}
+
+/// The [`weight`] of a child as it is kept.
+pub(crate) fn weight_of<K: Serialize>(child: &K) -> usize {
+    /// Weighs what is written to it.
+    struct Scale(usize);
+    impl io::Write for Scale {
+        fn write(&mut self, json: &[u8]) -> io::Result<usize> {
+            self.0 += weight(json);
+            Ok(json.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut scale = Scale(0);
+    match serde_json::to_writer(&mut scale, child) {
+        Ok(()) => scale.0,
+        Err(_) => usize::MAX,
+    }
 }
 
 fn is_of(controller: Option<&OwnerReference>, group: &str, kind: &str) -> bool {
@@ -173,10 +208,13 @@ fn essential(metadata: &ObjectMeta) -> ObjectMeta {
     ObjectMeta { owner_references, finalizers: Box::default(), ..metadata }
 }
 
-/// The bytes that objects of several Stores may take together. One namespace may take half of them, so that nobody who may
-/// create objects in one namespace can take those of all others.
+/// The bytes that objects of several Stores may take together, and those of one namespace, so that nobody who may create objects in one
+/// namespace can take the room of all others.
 pub struct Budget {
+    /// For the message: `the objects to copy`.
+    what: &'static str,
     bytes_max: usize,
+    of_namespace_max: usize,
     used: Mutex<HashMap<SmolStr, usize>>,
 }
 
@@ -188,10 +226,16 @@ pub(super) struct Share {
 }
 
 impl Budget {
-    /// That many bytes.
+    /// That many bytes for `what`, such as `the objects to copy`; those of one namespace may take half of them.
     #[must_use]
-    pub fn new(bytes_max: usize) -> Arc<Budget> {
-        Arc::new(Budget { bytes_max, used: Mutex::default() })
+    pub fn new(what: &'static str, bytes_max: usize) -> Arc<Budget> {
+        Arc::new(Budget { what, bytes_max, of_namespace_max: bytes_max / 2, used: Mutex::default() })
+    }
+
+    /// For the children of all owners.
+    pub(crate) fn of_children() -> Arc<Budget> {
+        let (bytes_max, of_namespace_max) = (usize::MAX, CHILDREN_WEIGHT_MAX);
+        Arc::new(Budget { what: "large children", bytes_max, of_namespace_max, used: Mutex::default() })
     }
 
     /// Whether an object of this many bytes would be kept.
@@ -211,15 +255,30 @@ impl Budget {
         let of_namespace = used.get(namespace).copied().unwrap_or_default();
         let all: usize = used.values().sum();
         let mib = |bytes: usize| bytes / (1024 * 1024);
-        let half = self.bytes_max / 2;
-        if of_namespace + bytes > half + had {
-            return Some(format!(
-                "the objects to copy from namespace {namespace} take more than {} MiB",
-                mib(half)
-            ));
+        let what = self.what;
+        if of_namespace + bytes > self.of_namespace_max + had {
+            let limit = mib(self.of_namespace_max);
+            return Some(format!("{what} from namespace {namespace} take more than {limit} MiB"));
         }
-        (all + bytes > self.bytes_max + had)
-            .then(|| format!("the objects to copy take more than {} MiB", mib(self.bytes_max)))
+        (all + bytes > self.bytes_max.saturating_add(had))
+            .then(|| format!("{what} take more than {} MiB", mib(self.bytes_max)))
+    }
+
+    /// The object, without content if there is no room for it.
+    fn limit<K: Resource>(
+        self: &Arc<Budget>,
+        found: Found<K>,
+        bytes: usize,
+        had: Option<&Share>,
+    ) -> (Found<K>, Option<Share>) {
+        let namespace = found.metadata().namespace.clone().unwrap_or_default();
+        match self.share(namespace, bytes, had.map_or(0, |had| had.bytes)) {
+            Ok(share) => (found, Some(share)),
+            Err(error) => {
+                let (metadata, cause) = (essential(found.metadata()), BrokenCause::NoRoom(bytes));
+                (Found::Broken(Arc::new(Broken { metadata, error, cause })), None)
+            }
+        }
     }
 
     fn share(self: &Arc<Budget>, namespace: SmolStr, bytes: usize, had: usize) -> Result<Share, String> {
@@ -272,7 +331,8 @@ mod tests {
 
     #[test]
     fn only_children_of_the_kind_of_owner_keep_their_content() {
-        let kept = Kept::ChildrenOf { group: "app.example.com", kind: "Database" };
+        let budget = Budget::of_children();
+        let kept = Kept::ChildrenOf { group: "app.example.com", kind: "Database", budget, weigh: weight_of };
         for (owners, is_kept) in [
             (json!([owner("app.example.com/v1", "Database")]), true),
             (json!([owner("app.example.com/v2", "Database")]), true),
@@ -313,9 +373,26 @@ mod tests {
         }
     }
 
+    /// Anybody may create any number of children of an owner that exists.
+    #[test]
+    fn large_children_of_one_namespace_take_some_megabytes_and_small_ones_are_all_kept() {
+        let budget = Budget::of_children();
+        let kept = Kept::ChildrenOf { group: "app.example.com", kind: "Database", budget, weigh: weight_of };
+        let child = |bytes: usize| {
+            let owners = json!([owner("app.example.com/v1", "Database")]);
+            kept.limit(found(json!({"ownerReferences": owners}), &"x".repeat(bytes)), None)
+        };
+        let small: Vec<_> = (0..10_000).map(|_| child(1000)).collect();
+        assert!(small.iter().all(|limited| problem(limited).is_none()));
+        let large: Vec<_> = (0..1000).map(|_| child(60_000)).collect();
+        let kept = large.iter().filter(|limited| problem(limited).is_none()).count();
+        assert!((100..200).contains(&kept), "{kept}");
+        assert!(problem(&large[999]).is_some_and(|problem| problem.contains("from namespace n")));
+    }
+
     #[test]
     fn one_namespace_takes_half_of_a_budget_until_its_objects_are_gone() {
-        let budget = Budget::new(100);
+        let budget = Budget::new("the objects", 100);
         let kept = Kept::Within {
             budget: Arc::clone(&budget),
             weigh: |map: &ConfigMap| Some(map.data.values().map(String::len).sum()),

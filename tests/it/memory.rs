@@ -181,15 +181,19 @@ async fn databases_are_served_beside_large_config_maps_and_secrets() {
                 "apiVersion": "app.example.com/v1", "kind": "Database", "name": "mine", "uid": "00e4f4f5-13c0-44c5-98d6-3aca49e4a0b4",
                 "controller": true,
             });
-            // Many short keys take ten times as much memory as one long text. These are just few enough to be kept.
+            // Many short keys take ten times as much memory as one long text.
             let keys: serde_json::Map<_, _> =
-                (0..800).map(|number| (format!("k{number}"), json!(""))).collect();
+                (0..700).map(|number| (format!("k{number}"), json!(""))).collect();
             for number in 0..LARGE {
                 let data = json!({"data": {"a": "x".repeat(950_000)}});
                 user.create("configmaps", &large(&format!("{name}-data-{number}"), managed(), data.clone())).await;
                 let mut owned = large(&format!("{name}-owned-{number}"), managed(), json!({"data": keys}));
                 owned["metadata"]["ownerReferences"] = json!([owner]);
                 user.create("configmaps", &owned).await;
+                for part in 0..16 {
+                    owned["metadata"]["name"] = json!(format!("{name}-owned-{number}-{part}"));
+                    user.create("configmaps", &owned).await;
+                }
                 let labels = labels("database-operator");
                 user.create("secrets", &large(&format!("{name}-labels-{number}"), labels, json!({}))).await;
                 let mut annotated = large(&format!("{name}-notes-{number}"), managed(), json!({}));
