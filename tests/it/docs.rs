@@ -233,7 +233,7 @@ fn every_exchange_in_watch_md_is_in_a_transcript() {
     for block in blocks {
         let (file, block) = block.split_once('\n').unwrap();
         let (title, block) = block.split_once("\n```").unwrap().0.split_once('\n').unwrap();
-        let transcript = read(&format!("apiserver/tests/it/contract/{file}"));
+        let transcript = read(&format!("apiserver/contract/{file}"));
         let (_, exchange) = transcript
             .split_once(&format!("\n{title}\n"))
             .unwrap_or_else(|| panic!("{file} has no exchange {title:?}"));

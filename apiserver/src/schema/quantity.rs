@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(exponents.map(|text| quantity(&json!(text)).is_some()), [true, true, true, false]);
     }
 
-    /// `tests/it/contract/nodes.http` has more, from kube-apiserver.
+    /// `apiserver/contract/nodes.http` has more, from kube-apiserver.
     #[test]
     fn a_canonical_quantity_stays_as_it_is() {
         for (text, wanted) in [("-1.5", "-1500m"), ("-2048Mi", "-2Gi"), ("-0", "0"), ("-.1Ki", "-102400m")] {

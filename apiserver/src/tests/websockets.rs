@@ -1,4 +1,4 @@
-//! Faults of watches that are WebSockets. The wire without faults is in tests/it/contract/websockets.http.
+//! Faults of watches that are WebSockets. The wire without faults is in apiserver/contract/websockets.http.
 
 use futures_util::{SinkExt, StreamExt};
 use tokio_tungstenite::{

@@ -1,7 +1,7 @@
 //! The contract: requests and answers on the wire are the same on the embedded API server as on kube-apiserver.
 //!
-//! Each `contract/*.http` is a story of requests and answers, written to be read: together they document the wire. The
-//! embedded server and, with `KUBEBUILDER_ASSETS`, kube-apiserver must give the answers in the file:
+//! Each `.http` file of `apiserver/contract` is a story of requests and answers, written to be read: together they document
+//! the wire. The embedded server and, with `KUBEBUILDER_ASSETS`, kube-apiserver must give the answers in the file:
 //!
 //! ```text
 //! ### An object that is not there
@@ -14,9 +14,9 @@
 //! ```
 //!
 //! `UPDATE_EXPECT=1` writes the answers of kube-apiserver to the files, and never those of the embedded server. Known
-//! differences of the embedded server are listed in `contract/differences.txt`; an entry that is no longer true fails.
+//! differences of the embedded server are listed in `apiserver/contract/differences.txt`; an entry that is no longer true fails.
 //!
-//! Each story has a namespace of its own name, and `widgets.demo.example.com` from `contract/prelude.http`. Directives stand
+//! Each story has a namespace of its own name, and `widgets.demo.example.com` from `prelude.http`. Directives stand
 //! before a request, each as `# @…`:
 //!
 //! - `name x`: later requests can use this answer, as in `{{x.metadata.resourceVersion}}`.
@@ -139,7 +139,7 @@ fn asks(story: &str, directive: &str) -> bool {
 }
 
 fn file(story: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/contract/{story}.http"))
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("contract/{story}.http"))
 }
 
 /// A request of a story, and the expected answer.

@@ -1,4 +1,4 @@
-//! The requests that the rules of a user allow. The answers to other requests are in `contract/forbidden.http`.
+//! The requests that the rules of a user allow. The answers to other requests are in `apiserver/contract/forbidden.http`.
 
 use http::StatusCode;
 use listwatch_apiserver::{ApiServer, Options, Rule};

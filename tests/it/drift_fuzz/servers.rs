@@ -2,7 +2,7 @@
 //! refuse and store the same. No operator runs.
 //!
 //! The seeds are always the same, unless `LISTWATCH_SEEDS` is set. Other seeds may find a new difference: fix it in
-//! apiserver/src, or add it to apiserver/tests/it/contract/differences.txt with its reason.
+//! apiserver/src, or add it to apiserver/contract/differences.txt with its reason.
 
 use std::sync::{
     Arc,
@@ -28,7 +28,7 @@ use crate::{
 const SEEDS: u64 = 200;
 
 /// The known differences between the embedded server and kube-apiserver.
-const KNOWN: &str = include_str!("../../../apiserver/tests/it/contract/differences.txt");
+const KNOWN: &str = include_str!("../../../apiserver/contract/differences.txt");
 
 /// The numbers of edits that the real server refused and accepted.
 static COMPARED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];

@@ -6,7 +6,7 @@ use super::Answer;
 
 /// The table of all known differences. Fewer are better. A line with `#` is the reason for the lines below it: story,
 /// part of the answer, and title of the request.
-const TABLE: &str = include_str!("differences.txt");
+const TABLE: &str = include_str!("../../../contract/differences.txt");
 
 /// The story of the random edits of the operator's test `drift_fuzz`. It has no file. Its parts are parts of the paths of fields.
 pub const EDITS: &str = "edits";
