@@ -5,11 +5,15 @@ use std::{
     collections::VecDeque,
     fmt::Display,
     sync::atomic::{AtomicU16, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use tokio::time::{Instant, sleep};
 
 /// How long a wait may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+/// The shortest pause before a question is asked again, and the longest. Many tests wait at the same time, so a long wait asks less often.
+const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 /// How many answers are shown when a wait times out.
 const SEEN_MAX: usize = 4;
 /// Bytes shown of each answer.
@@ -39,7 +43,7 @@ pub async fn within<T>(limit: Duration, what: &str, ask: impl AsyncFn() -> Optio
                 let seen = if seen.is_empty() { "nothing".to_owned() } else { seen.join("\n  ") };
                 panic!("waited {limit:?} for {what}; last seen:\n  {seen}");
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            sleep((begun.elapsed() / 20).clamp(PAUSES[0], PAUSES[1])).await;
         }
     };
     SEEN.scope(RefCell::default(), asking).await

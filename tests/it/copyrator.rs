@@ -12,7 +12,7 @@ use std::{
     path::Path,
     pin::Pin,
     sync::{Arc, Mutex},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
@@ -29,11 +29,16 @@ use listwatch_apiserver::{ApiServer, Fault};
 use listwatch_control_plane::{ControlPlane, Http, eventually, has_assets, saw, unique};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::task::JoinSet;
+use tokio::{
+    task::{JoinSet, spawn_blocking},
+    time::Instant,
+};
 
 use crate::{
     client::{self, UserClient, condition},
-    fixture::{admin_of, installed_control_plane, shared_control_plane},
+    fixture::{
+        Link, admin_of, has_only_real, installed_control_plane, on_paused_clock, shared_control_plane,
+    },
     manifests,
     operator::Operator,
     proxy::Proxy,
@@ -50,7 +55,7 @@ struct CopyratorFixture {
     client: Client,
     wire: Arc<Wire>,
     /// The embedded server.
-    server: Option<ApiServer>,
+    server: Option<Arc<ApiServer>>,
     url: String,
     ca_pem: String,
     /// Of the operator.
@@ -102,9 +107,23 @@ async fn new_account(user: &UserClient, name: &str) -> String {
     answer["status"]["token"].as_str().unwrap().to_owned()
 }
 
-/// Runs a script on both servers.
-async fn on_both(script: impl AsyncFn(&CopyratorFixture)) {
-    script(&CopyratorFixture::embedded().await).await;
+/// Runs a script on both servers: on the embedded one without a connection, and on a paused clock.
+async fn on_both(script: impl AsyncFn(&CopyratorFixture) + Copy + Send + 'static) {
+    let run = move || on_paused_clock(async { script(&CopyratorFixture::in_process().await).await });
+    let embedded = (!has_only_real()).then(|| spawn_blocking(run));
+    if has_assets() {
+        script(&CopyratorFixture::real().await).await;
+    }
+    if let Some(embedded) = embedded {
+        embedded.await.unwrap();
+    }
+}
+
+/// The same, and both servers have connections: for scripts with a proxy or with an operator in a process of its own.
+async fn on_both_with_connections(script: impl AsyncFn(&CopyratorFixture)) {
+    if !has_only_real() {
+        script(&CopyratorFixture::embedded().await).await;
+    }
     if has_assets() {
         script(&CopyratorFixture::real().await).await;
     }
@@ -112,9 +131,18 @@ async fn on_both(script: impl AsyncFn(&CopyratorFixture)) {
 
 impl CopyratorFixture {
     async fn embedded() -> CopyratorFixture {
-        let server = ApiServer::start(listwatch_apiserver::Options::default()).await.unwrap();
+        let server = Arc::new(ApiServer::start(listwatch_apiserver::Options::default()).await.unwrap());
         let (url, ca_pem) = (server.url(), server.ca_pem().to_owned());
-        CopyratorFixture::new(url, ca_pem, client::admin(&server), Some(server)).await
+        let config = |token: &str| Config::new(&url, ca_pem.as_bytes(), token).unwrap();
+        CopyratorFixture::new(&url, &ca_pem, client::admin(&server), Some(server), config).await
+    }
+
+    async fn in_process() -> CopyratorFixture {
+        let options = listwatch_apiserver::Options::default();
+        let server = Arc::new(ApiServer::in_process(&options, SystemTime::now()));
+        let link = Arc::new(Link(Arc::clone(&server)));
+        let admin = Client::new(link.config(server.token())).unwrap();
+        CopyratorFixture::new("", "", admin, Some(server), |token| link.config(token)).await
     }
 
     async fn real() -> CopyratorFixture {
@@ -122,11 +150,19 @@ impl CopyratorFixture {
     }
 
     async fn on(control_plane: &ControlPlane) -> CopyratorFixture {
-        CopyratorFixture::new(control_plane.url(), control_plane.ca_pem(), admin_of(control_plane), None)
-            .await
+        let (url, ca_pem) = (control_plane.url(), control_plane.ca_pem());
+        let config = |token: &str| Config::new(&url, ca_pem.as_bytes(), token).unwrap();
+        CopyratorFixture::new(&url, &ca_pem, admin_of(control_plane), None, config).await
     }
 
-    async fn new(url: String, ca_pem: String, admin: Client, server: Option<ApiServer>) -> CopyratorFixture {
+    /// `config`: how the bearer of a token reaches the server.
+    async fn new(
+        url: &str,
+        ca_pem: &str,
+        admin: Client,
+        server: Option<Arc<ApiServer>>,
+        config: impl Fn(&str) -> Config,
+    ) -> CopyratorFixture {
         let prefix = format!("c{}", unique());
         let user = UserClient { client: admin, namespace: format!("{prefix}-src") };
         // Another test may have installed it on the shared server.
@@ -144,8 +180,8 @@ impl CopyratorFixture {
             None => new_account(&user, &prefix).await,
         };
         let wire = Arc::<Wire>::default();
-        let config = Config::new(&url, ca_pem.as_bytes(), &token).unwrap().with_tap(wire.clone());
-        let client = Client::new(config).unwrap();
+        let client = Client::new(config(&token).with_tap(wire.clone())).unwrap();
+        let (url, ca_pem) = (url.to_owned(), ca_pem.to_owned());
         let fixture = CopyratorFixture { prefix, user, client, wire, server, url, ca_pem, token };
         fixture.allow(&rules()).await;
         for namespace in ["a", "b"] {
@@ -1202,7 +1238,7 @@ async fn a_source_and_a_rule_whose_names_are_no_labels_are_served() {
 /// The operator as a process, with all that it can write about its requests.
 #[tokio::test]
 async fn the_data_of_a_secret_is_in_no_log_event_status_or_recording() {
-    on_both(async |fixture| {
+    on_both_with_connections(async |fixture| {
         let (secret, shown) = ("aHVudGVyMg==", ["aHVudGVyMg", "hunter2"]);
         let metadata = json!({
             "name": "password", "labels": {"copyrator": "true"},
@@ -1298,7 +1334,7 @@ async fn a_rule_that_waits_for_a_watch_that_is_forbidden_says_so_and_goes_on_aft
 /// The API server lets an open watch go on, and refuses the next one. The rule went on to report that all copies were up to date.
 #[tokio::test]
 async fn a_rule_whose_permission_is_withdrawn_says_so_and_goes_on_when_it_is_back() {
-    on_both(async |fixture| {
+    on_both_with_connections(async |fixture| {
         let proxy = Proxy::start(&fixture.url).await;
         let config = Config::new(&proxy.url(), fixture.ca_pem.as_bytes(), &fixture.token).unwrap();
         let client = Client::new(config).unwrap();
@@ -1637,7 +1673,7 @@ impl CopyratorFixture {
 /// Whatever the operator has written when it is killed, the next one writes the rest, and nothing twice.
 #[tokio::test]
 async fn a_restart_between_any_two_writes_changes_nothing() {
-    on_both(async |fixture| {
+    on_both_with_connections(async |fixture| {
         let undisturbed = fixture.written_for_a_rule(usize::MAX).await;
         // The finalizer, four copies, and the status; six copies, and the status; four copies, and the finalizer.
         assert_eq!(undisturbed.each_ref().map(Vec::len), [6, 7, 5], "{undisturbed:#?}");
@@ -1648,7 +1684,7 @@ async fn a_restart_between_any_two_writes_changes_nothing() {
 
 #[tokio::test]
 async fn a_restart_with_complete_copies_writes_nothing() {
-    on_both(async |fixture| {
+    on_both_with_connections(async |fixture| {
         let operator = fixture.start_copying(json!({})).await;
         fixture.until_settings_in(&["a", "b"]).await;
         fixture.until_ready("main-rule", "Synced").await;

@@ -298,7 +298,7 @@ async fn check(place: &Arc<Place>, options: &Options, forms: &[CurlFrom], reques
 }
 
 /// Runs a test on both servers, with files and a `kubectl proxy`.
-async fn on_both(test: impl AsyncFn(&Fixture, &Arc<Place>) + Copy + 'static) {
+async fn on_both(test: impl AsyncFn(&Fixture, &Arc<Place>) + Copy + Send + 'static) {
     has_assets();
     on(&[Kind::Embedded, Kind::Real], async move |fixture| {
         // The operator's way to list makes no difference here.

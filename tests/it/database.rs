@@ -25,11 +25,11 @@ fn start(fixture: &Fixture) -> Running {
     Running::start(fixture, BuiltIn::Database)
 }
 
-async fn on_both(script: impl AsyncFn(&Fixture) + Copy + 'static) {
-    on_each_of(&[Kind::Embedded, Kind::RealHttp1], script).await;
+async fn on_both(script: impl AsyncFn(&Fixture) + Copy + Send + 'static) {
+    on_each_of(&[Kind::InProcess, Kind::RealHttp1], script).await;
 }
 
-async fn on_each_of(kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + 'static) {
+async fn on_each_of(kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + Send + 'static) {
     in_process::on(BuiltIn::Database, kinds, script).await;
 }
 
@@ -921,7 +921,7 @@ async fn a_deleted_database_waits_for_a_last_backup() {
 /// As with the admission plugin OwnerReferencesPermissionEnforcement. The Database waited for ever, and only the log said why.
 #[tokio::test]
 async fn data_that_cannot_get_an_owner_is_a_condition() {
-    on_each_of(&[Kind::Embedded], async |fixture| {
+    on_each_of(&[Kind::InProcess], async |fixture| {
         let _running = with_data(fixture, "Delete").await;
         fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
         wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
@@ -1004,11 +1004,11 @@ async fn while_a_secret_cannot_get_an_owner_no_claim_has_one() {
         fixture.patch("databases/db", json!({"metadata": {"finalizers": null}})).await;
         fixture.until_gone("databases/db").await;
         assert_eq!(owners(fixture).await, NOT_OWNED);
-        drop(running);
 
         // With the permission, the policy counts again.
         allow_patches_of_secrets(fixture, true).await;
         fixture.until_gone("statefulsets/db").await;
+        drop(running);
     })
     .await;
 }
@@ -1016,7 +1016,7 @@ async fn while_a_secret_cannot_get_an_owner_no_claim_has_one() {
 /// Admission may refuse a write after it has allowed its dry run.
 #[tokio::test]
 async fn a_later_refusal_takes_the_owners_back() {
-    on_each_of(&[Kind::Embedded], async |fixture| {
+    on_each_of(&[Kind::InProcess], async |fixture| {
         let _running = with_data(fixture, "Delete").await;
         fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
         wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
@@ -1100,7 +1100,7 @@ async fn a_claim_of_a_user_that_the_stateful_set_owns_is_named_before_it_is_dele
 /// Only the log said why the Database did not end.
 #[tokio::test]
 async fn a_stateful_set_that_may_not_be_made_to_retain_the_claims_is_a_condition() {
-    on_each_of(&[Kind::Embedded], async |fixture| {
+    on_each_of(&[Kind::InProcess], async |fixture| {
         drop(deleted(fixture, "Retain").await);
         let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}});
         fixture.patch("statefulsets/db", json!({ "spec": policy })).await;
@@ -1139,7 +1139,7 @@ async fn a_last_backup_that_lost_its_owner_still_counts() {
 
 #[tokio::test]
 async fn a_last_backup_that_is_refused_at_first_is_made_later_with_its_claim() {
-    on_each_of(&[Kind::Embedded], async |fixture| {
+    on_each_of(&[Kind::InProcess], async |fixture| {
         drop(with_data(fixture, "Delete").await);
         delete_claim(fixture, "db-backups").await;
         fixture.delete("databases/db").await;
@@ -1355,7 +1355,7 @@ async fn a_primary_whose_data_is_lost_does_not_begin_anew() {
 /// The claim of a user has no label of the operator, which then reads it.
 #[tokio::test]
 async fn a_claim_of_a_user_that_cannot_be_read_at_first_is_not_lost() {
-    on_each_of(&[Kind::Embedded], async |fixture| {
+    on_each_of(&[Kind::InProcess], async |fixture| {
         create_claim(fixture, "data-db-1").await;
         create_claim(fixture, "data-db-0").await;
         let unlabelled = json!({"metadata": {"labels": null}});

@@ -12,15 +12,20 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashSet,
-    env, fs,
+    env, fs, io,
     ops::Deref,
+    pin::Pin,
     rc::Rc,
+    sync::Arc,
     thread,
+    time::SystemTime,
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
 use listwatch::{
-    client::{Client, Config},
+    client::{Client, Config, InProcess, InProcessAnswer},
     watch::Lists,
 };
 use listwatch_apiserver::{ApiServer, Options, Rule};
@@ -30,6 +35,7 @@ use listwatch_control_plane::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
+    runtime,
     sync::OnceCell,
     task::{JoinSet, LocalSet},
 };
@@ -50,6 +56,8 @@ const BARRIER: &str = "barrier";
 pub enum Kind {
     /// The embedded server, without a garbage collector.
     Embedded,
+    /// As `Embedded`, without a connection and on a paused clock: no time passes while all wait. For operators in this process.
+    InProcess,
     /// The embedded server, with its controllers.
     EmbeddedWithControllers,
     /// A real server that all tests share.
@@ -68,12 +76,15 @@ pub enum Kind {
 
 impl Kind {
     fn is_real(self) -> bool {
-        !matches!(self, Kind::Embedded | Kind::EmbeddedBare | Kind::EmbeddedWithControllers)
+        match self {
+            Kind::Embedded | Kind::InProcess | Kind::EmbeddedBare | Kind::EmbeddedWithControllers => false,
+            Kind::Real | Kind::RealHttp1 | Kind::RealBare | Kind::RealPaged | Kind::RealBefore132 => true,
+        }
     }
 }
 
 pub enum Server {
-    Embedded(Box<ApiServer>),
+    Embedded(Arc<ApiServer>),
     Shared(&'static ControlPlane),
     Own(Rc<ControlPlane>),
 }
@@ -83,6 +94,8 @@ pub struct Fixture {
     // The first field, so that the operator ends while its log and its server still exist.
     operator: RefCell<Option<Rc<Operator>>>,
     pub server: Server,
+    /// With [`Kind::InProcess`].
+    link: Option<Arc<Link>>,
     pub user: UserClient,
     /// The URL of the proxy through which the operator reaches the server, if any.
     pub proxy_url: RefCell<Option<String>>,
@@ -128,7 +141,7 @@ impl Deref for Fixture {
 }
 
 /// Runs a script on both servers and with both ways to list, with an operator that has settled.
-pub async fn on_each(script: impl AsyncFn(&Fixture) + Copy + 'static) {
+pub async fn on_each(script: impl AsyncFn(&Fixture) + Copy + Send + 'static) {
     on(&[Kind::Embedded, Kind::Real], async move |fixture: &Fixture| {
         fixture.start_operator(&[]).await;
         script(fixture).await;
@@ -137,26 +150,22 @@ pub async fn on_each(script: impl AsyncFn(&Fixture) + Copy + 'static) {
 }
 
 /// Runs a script on these kinds of server and with both ways to list, without an operator.
-pub async fn on(kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + 'static) {
+pub async fn on(kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + Send + 'static) {
     let mut fixtures = JoinSet::new();
     let local = LocalSet::new();
     for &kind in kinds {
-        // CI runs the scripts on the embedded server first, and then on the real ones alone.
-        let is_left_out =
-            if kind.is_real() { !has_assets() } else { env::var_os("LISTWATCH_ONLY_REAL").is_some() };
-        if is_left_out {
+        if if kind.is_real() { !has_assets() } else { has_only_real() } {
             continue;
         }
         for lists in [Lists::Paged, Lists::Streaming] {
             if matches!(kind, Kind::RealPaged | Kind::RealBefore132) && lists == Lists::Streaming {
                 continue;
             }
-            let run = async move {
-                let fixture = Fixture::start(kind, lists).await;
-                script(&fixture).await;
-                fixture.assert_clean();
-            };
-            fixtures.spawn_local_on(run, &local);
+            if kind == Kind::InProcess {
+                fixtures.spawn_blocking(move || on_paused_clock(run(kind, lists, script)));
+            } else {
+                fixtures.spawn_local_on(run(kind, lists, script), &local);
+            }
         }
     }
     let failed = local
@@ -169,6 +178,54 @@ pub async fn on(kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + 'static)
         })
         .await;
     assert_eq!(failed, 0, "fixtures whose script failed; see above");
+}
+
+async fn run(kind: Kind, lists: Lists, script: impl AsyncFn(&Fixture)) {
+    let fixture = Fixture::start(kind, lists).await;
+    script(&fixture).await;
+    fixture.assert_clean();
+}
+
+/// Runs a script in this thread, on a clock of its own that jumps to the next timer when all wait.
+pub fn on_paused_clock<T>(script: impl Future<Output = T>) -> T {
+    let mut builder = runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build().unwrap();
+    LocalSet::new().block_on(&runtime, script)
+}
+
+/// Whether CI runs the scripts on the real servers alone. It has run them on the embedded server before.
+pub fn has_only_real() -> bool {
+    env::var_os("LISTWATCH_ONLY_REAL").is_some()
+}
+
+/// Brings requests to an embedded server without a connection.
+pub struct Link(pub Arc<ApiServer>);
+
+impl Link {
+    pub fn config(self: &Arc<Self>, token: &str) -> Config {
+        let server: Arc<dyn InProcess> = Arc::clone(self) as _;
+        Config::in_process(server, token).unwrap()
+    }
+
+    fn client(self: &Arc<Self>, token: &str) -> Client {
+        Client::new(self.config(token)).unwrap()
+    }
+}
+
+impl InProcess for Link {
+    fn answer(
+        &self,
+        request: http::Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = io::Result<InProcessAnswer>> + Send + '_>> {
+        Box::pin(async move {
+            let answer = self.0.answer(request.map(Full::new)).await.map_err(io::Error::other)?;
+            Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()))
+        })
+    }
+
+    fn now(&self) -> SystemTime {
+        self.0.now()
+    }
 }
 
 /// The real control plane that all tests share, except those that harm it.
@@ -222,16 +279,24 @@ impl Fixture {
             Kind::Embedded | Kind::EmbeddedBare | Kind::EmbeddedWithControllers => {
                 let controllers = kind == Kind::EmbeddedWithControllers;
                 let server = ApiServer::start(Options { controllers, ..Options::default() }).await.unwrap();
-                Server::Embedded(Box::new(server))
+                Server::Embedded(Arc::new(server))
+            }
+            Kind::InProcess => {
+                let options = Options { controllers: false, ..Options::default() };
+                Server::Embedded(Arc::new(ApiServer::in_process(&options, SystemTime::now())))
             }
             Kind::Real => Server::Shared(shared_control_plane().await),
             Kind::RealHttp1 => Server::Shared(shared_http1_control_plane().await),
             Kind::RealBare | Kind::RealPaged => Server::Own(Rc::new(ControlPlane::start(Http::Any).await)),
             Kind::RealBefore132 => Server::Own(Rc::new(ControlPlane::start(Http::AnyBefore132).await)),
         };
-        let fixture = Fixture::new(server, lists);
+        let link = match &server {
+            Server::Embedded(server) if kind == Kind::InProcess => Some(Arc::new(Link(Arc::clone(server)))),
+            Server::Embedded(_) | Server::Shared(_) | Server::Own(_) => None,
+        };
+        let fixture = Fixture::new(server, link, lists);
         match kind {
-            Kind::Embedded | Kind::EmbeddedWithControllers => {
+            Kind::Embedded | Kind::InProcess | Kind::EmbeddedWithControllers => {
                 fixture.install(&manifests::crd()).await;
                 fixture.create_namespace().await;
             }
@@ -244,16 +309,19 @@ impl Fixture {
     /// A fixture for each way to list, on this control plane, where the CRD is installed.
     pub async fn paged_and_streaming(control_plane: &Rc<ControlPlane>) -> [Fixture; 2] {
         let fixtures = [Lists::Paged, Lists::Streaming]
-            .map(|lists| Fixture::new(Server::Own(Rc::clone(control_plane)), lists));
+            .map(|lists| Fixture::new(Server::Own(Rc::clone(control_plane)), None, lists));
         for fixture in &fixtures {
             fixture.create_namespace().await;
         }
         fixtures
     }
 
-    fn new(server: Server, lists: Lists) -> Fixture {
+    fn new(server: Server, link: Option<Arc<Link>>, lists: Lists) -> Fixture {
         let (name, client) = match &server {
-            Server::Embedded(server) => ("embedded", admin(server)),
+            Server::Embedded(server) => {
+                let in_process = link.as_ref().map(|link| link.client(server.token()));
+                ("embedded", in_process.unwrap_or_else(|| admin(server)))
+            }
             Server::Shared(control_plane) => (control_plane.name(), admin_of(control_plane)),
             Server::Own(control_plane) => ("real, own", admin_of(control_plane)),
         };
@@ -262,6 +330,7 @@ impl Fixture {
             name: format!("{name}, {lists:?}, namespace {namespace}"),
             user: UserClient { client, namespace },
             server,
+            link,
             proxy_url: RefCell::default(),
             dir: TempDir::new().unwrap(),
             operator: RefCell::default(),
@@ -601,6 +670,9 @@ impl Fixture {
     /// A client with the operator's token, for this fixture's server or a proxy in front of it.
     pub fn operators_client(&self, url: &str) -> Client {
         let token = fs::read_to_string(self.dir.path().join("token")).unwrap();
+        if let Some(link) = &self.link {
+            return link.client(&token);
+        }
         Client::new(Config::new(url, self.ca_pem().as_bytes(), &token).unwrap()).unwrap()
     }
 

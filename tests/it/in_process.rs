@@ -41,7 +41,7 @@ impl Running {
 }
 
 /// Runs a script on each of these servers, with the CRD of an operator and the permissions of its ClusterRole.
-pub async fn on(operator: BuiltIn, kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + 'static) {
+pub async fn on(operator: BuiltIn, kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + Send + 'static) {
     fixture::on(kinds, async move |fixture: &Fixture| {
         install(fixture, operator).await;
         fixture.allow_only(&rules(operator)).await;

@@ -16,11 +16,11 @@ fn start(fixture: &Fixture) -> Running {
     Running::start(fixture, BuiltIn::Memcached)
 }
 
-async fn on_both(script: impl AsyncFn(&Fixture) + Copy + 'static) {
-    on_each_of(&[Kind::Embedded, Kind::RealHttp1], script).await;
+async fn on_both(script: impl AsyncFn(&Fixture) + Copy + Send + 'static) {
+    on_each_of(&[Kind::InProcess, Kind::RealHttp1], script).await;
 }
 
-async fn on_each_of(kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + 'static) {
+async fn on_each_of(kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + Send + 'static) {
     in_process::on(BuiltIn::Memcached, kinds, script).await;
 }
 

@@ -733,7 +733,7 @@ async fn each_operator_reports_an_object_that_does_not_decode() {
     for (operator, path, field) in
         [(BuiltIn::Database, "databases", "size"), (BuiltIn::Memcached, "memcacheds", "memoryMb")]
     {
-        in_process::on(operator, &[Kind::Embedded], async move |fixture: &Fixture| {
+        in_process::on(operator, &[Kind::InProcess], async move |fixture: &Fixture| {
             let mut definition = operator.definitions()[0].clone();
             let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
             schema["properties"]["spec"]["properties"][field] =

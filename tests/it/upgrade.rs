@@ -115,8 +115,8 @@ impl Upgrade {
     }
 }
 
-async fn on_both(operator: BuiltIn, script: impl AsyncFn(&Fixture) + Copy + 'static) {
-    in_process::on(operator, &[Kind::Embedded, Kind::RealHttp1], script).await;
+async fn on_both(operator: BuiltIn, script: impl AsyncFn(&Fixture) + Copy + Send + 'static) {
+    in_process::on(operator, &[Kind::InProcess, Kind::RealHttp1], script).await;
 }
 
 #[tokio::test]
