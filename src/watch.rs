@@ -9,7 +9,7 @@
 //! [`watch`] sends the requests, in one loop, and `follow.rs` reads the open watch. [`Machine`] decides which request comes
 //! next, and does no I/O, so its rules are tested without a server:
 //! - Resume from the resourceVersion of the list, or of the last event or BOOKMARK after the list. Never resume from the
-//!   version of a listed object: it may be older than the list. Nor from that of an initial event: these come in no order.
+//!   version of a listed object: it may be older than the list. Never resume from an initial event: initial events come in no order.
 //! - The server ends every watch after a few minutes. That is not a failure: if a line came, resume at once, without a new list.
 //! - A watch that ends within a second without progress is a failure, even if the server closed it cleanly. Otherwise we
 //!   would send requests without a pause. Progress is a line that changes our version, or completes a streaming list.
@@ -46,7 +46,7 @@ pub use health::Health;
 use machine::End;
 pub use machine::{EndReason, Lists, Machine, NextRequest, Pause};
 
-/// The target of the lines in the log, also of those of `follow.rs`.
+/// The target of the log lines of this file and of `follow.rs`.
 const LOG: &str = module_path!();
 /// A watch that ends this soon, without progress, is a failure.
 pub(crate) const VERY_SHORT: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ pub(crate) async fn watch_if_valid(
     health: &Health,
 ) {
     match collection {
-        Ok(collection) => watch_of(client, collection, lists, store, health).await,
+        Ok(collection) => watch_of(client, collection, Machine::new(lists), store, health).await,
         Err(error) => {
             health.ill(error.to_string(), false);
             // A restart does not repair an invalid name, so `/livez` must not fail.
@@ -94,18 +94,17 @@ pub(crate) async fn watch_if_valid(
     }
 }
 
-/// [`watch`] for a valid collection.
+/// [`watch`] for a valid collection, from the first request of this machine on.
 pub(crate) async fn watch_of(
     client: Client,
     collection: Collection,
-    lists: Lists,
+    mut machine: Machine,
     store: &dyn AnyStore,
     health: &Health,
 ) {
-    let mut machine = Machine::new(lists);
     let mut random = fastrand::Rng::new();
-    if lists == Lists::Streaming {
-        // The timeout of the first watch depends on the HTTP version, which only an answer shows. If none comes, the watch fails, too,
+    if machine.is_streaming() {
+        // The timeout of the first watch depends on the HTTP version, which only an answer shows. If none comes, the watch also fails,
         // and reports the reason.
         health.within(LIST_LIMIT);
         let _ = client.version().await;

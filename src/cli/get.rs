@@ -35,7 +35,7 @@ use crate::{
         object::Object,
         place::Place,
     },
-    watch::{self, Health, Lists},
+    watch::{self, Health, Lists, Machine},
 };
 
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
@@ -95,8 +95,9 @@ pub(super) struct WatchArgs {
     /// End after so many events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_events: Option<u64>,
-    /// List first, and then watch as the operator does, until Ctrl-C. Explains each step, as --explain does
-    #[arg(long, conflicts_with_all = ["resource_version", "resource_version_match", "table", "curl"])]
+    /// List, and then watch as the operator does, until Ctrl-C. With --resource-version, watch from it first. Explains each step,
+    /// as --explain does
+    #[arg(long, conflicts_with_all = ["resource_version_match", "table", "curl"])]
     follow: bool,
     #[command(flatten)]
     shown: ShownFlags,
@@ -111,7 +112,7 @@ struct RequestFlags {
     /// RESOURCE, RESOURCE/NAME (deploy, mws/web, deployments.v1.apps) or a path of the API with its query
     #[arg(value_name = "RESOURCE|PATH", value_parser = Target, hide_possible_values = true)]
     target: String,
-    /// Namespace. Default: that of the context or of the service account
+    /// Namespace. Default: the namespace of the context or of the service account
     #[arg(short, long, value_name = "NAME", help_heading = "Protocol", conflicts_with = "all_namespaces")]
     namespace: Option<String>,
     /// All namespaces
@@ -307,7 +308,7 @@ fn main(mut wanted: Wanted, shown: ShownFlags, connection: ConnectionFlags) -> R
     })
 }
 
-/// The word in `--curl pod`, with a space. It is no value of the flag, but the RESOURCE, or one argument too many.
+/// The word in `--curl pod`, with a space. It is not a value of the flag, but the RESOURCE, or one argument too many.
 pub(super) fn after_curl() -> Option<String> {
     let mut rest = typed().skip_while(|arg| arg != "--curl");
     rest.nth(1).filter(|word| From::from_str(word, false).is_ok())
@@ -420,7 +421,7 @@ impl Wanted {
             // The path has it already.
             request.query.retain(|(name, _)| *name != "watch");
         } else if self.is_watch && !request.is_watch() {
-            let cause = "the query of the path says that this is no watch: leave `watch` out of it";
+            let cause = "the query of the path says that this is not a watch: leave `watch` out of it";
             return Err(Failure::Usage(cause.to_owned()));
         }
         if flags.table {
@@ -522,8 +523,21 @@ impl Wanted {
             fields: self.request.field_selector.clone().unwrap_or_default(),
             accept: if self.request.metadata { Accept::MetadataOnly } else { Accept::Whole },
         };
-        let health = Health::new(collection.resource.clone());
-        watch::watch_of(client, collection, lists, &Store::<Object>::default(), &health).await;
+        let (store, health) = (Store::<Object>::default(), Health::new(collection.resource.clone()));
+        let machine = match &self.request.resource_version {
+            None => Machine::new(lists),
+            // A watch from 0 begins with all objects, in no order, so it could not be resumed.
+            Some(version) if version.trim_start_matches('0').is_empty() => {
+                let cause =
+                    "--follow watches from the version of a list: give one, or leave --resource-version out";
+                return Err(Failure::Usage(cause.to_owned()));
+            }
+            Some(version) => {
+                store.bookmark(&version.into());
+                Machine::resumed(lists)
+            }
+        };
+        watch::watch_of(client, collection, machine, &store, &health).await;
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
 //! Follows an open watch: reads its lines, and puts their events into the Store. Gives the watch up if it is silent for too long.
-//! [`AnyStore`] has the decoder of the objects, for the lists of `watch.rs`, too.
+//! [`AnyStore`] decodes the objects of events and of lists.
 //!
 //! ```text
 //!   Body::chunk ─► Lines ─► WatchEvent ─► Machine::line ─► Store

@@ -201,7 +201,7 @@ impl Machine {
         Machine { state: State::Following, ..Machine::new(lists) }
     }
 
-    /// Begins the next request. `version` is that of the Store, and `timeout_secs` is the `timeoutSeconds` of a watch.
+    /// Begins the next request. `version` is the version of the Store, and `timeout_secs` is the `timeoutSeconds` of a watch.
     pub fn request<'a>(&'a mut self, version: &'a str, timeout_secs: u32) -> NextRequest<'a> {
         self.lines = 0;
         self.from = version.into();

@@ -337,6 +337,25 @@ async fn a_watch_that_follows_writes_only_lists_and_watches() {
     .await;
 }
 
+/// `--follow` refused a version, so a 410 could be seen, but not what comes after it.
+#[tokio::test]
+async fn a_watch_that_follows_from_an_expired_version_lists_and_goes_on() {
+    on(&BOTH, async |fixture| {
+        let reader = Reader::admin(fixture);
+        if fixture.is_embedded() {
+            fixture.embedded().fault(Fault::ExpireHistory);
+        }
+        let mut followed = follow(&reader, "services --resource-version 1");
+        followed.until_open_again().await;
+        followed.until_logged("# 410 (", 1).await;
+        followed.until_open_again().await;
+        followed.until_event(fixture).await;
+        // The first request is not announced; the list and the second watch are.
+        assert_eq!(followed.compare(), 2, "{}", followed.log());
+    })
+    .await;
+}
+
 /// Half a line was followed by the next answer, and `| jq` ended.
 #[tokio::test]
 async fn each_line_of_a_watch_that_follows_is_json_after_a_cut_in_mid_line() {
@@ -1394,6 +1413,7 @@ async fn bad_input_gives_one_line_of_error_with_the_remedy() {
             ("watch /api/v1/pods?limit=1 --follow", 2, "-l or --field-selector"),
             ("watch /api/v1/pods?watch=0", 2, "leave `watch` out of it"),
             ("watch svc --follow -o wide", 2, "choose another form"),
+            ("watch svc --follow --resource-version 0", 2, "give one, or leave --resource-version out"),
             (&record, 2, "exists; remove it, or choose another file"),
             ("get /healthz -o json", 1, "the answer is not JSON: -o raw"),
             ("get svc/none", 1, "404 NotFound: services \"none\" not found"),
