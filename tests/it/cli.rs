@@ -276,7 +276,7 @@ fn the_demo_of_each_operator_shows_what_it_does() {
         "server    MODIFIED web: Ready=True AllReplicasReady",
         "operator  patch    services/mws-web",
         "server    DELETED  web",
-        "The Deployment and Service of web are deleted too; those of hello still exist.",
+        "The children of web are deleted; the children of hello still exist.",
     ];
     let copies = [
         "operator  watch    configmaps",
@@ -286,7 +286,7 @@ fn the_demo_of_each_operator_shows_what_it_does() {
         "operator  patch    configmaps/settings in team-a",
         "operator  delete   configmaps/settings in team-a",
         "server    DELETED  main-rule",
-        "The copy is deleted too; the ConfigMap in default still exists.",
+        "The copy is deleted; the ConfigMap in default still exists.",
     ];
     let caches = [
         "operator  create   deployments/cache",
@@ -369,7 +369,7 @@ fn each_step_of_the_demo_is_announced_and_waits_for_enter() {
         assert!(announced.contains("Look for: ") && announced.contains(*part), "{part}: {announced}");
         keyboard.write_all(b"\n").unwrap();
     }
-    until("those of hello still exist.");
+    until("the children of hello still exist.");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 

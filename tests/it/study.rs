@@ -850,7 +850,7 @@ async fn the_outputs_of_apiserver_and_demo_are_as_in_their_files() {
     command.args(["demo", "--exit"]);
     let stdout = ran(command).await.succeeded();
     let passing = Regex::new(
-        "/status$|create   events$|MODIFIED .* (Ready=|Progressing=|status|[0-9]+ of )|40[49] [NC]",
+        "/status: |create   events:|MODIFIED .* (Ready=|Progressing=|status|[0-9]+ of )|40[49] [NC]",
     )
     .unwrap();
     let time = Regex::new(r"^ +\d+ ms  ").unwrap();

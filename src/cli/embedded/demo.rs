@@ -25,7 +25,7 @@ use tracing::Level;
 use self::{
     printer::{Actor, Printer},
     steps::Steps,
-    stories::{Scene, Story, UserRequest, applied},
+    stories::{START, Scene, Story, UserRequest, applied},
 };
 use super::apiserver::{
     self,
@@ -54,8 +54,8 @@ const ACCOUNT: &str = "operator";
 const SERVER_ENDS: &str = "The server of listwatch demo ends with the demo.";
 /// The kind, the watch and the operator: see [`Tour::start`].
 const STEPS_BEFORE_SCENES: usize = 3;
-/// Longest time for one scene. A scene takes at most two seconds; a busy machine needs more.
-const SCENE_LIMIT: Duration = Duration::from_secs(30);
+/// Longest time for one scene. A scene takes at most two seconds; a machine that is very busy needs a hundred times as long.
+const SCENE_LIMIT: Duration = Duration::from_secs(200);
 /// Watch events that may wait to be shown. The whole tour has fewer.
 const EVENTS_MAX: usize = 1024;
 /// How often the demo checks for new requests during a scene.
@@ -73,7 +73,8 @@ const POD_START: Duration = Duration::from_millis(300);
     after_help = "Starts an API server on 127.0.0.1 and the operator in one process, then creates, changes, breaks and deletes \
     objects. Each line shows who did what: kubectl, the operator, or the server, which sends watch events. \
     -v shows whole requests and events; -vv adds the operator's log. Then the server stays up for your own kubectl. \
-    --step explains each step before it, and waits for Enter; --explain names what follows from each answer."
+    On a terminal, the demo explains each step before it, and waits for Enter; with --step=false, it does not. \
+    --explain names what follows from each answer."
 )]
 pub(in super::super) struct DemoArgs {
     /// The operator to watch
@@ -84,11 +85,10 @@ pub(in super::super) struct DemoArgs {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     #[arg(action = ArgAction::Set, value_parser = parse_switch)]
     exit: bool,
-    /// Wait for Enter before each step, and say what it does and what to look for
+    /// Wait for Enter before each step, and say what it does and what to look for. Default: true on a terminal, without --exit
     #[arg(long, value_name = "BOOL", env = "LISTWATCH_STEP")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
-    #[arg(action = ArgAction::Set, value_parser = parse_switch)]
-    step: bool,
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = parse_switch)]
+    step: Option<bool>,
     /// Port of the API server on 127.0.0.1; 0 for a free one
     #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0, value_parser = apiserver::parse_port)]
     port: u16,
@@ -114,7 +114,8 @@ pub(super) fn main(mut demo: DemoArgs) -> Result<(), Failure> {
     let is_colored = crate::log::is_colored(io::stdout().is_terminal());
     let print = Printer::new(demo.log.take_verbose(), is_colored, width_of_stdout());
     let story = Story::of(demo.operator);
-    let steps = if demo.step {
+    let is_read = || !demo.exit && io::stdin().is_terminal() && io::stdout().is_terminal();
+    let steps = if demo.step.unwrap_or_else(is_read) {
         Steps::with_pauses(STEPS_BEFORE_SCENES + story.scenes.len())?
     } else {
         Steps::without_pauses()
@@ -150,7 +151,7 @@ async fn run(
         Ok::<_, Failure>(tour)
     };
     let mut tour = tokio::select! {
-        // First, because the operator ends then, too.
+        // First, because the operator also ends then.
         biased;
         // The terminal has written ^C after the prompt.
         () = stop.clone().requested() => {
@@ -260,6 +261,7 @@ impl<'a> Tour<'a> {
         });
         let (operator, started) = (story.user(), Instant::now());
         let mut tour = Tour { server, user, events, sentences, print, operator, shown, tasks, started };
+        tour.print.reasons = START;
         tour.until(async |_| {
             let requests = server.requests();
             let watches = requests
@@ -272,8 +274,9 @@ impl<'a> Tour<'a> {
     }
 
     async fn scenes(&mut self, story: &Story, steps: &mut Steps) -> Result<(), Failure> {
-        for Scene { announced, command, requests, until } in &story.scenes {
+        for Scene { announced, command, requests, until, reasons } in &story.scenes {
             self.scene(steps, command, announced).await?;
+            self.print.reasons = reasons;
             for request in requests {
                 send(&self.user, request).await?;
             }
@@ -293,6 +296,8 @@ impl<'a> Tour<'a> {
             })
             .await?;
         }
+        // What comes next is not of the tour.
+        self.print.reasons = &[];
         say!("\n{}", self.print.fit(story.end));
         Ok(())
     }

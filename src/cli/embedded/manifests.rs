@@ -20,7 +20,7 @@ use crate::{
 /// Largest file: a hundred objects of the largest size that an API server takes.
 const FILE_BYTES_MAX: u64 = 300 * 1024 * 1024;
 
-/// Characters that need no escape in a path. The slash is that of `apps/v1`.
+/// Characters that need no escape in a path. The slash is for `apps/v1`.
 const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'/');
 
 /// An object, and where it was read.

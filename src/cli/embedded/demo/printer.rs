@@ -11,6 +11,7 @@ use http::StatusCode;
 use listwatch_apiserver::RequestRecord;
 use serde_json::{Value, json};
 
+use super::stories::{ALWAYS, Reason};
 use crate::study::{explain::Sentence, object::changes, place::Place, wrap::wrap};
 
 /// The author of a request or an event.
@@ -33,6 +34,8 @@ pub(super) struct Printer {
     width: Option<usize>,
     /// The object of its last watch event, by uid.
     objects: HashMap<String, Value>,
+    /// Why the operator sends its requests in the present scene.
+    pub(super) reasons: &'static [Reason],
 }
 
 impl Printer {
@@ -70,7 +73,7 @@ impl Printer {
         self.colored("2", &text.replacen("        ", &after, 1))
     }
 
-    /// A request, as verb, resource and name, and its status if that is an error.
+    /// A request, as verb, resource and name, its status if that is an error, and why the operator sends it.
     pub(super) fn request(&self, after: Duration, actor: Actor, request: &RequestRecord) -> String {
         let RequestRecord { method, path, name, query, status, .. } = request;
         if self.is_full {
@@ -98,7 +101,21 @@ impl Printer {
         let name = if name.is_empty() || resource == "events" { String::new() } else { format!("/{name}") };
         let error = StatusCode::from_u16(*status).ok().filter(|status| status.as_u16() >= 400);
         let error = error.map_or_else(String::new, |status| format!(": {status}"));
-        self.line(after, actor, format_args!("{verb:8} {resource}{name}{place}{error}"))
+        let reason = match actor {
+            Actor::Operator if verb == "delete" && *status == 404 => Some("already gone"),
+            Actor::Operator => self.reason(&format!("{verb} {resource}{name}")),
+            Actor::Kubectl | Actor::Server => None,
+        };
+        let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+        self.line(after, actor, format_args!("{verb:8} {resource}{name}{place}{error}{reason}"))
+    }
+
+    fn reason(&self, request: &str) -> Option<&'static str> {
+        if request.ends_with("/status") {
+            return Some("reports the state");
+        }
+        let mut all = self.reasons.iter().chain(ALWAYS);
+        all.find(|(start, _)| request.starts_with(start)).map(|(_, reason)| *reason)
     }
 
     /// A watch event: its type, the object's name, and the most important change since the last event.
@@ -215,7 +232,13 @@ mod tests {
     fn a_request_is_a_verb_a_resource_and_a_name() {
         for (method, path, query, status, expected) in [
             ("POST", "/api/v1/namespaces/default/services", "", 201, "create   services/new"),
-            ("POST", "/apis/events.k8s.io/v1/namespaces/default/events", "", 201, "create   events"),
+            (
+                "POST",
+                "/apis/events.k8s.io/v1/namespaces/default/events",
+                "",
+                201,
+                "create   events: for kubectl describe",
+            ),
             ("PATCH", "/apis/events.k8s.io/v1/namespaces/default/events/web.1", "", 200, "patch    events"),
             ("GET", "/apis/k8sobjects.gsa.com/v2/mywebservers", "limit=100", 200, "list     mywebservers"),
             ("GET", "/apis/apps/v1/deployments", "watch=1&timeoutSeconds=300", 200, "watch    deployments"),
@@ -231,9 +254,17 @@ mod tests {
                 "/apis/g/v2/namespaces/a/mywebservers/web/status",
                 "",
                 200,
-                "patch    mywebservers/web/status in a",
+                "patch    mywebservers/web/status in a: reports the state",
+            ),
+            (
+                "PATCH",
+                "/api/v1/namespaces/default/services/web",
+                "",
+                200,
+                "patch    services/web: removes the port",
             ),
             ("DELETE", "/api/v1/namespaces/a", "", 200, "delete   namespaces/a"),
+            ("DELETE", "/api/v1/namespaces/a", "", 404, "delete   namespaces/a: 404 Not Found: already gone"),
             ("POST", "/api/v1/namespaces/a/configmaps", "", 201, "create   configmaps/new in a"),
             ("DELETE", "/api/v1/namespaces/a/pods", "", 200, "deletecollection pods in a"),
             ("GET", "/version", "", 200, "get      /version"),
@@ -247,7 +278,8 @@ mod tests {
                 user: String::new(),
                 status,
             };
-            let line = Printer::default().request(Duration::from_millis(8), Actor::Operator, &request);
+            let print = Printer { reasons: &[("patch services", "removes the port")], ..Printer::default() };
+            let line = print.request(Duration::from_millis(8), Actor::Operator, &request);
             assert_eq!(line, format!("    8 ms  operator  {expected}"));
         }
     }

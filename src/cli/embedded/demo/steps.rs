@@ -1,4 +1,4 @@
-//! The pauses of `demo --step`: before each step, what will happen and what to look for, then a wait for Enter.
+//! The pauses of the demo on a terminal: before each step, what will happen and what to look for, then a wait for Enter.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use crate::cli::{embedded::apiserver::say, failure::Failure};
 
-/// The pauses before the steps. Without `--step` there are none.
+/// The pauses before the steps. Elsewhere there are none.
 pub(super) struct Steps {
     enters: Option<mpsc::Receiver<()>>,
     announced: usize,

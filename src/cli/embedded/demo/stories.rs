@@ -30,7 +30,18 @@ pub(super) struct Scene {
     pub(super) requests: Vec<UserRequest>,
     /// When the scene is over.
     pub(super) until: Vec<Until>,
+    /// Why the operator sends its requests.
+    pub(super) reasons: &'static [Reason],
 }
+
+/// The start of a request, with its verb and resource, and why the operator sends it.
+pub(super) type Reason = (&'static str, &'static str);
+
+/// Why the operator sends some requests, before the scenes.
+pub(super) const START: &[Reason] = &[("list", "what exists"), ("watch", "what changes after that")];
+/// Why the operator sends some requests, in each scene.
+pub(super) const ALWAYS: &[Reason] =
+    &[("list pods", "why do they not run?"), ("create events", "for kubectl describe")];
 
 /// Method, path and, if there is one, body. The body of a PATCH that is a list is a JSON patch, else it is a merge patch.
 pub(super) type UserRequest = (Method, &'static str, Value);
@@ -61,7 +72,7 @@ impl Story {
     }
 }
 
-/// A sample that the manifests install too: its path and its text.
+/// A sample of the manifests: its path and its text.
 macro_rules! sample {
     ($path:literal) => {
         ($path, include_str!(concat!("../../../../manifests/", $path)))
@@ -74,6 +85,7 @@ fn apply(
     (path, text): (&str, &str),
     collections: &[&'static str],
     until: Vec<Until>,
+    reasons: &'static [Reason],
 ) -> Scene {
     let objects = yaml_serde::Deserializer::from_str(text);
     let objects =
@@ -82,7 +94,7 @@ fn apply(
     assert_eq!(objects.len(), collections.len(), "the objects of {path}");
     let requests = collections.iter().zip(objects).map(|(path, object)| (Method::POST, *path, object));
     let (command, requests) = (format!("kubectl apply -f manifests/{path}"), requests.collect());
-    Scene { announced, command, requests, until }
+    Scene { announced, command, requests, until, reasons }
 }
 
 /// An object as `kubectl apply` creates it: with the annotation by which a later `apply` finds removed fields.
@@ -130,10 +142,11 @@ fn mywebserver() -> Story {
             apply(
                 "Next: a user creates the MyWebserver hello in the API version v1, which has no field for replicas.\n\
                  Look for: ADDED, in the watch of v2, with the default of replicas. The operator creates two children.\n\
-                 Each patch of the status is an event too. The last one is Ready=True.",
+                 Each patch of the status is another event. The last one is Ready=True.",
                 sample!("mywebserver/samples/mywebserver-v1.yaml"),
                 &[WEBS_V1],
                 vec![(HELLO, is_ready)],
+                &[("create deployments", "the first child"), ("create services", "the second child")],
             ),
             apply(
                 "Next: a user creates the MyWebserver web in the API version v2, with two replicas.\n\
@@ -141,6 +154,7 @@ fn mywebserver() -> Story {
                 sample!("mywebserver/samples/mywebserver-v2.yaml"),
                 &[WEBS],
                 vec![(WEB, is_ready)],
+                &[("create deployments", "the first child"), ("create services", "the second child")],
             ),
             Scene {
                 announced: "Next: the user changes one field of web, replicas.\n\
@@ -148,16 +162,22 @@ fn mywebserver() -> Story {
                 command: "kubectl scale mws/web --replicas=3".to_owned(),
                 requests: vec![(Method::PATCH, WEB_SCALE, json!({"spec": {"replicas": 3}}))],
                 until: vec![(WEB, is_ready)],
+                reasons: &[("patch deployments", "three replicas")],
             },
             Scene {
                 announced: "Next: the user deletes the Deployment of web.\n\
-                            Look for: the operator reacts although web has not changed, because it watches Deployments too.\n\
+                            Look for: the operator reacts although web has not changed, because it also watches Deployments.\n\
                             It makes sure with a get (404), then it creates the Deployment again.",
                 command: "kubectl delete deployment mws-web    # the operator recreates it".to_owned(),
                 requests: vec![(Method::DELETE, WEB_DEPLOYMENT, Value::Null)],
                 until: vec![
                     (WEB_DEPLOYMENT, |deployment| deployment["status"]["readyReplicas"] == 3),
                     (WEB, is_ready),
+                ],
+                reasons: &[
+                    ("get deployments", "it is really gone"),
+                    ("get mywebservers", "its owner still exists"),
+                    ("create deployments", "again"),
                 ],
             },
             Scene {
@@ -169,17 +189,19 @@ fn mywebserver() -> Story {
                 until: vec![(WEB_SERVICE, |service| {
                     service["spec"]["ports"].as_array().map(Vec::len) == Some(1)
                 })],
+                reasons: &[("patch services", "removes the port")],
             },
             Scene {
                 announced: "Next: the user deletes web.\n\
                             Look for: DELETED. The whole event, with -v or from curl, has the last state of web. The operator deletes the children,\n\
-                            and the garbage collector of the cluster too; where that is first, the operator gets 404 Not Found.",
+                            and so does the garbage collector of the cluster; where that is first, the operator gets 404 Not Found.",
                 command: "kubectl delete mws/web".to_owned(),
                 requests: vec![(Method::DELETE, WEB, Value::Null)],
                 until: vec![(WEB_DEPLOYMENT, is_gone), (WEB_SERVICE, is_gone)],
+                reasons: &[("delete ", "if no garbage collector does")],
             },
         ],
-        end: "The Deployment and Service of web are deleted too; those of hello still exist.",
+        end: "The children of web are deleted; the children of hello still exist.",
         commands: &["kubectl get mws,deploy,svc,pods", "kubectl scale mws/hello --replicas=3"],
     }
 }
@@ -206,6 +228,11 @@ fn copyrator() -> Story {
                 sample!("copyrator/samples/main-rule.yaml"),
                 &[RULES, CONFIG_MAPS],
                 vec![(RULE, |rule| is_ready(rule) && rule["status"]["sources"] == 1)],
+                &[
+                    ("patch copyrators", "adds the finalizer"),
+                    ("list configmaps", "those with the label of the rule"),
+                    ("watch configmaps", "those with the label of the rule"),
+                ],
             ),
             Scene {
                 announced: "Next: the user creates a namespace.\n\
@@ -213,6 +240,7 @@ fn copyrator() -> Story {
                 command: "kubectl create namespace team-a    # the operator creates a copy in it".to_owned(),
                 requests: vec![(Method::POST, "/api/v1/namespaces", json!({"metadata": {"name": "team-a"}}))],
                 until: vec![(COPY, is_red), (RULE, |rule| rule["status"]["copies"] == 1)],
+                reasons: &[("create configmaps", "the copy")],
             },
             Scene {
                 announced: "Next: somebody edits the copy.\n\
@@ -220,6 +248,10 @@ fn copyrator() -> Story {
                 command: format!("kubectl -n team-a patch configmap settings -p '{}'", color("green")),
                 requests: vec![(Method::PATCH, COPY, color("green"))],
                 until: vec![(COPY, is_red)],
+                reasons: &[
+                    ("get configmaps", "the watch has only metadata"),
+                    ("patch configmaps", "restores the data"),
+                ],
             },
             Scene {
                 announced: "Next: the user changes the ConfigMap itself.\n\
@@ -227,6 +259,10 @@ fn copyrator() -> Story {
                 command: format!("kubectl patch configmap settings -p '{}'", color("blue")),
                 requests: vec![(Method::PATCH, SOURCE, color("blue"))],
                 until: vec![(COPY, |copy| copy["data"]["color"] == "blue")],
+                reasons: &[
+                    ("get configmaps", "the watch has only metadata"),
+                    ("patch configmaps", "copies the new data"),
+                ],
             },
             Scene {
                 announced: "Next: the user deletes the rule.\n\
@@ -234,9 +270,10 @@ fn copyrator() -> Story {
                 command: "kubectl delete copyr/main-rule".to_owned(),
                 requests: vec![(Method::DELETE, RULE, Value::Null)],
                 until: vec![(COPY, is_gone), (RULE, is_gone)],
+                reasons: &[("delete configmaps", "the copy"), ("patch copyrators", "removes the finalizer")],
             },
         ],
-        end: "The copy is deleted too; the ConfigMap in default still exists.",
+        end: "The copy is deleted; the ConfigMap in default still exists.",
         commands: &["kubectl get copyr,cm -A", "kubectl apply -f manifests/copyrator/samples/main-rule.yaml"],
     }
 }
@@ -259,6 +296,7 @@ fn memcached() -> Story {
                 sample!("memcached/samples/memcached.yaml"),
                 &[CACHES],
                 vec![(CACHE, is_ready)],
+                &[("create deployments", "the first child"), ("create services", "the second child")],
             ),
             Scene {
                 announced: "Next: the user changes the size of cache.\n\
@@ -268,6 +306,7 @@ fn memcached() -> Story {
                 until: vec![(CACHE, |cache| {
                     is_ready(cache) && cache["status"]["nodes"].as_array().map(Vec::len) == Some(2)
                 })],
+                reasons: &[("patch deployments", "two replicas")],
             },
             Scene {
                 announced: "Next: somebody deletes the Service of cache.\n\
@@ -275,6 +314,11 @@ fn memcached() -> Story {
                 command: "kubectl delete service cache    # the operator recreates it".to_owned(),
                 requests: vec![(Method::DELETE, CACHE_SERVICE, Value::Null)],
                 until: vec![(CACHE_SERVICE, is_there)],
+                reasons: &[
+                    ("get services", "it is really gone"),
+                    ("get memcacheds", "its owner still exists"),
+                    ("create services", "again"),
+                ],
             },
         ],
         end: "The Deployment has two Pods, whose names are in the status.",
@@ -301,6 +345,7 @@ fn database() -> Story {
                 sample!("database/samples/database.yaml"),
                 &[DATABASES],
                 vec![(DATABASE, is_ready)],
+                &[("get secrets", "there is none yet"), ("create configmaps", "the scripts of the Pods"), ("create poddisruptionbudgets", "for the drain of a node"), ("create services/db-ro", "for reading"), ("create services", "the primary"), ("create statefulsets", "the instances"), ("create secrets", "a new password"), ("patch configmaps", "the primary has data now")],
             ),
             Scene {
                 announced: "Next: the user wants a second replica.\n\
@@ -310,6 +355,7 @@ fn database() -> Story {
                 until: vec![(DATABASE, |database| {
                     is_ready(database) && database["status"]["readyInstances"] == 3
                 })],
+                reasons: &[("patch configmaps", "the new size"), ("patch statefulsets", "three instances"), ("get cronjobs", "none is left")],
             },
             Scene {
                 announced: "Next: a new minor version of PostgreSQL.\n\
@@ -320,6 +366,7 @@ fn database() -> Story {
                 until: vec![(DATABASE, |database| {
                     is_ready(database) && database["status"]["version"] == "15.15"
                 })],
+                reasons: &[("patch statefulsets", "the new image"), ("get cronjobs", "none is left")],
             },
             Scene {
                 announced: "Next: one replica is enough.\n\
@@ -331,6 +378,7 @@ fn database() -> Story {
                     (DATABASE, |database| is_ready(database) && database["status"]["readyInstances"] == 2),
                     (DATABASE_CLAIM, is_there),
                 ],
+                reasons: &[("patch configmaps", "the new size"), ("patch statefulsets", "two instances"), ("get cronjobs", "none is left")],
             },
             Scene {
                 announced: "Next: the user wants backups.\n\
@@ -346,6 +394,7 @@ fn database() -> Story {
                 until: vec![(DATABASE, |database| {
                     is_ready(database) && has_condition(database, "BackupSucceeded")
                 })],
+                reasons: &[("patch databases", "adds the finalizer, for a last backup"), ("get databases", "it still exists"), ("get ", "there is none yet"), ("create cronjobs", "makes the backups"), ("create persistentvolumeclaims", "keeps them")],
             },
             Scene {
                 announced: "Next: the user deletes the Database.\n\
@@ -353,6 +402,7 @@ fn database() -> Story {
                 command: "kubectl delete db/db".to_owned(),
                 requests: vec![(Method::DELETE, DATABASE, Value::Null)],
                 until: vec![(DATABASE, is_gone), (DATABASE_SET, is_gone), (DATABASE_CLAIM, is_there)],
+                reasons: &[("get databases", "it is really being deleted"), ("create jobs", "a last backup"), ("patch databases", "removes the finalizer")],
             },
         ],
         end: "The claims and the Secrets still exist: a new Database of that name takes them over.",
