@@ -23,7 +23,7 @@ fn each_page_lists_exactly_the_fields_that_are_ours() {
     let web = json!({"metadata": metadata, "spec": {"image": "nginx"}});
     let children = mywebserver::desired(&serde_json::from_value(web).expect("a MyWebserver"));
     check(
-        include_str!("../../README.md"),
+        include_str!("../../docs/mywebserver.md"),
         &[owned("Deployment", &children.deployment), owned("Service", &children.service)],
     );
 

@@ -112,7 +112,7 @@ fn conditions_md_has_exactly_the_reasons_of_the_source() {
 }
 
 #[test]
-fn the_permissions_in_readme_equal_the_cluster_role() {
+fn the_permissions_in_mywebserver_md_equal_the_cluster_role() {
     let mut allowed = Vec::new();
     for rule in manifests::cluster_role()["rules"].as_array().unwrap() {
         let texts = |field: &str| {
@@ -122,8 +122,8 @@ fn the_permissions_in_readme_equal_the_cluster_role() {
         let group = Some(texts("apiGroups")).filter(|group| !group.is_empty()).unwrap_or("core".to_owned());
         allowed.push(vec![group, texts("resources"), texts("verbs")]);
     }
-    let readme = read("README.md");
-    let (_, table) = readme.split_once("| API group | resources | verbs | why |").unwrap();
+    let page = read("docs/mywebserver.md");
+    let (_, table) = page.split_once("| API group | resources | verbs | why |").unwrap();
     let table = rows(table.split("\n\n").next().unwrap());
     let has_reason = |row: &Vec<String>| row[3].len() > 10;
     assert!(table.iter().all(has_reason), "{table:?}");
@@ -151,7 +151,7 @@ fn every_function_that_a_page_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = 0;
     for page in [
-        "README.md",
+        "docs/mywebserver.md",
         "docs/reliability.md",
         "apiserver/README.md",
         "docs/performance.md",

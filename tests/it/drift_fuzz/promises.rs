@@ -111,7 +111,7 @@ fn ours(operator: BuiltIn, kind: &str) -> Vec<String> {
         BuiltIn::Copyrator => include_str!("../../../docs/copyrator.md"),
         BuiltIn::Database => include_str!("../../../docs/database.md"),
         BuiltIn::Memcached => include_str!("../../../docs/operator-sdk.md"),
-        BuiltIn::Mywebserver => include_str!("../../../README.md"),
+        BuiltIn::Mywebserver => include_str!("../../../docs/mywebserver.md"),
     };
     let (_, section) = page.split_once("## Fields of the operator").unwrap();
     let lines = section.split("```").nth(1).unwrap().lines();
