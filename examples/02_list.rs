@@ -1,4 +1,4 @@
-//! 2. A list: it has a resourceVersion of its own, besides those of its items.
+//! 2. A list: it has a resourceVersion of its own, and each item has another one.
 //!
 //! ```sh
 //! curl -s 'http://127.0.0.1:8001/api/v1/namespaces/default/configmaps' | jq -c '.metadata, .items[].metadata.resourceVersion'

@@ -7,7 +7,7 @@
 //! Predict: `a` and `b` exist. Which lines come before the line about the change of `a`?
 //! Run: cargo run --example course 3
 //! Notice: An ADDED for each existing object, kube-root-ca.crt of lesson 2 included if there is one, in no order of versions.
-//! Why: These lines look like those of new objects, and no line marks the last of them. As they are in no order, no watch can resume
+//! Why: These lines look like events of new objects, and no line marks the last of them. As they are in no order, no watch can resume
 //! from the version of one of them. Another watch without a version sends all of them again, but no DELETED for an object that is gone.
 //! resourceVersion=0 means any version: the same lines, from the cache of the server, so perhaps old ones. With any other version,
 //! only later changes come, such as the deletion of `c`, an object that this program has never seen: so list first.

@@ -11,7 +11,7 @@
 //! Predict: `b` is created, changed and deleted between the list and the watch. What does the watch send?
 //! Run: cargo run --example course 4
 //! Notice: All three events of `b`, although `b` was gone before the watch began, and nothing about `a`.
-//! Why: The watch sends every change after the version of the list. DELETED has a new version, that of the
+//! Why: The watch sends every change after the version of the list. DELETED has a new version, the version of the
 //! deletion, and not the last version of the object.
 //! Break it: cargo run --example course -- 4 --fault expire-watches,lines=1
 //! Source: `watch` in src/watch.rs; `request` in src/watch/machine.rs

@@ -8,7 +8,7 @@
 //! Predict: In lesson 3, existing objects looked like new ones. What separates them here?
 //! Run: cargo run --example course 12
 //! Notice: A BOOKMARK with the annotation `k8s.io/initial-events-end`.
-//! Why: Its version is that of the list; the events before it are in no order. The server does not build the list in memory.
+//! Why: Its version is the version of the list; the events before it are in no order. The server does not build the list in memory.
 //! Not every server has the feature. 1.19 to 1.31 and 1.33: 422 by default. Before 1.19: ignored. Then list in pages.
 //! A watch without a version also gets this BOOKMARK (lesson 8), if it asks for bookmarks.
 //! Break it: cargo run --example course -- 12 --fault ignore-streaming-lists

@@ -1,4 +1,4 @@
-//! `reflector`: the loop of `naive.rs`, repaired rule by rule. The numbers are those of the lessons.
+//! `reflector`: the loop of `naive.rs`, repaired rule by rule. The numbers are the numbers of the lessons.
 //!
 //! It still gives up when a request is refused; `src/watch.rs` does not. That loop also has growing pauses, pages, streaming
 //! lists, and objects that cannot be decoded.
@@ -30,7 +30,7 @@ impl Reflector {
                 self.store = items.map(|item| (name(item).to_owned(), item["data"].clone())).collect();
                 version(&list).clone_into(&mut self.from);
             } else if !self.follow(stage, until).await? {
-                // An end (6) or a cut (7) is no reason to list, but a cut may be that of a restored backup (10).
+                // An end (6) or a cut (7) is not a reason to list, but the server may have been restored from a backup (10).
                 let check = stage.check().await?;
                 say!("  check: server at {}, store at {}", version(&check), self.from);
                 if compare_versions(version(&check), &self.from) == Some(Less) {
@@ -47,7 +47,7 @@ impl Reflector {
     async fn follow(&mut self, stage: &Stage, until: &str) -> Outcome<bool> {
         let query = format!("&allowWatchBookmarks=true&timeoutSeconds=5&resourceVersion={}", self.from);
         let (mut events, from) = (stage.watch(&query).await?, self.from.clone());
-        // Nothing for longer than timeoutSeconds is a cut, too (10).
+        // Nothing for longer than timeoutSeconds is also a cut (10).
         while !self.store.contains_key(until)
             && let Ok(Ok(event)) = timeout(Duration::from_secs(7), events.next()).await
         {

@@ -48,7 +48,7 @@
 //! client/http.rs             call() sends the request, with credential, deadline and retries
 //! ```
 //!
-//! These files have a part in it, too. Most of them change the path only if something waits, fails or was deleted:
+//! These files also have a part in it. Most of them change the path only if something waits, fails or was deleted:
 //!
 //! ```text
 //! watch.rs                   sends the requests: lists, then watches, and again when a watch ends

@@ -47,7 +47,7 @@ pub trait Resource: DeserializeOwned + Send + Sync + 'static {
     const PLURAL: &'static str;
     /// The name in `kind:`.
     const KIND: &'static str;
-    /// How its fields are merged with those of other writers, by path. All other fields that the type has are owned: a
+    /// How its fields are merged with the fields of other writers, by path. All other fields that the type has are owned: a
     /// field that the desired object does not have is removed. See [`diff`].
     const MERGE: &'static [MergeRule] = &[];
     /// The command that installs the CRD of this kind, for the error if it is missing. Empty: not known.
@@ -169,7 +169,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// The objects of one list or watch: those of a namespace or of all, with a label selector.
+/// The objects of one list or watch: of one namespace or of all, with a label selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Scope {
     /// `None`: all namespaces.

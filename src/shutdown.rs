@@ -39,7 +39,7 @@ impl Stop {
 
     /// Waits for the request to stop.
     pub async fn requested(mut self) {
-        // An error means that the sender is gone. Then it is time to stop, too.
+        // An error means that the sender is gone, which is another reason to stop.
         let _ = self.receiver.changed().await;
     }
 }

@@ -324,7 +324,7 @@ impl<K: Resource> Contents<K> {
         let has = item.found.metadata();
         let is_ahead =
             compare_versions(&has.resource_version, &gone.resource_version) == Some(Ordering::Greater);
-        // A newer version that the scope does not select is removed, too: no later DELETED event would remove it.
+        // A newer version that the scope does not select is also removed: no later DELETED event would remove it.
         if is_ahead && item.is_selected {
             // Either a label no longer matched the selector, and a later write of ours restored it. Or the event is about an
             // earlier object of that name.

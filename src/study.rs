@@ -10,8 +10,8 @@
 //! study/wrap.rs       long lines → lines that fit the terminal
 //! ```
 //!
-//! `listwatch watch --explain` explains entries as they come, `listwatch replay` those of a file, and [`explained`] those of
-//! any client. Nothing in this chapter does I/O.
+//! `listwatch watch --explain` explains entries as they come, `listwatch replay` explains a file of them, and [`explained`] those of
+//! another client. Nothing in this chapter does I/O.
 
 pub(crate) mod discovery;
 pub(crate) mod explain;

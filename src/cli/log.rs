@@ -41,7 +41,7 @@ fn parse_verbose(text: &str) -> Result<u8, String> {
 }
 
 impl Log {
-    /// Sends log lines to standard error from now on; `by_default` those of that level and worse.
+    /// Sends log lines to standard error from now on; by default the lines of the level `by_default` and worse.
     pub(super) fn start(self, by_default: Level) {
         let ours = |level, others| Targets::new().with_default(others).with_target("listwatch", level);
         let filter = match (self.verbose, self.log_level) {

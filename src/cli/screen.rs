@@ -193,7 +193,7 @@ impl Screen {
                 // Of a watch, the rest is half a line. Half a list would join the answer that follows.
                 let is_cut = is_watch || self.show.follow && !matches!(step, Step::End);
                 let is_half = is_cut && matches!(what, What::Rest(_));
-                // The client asks for the version of the server, too.
+                // The client also asks for the version of the server.
                 let is_other = self.show.follow && !is_watch && !recorder.is_list();
                 let is_written = !is_copied && !is_half && !is_other;
                 if let (What::Line(line) | What::Rest(line), true) = (&what, is_written) {
@@ -340,7 +340,7 @@ pub(super) fn exit_when_blocked(result: fn(u8) -> Result<(), Failure>) {
     });
 }
 
-/// A text without control characters: those of a server could change what a terminal shows, or worse.
+/// A text without control characters: a server's could change what a terminal shows, or worse.
 fn printable(text: &str) -> String {
     let is_harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
     text.replace("\r\n", "\n").chars().map(|c| if is_harmless(c) { c } else { '\u{fffd}' }).collect()
@@ -577,7 +577,7 @@ impl LineFormatter {
     }
 }
 
-/// A Table with one more column, which kubectl adds, too.
+/// A Table with one more column, as kubectl shows it.
 fn with_namespaces(mut table: Value) -> Value {
     for row in table["rows"].as_array_mut().into_iter().flatten() {
         let namespace = row["object"]["metadata"]["namespace"].clone();

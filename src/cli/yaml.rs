@@ -6,7 +6,7 @@ use serde_json::Value;
 /// Stands for a quote until the value is written. Values that contain this private character are left as they are.
 const QUOTE: &str = "\u{e000}";
 
-/// The words of YAML 1.1 that are no text, in lower case: <https://yaml.org/type/bool.html>, `merge`, `value`.
+/// The words of YAML 1.1 that are not text, in lower case: <https://yaml.org/type/bool.html>, `merge`, `value`.
 const WORDS: [&str; 8] = ["y", "yes", "n", "no", "on", "off", "<<", "="];
 
 pub(super) fn yaml(value: &Value) -> String {

@@ -137,7 +137,7 @@ pub struct Config {
 /// The certificates of both sides.
 #[derive(Default)]
 pub(super) struct Tls {
-    /// The certificate authority of the server. `None`: those of this machine.
+    /// The certificate authority of the server. `None`: the authorities of this machine.
     pub(super) authority: Option<Pem>,
     /// Client certificate, and its key.
     pub(super) identity: Option<(Pem, Pem)>,
@@ -561,7 +561,7 @@ mod tests {
         );
     }
 
-    /// Once, an empty `--as` replaced that of the kubeconfig, so that nobody was impersonated.
+    /// Once, an empty `--as` replaced the user of the kubeconfig, so that nobody was impersonated.
     #[test]
     fn an_empty_flag_is_not_given() {
         let dir = tempfile::tempdir().expect("a directory");

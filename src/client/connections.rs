@@ -173,7 +173,7 @@ impl Connection {
         request.send().await.map_err(|error| self.failed(&error))
     }
 
-    /// The streams that hold this connection. [`Current::streams`] holds it too.
+    /// The streams that hold this connection. [`Current::streams`] also holds it.
     pub(super) fn streams(self: &Arc<Connection>) -> usize {
         Arc::strong_count(self) - 1
     }
@@ -213,7 +213,7 @@ impl Connection {
         {
             return Err(cause.clone());
         }
-        // Any answer proves that there is a connection, a 401 too.
+        // Any answer proves that there is a connection, even a 401.
         match self.send(probe).await {
             Ok(_) => {
                 debug!(server = self.at.address, elapsed = ?asked.elapsed(), "connected");

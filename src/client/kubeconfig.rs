@@ -268,7 +268,7 @@ fn login(user: &Node<'_>, cluster: &Node<'_>) -> Result<Login, Error> {
     let password = user.text("password")?;
     if username.is_some() && (token.is_some() || token_file.is_some()) {
         return Err(
-            user.wrong("username", "there is a token, too, and one request cannot show both: keep one")
+            user.wrong("username", "there is also a token, and one request cannot show both: keep one")
         );
     }
     // As in client-go, `token` is used at first, and `tokenFile` from then on. With either, no plugin runs.

@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for Annotations {
 }
 
 /// Decodes metadata without their annotations, for a kind that does not use them. Its desired objects must have none, either:
-/// a patch would replace those of other writers.
+/// a patch would replace the annotations of other writers.
 pub fn without_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     Decoded::<IgnoredAny>::deserialize(deserializer).map(|metadata| metadata.with(|_| Annotations::default()))
 }

@@ -85,7 +85,7 @@ fn json_patch(live: &Value, desired: &Value, rules: &'static [MergeRule]) -> Vec
     comparison.operations
 }
 
-/// The rules of a kind, with those of every kind.
+/// The rules of a kind, and the rules that every kind has.
 pub fn rules<K: Resource>() -> impl Iterator<Item = &'static MergeRule> {
     all_rules(K::MERGE)
 }

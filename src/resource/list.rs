@@ -61,7 +61,7 @@ impl<K> Clone for Found<K> {
 }
 
 impl<K: Resource> Found<K> {
-    /// Decodes one object. Fails only if the metadata are unreadable, too.
+    /// Decodes one object. Fails only if the metadata are also unreadable.
     pub fn from_json(json: &str) -> Result<Found<K>, serde_json::Error> {
         match serde_json::from_str(json) {
             Ok(object) => Ok(Found::Readable(Arc::new(object))),

@@ -184,7 +184,7 @@ impl Line {
     }
 }
 
-/// Cuts one exchange into entries: pieces of a watch become lines, and those of any other body one text.
+/// Cuts one exchange into entries: pieces of a watch become lines, and pieces of any other body one text.
 pub(crate) struct Recorder {
     /// The bytes since the last line.
     rest: Vec<u8>,

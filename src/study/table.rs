@@ -30,7 +30,7 @@ pub(super) fn as_metadata(entry: &Entry) -> Cow<'_, Entry> {
     what.map_or(Cow::Borrowed(entry), |what| Cow::Owned(Entry { what, ..*entry }))
 }
 
-/// The objects of a Table, as a list; or that of an event, whose Table has one row. `None`: there is no Table.
+/// The objects of a Table, as a list; or the object of an event, whose Table has one row. `None`: the body is not a Table.
 fn objects(line: &Line) -> Option<Line> {
     let text = line.text();
     if !text.contains("\"Table\"") {

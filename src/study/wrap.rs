@@ -1,6 +1,6 @@
 //! Breaks long lines at the width of a terminal, which would cut words. Nothing in this file does I/O.
 
-/// The characters after which a word that is longer than a line may end: those of paths, queries, JSON and names of tests.
+/// The characters after which a word that is longer than a line may end, in a path, a query, JSON or the name of a test.
 const ENDS: [char; 6] = ['/', '?', '&', ',', '_', '-'];
 
 /// Breaks a line between words. Later lines are indented, less so in a narrow terminal. Colors have no width. A word that is

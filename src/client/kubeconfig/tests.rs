@@ -215,7 +215,7 @@ fn every_wrong_field_is_named_and_no_value_is_quoted() {
         (user(r#"{token: "sec\nret"}"#), "users[u].user.token: cannot stand in an HTTP header"),
         (
             user("{token: secret, username: me}"),
-            "users[u].user.username: there is a token, too, and one request cannot show both: keep one",
+            "users[u].user.username: there is also a token, and one request cannot show both: keep one",
         ),
         (
             user("{client-certificate: x}"),
