@@ -510,7 +510,7 @@ fn tls_trouble(error: &rustls::Error, trust: &str) -> String {
         // An authority that was made anew keeps its name, so then it is the signature that does not fit.
         InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             format!(
-                "certificate signed by an unknown authority: does {trust} belong to this cluster, and is it up to date?"
+                "certificate signed by an unknown authority: is {trust} that of this cluster, and up to date?"
             )
         }
         InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
