@@ -33,8 +33,10 @@ pub(super) fn state_of(rule: &CopyratorRule, spec: &CopyratorSpec, pass: &Pass) 
     let counts = format_smolstr!("{} of {} copies are up to date", pass.copies, pass.wanted);
     if let Some(first) = pass.failures.iter().min_by_key(|failure| place(failure)) {
         let message = format_smolstr!("{counts}; {} failed, first {}", pass.failures.len(), sentence(first));
-        let stalled = pass.failures.iter().find(|failure| NEEDS_HELP.contains(&&*failure.reason));
-        let stalled = stalled.map(|failure| Verdict::yes(failure.reason.clone(), sentence(failure)));
+        let stalled = pass.failures.iter().filter(|failure| NEEDS_HELP.contains(&&*failure.reason));
+        let stalled = stalled
+            .min_by_key(|failure| place(failure))
+            .map(|failure| Verdict::yes(failure.reason.clone(), sentence(failure)));
         return ObservedState { stalled, ..state(Verdict::no("CopiesFailed", message)) };
     }
     if pass.has_writes_left || pass.copies < pass.wanted {
@@ -141,6 +143,29 @@ crate::reported!(CopyratorRule, CopyratorStatus);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Steps end in any order. The status was written at each pass, and each time caused the next one.
+    #[test]
+    fn the_conditions_do_not_depend_on_the_order_of_the_failures() {
+        let rule = serde_json::json!({
+            "metadata": {"name": "rule", "namespace": "default", "uid": "u", "resourceVersion": "1"},
+            "ruleType": "configmap", "selector": {"copyrator": "true"},
+        });
+        let rule: CopyratorRule = serde_json::from_value(rule).expect("a rule");
+        let spec = rule.spec.clone().expect("the fields of a rule");
+        let failure = |name: &str, reason: &str| CopyFailure {
+            name: name.into(),
+            reason: reason.into(),
+            ..CopyFailure::default()
+        };
+        let failures = [failure("a", NAME_CONFLICT), failure("b", OLDER_WINS)];
+        let reasons = |failures: Vec<CopyFailure>| {
+            let state = state_of(&rule, &spec, &Pass { failures, ..Pass::default() });
+            (state.ready.message, state.stalled.map(|stalled| stalled.reason))
+        };
+        let [first, second] = failures.clone();
+        assert_eq!(reasons(failures.to_vec()), reasons(vec![second, first]));
+    }
 
     #[test]
     fn the_status_has_the_first_ten_failures_in_order_and_their_number() {
