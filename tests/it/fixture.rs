@@ -154,7 +154,8 @@ pub async fn on(kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + Send + '
     let mut fixtures = JoinSet::new();
     let local = LocalSet::new();
     for &kind in kinds {
-        if if kind.is_real() { !has_assets() } else { has_only_real() } {
+        let is_left_out = if kind.is_real() { !has_assets() } else { has_only_real() };
+        if is_left_out {
             continue;
         }
         for lists in [Lists::Paged, Lists::Streaming] {
