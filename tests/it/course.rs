@@ -123,6 +123,8 @@ fn course() -> Command {
         let target = Path::new(env!("CARGO_BIN_EXE_listwatch")).ancestors().nth(2).unwrap();
         let mut cargo = std::process::Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--locked", "--example", "course", "--target-dir"]).arg(target);
+        // As `[profile.test]`, so that the libraries are not built again.
+        cargo.env("CARGO_INCREMENTAL", "0");
         // The build script of a dependency would run again because of the variables of this package.
         for (name, _) in env::vars_os() {
             if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.to_string_lossy().starts_with(start))
