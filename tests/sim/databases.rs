@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::{
     expect::{
-        child_problem, condition, controller, field_differences, list, name, ready_problems, scope,
-        store_differences,
+        child_problem, children_store_differences, condition, controller, field_differences, list, name,
+        ready_problems, store_differences,
     },
     network::Network,
     scenario::{NAMES, NAMESPACES, Scenario},
@@ -268,12 +268,8 @@ pub async fn problems(databases: &[Value], network: &Network, cluster: &Cluster)
     }
     let sets: Vec<Value> =
         children.into_iter().filter(|(collection, _)| *collection == SETS).map(|(_, set)| set).collect();
-    problems.extend(store_differences::<Database>(&cluster.watch(scope("")), "", databases));
-    problems.extend(store_differences::<StatefulSet>(
-        &cluster.watch_children::<Database, _>(scope(OURS)),
-        OURS,
-        &sets,
-    ));
+    problems.extend(store_differences::<Database>(cluster, "", databases));
+    problems.extend(children_store_differences::<Database, StatefulSet>(cluster, OURS, &sets));
     problems
 }
 

@@ -20,6 +20,7 @@ use listwatch::{
         kinds::{ConfigMap, Deployment, Service},
     },
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{copies, databases, network::Network, scenario::Operator};
@@ -79,12 +80,8 @@ pub async fn problems(operator: Operator, network: &Network, cluster: &Cluster, 
         let (config_maps, namespaces) =
             (list(network, CONFIG_MAPS).await, list(network, "/api/v1/namespaces").await);
         problems.extend(copies::problems(&objects, &config_maps, &namespaces, network.may_have_orphans()));
-        problems.extend(store_differences::<CopyratorRule>(&cluster.watch(scope("")), "", &objects));
-        problems.extend(store_differences::<Copied<ConfigMap>>(
-            &cluster.watch(scope(ALL_COPIES)),
-            ALL_COPIES,
-            &config_maps,
-        ));
+        problems.extend(store_differences::<CopyratorRule>(cluster, "", &objects));
+        problems.extend(store_differences::<Copied<ConfigMap>>(cluster, ALL_COPIES, &config_maps));
         return problems;
     }
     if operator == Operator::Database {
@@ -104,30 +101,18 @@ pub async fn problems(operator: Operator, network: &Network, cluster: &Cluster, 
     }
     if operator == Operator::Mywebserver {
         let ours = "app.kubernetes.io/managed-by=mywebserver-operator";
-        problems.extend(store_differences::<MyWebserver>(&cluster.watch(scope("")), "", &objects));
-        problems.extend(store_differences::<Deployment>(
-            &cluster.watch_children::<MyWebserver, _>(scope(ours)),
-            ours,
-            &deployments,
-        ));
-        problems.extend(store_differences::<Service>(
-            &cluster.watch_children::<MyWebserver, _>(scope(ours)),
-            ours,
-            &services,
-        ));
+        problems.extend(store_differences::<MyWebserver>(cluster, "", &objects));
+        problems.extend(children_store_differences::<MyWebserver, Deployment>(cluster, ours, &deployments));
+        problems.extend(children_store_differences::<MyWebserver, Service>(cluster, ours, &services));
     } else {
         let ours = "app.kubernetes.io/managed-by=memcached-operator";
-        problems.extend(store_differences::<Memcached>(&cluster.watch(scope("")), "", &objects));
-        problems.extend(store_differences::<Deployment<CacheContainer>>(
-            &cluster.watch_children::<Memcached, _>(scope(ours)),
+        problems.extend(store_differences::<Memcached>(cluster, "", &objects));
+        problems.extend(children_store_differences::<Memcached, Deployment<CacheContainer>>(
+            cluster,
             ours,
             &deployments,
         ));
-        problems.extend(store_differences::<HeadlessService>(
-            &cluster.watch_children::<Memcached, _>(scope(ours)),
-            ours,
-            &services,
-        ));
+        problems.extend(children_store_differences::<Memcached, HeadlessService>(cluster, ours, &services));
     }
     problems
 }
@@ -327,13 +312,25 @@ pub fn child_problem(child: &Value, owners: &[Value]) -> Option<String> {
     }
 }
 
-/// The objects with this label, `key=value`, in all namespaces.
-pub fn scope(label: &str) -> [Scope; 1] {
+/// The differences between the Store of a watch with this label, `key=value`, and the server.
+pub fn store_differences<K: Resource>(cluster: &Cluster, label: &str, objects: &[Value]) -> Option<String> {
+    differences(&cluster.watch::<K>(scope(label)), label, objects)
+}
+
+/// The same for the children of an `O`.
+pub fn children_store_differences<O: Resource, K: Resource + Serialize>(
+    cluster: &Cluster,
+    label: &str,
+    objects: &[Value],
+) -> Option<String> {
+    differences(&cluster.watch_children::<O, K>(scope(label)), label, objects)
+}
+
+fn scope(label: &str) -> [Scope; 1] {
     [Scope { namespace: None, labels: label.to_owned() }]
 }
 
-/// The differences between the Store of a watch with this label and the server.
-pub fn store_differences<K: Resource>(watch: &Watch<K>, label: &str, objects: &[Value]) -> Option<String> {
+fn differences<K: Resource>(watch: &Watch<K>, label: &str, objects: &[Value]) -> Option<String> {
     let is_selected = |object: &&Value| {
         label.split_once('=').is_none_or(|(key, value)| object["metadata"]["labels"][key] == value)
     };

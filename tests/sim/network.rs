@@ -373,9 +373,8 @@ impl Network {
         let target = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
         let (path, method) = (request.uri().path().to_owned(), request.method().clone());
         let is_stream = target.contains("watch=1");
-        // The repetition of an Event has no version: nobody else writes it. A dry run writes nothing.
-        let is_event = path.ends_with("/events") || path.contains("/events/");
-        let is_write = method != Method::GET && !is_event && !target.contains("dryRun=All");
+        // The repetition of an Event has no version: nobody else writes it.
+        let is_write = method != Method::GET && !path.ends_with("/events") && !path.contains("/events/");
         let mut what = format!("{method} {target}");
         // A Secret has a password that no seed determines.
         if !request.body().is_empty() && !path.ends_with("/secrets") {
@@ -415,7 +414,7 @@ impl Network {
         })?;
         let status = answer.status();
         self.record("operator", &format!("{what} -> {status} {mishap:?}"));
-        let is_done = is_write && status.is_success();
+        let is_done = is_write && status.is_success() && !target.contains("dryRun=All");
         if is_done {
             self.state().writes += 1;
             self.state().may_have_orphans |= method == Method::POST && sent.elapsed() > LATE;
