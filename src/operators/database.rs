@@ -306,12 +306,17 @@ impl Databases {
         Ok((running.into(), Some(Verdict::yes("UnsupportedVersion", message))))
     }
 
-    /// The StatefulSet, if there is one. Reads it if it is so large that the Store has its metadata alone.
+    /// The StatefulSet, if there is one.
     async fn live_set(&self, database: &Database) -> Result<Option<Arc<StatefulSet>>, Error> {
-        match self.live_sets.find(&database.key()) {
+        self.whole(self.live_sets.find(&database.key())).await
+    }
+
+    /// An object in a Store. Reads it if it is so large that the Store has its metadata alone.
+    async fn whole<K: Resource>(&self, found: Option<Found<K>>) -> Result<Option<Arc<K>>, Error> {
+        match found {
             None => Ok(None),
-            Some(Found::Readable(set)) => Ok(Some(set)),
-            Some(Found::Broken(_)) => self.cluster.get_live(&database.key()).await.map(Some),
+            Some(Found::Readable(object)) => Ok(Some(object)),
+            Some(Found::Broken(broken)) => self.cluster.get_live(&broken.metadata.key()).await.map(Some),
         }
     }
 

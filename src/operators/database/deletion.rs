@@ -325,10 +325,8 @@ impl Databases {
 
     /// Creates the Job, and its claim, if backups were off until now.
     async fn make(&self, database: &Database, job: Job) -> Result<Arc<Job>, Error> {
-        match self.live_jobs.find(&job.key()) {
-            Some(Found::Readable(live)) => return Ok(live),
-            Some(Found::Broken(_)) => return self.cluster.get_live(&job.key()).await,
-            None => {}
+        if let Some(live) = self.whole(self.live_jobs.find(&job.key())).await? {
+            return Ok(live);
         }
         let name = format!("{}-backups", database.metadata.name);
         if !self.claims.get(&database.key()).iter().any(|claim| claim.metadata.name == name) {
