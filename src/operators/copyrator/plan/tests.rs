@@ -386,29 +386,41 @@ fn content_that_can_never_change_is_replaced_only_if_it_is_ours() {
     assert_eq!(model.data("a", "settings"), Some("2"));
 }
 
-#[test]
-fn of_two_sources_with_one_name_the_older_is_copied() {
-    let spec = json!({"namespaces": ["src", "other"]});
-    let rule = rule("r1", OLD, &spec);
-    let source = |namespace: &str, created: &str| {
-        let mut source = object(namespace, "settings", namespace);
-        source["metadata"]["creationTimestamp"] = json!(created);
-        Arc::new(read(&source))
-    };
-    let targets: Vec<SmolStr> = ["src", "other", "a", "b"].map(SmolStr::new).to_vec();
+/// The source `settings` in a namespace.
+fn settings(namespace: &str, created: &str) -> Arc<ConfigMap> {
+    let mut source = object(namespace, "settings", namespace);
+    source["metadata"]["creationTimestamp"] = json!(created);
+    Arc::new(read(&source))
+}
+
+/// The plan of a rule that copies from `src` and `other`, without copies, and the keys of its steps.
+fn plan_of(
+    sources: Sources<ConfigMap>,
+    targets: &[&str],
+    steps_max: usize,
+) -> (Plan<ConfigMap>, Vec<String>) {
+    let rule = rule("r1", OLD, &json!({"namespaces": ["src", "other"]}));
+    let targets: Vec<SmolStr> = targets.iter().map(SmolStr::new).collect();
     let view = View {
-        sources: sources_of(vec![source("src", NEW), source("other", OLD)], Vec::new()),
+        sources,
         targets: &targets,
         ours: Vec::new(),
         find: &|_| None,
         was_created: &|_, _| false,
         maker: &|_| Maker::Us,
         is_due: &mut |_| true,
-        steps_max: 1,
+        steps_max,
         is_active: &|_| true,
     };
     let plan = plan(&rule, rule.spec.as_ref().expect("readable"), view);
-    let created: Vec<_> = plan.steps.iter().map(|step| step.key().to_string()).collect();
+    let steps = plan.steps.iter().map(|step| step.key().to_string()).collect();
+    (plan, steps)
+}
+
+#[test]
+fn of_two_sources_with_one_name_the_older_is_copied() {
+    let sources = sources_of(vec![settings("src", NEW), settings("other", OLD)], Vec::new());
+    let (plan, created) = plan_of(sources, &["src", "other", "a", "b"], 1);
     assert_eq!((created, plan.failures.len()), (vec!["a/settings".to_owned()], 1));
     assert_eq!((&*plan.failures[0].namespace, &*plan.failures[0].reason), ("src", OLDER_WINS));
     // The copy for b is left.
@@ -418,31 +430,9 @@ fn of_two_sources_with_one_name_the_older_is_copied() {
 /// Anybody in one of two namespaces could end the updates of the other's copies, with a source that is too large.
 #[test]
 fn a_source_for_which_there_is_no_room_keeps_the_copies_of_its_name_only_if_it_is_the_oldest() {
-    let rule = rule("r1", OLD, &json!({"namespaces": ["src", "other"]}));
-    let source = |namespace: &str, created: &str| {
-        let mut source = object(namespace, "settings", namespace);
-        source["metadata"]["creationTimestamp"] = json!(created);
-        Arc::new(read(&source))
-    };
-    for (readable, left_out, created) in
-        [((OLD, "src"), (NEW, "other"), vec!["a/settings"]), ((NEW, "src"), (OLD, "other"), vec![])]
-    {
-        let [readable, left_out] =
-            [readable, left_out].map(|(created, namespace)| vec![source(namespace, created)]);
-        let targets: Vec<SmolStr> = ["src", "other", "a"].map(SmolStr::new).to_vec();
-        let view = View {
-            sources: sources_of(readable, left_out),
-            targets: &targets,
-            ours: Vec::new(),
-            find: &|_| None,
-            was_created: &|_, _| false,
-            maker: &|_| Maker::Us,
-            is_due: &mut |_| true,
-            steps_max: 9,
-            is_active: &|_| true,
-        };
-        let plan = plan(&rule, rule.spec.as_ref().expect("readable"), view);
-        let steps: Vec<_> = plan.steps.iter().map(|step| step.key().to_string()).collect();
+    for (readable, left_out, created) in [(OLD, NEW, vec!["a/settings"]), (NEW, OLD, vec![])] {
+        let sources = sources_of(vec![settings("src", readable)], vec![settings("other", left_out)]);
+        let (plan, steps) = plan_of(sources, &["src", "other", "a"], 9);
         assert_eq!(steps, created);
         assert_eq!((&*plan.failures[0].namespace, &*plan.failures[0].reason), ("other", SOURCE_TOO_LARGE));
     }
