@@ -597,7 +597,7 @@ fn on_terminal(columns: usize, args: &str) -> Command {
     let program = course().as_std().get_program().display().to_string();
     let mut command = Command::new("script");
     command.args(["--quiet", "--return", "--command"]);
-    command.args([&format!("stty rows 24 cols {columns}; {program} {args}"), "/dev/null"]);
+    command.args([&format!("stty rows 24 cols {columns}; exec {program} {args}"), "/dev/null"]);
     command.env("KUBECONFIG", ABSENT).env_remove("CI").stdin(Stdio::piped()).stdout(Stdio::piped());
     command.kill_on_drop(true);
     command

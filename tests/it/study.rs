@@ -1513,7 +1513,7 @@ fn terminal(columns: usize, args: &str, no_color: &str) -> Command {
     let binary = Path::new(env!("CARGO_BIN_EXE_listwatch")).display();
     let mut command = Command::new("script");
     command.args(["--quiet", "--return", "--command"]).env("NO_COLOR", no_color).env("TERM", "xterm");
-    command.arg(format!("stty rows 24 cols {columns}; {binary} {args}")).arg("/dev/null");
+    command.arg(format!("stty rows 24 cols {columns}; exec {binary} {args}")).arg("/dev/null");
     command
 }
 
