@@ -34,6 +34,7 @@ use listwatch::{
     operators::{BuiltIn, Flags, copyrator::Settings},
     watch::Lists,
 };
+use listwatch_control_plane::PATIENCE;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -54,9 +55,6 @@ const SEEDS_AT_ONCE: usize = 40;
 const ROUNDS: usize = 3;
 /// Most edits that are drawn until the server accepts one that changes something.
 const ATTEMPTS_MAX: usize = 20;
-/// How long the operator may need after it has received all edits: after a refused write, it waits. A child that it cannot
-/// see, because its label was removed, it looks at again after a minute.
-const PATIENCE: Duration = Duration::from_secs(90);
 /// Broken promises after which no more seeds are tried.
 const BROKEN_MAX: usize = 20;
 /// With fewer edits than this, as with a single seed, the share of accepted edits is not checked.
@@ -428,7 +426,8 @@ async fn send(user: &UserClient, path: &str, edit: &Edit) -> Result<Value, Error
     user.send(Method::PATCH, &path, edit.content_type(), &edit.body).await
 }
 
-/// Waits until all promises are kept.
+/// Waits until all promises are kept. The operator may have to wait itself: after a refused write, for up to a minute between the
+/// corrections of a copy, and for a child that it cannot see, because its label was removed.
 async fn until_kept(fixture: &Fixture, subjects: &mut Vec<Subject>) {
     let began = Instant::now();
     let owners: Vec<String> = subjects.iter().map(|subject| fixture.path(&subject.name)).collect();
