@@ -9,8 +9,9 @@
 //!   the object has lost its owner             no write, until an annotation asks for its adoption (`children/adopt.rs`)
 //! ```
 //!
-//! The result is an [`Outcome`]. [`report`] turns the outcomes into conditions and Events: [`refusal`] has the reasons of
-//! refused writes, [`rollout`] and [`pods`] say why a Deployment is not ready. [`once`] is for objects that outlive their owner.
+//! [`Reconcile`] is one reconcile of one object: it keeps children, notes the outcomes, and turns them into conditions and Events
+//! ([`report`]). [`refusal`] has the reasons of refused writes, [`rollout`] and [`pods`] say why a Deployment is not ready. [`once`]
+//! is for objects that outlive their owner, [`by_owner`] deletes the children of a deleted owner.
 //!
 //! A child is an object whose controller ownerReference has the uid of the owner, or whose annotations have it, as in another
 //! namespace: see [`marks`]. If another writer keeps reverting a correction, the corrections pause for a while (`truces.rs`). If
@@ -19,18 +20,19 @@
 
 mod admission;
 mod adopt;
+mod by_owner;
 mod create;
 mod delete;
 pub mod marks;
-pub mod once;
+mod once;
 mod outcome;
 pub(crate) mod pods;
 pub(crate) mod refusal;
 pub(crate) mod report;
 pub(crate) mod rollout;
+mod reconcile;
 mod reset;
-#[cfg(all(test, feature = "testing"))]
-mod example;
+mod statuses;
 
 use std::sync::Arc;
 
@@ -45,19 +47,24 @@ use crate::{
     truces::Truces,
 };
 use admission::{Difference, Mutations};
+use by_owner::ByOwner;
+pub(crate) use by_owner::OfOwner;
 use create::is_wanted;
 use marks::Marks;
 pub(crate) use outcome::UNSEEN_RECHECK;
 pub use outcome::{Child, Outcome, Stage, Write};
 pub use pods::{PodsOf, Trouble};
-pub use report::{Conditions, ObservedState, Report, Reported, Reporter};
+pub use reconcile::Reconcile;
+pub(crate) use report::Reporter;
+pub use report::{Conditions, ObservedState, Reported};
 use reset::reset;
+pub(crate) use statuses::{Statuses, WithStatus, WithoutStatus};
 
 /// The target of the lines in the log, also of those that the files of this chapter write.
 const LOG: &str = module_path!();
 
-/// The children of one kind.
-pub struct Owned<K> {
+/// The children of one kind, of all objects of an operator.
+pub struct Children<K> {
     cluster: Cluster,
     watch: Watch<K>,
     /// `None`: an ownerReference names the owner.
@@ -65,7 +72,9 @@ pub struct Owned<K> {
     /// The corrections that another writer keeps reverting.
     truces: Truces,
     /// The fields that admission changes in our writes.
-    mutations: Mutations,
+    mutations: Arc<Mutations>,
+    /// The children of each owner.
+    by_owner: Arc<ByOwner<K>>,
     /// The path of a label in the selector of new children, which that of a live child may lack.
     new_in_selector: Option<String>,
 }
@@ -79,42 +88,69 @@ enum Ownership {
     Foreign,
 }
 
-impl<K: Resource + Serialize> Owned<K> {
+impl<K: Resource + Serialize> Children<K> {
     /// Manages the children in a watch.
-    pub fn new(cluster: &Cluster, watch: &Watch<K>) -> Owned<K> {
-        Owned {
+    pub fn new(cluster: &Cluster, watch: &Watch<K>) -> Children<K> {
+        Children::of(cluster, watch, None)
+    }
+
+    fn of(cluster: &Cluster, watch: &Watch<K>, marks: Option<Marks>) -> Children<K> {
+        let mutations = Arc::<Mutations>::default();
+        Children {
             cluster: cluster.clone(),
             watch: watch.clone(),
-            marks: None,
+            marks,
             truces: Truces::default(),
-            mutations: Mutations::default(),
+            by_owner: Arc::new(ByOwner::new(cluster, watch, marks, &mutations)),
+            mutations,
             new_in_selector: None,
         }
     }
 
     /// Manages children whose annotations name their owner. The type of the children must have annotations.
-    pub fn marked(cluster: &Cluster, watch: &Watch<K>, marks: Marks) -> Owned<K> {
-        Owned { marks: Some(marks), ..Owned::new(cluster, watch) }
+    pub fn marked(cluster: &Cluster, watch: &Watch<K>, marks: Marks) -> Children<K> {
+        Children::of(cluster, watch, Some(marks))
     }
 
     /// A live Deployment or StatefulSet may lack this label in its selector: an earlier version of the operator has created it. The
     /// selector is immutable, so the child would have to be deleted to get the label.
     #[must_use]
-    pub fn selector_may_lack(self, label: &str) -> Owned<K> {
+    pub fn selector_may_lack(self, label: &str) -> Children<K> {
         let path = format!("/spec/selector/matchLabels/{}", label.replace('/', "~1"));
-        Owned { new_in_selector: Some(path), ..self }
+        Children { new_in_selector: Some(path), ..self }
     }
 
     /// Brings one child to its desired state, usually with one write, and without a write if there is no difference. If
-    /// the API server refuses that write because of a field of another writer, a second one resets that field. `None`: the owner no longer exists
-    /// on the API server, or is being deleted.
-    pub async fn keep<O: Resource>(&self, owner: &O, desired: &K, stage: Stage) -> Option<Outcome<K>> {
+    /// the API server refuses that write because of a field of another writer, a second one resets that field.
+    ///
+    /// [`Reconcile::keep`] calls it, with the stage of the owner, and notes the outcome.
+    pub async fn keep<O: Resource>(&self, owner: &O, desired: &K, stage: Stage) -> Outcome<K> {
         let (child, write) = match self.watch.find(&desired.key()) {
             Some(Found::Readable(live)) => self.update(owner, desired, live, stage).await,
             Some(Found::Broken(broken)) => self.read(owner, desired, &broken.metadata, stage).await,
-            None => self.add(owner, desired, stage).await,
-        }?;
-        Some(Outcome { child, write, mutations: self.mutations(owner, &desired.key()) })
+            None => match self.watch.lacks(desired.metadata()) {
+                None => self.add(owner, desired, stage).await,
+                Some(lack) => Child::failed(Error::new("keep", desired.key().to_string(), lack), None),
+            },
+        };
+        Outcome { child, write, mutations: self.mutations(owner, &desired.key()) }
+    }
+
+    /// These children, for the deletion of their owner.
+    pub(crate) fn of_owner(&self) -> Arc<dyn OfOwner> {
+        Arc::clone(&self.by_owner) as _
+    }
+
+    /// A child, if it exists and is readable. It may have another owner.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<Arc<K>> {
+        self.watch.get(key)
+    }
+
+    /// A child, or its metadata, if the rest is unreadable or not kept. It may have another owner.
+    #[must_use]
+    pub fn find(&self, key: &Key) -> Option<Found<K>> {
+        self.watch.find(key)
     }
 
     async fn update<O: Resource>(
@@ -123,9 +159,9 @@ impl<K: Resource + Serialize> Owned<K> {
         desired: &K,
         live: Arc<K>,
         stage: Stage,
-    ) -> Option<(Child<K>, Option<Write>)> {
+    ) -> (Child<K>, Option<Write>) {
         match self.ownership(owner, live.metadata()) {
-            Ownership::Ours => Some(self.correct(owner, desired, live, stage).await),
+            Ownership::Ours => self.correct(owner, desired, live, stage).await,
             Ownership::Namesake => self.replace_namesakes(owner, live.metadata()).await,
             Ownership::Foreign => self.adopt(owner, desired, live, stage).await,
         }
@@ -138,17 +174,17 @@ impl<K: Resource + Serialize> Owned<K> {
         desired: &K,
         metadata: &ObjectMeta,
         stage: Stage,
-    ) -> Option<(Child<K>, Option<Write>)> {
+    ) -> (Child<K>, Option<Write>) {
         match self.ownership(owner, metadata) {
             Ownership::Namesake => self.replace_namesakes(owner, metadata).await,
             Ownership::Foreign if self.marks.is_none() && metadata.controller().is_some() => {
-                Some((Child::NotOurs(self.belongs::<O>(metadata)), None))
+                (Child::NotOurs(self.belongs::<O>(metadata)), None)
             }
             // It may be adopted.
             Ownership::Ours | Ownership::Foreign => match self.cluster.get_live::<K>(&desired.key()).await {
                 Ok(live) => self.update(owner, desired, live, stage).await,
                 Err(error) if error.is_not_found() => self.add(owner, desired, stage).await,
-                Err(error) => Some(Child::failed(error, None)),
+                Err(error) => Child::failed(error, None),
             },
         }
     }
@@ -158,12 +194,12 @@ impl<K: Resource + Serialize> Owned<K> {
         &self,
         owner: &O,
         live: &ObjectMeta,
-    ) -> Option<(Child<K>, Option<Write>)> {
+    ) -> (Child<K>, Option<Write>) {
         // Only one of the two owners can exist: usually ours, but after a restored backup it may be the other.
         match is_wanted(&self.cluster, owner).await {
-            Ok(true) => Some(self.replace(live, None).await),
-            Ok(false) => None,
-            Err(error) => Some(Child::failed(error, None)),
+            Ok(true) => self.replace(live, None).await,
+            Ok(false) => (Child::OwnerGone, None),
+            Err(error) => Child::failed(error, None),
         }
     }
 
@@ -394,9 +430,9 @@ mod tests {
         server.fault(fails().on("GET", "/services/mws-web"));
         let metadata = ObjectMeta { name: "mws-web".into(), ..owner.metadata.clone() };
         let child = Service { metadata, ..owner.clone() };
-        let owned = Owned::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
+        let owned = Children::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
         let added = owned.add(&owner, &child, Stage::Settled).await;
-        assert!(matches!(&added, Some((Child::Failed { error, .. }, None)) if error.code() == Some(500)));
+        assert!(matches!(&added, (Child::Failed { error, .. }, None) if error.code() == Some(500)));
         assert_eq!(server.requests().iter().filter(|request| request.method == "POST").count(), 1);
 
         send(http::Method::DELETE, &format!("{services}/web"), Vec::new()).await;
@@ -420,7 +456,7 @@ mod tests {
         };
         let desired: Service = serde_json::from_value(desired.clone()).expect("a Service");
         let owner = owner();
-        let start = || Owned::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
+        let start = || Children::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
         let named = [r#"Service mws-web at /spec/type: "ClusterIP" became "NodePort""#];
 
         changes("/spec/type", json!("NodePort"));
@@ -458,7 +494,7 @@ mod tests {
         let changed = deployment(json!({"app": "web", "team": "a"}));
         let (desired, live) = (read(deployment(json!({"app": "web"}))), Arc::new(read(changed.clone())));
         let owner = owner();
-        let owned = Owned::new(&cluster, &cluster.watch::<Deployment>([Scope::default()]));
+        let owned = Children::new(&cluster, &cluster.watch::<Deployment>([Scope::default()]));
         let correct = async || owned.correct(&owner, &desired, Arc::clone(&live), Stage::Settled).await;
         let answers = |status, body: &Value| answers(&server, status, body);
         let writes = || server.requests().iter().filter(|request| request.method != "GET").count();
@@ -473,7 +509,7 @@ mod tests {
         assert_eq!(writes(), before, "asked once");
         assert!(server.requests().iter().all(|request| request.method != "DELETE"));
 
-        let owned = Owned::new(&cluster, &cluster.watch::<Deployment>([Scope::default()]));
+        let owned = Children::new(&cluster, &cluster.watch::<Deployment>([Scope::default()]));
         answers(200, &deployment(json!({"app": "web"})));
         let replaced = owned.correct(&owner, &desired, live, Stage::Settled).await;
         assert!(
@@ -493,7 +529,7 @@ mod tests {
             serde_json::from_value::<Service>(service).expect("a Service")
         };
         let (owner, child) = (service("web"), service("mws-web"));
-        let owned = Owned::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
+        let owned = Children::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
         let mut stage = Stage::Refused;
         let mut created = 0;
         loop {
@@ -517,10 +553,10 @@ mod tests {
         let answers = |service: &Service| answers(&server, 200, service);
         let (one, other) = (service("default", "ClusterIP"), service("kube-public", "ClusterIP"));
         let owner = owner();
-        let owned = Owned::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
+        let owned = Children::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
         let create = async |child, stage| match owned.create(&owner, child, stage).await.0 {
             Child::Kept(live) => Some(live),
-            Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } => None,
+            Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } | Child::OwnerGone => None,
         };
 
         answers(&service("default", "NodePort"));
@@ -543,23 +579,26 @@ mod tests {
     #[tokio::test]
     async fn after_a_child_is_created_or_restored_the_status_waits_once_for_other_objects() {
         let (_server, client, cluster) = server().await;
-        let reporter = Reporter::new(&cluster, Events::new(client, "example.com/notes", String::new()).0);
-        let note = Note { metadata: ObjectMeta::default(), status: Conditions::default() };
-        let waits = |stage, child, write| {
+        let events = Events::new(client, "example.com/notes", String::new()).0;
+        let reporter = Arc::new(Reporter::new(&cluster, Some(events)));
+        let note = Arc::new(Note { metadata: ObjectMeta::default(), status: Conditions::default() });
+        let waits = async |stage, child, write| {
             let outcome: Outcome<Service> = Outcome { child, write, mutations: Vec::new() };
-            reporter.of(&note).with(&outcome).begin(stage).is_some()
+            let reconcile = Reconcile::new(&reporter, &note, stage);
+            reconcile.noting(std::future::ready(outcome)).await;
+            reconcile.check().is_err()
         };
         let kept = || Child::Kept(Arc::new(Service::default()));
         let restored = || Some(Write::Restored("Service web".to_owned()));
         for stage in [Stage::New, Stage::Refused, Stage::Settled] {
-            assert!(waits(stage, kept(), restored()), "{stage:?}");
-            assert!(!waits(stage, kept(), restored()), "{stage:?}: if it is created again and again");
-            assert!(!waits(Stage::Settled, kept(), None));
+            assert!(waits(stage, kept(), restored()).await, "{stage:?}");
+            assert!(!waits(stage, kept(), restored()).await, "{stage:?}: if it is created again and again");
+            assert!(!waits(Stage::Settled, kept(), None).await);
             assert!(
-                !waits(stage, Child::NotOurs("exists".to_owned()), restored()),
+                !waits(stage, Child::NotOurs("exists".to_owned()), restored()).await,
                 "{stage:?}: trouble is reported"
             );
         }
-        assert!(!waits(Stage::Changed, kept(), restored()), "a user waits for observedGeneration");
+        assert!(!waits(Stage::Changed, kept(), restored()).await, "a user waits for observedGeneration");
     }
 }

@@ -212,6 +212,19 @@ impl<K: Resource> Watch<K> {
         self.streams_of(key).find_map(|stream| stream.store.find(key))
     }
 
+    /// Why no scope would select an object with this metadata, if so: each create would be in vain.
+    pub(crate) fn lacks(&self, metadata: &ObjectMeta) -> Option<String> {
+        let key = metadata.key();
+        let mut streams = self.streams_of(&key).peekable();
+        let Some(first) = streams.peek() else {
+            return Some("this operator does not watch the namespace of the object".to_owned());
+        };
+        let labels = &first.scope.labels;
+        let lack =
+            format!("the operator would not find it again: it lacks the labels of the watch, {labels}");
+        streams.all(|stream| stream.excludes(&metadata.labels)).then_some(lack)
+    }
+
     /// The streams whose scope includes this key.
     fn streams_of(&self, key: &Key) -> impl Iterator<Item = &Arc<Stream<K>>> {
         namespaces_of(key).filter_map(|namespace| self.streams.get(namespace)).flatten()

@@ -1,7 +1,7 @@
 //! Connects watches, queue and workers with one [`Operator`].
 //!
 //! ```text
-//!   Change in a Store ─► key of the object or its owner ─► Queue ─► worker ─► Operator::applied / deleted ─► writes
+//!   Change in a Store ─► key of the object or its owner ─► Queue ─► worker ─► Operator::reconcile / deleting ─► writes
 //!                                                            ▲                        │
 //!                                                            └ after a time or failure ┘
 //! ```
@@ -9,11 +9,13 @@
 //! Reconciling is level-triggered: the queue carries keys and no events, and a worker reads the present object from the
 //! Store. So ten events may cause one reconcile, and a missed event does no harm, except for a deletion while the process is
 //! stopped: see [`Operator::deleted`].
+//!
+//! A [`Builder`] opens the watches, and connects them with the queue. With the operator, it becomes a [`Controller`].
 
 mod awaits;
+mod builder;
 mod deletions;
 mod each;
-mod error;
 mod finalizers;
 mod operator;
 mod workers;
@@ -33,18 +35,26 @@ use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
 use crate::{
+    children::{OfOwner, Reporter, Statuses},
     cluster::{Cluster, Readiness, Watch},
+    next::Retry,
     queue::{Queue, ReconcileResult, Urgency},
     resource::{Key, Resource, Scope, list::Found},
     store::{Change, Listening},
     truces::Truces,
 };
 use awaits::{Awaited, LOOK_AGAIN, unwatched};
+pub use builder::Builder;
 use deletions::Tombstones;
-pub use error::ReconcileError;
+use each::NamedBy;
 use finalizers::finalizer_index;
-pub use operator::{Cleanup, Next, Operator};
+pub use operator::{Cleanup, Operator};
 use workers::Workers;
+
+pub use crate::{
+    children::Reconcile,
+    next::{Next, ReconcileError},
+};
 
 /// The target of the lines in the log, also of those that the files of this chapter write.
 const LOG: &str = module_path!();
@@ -55,27 +65,38 @@ const RECONCILE_LIMIT: Duration = Duration::from_secs(120);
 /// How long a stopping controller waits for running reconciles. The kubelet kills a Pod 30 s after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
 
-/// Runs an [`Operator`].
+/// Runs an [`Operator`]. [`Builder::run_by`] makes it.
 pub struct Controller<O: Operator> {
-    shared: Arc<Shared<O>>,
-    listening: Vec<Listening>,
+    driver: Arc<Driver<O>>,
+    _listening: Vec<Listening>,
     /// For each watch: whether its Stores have every object that matters for a key.
     awaited: Vec<Box<Awaited>>,
-    /// The channels of [`Controller::wakes`].
+    /// The watches that objects name.
+    named: Vec<Box<NamedBy<O::Kind>>>,
+    /// The channels of [`Builder::wakes`].
     wakes: Vec<mpsc::Receiver<Key>>,
     workers: usize,
 }
 
-/// State that the listeners of the watches and the workers share.
-struct Shared<O: Operator> {
-    cluster: Cluster,
+/// An operator, and what the workers need to call it.
+struct Driver<O: Operator> {
+    shared: Arc<Shared<O::Kind>>,
     operator: O,
-    objects: Watch<O::Kind>,
-    /// Makes sure that [`Operator::synced`] is called only once.
+    /// The children, to delete them after their owner.
+    children: Vec<Arc<dyn OfOwner>>,
+}
+
+/// State that the listeners of the watches and the workers share.
+struct Shared<K> {
+    cluster: Cluster,
+    objects: Watch<K>,
+    reporter: Arc<Reporter>,
+    statuses: Box<dyn Statuses<K>>,
+    /// Makes sure that the overview is logged only once.
     synced: Once,
     queue: Queue,
-    /// Deleted objects, until [`Operator::deleted`] has succeeded.
-    tombstones: Tombstones<O::Kind>,
+    /// Deleted objects, until the cleanup after them has succeeded.
+    tombstones: Tombstones<K>,
     /// Keys whose watches have not all synced. Sorted, to find those of one namespace.
     held: Mutex<BTreeSet<Key>>,
     /// Pauses before our finalizer is added again to an object from which another client keeps removing it, or removed again.
@@ -83,28 +104,10 @@ struct Shared<O: Operator> {
 }
 
 impl<O: Operator> Controller<O> {
-    /// A controller of the objects in a watch. It starts with [`Controller::run`].
+    /// A controller of the objects in a watch, with no children and no status: see [`Builder`] for more. It starts with
+    /// [`Controller::run`].
     pub fn new(cluster: &Cluster, objects: &Watch<O::Kind>, operator: O) -> Controller<O> {
-        let shared = Arc::new(Shared {
-            cluster: cluster.clone(),
-            operator,
-            objects: objects.clone(),
-            synced: Once::new(),
-            queue: Queue::new(fastrand::Rng::new()),
-            tombstones: Tombstones::default(),
-            held: Mutex::default(),
-            truces: Truces::default(),
-        });
-        let listener = Arc::clone(&shared);
-        let listening = objects.listen(move |scope, change| {
-            listener.object_changed(scope, change);
-            if matches!(change, Change::Synced) {
-                listener.report_synced();
-            }
-        });
-        let listening = vec![listening];
-        Controller { shared, listening, awaited: Vec::new(), wakes: Vec::new(), workers: WORKERS }
-            .awaits(objects)
+        Builder::new(cluster, objects).run_by(operator)
     }
 
     /// Sets how many keys are reconciled at a time; at least one.
@@ -114,85 +117,14 @@ impl<O: Operator> Controller<O> {
         self
     }
 
-    /// Also reconciles the keys that come through a channel, for changes outside the cluster: a message, a webhook, a user's
-    /// request. For changes without a notification, return [`Next::After`].
-    #[must_use]
-    pub fn wakes(mut self, keys: mpsc::Receiver<Key>) -> Self {
-        self.wakes.push(keys);
-        self
-    }
-
-    /// When an object of another kind changes, also reconciles every key that `keys_of` returns for that object.
-    /// `keys_of` is called for the object before and after the change, so that a removed label or ownerReference counts
-    /// too.
-    #[must_use]
-    pub fn watches<K: Resource, I: IntoIterator<Item = Key>>(
-        self,
-        watch: &Watch<K>,
-        keys_of: impl Fn(&K) -> I + Send + Sync + 'static,
-    ) -> Self {
-        self.listens(watch, keys_of).awaits(watch)
-    }
-
-    /// [`Controller::watches`], without a wait for the watch.
-    pub(crate) fn listens<K: Resource, I: IntoIterator<Item = Key>>(
-        self,
-        watch: &Watch<K>,
-        keys_of: impl Fn(&K) -> I + Send + Sync + 'static,
-    ) -> Self {
-        self.hears(watch, move |found| found.readable().map(|object| keys_of(object)).into_iter().flatten())
-    }
-
-    /// Reconciles the keys of each object before and after a change, also of one without its content.
-    fn hears<K: Resource, I: IntoIterator<Item = Key>>(
-        mut self,
-        watch: &Watch<K>,
-        keys_of: impl Fn(&Found<K>) -> I + Send + Sync + 'static,
-    ) -> Self {
-        let (shared, keys_of) = (Arc::clone(&self.shared), Arc::new(keys_of));
-        let listening = watch.listen(move |scope, change| {
-            let seen = match change {
-                Change::Applied { before, after } => [before.as_ref(), Some(after)],
-                Change::Deleted { last, .. } => [Some(last), None],
-                Change::Synced => {
-                    shared.release(scope);
-                    [None, None]
-                }
-                // Reconciles go on with the objects that the Store has.
-                Change::Forbidden => [None, None],
-            };
-            for found in seen.into_iter().flatten() {
-                for key in keys_of(found) {
-                    shared.queue.add(&key, Urgency::Change);
-                }
-            }
-        });
-        self.listening.push(listening);
-        self
-    }
-
-    /// [`Controller::watches`] for children: objects whose controller ownerReference names one of our objects.
-    #[must_use]
-    pub fn owns<K: Resource>(self, watch: &Watch<K>) -> Self {
-        let objects = self.shared.objects.clone();
-        self.hears(watch, move |child| {
-            let owner = child.metadata().controller().filter(|owner| owner.is_a::<O::Kind>())?;
-            // The owner is in the namespace of the child, or has none.
-            let cluster = Key::cluster(&owner.name);
-            let has_none = objects.find(&cluster).is_some();
-            let namespace = child.metadata().namespace.clone().filter(|_| !has_none);
-            Some(Key { namespace, ..cluster })
-        })
-        .awaits(watch)
-    }
-
     /// Reconciles until `stop` completes. Then takes no more keys, and waits at most 25 s for the running workers. When
     /// dropped, stops at once.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
         // The watch may have synced before this controller listened.
-        self.shared.report_synced();
-        for key in self.shared.objects.keys() {
-            self.shared.queue.add(&key, Urgency::Backlog);
+        let shared = Arc::clone(&self.driver.shared);
+        shared.report_synced();
+        for key in shared.objects.keys() {
+            shared.queue.add(&key, Urgency::Backlog);
         }
         let mut stop = pin!(stop);
         let mut wakes = mem::take(&mut self.wakes);
@@ -212,19 +144,19 @@ impl<O: Operator> Controller<O> {
                 // of the simulation (`tests/sim`).
                 biased;
                 () = &mut stop => break,
-                Some(ended) = working.join_next_with_id() => workers.finished(ended, &self.shared.queue),
+                Some(ended) = working.join_next_with_id() => workers.finished(ended, &shared.queue),
                 key = &mut woken => {
-                    self.shared.queue.add(&key, Urgency::Change);
+                    shared.queue.add(&key, Urgency::Change);
                 }
-                key = self.shared.queue.take(), if working.len() < self.workers => {
-                    let shared = Arc::clone(&self.shared);
+                key = shared.queue.take(), if working.len() < self.workers => {
+                    let driver = Arc::clone(&self.driver);
                     let version = version_of(shared.objects.find(&key).as_ref());
                     let task = match self.readiness(&key) {
                         // Boxed: tokio moves the future of a task ten times, and this one has kilobytes.
-                        Readiness::Ready => working.spawn(Box::pin(work(shared, key.clone(), version))),
-                        Readiness::Failing(problem) => working.spawn(unwatched(shared, key.clone(), problem)),
+                        Readiness::Ready => working.spawn(Box::pin(work(driver, key.clone(), version))),
+                        Readiness::Failing(problem) => working.spawn(unwatched(driver, key.clone(), problem)),
                         Readiness::Waiting => {
-                            self.shared.queue.done(&key, ReconcileResult::Again(LOOK_AGAIN));
+                            shared.queue.done(&key, ReconcileResult::Again(LOOK_AGAIN));
                             continue;
                         }
                     };
@@ -235,7 +167,7 @@ impl<O: Operator> Controller<O> {
         info!(kind = O::Kind::KIND, running = working.len(), "stopping");
         let all = async {
             while let Some(ended) = working.join_next_with_id().await {
-                workers.finished(ended, &self.shared.queue);
+                workers.finished(ended, &shared.queue);
             }
         };
         if timeout(STOP_LIMIT, all).await.is_err() {
@@ -250,11 +182,11 @@ impl<O: Operator> Controller<O> {
 
 /// The task of one worker: reconciles one key.
 async fn work<O: Operator>(
-    shared: Arc<Shared<O>>,
+    driver: Arc<Driver<O>>,
     key: Key,
     version: Option<SmolStr>,
 ) -> Result<Next, ReconcileError> {
-    timeout(RECONCILE_LIMIT, shared.reconcile(&key, version)).await.unwrap_or_else(|_| {
+    timeout(RECONCILE_LIMIT, driver.reconcile(&key, version)).await.unwrap_or_else(|_| {
         Err(format!("the reconcile timed out after {} s", RECONCILE_LIMIT.as_secs()).into())
     })
 }
@@ -263,13 +195,13 @@ fn version_of<K: Resource>(found: Option<&Found<K>>) -> Option<SmolStr> {
     found.map(|found| found.metadata().resource_version.clone())
 }
 
-impl<O: Operator> Shared<O> {
-    /// Calls [`Operator::deleted`] if the key has a tombstone, and [`Operator::applied`] or [`Operator::deleting`] if an object
-    /// has the key now. `version` is the resourceVersion of the object when its watches were checked.
+impl<O: Operator> Driver<O> {
+    /// Cleans up if the key has a tombstone, and calls [`Operator::reconcile`] or [`Operator::deleting`] if an object has the key
+    /// now. `version` is the resourceVersion of the object when its watches were checked.
     async fn reconcile(&self, key: &Key, version: Option<SmolStr>) -> Result<Next, ReconcileError> {
         // If this fails, the new object with that name is still reconciled, so that its status shows problems.
         let deleted = self.reconcile_deleted(key).await;
-        let found = self.objects.find(key);
+        let found = self.shared.objects.find(key);
         if version_of(found.as_ref()) != version {
             // The object has changed since that check, and may need other watches now.
             return Ok(Next::After(Duration::ZERO));
@@ -288,34 +220,65 @@ impl<O: Operator> Shared<O> {
             Some(Found::Readable(object)) => self.apply(object).await,
             Some(Found::Broken(broken)) => {
                 warn!(kind = O::Kind::KIND, %key, broken.error, "is unreadable; its children stay as they are");
-                self.operator.unreadable(broken).await.map(|()| Next::OnChange)
+                let Shared { reporter, statuses, .. } = &*self.shared;
+                statuses.unreadable(reporter, &broken).await.map(|()| Next::OnChange)
             }
             None => Ok(Next::OnChange),
         };
         next.and_then(|next| deleted.map(|()| next))
     }
 
-    /// Calls [`Operator::applied`]. If the finalizer is missing or no longer needed, only adds or removes it: the answer to that patch
-    /// changes the Store, and the next reconcile calls `applied`.
+    /// Calls [`Operator::reconcile`]. If the finalizer is missing or no longer needed, only adds or removes it: the answer to that
+    /// patch changes the Store, and the next reconcile calls `reconcile`.
     async fn apply(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
         if let Some(next) = self.keep_finalizer(&object).await? {
             return Ok(next);
         }
         let (key, version) = (object.key(), &object.metadata().resource_version);
         debug!(kind = O::Kind::KIND, %key, %version, "reconciling");
-        self.operator.applied(object).await
+        let reconcile = self.shared.reconcile_of(&object);
+        let rest = reconcile.rest();
+        let result = self.operator.reconcile(reconcile).await;
+        ended_or(rest.result(result, Next::or_sooner), |next| next)
+    }
+}
+
+/// The value of an early end, or the result.
+fn ended_or<T>(
+    result: Result<T, ReconcileError>,
+    ended: impl FnOnce(Next) -> T,
+) -> Result<T, ReconcileError> {
+    result.or_else(|error| match error.retry() {
+        Retry::Ended(next) => Ok(ended(next)),
+        Retry::Backoff | Retry::After(_) | Retry::Recheck(_) | Retry::OnChange => Err(error),
+    })
+}
+
+impl<K: Resource> Shared<K> {
+    /// A reconcile of an object.
+    fn reconcile_of(&self, object: &Arc<K>) -> Reconcile<K> {
+        Reconcile::new(&self.reporter, object, self.statuses.stage(object))
     }
 
-    /// Calls [`Operator::synced`] once, when the Stores of the operator's own kind have synced.
+    /// Logs the overview once, when the Stores of the operator's own kind have synced.
     fn report_synced(&self) {
         if self.objects.is_synced() {
-            self.synced.call_once(|| self.operator.synced(&self.objects));
+            self.synced.call_once(|| self.statuses.overview(&self.objects));
         }
+    }
+
+    /// Reports why an object is not reconciled.
+    async fn report_unreconciled(&self, object: &Arc<K>, reason: &'static str, problem: String) {
+        let reported = self.statuses.unreconciled(&self.reporter, object, reason, problem);
+        if let Ok(Ok(())) = timeout(RECONCILE_LIMIT, reported).await {
+            return;
+        }
+        debug!(kind = K::KIND, key = %object.key(), reason, "cannot report why the object is not reconciled");
     }
 
     /// Adds the key of a changed object to the queue. Objects of the first list have [`Urgency::Backlog`]; later creations,
     /// deletions and new generations [`Urgency::Intent`].
-    fn object_changed(&self, scope: &Scope, change: &Change<O::Kind>) {
+    fn object_changed(&self, scope: &Scope, change: &Change<K>) {
         match change {
             Change::Applied { before, after } => {
                 let urgency = match before {

@@ -37,10 +37,11 @@
 //! watch/follow.rs            Machine::line puts the object into the Store
 //! store.rs                   the object replaces its older version, and the listeners get a Change
 //! cluster.rs                 Watch::listen: the handle on shared watches passes the Change on, with its scope
-//! controller.rs              the listener finds the key of the owner, and adds it to the queue
+//! controller/builder.rs      the listener finds the key of the owner, and adds it to the queue
 //! queue.rs                   the key waits once, however many events there are
 //! controller.rs              a worker for the key reads the present MyWebserver from its Store, and calls the operator
-//! operators/mywebserver.rs   applied() computes the desired() Deployment
+//! operators/mywebserver.rs   reconcile() computes the desired() Deployment, and keeps it
+//! children/reconcile.rs      keep() notes what becomes of it, for the report
 //! children.rs                keep() compares the live Deployment with the desired one, if this MyWebserver is its controller
 //! resource/diff.rs           the differences become the operations of a JSON patch
 //! cluster.rs                 Cluster::patch sends the patch, and puts the answer into the Store
@@ -60,11 +61,11 @@
 //! store/kept.rs              which objects of others the Store keeps without their content
 //! controller/awaits.rs       holds a key until the watches that matter for it have synced
 //! controller/workers.rs      when the key is reconciled again after a reconcile, and what the log says of a failure
-//! controller/deletions.rs    the cleanup after a deleted object
+//! controller/deletions.rs    the cleanup after a deleted object; children/by_owner.rs deletes its children
 //! truces.rs                  pauses corrections of a field that another writer keeps changing
-//! children/outcome.rs        Child: kept, awaited, not ours, or failed
+//! children/outcome.rs        Child: kept, awaited, not ours, failed, or without an owner
 //! children/admission.rs      notices what admission changes
-//! children/report.rs         writes the status and an Event
+//! children/report.rs         finish() writes the status and an Event
 //! ```
 //!
 //! The 11 files of the first list have 2,800 lines without tests; 2,100 of the lines are code (neither blank nor comments).
@@ -82,8 +83,8 @@
 //! cli ───────► operators, study
 //! operators ─► runtime, children
 //! runtime ───► controller
-//! children ──► controller, cluster
-//! controller ► cluster, queue
+//! controller ► children, queue
+//! children ──► cluster
 //! cluster ───► watch, client, store
 //! study ─────► watch, client, store
 //! watch ─────► client, store
@@ -108,16 +109,18 @@
 //! | [`resource::Scope`] | ListOptions | one namespace or all, and a label selector |
 //! | [`queue::Queue`] | rate-limiting workqueue | the keys that must be reconciled |
 //! | [`controller::Operator`] | Reconciler | reconciles one object |
-//! | [`controller::ReconcileError`] | error, or TerminalError | any error, and when to try again |
-//! | [`controller::Controller`] | Controller, Builder | ties watches, queue and Operator together |
+//! | [`controller::Reconcile`] | Request, SetStatusCondition, EventRecorder | the object to reconcile; notes what becomes of its children, and writes the outcomes into conditions and Events |
+//! | [`next::Next`] | Result | when the object is reconciled again |
+//! | [`next::ReconcileError`] | error, or TerminalError | any error, and when to try again |
+//! | [`controller::Builder`] | Builder | connects the watches of an operator with its queue |
+//! | [`controller::Controller`] | Controller | ties watches, queue and Operator together |
 //! | [`runtime::Runtime`] | Manager | runs controllers, with probes, Events and signals |
 //! | `truces` | | pauses the corrections of a field that another writer keeps changing |
 //! | `client::Turn` | | a permit of a semaphore: only a few lists run at a time |
 //! | `client::Tap` | | sees each request and answer, for `study` |
 //! | [`resource::diff::Merge`] | x-kubernetes-list-type, x-kubernetes-map-type | the lists and maps in which other writers have entries of their own |
-//! | [`children::Owned`] | CreateOrUpdate | creates and corrects the children of an object |
+//! | [`children::Children`] | CreateOrUpdate | the children of one kind: creates and corrects them |
 //! | [`children::marks::Marks`] | EnqueueRequestForAnnotation (operator-lib) | annotations that name the owner of a child in another namespace |
-//! | [`children::Reporter`] | SetStatusCondition, EventRecorder | writes the outcomes into conditions and Events |
 //!
 //! Everything on the wire has its Kubernetes name: resourceVersion, BOOKMARK, 410 Expired.
 //!
@@ -158,9 +161,10 @@ pub mod cluster;
 // Reconciling.
 pub mod queue;
 pub mod backoff;
+pub mod next;
 mod truces;
-pub mod controller;
 pub mod children;
+pub mod controller;
 
 // The process.
 pub mod probes;

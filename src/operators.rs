@@ -71,17 +71,15 @@ impl BuiltIn {
         match self {
             BuiltIn::Copyrator => {
                 let settings = flags.copyrator.clone();
-                runtime.controller(copyrator::CONTROLLER, |setup| {
-                    copyrator::controller(&setup.cluster, &setup.namespaces, setup.events, settings)
-                })
+                runtime.controller(copyrator::CONTROLLER, |setup| copyrator::controller(setup, settings))
             }
             BuiltIn::Database => {
                 let flags = flags.database.clone();
                 runtime.controller(database::CONTROLLER, move |setup| database::controller(&setup, &flags))
             }
-            BuiltIn::Mywebserver => runtime.controller(mywebserver::CONTROLLER, |setup| {
-                mywebserver::controller(&setup.cluster, &setup.namespaces, setup.events)
-            }),
+            BuiltIn::Mywebserver => {
+                runtime.controller(mywebserver::CONTROLLER, |setup| mywebserver::controller(&setup))
+            }
             BuiltIn::Memcached => {
                 let flags = flags.memcached.clone();
                 runtime.controller(memcached::CONTROLLER, move |setup| memcached::controller(&setup, &flags))

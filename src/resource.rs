@@ -243,6 +243,10 @@ pub struct ObjectMeta {
     pub finalizers: Box<[SmolStr]>,
 }
 
+/// The label with the name of the operator that manages an object:
+/// <https://kubernetes.io/docs/concepts/overview/working-with-objects/common-labels/>.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
 impl ObjectMeta {
     /// The metadata of a child: in the namespace of its owner, and controlled by it.
     #[must_use]

@@ -1,12 +1,11 @@
 //! The process around controllers: connection, probes, Events, signals, and a graceful stop.
 //!
 //! ```no_run
-//! # use std::sync::Arc;
 //! # use listwatch::{controller::*, resource::kinds::Service};
 //! # struct Services;
 //! # impl Operator for Services {
 //! #     type Kind = Service;
-//! #     async fn applied(&self, _: Arc<Service>) -> Result<Next, ReconcileError> { Ok(Next::OnChange) }
+//! #     async fn reconcile(&self, _: Reconcile<Service>) -> Result<Next, ReconcileError> { Ok(Next::OnChange) }
 //! # }
 //! use listwatch::runtime::{Runtime, RuntimeError};
 //!
@@ -16,8 +15,7 @@
 //!     Runtime::from_env()?
 //!         .probes(([0, 0, 0, 0], 8081).into())
 //!         .controller("example.com/services", |setup| {
-//!             let services = setup.cluster.watch::<Service>(setup.scopes(""));
-//!             Controller::new(&setup.cluster, &services, Services)
+//!             setup.kind_without_status::<Service>("services").run_by(Services)
 //!         })
 //!         .run()
 //! }
@@ -41,11 +39,12 @@ use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tracing::{info, warn};
 
 use crate::{
+    children::{Reported, Reporter, Statuses, WithStatus, WithoutStatus},
     client::{Client, Config, Env, Options, Request},
     cluster::{Cluster, Events},
-    controller::{Controller, Operator},
+    controller::{Builder, Controller, Operator},
     probes,
-    resource::Scope,
+    resource::{MANAGED_BY, Resource, Scope},
     shutdown::{self, ShutdownError, Stop},
     watch::Lists,
 };
@@ -113,6 +112,31 @@ impl Setup {
     #[must_use]
     pub fn scopes(&self, labels: &str) -> Vec<Scope> {
         Scope::each(&self.namespaces, labels)
+    }
+
+    /// The objects of a kind, with their children and whatever else their operator watches. `operator` is its name in the label
+    /// `app.kubernetes.io/managed-by` of the children.
+    #[must_use]
+    pub fn kind<K: Reported>(&self, operator: &str) -> Builder<K> {
+        let reporter = Reporter::new(&self.cluster, Some(self.events.clone()));
+        self.build(operator, reporter, WithStatus)
+    }
+
+    /// [`Setup::kind`], for a kind without conditions in its status, such as a Namespace. No Events are recorded.
+    #[must_use]
+    pub fn kind_without_status<K: Resource>(&self, operator: &str) -> Builder<K> {
+        self.build(operator, Reporter::new(&self.cluster, None), WithoutStatus)
+    }
+
+    fn build<K: Resource>(
+        &self,
+        operator: &str,
+        reporter: Reporter,
+        statuses: impl Statuses<K> + 'static,
+    ) -> Builder<K> {
+        let objects = self.cluster.watch::<K>(self.scopes(""));
+        let managed = self.scopes(&format!("{MANAGED_BY}={operator}"));
+        Builder::with(&self.cluster, &objects, managed, reporter, statuses)
     }
 }
 

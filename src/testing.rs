@@ -4,16 +4,14 @@
 //! expects. With a paused clock, no test waits, and each has the same order of events.
 //!
 //! ```no_run
-//! # use std::sync::Arc;
 //! # use listwatch::{controller::*, resource::kinds::ConfigMap, runtime::Setup};
 //! # struct Operator;
 //! # impl listwatch::controller::Operator for Operator {
 //! #     type Kind = ConfigMap;
-//! #     async fn applied(&self, _: Arc<ConfigMap>) -> Result<Next, ReconcileError> { Ok(Next::OnChange) }
+//! #     async fn reconcile(&self, _: Reconcile<ConfigMap>) -> Result<Next, ReconcileError> { Ok(Next::OnChange) }
 //! # }
 //! # fn controller(setup: Setup) -> Controller<Operator> {
-//! #     let watch = setup.cluster.watch::<ConfigMap>(setup.scopes(""));
-//! #     Controller::new(&setup.cluster, &watch, Operator)
+//! #     setup.kind_without_status::<ConfigMap>("tests").run_by(Operator)
 //! # }
 //! use listwatch::testing::TestServer;
 //!
@@ -181,7 +179,7 @@ mod tests {
     use crate::{
         client::{Part, Patch},
         cluster::Watch,
-        controller::{Next, ReconcileError},
+        controller::{Next, Reconcile, ReconcileError},
         resource::{
             Key, ObjectMeta,
             kinds::{ConfigMap, Namespace},
@@ -197,7 +195,7 @@ mod tests {
     impl Operator for Welcome {
         type Kind = Namespace;
 
-        async fn applied(&self, namespace: Arc<Namespace>) -> Result<Next, ReconcileError> {
+        async fn reconcile(&self, namespace: Reconcile<Namespace>) -> Result<Next, ReconcileError> {
             let key = Key::namespaced(&namespace.metadata.name, "welcome");
             let (name, namespace) = (key.name.clone(), key.namespace.clone());
             let metadata = ObjectMeta { name, namespace, ..ObjectMeta::default() };
@@ -211,11 +209,10 @@ mod tests {
     }
 
     fn controller(setup: Setup) -> Controller<Welcome> {
-        let namespaces = setup.cluster.watch::<Namespace>(setup.scopes(""));
+        let mut namespaces = setup.kind_without_status::<Namespace>("welcome");
         let config_maps = setup.cluster.watch::<ConfigMap>(setup.scopes(""));
-        let operator = Welcome { cluster: setup.cluster.clone(), config_maps: config_maps.clone() };
-        Controller::new(&setup.cluster, &namespaces, operator)
-            .watches(&config_maps, |map| map.metadata.namespace.as_deref().map(Key::cluster))
+        namespaces.watches(&config_maps, |map| map.metadata.namespace.as_deref().map(Key::cluster));
+        namespaces.run_by(Welcome { cluster: setup.cluster, config_maps })
     }
 
     #[tokio::test(start_paused = true)]
@@ -240,7 +237,7 @@ mod tests {
     impl Operator for Restless {
         type Kind = Namespace;
 
-        async fn applied(&self, namespace: Arc<Namespace>) -> Result<Next, ReconcileError> {
+        async fn reconcile(&self, namespace: Reconcile<Namespace>) -> Result<Next, ReconcileError> {
             self.0.get_live::<Namespace>(&namespace.metadata.key()).await?;
             Ok(Next::After(Duration::from_secs(1)))
         }
@@ -250,10 +247,8 @@ mod tests {
     #[should_panic(expected = "the controller is not quiet; its writes: []")]
     async fn a_controller_that_is_never_quiet_fails_the_test() {
         let server = TestServer::start(&[]).await;
-        let restless = |setup: Setup| {
-            let namespaces = setup.cluster.watch::<Namespace>(setup.scopes(""));
-            Controller::new(&setup.cluster, &namespaces, Restless(setup.cluster.clone()))
-        };
+        let restless =
+            |setup: Setup| setup.kind_without_status::<Namespace>("restless").run_by(Restless(setup.cluster));
         server.run(restless).await;
     }
 }

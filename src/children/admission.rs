@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tracing::info;
 
-use super::{LOG, Owned};
+use super::{Children, LOG};
 use crate::{
     client::Error,
     locked,
@@ -46,7 +46,7 @@ pub(super) struct Difference {
     is_secret: bool,
 }
 
-impl<K: Resource + Serialize> Owned<K> {
+impl<K: Resource + Serialize> Children<K> {
     /// Leaves out the differences that a new child would have, too, as a dry run of its creation shows. Admission may have
     /// changed an immutable field when the child was created, for an earlier generation or before a restart.
     pub(super) async fn unlike_a_new_child<O: Resource>(
@@ -167,6 +167,11 @@ impl Mutations {
     /// Forgets a child that is deleted.
     pub(super) fn forget<O: Resource>(&self, owner: &O, child: &Key) {
         locked(&self.known).remove(&(owner.metadata().uid.clone(), child.clone()));
+    }
+
+    /// Forgets the children of a deleted owner.
+    pub(super) fn forget_all(&self, owner: &Uid) {
+        locked(&self.known).retain(|(uid, _), _| uid != owner);
     }
 
     /// The fields, as texts for the status.

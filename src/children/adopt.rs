@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tracing::info;
 
-use super::{Child, LOG, Owned, Stage, Write, create::is_wanted, describe, path};
+use super::{Child, Children, LOG, Stage, Write, create::is_wanted, describe, path};
 use crate::{
     client::Error,
     resource::{Accept, ObjectMeta, OwnerReference, Resource},
@@ -25,7 +25,7 @@ pub(super) fn annotation<O: Resource>() -> String {
     format!("{}/adopt", O::GROUP)
 }
 
-impl<K: Resource + Serialize> Owned<K> {
+impl<K: Resource + Serialize> Children<K> {
     /// Whether an object that is not ours may be adopted: it has the labels of the child and no controller, and each field can be
     /// corrected. A child with another immutable field would be deleted.
     pub(super) fn is_adoptable(&self, desired: &K, live: &K) -> bool {
@@ -38,29 +38,29 @@ impl<K: Resource + Serialize> Owned<K> {
             && !self.differences(live, desired).iter().any(|operation| live.is_immutable(path(operation)))
     }
 
-    /// Adopts an object that has the annotation, and then corrects it. `None`: the owner no longer exists on the API server, or is
-    /// being deleted; the garbage collector would delete the child.
+    /// Adopts an object that has the annotation, and then corrects it. Not if the owner no longer exists on the API server, or is
+    /// being deleted: the garbage collector would delete the child.
     pub(super) async fn adopt<O: Resource>(
         &self,
         owner: &O,
         desired: &K,
         live: Arc<K>,
         stage: Stage,
-    ) -> Option<(Child<K>, Option<Write>)> {
-        let not_ours = |live: &K| Some((Child::NotOurs(self.not_ours::<O>(desired, live)), None));
+    ) -> (Child<K>, Option<Write>) {
+        let not_ours = |live: &K| (Child::NotOurs(self.not_ours::<O>(desired, live)), None);
         if !self.is_adoptable(desired, &live) {
             return not_ours(&live);
         }
         let adopted = match self.adopted(owner, &live).await {
             Ok(Adoption::Done(adopted)) => adopted,
             Ok(Adoption::NotAsked) => return not_ours(&live),
-            Ok(Adoption::OwnerGone) => return None,
-            Err(error) => return Some(Child::failed(error, None)),
+            Ok(Adoption::OwnerGone) => return (Child::OwnerGone, None),
+            Err(error) => return Child::failed(error, None),
         };
         let change = describe(&*adopted, ["/metadata/ownerReferences"].into_iter());
         info!(target: LOG, key = %owner.key(), change, "child adopted");
         let (child, write) = self.correct(owner, desired, adopted, stage).await;
-        Some((child, write.or(Some(Write::Updated(change)))))
+        (child, write.or(Some(Write::Updated(change))))
     }
 
     async fn adopted<O: Resource>(&self, owner: &O, live: &K) -> Result<Adoption<K>, Error> {

@@ -4,24 +4,24 @@
 use serde::Serialize;
 use tracing::info;
 
-use super::{Child, LOG, Owned, Stage, Write, correction};
+use super::{Child, Children, LOG, Stage, Write, correction};
 use crate::{
     client::Error,
     cluster::Cluster,
     resource::{Meta, Resource},
 };
 
-impl<K: Resource + Serialize> Owned<K> {
+impl<K: Resource + Serialize> Children<K> {
     pub(super) async fn add<O: Resource>(
         &self,
         owner: &O,
         desired: &K,
         stage: Stage,
-    ) -> Option<(Child<K>, Option<Write>)> {
+    ) -> (Child<K>, Option<Write>) {
         if stage == Stage::New {
             let added = self.create(owner, desired, stage).await;
             if !matches!(&added.0, Child::Failed { error, .. } if error.is_already_exists()) {
-                return Some(added);
+                return added;
             }
         }
         // The watch may miss an object of that name: it has a label selector. So a GET comes first, because a create counts
@@ -29,10 +29,10 @@ impl<K: Resource + Serialize> Owned<K> {
         // new child, and we would create it again.
         let key = desired.key();
         match tokio::join!(self.cluster.get_live::<K>(&key), is_wanted(&self.cluster, owner)) {
-            (_, Ok(false)) => None,
+            (_, Ok(false)) => (Child::OwnerGone, None),
             (Ok(live), Ok(true)) => self.update(owner, desired, live, stage).await,
-            (Err(error), Ok(true)) if error.is_not_found() => Some(self.create(owner, desired, stage).await),
-            (_, Err(error)) | (Err(error), _) => Some(Child::failed(error, None)),
+            (Err(error), Ok(true)) if error.is_not_found() => self.create(owner, desired, stage).await,
+            (_, Err(error)) | (Err(error), _) => Child::failed(error, None),
         }
     }
 

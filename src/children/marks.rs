@@ -8,16 +8,11 @@
 //!   example.com/place: team-a/settings       # the child: a copy of it with another name or namespace is not ours
 //! ```
 //!
-//! [`Owned::marked`](super::Owned::marked) creates and corrects such children. It changes and deletes no object that has other
-//! marks, or none. The garbage collector does not know the owner, so the operator needs a
-//! [`FINALIZER`](crate::controller::Operator::FINALIZER), and deletes the children in
-//! [`deleting`](crate::controller::Operator::deleting). [`Controller::owns_marked`] makes sure that the children are known by then.
+//! `Builder::marked_children` has such children. No object that has other marks, or none, is changed or deleted. The garbage
+//! collector does not know the owner, so the operator needs a `FINALIZER`, and deletes the children in `deleting`:
+//! [`Reconcile::delete_all`](super::Reconcile::delete_all).
 
-use crate::{
-    cluster::Watch,
-    controller::{Controller, Operator},
-    resource::{Key, Labels, ObjectMeta, Resource, Uid},
-};
+use crate::resource::{Key, Labels, ObjectMeta, Resource, Uid};
 
 /// The keys of the annotations. The owners of each kind have keys of their own.
 #[derive(Clone, Copy, Debug)]
@@ -81,20 +76,9 @@ impl Marks {
     }
 }
 
-impl<O: Operator> Controller<O> {
-    /// [`Controller::owns`] for children whose annotations name their owner. An owner is reconciled after the watch has synced in
-    /// all of the watched namespaces: otherwise the finalizer of a deleted owner could be removed before its children in another
-    /// namespace are known. A namespace in which the watch has been forbidden for a minute is not waited for, and children there stay.
-    #[must_use]
-    pub fn owns_marked<K: Resource>(self, watch: &Watch<K>, marks: Marks) -> Self {
-        self.listens(watch, move |child| marks.owner(child.metadata()).map(|owner| owner.key))
-            .awaits_everywhere(watch)
-    }
-}
-
 #[cfg(all(test, feature = "testing"))]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::time::Duration;
 
     use listwatch_apiserver::Fault;
     use serde::{Deserialize, Serialize};
@@ -102,11 +86,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        children::{Owned, Stage},
+        children::Children,
         client::{DeleteOptions, Part, Patch},
-        cluster::{Cluster, Events, Index},
-        controller::{Cleanup, Next, ReconcileError},
-        resource::kinds::ConfigMap,
+        cluster::{Cluster, Events},
+        controller::{Cleanup, Controller, Next, Operator, Reconcile, ReconcileError},
+        resource::{MANAGED_BY, kinds::ConfigMap},
         runtime::Setup,
         testing::TestServer,
         watch::Lists,
@@ -135,29 +119,25 @@ spec:
 
     /// Each Banner has a ConfigMap in the namespace `kube-public`.
     struct Banners {
-        config_maps: Owned<ConfigMap>,
-        by_owner: Index<ConfigMap, Uid>,
+        config_maps: Children<ConfigMap>,
     }
 
     impl Operator for Banners {
         type Kind = Banner;
         const FINALIZER: Option<&'static str> = Some("example.com/banner");
 
-        async fn applied(&self, banner: Arc<Banner>) -> Result<Next, ReconcileError> {
+        async fn reconcile(&self, banner: Reconcile<Banner>) -> Result<Next, ReconcileError> {
             let place = Key::namespaced("kube-public", &banner.metadata.name);
             let data = [("text".to_owned(), "hello".to_owned())].into();
-            let metadata = MARKS.child(&*banner, &place, [("kind", "banner")].into_iter().collect());
+            let labels = [("kind", "banner"), (MANAGED_BY, "banners")].into_iter().collect();
+            let metadata = MARKS.child(&*banner, &place, labels);
             let desired = ConfigMap { metadata, data, ..ConfigMap::default() };
-            match self.config_maps.keep(&*banner, &desired, Stage::Settled).await {
-                Some(outcome) => outcome.next(),
-                None => Ok(Next::OnChange),
-            }
+            banner.keep(&self.config_maps, &desired).await;
+            Ok(Next::OnChange)
         }
 
-        async fn deleting(&self, banner: Arc<Banner>) -> Result<Cleanup, ReconcileError> {
-            for child in self.by_owner.get(&banner.metadata.uid) {
-                self.config_maps.delete(&*banner, &child.key()).await?;
-            }
+        async fn deleting(&self, banner: Reconcile<Banner>) -> Result<Cleanup, ReconcileError> {
+            banner.delete_all(&self.config_maps).await?;
             Ok(Cleanup::Done)
         }
     }
@@ -167,13 +147,9 @@ spec:
     }
 
     fn controller(setup: Setup) -> Controller<Banners> {
-        let banners = setup.cluster.watch::<Banner>(setup.scopes(""));
-        let config_maps = setup.cluster.watch::<ConfigMap>(setup.scopes(""));
-        let operator = Banners {
-            config_maps: Owned::marked(&setup.cluster, &config_maps, MARKS),
-            by_owner: config_maps.index(|child| MARKS.owner(&child.metadata).map(|owner| owner.uid)),
-        };
-        Controller::new(&setup.cluster, &banners, operator).owns_marked(&config_maps, MARKS)
+        let mut banners = setup.kind_without_status::<Banner>("banners");
+        let operator = Banners { config_maps: banners.marked_children(MARKS) };
+        banners.run_by(operator)
     }
 
     async fn run(server: &TestServer) -> Vec<String> {
@@ -240,7 +216,8 @@ spec:
 
         // The child of a former owner of this name is replaced: it has another uid.
         let former = Banner { metadata: ObjectMeta { uid: "former".into(), ..metadata(&owner) } };
-        let metadata_of_child = MARKS.child(&former, &place, Labels::default());
+        let labels = [(MANAGED_BY, "banners")].into_iter().collect();
+        let metadata_of_child = MARKS.child(&former, &place, labels);
         client.create(&ConfigMap { metadata: metadata_of_child, ..ConfigMap::default() }).await.expect("one");
         client.create(&banner).await.expect("a Banner");
         let replaced = ["PATCH banners/one 200", "DELETE configmaps/one 200", "POST configmaps/one 201"];

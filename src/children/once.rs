@@ -15,42 +15,45 @@ use crate::{
 
 /// Creates an object, unless one of this name exists: `seen`, from a `Watch<Meta<K>>`, or one that only the API server has, for
 /// example because it has no label for that watch. Only its metadata is read.
-/// `None`: the owner no longer exists on the API server, or is being deleted.
-pub async fn created<O: Resource, K: Resource + Serialize>(
+pub(super) async fn created<O: Resource, K: Resource + Serialize>(
     cluster: &Cluster,
     seen: Option<Arc<Meta<K>>>,
     owner: &O,
     key: &Key,
     stage: Stage,
     desired: impl FnOnce() -> K,
-) -> Option<Outcome<Meta<K>>> {
+) -> Outcome<Meta<K>> {
     if let Some(live) = seen {
-        return Some(kept(live, None));
+        return kept(live, None);
     }
     // A watch may miss it: another writer gives it no label of ours, and our own label can be removed.
     match cluster.get_live::<Meta<K>>(key).await {
-        Ok(live) => return Some(kept(live, None)),
+        Ok(live) => return kept(live, None),
         Err(error) if error.is_not_found() => {}
-        Err(error) => return Some(failed(error, None)),
+        Err(error) => return failed(error, None),
     }
     if stage != Stage::New {
         match is_wanted(cluster, owner).await {
             Ok(true) => {}
-            Ok(false) => return None,
-            Err(error) => return Some(failed(error, None)),
+            Ok(false) => return Outcome { child: Child::OwnerGone, write: None, mutations: Vec::new() },
+            Err(error) => return failed(error, None),
         }
     }
     match cluster.create(&desired()).await {
         Ok(created) => {
             let write = Write::Created(format!("{} {}", K::KIND, key.name));
-            Some(kept(Arc::new(Meta::of(&*created)), Some(write)))
+            kept(Arc::new(Meta::of(&*created)), Some(write))
         }
-        Err(error) => Some(failed(error, None)),
+        Err(error) => failed(error, None),
     }
 }
 
 /// Changes some fields of an object, if there are any operations.
-pub async fn patched<K: Resource>(cluster: &Cluster, live: Arc<K>, operations: Vec<Value>) -> Outcome<K> {
+pub(super) async fn patched<K: Resource>(
+    cluster: &Cluster,
+    live: Arc<K>,
+    operations: Vec<Value>,
+) -> Outcome<K> {
     if operations.is_empty() {
         return kept(live, None);
     }

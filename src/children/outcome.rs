@@ -1,12 +1,8 @@
-//! What [`Owned::keep`](super::Owned::keep) needs to know of an owner, and what became of the child.
+//! What [`Children::keep`](super::Children::keep) needs to know of an owner, and what became of the child.
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{
-    client::Error,
-    controller::{Next, ReconcileError},
-    resource::Resource,
-};
+use crate::client::Error;
 
 /// When to reconcile again while an object of another owner has the name of a child, or while a child is being deleted.
 /// The label selector may hide these objects from our watches. Less than the minute that `docs/conditions.md` promises.
@@ -27,7 +23,7 @@ pub enum Stage {
     Settled,
 }
 
-/// The result of [`Owned::keep`](super::Owned::keep).
+/// The result of [`Children::keep`](super::Children::keep).
 #[derive(Debug)]
 pub struct Outcome<K> {
     /// The child.
@@ -38,7 +34,7 @@ pub struct Outcome<K> {
     pub mutations: Vec<String>,
 }
 
-/// The state of one child after [`Owned::keep`](super::Owned::keep).
+/// The state of one child after [`Reconcile::keep`](super::Reconcile::keep).
 #[derive(Debug)]
 pub enum Child<K> {
     /// The child is as desired, except for [`Outcome::mutations`].
@@ -55,6 +51,8 @@ pub enum Child<K> {
         /// The present state of the child, if it is known and ours.
         live: Option<Arc<K>>,
     },
+    /// The owner no longer exists on the API server, or is being deleted: nothing was written.
+    OwnerGone,
 }
 
 /// A write of a child, with its kind, name and fields: `Deployment mws-web at /spec/replicas`.
@@ -68,25 +66,21 @@ pub enum Write {
     Restored(String),
 }
 
-impl<K: Resource> Outcome<K> {
-    /// The result for an operator without a status: an error if the child failed or is not ours.
-    pub fn next(self) -> Result<Next, ReconcileError> {
-        match self.child {
-            Child::Kept(_) => Ok(Next::OnChange),
-            Child::Awaited(_) => Ok(Next::After(UNSEEN_RECHECK)),
-            Child::NotOurs(message) => Err(ReconcileError::recheck(UNSEEN_RECHECK, message)),
-            Child::Failed { error, .. } => Err(error.into()),
-        }
-    }
-}
-
 impl<K> Child<K> {
     /// The present state of the child, if it is known and ours.
     pub fn live(&self) -> Option<&K> {
         match self {
             Child::Kept(live) => Some(live),
             Child::Awaited(live) | Child::Failed { live, .. } => live.as_deref(),
-            Child::NotOurs(_) => None,
+            Child::NotOurs(_) | Child::OwnerGone => None,
+        }
+    }
+
+    /// The child, if it is as desired, except for fields that admission changed.
+    pub fn kept(&self) -> Option<&Arc<K>> {
+        match self {
+            Child::Kept(live) => Some(live),
+            Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } | Child::OwnerGone => None,
         }
     }
 

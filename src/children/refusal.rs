@@ -144,7 +144,7 @@ impl<K: Resource> Child<K> {
     /// Why the child is not as desired, if so: the child is being deleted, is not ours, or could not be written.
     pub(super) fn trouble<O: Resource>(&self) -> Option<Verdict> {
         match self {
-            Child::Kept(_) => None,
+            Child::Kept(_) | Child::OwnerGone => None,
             Child::Awaited(Some(_)) => Some(Verdict::no(
                 "RolloutInProgress",
                 format_smolstr!("the {} is being deleted and will be created again", K::KIND),
@@ -164,7 +164,7 @@ impl<K: Resource> Child<K> {
     /// A state that does not end unless a user acts.
     pub(super) fn dead_end(&self) -> Option<Verdict> {
         match self {
-            Child::Kept(_) | Child::Awaited(_) => None,
+            Child::Kept(_) | Child::Awaited(_) | Child::OwnerGone => None,
             Child::NotOurs(message) => Some(Verdict::yes(NAME_CONFLICT, message.as_str())),
             Child::Failed { error, .. } => {
                 let refusal = Refusal::of(error).filter(|refusal| refusal.is_stalled())?;

@@ -18,17 +18,18 @@ use smol_str::format_smolstr;
 use tracing::{info, warn};
 
 use super::{
-    Child, LOG, Outcome, Stage, UNSEEN_RECHECK, Write,
+    Child, LOG, Stage, UNSEEN_RECHECK, Write,
     create::is_wanted,
     pods::{Looks, PodsOf, Trouble},
+    reconcile::Reconcile,
     refusal::{NAME_CONFLICT, Refusal, is_refusal},
     rollout,
 };
 use crate::{
     client::Error,
     cluster::{Cluster, EventType, Events, Watch},
-    controller::{Next, ReconcileError},
     locked,
+    next::{Next, ReconcileError},
     resource::{
         Condition, ObjectMeta, Resource, Uid,
         conditions::{self, Verdict},
@@ -46,6 +47,12 @@ const CONFLICT_EACH: Duration = Duration::from_millis(100);
 const EXAMPLES_MAX: usize = 10;
 
 /// A kind whose status has `observedGeneration` and `conditions`. [`reported!`](crate::reported) implements it.
+#[diagnostic::on_unimplemented(
+    message = "the library does not know the status of `{Self}`",
+    label = "this kind needs a status",
+    note = "add a field `status: Conditions`, and `listwatch::reported!({Self}, Conditions);`",
+    note = "a kind without conditions needs `Setup::kind_without_status`, and no `finish`"
+)]
 pub trait Reported: Resource {
     /// The status of the kind.
     type Status: Serialize + DeserializeOwned + Clone + Default + PartialEq + Send + Sync;
@@ -115,39 +122,36 @@ impl Stage {
     }
 }
 
-/// Writes the statuses and Events of one operator.
-pub struct Reporter {
-    cluster: Cluster,
-    events: Events,
+/// What the reports of one operator share.
+pub(crate) struct Reporter {
+    pub(super) cluster: Cluster,
+    /// `None`: no Events are recorded.
+    events: Option<Events>,
     pods: Looks,
     /// Objects of which a child was created or restored. Their status is written in the next reconcile.
-    unreported: Mutex<HashSet<Uid>>,
+    pub(super) unreported: Mutex<HashSet<Uid>>,
     /// Objects whose child has the name of an object of another owner.
     conflicting: Mutex<HashSet<Uid>>,
-}
-
-/// The report of one reconcile of one object.
-pub struct Report<'a, O> {
-    reporter: &'a Reporter,
-    owner: &'a O,
-    outcomes: Outcomes,
 }
 
 /// The outcomes of all children of one object, without their kinds.
 #[derive(Default)]
 pub(crate) struct Outcomes {
-    writes: Vec<Write>,
+    pub(super) writes: Vec<Write>,
     /// The fields that admission changed.
-    mutations: Vec<String>,
+    pub(super) mutations: Vec<String>,
     /// Why children are not as desired.
-    troubles: Vec<Verdict>,
+    pub(super) troubles: Vec<Verdict>,
     /// A state of a child that does not end unless a user acts.
     dead_end: Option<Verdict>,
     /// The errors of failed children.
-    errors: Vec<Error>,
+    pub(super) errors: Vec<Error>,
     /// The message about an object of another owner.
-    not_ours: Option<String>,
-    is_awaited: bool,
+    pub(super) not_ours: Option<String>,
+    pub(super) is_awaited: bool,
+    pub(super) is_owner_gone: bool,
+    /// Whether there was any child.
+    pub(super) has_children: bool,
 }
 
 /// The operator's own view of an object whose children are all as desired.
@@ -172,6 +176,7 @@ impl From<Verdict> for ObservedState {
 impl Outcomes {
     /// Adds the state of a child of an `O`.
     pub(crate) fn add<O: Resource, K: Resource>(&mut self, child: &Child<K>) {
+        self.has_children = true;
         self.troubles.extend(child.trouble::<O>());
         self.dead_end = self.dead_end.take().or_else(|| child.dead_end());
         match child {
@@ -179,7 +184,21 @@ impl Outcomes {
             Child::Awaited(_) => self.is_awaited = true,
             Child::NotOurs(message) => self.not_ours = self.not_ours.take().or_else(|| Some(message.clone())),
             Child::Failed { error, .. } => self.errors.push(error.clone()),
+            Child::OwnerGone => self.is_owner_gone = true,
         }
+    }
+
+    /// Adds the outcomes of later children.
+    pub(super) fn append(&mut self, later: Outcomes) {
+        self.writes.extend(later.writes);
+        self.mutations.extend(later.mutations);
+        self.troubles.extend(later.troubles);
+        self.dead_end = self.dead_end.take().or(later.dead_end);
+        self.errors.extend(later.errors);
+        self.not_ours = self.not_ours.take().or(later.not_ours);
+        self.is_awaited |= later.is_awaited;
+        self.is_owner_gone |= later.is_owner_gone;
+        self.has_children |= later.has_children;
     }
 
     /// The conditions to write: `Ready`, `Stalled` and `Mutated`, and the others of the operator.
@@ -209,49 +228,33 @@ impl Outcomes {
 }
 
 impl Reporter {
-    /// A reporter that writes through `cluster`, and records Events with `events`.
-    #[must_use]
-    pub fn new(cluster: &Cluster, events: Events) -> Reporter {
+    pub(crate) fn new(cluster: &Cluster, events: Option<Events>) -> Reporter {
         let (unreported, conflicting) = Default::default();
         Reporter { cluster: cluster.clone(), events, pods: Looks::default(), unreported, conflicting }
     }
 
-    /// Starts the report of one reconcile.
-    pub fn of<'a, O: Reported>(&'a self, owner: &'a O) -> Report<'a, O> {
-        Report { reporter: self, owner, outcomes: Outcomes::default() }
+    /// Records an Event, if this operator records any.
+    pub(super) fn record<O: Resource>(
+        &self,
+        about: &O,
+        r#type: EventType,
+        reason: &'static str,
+        note: String,
+    ) {
+        if let Some(events) = &self.events {
+            events.record(about, r#type, reason, note);
+        }
     }
 
     /// Forgets an object that was deleted.
-    pub fn forget(&self, owner: &Uid) {
+    pub(crate) fn forget(&self, owner: &Uid) {
         locked(&self.unreported).remove(owner);
         locked(&self.conflicting).remove(owner);
         self.pods.forget(owner);
     }
 
-    /// Logs the number of objects at the start, and some that are not ready.
-    pub fn overview<O: Reported>(&self, objects: &Watch<O>) {
-        let (mut not_ready, mut examples) = (0, Vec::new());
-        let keys = objects.keys();
-        for key in &keys {
-            let object = objects.get(key);
-            let ready =
-                object.as_ref().map(|object| conditions::find(O::observed(object.status()).1, "Ready"));
-            let reason = match ready {
-                Some(Some(ready)) if ready.status == "True" => continue,
-                Some(ready) => ready.map_or("New".into(), |ready| ready.reason.clone()),
-                None => Refusal::InvalidSpec.reason().into(),
-            };
-            not_ready += 1;
-            if examples.len() < EXAMPLES_MAX {
-                examples.push(format!("{key} {reason}"));
-            }
-        }
-        let examples = (not_ready > 0).then(|| examples.join(", "));
-        info!(target: LOG, objects = keys.len(), not_ready, examples, "{}s at the start", O::KIND);
-    }
-
     /// Reports an object that does not decode as `InvalidSpec`. The earlier report on its children stays.
-    pub async fn unreadable<O: Reported>(&self, broken: &Broken) -> Result<(), Error> {
+    pub(super) async fn unreadable<O: Reported>(&self, broken: &Broken) -> Result<(), Error> {
         self.forget(&broken.metadata.uid);
         let live = self.cluster.get_live::<Unreadable<O>>(&broken.metadata.key()).await?;
         let status = live.report(&broken.error, &self.now());
@@ -273,6 +276,27 @@ impl Reporter {
     fn now(&self) -> String {
         humantime::format_rfc3339_seconds(self.cluster.now()).to_string()
     }
+}
+
+/// Logs the number of objects at the start, and some that are not ready.
+pub(super) fn overview<O: Reported>(objects: &Watch<O>) {
+    let (mut not_ready, mut examples) = (0, Vec::new());
+    let keys = objects.keys();
+    for key in &keys {
+        let object = objects.get(key);
+        let ready = object.as_ref().map(|object| conditions::find(O::observed(object.status()).1, "Ready"));
+        let reason = match ready {
+            Some(Some(ready)) if ready.status == "True" => continue,
+            Some(ready) => ready.map_or("New".into(), |ready| ready.reason.clone()),
+            None => Refusal::InvalidSpec.reason().into(),
+        };
+        not_ready += 1;
+        if examples.len() < EXAMPLES_MAX {
+            examples.push(format!("{key} {reason}"));
+        }
+    }
+    let examples = (not_ready > 0).then(|| examples.join(", "));
+    info!(target: LOG, objects = keys.len(), not_ready, examples, "{}s at the start", O::KIND);
 }
 
 /// An object with an unreadable `spec`: it may have been created with an older schema.
@@ -315,40 +339,9 @@ impl<O: Reported> Unreadable<O> {
     }
 }
 
-impl<O: Reported> Report<'_, O> {
-    /// Adds the outcome of a child.
-    #[must_use]
-    pub fn with<K: Resource>(mut self, outcome: &Outcome<K>) -> Self {
-        self.outcomes.add::<O, K>(&outcome.child);
-        self.outcomes.writes.extend(outcome.write.clone());
-        self.outcomes.mutations.extend_from_slice(&outcome.mutations);
-        self
-    }
-
-    /// Records the Events of the writes. `Some`: nothing else is to do in this reconcile, because the status is written in the
-    /// next one, or because a retry may solve what failed.
-    #[must_use]
-    pub fn begin(&self, stage: Stage) -> Option<Result<Next, ReconcileError>> {
-        self.record_writes();
-        // When a child was created or restored, the status is written in the next reconcile, so that the children of other
-        // objects come first. After a change of the spec, users wait for `observedGeneration`. The status is put off only
-        // once: if its write fails, the object must back off, even if its children are created again and again.
-        let can_wait = match stage {
-            Stage::New => true,
-            Stage::Changed => false,
-            Stage::Refused | Stage::Settled => !self.outcomes.writes.is_empty(),
-        };
-        let uid = &self.owner.metadata().uid;
-        if !can_wait {
-            locked(&self.reporter.unreported).remove(uid);
-        } else if self.outcomes.troubles.is_empty() && locked(&self.reporter.unreported).insert(uid.clone()) {
-            return Some(Ok(Next::After(Duration::ZERO)));
-        }
-        let mut errors = self.outcomes.errors.iter();
-        errors.find(|error| Refusal::of(error).is_none()).map(|error| Err(error.clone().into()))
-    }
-
-    /// The state of an object whose Pods a Deployment runs, with the reason why they do not run, if so.
+impl<O: Reported> Reconcile<O> {
+    /// The state of an object whose Pods a Deployment runs, with the reason why they do not run, if so. Does not look for a reason if
+    /// [`Reconcile::finish`] writes no status now.
     pub async fn rollout<C: ContainerType>(
         &self,
         deployment: &Child<Deployment<C>>,
@@ -363,7 +356,11 @@ impl<O: Reported> Report<'_, O> {
                 first: None,
                 unseen: None,
             }),
-            Child::Kept(_) | Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } => None,
+            Child::Kept(_)
+            | Child::Awaited(_)
+            | Child::NotOurs(_)
+            | Child::Failed { .. }
+            | Child::OwnerGone => None,
         };
         let (pods, next) = self.look(waiting).await;
         rollout::state(deployment, desired.spec.replicas, pods.as_ref(), next)
@@ -371,48 +368,58 @@ impl<O: Reported> Report<'_, O> {
 
     /// Why the Pods do not run for which the object waits, if it waits for any, and when to look again.
     pub async fn look<C: ContainerType>(&self, waiting: Option<PodsOf<'_, C>>) -> (Option<Trouble>, Next) {
-        let Reporter { cluster, pods: looks, .. } = self.reporter;
+        if self.check().is_err() {
+            return (None, Next::OnChange);
+        }
+        let Reporter { cluster, pods: looks, .. } = &*self.reporter;
         let Some(pods) = waiting else {
-            looks.forget(&self.owner.metadata().uid);
+            looks.forget(&self.metadata().uid);
             return (None, Next::OnChange);
         };
-        let (trouble, pause) = looks.look(cluster, self.owner, &pods).await;
+        let (trouble, pause) = looks.look(cluster, &**self, &pods).await;
         (trouble, Next::After(pause))
     }
 
-    /// Writes the status, if it has changed, with its `observedGeneration` and `conditions`. Records the Events of failures.
-    pub async fn write(self, mut status: O::Status, state: ObservedState) -> Result<Next, ReconcileError> {
-        let next = state.next;
-        let uid = &self.owner.metadata().uid;
-        if self.outcomes.not_ours.is_none() {
-            locked(&self.reporter.conflicting).remove(uid);
+    /// Ends the reconcile: records the Events of the writes and failures, and writes the status, if it has changed, with its
+    /// `observedGeneration` and `conditions`. `state` is the operator's own view, a [`Verdict`] or an [`ObservedState`]: it counts
+    /// if all children are as desired.
+    pub async fn finish(
+        &self,
+        mut status: O::Status,
+        state: impl Into<ObservedState>,
+    ) -> Result<Next, ReconcileError> {
+        self.check()?;
+        let (state, outcomes, reporter) = (state.into(), self.reported(), &*self.reporter);
+        let (next, uid) = (state.next, &self.metadata().uid);
+        if outcomes.not_ours.is_none() {
+            locked(&reporter.conflicting).remove(uid);
         }
-        let conditions = self.outcomes.conditions(self.owner, state, &self.reporter.now());
-        O::observe(&mut status, self.owner.metadata().generation, conditions);
+        let conditions = outcomes.conditions(&**self, state, &reporter.now());
+        O::observe(&mut status, self.metadata().generation, conditions);
         let written = self.write_status(&status).await;
         // Return the error of a child, not a failure to write the status: the cause of the former must be removed first.
-        if let Some(error) = self.outcomes.errors.into_iter().next() {
+        if let Some(error) = outcomes.errors.into_iter().next() {
             if !matches!(written, Ok(false)) {
                 let refusal = Refusal::of(&error).unwrap_or(Refusal::Other);
                 let note = format!("{}: {}", refusal.reason(), refusal.message(&error));
-                self.reporter.events.record(self.owner, EventType::Warning, "Failed", note);
+                self.event(EventType::Warning, "Failed", note);
             }
             return Err(error.into());
         }
         let is_written = written?;
-        if let Some(problem) = self.outcomes.not_ours {
+        if let Some(problem) = outcomes.not_ours {
             if is_written {
-                self.reporter.events.record(self.owner, EventType::Warning, NAME_CONFLICT, problem);
+                self.event(EventType::Warning, NAME_CONFLICT, problem);
             }
-            return Ok(Next::After(self.reporter.conflict_pause(uid)));
+            return Ok(Next::After(reporter.conflict_pause(uid)));
         }
         // Usually a DELETED event follows, but not for a child without our label, which is in no watch of ours.
-        Ok(if self.outcomes.is_awaited { Next::After(UNSEEN_RECHECK) } else { next })
+        Ok(if outcomes.is_awaited { Next::After(UNSEEN_RECHECK) } else { next })
     }
 
     /// Whether the status had changed, and was written.
     async fn write_status(&self, status: &O::Status) -> Result<bool, ReconcileError> {
-        let (owner, before) = (self.owner, self.owner.status());
+        let (owner, before): (&O, _) = (self, self.status());
         if status == before {
             return Ok(false);
         }
@@ -443,15 +450,15 @@ impl<O: Reported> Report<'_, O> {
         }
         let mutated = |all| find(all, "Mutated").map(|mutated| &*mutated.message);
         if let Some(message) = mutated(after).filter(|_| mutated(before) != mutated(after)) {
-            self.reporter.events.record(owner, EventType::Warning, CHANGED_BY_ADMISSION, message.to_owned());
+            self.event(EventType::Warning, CHANGED_BY_ADMISSION, message.to_owned());
         }
         Ok(true)
     }
 
     /// Records one Event for the created children, one for the updated and one for the restored ones.
-    fn record_writes(&self) {
+    pub(super) fn record_writes(&self, writes: &[Write]) {
         let (mut created, mut updated, mut restored) = (Vec::new(), Vec::new(), Vec::new());
-        for write in &self.outcomes.writes {
+        for write in writes {
             match write {
                 Write::Created(what) => created.push(&**what),
                 Write::Updated(what) => updated.push(&**what),
@@ -459,7 +466,7 @@ impl<O: Reported> Report<'_, O> {
             }
         }
         if !created.is_empty() {
-            info!(target: LOG, kind = O::KIND, key = %self.owner.key(), children = created.join(", "), "created");
+            info!(target: LOG, kind = O::KIND, key = %self.key(), children = created.join(", "), "created");
         }
         let news = [
             ("Created", "created", created),
@@ -469,7 +476,7 @@ impl<O: Reported> Report<'_, O> {
         for (reason, verb, what) in news {
             if !what.is_empty() {
                 let note = format!("{verb} {}", what.join(", "));
-                self.reporter.events.record(self.owner, EventType::Normal, reason, note);
+                self.event(EventType::Normal, reason, note);
             }
         }
     }

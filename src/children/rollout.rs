@@ -14,7 +14,7 @@ use super::{
     report::{CHANGED_BY_ADMISSION, ObservedState},
 };
 use crate::{
-    controller::Next,
+    next::Next,
     resource::{
         conditions::Verdict,
         kinds::{Deployment, DeploymentCondition},

@@ -12,7 +12,7 @@ pub(crate) enum Readiness {
     Ready,
     /// Some of them have not.
     Waiting,
-    /// A watch of a Store that has not synced fails, for this reason.
+    /// A watch of a Store that has not synced is forbidden, or has failed for a minute, for this reason.
     Failing(String),
 }
 
@@ -63,7 +63,7 @@ fn readiness<'a, K: Resource>(streams: impl Iterator<Item = &'a Arc<Stream<K>>>)
         if stream.store.is_synced() {
             return Readiness::Ready;
         }
-        stream.health.problem().map_or(Readiness::Waiting, Readiness::Failing)
+        stream.health.lasting_problem().map_or(Readiness::Waiting, Readiness::Failing)
     };
     streams.map(of).fold(Readiness::Ready, Readiness::and)
 }

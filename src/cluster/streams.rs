@@ -148,6 +148,11 @@ impl<K: Resource> Stream<K> {
         Stream { scope, selector, store, health, task, _listening }
     }
 
+    /// Whether the scope is known not to select an object with these labels.
+    pub(super) fn excludes(&self, labels: &Labels) -> bool {
+        self.selector.as_ref().is_some_and(|selector| !selector.matches(labels))
+    }
+
     /// Whether the scope is known to select an object with these labels.
     pub(super) fn selects(&self, labels: &Labels) -> bool {
         self.selector.as_ref().is_some_and(|selector| selector.matches(labels))

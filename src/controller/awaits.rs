@@ -2,10 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::timeout;
-use tracing::debug;
-
-use super::{Controller, LOG, Next, Operator, RECONCILE_LIMIT, ReconcileError, Shared};
+use super::{Builder, Controller, Driver, Next, Operator, ReconcileError, Shared};
 use crate::{
     cluster::{Readiness, Watch},
     locked,
@@ -14,7 +11,7 @@ use crate::{
     store::Change,
 };
 
-/// The reason for an operator while a watch fails.
+/// The reason of `Ready` while a watch fails.
 const WATCH_FAILED: &str = "WatchFailed";
 
 /// How often to check whether the watches of an object have synced.
@@ -23,23 +20,22 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Whether the Stores of a watch have every object that matters for a key.
 pub(super) type Awaited = dyn Fn(&Key) -> Readiness + Send + Sync;
 
-impl<O: Operator> Controller<O> {
+impl<K: Resource> Builder<K> {
     /// Reconciles a key only after this watch has synced for the namespace of the key.
-    pub(super) fn awaits<K: Resource>(mut self, watch: &Watch<K>) -> Self {
+    pub(super) fn awaits<C: Resource>(&mut self, watch: &Watch<C>) {
         let watch = watch.clone();
         self.awaited.push(Box::new(move |key| watch.readiness_for(key)));
-        self
     }
 
     /// Reconciles a key only after this watch has synced in every namespace, except those in which it stays forbidden.
-    pub(crate) fn awaits_everywhere<K: Resource>(mut self, watch: &Watch<K>) -> Self {
+    pub(super) fn awaits_everywhere<C: Resource>(&mut self, watch: &Watch<C>) {
         let awaited = watch.clone();
         self.awaited.push(Box::new(move |_| awaited.readiness_where_allowed()));
-        self.wakes_when_listed(watch)
+        self.wakes_when_listed(watch);
     }
 
     /// Once this watch has synced or fails in every namespace, reconciles every object again after each sync and each 403 of it.
-    pub(crate) fn wakes_when_listed<K: Resource>(mut self, watch: &Watch<K>) -> Self {
+    pub fn wakes_when_listed<C: Resource>(&mut self, watch: &Watch<C>) {
         let (shared, listened) = (Arc::clone(&self.shared), watch.clone());
         self.listening.push(watch.listen(move |_, change| {
             if matches!(change, Change::Synced | Change::Forbidden) && listened.is_synced_or_failing() {
@@ -47,23 +43,40 @@ impl<O: Operator> Controller<O> {
                 shared.objects.keys().iter().for_each(|key| shared.queue.add(key, Urgency::Backlog));
             }
         }));
-        self
     }
+}
 
+impl<O: Operator> Controller<O> {
     /// Whether the watches that matter for the key have synced. If not, holds the key until they have.
     pub(super) fn readiness(&self, key: &Key) -> Readiness {
+        let Driver { shared, operator, .. } = &*self.driver;
         // Hold the key first: if a watch syncs during the check, that releases the key.
-        locked(&self.shared.held).insert(key.clone());
+        locked(&shared.held).insert(key.clone());
         let all = self.awaited.iter().map(|awaited| awaited(key));
-        let readiness = all.fold(Readiness::Ready, Readiness::and);
+        let mut readiness = all.fold(Readiness::Ready, Readiness::and);
+        // An object that is being deleted waits for no watch that it names: a forbidden one would block the deletion for ever.
+        let names = |object: &O::Kind| !object.metadata().is_terminating() && operator.serves(object);
+        let object = match shared.objects.find(key) {
+            Some(Found::Readable(object)) => Some(object).filter(|object| names(object)),
+            // It keeps those that it named before.
+            Some(Found::Broken(_)) => return self.released(key, readiness),
+            None => None,
+        };
+        for named in &self.named {
+            readiness = readiness.and(named(key, object.as_deref()));
+        }
+        self.released(key, readiness)
+    }
+
+    fn released(&self, key: &Key, readiness: Readiness) -> Readiness {
         if let Readiness::Ready = readiness {
-            locked(&self.shared.held).remove(key);
+            locked(&self.driver.shared.held).remove(key);
         }
         readiness
     }
 }
 
-impl<O: Operator> Shared<O> {
+impl<K> Shared<K> {
     /// A watch of this scope has synced: adds the held keys of the scope to the queue. The other held keys stay: with
     /// thousands of scopes, adding all held keys at each sync would take minutes.
     pub(super) fn release(&self, scope: &Scope) {
@@ -81,21 +94,17 @@ impl<O: Operator> Shared<O> {
     }
 }
 
-/// The task of one worker: tells the operator that an object cannot be reconciled, because a watch that it needs is
-/// failing.
+/// The task of one worker: reports that an object cannot be reconciled, because a watch that it needs is failing.
 pub(super) async fn unwatched<O: Operator>(
-    shared: Arc<Shared<O>>,
+    driver: Arc<Driver<O>>,
     key: Key,
     problem: String,
 ) -> Result<Next, ReconcileError> {
+    let Driver { shared, operator, .. } = &*driver;
     if let Some(Found::Readable(object)) = shared.objects.find(&key)
-        && shared.operator.serves(&object)
+        && operator.serves(&object)
     {
-        let reported = shared.operator.unreconciled(object, WATCH_FAILED, problem);
-        let reported = timeout(RECONCILE_LIMIT, reported).await;
-        if !matches!(reported, Ok(Ok(()))) {
-            debug!(target: LOG, kind = O::Kind::KIND, %key, ?reported, "cannot report the failing watch");
-        }
+        shared.report_unreconciled(&object, WATCH_FAILED, problem).await;
     }
     // Not an error: the backoff after an error may last longer than the sync.
     Ok(Next::After(LOOK_AGAIN))

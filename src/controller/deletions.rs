@@ -1,13 +1,13 @@
-//! Deletions: each leaves a tombstone until [`Operator::deleted`] has succeeded.
+//! Deletions: each leaves a tombstone until its children are deleted, and [`Operator::deleted`] has succeeded.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
 };
 
-use tracing::debug;
+use tracing::info;
 
-use super::{LOG, Operator, ReconcileError, Shared};
+use super::{Driver, LOG, Operator, ReconcileError};
 use crate::{
     client::Error,
     cluster::Cluster,
@@ -52,19 +52,33 @@ impl<K> Tombstones<K> {
     }
 }
 
-impl<O: Operator> Shared<O> {
-    /// Calls [`Operator::deleted`] for each deleted object with this key.
+impl<O: Operator> Driver<O> {
+    /// Cleans up after each deleted object with this key.
     pub(super) async fn reconcile_deleted(&self, key: &Key) -> Result<(), ReconcileError> {
-        while let Some((last, source)) = self.tombstones.get(key) {
+        let shared = &*self.shared;
+        while let Some((last, source)) = shared.tombstones.get(key) {
             // With a label selector, DELETED can also mean that the object no longer matches it.
-            let is_certain = source == DeletionSource::Event && !self.objects.is_filtered();
-            if self.operator.serves(&last) && (is_certain || is_deleted(&self.cluster, &*last).await?) {
-                debug!(target: LOG, kind = O::Kind::KIND, %key, "deleted");
-                self.operator.deleted(Arc::clone(&last)).await?;
+            let is_certain = source == DeletionSource::Event && !shared.objects.is_filtered();
+            if self.operator.serves(&last) && (is_certain || is_deleted(&shared.cluster, &*last).await?) {
+                info!(target: LOG, kind = O::Kind::KIND, %key, "deleted");
+                self.clean_up_after(last.clone()).await?;
             }
-            self.tombstones.remove(key, &last);
+            shared.tombstones.remove(key, &last);
         }
         Ok(())
+    }
+
+    /// Deletes the children of a deleted object, and calls [`Operator::deleted`].
+    async fn clean_up_after(&self, last: Arc<O::Kind>) -> Result<(), ReconcileError> {
+        let owner = &last.metadata().uid;
+        self.shared.reporter.forget(owner);
+        let mut deleted = Ok(());
+        for children in &self.children {
+            // A failure to delete some of them does not keep the others.
+            let others = children.delete_all(owner).await;
+            deleted = deleted.and(others);
+        }
+        self.operator.deleted(last).await.and(Ok(deleted?))
     }
 }
 

@@ -12,60 +12,47 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::{Controller, Operator};
+use super::Builder;
 use crate::{
     cluster::{Cluster, Readiness, Watch},
     locked,
     queue::Urgency,
-    resource::{Key, Resource, Scope, list::Found},
+    resource::{Key, Resource, Scope},
     store::{Kept, Listening},
 };
 
-impl<O: Operator> Controller<O> {
+/// Opens the watches that an object names now, and closes those that it named before. Without the object, closes all of them.
+pub(super) type NamedBy<K> = dyn Fn(&Key, Option<&K>) -> Readiness + Send + Sync;
+
+impl<K: Resource> Builder<K> {
     /// Also watches, for each object, the scopes that `scopes` returns for it. Watches of the same scope are shared,
     /// and end with the last object that needs them. The object is reconciled after these watches have synced, and
-    /// again after each change in them. While one of them fails before its first sync, or is forbidden,
-    /// [`Operator::unreconciled`] is called instead.
+    /// again after each change in them. While one of them is forbidden, or fails before its first sync, its status says so.
     ///
-    /// In [`Operator::applied`], [`Cluster::watch`] with the same scopes returns the same, synced Stores. An object that is being
-    /// deleted names no scopes: [`Operator::deleting`] waits for none.
-    #[must_use]
-    pub fn watches_each<K: Resource>(
-        self,
-        scopes: impl Fn(&O::Kind) -> Vec<Scope> + Send + Sync + 'static,
-    ) -> Self {
-        self.watches_each_keeping::<K>(Kept::Small, scopes)
+    /// In [`Operator::reconcile`](super::Operator::reconcile), [`Cluster::watch`] with the same scopes returns the same, synced Stores.
+    /// An object that is being deleted names no scopes: [`Operator::deleting`](super::Operator::deleting) waits for none.
+    pub fn watches_each<C: Resource>(&mut self, scopes: impl Fn(&K) -> Vec<Scope> + Send + Sync + 'static) {
+        self.watches_each_keeping::<C>(Kept::Small, scopes);
     }
 
-    /// [`Controller::watches_each`], with a limit of its own for what the Stores keep. [`Cluster::watch_keeping`] returns the
+    /// [`Builder::watches_each`], with a limit of its own for what the Stores keep. [`Cluster::watch_keeping`] returns the
     /// same Stores.
-    #[must_use]
-    pub fn watches_each_keeping<K: Resource>(
-        mut self,
-        kept: Kept<K>,
-        scopes: impl Fn(&O::Kind) -> Vec<Scope> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn watches_each_keeping<C: Resource>(
+        &mut self,
+        kept: Kept<C>,
+        scopes: impl Fn(&K) -> Vec<Scope> + Send + Sync + 'static,
+    ) {
         let shared = Arc::clone(&self.shared);
-        let each = Each::<K>::new(&shared.cluster, kept, {
-            let shared = Arc::clone(&shared);
-            move |key| shared.queue.add(key, Urgency::Change)
+        let each = Each::<C>::new(&self.shared.cluster, kept, move |key| {
+            shared.queue.add(key, Urgency::Change);
         });
-        self.awaited.push(Box::new(move |key| match shared.objects.find(key) {
-            // An object that is being deleted waits for none of these: a forbidden one would block the deletion for ever.
-            Some(Found::Readable(object))
-                if object.metadata().is_terminating() || !shared.operator.serves(&object) =>
-            {
-                each.forget(key);
-                Readiness::Ready
-            }
-            Some(Found::Readable(object)) => each.name(key, scopes(&object)),
-            Some(Found::Broken(_)) => Readiness::Ready,
+        self.named.push(Box::new(move |key, object| match object {
+            Some(object) => each.name(key, scopes(object)),
             None => {
                 each.forget(key);
                 Readiness::Ready
             }
         }));
-        self
     }
 }
 

@@ -1,9 +1,9 @@
-//! The finalizer of an operator: added before the first [`Operator::applied`], removed after [`Operator::deleting`] is done, or when an
+//! The finalizer of an operator: added before the first [`Operator::reconcile`], removed after [`Operator::deleting`] is done, or when an
 //! object no longer needs it.
 //!
 //! ```text
-//!   {"op": "add", "path": "/metadata/finalizers/-", "value": "example.com/cleanup"}     before `applied`
-//!   {"op": "remove", "path": "/metadata/finalizers/1"}                                  after `deleting` returned Done, or before `applied`
+//!   {"op": "add", "path": "/metadata/finalizers/-", "value": "example.com/cleanup"}     before `reconcile`
+//!   {"op": "remove", "path": "/metadata/finalizers/1"}                                  after `deleting` returned Done, or before `reconcile`
 //! ```
 //!
 //! Each patch names the resourceVersion, so it never hits the finalizer of another operator: after a change of the list,
@@ -15,17 +15,20 @@ use std::{sync::Arc, time::Duration};
 use serde_json::{Value, json};
 use tracing::{debug, info};
 
-use super::{Cleanup, LOG, Next, Operator, ReconcileError, Shared};
+use super::{Cleanup, Driver, LOG, Next, Operator, ReconcileError, ended_or};
 use crate::resource::{ObjectMeta, Resource};
 
-/// The reason for an operator while another client keeps removing the finalizer.
+/// The reason of `Ready` while another client keeps removing the finalizer.
 const FINALIZER_REMOVED: &str = "FinalizerRemoved";
 
-impl<O: Operator> Shared<O> {
+impl<O: Operator> Driver<O> {
     /// Calls [`Operator::deleting`], and removes the finalizer after that is done.
     pub(super) async fn clean_up(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
         debug!(target: LOG, kind = O::Kind::KIND, key = %object.key(), "deleting");
-        match self.operator.deleting(Arc::clone(&object)).await? {
+        let reconcile = self.shared.reconcile_of(&object);
+        let rest = reconcile.rest();
+        let result = self.operator.deleting(reconcile).await;
+        match ended_or(rest.result(result, Cleanup::or_sooner), Cleanup::Pending)? {
             Cleanup::Done => self.remove(object).await,
             Cleanup::Pending(next) => Ok(next),
         }
@@ -41,17 +44,13 @@ impl<O: Operator> Shared<O> {
         let operation = match index {
             Some(_) if is_needed => return Ok(None),
             // Another client keeps adding it, and it does no harm.
-            Some(_) if self.truces.is_on(&correction) => return Ok(None),
+            Some(_) if self.shared.truces.is_on(&correction) => return Ok(None),
             Some(index) => removal(index),
             None if !is_needed => return Ok(None),
-            None if self.truces.is_on(&correction) => {
+            None if self.shared.truces.is_on(&correction) => {
                 let problem = format!("another client keeps removing the finalizer {finalizer}; backing off");
                 // Until the end of the pause, nothing corrects the children, whatever the status said before.
-                let reported =
-                    self.operator.unreconciled(Arc::clone(object), FINALIZER_REMOVED, problem.clone()).await;
-                if let Err(error) = reported {
-                    debug!(target: LOG, kind = O::Kind::KIND, key = %object.key(), %error, "cannot report the removed finalizer");
-                }
+                self.shared.report_unreconciled(object, FINALIZER_REMOVED, problem.clone()).await;
                 return Err(problem.into());
             }
             None if metadata.finalizers.is_empty() => {
@@ -59,8 +58,8 @@ impl<O: Operator> Shared<O> {
             }
             None => json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer}),
         };
-        self.cluster.patch(&**object, vec![operation]).await?;
-        self.truces.corrected(correction);
+        self.shared.cluster.patch(&**object, vec![operation]).await?;
+        self.shared.truces.corrected(correction);
         Ok(Some(Next::After(Duration::ZERO)))
     }
 
@@ -71,12 +70,12 @@ impl<O: Operator> Shared<O> {
             let (found, seen) = (found.metadata(), object.metadata());
             found.uid == seen.uid && found.generation == seen.generation
         };
-        let object = self.objects.get(&object.key()).filter(is_same).unwrap_or(object);
+        let object = self.shared.objects.get(&object.key()).filter(is_same).unwrap_or(object);
         let Some(index) = finalizer_index::<O>(object.metadata()) else { return Ok(Next::OnChange) };
-        let answer = self.cluster.patch(&*object, vec![removal(index)]).await?;
+        let answer = self.shared.cluster.patch(&*object, vec![removal(index)]).await?;
         // The version is the same if this was the last finalizer: the API server stores no new one, and deletes the object.
         if answer.metadata().resource_version == object.metadata().resource_version {
-            self.cluster.forget::<O::Kind>(answer.metadata());
+            self.shared.cluster.forget::<O::Kind>(answer.metadata());
         }
         info!(target: LOG, kind = O::Kind::KIND, key = %object.key(), "cleaned up");
         Ok(Next::OnChange)
@@ -101,7 +100,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        client::DeleteOptions, cluster::Cluster, controller::Controller, locked, runtime::Setup,
+        client::DeleteOptions,
+        cluster::Cluster,
+        controller::{Controller, Reconcile},
+        locked,
+        runtime::Setup,
         testing::TestServer,
     };
 
@@ -137,11 +140,11 @@ spec:
         type Kind = Disk;
         const FINALIZER: Option<&'static str> = Some("example.com/disk");
 
-        async fn applied(&self, _: Arc<Disk>) -> Result<Next, ReconcileError> {
+        async fn reconcile(&self, _: Reconcile<Disk>) -> Result<Next, ReconcileError> {
             Ok(Next::OnChange)
         }
 
-        async fn deleting(&self, disk: Arc<Disk>) -> Result<Cleanup, ReconcileError> {
+        async fn deleting(&self, disk: Reconcile<Disk>) -> Result<Cleanup, ReconcileError> {
             let operation = locked(&self.operation).take();
             if let Some(operation) = operation {
                 self.cluster.patch(&*disk, vec![operation]).await?;

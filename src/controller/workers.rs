@@ -5,8 +5,9 @@ use std::{collections::HashMap, time::Duration};
 use tokio::task;
 use tracing::{debug, error, warn};
 
-use super::{LOG, Next, ReconcileError, error::Retry};
+use super::{LOG, Next, ReconcileError};
 use crate::{
+    next::Retry,
     queue::{Queue, ReconcileResult},
     resource::Key,
 };
@@ -61,7 +62,7 @@ impl Workers {
                 Retry::Backoff => ReconcileResult::Failed { at_least: Duration::ZERO },
                 Retry::After(pause) => ReconcileResult::Failed { at_least: pause },
                 Retry::Recheck(pause) => ReconcileResult::Again(pause),
-                Retry::OnChange => ReconcileResult::Done,
+                Retry::OnChange | Retry::Ended(_) => ReconcileResult::Done,
             },
         };
         let pause = queue.done(&key, outcome);
@@ -82,7 +83,7 @@ impl Workers {
             }
             None | Some(Problem { is_warned: false, .. }) => {
                 let message = match error.retry() {
-                    Retry::OnChange => "reconcile failed; waiting for a change",
+                    Retry::OnChange | Retry::Ended(_) => "reconcile failed; waiting for a change",
                     Retry::Backoff | Retry::After(_) | Retry::Recheck(_) => "reconcile failed; trying again",
                 };
                 warn!(target: LOG, kind, %key, retry_ms, problem, "{message}");

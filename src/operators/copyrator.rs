@@ -29,16 +29,17 @@ use smol_str::SmolStr;
 use tracing::info;
 
 use crate::{
-    children::{ObservedState, Reporter},
+    children::ObservedState,
     cluster::{Cluster, Events, Watch},
-    controller::{Cleanup, Controller, Next, Operator, ReconcileError},
+    controller::{Cleanup, Controller, Next, Operator, Reconcile, ReconcileError},
     locked,
     resource::{
         Key, ObjectMeta, Resource, Scope,
         conditions::{self, Verdict},
         kinds::{ConfigMap, Namespace, Secret},
-        list::{Broken, BrokenCause, Found},
+        list::{BrokenCause, Found},
     },
+    runtime::Setup,
     store::{Budget, Kept},
 };
 use copy::{Copied, Copyable, LABEL, Mark};
@@ -52,6 +53,8 @@ pub use types::{CopyratorRule, CopyratorSpec};
 /// The `reportingController` of its Events.
 pub const CONTROLLER: &str = "flant.com/copyrator";
 
+/// The name of the operator. Copies have a label of their own.
+const OPERATOR: &str = "copyrator";
 /// The reason of the conditions of a rule for Secrets, if the operator may not copy Secrets.
 const SECRETS_NOT_ENABLED: &str = "SecretsNotEnabled";
 /// Why copied Secrets stay in that case.
@@ -99,7 +102,6 @@ pub struct Copyrator {
     secrets: Option<Copies<Secret>>,
     /// For the objects to copy, of both kinds.
     budget: Arc<Budget>,
-    reporter: Reporter,
     events: Events,
     blocked: Arc<Blocked>,
 }
@@ -115,60 +117,53 @@ struct Rules {
 /// The rules that wait for the place of another rule's copy, by place.
 type Blocked = Mutex<HashMap<Key, BTreeSet<Key>>>;
 
-/// The controller of the Copyrator. Empty `namespaces`: the rules of all namespaces, or the namespace of the only rule.
-pub fn controller(
-    cluster: &Cluster,
-    namespaces: &[String],
-    events: Events,
-    settings: Settings,
-) -> Controller<Copyrator> {
-    let namespaces = settings.namespaces(namespaces);
+/// The controller of the Copyrator. Without namespaces: for the rules of all namespaces, or the namespace of the only rule.
+#[must_use]
+pub fn controller(mut setup: Setup, settings: Settings) -> Controller<Copyrator> {
+    setup.namespaces = settings.namespaces(&setup.namespaces).to_vec();
     if let Some(name) = settings.only_rule() {
-        let namespaces = namespaces.join(",");
+        let namespaces = setup.namespaces.join(",");
         info!(name, namespaces, "serving one CopyratorRule; --rule-name='*' serves all");
     }
-    let rules = cluster.watch::<CopyratorRule>(Scope::each(namespaces, ""));
-    let all_namespaces = cluster.watch::<Namespace>([Scope::default()]);
-    let known = rules.clone();
+    let cluster = setup.cluster.clone();
+    let mut rules = setup.kind::<CopyratorRule>(OPERATOR);
+    let watch = rules.objects().clone();
+    let namespaces = cluster.watch::<Namespace>([Scope::default()]);
+    let known = watch.clone();
     let is_rule =
         move |mark: &Mark| known.get(&mark.rule).is_some_and(|rule| rule.metadata.uid == mark.rule_uid);
-    let config_maps = Copies::new(cluster, is_rule.clone());
-    let secrets = settings.secrets.then(|| Copies::new(cluster, is_rule));
+    let config_maps = Copies::<ConfigMap>::new(&cluster, is_rule.clone());
+    let secrets = settings.secrets.then(|| Copies::<Secret>::new(&cluster, is_rule));
     let blocked = Arc::<Blocked>::default();
-    let (copied_config_maps, copied_secrets) =
-        (config_maps.watch.clone(), secrets.as_ref().map(|secrets| secrets.watch.clone()));
     let mib = settings.copyrator_sources_mib.unwrap_or(SOURCES_MIB_MAX) as usize;
     let budget = Budget::new("the objects to copy", mib * 1024 * 1024);
-    let operator = Copyrator {
-        budget: Arc::clone(&budget),
-        cluster: cluster.clone(),
-        settings: settings.clone(),
-        rules: Rules { watch: rules.clone(), namespaces: namespaces.into() },
-        namespaces: all_namespaces.clone(),
+    // A copy may belong to a rule of a namespace that is listed later.
+    rules.wakes_when_listed(&watch);
+    let every_rule = watch.clone();
+    rules.watches(&namespaces, move |_| every_rule.keys());
+    // A younger rule takes over the copies that a deleted rule leaves behind. They do not change, so they cause no event.
+    let present = watch.clone();
+    rules.watches(&watch, move |rule| {
+        let is_it = |found: Found<CopyratorRule>| found.metadata().uid == rule.metadata.uid;
+        if present.find(&rule.key()).is_some_and(is_it) { Vec::new() } else { present.keys() }
+    });
+    rules.watches(&config_maps.watch, rules_of(&blocked));
+    rules.watches_each_keeping::<ConfigMap>(within(&budget), scopes_of::<ConfigMap>(&settings));
+    if let Some(secrets) = &secrets {
+        rules.watches(&secrets.watch, rules_of(&blocked));
+        rules.watches_each_keeping::<Secret>(within(&budget), scopes_of::<Secret>(&settings));
+    }
+    rules.run_by(Copyrator {
+        rules: Rules { watch, namespaces: setup.namespaces.into() },
+        cluster,
+        settings,
+        namespaces,
         config_maps,
         secrets,
-        reporter: Reporter::new(cluster, events.clone()),
-        events,
-        blocked: Arc::clone(&blocked),
-    };
-    let (every_rule, present) = (rules.clone(), rules.clone());
-    let mut controller = Controller::new(cluster, &rules, operator)
-        // A copy may belong to a rule of a namespace that is listed later.
-        .wakes_when_listed(&rules)
-        .watches(&all_namespaces, move |_| every_rule.keys())
-        // A younger rule takes over the copies that a deleted rule leaves behind. They do not change, so they cause no event.
-        .watches(&rules, move |rule| {
-            let is_it = |found: Found<CopyratorRule>| found.metadata().uid == rule.metadata.uid;
-            if present.find(&rule.key()).is_some_and(is_it) { Vec::new() } else { present.keys() }
-        })
-        .watches(&copied_config_maps, rules_of(&blocked))
-        .watches_each_keeping::<ConfigMap>(within(&budget), scopes_of::<ConfigMap>(&settings));
-    if let Some(copied) = copied_secrets {
-        controller = controller
-            .watches(&copied, rules_of(&blocked))
-            .watches_each_keeping::<Secret>(within(&budget), scopes_of::<Secret>(&settings));
-    }
-    controller
+        budget,
+        events: setup.events,
+        blocked,
+    })
 }
 
 /// The rules to which a change of a copy matters.
@@ -328,11 +323,11 @@ impl Copyrator {
     }
 
     /// One pass over the copies of both kinds: the rule may have had the other `ruleType` before.
-    async fn pass(&self, rule: &Arc<CopyratorRule>, spec: &CopyratorSpec, targets: &[SmolStr]) -> Pass {
-        let (rules, us) = (self.rules.clone(), Arc::clone(rule));
+    async fn pass(&self, rule: &Reconcile<CopyratorRule>, spec: &CopyratorSpec, targets: &[SmolStr]) -> Pass {
+        let (rules, us) = (self.rules.clone(), Arc::clone(rule.object()));
         let (others, settings) = (self.rules.clone(), self.settings.clone());
         let order = Arc::new(Order {
-            rule: Arc::clone(rule),
+            rule: Arc::clone(rule.object()),
             sync: spec.sync_policy,
             policy: spec.conflict_policy,
             maker: Box::new(move |mark| rules.maker(mark, &us)),
@@ -382,7 +377,11 @@ impl Copyrator {
     }
 
     /// Reports why a rule is not served. Its copies stay as they are.
-    async fn refuse(&self, rule: &CopyratorRule, (reason, problem): Refused) -> Result<(), ReconcileError> {
+    async fn refuse(
+        &self,
+        rule: &Reconcile<CopyratorRule>,
+        (reason, problem): Refused,
+    ) -> Result<(), ReconcileError> {
         let stalled = Some(Verdict::yes(reason, problem.as_str()));
         let state = ObservedState { stalled, ..ObservedState::from(Verdict::no(reason, problem)) };
         self.report(rule, rule.status.clone(), state).await.map(drop)
@@ -397,7 +396,7 @@ impl Operator for Copyrator {
         self.settings.serves(rule)
     }
 
-    async fn applied(&self, rule: Arc<CopyratorRule>) -> Result<Next, ReconcileError> {
+    async fn reconcile(&self, rule: Reconcile<CopyratorRule>) -> Result<Next, ReconcileError> {
         let spec = match self.settings.accept(&rule) {
             Ok(spec) => spec,
             Err(refused) => return self.refuse(&rule, refused).await.map(|()| Next::OnChange),
@@ -425,7 +424,7 @@ impl Operator for Copyrator {
         self.report(&rule, status_of(&pass, targets.len()), state_of(&rule, spec, &pass)).await
     }
 
-    async fn deleting(&self, rule: Arc<CopyratorRule>) -> Result<Cleanup, ReconcileError> {
+    async fn deleting(&self, rule: Reconcile<CopyratorRule>) -> Result<Cleanup, ReconcileError> {
         // If the fields are unreadable, the deletion policy is unknown, so the copies stay.
         let Ok(spec) = &rule.spec else {
             self.report_left(&rule, "the fields of the deleted rule are invalid");
@@ -457,29 +456,8 @@ impl Operator for Copyrator {
     }
 
     async fn deleted(&self, last: Arc<CopyratorRule>) -> Result<(), ReconcileError> {
-        info!(key = %last.key(), "deleted");
-        self.reporter.forget(&last.metadata.uid);
         self.block(&last, &Pass::default());
         Ok(())
-    }
-
-    async fn unreconciled(
-        &self,
-        rule: Arc<CopyratorRule>,
-        reason: &'static str,
-        problem: String,
-    ) -> Result<(), ReconcileError> {
-        // Not stalled: most failures of a watch end without help.
-        let state = ObservedState::from(Verdict::no(reason, problem));
-        self.report(&rule, rule.status.clone(), state).await.map(drop)
-    }
-
-    fn synced(&self, rules: &Watch<CopyratorRule>) {
-        self.reporter.overview(rules);
-    }
-
-    async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), ReconcileError> {
-        Ok(self.reporter.unreadable::<CopyratorRule>(&broken).await?)
     }
 }
 
@@ -555,7 +533,7 @@ mod tests {
         }
         let run = async || {
             let rules =
-                |setup: Setup| controller(&setup.cluster, &namespaces, setup.events, Settings::default());
+                |setup| controller(Setup { namespaces: namespaces.to_vec(), ..setup }, Settings::default());
             server.run(rules).await
         };
         assert!(!run().await.is_empty());

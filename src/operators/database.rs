@@ -26,18 +26,14 @@ use std::{
 };
 
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
-use tracing::info;
 
 use crate::{
-    children::{Child, ObservedState, Outcome, Owned, PodsOf, Reporter, Stage, Trouble, once},
+    children::{Child, Children, ObservedState, PodsOf, Stage, Trouble},
     client::Error,
-    cluster::{Cluster, Events, Index, Watch},
-    controller::{Cleanup, Controller, Next, Operator, ReconcileError},
+    cluster::{Cluster, Index, Watch},
+    controller::{Cleanup, Controller, Next, Operator, Reconcile, ReconcileError},
     resource::{
-        Key, Labels, Meta, ObjectMeta, Resource,
-        conditions::Verdict,
-        kinds::*,
-        list::{Broken, Found},
+        Key, Labels, MANAGED_BY, Meta, ObjectMeta, Resource, conditions::Verdict, kinds::*, list::Found,
     },
     runtime::Setup,
 };
@@ -46,8 +42,8 @@ pub use desired::{DatabaseChildren, desired};
 use desired::{backup_labels, labels};
 use schedule::longest_pause;
 use types::{
-    CronJob, CronJobStatus, DatabaseDeletionPolicy, Job, PersistentVolumeClaim, PodDisruptionBudget,
-    RestoreSpec, StatefulSet, StatefulSetStatus,
+    CronJob, CronJobStatus, DatabaseDeletionPolicy, Instance, Job, PersistentVolumeClaim,
+    PodDisruptionBudget, RestoreSpec, StatefulSet, StatefulSetStatus,
 };
 pub use types::{Database, DatabaseSpec, DatabaseStatus};
 
@@ -55,10 +51,6 @@ pub use types::{Database, DatabaseSpec, DatabaseStatus};
 const OPERATOR: &str = "database-operator";
 /// The `reportingController` of its Events.
 pub const CONTROLLER: &str = "app.example.com/database-operator";
-/// Selects what this operator created, and the Pods and claims of its StatefulSets.
-const MANAGED: &str = "app.kubernetes.io/managed-by=database-operator";
-/// The label with the name of the operator.
-const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The label with the name of the Database.
 const INSTANCE: &str = "app.kubernetes.io/instance";
 /// The reason while an instance keeps an earlier template, and nothing else says why it is not ready.
@@ -103,65 +95,38 @@ impl Default for DatabaseFlags {
 /// Creates and corrects the children of each Database.
 pub struct Databases {
     cluster: Cluster,
-    sets: Owned<StatefulSet>,
-    live_sets: Watch<StatefulSet>,
-    services: Owned<Service>,
-    config_maps: Owned<ConfigMap>,
-    budgets: Owned<PodDisruptionBudget>,
-    cron_jobs: Owned<CronJob>,
-    jobs: Owned<Job>,
-    live_jobs: Watch<Job>,
+    sets: Children<StatefulSet>,
+    services: Children<Service>,
+    config_maps: Children<ConfigMap>,
+    budgets: Children<PodDisruptionBudget>,
+    cron_jobs: Children<CronJob>,
+    jobs: Children<Job>,
     /// Of the Secrets, only the metadata: the operator reads no password.
     secrets: Watch<Meta<Secret>>,
     /// The claims, by their Database.
     claims: Index<PersistentVolumeClaim, Key>,
     pods: Watch<Pod>,
-    reporter: Reporter,
-    events: Events,
     flags: DatabaseFlags,
 }
 
 /// The controller of the Database operator.
 #[must_use]
 pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases> {
-    let cluster = &setup.cluster;
-    let databases = cluster.watch::<Database>(setup.scopes(""));
-    let sets = cluster.watch_children::<Database, StatefulSet>(setup.scopes(MANAGED));
-    let services = cluster.watch_children::<Database, Service>(setup.scopes(MANAGED));
-    let config_maps = cluster.watch_children::<Database, ConfigMap>(setup.scopes(MANAGED));
-    let budgets = cluster.watch_children::<Database, PodDisruptionBudget>(setup.scopes(MANAGED));
-    let cron_jobs = cluster.watch_children::<Database, CronJob>(setup.scopes(MANAGED));
-    let jobs = cluster.watch_children::<Database, Job>(setup.scopes(MANAGED));
-    let secrets = cluster.watch::<Meta<Secret>>(setup.scopes(MANAGED));
-    let claims = cluster.watch::<PersistentVolumeClaim>(setup.scopes(MANAGED));
-    let pods = cluster.watch::<Pod>(setup.scopes(MANAGED));
+    let mut databases = setup.kind::<Database>(OPERATOR);
     let operator = Databases {
-        cluster: cluster.clone(),
-        sets: Owned::new(cluster, &sets).selector_may_lack(MANAGED_BY),
-        live_sets: sets.clone(),
-        services: Owned::new(cluster, &services),
-        config_maps: Owned::new(cluster, &config_maps),
-        budgets: Owned::new(cluster, &budgets),
-        cron_jobs: Owned::new(cluster, &cron_jobs),
-        jobs: Owned::new(cluster, &jobs),
-        live_jobs: jobs.clone(),
-        secrets: secrets.clone(),
-        claims: claims.index(database_of),
-        pods: pods.clone(),
-        reporter: Reporter::new(cluster, setup.events.clone()),
-        events: setup.events.clone(),
+        cluster: setup.cluster.clone(),
+        sets: databases.children().selector_may_lack(MANAGED_BY),
+        services: databases.children(),
+        config_maps: databases.children(),
+        budgets: databases.children(),
+        cron_jobs: databases.children(),
+        jobs: databases.children(),
+        secrets: databases.watch(database_of),
+        claims: databases.index(database_of),
+        pods: databases.watch(database_of),
         flags: flags.clone(),
     };
-    Controller::new(cluster, &databases, operator)
-        .owns(&sets)
-        .owns(&services)
-        .owns(&config_maps)
-        .owns(&budgets)
-        .owns(&cron_jobs)
-        .owns(&jobs)
-        .watches(&secrets, database_of)
-        .watches(&claims, database_of)
-        .watches(&pods, database_of)
+    databases.run_by(operator)
 }
 
 /// The Database of an object that has no owner, or another one, by its labels.
@@ -197,22 +162,13 @@ fn primary_key(database: &Database) -> Key {
     Key { name: format_smolstr!("{}-0", database.metadata.name), ..database.key() }
 }
 
-/// The children that write backups.
-struct Backup {
-    claim: Outcome<Meta<PersistentVolumeClaim>>,
-    cron_job: Outcome<CronJob>,
-}
-
-/// The children that write a backup into the claim of a new primary.
-struct Restore {
-    claim: Outcome<Meta<PersistentVolumeClaim>>,
-    job: Outcome<Job>,
-}
-
-impl Restore {
-    fn is_complete(&self) -> bool {
-        self.job.child.live().is_some_and(Job::is_complete)
-    }
+/// The children that the report looks at.
+struct KeptChildren {
+    /// `None`: it waits for a backup to be restored, or for lost data.
+    set: Option<Child<StatefulSet>>,
+    /// The Job that writes a backup into the claim of a new primary.
+    restore: Option<Child<Job>>,
+    cron_job: Option<Child<CronJob>>,
 }
 
 /// How late a backup may begin: the CronJob controller may just be starting, on another node.
@@ -308,7 +264,7 @@ impl Databases {
 
     /// The StatefulSet, if there is one.
     async fn live_set(&self, database: &Database) -> Result<Option<Arc<StatefulSet>>, Error> {
-        self.whole(self.live_sets.find(&database.key())).await
+        self.whole(self.sets.find(&database.key())).await
     }
 
     /// An object in a Store. Reads it if it is so large that the Store has its metadata alone.
@@ -320,9 +276,13 @@ impl Databases {
         }
     }
 
-    fn children(&self, database: &Database, version: &str) -> DatabaseChildren {
+    fn children(&self, database: &Database, version: &str, had_data: bool) -> DatabaseChildren {
         let DatabaseFlags { database_image, database_pod_cidrs } = &self.flags;
-        desired(database, &format!("{database_image}:{version}"), database_pod_cidrs)
+        let mut children = desired(database, &format!("{database_image}:{version}"), database_pod_cidrs);
+        if had_data {
+            children.scripts.data.extend([scripts::had_data()]);
+        }
+        children
     }
 
     /// The claims with the data of the instances.
@@ -331,108 +291,120 @@ impl Databases {
         claims.filter(|claim| is_of_instance(database, &claim.metadata))
     }
 
+    /// Keeps all children. `had_data`: the primary has data from now on. `is_lost`: it must not begin with an empty claim.
+    async fn keep(
+        &self,
+        database: &Reconcile<Database>,
+        children: &DatabaseChildren,
+        had_data: bool,
+        is_lost: bool,
+    ) -> Result<KeptChildren, Error> {
+        let name = &database.metadata.name;
+        let replication = format!("{name}-replication");
+        // That the primary has data changes its scripts, and is not drift.
+        let stage = match database.stage() {
+            Stage::Refused | Stage::Settled if had_data => Stage::Changed,
+            stage => stage,
+        };
+        let kept = tokio::join!(
+            database.keep(&self.services, &children.primary),
+            database.keep(&self.services, &children.instances),
+            database.keep_at(&self.config_maps, &children.scripts, stage),
+            database.keep(&self.budgets, &children.budget),
+            self.keep_secret(database, name, "app"),
+            self.keep_secret(database, &replication, "replication"),
+            self.keep_set(database, children, is_lost),
+            self.keep_claims(database),
+            self.keep_backup(database, children.backup.as_ref()),
+        );
+        let (.., (restore, set), (), cron_job) = kept;
+        Ok(KeptChildren { set, restore, cron_job: cron_job? })
+    }
+
     /// Makes the claims as large as the Database wants them.
-    async fn keep_claims(&self, database: &Database) -> Vec<Outcome<PersistentVolumeClaim>> {
+    async fn keep_claims(&self, database: &Reconcile<Database>) {
         let backups = format_smolstr!("{}-backups", database.metadata.name);
-        let mut outcomes = Vec::new();
         for claim in self.claims.get(&database.key()) {
             if !is_of_instance(database, &claim.metadata) && claim.metadata.name != backups {
                 continue;
             }
             let mut changes = changes_of_owner(database, &claim.metadata, DatabaseDeletionPolicy::Retain);
             changes.extend(growth(database, &claim));
-            outcomes.push(once::patched(&self.cluster, claim, changes).await);
+            database.patch_once(claim, changes).await;
         }
-        outcomes
     }
 
     /// Creates a claim, if there is none.
-    async fn keep_claim(
-        &self,
-        database: &Database,
-        name: &str,
-        labels: Labels,
-        stage: Stage,
-    ) -> Option<Outcome<Meta<PersistentVolumeClaim>>> {
+    async fn keep_claim(&self, database: &Reconcile<Database>, name: &str, labels: Labels) {
         let key = Key { name: name.into(), ..database.key() };
         let claims = self.claims.get(&database.key());
         let seen = claims.iter().find(|claim| claim.metadata.name == key.name);
         let seen = seen.map(|claim| Arc::new(Meta::of(&**claim)));
-        once::created(&self.cluster, seen, database, &key, stage, || claim(database, name, labels)).await
+        database.keep_once(seen, &key, || claim(database, name, labels)).await;
     }
 
     /// Keeps the CronJob of the backups, and their claim, if there are to be backups; otherwise deletes the CronJob.
     async fn keep_backup(
         &self,
-        database: &Database,
+        database: &Reconcile<Database>,
         desired: Option<&CronJob>,
-        stage: Stage,
-    ) -> Result<Option<Backup>, ReconcileError> {
+    ) -> Result<Option<Child<CronJob>>, Error> {
         let Some(desired) = desired else {
             let key = Key { name: format_smolstr!("{}-backup", database.metadata.name), ..database.key() };
-            return Ok(self.cron_jobs.discard(database, &key, stage).await.map(|()| None)?);
+            return database.discard(&self.cron_jobs, &key).await.map(|()| None);
         };
         let name = format!("{}-backups", database.metadata.name);
-        let kept = tokio::join!(
-            self.keep_claim(database, &name, backup_labels(database), stage),
-            self.cron_jobs.keep(database, desired, stage),
+        let ((), cron_job) = tokio::join!(
+            self.keep_claim(database, &name, backup_labels(database)),
+            database.keep(&self.cron_jobs, desired),
         );
-        let (Some(claim), Some(cron_job)) = kept else { return Ok(None) };
-        Ok(Some(Backup { claim, cron_job }))
+        Ok(Some(cron_job))
     }
 
-    /// Keeps the StatefulSet. Before there is one, keeps the Job that restores a backup, if one is to be restored. That Job needs the
-    /// claim of the primary, which the StatefulSet controller would create later.
+    /// Keeps the StatefulSet. Before there is one, keeps the Job that restores a backup, if one is to be restored.
     async fn keep_set(
         &self,
-        database: &Database,
+        database: &Reconcile<Database>,
         children: &DatabaseChildren,
-        lost: Option<&Verdict>,
-        stage: Stage,
-    ) -> Option<(Option<Restore>, Option<Outcome<StatefulSet>>)> {
-        let (mut restore, is_new) = (None, self.live_sets.find(&database.key()).is_none());
-        if is_new && lost.is_some() {
-            return Some((None, None));
+        is_lost: bool,
+    ) -> (Option<Child<Job>>, Option<Child<StatefulSet>>) {
+        let is_new = self.sets.find(&database.key()).is_none();
+        if is_new && is_lost {
+            return (None, None);
         }
-        if let Some(job) = &children.restore
-            && database.status.primary_claim.is_empty()
-            && is_new
-        {
-            let claim = primary_claim(database).name;
-            let kept = tokio::join!(
-                self.keep_claim(database, &claim, labels(database), stage),
-                self.jobs.keep(database, job, stage),
-            );
-            let (Some(claim), Some(job)) = kept else { return None };
-            let kept = Restore { claim, job };
-            if !kept.is_complete() {
-                return Some((Some(kept), None));
+        let restore = match &children.restore {
+            Some(job) if is_new && database.status.primary_claim.is_empty() => {
+                Some(self.keep_restore(database, job).await)
             }
-            restore = Some(kept);
+            Some(_) | None => None,
+        };
+        if let Some(job) = &restore
+            && !job.live().is_some_and(Job::is_complete)
+        {
+            return (restore, None);
         }
-        Some((restore, Some(self.sets.keep(database, &children.set, stage).await?)))
+        (restore, Some(database.keep(&self.sets, &children.set).await))
     }
 
-    /// Creates a Secret, if there is none. `None`: the Database is deleted.
-    async fn keep_secret(
-        &self,
-        database: &Database,
-        name: &str,
-        role: &str,
-        stage: Stage,
-    ) -> Option<Outcome<Meta<Secret>>> {
+    /// Keeps the Job that restores a backup. It needs the claim of the primary, which the StatefulSet controller would create later.
+    async fn keep_restore(&self, database: &Reconcile<Database>, job: &Job) -> Child<Job> {
+        let claim = primary_claim(database).name;
+        let kept = tokio::join!(
+            self.keep_claim(database, &claim, labels(database)),
+            database.keep(&self.jobs, job),
+        );
+        kept.1
+    }
+
+    /// Creates a Secret, if there is none.
+    async fn keep_secret(&self, database: &Reconcile<Database>, name: &str, role: &str) {
         let key = Key { name: name.into(), ..database.key() };
-        let create = || secret(database, name, role);
-        let outcome =
-            once::created(&self.cluster, self.secrets.get(&key), database, &key, stage, create).await?;
-        match outcome.child {
-            // One of a user has not our labels, and stays as it is.
-            Child::Kept(live) if has_labels(database, &live.metadata) => {
-                let changes = changes_of_owner(database, &live.metadata, DatabaseDeletionPolicy::Retain);
-                let patched = once::patched(&self.cluster, live, changes).await;
-                Some(Outcome { write: outcome.write.or(patched.write), ..patched })
-            }
-            _ => Some(outcome),
+        let seen = self.secrets.get(&key);
+        let kept = database.keep_once(seen, &key, || secret(database, name, role)).await;
+        // One of a user has not our labels, and stays as it is.
+        if let Some(live) = kept.kept().filter(|live| has_labels(database, &live.metadata)) {
+            let changes = changes_of_owner(database, &live.metadata, DatabaseDeletionPolicy::Retain);
+            database.patch_once(Arc::clone(live), changes).await;
         }
     }
 
@@ -460,11 +432,25 @@ impl Databases {
         }
     }
 
+    /// The metadata of the claim that this Pod of the primary uses.
+    async fn claim_of(
+        &self,
+        database: &Database,
+        primary: Option<Arc<Pod>>,
+    ) -> Result<Option<ObjectMeta>, Error> {
+        let Some(pod) = primary else { return Ok(None) };
+        let is_known = !database.status.primary_claim.is_empty();
+        // Another claim that is newer than this Pod is that of the next Pod, and is empty.
+        let is_its =
+            |claim: &ObjectMeta| !is_known || claim.creation_timestamp <= pod.metadata.creation_timestamp;
+        Ok(self.primary_claim(database).await?.filter(is_its))
+    }
+
     /// Why the primary must not begin with an empty claim, if so: another claim had its data, or only replicas have data.
     async fn lost(&self, database: &Database) -> Result<Option<Verdict>, Error> {
         let (key, known) = (primary_claim(database), &database.status.primary_claim);
         let had_data = if known.is_empty() {
-            self.live_sets.find(&database.key()).is_none()
+            self.sets.find(&database.key()).is_none()
                 && self.instance_claims(database).any(|claim| claim.key() != key)
         } else {
             self.primary(database).is_none()
@@ -495,7 +481,7 @@ impl Databases {
     /// The Pod of the primary, if it accepts connections. That of an earlier Database may still run.
     fn primary(&self, database: &Database) -> Option<Arc<Pod>> {
         let set = self
-            .live_sets
+            .sets
             .find(&database.key())
             .filter(|set| set.metadata().is_controlled_by(&database.metadata))?;
         let pod = self.pods.get(&primary_key(database))?;
@@ -526,6 +512,37 @@ impl Databases {
         match self.primary(database) {
             Some(_) => Verdict::yes("PrimaryReady", format_smolstr!("{name}-0 accepts connections")),
             None => Verdict::no("PrimaryNotReady", format_smolstr!("{name}-0 does not accept connections")),
+        }
+    }
+
+    /// Why the Pods do not run for which the Database waits, if it waits for any, and when to look again.
+    async fn trouble(
+        &self,
+        database: &Reconcile<Database>,
+        children: &DatabaseChildren,
+        kept: &KeptChildren,
+    ) -> (Option<Trouble>, Next) {
+        let (size, primary) = (database.spec.size, primary_key(database).name);
+        let waiting = match (&kept.set, &kept.restore) {
+            (Some(Child::Kept(live)), _) if !is_complete(live, size) => Some(PodsOf {
+                generation: live.metadata.generation,
+                // A live selector that lacks a label of ours also selects Pods of other writers.
+                selector: &children.set.spec.selector.match_labels,
+                // All count: each instance has its own data, so no other one takes its place.
+                containers: &[],
+                first: Some(&primary),
+                unseen: missing_pods(live, size).or_else(|| {
+                    let way = self.outdated(database, live)?;
+                    Some(Trouble::new(OUTDATED, way.to_string()).reported_last())
+                }),
+            }),
+            (None, Some(Child::Kept(job))) => Some(pods_of(job)),
+            _ => None,
+        };
+        let is_waiting = waiting.is_some();
+        match database.look(waiting).await {
+            (None, next) if is_waiting => (self.missing_certificate(database).await, next),
+            looked => looked,
         }
     }
 
@@ -599,163 +616,65 @@ impl Operator for Databases {
             || self.would_lose_claims(database)
     }
 
-    async fn applied(&self, database: Arc<Database>) -> Result<Next, ReconcileError> {
-        let (database, stage) = (&*database, Stage::of(&*database));
-        let (version, unsupported) = self.version(database).await?;
-        let lost = self.lost(database).await?;
-        let mut children = self.children(database, &version);
-        let primary_pod = self.primary(database);
-        let mut scripts_stage = stage;
-        let known_claim = &database.status.primary_claim;
-        if primary_pod.is_some() && known_claim.is_empty() {
-            // The primary has data from now on. That changes its scripts, and is not drift.
-            children.scripts.data.extend([scripts::had_data()]);
-            scripts_stage = if stage == Stage::New { stage } else { Stage::Changed };
-        }
-        let name = &database.metadata.name;
-        let replication = format!("{name}-replication");
-        let kept = tokio::join!(
-            self.keep_secret(database, name, "app", stage),
-            self.keep_secret(database, &replication, "replication", stage),
-            self.config_maps.keep(database, &children.scripts, scripts_stage),
-            self.budgets.keep(database, &children.budget, stage),
-            self.services.keep(database, &children.primary, stage),
-            self.services.keep(database, &children.instances, stage),
-            self.keep_set(database, &children, lost.as_ref(), stage),
-            self.keep_claims(database),
-            self.keep_backup(database, children.backup.as_ref(), stage),
-        );
-        let (
-            Some(app),
-            Some(replication),
-            Some(scripts),
-            Some(budget),
-            Some(primary),
-            Some(instances),
-            Some((restore, set)),
-            claims,
-            backup,
-        ) = kept
-        else {
-            return Ok(Next::OnChange);
-        };
-        let report = self.reporter.of(database).with(&primary).with(&instances).with(&scripts);
-        let report = report.with(&budget).with(&app).with(&replication);
-        let report = match &restore {
-            Some(restore) => report.with(&restore.claim).with(&restore.job),
-            None => report,
-        };
-        let report = match &set {
-            Some(set) => report.with(set),
-            None => report,
-        };
-        let report = claims.iter().fold(report, |report, claim| report.with(claim));
-        let backup = backup?;
-        let report = match &backup {
-            Some(backup) => report.with(&backup.claim).with(&backup.cron_job),
-            None => report,
-        };
-        if let Some(result) = report.begin(stage) {
-            return result;
-        }
-        let set = set.as_ref().map(|set| &set.child);
-        let primary_name = primary_key(database).name;
-        let waiting = match (set, restore.as_ref().map(|restore| &restore.job.child)) {
-            (Some(Child::Kept(live)), _) if !is_complete(live, database.spec.size) => Some(PodsOf {
-                generation: live.metadata.generation,
-                // A live selector that lacks a label of ours also selects Pods of other writers.
-                selector: &children.set.spec.selector.match_labels,
-                // All count: each instance has its own data, so no other one takes its place.
-                containers: &[],
-                first: Some(&primary_name),
-                unseen: missing_pods(live, database.spec.size).or_else(|| {
-                    let way = self.outdated(database, live)?;
-                    Some(Trouble::new(OUTDATED, way.to_string()).reported_last())
-                }),
-            }),
-            (None, Some(Child::Kept(job))) => Some(PodsOf {
-                generation: job.metadata.generation,
-                selector: &job.metadata.labels,
-                containers: &job.spec.template.spec.containers,
-                first: None,
-                unseen: None,
-            }),
-            _ => None,
-        };
-        let is_waiting = waiting.is_some();
-        let (mut trouble, mut next) = report.look(waiting).await;
-        if is_waiting && trouble.is_none() {
-            trouble = self.missing_certificate(database).await;
-        }
-        let mut state = self.state(database, set, trouble);
-        let backups = backup.as_ref().and_then(|backup| backup.cron_job.child.live());
-        if let Some(cron_job) = backups {
+    async fn reconcile(&self, database: Reconcile<Database>) -> Result<Next, ReconcileError> {
+        let lost = self.lost(&database).await?;
+        let (version, unsupported) = self.version(&database).await?;
+        let primary = self.primary(&database);
+        let had_data = primary.is_some() && database.status.primary_claim.is_empty();
+        let children = self.children(&database, &version, had_data);
+        let kept = self.keep(&database, &children, had_data, lost.is_some()).await?;
+        database.check()?;
+        let (trouble, next) = self.trouble(&database, &children, &kept).await;
+        let mut state = ObservedState { next, ..self.state(&database, kept.set.as_ref(), trouble) };
+        if let Some(cron_job) = kept.cron_job.as_ref().and_then(Child::live) {
             let (succeeded, recheck) = backup_succeeded(cron_job, self.cluster.now());
             state.others.push(("BackupSucceeded", succeeded));
-            next = next.or_sooner(recheck);
+            state.next = next.or_sooner(recheck);
         }
-        // A new CronJob knows no earlier backup.
-        let last_backup = backups.map(|cron_job| &cron_job.status.last_successful_time);
-        let last_backup = last_backup.filter(|time| !time.is_empty());
-        let live = set.and_then(Child::live);
-        let claim = match primary_pod {
-            // Another claim that is newer than this Pod is that of the next Pod, and is empty.
-            Some(pod) => self.primary_claim(database).await?.filter(|claim| {
-                known_claim.is_empty() || claim.creation_timestamp <= pod.metadata.creation_timestamp
-            }),
-            None => None,
-        };
-        let status = DatabaseStatus {
-            primary: primary_name,
-            primary_claim: claim.map_or_else(|| known_claim.clone(), |claim| claim.uid.to_smolstr()),
-            ready_instances: live.map_or(0, |set| set.status.ready_replicas),
-            version: match set {
-                Some(Child::Kept(live)) if is_complete(live, database.spec.size) => version,
-                _ => database.status.version.clone(),
-            },
-            last_backup: last_backup.unwrap_or(&database.status.last_backup).clone(),
-            ..DatabaseStatus::default()
-        };
-        let state = match lost.or(unsupported) {
-            Some(stalled) => ObservedState {
-                ready: Verdict::no(stalled.reason.clone(), stalled.message.clone()),
-                stalled: Some(stalled),
-                ..state
-            },
-            None => state,
-        };
-        report.write(status, ObservedState { next, ..state }).await
+        if let Some(stalled) = lost.or(unsupported) {
+            state.ready = Verdict::no(stalled.reason.clone(), stalled.message.clone());
+            state.stalled = Some(stalled);
+        }
+        let claim = self.claim_of(&database, primary).await?;
+        database.finish(status(&database, &kept, version, claim), state).await
     }
 
-    async fn deleting(&self, database: Arc<Database>) -> Result<Cleanup, ReconcileError> {
+    async fn deleting(&self, database: Reconcile<Database>) -> Result<Cleanup, ReconcileError> {
         self.end(&database).await
     }
+}
 
-    /// Deletes the children that can be created again, because the garbage collector may be slow or absent.
-    async fn deleted(&self, last: Arc<Database>) -> Result<(), ReconcileError> {
-        info!(key = %last.key(), "deleted");
-        self.reporter.forget(&last.metadata.uid);
-        let named =
-            |suffix: &str| Key { name: format_smolstr!("{}{suffix}", last.metadata.name), ..last.key() };
-        let deleted = [
-            self.sets.delete(&*last, &last.key()).await,
-            self.services.delete(&*last, &last.key()).await,
-            self.services.delete(&*last, &named("-ro")).await,
-            self.config_maps.delete(&*last, &named("-scripts")).await,
-            self.budgets.delete(&*last, &last.key()).await,
-            self.cron_jobs.delete(&*last, &named("-backup")).await,
-            self.jobs.delete(&*last, &named("-restore")).await,
-            self.jobs.delete(&*last, &named("-last-backup")).await,
-        ];
-        Ok(deleted.into_iter().collect::<Result<(), _>>()?)
+/// The status, without its conditions.
+fn status(
+    database: &Database,
+    kept: &KeptChildren,
+    version: SmolStr,
+    claim: Option<ObjectMeta>,
+) -> DatabaseStatus {
+    let known = &database.status;
+    let set = kept.set.as_ref();
+    let is_complete = set.and_then(Child::kept).is_some_and(|set| is_complete(set, database.spec.size));
+    // A new CronJob knows no earlier backup.
+    let cron_job = kept.cron_job.as_ref().and_then(Child::live);
+    let last_backup = cron_job.map(|cron_job| &cron_job.status.last_successful_time);
+    DatabaseStatus {
+        primary: primary_key(database).name,
+        primary_claim: claim.map_or_else(|| known.primary_claim.clone(), |claim| claim.uid.to_smolstr()),
+        ready_instances: set.and_then(Child::live).map_or(0, |set| set.status.ready_replicas),
+        version: if is_complete { version } else { known.version.clone() },
+        last_backup: last_backup.filter(|time| !time.is_empty()).unwrap_or(&known.last_backup).clone(),
+        ..DatabaseStatus::default()
     }
+}
 
-    fn synced(&self, databases: &Watch<Database>) {
-        self.reporter.overview(databases);
-    }
-
-    async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), ReconcileError> {
-        Ok(self.reporter.unreadable::<Database>(&broken).await?)
+/// The Pods of a Job.
+fn pods_of(job: &Job) -> PodsOf<'_, Instance> {
+    PodsOf {
+        generation: job.metadata.generation,
+        selector: &job.metadata.labels,
+        containers: &job.spec.template.spec.containers,
+        first: None,
+        unseen: None,
     }
 }
 

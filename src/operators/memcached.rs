@@ -12,17 +12,14 @@
 
 pub mod types;
 
-use std::sync::Arc;
-
 use smallvec::smallvec;
 use smol_str::{SmolStr, format_smolstr};
-use tracing::info;
 
 use crate::{
-    children::{Owned, Reporter, Stage},
-    cluster::{Index, Watch},
-    controller::{Controller, Next, Operator, ReconcileError},
-    resource::{Key, LabelSelector, Labels, ObjectMeta, Resource, kinds::*, list::Broken},
+    children::Children,
+    cluster::Index,
+    controller::{Controller, Next, Operator, Reconcile, ReconcileError},
+    resource::{Key, LabelSelector, Labels, MANAGED_BY, ObjectMeta, Resource, kinds::*},
     runtime::Setup,
 };
 use types::{CacheContainer, CacheSecurity, HeadlessService, HeadlessSpec, Limits, Resources};
@@ -32,10 +29,6 @@ pub use types::{Memcached, MemcachedSpec, MemcachedStatus};
 const OPERATOR: &str = "memcached-operator";
 /// The `reportingController` of its Events.
 pub const CONTROLLER: &str = "cache.example.com/memcached-operator";
-/// Selects the children that this operator created, and their Pods.
-const MANAGED: &str = "app.kubernetes.io/managed-by=memcached-operator";
-/// The label with the name of the operator.
-const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The label with the name of the Memcached.
 const INSTANCE: &str = "app.kubernetes.io/instance";
 /// The container in which memcached runs, its port, and the port of the Service.
@@ -61,30 +54,24 @@ impl Default for MemcachedFlags {
 
 /// Creates and corrects the Deployment and Service of each Memcached.
 pub struct Memcacheds {
-    deployments: Owned<Deployment<CacheContainer>>,
-    services: Owned<HeadlessService>,
+    deployments: Children<Deployment<CacheContainer>>,
+    services: Children<HeadlessService>,
     /// The Pods, by their Memcached.
     pods: Index<Pod, Key>,
-    reporter: Reporter,
     image: SmolStr,
 }
 
 /// The controller of the Memcached operator.
 #[must_use]
 pub fn controller(setup: &Setup, flags: &MemcachedFlags) -> Controller<Memcacheds> {
-    let cluster = &setup.cluster;
-    let caches = cluster.watch::<Memcached>(setup.scopes(""));
-    let deployments = cluster.watch_children::<Memcached, Deployment<CacheContainer>>(setup.scopes(MANAGED));
-    let services = cluster.watch_children::<Memcached, HeadlessService>(setup.scopes(MANAGED));
-    let pods = cluster.watch::<Pod>(setup.scopes(MANAGED));
+    let mut caches = setup.kind::<Memcached>(OPERATOR);
     let operator = Memcacheds {
-        deployments: Owned::new(cluster, &deployments).selector_may_lack(MANAGED_BY),
-        services: Owned::new(cluster, &services),
-        pods: pods.index(owner_of),
-        reporter: Reporter::new(cluster, setup.events.clone()),
+        deployments: caches.children().selector_may_lack(MANAGED_BY),
+        services: caches.children(),
+        pods: caches.index(owner_of),
         image: flags.memcached_image.as_str().into(),
     };
-    Controller::new(cluster, &caches, operator).owns(&deployments).owns(&services).watches(&pods, owner_of)
+    caches.run_by(operator)
 }
 
 /// The Memcached of a Pod, by its labels: the controller of a Pod is a ReplicaSet.
@@ -186,42 +173,19 @@ fn memory_limit(memory_mb: i32) -> SmolStr {
 impl Operator for Memcacheds {
     type Kind = Memcached;
 
-    async fn applied(&self, cache: Arc<Memcached>) -> Result<Next, ReconcileError> {
-        let (children, stage) = (desired(&cache, &self.image), Stage::of(&*cache));
-        let kept = tokio::join!(
-            self.services.keep(&*cache, &children.service, stage),
-            self.deployments.keep(&*cache, &children.deployment, stage),
-        );
-        let (Some(service), Some(deployment)) = kept else { return Ok(Next::OnChange) };
-        let report = self.reporter.of(&*cache).with(&deployment).with(&service);
-        if let Some(result) = report.begin(stage) {
-            return result;
-        }
-        let state = report.rollout(&deployment.child, &children.deployment).await;
+    async fn reconcile(&self, cache: Reconcile<Memcached>) -> Result<Next, ReconcileError> {
+        let children = desired(&cache, &self.image);
+        let deployment = cache.keep(&self.deployments, &children.deployment);
+        let (_, deployment) = tokio::join!(cache.keep(&self.services, &children.service), deployment);
+        let state = cache.rollout(&deployment, &children.deployment).await;
         let pods = self.pods.get(&cache.key());
         let status = MemcachedStatus {
             nodes: pods.iter().filter(|pod| pod.is_ready()).map(|pod| pod.metadata.name.clone()).collect(),
-            replicas: deployment.child.live().map_or(0, |live| live.status.replicas),
+            replicas: deployment.live().map_or(0, |live| live.status.replicas),
             selector: children.service.spec.selector.as_selector().into(),
             ..MemcachedStatus::default()
         };
-        report.write(status, state).await
-    }
-
-    /// Deletes the children, because the garbage collector may be slow or absent.
-    async fn deleted(&self, last: Arc<Memcached>) -> Result<(), ReconcileError> {
-        info!(key = %last.key(), "deleted");
-        self.reporter.forget(&last.metadata.uid);
-        let deleted = self.deployments.delete(&*last, &last.key()).await;
-        Ok(self.services.delete(&*last, &last.key()).await.and(deleted)?)
-    }
-
-    fn synced(&self, caches: &Watch<Memcached>) {
-        self.reporter.overview(caches);
-    }
-
-    async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), ReconcileError> {
-        Ok(self.reporter.unreadable::<Memcached>(&broken).await?)
+        cache.finish(status, state).await
     }
 }
 

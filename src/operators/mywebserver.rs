@@ -7,27 +7,25 @@
 //! spec: {image: nginx, port: 80, replicas: 2}
 //! ```
 //!
-//! [`desired`] computes the children, [`MyWebservers::applied`] creates and corrects them, and reports their outcomes.
-//! The children have ownerReferences, so the garbage collector deletes them with their owner. [`MyWebservers::deleted`]
-//! deletes them, too, because a cluster may run no garbage collector.
+//! [`desired`] computes the children, [`MyWebservers::reconcile`] creates and corrects them, and reports their outcomes.
+//! The children have ownerReferences, so the garbage collector deletes them with their owner. The controller deletes them, too,
+//! because a cluster may run no garbage collector.
 
 pub mod types;
 pub mod status;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
 use smallvec::smallvec;
 use smol_str::format_smolstr;
-use tracing::info;
 
 use crate::{
-    children::{Owned, Reporter, Stage},
+    children::Children,
     client::Client,
-    cluster::{Cluster, Events, Watch},
-    controller::{Controller, Next, Operator, ReconcileError},
-    resource::{LabelSelector, Labels, ObjectMeta, Resource, Scope, kinds::*, list::Broken},
+    cluster::Events,
+    controller::{Controller, Next, Operator, Reconcile, ReconcileError},
+    resource::{LabelSelector, Labels, MANAGED_BY, ObjectMeta, kinds::*},
+    runtime::Setup,
 };
 use status::MyWebserverStatus;
 pub use types::{MyWebserver, MyWebserverSpec};
@@ -36,10 +34,6 @@ pub use types::{MyWebserver, MyWebserverSpec};
 pub const OPERATOR: &str = "mywebserver-operator";
 /// The `reportingController` of its Events.
 pub const CONTROLLER: &str = "k8sobjects.gsa.com/mywebserver-operator";
-/// The label with the name of the operator.
-const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// Selects the children that this operator created.
-const MANAGED: &str = "app.kubernetes.io/managed-by=mywebserver-operator";
 /// The container in which the web server runs. Other containers of the Pod belong to other writers.
 const CONTAINER: &str = "web";
 /// The name of the container port that the Service targets. Not `http`: a sidecar may use that name, and the
@@ -51,22 +45,19 @@ const SERVICE_PORT: &str = "http";
 
 /// Creates and corrects the Deployment and Service of each MyWebserver.
 pub struct MyWebservers {
-    deployments: Owned<Deployment>,
-    services: Owned<Service>,
-    reporter: Reporter,
+    deployments: Children<Deployment>,
+    services: Children<Service>,
 }
 
-/// The controller of the MyWebserver operator. Empty `namespaces`: all namespaces.
-pub fn controller(cluster: &Cluster, namespaces: &[String], events: Events) -> Controller<MyWebservers> {
-    let webs = cluster.watch::<MyWebserver>(Scope::each(namespaces, ""));
-    let deployments = cluster.watch_children::<MyWebserver, Deployment>(Scope::each(namespaces, MANAGED));
-    let services = cluster.watch_children::<MyWebserver, Service>(Scope::each(namespaces, MANAGED));
+/// The controller of the MyWebserver operator.
+#[must_use]
+pub fn controller(setup: &Setup) -> Controller<MyWebservers> {
+    let mut webs = setup.kind::<MyWebserver>(OPERATOR);
     let operator = MyWebservers {
-        deployments: Owned::new(cluster, &deployments).selector_may_lack(MANAGED_BY),
-        services: Owned::new(cluster, &services),
-        reporter: Reporter::new(cluster, events),
+        deployments: webs.children().selector_may_lack(MANAGED_BY),
+        services: webs.children(),
     };
-    Controller::new(cluster, &webs, operator).owns(&deployments).owns(&services)
+    webs.run_by(operator)
 }
 
 /// The recorder of this operator's Events, and the task that writes them.
@@ -158,41 +149,13 @@ pub fn desired(web: &MyWebserver) -> MyWebserverChildren {
 impl Operator for MyWebservers {
     type Kind = MyWebserver;
 
-    async fn applied(&self, web: Arc<MyWebserver>) -> Result<Next, ReconcileError> {
-        let (children, stage) = (desired(&web), Stage::of(&*web));
+    async fn reconcile(&self, web: Reconcile<MyWebserver>) -> Result<Next, ReconcileError> {
+        let children = desired(&web);
+        let deployment = web.keep(&self.deployments, &children.deployment);
         // Both requests run at the same time. That for the Service leaves first, because the API server needs longer for it: it allocates
         // an address.
-        let kept = tokio::join!(
-            self.services.keep(&*web, &children.service, stage),
-            self.deployments.keep(&*web, &children.deployment, stage),
-        );
-        // `None`: the MyWebserver is gone, or is being deleted.
-        let (Some(service), Some(deployment)) = kept else { return Ok(Next::OnChange) };
-        let report = self.reporter.of(&*web).with(&deployment).with(&service);
-        // If the object is new, or a child was restored, the next reconcile writes the status. An error that a retry may solve is returned
-        // at once.
-        if let Some(result) = report.begin(stage) {
-            return result;
-        }
-        let state = report.rollout(&deployment.child, &children.deployment).await;
-        let selector = &children.service.spec.selector;
-        report.write(MyWebserverStatus::of(deployment.child.live(), selector), state).await
-    }
-
-    /// Deletes the children. Orphaned children have no ownerReference and stay.
-    async fn deleted(&self, last: Arc<MyWebserver>) -> Result<(), ReconcileError> {
-        info!(key = %last.key(), "deleted");
-        self.reporter.forget(&last.metadata.uid);
-        let children = desired(&last);
-        let deleted = self.deployments.delete(&*last, &children.deployment.key()).await;
-        Ok(self.services.delete(&*last, &children.service.key()).await.and(deleted)?)
-    }
-
-    fn synced(&self, webs: &Watch<MyWebserver>) {
-        self.reporter.overview(webs);
-    }
-
-    async fn unreadable(&self, broken: Arc<Broken>) -> Result<(), ReconcileError> {
-        Ok(self.reporter.unreadable::<MyWebserver>(&broken).await?)
+        let (_, deployment) = tokio::join!(web.keep(&self.services, &children.service), deployment);
+        let status = MyWebserverStatus::of(deployment.live(), &children.service.spec.selector);
+        web.finish(status, web.rollout(&deployment, &children.deployment).await).await
     }
 }

@@ -15,6 +15,9 @@ use crate::{
 const GRACE: Duration = Duration::from_secs(30);
 /// How long a permission must be missing before that counts as meant.
 const FORBIDDEN_GRACE: Duration = Duration::from_secs(60);
+/// How long a watch fails for another reason before the objects that wait for it say so in their status. Most failures end sooner, and
+/// each object would be written twice.
+const FAILURE_GRACE: Duration = Duration::from_secs(60);
 /// How long a watch fails before that is logged again. Each later line comes after twice the time.
 const REMINDER_FIRST: Duration = Duration::from_secs(5 * 60);
 /// Longest time between two such lines: a day has 26 of them.
@@ -149,6 +152,14 @@ impl Health {
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         locked(&self.state).outage.as_ref().map(|outage| outage.problem.clone())
+    }
+
+    /// Why the watch fails, if it is forbidden, or has failed for a minute.
+    pub(crate) fn lasting_problem(&self) -> Option<String> {
+        let state = locked(&self.state);
+        let lasts =
+            |outage: &&Outage| outage.forbidden_since.is_some() || outage.since.elapsed() >= FAILURE_GRACE;
+        state.outage.as_ref().filter(lasts).map(|outage| outage.problem.clone())
     }
 
     pub(crate) fn ended_when_dropped(&self) -> Ended<'_> {

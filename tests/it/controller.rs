@@ -4,10 +4,10 @@ use std::{collections::HashMap, fmt, future, marker::PhantomData, sync::Arc, tim
 
 use http::Method;
 use listwatch::{
-    children::{Outcome, Owned, Stage},
+    children::{Children, Outcome, Stage},
     client::{Client, Error, Request},
     cluster::{Cluster, Watch},
-    controller::{Cleanup, Controller, Next, Operator, ReconcileError},
+    controller::{Builder, Cleanup, Controller, Next, Operator, Reconcile, ReconcileError},
     resource::{
         Key, Labels, ObjectMeta, Resource, Scope,
         kinds::{
@@ -71,7 +71,7 @@ impl<K: Resource> Operator for Clumsy<K> {
         object.metadata().name != "foreign"
     }
 
-    async fn applied(&self, object: Arc<K>) -> Result<Next, ReconcileError> {
+    async fn reconcile(&self, object: Reconcile<K>) -> Result<Next, ReconcileError> {
         let name = object.metadata().name.to_string();
         self.count(name.clone());
         match &*name {
@@ -88,34 +88,6 @@ impl<K: Resource> Operator for Clumsy<K> {
         self.count(format!("deleted {}", last.metadata().name));
         Ok(())
     }
-}
-
-/// Records that all objects are known.
-struct Overview(watch::Sender<usize>);
-
-impl Operator for Overview {
-    type Kind = Service;
-
-    async fn applied(&self, _: Arc<Service>) -> Result<Next, ReconcileError> {
-        Ok(Next::OnChange)
-    }
-
-    fn synced(&self, _: &Watch<Service>) {
-        self.0.send_modify(|calls| *calls += 1);
-    }
-}
-
-#[tokio::test]
-async fn a_controller_of_a_watch_that_has_synced_before_says_so() {
-    let (_server, user) = client::server().await;
-    let cluster = Cluster::new(user.client.clone(), Lists::Paged);
-    let services = cluster.watch::<Service>([Scope::default()]);
-    let key = Key::namespaced("default", "kubernetes");
-    eventually("the first list", async || services.is_synced_for(&key).then_some(())).await;
-    let (calls, seen) = watch::channel(0);
-    let mut running = JoinSet::new();
-    running.spawn(Controller::new(&cluster, &services, Overview(calls)).run(future::pending()));
-    eventually("the call", async || (*seen.borrow() == 1).then_some(())).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -253,7 +225,7 @@ struct Slow {
 impl Operator for Slow {
     type Kind = Service;
 
-    async fn applied(&self, object: Arc<Service>) -> Result<Next, ReconcileError> {
+    async fn reconcile(&self, object: Reconcile<Service>) -> Result<Next, ReconcileError> {
         self.called.send_modify(|called| called.push(object.metadata.name.to_string()));
         self.permits.acquire().await.unwrap().forget();
         Ok(Next::OnChange)
@@ -295,7 +267,7 @@ struct Careful {
 impl Operator for Careful {
     type Kind = Service;
 
-    async fn applied(&self, object: Arc<Service>) -> Result<Next, ReconcileError> {
+    async fn reconcile(&self, object: Reconcile<Service>) -> Result<Next, ReconcileError> {
         let knows = self.deployments.is_synced_for(&object.key());
         self.knows_children.send_modify(|all| all.push(knows));
         Ok(Next::OnChange)
@@ -313,7 +285,9 @@ async fn no_object_is_reconciled_before_the_first_list_of_its_children() {
     let deployments = cluster.watch::<Deployment>([Scope::default()]);
     let (knows_children, mut seen) = watch::channel(Vec::new());
     let operator = Careful { deployments: deployments.clone(), knows_children };
-    let controller = Controller::new(&cluster, &services, operator).owns(&deployments);
+    let mut builder = Builder::new(&cluster, &services);
+    builder.owns(&deployments);
+    let controller = builder.run_by(operator);
     let running = tokio::spawn(controller.run(future::pending()));
     // The second one is the Service kubernetes.
     seen.wait_for(|all| all.len() == 2).await.unwrap();
@@ -415,12 +389,12 @@ impl<K: Resource, const SECOND: bool> Operator for Cleaner<K, SECOND> {
     const FINALIZER: Option<&'static str> =
         Some(if SECOND { "example.com/second" } else { "example.com/cleaner" });
 
-    async fn applied(&self, object: Arc<K>) -> Result<Next, ReconcileError> {
+    async fn reconcile(&self, object: Reconcile<K>) -> Result<Next, ReconcileError> {
         self.calls.send_modify(|calls| calls.push(format!("applied {:?}", object.metadata().finalizers)));
         Ok(Next::OnChange)
     }
 
-    async fn deleting(&self, object: Arc<K>) -> Result<Cleanup, ReconcileError> {
+    async fn deleting(&self, object: Reconcile<K>) -> Result<Cleanup, ReconcileError> {
         let is_first = !self.calls.borrow().iter().any(|call| call.starts_with("deleting"));
         self.calls.send_modify(|calls| calls.push(format!("deleting {:?}", object.metadata().finalizers)));
         Ok(if is_first { Cleanup::Pending(Next::After(Duration::ZERO)) } else { Cleanup::Done })
@@ -595,7 +569,7 @@ impl Operator for Curious {
         service.metadata.name != "foreign"
     }
 
-    async fn applied(&self, object: Arc<Service>) -> Result<Next, ReconcileError> {
+    async fn reconcile(&self, object: Reconcile<Service>) -> Result<Next, ReconcileError> {
         let deployments = self.cluster.watch::<Deployment>(named(&object));
         let names: Vec<_> = deployments.keys().iter().map(|key| key.name.to_string()).collect();
         self.calls.send_modify(|calls| calls.push(format!("{} {}", object.metadata.name, names.join(","))));
@@ -621,7 +595,9 @@ async fn a_named_scope_is_watched_as_long_as_an_object_names_it() {
         let services = cluster.watch::<Service>([own]);
         let (calls, mut seen) = watch::channel(Vec::new());
         let operator = Curious { cluster: cluster.clone(), calls };
-        let controller = Controller::new(&cluster, &services, operator).watches_each::<Deployment>(named);
+        let mut builder = Builder::new(&cluster, &services);
+        builder.watches_each::<Deployment>(named);
+        let controller = builder.run_by(operator);
         let running = tokio::spawn(controller.run(future::pending()));
         let mut until = async |expected: &str| {
             seen.wait_for(|calls| calls.last().is_some_and(|call| call == expected)).await.unwrap();
@@ -657,8 +633,8 @@ struct Lingering {
 impl Operator for Lingering {
     type Kind = Service;
 
-    async fn applied(&self, object: Arc<Service>) -> Result<Next, ReconcileError> {
-        self.curious.applied(object).await
+    async fn reconcile(&self, object: Reconcile<Service>) -> Result<Next, ReconcileError> {
+        self.curious.reconcile(object).await
     }
 
     async fn deleted(&self, _: Arc<Service>) -> Result<(), ReconcileError> {
@@ -689,7 +665,9 @@ async fn an_object_that_names_another_scope_during_a_cleanup_waits_for_its_sync(
     let cleanup = Arc::new(Semaphore::new(0));
     let operator =
         Lingering { curious: Curious { cluster: cluster.clone(), calls }, cleanup: Arc::clone(&cleanup) };
-    let controller = Controller::new(&cluster, &services, operator).watches_each::<Deployment>(named);
+    let mut builder = Builder::new(&cluster, &services);
+    builder.watches_each::<Deployment>(named);
+    let controller = builder.run_by(operator);
     let running = tokio::spawn(controller.run(future::pending()));
     let mut until = async |expected: &[&str]| {
         let calls = seen
@@ -723,12 +701,12 @@ impl<K: Resource> Operator for Counting<K> {
     type Kind = K;
     const FINALIZER: Option<&'static str> = Some("example.com/counting");
 
-    async fn applied(&self, object: Arc<K>) -> Result<Next, ReconcileError> {
+    async fn reconcile(&self, object: Reconcile<K>) -> Result<Next, ReconcileError> {
         self.calls.send_modify(|calls| calls[0] += usize::from(object.metadata().name == "default"));
         Ok(Next::OnChange)
     }
 
-    async fn deleting(&self, _: Arc<K>) -> Result<Cleanup, ReconcileError> {
+    async fn deleting(&self, _: Reconcile<K>) -> Result<Cleanup, ReconcileError> {
         self.calls.send_modify(|calls| calls[1] += 1);
         Ok(Cleanup::Done)
     }
@@ -743,7 +721,9 @@ async fn a_child_of_an_owner_without_a_namespace_wakes_that_owner() {
     let config_maps = cluster.watch::<ConfigMap>([Scope::default()]);
     let (calls, mut seen) = watch::channel([0; 2]);
     let operator = Counting { calls, kind: PhantomData };
-    let controller = Controller::new(&cluster, &namespaces, operator).owns(&config_maps);
+    let mut builder = Builder::new(&cluster, &namespaces);
+    builder.owns(&config_maps);
+    let controller = builder.run_by(operator);
     let running = tokio::spawn(controller.run(future::pending()));
     seen.wait_for(|calls| calls[0] == 1).await.unwrap();
     let list: Value = serde_json::from_str(&user.raw("/api/v1/namespaces/default").await.unwrap()).unwrap();
@@ -773,7 +753,9 @@ async fn an_object_whose_named_watch_is_forbidden_can_be_deleted() {
         cluster.watch::<Service>([Scope { namespace: Some("default".into()), ..Scope::default() }]);
     let (calls, mut seen) = watch::channel([0; 2]);
     let operator = Counting { calls, kind: PhantomData };
-    let controller = Controller::new(&cluster, &services, operator).watches_each::<Deployment>(named);
+    let mut builder = Builder::new(&cluster, &services);
+    builder.watches_each::<Deployment>(named);
+    let controller = builder.run_by(operator);
     let running = tokio::spawn(controller.run(future::pending()));
     seen.wait_for(|calls| calls[1] == 1).await.unwrap();
     running.abort();
@@ -783,7 +765,7 @@ async fn an_object_whose_named_watch_is_forbidden_can_be_deleted() {
 async fn kept<K: Resource + Serialize>(fixture: &Fixture, owner: &ConfigMap, desired: &K) -> Outcome<K> {
     let cluster = Cluster::new(fixture.client.clone(), fixture.lists);
     let children = cluster.watch::<K>([Scope::default()]);
-    Owned::new(&cluster, &children).keep(owner, desired, Stage::Settled).await.unwrap()
+    Children::new(&cluster, &children).keep(owner, desired, Stage::Settled).await
 }
 
 /// Keeps a child twice: the first time creates it, and a restart writes nothing. Returns it.

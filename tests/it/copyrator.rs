@@ -23,6 +23,7 @@ use listwatch::{
     cluster::{Cluster, Events},
     controller::WORKERS,
     operators::copyrator::{self, Settings},
+    runtime::Setup,
     watch::Lists,
 };
 use listwatch_apiserver::{ApiServer, Fault};
@@ -242,8 +243,8 @@ impl CopyratorFixture {
     fn start_on(&self, client: &Client, settings: Settings, workers: usize) -> Running {
         let cluster = Cluster::new(client.clone(), Lists::Paged);
         let (events, write_events) = Events::new(client.clone(), copyrator::CONTROLLER, "test".into());
-        let controller =
-            copyrator::controller(&cluster, std::slice::from_ref(&self.user.namespace), events, settings);
+        let setup = Setup { cluster, events, namespaces: vec![self.user.namespace.clone()] };
+        let controller = copyrator::controller(setup, settings);
         let mut tasks = JoinSet::new();
         tasks.spawn(controller.workers(workers).run(std::future::pending()));
         tasks.spawn(write_events);

@@ -7,6 +7,7 @@ use listwatch::{
     cluster::Cluster,
     operators::mywebserver,
     resource::{Scope, kinds::Service},
+    runtime::Setup,
     watch::Lists,
 };
 use listwatch_apiserver::Fault;
@@ -186,7 +187,8 @@ impl Stage {
         self.operator = JoinSet::new();
         let (events, write_events) = mywebserver::events(self.client.clone(), "test".to_owned());
         self.cluster = Cluster::new(self.client.clone(), Lists::Paged);
-        let controller = mywebserver::controller(&self.cluster, &[], events);
+        let setup = Setup { cluster: self.cluster.clone(), events, namespaces: Vec::new() };
+        let controller = mywebserver::controller(&setup);
         self.operator.spawn(async {
             tokio::join!(controller.run(future::pending()), write_events);
         });

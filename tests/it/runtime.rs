@@ -1,10 +1,10 @@
 //! Tests the runtime with operators that are none of ours.
 
-use std::{collections::BTreeSet, marker::PhantomData, sync::Arc};
+use std::{collections::BTreeSet, marker::PhantomData};
 
 use listwatch::{
     cluster::{EventType, Events},
-    controller::{Controller, Next, Operator, ReconcileError},
+    controller::{Controller, Next, Operator, Reconcile, ReconcileError},
     operators::mywebserver::MyWebserver,
     resource::{
         Resource,
@@ -33,9 +33,9 @@ struct Notes<K> {
 impl<K: Resource> Operator for Notes<K> {
     type Kind = K;
 
-    async fn applied(&self, object: Arc<K>) -> Result<Next, ReconcileError> {
+    async fn reconcile(&self, object: Reconcile<K>) -> Result<Next, ReconcileError> {
         if let Some(events) = &self.events {
-            events.record(&*object, EventType::Normal, "Seen", K::KIND.to_owned());
+            events.record(&**object.object(), EventType::Normal, "Seen", K::KIND.to_owned());
         }
         let call = format!("{} {}", self.name, object.key());
         self.seen.send_modify(|seen| {

@@ -173,20 +173,17 @@ pub async fn keep(
                 *lock(&stop_requested) = Some(Instant::now());
             }
         };
+        let setup = Setup { cluster: cluster.clone(), events, namespaces: Vec::new() };
         let controller: Pin<Box<dyn Future<Output = ()> + Send>> = match operator {
-            Operator::Mywebserver => {
-                Box::pin(mywebserver::controller(&cluster, &[], events).workers(workers).run(stop))
-            }
+            Operator::Mywebserver => Box::pin(mywebserver::controller(&setup).workers(workers).run(stop)),
             Operator::Copyrator => {
                 let settings = copyrator::Settings::default();
-                Box::pin(copyrator::controller(&cluster, &[], events, settings).workers(workers).run(stop))
+                Box::pin(copyrator::controller(setup, settings).workers(workers).run(stop))
             }
             Operator::Memcached => {
-                let setup = Setup { cluster: cluster.clone(), events, namespaces: Vec::new() };
                 Box::pin(memcached::controller(&setup, &Default::default()).workers(workers).run(stop))
             }
             Operator::Database => {
-                let setup = Setup { cluster: cluster.clone(), events, namespaces: Vec::new() };
                 Box::pin(database::controller(&setup, &Default::default()).workers(workers).run(stop))
             }
         };

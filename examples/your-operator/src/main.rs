@@ -1,20 +1,24 @@
 //! An operator in a crate of its own: a Page becomes a ConfigMap with the text at its URL.
 
-use std::{collections::BTreeMap, io, sync::Arc, thread, time::Duration};
+use std::{collections::BTreeMap, io, thread, time::Duration};
 
 use listwatch::{
-    children::{Owned, Stage},
-    controller::{Controller, Next, Operator, ReconcileError},
-    resource::{Key, Labels, ObjectMeta, kinds::ConfigMap},
+    children::{Children, Conditions},
+    controller::{Controller, Next, Operator, Reconcile, ReconcileError},
+    resource::{Key, Labels, MANAGED_BY, ObjectMeta, conditions::Verdict, kinds::ConfigMap},
     runtime::{Runtime, RuntimeError, Setup},
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+const OPERATOR: &str = "your-operator";
+
 #[derive(Serialize, Deserialize)]
 struct Page {
     metadata: ObjectMeta,
     spec: PageSpec,
+    #[serde(default)]
+    status: Conditions,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -25,35 +29,35 @@ struct PageSpec {
 }
 
 listwatch::kind!(Page, "example.com", "v1", "pages");
+listwatch::reported!(Page, Conditions);
+
+fn desired(page: &Page, text: String) -> ConfigMap {
+    let labels: Labels = [(MANAGED_BY, OPERATOR)].into_iter().collect();
+    let metadata = ObjectMeta::of_child(page, &page.metadata.name, labels);
+    ConfigMap { metadata, data: BTreeMap::from([("page".to_owned(), text)]), ..ConfigMap::default() }
+}
 
 struct Pages {
-    labels: Labels,
-    config_maps: Owned<ConfigMap>,
+    config_maps: Children<ConfigMap>,
 }
 
 impl Operator for Pages {
     type Kind = Page;
 
-    async fn applied(&self, page: Arc<Page>) -> Result<Next, ReconcileError> {
+    async fn reconcile(&self, page: Reconcile<Page>) -> Result<Next, ReconcileError> {
         let text = reqwest::get(&page.spec.url).await?.error_for_status()?.text().await?;
-        let desired = ConfigMap {
-            metadata: ObjectMeta::of_child(&*page, &page.metadata.name, self.labels.clone()),
-            data: BTreeMap::from([("page".to_owned(), text)]),
-            ..ConfigMap::default()
-        };
-        if let Some(outcome) = self.config_maps.keep(&*page, &desired, Stage::Settled).await {
-            outcome.next()?;
-        }
-        Ok(Next::After(Duration::from_secs(page.spec.every_seconds)))
+        page.keep(&self.config_maps, &desired(&page, text)).await;
+        let ready = Verdict::yes("Written", "the ConfigMap has the text");
+        let next = page.finish(Conditions::default(), ready).await?;
+        Ok(next.or_sooner(Next::After(Duration::from_secs(page.spec.every_seconds))))
     }
 }
 
 fn controller(setup: &Setup, wakes: mpsc::Receiver<Key>) -> Controller<Pages> {
-    let labels: Labels = [("app.kubernetes.io/managed-by", "your-operator")].into_iter().collect();
-    let pages = setup.cluster.watch::<Page>(setup.scopes(""));
-    let config_maps = setup.cluster.watch_children::<Page, ConfigMap>(setup.scopes(labels.as_selector()));
-    let operator = Pages { labels, config_maps: Owned::new(&setup.cluster, &config_maps) };
-    Controller::new(&setup.cluster, &pages, operator).owns(&config_maps).wakes(wakes)
+    let mut pages = setup.kind::<Page>(OPERATOR);
+    let operator = Pages { config_maps: pages.children() };
+    pages.wakes(wakes);
+    pages.run_by(operator)
 }
 
 fn main() -> Result<(), RuntimeError> {

@@ -37,18 +37,21 @@ async fn the_config_map_of_a_page_has_its_text_again_after_a_change() {
     let key = Key::namespaced("default", "motd");
     let (name, namespace) = (key.name.clone(), key.namespace.clone());
     let metadata = ObjectMeta { name, namespace, ..ObjectMeta::default() };
-    let page = Page { metadata, spec: PageSpec { url, every_seconds: 3600 } };
+    let spec = PageSpec { url, every_seconds: 3600 };
+    let page = Page { metadata, spec, status: Conditions::default() };
     server.client.create(&page).await.expect("a Page");
     let (sender, wakes) = mpsc::channel(1);
-    // The wake makes a second request, and no second write.
-    let both = async {
+    // The first reconcile creates the ConfigMap, the second one writes the status. The wake makes a third one, which writes nothing.
+    let all = async {
+        requests.recv().await;
         requests.recv().await;
         sender.send(key.clone()).await.expect("a running controller");
         requests.recv().await;
     };
-    let (writes, both) =
-        tokio::join!(server.run(|setup| controller(&setup, wakes)), timeout(Duration::from_secs(60), both));
-    assert_eq!((writes, both.is_ok()), (vec!["POST configmaps/motd 201".to_owned()], true));
+    let (writes, all) =
+        tokio::join!(server.run(|setup| controller(&setup, wakes)), timeout(Duration::from_secs(60), all));
+    assert_eq!(writes, ["POST configmaps/motd 201", "PATCH pages/motd/status 200"]);
+    assert!(all.is_ok());
 
     let edit = Patch::Merge(json!({"data": {"page": null, "more": "text"}}));
     server.client.patch::<ConfigMap>(&key, Part::Object, &edit).await.expect("a ConfigMap");
@@ -57,4 +60,34 @@ async fn the_config_map_of_a_page_has_its_text_again_after_a_change() {
     let map: ConfigMap = server.client.get(&key).await.expect("a ConfigMap");
     assert_eq!(map.data, BTreeMap::from([("page".to_owned(), "hello".to_owned())]));
     assert_eq!(start().await, [""; 0]);
+}
+
+/// A Page of an earlier version of the CRD, which allowed any number.
+mod earlier {
+    use super::{Conditions, Deserialize, ObjectMeta, Serialize};
+
+    #[derive(Serialize, Deserialize)]
+    pub struct Page {
+        pub metadata: ObjectMeta,
+        pub spec: serde_json::Value,
+        #[serde(default)]
+        pub status: Conditions,
+    }
+
+    listwatch::kind!(Page, "example.com", "v1", "pages");
+}
+
+#[tokio::test]
+async fn a_page_that_does_not_decode_says_so_in_its_status() {
+    let server = TestServer::start(&[&include_str!("../crd.yaml").replace(", minimum: 1", "")]).await;
+    let key = Key::namespaced("default", "motd");
+    let (name, namespace) = (key.name.clone(), key.namespace.clone());
+    let metadata = ObjectMeta { name, namespace, ..ObjectMeta::default() };
+    let spec = json!({"url": "http://motd.example.com/", "everySeconds": -1});
+    let page = earlier::Page { metadata, spec, status: Conditions::default() };
+    server.client.create(&page).await.expect("a Page");
+    let writes = server.run(|setup| controller(&setup, mpsc::channel(1).1)).await;
+    assert_eq!(writes, ["PATCH pages/motd/status 200"]);
+    let page: earlier::Page = server.client.get(&key).await.expect("the Page");
+    assert_eq!(page.status.conditions[0].reason, "InvalidSpec");
 }

@@ -13,9 +13,9 @@ use tokio::time::{Instant, timeout};
 use super::*;
 use crate::{
     captured_log::CapturedLog,
-    children::Owned,
+    children::Children,
     client::{DeleteOptions, Part, Patch},
-    controller::{Controller, Operator},
+    controller::{Builder, Controller, Operator},
     resource::{Key, Labels, Scope, kinds::ConfigMap},
     testing::TestServer,
     watch::Lists,
@@ -76,15 +76,15 @@ async fn server() -> TestServer {
     server
 }
 
-struct Members(Reporter);
+struct Members;
 
 impl Operator for Members {
     type Kind = Team;
 
-    async fn applied(&self, team: Arc<Team>) -> Result<Next, ReconcileError> {
+    async fn reconcile(&self, team: Reconcile<Team>) -> Result<Next, ReconcileError> {
         let (members, lead) = (team.spec.clone(), team.spec.get("bob").cloned());
         let status = TeamStatus { members, lead, ..TeamStatus::default() };
-        self.0.of(&*team).write(status, Verdict::yes("Counted", "all are counted").into()).await
+        team.finish(status, Verdict::yes("Counted", "all are counted")).await
     }
 }
 
@@ -92,16 +92,7 @@ impl Operator for Members {
 #[tokio::test(start_paused = true)]
 async fn a_status_loses_the_fields_that_the_operator_no_longer_reports() {
     let server = server().await;
-    let run = || {
-        server.run(|setup| {
-            let teams = setup.cluster.watch::<Team>(setup.scopes(""));
-            Controller::new(
-                &setup.cluster,
-                &teams,
-                Members(Reporter::new(&setup.cluster, setup.events.clone())),
-            )
-        })
-    };
+    let run = || server.run(|setup| setup.kind::<Team>("members").run_by(Members));
     assert_eq!(run().await, ["PATCH teams/a/status 200"]);
     let (key, without) = (Key::namespaced("default", "a"), json!({"spec": {"bob": null}}));
     server.client.patch::<Team>(&key, Part::Object, &Patch::Merge(without)).await.expect("the team");
@@ -113,18 +104,18 @@ async fn a_status_loses_the_fields_that_the_operator_no_longer_reports() {
 
 /// Keeps a ConfigMap.
 struct Maps {
-    maps: Owned<ConfigMap>,
+    maps: Children<ConfigMap>,
     times: Arc<Mutex<Vec<Instant>>>,
 }
 
 impl Operator for Maps {
     type Kind = Team;
 
-    async fn applied(&self, team: Arc<Team>) -> Result<Next, ReconcileError> {
+    async fn reconcile(&self, team: Reconcile<Team>) -> Result<Next, ReconcileError> {
         locked(&self.times).push(Instant::now());
         let metadata = ObjectMeta::of_child(&*team, "taken", Labels::default());
-        let desired = ConfigMap { metadata, ..ConfigMap::default() };
-        self.maps.keep(&*team, &desired, Stage::Settled).await.expect("an owner").next()
+        team.keep(&self.maps, &ConfigMap { metadata, ..ConfigMap::default() }).await;
+        Ok(Next::OnChange)
     }
 }
 
@@ -138,10 +129,10 @@ async fn a_name_that_is_taken_is_looked_at_each_45_s_and_when_it_is_free() {
     let [teams, maps] = [(); 2].map(|()| Scope::default());
     let (teams, maps) = (cluster.watch::<Team>([teams]), cluster.watch::<ConfigMap>([maps]));
     let times = Arc::<Mutex<Vec<Instant>>>::default();
-    let operator = Maps { maps: Owned::new(&cluster, &maps), times: Arc::clone(&times) };
-    let keys_of = |_: &ConfigMap| [Key::namespaced("default", "a")];
-    let controller = Controller::new(&cluster, &teams, operator).watches(&maps, keys_of);
-    let running = tokio::spawn(controller.run(std::future::pending()));
+    let operator = Maps { maps: Children::new(&cluster, &maps), times: Arc::clone(&times) };
+    let mut teams = Builder::new(&cluster, &teams);
+    teams.watches(&maps, |_| [Key::namespaced("default", "a")]);
+    let running = tokio::spawn(teams.run_by(operator).run(std::future::pending()));
     tokio::time::sleep(Duration::from_secs(600)).await;
     let begun = locked(&times).clone();
     assert!(begun.len() > 10);
@@ -165,7 +156,7 @@ async fn the_more_objects_have_a_name_conflict_the_less_often_each_is_looked_at(
     let server = server().await;
     let cluster = Cluster::new(server.client.clone(), Lists::Paged);
     let events = Events::new(server.client.clone(), "example.com/teams", String::new()).0;
-    let reporter = Reporter::new(&cluster, events);
+    let reporter = Reporter::new(&cluster, Some(events));
     let uid = |number: usize| Uid::from(number.to_string().as_str());
     for number in 0..450 {
         assert_eq!(reporter.conflict_pause(&uid(number)), UNSEEN_RECHECK);
@@ -182,7 +173,7 @@ struct Reads(Cluster);
 impl Operator for Reads {
     type Kind = Team;
 
-    async fn applied(&self, _: Arc<Team>) -> Result<Next, ReconcileError> {
+    async fn reconcile(&self, _: Reconcile<Team>) -> Result<Next, ReconcileError> {
         self.0.get_live::<ConfigMap>(&Key::namespaced("default", "forgotten")).await?;
         Ok(Next::OnChange)
     }

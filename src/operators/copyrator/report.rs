@@ -13,7 +13,7 @@ use super::{
 use crate::{
     children::ObservedState,
     cluster::EventType,
-    controller::{Next, ReconcileError},
+    controller::{Next, Reconcile, ReconcileError},
     resource::{Key, Resource, conditions::Verdict},
 };
 
@@ -80,16 +80,16 @@ impl Copyrator {
     /// Writes the status, if it has changed.
     pub(super) async fn report(
         &self,
-        rule: &CopyratorRule,
+        rule: &Reconcile<CopyratorRule>,
         status: CopyratorStatus,
         state: ObservedState,
     ) -> Result<Next, ReconcileError> {
         if let Some(new) = status.failures.iter().find(|failure| !rule.status.failures.contains(failure)) {
             let problem = sentence(new);
             warn!(target: LOG, key = %rule.key(), failed = status.failed, problem, "copies failed; trying again");
-            self.events.record(rule, EventType::Warning, "CopyFailed", problem);
+            rule.event(EventType::Warning, "CopyFailed", problem);
         }
-        self.reporter.of(rule).write(status, state).await
+        rule.finish(status, state).await
     }
 
     /// Reports copies that nobody will delete, and how to find them.

@@ -21,13 +21,14 @@ use super::{
     Database, Databases,
     data::{changes_of_owner, claim, has_labels, is_of_instance},
     desired::backup_labels,
+    pods_of,
     types::{DatabaseDeletionPolicy, Job, JobStatus, PersistentVolumeClaim, StatefulSet},
 };
 use crate::{
-    children::{ObservedState, PodsOf, UNSEEN_RECHECK, refusal::Refusal},
+    children::{ObservedState, UNSEEN_RECHECK, refusal::Refusal},
     client::Error,
     cluster::EventType,
-    controller::{Cleanup, Next, Operator, ReconcileError},
+    controller::{Cleanup, Next, Operator, Reconcile, ReconcileError},
     resource::{
         Key, Meta, ObjectMeta, OwnerReference, Resource,
         conditions::{self, Verdict},
@@ -60,7 +61,7 @@ enum Attempt {
 }
 
 impl Databases {
-    pub(super) async fn end(&self, database: &Database) -> Result<Cleanup, ReconcileError> {
+    pub(super) async fn end(&self, database: &Reconcile<Database>) -> Result<Cleanup, ReconcileError> {
         let end = self.try_to_end(database).await;
         if !matches!(end, Ok(Cleanup::Done)) {
             self.take_back(database).await?;
@@ -81,14 +82,14 @@ impl Databases {
         self.give_all(database, DatabaseDeletionPolicy::Retain, Attempt::Write).await
     }
 
-    async fn try_to_end(&self, database: &Database) -> Result<Cleanup, ReconcileError> {
+    async fn try_to_end(&self, database: &Reconcile<Database>) -> Result<Cleanup, ReconcileError> {
         let policy = match self.last_backup(database).await? {
             // The Pods go on, so they need their data.
             LastBackup::Done if self.is_orphaned(database) => DatabaseDeletionPolicy::Retain,
             LastBackup::Done => database.spec.deletion_policy,
             LastBackup::Impossible(why) => {
                 let note = format!("no last backup: {why}; the claims and Secrets stay");
-                self.events.record(database, EventType::Warning, "NoLastBackup", note);
+                database.event(EventType::Warning, "NoLastBackup", note);
                 DatabaseDeletionPolicy::Retain
             }
             LastBackup::Pending(next) => return Ok(Cleanup::Pending(next)),
@@ -159,16 +160,18 @@ impl Databases {
     fn is_orphaned(&self, database: &Database) -> bool {
         database.metadata.finalizers.iter().any(|finalizer| finalizer == "orphan")
             || self
-                .live_sets
+                .sets
                 .find(&database.key())
                 .is_some_and(|set| !set.metadata().is_controlled_by(&database.metadata))
     }
 
     /// Lets the StatefulSet retain the claims: a policy or a user may have set `whenDeleted: Delete`. Says why it does not yet, if so.
     async fn retain(&self, database: &Database) -> Result<Option<SmolStr>, ReconcileError> {
-        let Some(mut set) = self.live_set(database).await?.filter(|set| !set.metadata.is_terminating())
-        else {
-            return Ok(None);
+        let mut set = match self.sets.find(&database.key()) {
+            None => return Ok(None),
+            Some(set) if set.metadata().is_terminating() => return Ok(None),
+            Some(Found::Readable(set)) => set,
+            Some(Found::Broken(_)) => self.cluster.get_live(&database.key()).await?,
         };
         if !retains(&set) {
             let path = "/spec/persistentVolumeClaimRetentionPolicy/whenDeleted";
@@ -213,7 +216,7 @@ impl Databases {
     /// Whether claims would be deleted with the StatefulSet, which is deleted with the Database.
     pub(super) fn would_lose_claims(&self, database: &Database) -> bool {
         let is_going = |set: &ObjectMeta| !set.is_terminating() && set.is_controlled_by(&database.metadata);
-        match self.live_sets.find(&database.key()).filter(|set| is_going(set.metadata())) {
+        match self.sets.find(&database.key()).filter(|set| is_going(set.metadata())) {
             None => false,
             Some(Found::Readable(set)) => !retains(&set) || self.owned_by(database, &set).next().is_some(),
             // Its fields are not known.
@@ -265,27 +268,27 @@ impl Databases {
     }
 
     /// Creates the Job of the last backup, if there is none, and reports what became of it.
-    async fn last_backup(&self, database: &Database) -> Result<LastBackup, ReconcileError> {
+    async fn last_backup(&self, database: &Reconcile<Database>) -> Result<LastBackup, ReconcileError> {
         if self.lost(database).await?.is_some() {
             return Ok(LastBackup::Impossible("the data of the primary is lost"));
         }
         let (version, _) = self.version(database).await?;
-        let Some(cron_job) = self.children(database, &version).backup else {
+        let Some(cron_job) = self.children(database, &version, false).backup else {
             return Ok(LastBackup::Done);
         };
         if database.metadata.finalizers.iter().any(|finalizer| finalizer == "foregroundDeletion") {
             return Ok(LastBackup::Impossible("a deletion in the foreground deletes the Pods first"));
         }
-        if self.live_sets.find(&database.key()).is_none_or(|set| set.metadata().is_terminating()) {
+        if self.sets.find(&database.key()).is_none_or(|set| set.metadata().is_terminating()) {
             return Ok(LastBackup::Impossible("there is no StatefulSet"));
         }
         let name = format_smolstr!("{}-last-backup", database.metadata.name);
         let job = Job {
-            metadata: ObjectMeta::of_child(database, &name, backup_labels(database)),
+            metadata: ObjectMeta::of_child(&**database, &name, backup_labels(database)),
             spec: cron_job.spec.job_template.spec,
             status: JobStatus::default(),
         };
-        if self.live_jobs.find(&job.key()).is_none() {
+        if self.jobs.find(&job.key()).is_none() {
             // If the Database is gone and its watch is late, the garbage collector deletes the Job, which would be created again.
             let live = self.cluster.get_live::<Meta<Database>>(&database.key()).await?;
             if live.metadata.uid != database.metadata.uid {
@@ -325,7 +328,7 @@ impl Databases {
 
     /// Creates the Job, and its claim, if backups were off until now.
     async fn make(&self, database: &Database, job: Job) -> Result<Arc<Job>, Error> {
-        if let Some(live) = self.whole(self.live_jobs.find(&job.key())).await? {
+        if let Some(live) = self.whole(self.jobs.find(&job.key())).await? {
             return Ok(live);
         }
         let name = format!("{}-backups", database.metadata.name);
@@ -343,31 +346,27 @@ impl Databases {
     /// Reports why the Database does not end until a user acts.
     async fn report_failure(
         &self,
-        database: &Database,
+        database: &Reconcile<Database>,
         reason: &'static str,
         problem: SmolStr,
     ) -> Result<Next, ReconcileError> {
         let before = conditions::find(&database.status.conditions, "Ready");
         if before.is_none_or(|before| before.reason != reason) {
-            self.events.record(database, EventType::Warning, reason, problem.to_string());
+            database.event(EventType::Warning, reason, problem.to_string());
         }
         let stalled = Some(Verdict::yes(reason, problem.clone()));
         let ready = Verdict::no(reason, problem);
         let backup = (reason == FAILED).then(|| ready.clone());
         let state = ObservedState { stalled, ..self.waiting(database, ready, backup, Next::OnChange) };
-        self.reporter.of(database).write(database.status.clone(), state).await
+        database.finish(database.status.clone(), state).await
     }
 
-    async fn report_progress(&self, database: &Database, job: &Arc<Job>) -> Result<Next, ReconcileError> {
-        let report = self.reporter.of(database);
-        let pods = PodsOf {
-            generation: job.metadata.generation,
-            selector: &job.metadata.labels,
-            containers: &job.spec.template.spec.containers,
-            first: None,
-            unseen: None,
-        };
-        let (trouble, next) = report.look(Some(pods)).await;
+    async fn report_progress(
+        &self,
+        database: &Reconcile<Database>,
+        job: &Job,
+    ) -> Result<Next, ReconcileError> {
+        let (trouble, next) = database.look(Some(pods_of(job))).await;
         let trouble = trouble.map(|trouble| format!(": {}: {}", trouble.reason, trouble.message));
         let message = format_smolstr!(
             "the Database is deleted after a last backup, by the Job {}{}",
@@ -377,7 +376,7 @@ impl Databases {
         let ready = Verdict::no("LastBackupRunning", message.clone());
         let backup = Some(Verdict::unknown("LastBackupRunning", message));
         let state = self.waiting(database, ready, backup, next);
-        report.write(database.status.clone(), state).await
+        database.finish(database.status.clone(), state).await
     }
 
     /// The conditions of a Database that waits for its end, usually for its last backup.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     children::{
-        Child, Reported,
+        Child, Reported, Stage,
         pods::{self, Trouble},
         refusal::Refusal,
         report::{Outcomes, Unreadable},

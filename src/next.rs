@@ -1,9 +1,29 @@
-//! [`ReconcileError`]: why a reconcile failed, and whether the next attempt comes after a backoff (`queue.rs` computes it),
-//! after a given time, or after a change.
+//! When an object is reconciled again: [`Next`] after a success; [`ReconcileError`] after a failure: after a backoff (`queue.rs`
+//! computes it), after a given time, or after a change.
 
 use std::{error::Error, fmt, iter, time::Duration};
 
 use crate::client;
+
+/// When to reconcile an object again after a success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// When its key is added to the queue again, usually because the object or a child of it has changed.
+    OnChange,
+    /// The same, but after this time at the latest.
+    After(Duration),
+}
+
+impl Next {
+    /// The sooner of two.
+    #[must_use]
+    pub fn or_sooner(self, other: Next) -> Next {
+        match (self, other) {
+            (Next::After(one), Next::After(another)) => Next::After(one.min(another)),
+            (Next::OnChange, next) | (next, Next::OnChange) => next,
+        }
+    }
+}
 
 /// An error of a reconcile. `?` makes it from any error, and the object is tried again with backoff.
 ///
@@ -15,7 +35,7 @@ pub struct ReconcileError {
 
 /// When an object is reconciled again after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Retry {
+pub(crate) enum Retry {
     /// After a backoff, which is added to the `Retry-After` of the API server, if any.
     Backoff,
     /// After this time and a backoff.
@@ -24,6 +44,8 @@ pub(super) enum Retry {
     Recheck(Duration),
     /// When the object or a child of it changes.
     OnChange,
+    /// Nothing has failed: the reconcile ends here.
+    Ended(Next),
 }
 
 impl ReconcileError {
@@ -44,13 +66,18 @@ impl ReconcileError {
         ReconcileError { source: error.into(), retry: Retry::OnChange }
     }
 
+    /// No error: `?` ends a reconcile in which nothing is left to do.
+    pub(crate) fn ended(next: Next) -> ReconcileError {
+        ReconcileError { source: "the reconcile has ended".into(), retry: Retry::Ended(next) }
+    }
+
     /// The error of the API server or of the connection to it, if that is the cause.
     #[must_use]
     pub fn client(&self) -> Option<&client::Error> {
         self.chain().find_map(|error| error.downcast_ref())
     }
 
-    pub(super) fn retry(&self) -> Retry {
+    pub(crate) fn retry(&self) -> Retry {
         match (self.retry, self.client().and_then(client::Error::retry_after)) {
             (Retry::Backoff, Some(pause)) => Retry::After(pause),
             (retry, _) => retry,
@@ -58,7 +85,7 @@ impl ReconcileError {
     }
 
     /// Whether another client has changed or deleted an object in the meantime, so that the next attempt reads it again.
-    pub(super) fn is_outdated(&self) -> bool {
+    pub(crate) fn is_outdated(&self) -> bool {
         self.client().is_some_and(|error| error.is_conflict() || error.is_not_found())
     }
 

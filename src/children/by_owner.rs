@@ -1,0 +1,115 @@
+//! The children of each owner, by its uid, to delete them after their owner: the garbage collector may be slow or absent, and does
+//! not know children with [`marks`](super::marks).
+
+use std::{
+    collections::HashMap,
+    pin::Pin,
+    sync::{Arc, Mutex},
+};
+
+use smallvec::SmallVec;
+
+use super::{admission::Mutations, marks::Marks};
+use crate::{
+    client::Error,
+    cluster::{Cluster, Watch},
+    locked,
+    resource::{Key, ObjectMeta, Resource, Uid, list::Found},
+    store::{Change, Listening},
+};
+
+/// The children of one kind, by their owner.
+pub(super) struct ByOwner<K> {
+    cluster: Cluster,
+    watch: Watch<K>,
+    marks: Option<Marks>,
+    mutations: Arc<Mutations>,
+    keys: Arc<Mutex<Keys>>,
+    _listening: Listening,
+}
+
+/// The keys of the children of each owner. Usually there is one of each kind.
+type Keys = HashMap<Uid, SmallVec<[Key; 1]>>;
+
+/// The children of an owner, of a kind that the caller does not know.
+pub(crate) trait OfOwner: Send + Sync {
+    /// Deletes the children of an owner. One that has lost its ownerReference or marks is orphaned, and stays.
+    fn delete_all<'a>(&'a self, owner: &'a Uid) -> Deleting<'a>;
+}
+
+type Deleting<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
+
+/// The uid of the owner, if there is one.
+fn owner(marks: Option<Marks>, child: &ObjectMeta) -> Option<Uid> {
+    match marks {
+        Some(marks) => marks.owner(child).map(|owner| owner.uid),
+        None => child.controller().map(|owner| owner.uid.clone()),
+    }
+}
+
+impl<K: Resource> ByOwner<K> {
+    pub(super) fn new(
+        cluster: &Cluster,
+        watch: &Watch<K>,
+        marks: Option<Marks>,
+        mutations: &Arc<Mutations>,
+    ) -> ByOwner<K> {
+        let keys = Arc::<Mutex<Keys>>::default();
+        // Two changes may be reported out of order, so the present object replaces the earlier one, whatever the change was.
+        let update = {
+            let (watch, keys) = (watch.clone(), Arc::clone(&keys));
+            move |key: &Key, earlier: Option<&ObjectMeta>| {
+                let mut keys = locked(&keys);
+                if let Some(earlier) = earlier.and_then(|earlier| owner(marks, earlier))
+                    && let Some(children) = keys.get_mut(&earlier)
+                {
+                    children.retain(|child| child != key);
+                    if children.is_empty() {
+                        keys.remove(&earlier);
+                    }
+                }
+                let present = watch.find(key);
+                if let Some(present) = present.and_then(|present| owner(marks, present.metadata())) {
+                    let children = keys.entry(present).or_default();
+                    if !children.contains(key) {
+                        children.push(key.clone());
+                    }
+                }
+            }
+        };
+        let listening = watch.listen({
+            let update = update.clone();
+            move |_, change| match change {
+                Change::Applied { before, after } => {
+                    update(&after.metadata().key(), before.as_ref().map(Found::metadata));
+                }
+                Change::Deleted { last, .. } => update(&last.metadata().key(), Some(last.metadata())),
+                Change::Synced | Change::Forbidden => {}
+            }
+        });
+        watch.keys().iter().for_each(|key| update(key, None));
+        let (cluster, watch, mutations) = (cluster.clone(), watch.clone(), Arc::clone(mutations));
+        ByOwner { cluster, watch, marks, mutations, keys, _listening: listening }
+    }
+}
+
+impl<K: Resource> OfOwner for ByOwner<K> {
+    fn delete_all<'a>(&'a self, uid: &'a Uid) -> Deleting<'a> {
+        Box::pin(async move {
+            self.mutations.forget_all(uid);
+            let mut keys = locked(&self.keys).get(uid).cloned().unwrap_or_default();
+            keys.sort_unstable();
+            let mut deleted = Ok(());
+            for key in keys {
+                let Some(child) = self.watch.find(&key) else { continue };
+                let child = child.metadata();
+                // A failure to delete one child does not keep the others.
+                if owner(self.marks, child).as_ref() == Some(uid) && !child.is_terminating() {
+                    let this = self.cluster.delete_by::<K>(child).await;
+                    deleted = deleted.and(this);
+                }
+            }
+            deleted
+        })
+    }
+}

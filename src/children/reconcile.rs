@@ -1,0 +1,262 @@
+//! One reconcile of one object, as an operator gets it.
+//!
+//! ```text
+//!   keep, keep_once, discard     a write or none; the outcome is noted
+//!   rollout, look                why the Pods of the object do not run
+//!   finish                       Events of the writes, conditions, status
+//! ```
+//!
+//! The outcomes that no call of `finish` has reported are the result of the reconcile: a child that failed makes it an error. They
+//! count in the order of the calls, whichever request is answered first.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    ops::Deref,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{
+    Child, Children, OfOwner, Outcome, Stage, UNSEEN_RECHECK, once,
+    refusal::Refusal,
+    report::{Outcomes, Reported, Reporter},
+};
+use crate::{
+    client::Error,
+    cluster::EventType,
+    locked,
+    next::{Next, ReconcileError},
+    resource::{Key, Meta, Resource},
+};
+
+/// An object to reconcile, and what becomes of its children. It derefs to the object.
+pub struct Reconcile<K> {
+    pub(super) reporter: Arc<Reporter>,
+    object: Arc<K>,
+    stage: Stage,
+    /// Shared with the controller, which looks at the rest of the outcomes.
+    noted: Arc<Mutex<Noted>>,
+}
+
+/// The outcomes of the children.
+#[derive(Default)]
+struct Noted {
+    /// The number of calls.
+    calls: usize,
+    /// Those that are not in `outcomes` yet, by the number of the call.
+    new: BTreeMap<usize, Outcomes>,
+    /// Those before the last [`Reconcile::check`].
+    outcomes: Outcomes,
+    /// Whether the status is written in the next reconcile. `None`: not decided yet.
+    is_put_off: Option<bool>,
+    is_reported: bool,
+}
+
+/// The outcomes of a reconcile, for the controller.
+pub(crate) struct Rest(Arc<Mutex<Noted>>);
+
+impl<K> Deref for Reconcile<K> {
+    type Target = K;
+
+    fn deref(&self) -> &K {
+        &self.object
+    }
+}
+
+impl<K: Resource> Reconcile<K> {
+    pub(crate) fn new(reporter: &Arc<Reporter>, object: &Arc<K>, stage: Stage) -> Reconcile<K> {
+        let (reporter, object) = (Arc::clone(reporter), Arc::clone(object));
+        Reconcile { reporter, object, stage, noted: Arc::default() }
+    }
+
+    pub(crate) fn rest(&self) -> Rest {
+        Rest(Arc::clone(&self.noted))
+    }
+
+    /// The object, to share it.
+    #[must_use]
+    pub fn object(&self) -> &Arc<K> {
+        &self.object
+    }
+
+    /// Whether the spec of the object was applied before.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// Brings a child to its desired state: creates it, patches what differs, or writes nothing. It may also be replaced, adopted, or
+    /// left to another owner: see [`Child`].
+    pub fn keep<C: Resource + Serialize>(
+        &self,
+        children: &Children<C>,
+        desired: &C,
+    ) -> impl Future<Output = Child<C>> + Send {
+        self.keep_at(children, desired, self.stage)
+    }
+
+    /// [`Reconcile::keep`], for a child whose desired state has changed for another reason than the spec of the object: the stage is
+    /// [`Stage::Changed`] then, so that a difference does not count as drift.
+    pub fn keep_at<C: Resource + Serialize>(
+        &self,
+        children: &Children<C>,
+        desired: &C,
+        stage: Stage,
+    ) -> impl Future<Output = Child<C>> + Send {
+        self.noting(children.keep(&*self.object, desired, stage))
+    }
+
+    /// Creates an object that outlives its owner, such as a password or a claim, unless one of this name exists: `seen`, from a watch of
+    /// metadata, or one that only the API server has. It has no owner, and nobody corrects it.
+    pub fn keep_once<C: Resource + Serialize>(
+        &self,
+        seen: Option<Arc<Meta<C>>>,
+        key: &Key,
+        desired: impl FnOnce() -> C + Send,
+    ) -> impl Future<Output = Child<Meta<C>>> + Send {
+        let (cluster, owner) = (&self.reporter.cluster, &*self.object);
+        self.noting(once::created(cluster, seen, owner, key, self.stage, desired))
+    }
+
+    /// Changes some fields of an object that outlives its owner, if there are any operations.
+    pub fn patch_once<C: Resource>(
+        &self,
+        live: Arc<C>,
+        operations: Vec<Value>,
+    ) -> impl Future<Output = Child<C>> + Send {
+        self.noting(once::patched(&self.reporter.cluster, live, operations))
+    }
+
+    /// Deletes a child that the spec no longer has.
+    pub async fn discard<C: Resource + Serialize>(
+        &self,
+        children: &Children<C>,
+        key: &Key,
+    ) -> Result<(), Error> {
+        children.discard(&*self.object, key, self.stage).await
+    }
+
+    /// Deletes the children of the object, in a cleanup. The controller deletes the children of an object that is gone itself.
+    pub async fn delete_all<C: Resource>(&self, children: &Children<C>) -> Result<(), Error> {
+        children.by_owner.delete_all(&self.object.metadata().uid).await
+    }
+
+    /// Records an Event about the object.
+    pub fn event(&self, r#type: EventType, reason: &'static str, note: String) {
+        self.reporter.record(&*self.object, r#type, reason, note);
+    }
+
+    /// Notes the outcome for a child, in its turn.
+    pub(super) fn noting<C: Resource>(
+        &self,
+        keeping: impl Future<Output = Outcome<C>> + Send,
+    ) -> impl Future<Output = Child<C>> + Send {
+        let turn = locked(&self.noted).next_turn();
+        async move {
+            let Outcome { child, write, mutations } = keeping.await;
+            let mut outcomes = Outcomes::default();
+            outcomes.add::<K, C>(&child);
+            outcomes.writes.extend(write);
+            outcomes.mutations = mutations;
+            locked(&self.noted).new.insert(turn, outcomes);
+            child
+        }
+    }
+}
+
+impl Noted {
+    fn next_turn(&mut self) -> usize {
+        self.calls += 1;
+        self.calls
+    }
+
+    /// Puts the outcomes together.
+    fn collect(&mut self) -> &mut Outcomes {
+        for new in mem::take(&mut self.new).into_values() {
+            self.outcomes.append(new);
+        }
+        &mut self.outcomes
+    }
+}
+
+impl<K: Reported> Reconcile<K> {
+    /// Ends the reconcile by `?` if the status is not written now: if the owner is gone; once after a child was created or restored, so
+    /// that the children of other objects come first; or if a retry may solve what failed. `rollout`, `look` and `finish` begin with
+    /// it. Records the Events of the writes.
+    pub fn check(&self) -> Result<(), ReconcileError> {
+        let mut noted = locked(&self.noted);
+        let outcomes = noted.collect();
+        if outcomes.is_owner_gone {
+            return Err(ReconcileError::ended(Next::OnChange));
+        }
+        let writes = mem::take(&mut outcomes.writes);
+        let has_written = !writes.is_empty();
+        self.record_writes(&writes);
+        let is_put_off = match noted.is_put_off {
+            Some(decided) => decided,
+            None => self.puts_off(&noted.outcomes, has_written),
+        };
+        noted.is_put_off = Some(is_put_off);
+        if is_put_off {
+            noted.is_reported = true;
+            return Err(ReconcileError::ended(Next::After(Duration::ZERO)));
+        }
+        let mut errors = noted.outcomes.errors.iter();
+        match errors.find(|error| Refusal::of(error).is_none()) {
+            Some(error) => Err(error.clone().into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the status is written in the next reconcile. After a change of the spec, users wait for `observedGeneration`. The status
+    /// is put off only once: if its write fails, the object must back off, even if its children are created again and again.
+    fn puts_off(&self, outcomes: &Outcomes, has_written: bool) -> bool {
+        let metadata = self.object.metadata();
+        let can_wait = match self.stage {
+            _ if !outcomes.has_children || metadata.is_terminating() => false,
+            Stage::New => true,
+            Stage::Changed => false,
+            Stage::Refused | Stage::Settled => has_written,
+        };
+        let mut unreported = locked(&self.reporter.unreported);
+        if !can_wait {
+            unreported.remove(&metadata.uid);
+            return false;
+        }
+        outcomes.troubles.is_empty() && unreported.insert(metadata.uid.clone())
+    }
+
+    /// The outcomes, which are reported now.
+    pub(super) fn reported(&self) -> Outcomes {
+        let mut noted = locked(&self.noted);
+        noted.is_reported = true;
+        mem::take(&mut noted.outcomes)
+    }
+}
+
+impl Rest {
+    /// The result of a reconcile, with the outcomes that it has not reported.
+    pub(crate) fn result<T>(
+        &self,
+        result: Result<T, ReconcileError>,
+        sooner: impl FnOnce(T, Next) -> T,
+    ) -> Result<T, ReconcileError> {
+        let value = result?;
+        let mut noted = locked(&self.0);
+        if noted.is_reported {
+            return Ok(value);
+        }
+        let Outcomes { errors, not_ours, is_awaited, .. } = noted.collect();
+        if let Some(error) = errors.first() {
+            return Err(error.clone().into());
+        }
+        if let Some(message) = not_ours {
+            return Err(ReconcileError::recheck(UNSEEN_RECHECK, message.clone()));
+        }
+        Ok(if *is_awaited { sooner(value, Next::After(UNSEEN_RECHECK)) } else { value })
+    }
+}

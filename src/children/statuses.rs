@@ -1,0 +1,96 @@
+//! The status of a kind, for a controller that does not know whether the kind has one.
+
+use std::{pin::Pin, sync::Arc};
+
+use super::{
+    Stage,
+    reconcile::Reconcile,
+    report::{Reported, Reporter},
+};
+use crate::{
+    cluster::Watch,
+    next::ReconcileError,
+    resource::{Resource, conditions::Verdict, list::Broken},
+};
+
+/// What a controller reports of objects that it cannot pass to the operator.
+pub(crate) trait Statuses<K>: Send + Sync {
+    /// Whether the spec of an object was applied before.
+    fn stage(&self, object: &K) -> Stage;
+
+    /// Logs the number of objects at the start.
+    fn overview(&self, objects: &Watch<K>);
+
+    /// Reports an object that does not decode.
+    fn unreadable<'a>(&self, reporter: &'a Reporter, broken: &'a Broken) -> Reporting<'a>;
+
+    /// Reports why an object is not reconciled.
+    fn unreconciled<'a>(
+        &self,
+        reporter: &Arc<Reporter>,
+        object: &Arc<K>,
+        reason: &'static str,
+        problem: String,
+    ) -> Reporting<'a>
+    where
+        K: 'a;
+}
+
+type Reporting<'a> = Pin<Box<dyn Future<Output = Result<(), ReconcileError>> + Send + 'a>>;
+
+/// For a kind with a status.
+pub(crate) struct WithStatus;
+
+impl<K: Reported> Statuses<K> for WithStatus {
+    fn stage(&self, object: &K) -> Stage {
+        Stage::of(object)
+    }
+
+    fn overview(&self, objects: &Watch<K>) {
+        super::report::overview(objects);
+    }
+
+    fn unreadable<'a>(&self, reporter: &'a Reporter, broken: &'a Broken) -> Reporting<'a> {
+        Box::pin(async { Ok(reporter.unreadable::<K>(broken).await?) })
+    }
+
+    fn unreconciled<'a>(
+        &self,
+        reporter: &Arc<Reporter>,
+        object: &Arc<K>,
+        reason: &'static str,
+        problem: String,
+    ) -> Reporting<'a>
+    where
+        K: 'a,
+    {
+        let reconcile = Reconcile::new(reporter, object, Stage::of(&**object));
+        Box::pin(async move {
+            let ready = Verdict::no(reason, problem);
+            reconcile.finish(reconcile.status().clone(), ready).await.map(drop)
+        })
+    }
+}
+
+/// For a kind without one.
+pub(crate) struct WithoutStatus;
+
+impl<K: Resource> Statuses<K> for WithoutStatus {
+    /// A child that is missing or differs counts as changed by another writer.
+    fn stage(&self, _: &K) -> Stage {
+        Stage::Settled
+    }
+
+    fn overview(&self, _: &Watch<K>) {}
+
+    fn unreadable<'a>(&self, _: &'a Reporter, _: &'a Broken) -> Reporting<'a> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn unreconciled<'a>(&self, _: &Arc<Reporter>, _: &Arc<K>, _: &'static str, _: String) -> Reporting<'a>
+    where
+        K: 'a,
+    {
+        Box::pin(async { Ok(()) })
+    }
+}

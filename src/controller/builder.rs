@@ -1,0 +1,442 @@
+//! [`Builder`]: the watches of an operator, and what a change in them causes.
+//!
+//! ```text
+//!   children, owns       objects that we control    ─► their owner
+//!   index, watches       objects of others          ─► the keys that a function finds in them
+//!   watches_each         what an object names       ─► that object
+//!   wakes                anything else              ─► the keys from a channel
+//! ```
+
+use std::{
+    any::{TypeId, type_name},
+    future,
+    sync::{Arc, Mutex, Once},
+};
+
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use super::{
+    Awaited, Cleanup, Controller, Driver, NamedBy, Operator, Reconcile, ReconcileError, Shared, Tombstones,
+    WORKERS,
+};
+use crate::{
+    children::{Children, OfOwner, Reporter, Statuses, WithoutStatus, marks::Marks},
+    cluster::{Cluster, Index, Watch},
+    queue::{Queue, Urgency},
+    resource::{Key, Resource, Scope, list::Found},
+    store::{Change, Listening},
+    truces::Truces,
+};
+
+/// The objects of one kind, and what else their operator watches. [`Setup::kind`](crate::runtime::Setup::kind) makes it,
+/// [`Builder::run_by`] ends it.
+pub struct Builder<K> {
+    pub(super) shared: Arc<Shared<K>>,
+    /// Of the children, and of what belongs to them: the namespaces, and the label of the operator.
+    scopes: Vec<Scope>,
+    pub(super) listening: Vec<Listening>,
+    pub(super) awaited: Vec<Box<Awaited>>,
+    pub(super) named: Vec<Box<NamedBy<K>>>,
+    wakes: Vec<mpsc::Receiver<Key>>,
+    children: Vec<Arc<dyn OfOwner>>,
+}
+
+impl<K: Resource> Builder<K> {
+    /// The lower level, for objects of any scope: without status and Events, and with children in all namespaces.
+    #[must_use]
+    pub fn new(cluster: &Cluster, objects: &Watch<K>) -> Builder<K> {
+        let reporter = Reporter::new(cluster, None);
+        Builder::with(cluster, objects, vec![Scope::default()], reporter, WithoutStatus)
+    }
+
+    pub(crate) fn with(
+        cluster: &Cluster,
+        objects: &Watch<K>,
+        scopes: Vec<Scope>,
+        reporter: Reporter,
+        statuses: impl Statuses<K> + 'static,
+    ) -> Builder<K> {
+        let shared = Arc::new(Shared {
+            cluster: cluster.clone(),
+            objects: objects.clone(),
+            reporter: Arc::new(reporter),
+            statuses: Box::new(statuses),
+            synced: Once::new(),
+            queue: Queue::new(fastrand::Rng::new()),
+            tombstones: Tombstones::default(),
+            held: Mutex::default(),
+            truces: Truces::default(),
+        });
+        let listener = Arc::clone(&shared);
+        let listening = objects.listen(move |scope, change| {
+            listener.object_changed(scope, change);
+            if matches!(change, Change::Synced) {
+                listener.report_synced();
+            }
+        });
+        let mut builder = Builder {
+            shared,
+            scopes,
+            listening: vec![listening],
+            awaited: Vec::new(),
+            named: Vec::new(),
+            wakes: Vec::new(),
+            children: Vec::new(),
+        };
+        builder.awaits(objects);
+        builder
+    }
+
+    /// The watch of the objects.
+    #[must_use]
+    pub fn objects(&self) -> &Watch<K> {
+        &self.shared.objects
+    }
+
+    /// The children of one kind: objects with the label of the operator that one of our objects controls. They are watched, kept by
+    /// [`Reconcile::keep`], and deleted after their owner. A change of a child reconciles its owner.
+    #[must_use]
+    pub fn children<C: Resource + Serialize>(&mut self) -> Children<C> {
+        let watch = self.shared.cluster.watch_children::<K, C>(self.scopes.clone());
+        self.children_in(&watch)
+    }
+
+    /// [`Builder::children`] in a watch of your own.
+    #[must_use]
+    pub fn children_in<C: Resource + Serialize>(&mut self, watch: &Watch<C>) -> Children<C> {
+        let children = Children::new(&self.shared.cluster, watch);
+        self.owns(watch);
+        self.children.push(children.of_owner());
+        children
+    }
+
+    /// The children of one kind in any namespace, or in none: annotations name their owner, because an ownerReference cannot. An
+    /// object is reconciled after the watch has synced in all of the watched namespaces: otherwise the finalizer of a deleted owner
+    /// could be removed before its children in another namespace are known. A namespace in which the watch has been forbidden for a
+    /// minute is not waited for, and children there stay.
+    #[must_use]
+    pub fn marked_children<C: Resource + Serialize>(&mut self, marks: Marks) -> Children<C> {
+        let watch = self.shared.cluster.watch::<C>(self.scopes.clone());
+        let children = Children::marked(&self.shared.cluster, &watch, marks);
+        self.listens(&watch, move |child: &C| marks.owner(child.metadata()).map(|owner| owner.key));
+        self.awaits_everywhere(&watch);
+        self.children.push(children.of_owner());
+        children
+    }
+
+    /// Objects of another kind with the label of the operator, by the keys of our objects to which they belong. A change of one
+    /// reconciles these objects.
+    #[must_use]
+    pub fn index<C: Resource, I: IntoIterator<Item = Key>>(
+        &mut self,
+        keys_of: impl Fn(&C) -> I + Clone + Send + Sync + 'static,
+    ) -> Index<C, Key> {
+        let watch = self.shared.cluster.watch::<C>(self.scopes.clone());
+        let index = watch.index(keys_of.clone());
+        self.watches(&watch, keys_of);
+        index
+    }
+
+    /// The same, by their own keys.
+    #[must_use]
+    pub fn watch<C: Resource, I: IntoIterator<Item = Key>>(
+        &mut self,
+        keys_of: impl Fn(&C) -> I + Send + Sync + 'static,
+    ) -> Watch<C> {
+        let watch = self.shared.cluster.watch::<C>(self.scopes.clone());
+        self.watches(&watch, keys_of);
+        watch
+    }
+
+    /// When an object of another kind changes, also reconciles every key that `keys_of` returns for that object.
+    /// `keys_of` is called for the object before and after the change, so that a removed label or ownerReference counts
+    /// too.
+    pub fn watches<C: Resource, I: IntoIterator<Item = Key>>(
+        &mut self,
+        watch: &Watch<C>,
+        keys_of: impl Fn(&C) -> I + Send + Sync + 'static,
+    ) {
+        self.listens(watch, keys_of);
+        self.awaits(watch);
+    }
+
+    /// [`Builder::watches`], without a wait for the watch.
+    fn listens<C: Resource, I: IntoIterator<Item = Key>>(
+        &mut self,
+        watch: &Watch<C>,
+        keys_of: impl Fn(&C) -> I + Send + Sync + 'static,
+    ) {
+        self.hears(watch, move |found| found.readable().map(|object| keys_of(object)).into_iter().flatten());
+    }
+
+    /// Reconciles the keys of each object before and after a change, also of one without its content.
+    fn hears<C: Resource, I: IntoIterator<Item = Key>>(
+        &mut self,
+        watch: &Watch<C>,
+        keys_of: impl Fn(&Found<C>) -> I + Send + Sync + 'static,
+    ) {
+        let (shared, keys_of) = (Arc::clone(&self.shared), Arc::new(keys_of));
+        let listening = watch.listen(move |scope, change| {
+            let seen = match change {
+                Change::Applied { before, after } => [before.as_ref(), Some(after)],
+                Change::Deleted { last, .. } => [Some(last), None],
+                Change::Synced => {
+                    shared.release(scope);
+                    [None, None]
+                }
+                // Reconciles go on with the objects that the Store has.
+                Change::Forbidden => [None, None],
+            };
+            for found in seen.into_iter().flatten() {
+                for key in keys_of(found) {
+                    shared.queue.add(&key, Urgency::Change);
+                }
+            }
+        });
+        self.listening.push(listening);
+    }
+
+    /// [`Builder::watches`] for objects whose controller ownerReference names one of our objects.
+    pub fn owns<C: Resource>(&mut self, watch: &Watch<C>) {
+        let objects = self.shared.objects.clone();
+        self.hears(watch, move |child| {
+            let owner = child.metadata().controller().filter(|owner| owner.is_a::<K>())?;
+            // The owner is in the namespace of the child, or has none.
+            let cluster = Key::cluster(&owner.name);
+            let has_none = objects.find(&cluster).is_some();
+            let namespace = child.metadata().namespace.clone().filter(|_| !has_none);
+            Some(Key { namespace, ..cluster })
+        });
+        self.awaits(watch);
+    }
+
+    /// Also reconciles the keys that come through a channel, for changes outside the cluster: a message, a webhook, a user's
+    /// request. For changes without a notification, return [`Next::After`](super::Next::After).
+    pub fn wakes(&mut self, keys: mpsc::Receiver<Key>) {
+        self.wakes.push(keys);
+    }
+
+    /// The controller.
+    ///
+    /// # Panics
+    ///
+    /// If the operator has a method `deleting`, and no [`Operator::FINALIZER`]: the method would never be called.
+    pub fn run_by<O: Operator<Kind = K>>(self, operator: O) -> Controller<O> {
+        let name = type_name::<O>();
+        assert!(
+            O::FINALIZER.is_some() || !has_deleting::<O>(),
+            "the method `deleting` of {name} would never be called: name its `const FINALIZER`"
+        );
+        let Builder { shared, listening, awaited, named, wakes, children, scopes: _ } = self;
+        let driver = Arc::new(Driver { shared, operator, children });
+        Controller { driver, _listening: listening, awaited, named, wakes, workers: WORKERS }
+    }
+}
+
+/// What [`Operator::deleting`] returns by default.
+pub(super) type NothingToDelete = future::Ready<Result<Cleanup, ReconcileError>>;
+
+/// Whether the operator has its own [`Operator::deleting`], by the type of the future.
+fn has_deleting<O: Operator>() -> bool {
+    fn returned<A, B, R: 'static>(_: fn(A, B) -> R) -> TypeId {
+        TypeId::of::<R>()
+    }
+    returned::<&'static O, Reconcile<O::Kind>, _>(O::deleting) != TypeId::of::<NothingToDelete>()
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use std::time::Duration;
+
+    use listwatch_apiserver::Fault;
+    use serde::{Deserialize, Serialize};
+    use serde_json::json;
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::{
+        captured_log::CapturedLog,
+        children::Conditions,
+        client::{DeleteOptions, Part, Patch},
+        cluster::Events,
+        controller::Next,
+        resource::{
+            Labels, MANAGED_BY, ObjectMeta,
+            conditions::{self, Verdict},
+            kinds::{ConfigMap, Namespace},
+        },
+        runtime::Setup,
+        testing::TestServer,
+        watch::Lists,
+    };
+
+    const CRD: &str = "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: notes.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {kind: Note, plural: notes, singular: note}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources: {status: {}}
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+";
+
+    #[derive(Serialize, Deserialize)]
+    struct Note {
+        metadata: ObjectMeta,
+        spec: String,
+        #[serde(default, skip_serializing)]
+        status: Conditions,
+    }
+
+    crate::kind!(Note, "example.com", "v1", "notes");
+    crate::reported!(Note, Conditions);
+
+    /// Each Note becomes a ConfigMap.
+    struct Notes {
+        config_maps: Children<ConfigMap>,
+        labels: Labels,
+    }
+
+    impl Operator for Notes {
+        type Kind = Note;
+
+        async fn reconcile(&self, note: Reconcile<Note>) -> Result<Next, ReconcileError> {
+            let metadata = ObjectMeta::of_child(&*note, &note.metadata.name, self.labels.clone());
+            let data = [("text".to_owned(), note.spec.clone())].into();
+            note.keep(&self.config_maps, &ConfigMap { metadata, data, ..ConfigMap::default() }).await;
+            note.finish(Conditions::default(), Verdict::yes("Written", "the ConfigMap has the text")).await
+        }
+    }
+
+    fn controller_with(setup: &Setup, labels: &[(&str, &str)]) -> Controller<Notes> {
+        let mut notes = setup.kind::<Note>("notes");
+        let operator = Notes { config_maps: notes.children(), labels: labels.iter().copied().collect() };
+        notes.run_by(operator)
+    }
+
+    async fn run(server: &TestServer) -> Vec<String> {
+        server.run(|setup| controller_with(&setup, &[(MANAGED_BY, "notes")])).await
+    }
+
+    fn key() -> Key {
+        Key::namespaced("default", "a")
+    }
+
+    async fn start(crd: &str) -> TestServer {
+        let server = TestServer::start(&[crd]).await;
+        let metadata =
+            ObjectMeta { name: "a".into(), namespace: Some("default".into()), ..ObjectMeta::default() };
+        let note = Note { metadata, spec: "hello".to_owned(), status: Conditions::default() };
+        server.client.create(&note).await.expect("a Note");
+        server
+    }
+
+    /// The reason and the message of `Ready`.
+    async fn ready(server: &TestServer) -> (String, String) {
+        let note: Note = server.client.get(&key()).await.expect("a Note");
+        let ready = conditions::find(&note.status.conditions, "Ready").expect("the condition");
+        (ready.reason.to_string(), ready.message.to_string())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_child_is_created_and_reported_once() {
+        let server = start(CRD).await;
+        assert_eq!(run(&server).await, ["POST configmaps/a 201", "PATCH notes/a/status 200"]);
+        assert_eq!(ready(&server).await.0, "Written");
+        assert_eq!(run(&server).await, [""; 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_child_that_has_lost_its_owner_stays_after_the_owner() {
+        let server = start(CRD).await;
+        run(&server).await;
+        let edit = Patch::Merge(json!({"metadata": {"ownerReferences": null}}));
+        server.client.patch::<ConfigMap>(&key(), Part::Object, &edit).await.expect("a ConfigMap");
+        let delete = async {
+            sleep(Duration::from_secs(1)).await;
+            server.client.delete::<Note>(&key(), &DeleteOptions::default()).await.expect("deleted");
+        };
+        let (writes, ()) = tokio::join!(run(&server), delete);
+        assert_eq!(writes, ["PATCH notes/a/status 200"]);
+        server.client.get::<ConfigMap>(&key()).await.expect("the orphan");
+    }
+
+    /// Each create was answered, and the child was in no watch: nothing corrected it.
+    #[tokio::test(start_paused = true)]
+    async fn a_child_without_the_label_of_its_watch_is_an_error_and_is_not_created() {
+        let server = start(CRD).await;
+        let writes = server.run(|setup| controller_with(&setup, &[("app", "notes")])).await;
+        assert_eq!(writes, ["PATCH notes/a/status 200"]);
+        let (reason, message) = ready(&server).await;
+        assert_eq!(reason, "ReconcileFailed");
+        assert!(
+            message.contains("lacks the labels of the watch, app.kubernetes.io/managed-by=notes"),
+            "{message}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_says_if_its_operator_may_not_watch_its_children() {
+        let server = start(CRD).await;
+        server.server.fault(Fault::Forbidden(Vec::new()).on("GET", "/configmaps"));
+        assert_eq!(run(&server).await, ["PATCH notes/a/status 200"]);
+        let (reason, message) = ready(&server).await;
+        assert_eq!(reason, "WatchFailed");
+        assert!(message.contains("grant the verbs list and watch on the resource configmaps"), "{message}");
+        server.server.end_faults();
+        assert_eq!(run(&server).await, ["POST configmaps/a 201", "PATCH notes/a/status 200"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_the_status_subresource_the_error_says_what_the_crd_lacks() {
+        let (log, server) =
+            (CapturedLog::start(), start(&CRD.replace("    subresources: {status: {}}\n", "")).await);
+        run(&server).await;
+        let expected = "the CRD has no status subresource: add `subresources: {status: {}}` to its version";
+        assert!(log.text().contains(expected), "{}", log.text());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_controller_of_a_watch_that_has_synced_before_logs_its_overview() {
+        let (log, server) = (CapturedLog::start(), start(CRD).await);
+        let (events, _unsent) = Events::new(server.client.clone(), "example.com/notes", String::new());
+        let cluster = Cluster::new(server.client.clone(), Lists::Paged);
+        let notes = cluster.watch::<Note>([Scope::default()]);
+        while !notes.is_synced_for(&key()) {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let setup = Setup { cluster, events, namespaces: Vec::new() };
+        let run = controller_with(&setup, &[]).run(std::future::pending());
+        drop(timeout(Duration::from_secs(1), run).await);
+        let text = log.text();
+        assert_eq!(text.lines().filter(|line| line.contains("Notes at the start")).count(), 1, "{text}");
+    }
+
+    struct Forgetful;
+
+    impl Operator for Forgetful {
+        type Kind = Namespace;
+
+        async fn reconcile(&self, _: Reconcile<Namespace>) -> Result<Next, ReconcileError> {
+            Ok(Next::OnChange)
+        }
+
+        async fn deleting(&self, _: Reconcile<Namespace>) -> Result<Cleanup, ReconcileError> {
+            Ok(Cleanup::Done)
+        }
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "would never be called: name its `const FINALIZER`")]
+    async fn a_cleanup_without_the_name_of_its_finalizer_is_an_error_at_the_start() {
+        let server = TestServer::start(&[]).await;
+        server.run(|setup| setup.kind_without_status::<Namespace>("forgetful").run_by(Forgetful)).await;
+    }
+}
