@@ -67,7 +67,7 @@ mod earlier {
     use super::{Conditions, Deserialize, ObjectMeta, Serialize};
 
     #[derive(Serialize, Deserialize)]
-    pub struct Page {
+    pub(super) struct Page {
         pub metadata: ObjectMeta,
         pub spec: serde_json::Value,
         #[serde(default)]
