@@ -58,6 +58,7 @@ pub use reconcile::Reconcile;
 pub(crate) use report::Reporter;
 pub use report::{Conditions, ObservedState, Reported};
 use reset::reset;
+pub use rollout::{Rollout, Workload};
 pub(crate) use statuses::{Statuses, WithStatus, WithoutStatus};
 
 /// The target of the lines in the log, also of those that the files of this chapter write.
@@ -77,6 +78,8 @@ pub struct Children<K> {
     by_owner: Arc<ByOwner<K>>,
     /// The path of a label in the selector of new children, which that of a live child may lack.
     new_in_selector: Option<String>,
+    /// The paths of the fields that are removed from a child if the desired one does not have them.
+    owning: &'static [&'static str],
 }
 
 /// To whom an object with the name of a child belongs.
@@ -104,6 +107,7 @@ impl<K: Resource + Serialize> Children<K> {
             by_owner: Arc::new(ByOwner::new(cluster, watch, marks, &mutations)),
             mutations,
             new_in_selector: None,
+            owning: &[],
         }
     }
 
@@ -118,6 +122,13 @@ impl<K: Resource + Serialize> Children<K> {
     pub fn selector_may_lack(self, label: &str) -> Children<K> {
         let path = format!("/spec/selector/matchLabels/{}", label.replace('/', "~1"));
         Children { new_in_selector: Some(path), ..self }
+    }
+
+    /// The fields at these paths are ours, too: if the desired child does not have them, they are removed from the live one. A path
+    /// is a JSON pointer, with `*` for each item of a list: `/spec/template/spec/containers/*/args`.
+    #[must_use]
+    pub fn owning(self, owning: &'static [&'static str]) -> Children<K> {
+        Children { owning, ..self }
     }
 
     /// Brings one child to its desired state, usually with one write, and without a write if there is no difference. If
@@ -295,7 +306,7 @@ impl<K: Resource + Serialize> Children<K> {
 
     /// The operations that make a child as desired.
     fn differences(&self, live: &K, desired: &K) -> Vec<Value> {
-        let mut operations = diff::between(live, desired);
+        let mut operations = diff::between(live, desired, self.owning);
         if let Some(label) = &self.new_in_selector {
             operations.retain(|operation| operation["op"] != "add" || path(operation) != label);
         }

@@ -118,7 +118,7 @@
 //! | `truces` | | pauses the corrections of a field that another writer keeps changing |
 //! | `client::Turn` | | a permit of a semaphore: only a few lists run at a time |
 //! | `client::Tap` | | sees each request and answer, for `study` |
-//! | [`resource::diff::Merge`] | x-kubernetes-list-type, x-kubernetes-map-type | the lists and maps in which other writers have entries of their own |
+//! | [`resource::diff::Merge`] | x-kubernetes-list-type, x-kubernetes-map-type | the fields that are ours as a whole, and the lists in which other writers have items of their own |
 //! | [`children::Children`] | CreateOrUpdate | the children of one kind: creates and corrects them |
 //! | [`children::marks::Marks`] | EnqueueRequestForAnnotation (operator-lib) | annotations that name the owner of a child in another namespace |
 //!

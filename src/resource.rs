@@ -8,8 +8,8 @@
 //!  "spec": {…}, "status": {…}}
 //! ```
 //!
-//! Our types have only the fields that we read or own. So an object is never written back as a whole: the differences are
-//! patched ([`diff`]). Nothing in this file does I/O.
+//! Other writers own fields of the same objects. So an object is never written back as a whole: the differences are patched
+//! ([`diff`]). Nothing in this file does I/O.
 
 pub mod conditions;
 pub mod diff;
@@ -47,8 +47,8 @@ pub trait Resource: DeserializeOwned + Send + Sync + 'static {
     const PLURAL: &'static str;
     /// The name in `kind:`.
     const KIND: &'static str;
-    /// How its fields are merged with the fields of other writers, by path. All other fields that the type has are owned: a
-    /// field that the desired object does not have is removed. See [`diff`].
+    /// The fields that are merged in a special way, by path. Of all other fields, an operator owns the ones that it sets: see
+    /// [`diff`].
     const MERGE: &'static [MergeRule] = &[];
     /// The command that installs the CRD of this kind, for the error if it is missing. Empty: not known.
     const INSTALL: &'static str = "";
@@ -61,13 +61,6 @@ pub trait Resource: DeserializeOwned + Send + Sync + 'static {
     /// Whether the field at this JSON pointer can never change. To change it, the object is deleted and created again.
     fn is_immutable(&self, path: &str) -> bool {
         let _ = path;
-        false
-    }
-
-    /// Whether a child certainly has no difference from the desired one, as is nearly always so. [`diff::between`] calls this
-    /// first, because comparing field by field takes a hundred times as long. May return `false` at any time.
-    fn is_like(&self, desired: &Self) -> bool {
-        let _ = desired;
         false
     }
 
@@ -264,16 +257,6 @@ impl ObjectMeta {
     #[must_use]
     pub fn key(&self) -> Key {
         Key { namespace: self.namespace.clone(), name: self.name.clone() }
-    }
-
-    /// Whether all is equal that those who create an object give it: [`Resource::is_like`] for metadata.
-    #[must_use]
-    pub fn is_like(&self, desired: &ObjectMeta) -> bool {
-        self.name == desired.name
-            && self.namespace == desired.namespace
-            && self.labels == desired.labels
-            && self.annotations == desired.annotations
-            && self.owner_references == desired.owner_references
     }
 
     /// Deleted, and waiting for its finalizers.

@@ -17,6 +17,7 @@ use std::{
 };
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 use smol_str::SmolStr;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
@@ -27,7 +28,10 @@ use crate::{
     locked,
     resource::{
         Condition, Labels, ObjectMeta, Resource, Scope, Uid, conditions,
-        kinds::{Container, ContainerType, DeploymentCondition as PodCondition},
+        kinds::{
+            Container, ContainerStateDetails as Details, ContainerStatus, Pod, PodStatus,
+            WorkloadCondition as PodCondition,
+        },
         without_annotations,
     },
 };
@@ -57,68 +61,28 @@ const TEXT_LENGTH_MAX: usize = 1000;
 
 /// `v1` Pod, with only the fields that show why it does not run.
 #[derive(Debug, Deserialize)]
-pub(crate) struct PodDetails<C = Container> {
+pub(crate) struct PodDetails {
     /// Name, labels, owners, versions.
     #[serde(deserialize_with = "without_annotations")]
     pub metadata: ObjectMeta,
     #[serde(default)]
-    spec: PodDetailsSpec<C>,
+    spec: PodDetailsSpec,
     #[serde(default)]
     status: PodStatus,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct PodDetailsSpec<C> {
-    containers: Vec<C>,
+struct PodDetailsSpec {
+    containers: Vec<Container>,
     node_name: SmolStr,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct PodStatus {
-    phase: SmolStr,
-    conditions: Vec<PodCondition>,
-    init_container_statuses: Vec<ContainerStatus>,
-    container_statuses: Vec<ContainerStatus>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ContainerStatus {
-    name: SmolStr,
-    ready: bool,
-    /// Whether it has no startup probe, or one that has succeeded.
-    started: bool,
-    restart_count: i32,
-    state: ContainerState,
-    last_state: ContainerState,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ContainerState {
-    waiting: Option<Details>,
-    running: Option<Details>,
-    terminated: Option<Details>,
-}
-
-/// The details of a state. Each state has some of these fields.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Details {
-    reason: SmolStr,
-    message: String,
-    /// `null` if the kubelet has lost the container.
-    started_at: Option<SmolStr>,
-    exit_code: i32,
-}
-
-impl<C: ContainerType> Resource for PodDetails<C> {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const PLURAL: &'static str = "pods";
-    const KIND: &'static str = "Pod";
+impl Resource for PodDetails {
+    const GROUP: &'static str = Pod::GROUP;
+    const VERSION: &'static str = Pod::VERSION;
+    const PLURAL: &'static str = Pod::PLURAL;
+    const KIND: &'static str = Pod::KIND;
 
     fn metadata(&self) -> &ObjectMeta {
         &self.metadata
@@ -126,13 +90,13 @@ impl<C: ContainerType> Resource for PodDetails<C> {
 }
 
 /// The Pods that a Deployment or StatefulSet creates.
-pub struct PodsOf<'a, C> {
+pub struct PodsOf<'a> {
     /// Of the Deployment or StatefulSet. A new generation is a new rollout.
     pub generation: i64,
     /// Selects them.
     pub selector: &'a Labels,
     /// The containers of the template.
-    pub containers: &'a [C],
+    pub containers: &'a [Container],
     /// The Pod for which the others wait: its trouble comes before theirs, also if it has an earlier template.
     pub first: Option<&'a str>,
     /// A trouble that no status of a Pod shows: for example, that some of them do not exist. Reported if there was one at the look before,
@@ -198,22 +162,36 @@ fn shape(message: &str) -> impl Iterator<Item = &str> {
 ///
 /// With few replicas, the Deployment controller keeps the Pods of the previous template until new ones are available.
 /// If no Pod has the containers of the template, all Pods count, because admission may change the containers.
-pub(crate) fn trouble<'a, C: ContainerType>(
-    pods: impl IntoIterator<Item = &'a PodDetails<C>>,
-    wanted: &[C],
+pub(crate) fn trouble<'a>(
+    pods: impl IntoIterator<Item = &'a PodDetails>,
+    wanted: &[Container],
     now: SystemTime,
 ) -> Option<Trouble> {
-    let is_living = |pod: &&PodDetails<C>| !pod.metadata.is_terminating() && !pod.has_ended();
-    let is_wanted = |pod: &PodDetails<C>| wanted.iter().all(|one| pod.spec.containers.contains(one));
-    let all: Vec<&PodDetails<C>> = pods.into_iter().collect();
-    let living: Vec<&PodDetails<C>> = all.iter().copied().filter(is_living).collect();
+    let is_living = |pod: &&PodDetails| !pod.metadata.is_terminating() && !pod.has_ended();
+    let wanted = json!(wanted);
+    let is_wanted = |pod: &PodDetails| has_all(&json!(pod.spec.containers), &wanted);
+    let all: Vec<&PodDetails> = pods.into_iter().collect();
+    let living: Vec<&PodDetails> = all.iter().copied().filter(is_living).collect();
     let are_some_wanted = living.iter().any(|pod| is_wanted(pod));
     let counted = living.into_iter().filter(|pod| !are_some_wanted || is_wanted(pod));
     let unended = all.iter().filter_map(|pod| pod.unended(now));
     counted.filter_map(|pod| pod.trouble(now)).chain(unended).min()
 }
 
-impl<C> PodDetails<C> {
+/// Whether a Pod has everything that its template has. It may have more: admission adds the volume of the ServiceAccount's token.
+fn has_all(pod: &Value, template: &Value) -> bool {
+    match (pod, template) {
+        (Value::Object(pod), Value::Object(template)) => {
+            template.iter().all(|(field, wanted)| pod.get(field).is_some_and(|value| has_all(value, wanted)))
+        }
+        (Value::Array(pod), Value::Array(template)) => {
+            template.iter().all(|wanted| pod.iter().any(|item| has_all(item, wanted)))
+        }
+        _ => pod == template,
+    }
+}
+
+impl PodDetails {
     fn trouble(&self, now: SystemTime) -> Option<Trouble> {
         let PodStatus { conditions, init_container_statuses, container_statuses, .. } = &self.status;
         let scheduled = conditions.iter().find(|condition| condition.r#type == "PodScheduled");
@@ -353,11 +331,11 @@ struct Look {
 
 impl Looks {
     /// Lists the Pods, if the pause is over. Returns why they do not run, if known, and the pause until the next look.
-    pub(super) async fn look<O: Reported, C: ContainerType>(
+    pub(super) async fn look<O: Reported>(
         &self,
         cluster: &Cluster,
         owner: &O,
-        wanted: &PodsOf<'_, C>,
+        wanted: &PodsOf<'_>,
     ) -> (Option<Trouble>, Duration) {
         let metadata = owner.metadata();
         let mut look = self.known(cluster, owner, wanted.generation);
@@ -370,7 +348,7 @@ impl Looks {
             labels: wanted.selector.as_selector().to_owned(),
         };
         let pause = look.since.elapsed().clamp(FIRST_PAUSE, PAUSE_MAX);
-        match timeout(LOOK_LIMIT, cluster.list_live::<PodDetails<C>>(&scope, PODS_MAX)).await {
+        match timeout(LOOK_LIMIT, cluster.list_live::<PodDetails>(&scope, PODS_MAX)).await {
             Ok(Ok(pods)) => {
                 let pods = pods.iter().map(Arc::as_ref);
                 let unseen = wanted.unseen.clone().filter(|_| look.had_unseen);
@@ -659,7 +637,7 @@ mod tests {
             let note: Note = serde_json::from_value(note).expect("a Note");
             let unseen = are_missing.then(|| Trouble::new("PodsNotCreated", "none".to_owned()));
             let (generation, selector, containers) = (1, &selector, &[]);
-            let wanted = PodsOf::<Container> { generation, selector, containers, first: None, unseen };
+            let wanted = PodsOf { generation, selector, containers, first: None, unseen };
             let (found, pause) = looks.look(&cluster, &note, &wanted).await;
             tokio::time::advance(pause).await;
             found.is_some()

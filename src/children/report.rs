@@ -23,7 +23,7 @@ use super::{
     pods::{Looks, PodsOf, Trouble},
     reconcile::Reconcile,
     refusal::{NAME_CONFLICT, Refusal, is_refusal},
-    rollout,
+    rollout::{self, Rollout, Workload},
 };
 use crate::{
     client::Error,
@@ -33,7 +33,6 @@ use crate::{
     resource::{
         Condition, ObjectMeta, Resource, Uid,
         conditions::{self, Verdict},
-        kinds::{ContainerType, Deployment},
         list::Broken,
     },
 };
@@ -340,34 +339,28 @@ impl<O: Reported> Unreadable<O> {
 }
 
 impl<O: Reported> Reconcile<O> {
-    /// The state of an object whose Pods a Deployment runs, with the reason why they do not run, if so. Does not look for a reason if
-    /// [`Reconcile::finish`] writes no status now.
-    pub async fn rollout<C: ContainerType>(
-        &self,
-        deployment: &Child<Deployment<C>>,
-        desired: &Deployment<C>,
-    ) -> ObservedState {
-        let waiting = match deployment {
-            Child::Kept(deployment) if rollout::waits_for_pods(deployment) => Some(PodsOf {
-                generation: deployment.metadata.generation,
-                // A live selector that lacks a label of ours also selects Pods of other writers.
-                selector: &desired.spec.selector.match_labels,
-                containers: &deployment.spec.template.spec.containers,
-                first: None,
-                unseen: None,
-            }),
-            Child::Kept(_)
-            | Child::Awaited(_)
-            | Child::NotOurs(_)
-            | Child::Failed { .. }
-            | Child::OwnerGone => None,
+    /// The state of an object whose Pods a Deployment, StatefulSet, DaemonSet or Job runs, with the reason why they do not run, if so.
+    /// Does not look for a reason if [`Reconcile::finish`] writes no status now.
+    pub async fn rollout<W: Workload>(&self, workload: &Child<W>, desired: &W) -> ObservedState {
+        let kept = match workload {
+            Child::Kept(live) => Some(live.rollout()),
+            Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } | Child::OwnerGone => None,
         };
+        let desired = desired.rollout();
+        let waiting = kept.filter(Rollout::waits_for_pods).map(|live| PodsOf {
+            generation: live.generation,
+            // A live selector that lacks a label of ours also selects Pods of other writers. The API server chooses that of a Job.
+            selector: if desired.selector.is_empty() { live.selector } else { desired.selector },
+            containers: live.containers,
+            first: None,
+            unseen: None,
+        });
         let (pods, next) = self.look(waiting).await;
-        rollout::state(deployment, desired.spec.replicas, pods.as_ref(), next)
+        rollout::state(workload, desired.asked, pods.as_ref(), next)
     }
 
     /// Why the Pods do not run for which the object waits, if it waits for any, and when to look again.
-    pub async fn look<C: ContainerType>(&self, waiting: Option<PodsOf<'_, C>>) -> (Option<Trouble>, Next) {
+    pub async fn look(&self, waiting: Option<PodsOf<'_>>) -> (Option<Trouble>, Next) {
         if self.check().is_err() {
             return (None, Next::OnChange);
         }

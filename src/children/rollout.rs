@@ -1,8 +1,9 @@
-//! Computes the conditions `Ready`, `Available`, `Progressing` and `Stalled` of an object whose Pods a Deployment runs. They come
-//! from the status of the Deployment, and from the reason why its Pods do not run (`ImagePullBackOff`), which `pods.rs` finds.
-//! Nothing in this file does I/O.
+//! Computes the conditions `Ready`, `Available`, `Progressing` and `Stalled` of an object whose Pods a workload runs: a Deployment,
+//! StatefulSet, DaemonSet or Job. They come from the status of the workload, and from the reason why its Pods do not run
+//! (`ImagePullBackOff`), which `pods.rs` finds. Nothing in this file does I/O.
 //!
-//! `Available` and `Progressing` repeat the conditions of the Deployment. `Ready` and `Stalled` are for generic tools: see
+//! Of a Deployment, `Available` and `Progressing` repeat its own conditions; the other workloads only count their Pods. `Ready` and
+//! `Stalled` are for generic tools: see
 //! [kstatus](https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md).
 
 use smol_str::{SmolStr, format_smolstr};
@@ -16,211 +17,351 @@ use super::{
 use crate::{
     next::Next,
     resource::{
+        LabelSelector, Labels, Resource,
         conditions::Verdict,
-        kinds::{Deployment, DeploymentCondition},
+        kinds::{Container, DaemonSet, Deployment, Job, PodTemplate, StatefulSet, WorkloadCondition},
     },
 };
 
-/// The message until the Deployment controller has observed the latest generation: the status describes an older one.
-const NOT_OBSERVED: &str = "the Deployment controller has not observed the latest generation yet";
+/// A kind that creates Pods from a template, and reports how many of them run.
+pub trait Workload: Resource {
+    /// What its controller reports.
+    fn rollout(&self) -> Rollout<'_>;
+}
 
-/// The conditions, if all children are as desired.
-pub(crate) fn state<C>(
-    deployment: &Child<Deployment<C>>,
-    desired_replicas: i32,
+/// What the controller of a workload reports of its Pods.
+pub struct Rollout<'a> {
+    kind: &'static str,
+    name: &'a str,
+    /// Of the workload. A new generation is a new rollout.
+    pub(super) generation: i64,
+    /// Selects its Pods.
+    pub(super) selector: &'a Labels,
+    /// The containers of the template.
+    pub(super) containers: &'a [Container],
+    /// The number of Pods in the spec, if it has one: the one that we wrote, or that admission set.
+    pub(super) asked: Option<i32>,
+    /// The number of Pods that there should be.
+    wanted: i32,
+    /// Whether the counts are those of our last write. Until then, the status describes an older generation.
+    is_observed: bool,
+    /// Pods of this template and of older ones.
+    replicas: i32,
+    updated: i32,
+    available: i32,
+    is_paused: bool,
+    /// Of a Deployment, or `Complete` and `Failed` of a Job.
+    conditions: &'a [WorkloadCondition],
+}
+
+impl Workload for Deployment {
+    fn rollout(&self) -> Rollout<'_> {
+        let (spec, status) = (&self.spec, &self.status);
+        Rollout {
+            asked: spec.replicas,
+            wanted: spec.replicas.unwrap_or(1),
+            is_observed: status.observed_generation >= self.metadata.generation,
+            replicas: status.replicas,
+            updated: status.updated_replicas,
+            available: status.available_replicas,
+            is_paused: spec.paused,
+            conditions: &status.conditions,
+            ..Rollout::of(self, &spec.selector, &spec.template)
+        }
+    }
+}
+
+impl Workload for StatefulSet {
+    fn rollout(&self) -> Rollout<'_> {
+        let (spec, status) = (&self.spec, &self.status);
+        Rollout {
+            asked: spec.replicas,
+            wanted: spec.replicas.unwrap_or(1),
+            is_observed: status.observed_generation >= self.metadata.generation,
+            replicas: status.replicas,
+            updated: status.updated_replicas,
+            available: status.available_replicas,
+            ..Rollout::of(self, &spec.selector, &spec.template)
+        }
+    }
+}
+
+impl Workload for DaemonSet {
+    fn rollout(&self) -> Rollout<'_> {
+        let (spec, status) = (&self.spec, &self.status);
+        Rollout {
+            wanted: status.desired_number_scheduled,
+            is_observed: status.observed_generation >= self.metadata.generation,
+            replicas: status.current_number_scheduled,
+            updated: status.updated_number_scheduled,
+            available: status.number_available,
+            ..Rollout::of(self, &spec.selector, &spec.template)
+        }
+    }
+}
+
+/// A Pod of a Job is available when it has succeeded.
+impl Workload for Job {
+    fn rollout(&self) -> Rollout<'_> {
+        let (spec, status) = (&self.spec, &self.status);
+        let wanted = spec.completions.or(spec.parallelism).unwrap_or(1);
+        Rollout {
+            wanted,
+            replicas: wanted,
+            updated: wanted,
+            available: if self.is_complete() { wanted } else { status.succeeded.min(wanted - 1).max(0) },
+            is_paused: spec.suspend == Some(true),
+            conditions: &status.conditions,
+            ..Rollout::of(self, &spec.selector, &spec.template)
+        }
+    }
+}
+
+impl<'a> Rollout<'a> {
+    /// Of a workload that has no Pods, and reports no conditions.
+    fn of<W: Workload>(
+        workload: &'a W,
+        selector: &'a LabelSelector,
+        template: &'a PodTemplate,
+    ) -> Rollout<'a> {
+        Rollout {
+            kind: W::KIND,
+            name: &workload.metadata().name,
+            generation: workload.metadata().generation,
+            selector: &selector.match_labels,
+            containers: &template.spec.containers,
+            asked: None,
+            wanted: 0,
+            is_observed: true,
+            replicas: 0,
+            updated: 0,
+            available: 0,
+            is_paused: false,
+            conditions: &[],
+        }
+    }
+}
+
+/// The conditions, if all children are as desired. `desired`: the number of Pods that the operator wants, if it wants one.
+pub(crate) fn state<W: Workload>(
+    workload: &Child<W>,
+    desired: Option<i32>,
     pods: Option<&Trouble>,
     next: Next,
 ) -> ObservedState {
-    let live = deployment.live();
+    let live = workload.live().map(|live| live.rollout());
+    let kept = match workload {
+        Child::Kept(_) => live.as_ref(),
+        Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } | Child::OwnerGone => None,
+    };
+    let missing = || {
+        let reason = if W::KIND == Deployment::KIND { "DeploymentMissing" } else { "WorkloadMissing" };
+        Verdict::no(reason, format_smolstr!("there is no {} of ours", W::KIND))
+    };
+    let ready = match kept {
+        Some(rollout) => rollout.ready(desired, pods),
+        None => Verdict::no("RolloutInProgress", format_smolstr!("the {} is being replaced", W::KIND)),
+    };
+    let available = live.as_ref().map_or_else(missing, Rollout::is_available);
+    let progressing = live.as_ref().map_or_else(missing, Rollout::progressing);
     ObservedState {
-        ready: ready(deployment, desired_replicas, pods),
-        others: vec![("Available", available(live)), ("Progressing", progressing(live))],
-        stalled: stalled(deployment, desired_replicas, pods),
+        ready,
+        others: vec![("Available", available), ("Progressing", progressing)],
+        stalled: kept.and_then(|rollout| rollout.stalled(desired, pods)),
         next,
     }
 }
 
-/// The condition `Ready`, if all children are as desired.
-fn ready<C>(deployment: &Child<Deployment<C>>, desired_replicas: i32, pods: Option<&Trouble>) -> Verdict {
-    let Child::Kept(deployment) = deployment else {
-        return Verdict::no("RolloutInProgress", "the Deployment is being replaced");
-    };
-    // The number of replicas that we wrote, or that admission set.
-    let (wanted, rollout) = (deployment.spec.replicas, &deployment.status);
-    // Pods of the previous template, or too many. The Deployment controller removes unavailable Pods first, so the
-    // remaining ones count as available.
-    let old = rollout.replicas.saturating_sub(rollout.updated_replicas.min(wanted));
-    let up_to_date = rollout.available_replicas.saturating_sub(old).min(wanted).max(0);
-    let is_complete = is_complete(deployment);
-    if let Some(fewer) = fewer_than_desired(deployment, desired_replicas).filter(|_| is_complete) {
-        return Verdict::no(CHANGED_BY_ADMISSION, fewer);
-    }
-    if is_complete && wanted == 0 {
-        return Verdict::yes("ScaledToZero", "no replicas are wanted");
-    }
-    if is_complete {
-        return Verdict::yes(
-            "AllReplicasReady",
-            format_smolstr!("{wanted} of {wanted} replicas are available"),
-        );
-    }
-    if let Some(failure) = cannot_create(deployment).filter(|_| !is_held_back(deployment)) {
-        return Verdict::no(
-            failure.reason.clone(),
-            format!("{}{}", failure.message, remedy(&failure.message)),
-        );
-    }
-    if !is_observed(deployment) {
-        return Verdict::no("RolloutInProgress", NOT_OBSERVED);
-    }
-    let mut message = format!("{up_to_date} of {wanted} replicas are updated and available");
-    if old > 0 {
-        message += &format!("; {old} old replicas remain");
-    }
-    if let Some(pods) = pods.filter(|_| !is_held_back(deployment)) {
-        return Verdict::no(pods.reason.clone(), format_smolstr!("{message}: {}", pods.message));
-    }
-    if deployment.spec.paused {
-        message += &format!("; {}", paused(deployment));
-    }
-    let reason = match deadline_exceeded(deployment) {
-        _ if is_held_back(deployment) => "DeploymentPaused",
-        Some(_) => "ProgressDeadlineExceeded",
-        None if deployment.spec.paused => "DeploymentPaused",
-        None => "RolloutInProgress",
-    };
-    Verdict::no(reason, message)
-}
-
-/// Whether all desired Pods have the latest template and are available, and the Deployment has no other Pods.
-fn is_complete<C>(deployment: &Deployment<C>) -> bool {
-    let (wanted, rollout) = (deployment.spec.replicas, &deployment.status);
-    is_observed(deployment)
-        && rollout.updated_replicas == wanted
-        && rollout.replicas == wanted
-        && rollout.available_replicas == wanted
-}
-
-/// Whether the rollout waits for Pods of the latest template, and such Pods exist. With the strategy `Recreate`, it may also wait for the
-/// end of the earlier Pods, which the Deployment no longer counts.
-pub(crate) fn waits_for_pods<C>(deployment: &Deployment<C>) -> bool {
-    is_observed(deployment)
-        && !is_complete(deployment)
-        && !is_held_back(deployment)
-        && cannot_create(deployment).is_none()
-        && (deployment.status.updated_replicas > 0 || deployment.status.replicas == 0)
-}
-
-/// Why the Deployment cannot create its Pods or their ReplicaSet: a quota, for example, or an admission policy.
-fn cannot_create<C>(deployment: &Deployment<C>) -> Option<&DeploymentCondition> {
-    deployment.status.conditions.iter().find(|condition| match &*condition.r#type {
-        "ReplicaFailure" => condition.status == "True" && is_observed(deployment),
-        // With this reason, the Deployment controller does not update observedGeneration.
-        "Progressing" => condition.reason == "ReplicaSetCreateError",
-        _ => false,
-    })
-}
-
-/// Whether Pods of an older template stay because the Deployment is paused. A paused Deployment can still be scaled.
-fn is_held_back<C>(deployment: &Deployment<C>) -> bool {
-    deployment.spec.paused
-        && is_observed(deployment)
-        && deployment.status.updated_replicas < deployment.status.replicas
-}
-
-fn paused<C>(deployment: &Deployment<C>) -> SmolStr {
-    let name = &deployment.metadata.name;
-    format_smolstr!("the Deployment is paused: kubectl rollout resume deployment/{name}")
-}
-
-/// The message if admission gives the Deployment fewer replicas than desired. If admission changes other fields, we
-/// cannot know whether the Pods still serve as well.
-fn fewer_than_desired<C>(deployment: &Deployment<C>, desired: i32) -> Option<SmolStr> {
-    let has = deployment.spec.replicas;
-    (has < desired).then(|| {
-        format_smolstr!(
-            "{desired} replicas are wanted, but an admission webhook or policy changes the Deployment's replicas to {has}"
-        )
-    })
-}
-
-/// The condition `Available`, as the Deployment has it.
-fn available<C>(deployment: Option<&Deployment<C>>) -> Verdict {
-    let Some(deployment) = deployment else {
-        return Verdict::no("DeploymentMissing", "there is no Deployment of ours");
-    };
-    match reported(deployment, "Available") {
-        Some(condition) if condition.status == "True" => {
-            Verdict::yes(condition.reason.clone(), condition.message.clone())
+impl Rollout<'_> {
+    /// The condition `Ready`, if all children are as desired.
+    fn ready(&self, desired: Option<i32>, pods: Option<&Trouble>) -> Verdict {
+        let wanted = self.wanted;
+        // Pods of the previous template, or too many. The Deployment controller removes unavailable Pods first, so the
+        // remaining ones count as available.
+        let old = self.replicas.saturating_sub(self.updated.min(wanted));
+        let up_to_date = self.available.saturating_sub(old).min(wanted).max(0);
+        let is_complete = self.is_complete();
+        if let Some(fewer) = self.fewer_than(desired).filter(|_| is_complete) {
+            return Verdict::no(CHANGED_BY_ADMISSION, fewer);
         }
-        Some(_) | None => Verdict::no("MinimumReplicasUnavailable", "too few replicas accept connections"),
+        if is_complete && wanted == 0 {
+            return Verdict::yes("ScaledToZero", "no replicas are wanted");
+        }
+        if is_complete && self.kind == Job::KIND {
+            return Verdict::yes("Complete", format_smolstr!("{wanted} of {wanted} Pods have succeeded"));
+        }
+        if is_complete {
+            return Verdict::yes(
+                "AllReplicasReady",
+                format_smolstr!("{wanted} of {wanted} replicas are available"),
+            );
+        }
+        if let Some(failure) = self.cannot_create().filter(|_| !self.is_held_back()) {
+            return Verdict::no(
+                failure.reason.clone(),
+                format!("{}{}", failure.message, remedy(&failure.message)),
+            );
+        }
+        if !self.is_observed {
+            return Verdict::no("RolloutInProgress", self.not_observed());
+        }
+        let mut message = format!("{up_to_date} of {wanted} replicas are updated and available");
+        if old > 0 {
+            message += &format!("; {old} old replicas remain");
+        }
+        if let Some(pods) = pods.filter(|_| !self.is_held_back()) {
+            return Verdict::no(pods.reason.clone(), format_smolstr!("{message}: {}", pods.message));
+        }
+        if self.is_paused {
+            message += &format!("; {}", self.paused());
+        }
+        let reason = match self.failure() {
+            _ if self.is_held_back() => self.reason_of_pause().into(),
+            Some(failure) => failure.reason.clone(),
+            None if self.is_paused => self.reason_of_pause().into(),
+            None => "RolloutInProgress".into(),
+        };
+        Verdict::no(reason, message)
     }
-}
 
-/// The condition `Progressing`, as the Deployment has it.
-fn progressing<C>(deployment: Option<&Deployment<C>>) -> Verdict {
-    let Some(deployment) = deployment else {
-        return Verdict::no("DeploymentMissing", "there is no Deployment of ours");
-    };
-    let reported = reported(deployment, "Progressing");
-    // The Deployment controller replaces an old ReplicaSetCreateError as soon as it has created a ReplicaSet.
-    let has_failed = reported.is_some_and(|condition| {
-        condition.status == "False"
-            && (is_observed(deployment) || condition.reason == "ReplicaSetCreateError")
-    });
-    if deployment.spec.paused && !has_failed {
-        return Verdict::unknown("DeploymentPaused", paused(deployment));
+    /// Whether all desired Pods have the latest template and are available, and the workload has no other Pods.
+    fn is_complete(&self) -> bool {
+        let Rollout { wanted, replicas, updated, available, .. } = self;
+        self.is_observed && updated == wanted && replicas == wanted && available == wanted
     }
-    if !is_observed(deployment) && !has_failed {
-        return Verdict::yes("ReplicaSetUpdated", NOT_OBSERVED);
+
+    /// Whether the rollout waits for Pods of the latest template, and such Pods exist. With the strategy `Recreate`, it may also wait
+    /// for the end of the earlier Pods, which the Deployment no longer counts.
+    pub(crate) fn waits_for_pods(&self) -> bool {
+        self.is_observed
+            && !self.is_complete()
+            && !self.is_held_back()
+            && self.cannot_create().is_none()
+            && (self.updated > 0 || self.replicas == 0)
     }
-    match reported {
-        Some(condition) => {
-            let verdict = match &*condition.status {
-                "True" => Verdict::yes,
-                "False" => Verdict::no,
-                _ => Verdict::unknown,
+
+    /// Why the Deployment cannot create its Pods or their ReplicaSet: a quota, for example, or an admission policy.
+    fn cannot_create(&self) -> Option<&WorkloadCondition> {
+        self.conditions.iter().find(|condition| match &*condition.r#type {
+            "ReplicaFailure" => condition.status == "True" && self.is_observed,
+            // With this reason, the Deployment controller does not update observedGeneration.
+            "Progressing" => condition.reason == "ReplicaSetCreateError",
+            _ => false,
+        })
+    }
+
+    /// Whether Pods of an older template stay because the Deployment is paused. A paused Deployment can still be scaled.
+    fn is_held_back(&self) -> bool {
+        self.is_paused && self.is_observed && self.updated < self.replicas
+    }
+
+    fn reason_of_pause(&self) -> &'static str {
+        if self.kind == Job::KIND { "JobSuspended" } else { "DeploymentPaused" }
+    }
+
+    fn paused(&self) -> SmolStr {
+        match self.kind {
+            Deployment::KIND => {
+                let name = self.name;
+                format_smolstr!("the Deployment is paused: kubectl rollout resume deployment/{name}")
+            }
+            kind => format_smolstr!("the {kind} is suspended"),
+        }
+    }
+
+    /// The message until the controller has observed the latest generation.
+    fn not_observed(&self) -> SmolStr {
+        format_smolstr!("the {} controller has not observed the latest generation yet", self.kind)
+    }
+
+    /// The message if admission gives the workload fewer replicas than desired. If admission changes other fields, we
+    /// cannot know whether the Pods still serve as well.
+    fn fewer_than(&self, desired: Option<i32>) -> Option<SmolStr> {
+        let (kind, has) = (self.kind, self.wanted);
+        let desired = desired.filter(|desired| has < *desired)?;
+        Some(format_smolstr!(
+            "{desired} replicas are wanted, but an admission webhook or policy changes the {kind}'s replicas to {has}"
+        ))
+    }
+
+    /// The condition `Available`: of a Deployment, its own.
+    fn is_available(&self) -> Verdict {
+        let too_few = || Verdict::no("MinimumReplicasUnavailable", "too few replicas accept connections");
+        match self.reported("Available") {
+            Some(condition) if condition.status == "True" => {
+                Verdict::yes(condition.reason.clone(), condition.message.clone())
+            }
+            Some(_) => too_few(),
+            None if self.kind == Deployment::KIND || self.available < self.wanted => too_few(),
+            None => {
+                let (available, wanted) = (self.available, self.wanted);
+                let message = format_smolstr!("{available} of {wanted} replicas are available");
+                Verdict::yes("MinimumReplicasAvailable", message)
+            }
+        }
+    }
+
+    /// The condition `Progressing`: of a Deployment, its own.
+    fn progressing(&self) -> Verdict {
+        let reported = self.reported("Progressing");
+        // The Deployment controller replaces an old ReplicaSetCreateError as soon as it has created a ReplicaSet.
+        let has_failed = reported.is_some_and(|condition| {
+            condition.status == "False" && (self.is_observed || condition.reason == "ReplicaSetCreateError")
+        });
+        if self.is_paused && !has_failed {
+            return Verdict::unknown(self.reason_of_pause(), self.paused());
+        }
+        if self.kind != Deployment::KIND {
+            return match self.failure() {
+                Some(failure) => Verdict::no(failure.reason.clone(), failure.message.clone()),
+                None if self.is_complete() => Verdict::yes("RolloutComplete", "all replicas are as desired"),
+                None => Verdict::yes("RolloutInProgress", "some replicas are not as desired yet"),
             };
-            verdict(condition.reason.clone(), condition.message.clone())
         }
-        // `HasProgressDeadline` in k8s.io/kubernetes/pkg/controller/deployment/util.
-        None => Verdict::unknown(
-            "ProgressNotReported",
-            "the Deployment does not report its progress, as where progressDeadlineSeconds is 2147483647",
-        ),
+        if !self.is_observed && !has_failed {
+            return Verdict::yes("ReplicaSetUpdated", self.not_observed());
+        }
+        match reported {
+            Some(condition) => {
+                let verdict = match &*condition.status {
+                    "True" => Verdict::yes,
+                    "False" => Verdict::no,
+                    _ => Verdict::unknown,
+                };
+                verdict(condition.reason.clone(), condition.message.clone())
+            }
+            // `HasProgressDeadline` in k8s.io/kubernetes/pkg/controller/deployment/util.
+            None => Verdict::unknown(
+                "ProgressNotReported",
+                "the Deployment does not report its progress, as where progressDeadlineSeconds is 2147483647",
+            ),
+        }
     }
-}
 
-/// The condition `Stalled`, if the rollout cannot proceed until a user acts.
-fn stalled<C>(
-    deployment: &Child<Deployment<C>>,
-    desired_replicas: i32,
-    pods: Option<&Trouble>,
-) -> Option<Verdict> {
-    let Child::Kept(deployment) = deployment else { return None };
-    if is_held_back(deployment) {
-        return Some(Verdict::yes("DeploymentPaused", paused(deployment)));
+    /// The condition `Stalled`, if the rollout cannot proceed until a user acts.
+    fn stalled(&self, desired: Option<i32>, pods: Option<&Trouble>) -> Option<Verdict> {
+        if self.is_held_back() {
+            return Some(Verdict::yes(self.reason_of_pause(), self.paused()));
+        }
+        if let Some(fewer) = self.fewer_than(desired) {
+            return Some(Verdict::yes(CHANGED_BY_ADMISSION, fewer));
+        }
+        if let Some(pods) = pods.filter(|pods| pods.is_final()) {
+            return Some(Verdict::yes(pods.reason.clone(), pods.message.as_str()));
+        }
+        self.failure().map(|failure| Verdict::yes(failure.reason.clone(), failure.message.clone()))
     }
-    if let Some(fewer) = fewer_than_desired(deployment, desired_replicas) {
-        return Some(Verdict::yes(CHANGED_BY_ADMISSION, fewer));
+
+    /// Why the rollout has ended without success: a deadline, or too many failures of a Job.
+    fn failure(&self) -> Option<&WorkloadCondition> {
+        if self.kind == Job::KIND {
+            return self.reported("Failed").filter(|condition| condition.status == "True");
+        }
+        let condition = self.reported("Progressing").filter(|_| self.is_observed)?;
+        Some(condition).filter(|condition| condition.reason == "ProgressDeadlineExceeded")
     }
-    if let Some(pods) = pods.filter(|pods| pods.is_final()) {
-        return Some(Verdict::yes(pods.reason.clone(), pods.message.as_str()));
+
+    fn reported(&self, name: &str) -> Option<&WorkloadCondition> {
+        self.conditions.iter().find(|condition| condition.r#type == name)
     }
-    deadline_exceeded(deployment)
-        .map(|condition| Verdict::yes("ProgressDeadlineExceeded", condition.message.clone()))
-}
-
-fn deadline_exceeded<C>(deployment: &Deployment<C>) -> Option<&DeploymentCondition> {
-    let condition = reported(deployment, "Progressing").filter(|_| is_observed(deployment))?;
-    Some(condition).filter(|condition| condition.reason == "ProgressDeadlineExceeded")
-}
-
-/// Whether the Deployment controller has observed our last write. Until then, the status describes an older generation.
-fn is_observed<C>(deployment: &Deployment<C>) -> bool {
-    deployment.status.observed_generation >= deployment.metadata.generation
-}
-
-fn reported<'a, C>(deployment: &'a Deployment<C>, name: &str) -> Option<&'a DeploymentCondition> {
-    deployment.status.conditions.iter().find(|condition| condition.r#type == name)
 }

@@ -38,14 +38,11 @@ use crate::{
     runtime::Setup,
 };
 use data::{changes_of_owner, claim, claim_name, growth, has_labels, is_of_instance, secret};
-pub use desired::{DatabaseChildren, desired};
+pub use desired::{CRON_JOB_OWNED, DatabaseChildren, JOB_OWNED, SET_OWNED, desired};
 use desired::{backup_labels, labels};
 use schedule::longest_pause;
-use types::{
-    CronJob, CronJobStatus, DatabaseDeletionPolicy, Instance, Job, PersistentVolumeClaim,
-    PodDisruptionBudget, RestoreSpec, StatefulSet, StatefulSetStatus,
-};
 pub use types::{Database, DatabaseSpec, DatabaseStatus};
+use types::{DatabaseDeletionPolicy, RestoreSpec};
 
 /// The name of the operator in labels and Events.
 const OPERATOR: &str = "database-operator";
@@ -105,7 +102,7 @@ pub struct Databases {
     secrets: Watch<Meta<Secret>>,
     /// The claims, by their Database.
     claims: Index<PersistentVolumeClaim, Key>,
-    pods: Watch<Pod>,
+    pods: Watch<PodReadiness>,
     flags: DatabaseFlags,
 }
 
@@ -115,12 +112,12 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
     let mut databases = setup.kind::<Database>(OPERATOR);
     let operator = Databases {
         cluster: setup.cluster.clone(),
-        sets: databases.children().selector_may_lack(MANAGED_BY),
-        services: databases.children(),
+        sets: databases.children().selector_may_lack(MANAGED_BY).owning(SET_OWNED),
+        services: databases.children().owning(CLUSTER_IP_ONLY),
         config_maps: databases.children(),
         budgets: databases.children(),
-        cron_jobs: databases.children(),
-        jobs: databases.children(),
+        cron_jobs: databases.children().owning(CRON_JOB_OWNED),
+        jobs: databases.children().owning(JOB_OWNED),
         secrets: databases.watch(database_of),
         claims: databases.index(database_of),
         pods: databases.watch(database_of),
@@ -176,7 +173,8 @@ const BACKUP_LATE: Duration = Duration::from_secs(60);
 
 /// Why no backup begins any more, if so, and otherwise when that is to be decided again.
 fn backups_ended(cron_job: &CronJob, now: SystemTime) -> Result<Next, Verdict> {
-    let CronJobStatus { active, last_schedule_time: begun, last_successful_time: done } = &cron_job.status;
+    let CronJobStatus { active, last_schedule_time: begun, last_successful_time: done, .. } =
+        &cron_job.status;
     if !active.is_empty() {
         return Ok(Next::OnChange);
     }
@@ -185,7 +183,7 @@ fn backups_ended(cron_job: &CronJob, now: SystemTime) -> Result<Next, Verdict> {
         "" => "no backup has succeeded".to_smolstr(),
         done => format_smolstr!("the last successful backup ended at {done}"),
     };
-    if cron_job.spec.suspend {
+    if cron_job.spec.suspend == Some(true) {
         return Err(Verdict::no(
             "BackupsSuspended",
             format_smolstr!("the CronJob {name} is suspended; {last}"),
@@ -219,7 +217,7 @@ fn backup_succeeded(cron_job: &CronJob, now: SystemTime) -> (Verdict, Next) {
 
 /// Whether the last backup succeeded, by the report of the CronJob controller.
 fn last_backup_succeeded(status: &CronJobStatus) -> Verdict {
-    let CronJobStatus { active, last_schedule_time: begun, last_successful_time: done } = status;
+    let CronJobStatus { active, last_schedule_time: begun, last_successful_time: done, .. } = status;
     if !done.is_empty() && done >= begun {
         return Verdict::yes("BackupSucceeded", format_smolstr!("the last backup succeeded at {done}"));
     }
@@ -436,7 +434,7 @@ impl Databases {
     async fn claim_of(
         &self,
         database: &Database,
-        primary: Option<Arc<Pod>>,
+        primary: Option<Arc<PodReadiness>>,
     ) -> Result<Option<ObjectMeta>, Error> {
         let Some(pod) = primary else { return Ok(None) };
         let is_known = !database.status.primary_claim.is_empty();
@@ -479,7 +477,7 @@ impl Databases {
     }
 
     /// The Pod of the primary, if it accepts connections. That of an earlier Database may still run.
-    fn primary(&self, database: &Database) -> Option<Arc<Pod>> {
+    fn primary(&self, database: &Database) -> Option<Arc<PodReadiness>> {
         let set = self
             .sets
             .find(&database.key())
@@ -492,7 +490,7 @@ impl Databases {
     /// first waits for the replicas, which wait for the primary. With the feature `MaxUnavailableStatefulSet`, it replaces no instance while
     /// one is not ready; with the strategy `OnDelete`, none at all.
     fn outdated(&self, database: &Database, set: &StatefulSet) -> Option<SmolStr> {
-        let is_outdated = |pod: &Arc<Pod>| {
+        let is_outdated = |pod: &Arc<PodReadiness>| {
             let revision = pod.metadata.labels.get("controller-revision-hash");
             revision.is_some_and(|revision| revision != set.status.update_revision)
                 && !pod.is_ready()
@@ -668,7 +666,7 @@ fn status(
 }
 
 /// The Pods of a Job.
-fn pods_of(job: &Job) -> PodsOf<'_, Instance> {
+fn pods_of(job: &Job) -> PodsOf<'_> {
     PodsOf {
         generation: job.metadata.generation,
         selector: &job.metadata.labels,

@@ -12,8 +12,9 @@
 
 pub mod types;
 
-use smallvec::smallvec;
-use smol_str::{SmolStr, format_smolstr};
+use std::collections::BTreeMap;
+
+use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 
 use crate::{
     children::Children,
@@ -22,7 +23,6 @@ use crate::{
     resource::{Key, LabelSelector, Labels, MANAGED_BY, ObjectMeta, Resource, kinds::*},
     runtime::Setup,
 };
-use types::{CacheContainer, CacheSecurity, HeadlessService, HeadlessSpec, Limits, Resources};
 pub use types::{Memcached, MemcachedSpec, MemcachedStatus};
 
 /// The name of the operator in labels and Events.
@@ -37,6 +37,9 @@ const CONTAINER: &str = "memcached";
 const PORT: i32 = 11211;
 /// The user `memcache` of the official image. Memcached does not start as root.
 const USER: i64 = 11211;
+
+/// The fields of the Deployment that must be absent: arguments would be flags of memcached.
+pub const OWNED: &[&str] = &["/spec/template/spec/containers/*/args"];
 
 /// The flags of the Memcached operator.
 #[derive(Clone, Debug, clap::Args)]
@@ -54,10 +57,10 @@ impl Default for MemcachedFlags {
 
 /// Creates and corrects the Deployment and Service of each Memcached.
 pub struct Memcacheds {
-    deployments: Children<Deployment<CacheContainer>>,
-    services: Children<HeadlessService>,
+    deployments: Children<Deployment>,
+    services: Children<Service>,
     /// The Pods, by their Memcached.
-    pods: Index<Pod, Key>,
+    pods: Index<PodReadiness, Key>,
     image: SmolStr,
 }
 
@@ -66,7 +69,7 @@ pub struct Memcacheds {
 pub fn controller(setup: &Setup, flags: &MemcachedFlags) -> Controller<Memcacheds> {
     let mut caches = setup.kind::<Memcached>(OPERATOR);
     let operator = Memcacheds {
-        deployments: caches.children().selector_may_lack(MANAGED_BY),
+        deployments: caches.children().selector_may_lack(MANAGED_BY).owning(OWNED),
         services: caches.children(),
         pods: caches.index(owner_of),
         image: flags.memcached_image.as_str().into(),
@@ -75,7 +78,7 @@ pub fn controller(setup: &Setup, flags: &MemcachedFlags) -> Controller<Memcached
 }
 
 /// The Memcached of a Pod, by its labels: the controller of a Pod is a ReplicaSet.
-fn owner_of(pod: &Pod) -> Option<Key> {
+fn owner_of(pod: &PodReadiness) -> Option<Key> {
     let name = pod.metadata.labels.get(INSTANCE)?;
     Some(Key { namespace: pod.metadata.namespace.clone(), name: name.into() })
 }
@@ -84,9 +87,9 @@ fn owner_of(pod: &Pod) -> Option<Key> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemcachedChildren {
     /// Runs the Pods.
-    pub deployment: Deployment<CacheContainer>,
+    pub deployment: Deployment,
     /// Gives the Pods one name in DNS.
-    pub service: HeadlessService,
+    pub service: Service,
 }
 
 /// Computes the desired children of a Memcached, from the object and the image alone.
@@ -97,68 +100,75 @@ pub fn desired(cache: &Memcached, image: &str) -> MemcachedChildren {
     let identity = [("app.kubernetes.io/name", "memcached"), (INSTANCE, name), (MANAGED_BY, OPERATOR)];
     let labels: Labels = identity.into_iter().collect();
     let metadata = ObjectMeta::of_child(cache, name, labels.clone());
-    let probe = || Probe {
-        tcp_socket: Some(TcpSocket { port: Port::Name(CONTAINER.into()), host: None }),
-        ..Probe::default()
+    let probe = || {
+        let socket = TcpSocketAction { port: Some(CONTAINER.into()), ..TcpSocketAction::default() };
+        Some(Probe { tcp_socket: Some(socket), ..Probe::default() })
     };
-    let limits = Some(Limits { memory: memory_limit(cache.spec.memory_mb) });
-    let container = CacheContainer {
+    let memory = BTreeMap::from([("memory".into(), memory_limit(cache.spec.memory_mb))]);
+    let container = Container {
         name: CONTAINER.into(),
         image: image.into(),
-        command: ["memcached", "-m", &cache.spec.memory_mb.to_string()].map(SmolStr::from).into(),
-        args: None,
-        ports: smallvec![ContainerPort {
+        command: vec!["memcached".into(), "-m".into(), cache.spec.memory_mb.to_smolstr()],
+        ports: vec![ContainerPort {
             name: CONTAINER.into(),
             container_port: PORT,
             protocol: "TCP".into(),
             ..ContainerPort::default()
         }],
-        liveness_probe: Some(probe()),
-        readiness_probe: Some(probe()),
-        resources: Some(Resources { limits: limits.clone(), requests: limits }),
-        security_context: Some(CacheSecurity {
+        liveness_probe: probe(),
+        readiness_probe: probe(),
+        resources: ResourceRequirements {
+            limits: memory.clone(),
+            requests: memory,
+            ..ResourceRequirements::default()
+        },
+        security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
-            capabilities: Some(Capabilities { drop: ["ALL".into()].into(), add: None }),
+            capabilities: Some(Capabilities { drop: vec!["ALL".into()], ..Capabilities::default() }),
             run_as_non_root: Some(true),
             run_as_user: Some(USER),
-            others: [].into(),
+            ..SecurityContext::default()
         }),
+        ..Container::default()
     };
     let pod = PodSpec {
-        containers: smallvec![container],
+        containers: vec![container],
         automount_service_account_token: Some(false),
         security_context: Some(PodSecurityContext {
             seccomp_profile: Some(SeccompProfile {
                 r#type: "RuntimeDefault".into(),
-                localhost_profile: None,
+                ..SeccompProfile::default()
             }),
+            ..PodSecurityContext::default()
         }),
+        ..PodSpec::default()
     };
     let deployment = Deployment {
         metadata: metadata.clone(),
         spec: DeploymentSpec {
-            replicas: cache.spec.size,
+            replicas: Some(cache.spec.size),
             selector: LabelSelector { match_labels: labels.clone(), ..LabelSelector::default() },
-            template: PodTemplate { metadata: PodMeta { labels: labels.clone() }, spec: pod },
-            paused: false,
+            template: PodTemplate::new(labels.clone(), pod),
+            ..DeploymentSpec::default()
         },
-        status: DeploymentStatus::default(),
+        ..Deployment::default()
     };
     let port = ServicePort {
         name: CONTAINER.into(),
         port: PORT,
         // Not a name: that would mean the first container with a port of this name, such as a sidecar's.
-        target_port: Port::Number(PORT),
+        target_port: Some(PORT.into()),
         protocol: "TCP".into(),
         ..ServicePort::default()
     };
-    let spec = HeadlessSpec {
+    let spec = ServiceSpec {
         r#type: "ClusterIP".into(),
         cluster_ip: "None".into(),
         selector: labels,
-        ports: smallvec![port],
+        ports: vec![port],
+        ..ServiceSpec::default()
     };
-    MemcachedChildren { deployment, service: HeadlessService { metadata, spec } }
+    MemcachedChildren { deployment, service: Service { metadata, spec } }
 }
 
 /// The memory limit of a container, as the API server writes it: `1Gi`, never `1024Mi`.

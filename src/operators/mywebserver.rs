@@ -16,7 +16,6 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 
-use smallvec::smallvec;
 use smol_str::format_smolstr;
 
 use crate::{
@@ -55,7 +54,7 @@ pub fn controller(setup: &Setup) -> Controller<MyWebservers> {
     let mut webs = setup.kind::<MyWebserver>(OPERATOR);
     let operator = MyWebservers {
         deployments: webs.children().selector_may_lack(MANAGED_BY),
-        services: webs.children(),
+        services: webs.children().owning(CLUSTER_IP_ONLY),
     };
     webs.run_by(operator)
 }
@@ -88,49 +87,49 @@ pub fn desired(web: &MyWebserver) -> MyWebserverChildren {
     let selector: Labels = identity.into_iter().collect();
     let labels: Labels = identity.into_iter().chain([("app.kubernetes.io/component", "webserver")]).collect();
     let metadata = ObjectMeta::of_child(web, &format_smolstr!("mws-{instance}"), labels.clone());
-    let port_by_name = || Port::Name(CONTAINER_PORT.into());
+    let socket = TcpSocketAction { port: Some(CONTAINER_PORT.into()), ..TcpSocketAction::default() };
     let container = Container {
         name: CONTAINER.into(),
         image: web.spec.image.clone(),
-        ports: smallvec![ContainerPort {
+        ports: vec![ContainerPort {
             name: CONTAINER_PORT.into(),
             container_port: web.spec.port,
             protocol: "TCP".into(),
             ..ContainerPort::default()
         }],
-        readiness_probe: Some(Probe {
-            tcp_socket: Some(TcpSocket { port: port_by_name(), host: None }),
-            ..Probe::default()
-        }),
+        readiness_probe: Some(Probe { tcp_socket: Some(socket), ..Probe::default() }),
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
             ..SecurityContext::default()
         }),
+        ..Container::default()
     };
     let pod = PodSpec {
-        containers: smallvec![container],
+        containers: vec![container],
         automount_service_account_token: Some(false),
         security_context: Some(PodSecurityContext {
             seccomp_profile: Some(SeccompProfile {
                 r#type: "RuntimeDefault".into(),
                 ..SeccompProfile::default()
             }),
+            ..PodSecurityContext::default()
         }),
+        ..PodSpec::default()
     };
     let deployment = Deployment {
         metadata: metadata.clone(),
         spec: DeploymentSpec {
-            replicas: web.spec.replicas,
+            replicas: Some(web.spec.replicas),
             selector: LabelSelector { match_labels: selector.clone(), ..LabelSelector::default() },
-            template: PodTemplate { metadata: PodMeta { labels }, spec: pod },
+            template: PodTemplate::new(labels, pod),
             ..DeploymentSpec::default()
         },
-        status: DeploymentStatus::default(),
+        ..Deployment::default()
     };
     let port = ServicePort {
         name: SERVICE_PORT.into(),
         port: web.spec.port,
-        target_port: port_by_name(),
+        target_port: Some(CONTAINER_PORT.into()),
         protocol: "TCP".into(),
         ..ServicePort::default()
     };
@@ -139,7 +138,7 @@ pub fn desired(web: &MyWebserver) -> MyWebserverChildren {
         spec: ServiceSpec {
             r#type: "ClusterIP".into(),
             selector,
-            ports: smallvec![port],
+            ports: vec![port],
             ..ServiceSpec::default()
         },
     };

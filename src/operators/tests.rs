@@ -1,4 +1,4 @@
-//! Compares the lists of owned fields on the pages for users with the types of the desired children.
+//! Compares the lists of owned fields on the pages for users with the desired children.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -11,8 +11,8 @@ use super::{
 };
 use crate::resource::{
     Resource,
-    diff::{self, Merge, MergeRule},
-    kinds::{ConfigMap, SOURCE_RANGES, Secret},
+    diff::{self, Merge},
+    kinds::{CLUSTER_IP_ONLY, ConfigMap, Secret},
 };
 
 /// All of these fields are compared, and no others. `tests/it/drift_fuzz` edits children at random, and expects that exactly
@@ -24,14 +24,20 @@ fn each_page_lists_exactly_the_fields_that_are_ours() {
     let children = mywebserver::desired(&serde_json::from_value(web).expect("a MyWebserver"));
     check(
         include_str!("../../docs/mywebserver.md"),
-        &[owned("Deployment", &children.deployment), owned("Service", &children.service)],
+        &[
+            owned("Deployment", &children.deployment, &[]),
+            owned("Service", &children.service, CLUSTER_IP_ONLY),
+        ],
     );
 
     let cache = json!({"metadata": metadata, "spec": {"size": 3}});
     let children = memcached::desired(&serde_json::from_value(cache).expect("a Memcached"), "memcached:1.6");
     check(
         include_str!("../../docs/operator-sdk.md"),
-        &[owned("Deployment", &children.deployment), owned("Service", &children.service)],
+        &[
+            owned("Deployment", &children.deployment, memcached::OWNED),
+            owned("Service", &children.service, &[]),
+        ],
     );
 
     let backup = json!({"schedule": "@daily"});
@@ -42,24 +48,28 @@ fn each_page_lists_exactly_the_fields_that_are_ours() {
     check(
         include_str!("../../docs/database.md"),
         &[
-            owned("StatefulSet", &children.set),
-            owned("Service", &children.primary),
-            owned("ConfigMap", &children.scripts),
-            owned("PodDisruptionBudget", &children.budget),
-            owned("CronJob", &children.backup.expect("a CronJob")),
+            owned("StatefulSet", &children.set, database::SET_OWNED),
+            owned("Service", &children.primary, CLUSTER_IP_ONLY),
+            owned("ConfigMap", &children.scripts, &[]),
+            owned("PodDisruptionBudget", &children.budget, &[]),
+            owned("CronJob", &children.backup.expect("a CronJob"), database::CRON_JOB_OWNED),
         ],
     );
 
     let rule = json!({"metadata": metadata, "ruleType": "configmap", "selector": {"copyrator": "true"}});
     let rule: CopyratorRule = serde_json::from_value(rule).expect("a CopyratorRule");
-    let source = json!({"metadata": metadata, "data": {"color": "cmVk"}});
+    let source = json!({"metadata": metadata, "type": "Opaque", "data": {"color": "cmVk"}});
     let config_map: ConfigMap = serde_json::from_value(source.clone()).expect("a ConfigMap");
     let secret: Secret = serde_json::from_value(source).expect("a Secret");
     check(
         include_str!("../../docs/copyrator.md"),
         &[
-            owned("ConfigMap", &Original::new(&rule, Arc::new(config_map), |_| false).copy_for("team-a")),
-            owned("Secret", &Original::new(&rule, Arc::new(secret), |_| false).copy_for("team-a")),
+            owned(
+                "ConfigMap",
+                &Original::new(&rule, Arc::new(config_map), |_| false).copy_for("team-a"),
+                &[],
+            ),
+            owned("Secret", &Original::new(&rule, Arc::new(secret), |_| false).copy_for("team-a"), &[]),
         ],
     );
 }
@@ -73,68 +83,66 @@ fn check(page: &str, lists: &[String]) {
     assert!(documented == Some(&*list), "the page has another list than this:\n{list}");
 }
 
-/// The kind, and the fields that our type keeps, one per line, of an object that has every field of the API server's schema.
-fn owned<K: Resource + Serialize>(kind: &str, desired: &K) -> String {
+/// The kind, and the fields that are ours, one per line: those that the desired child sets, and those that must be absent.
+fn owned<K: Resource + Serialize>(kind: &str, desired: &K, owning: &[&str]) -> String {
     let schemas =
         serde_json::from_str(include_str!("../../apiserver/src/schema/openapi.json")).expect("JSON");
-    let full = full(&schemas, kind);
-    let kept = serde_json::to_value(K::deserialize(&full).expect(kind)).expect("JSON");
-    let mut list = List { rules: diff::rules::<K>().collect(), lines: String::new() };
-    list.add("", "", &full, &kept, &serde_json::to_value(desired).expect("JSON"));
+    let owning = owning.iter().map(|path| ((*path).to_owned(), Merge::Owned));
+    let mut list = List { rules: owning.chain(diff::rules::<K>()).collect(), lines: String::new() };
+    list.add("", "", &full(&schemas, kind), &serde_json::to_value(desired).expect("JSON"));
     format!("{kind}\n{}", list.lines)
 }
 
 struct List {
-    rules: Vec<&'static MergeRule>,
+    rules: Vec<(String, Merge)>,
     lines: String,
 }
 
 impl List {
-    /// Adds the fields below one field. `pattern` is its path in a rule.
-    fn add(&mut self, path: &str, pattern: &str, full: &Value, kept: &Value, desired: &Value) {
-        let rule = |at: &str| self.rules.iter().find(|(pattern, _)| *pattern == at).map(|(_, merge)| *merge);
-        match rule(pattern) {
-            Some(Merge::NotOurs) => return,
-            Some(Merge::Shared) => {
-                let removed = |key: &&String| {
-                    rule(&format!("{pattern}/{}", key.replace('/', "~1"))) == Some(Merge::Owned)
-                };
-                let wanted = desired.as_object().into_iter().flatten().map(|(key, _)| key);
-                let kept = kept.as_object().into_iter().flatten().map(|(key, _)| key).filter(removed);
-                for key in wanted.chain(kept).collect::<Vec<_>>() {
-                    self.line(&format!("{path}[{key}]"));
-                }
-                return;
+    /// Adds the fields below one field. `pattern` is its path in a rule, and `full` has every field of the schema.
+    fn add(&mut self, path: &str, pattern: &str, full: &Value, desired: &Value) {
+        let rule = self.rules.iter().find(|(at, _)| at == pattern).map(|(_, merge)| *merge);
+        match (rule, desired) {
+            (Some(Merge::NotOurs), _) => {}
+            (Some(Merge::Owned | Merge::Whole), _) => self.line(path),
+            (Some(Merge::SharedBy(_)), Value::Array(_)) if path == "metadata.ownerReferences" => {
+                self.line(&format!("{path}[ours]"));
             }
-            Some(Merge::SharedBy(_)) if path == "metadata.ownerReferences" => {
-                if !desired.is_null() {
-                    self.line(&format!("{path}[ours]"));
-                }
-                return;
-            }
-            Some(Merge::SharedBy(keys)) => {
-                for item in desired.as_array().into_iter().flatten() {
+            (Some(Merge::SharedBy(keys)), Value::Array(items)) => {
+                for item in items {
                     let path = format!("{path}[{}]", item[keys[0]].as_str().expect("a name"));
-                    self.add(&path, &format!("{pattern}/*"), &full[0], &kept[0], item);
+                    self.add(&path, &format!("{pattern}/*"), &full[0], item);
                 }
-                return;
             }
-            Some(Merge::Whole) => return self.line(path),
-            Some(Merge::OneOf(_) | Merge::SharedSet | Merge::Owned | Merge::Defaulted) | None => {}
+            (_, Value::Object(fields)) if !is_whole(full, desired) => {
+                self.add_fields(path, pattern, full, &json!(fields));
+            }
+            (_, Value::Null) => self.add_fields(path, pattern, full, &json!({})),
+            _ => self.line(path),
         }
-        if is_whole(full, kept) {
-            return self.line(path);
-        }
-        assert!(kept.is_object(), "{path} is a list whose items have fields of others");
-        let fields = |of: &Value| -> BTreeSet<String> {
-            of.as_object().into_iter().flatten().map(|(field, _)| field.clone()).collect()
-        };
-        for field in &fields(kept) | &fields(desired) {
+    }
+
+    fn add_fields(&mut self, path: &str, pattern: &str, full: &Value, desired: &Value) {
+        let wanted = desired.as_object().into_iter().flatten().map(|(field, _)| field.clone());
+        let absent = self.rules.iter().filter(|(_, merge)| *merge == Merge::Owned).filter_map(|(at, _)| {
+            let (parent, field) = at.rsplit_once('/')?;
+            // An object without annotations has an empty map of them.
+            match parent.strip_prefix(pattern)? {
+                "" => Some(field.replace("~1", "/")),
+                "/annotations" => Some("annotations".to_owned()),
+                _ => None,
+            }
+        });
+        for field in wanted.chain(absent).collect::<BTreeSet<_>>() {
+            let path = match path {
+                "" => field.clone(),
+                map if map.ends_with(".labels") || map.ends_with(".annotations") => format!("{map}[{field}]"),
+                path => format!("{path}.{field}"),
+            };
             // The key of the object, or of the item of a list.
             if !["name", "namespace"].contains(&&*field) {
-                let path = if path.is_empty() { field.clone() } else { format!("{path}.{field}") };
-                let pattern = format!("{pattern}/{field}");
-                self.add(&path, &pattern, &full[&field], &kept[&field], &desired[&field]);
+                let pattern = format!("{pattern}/{}", field.replace('/', "~1"));
+                self.add(&path, &pattern, &full[&field], &desired[&field]);
             }
         }
     }
@@ -144,16 +152,12 @@ impl List {
     }
 }
 
-/// Whether our type keeps every field; [`Present`](crate::resource::kinds::Present) keeps the whole value.
-fn is_whole(full: &Value, kept: &Value) -> bool {
-    match (full, kept) {
-        (_, Value::Bool(true)) => true,
-        (Value::Object(full), Value::Object(kept)) => {
-            full.iter().all(|(field, full)| kept.get(field).is_some_and(|kept| is_whole(full, kept)))
-        }
-        (Value::Array(full), Value::Array(kept)) => is_whole(&full[0], &kept[0]),
-        _ => true,
-    }
+/// Whether every field is desired.
+fn is_whole(full: &Value, desired: &Value) -> bool {
+    let (Some(full), Some(desired)) = (full.as_object(), desired.as_object()) else {
+        return desired != &Value::Null;
+    };
+    full.iter().all(|(field, full)| desired.get(field).is_some_and(|desired| is_whole(full, desired)))
 }
 
 /// An object with all fields of a schema.
@@ -175,12 +179,5 @@ fn full(schemas: &Value, name: &str) -> Value {
             _ => "text".into(),
         }
     }
-    let mut value = value(schemas, &schemas[name]);
-    if name == "ObjectMeta" {
-        value["annotations"] = json!({SOURCE_RANGES: ""});
-    }
-    if name == "LabelSelectorRequirement" {
-        value["operator"] = "In".into();
-    }
-    value
+    value(schemas, &schemas[name])
 }

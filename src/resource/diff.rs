@@ -1,18 +1,22 @@
 //! Compares a live object with the desired one, and computes the JSON patch between them.
 //!
-//! Our Rust types have the fields that we own, and all of these are compared: a field that `desired` does not have is
-//! removed from the live object. Maps and lists are owned as a whole, unless the kind declares at their path that other
-//! writers have keys or items there, which stay ([`Resource::MERGE`], in `kinds.rs` for built-in kinds):
+//! Several writers share an object, so each field has an owner. Our fields are the ones that `desired` sets. Any other field of
+//! the live object stays as it is, whether the API server has set its default there or another writer a value. A list that
+//! `desired` sets is ours as a whole. The exceptions are declared by path, beside the kind ([`Resource::MERGE`]) or beside the
+//! children of an operator (`Children::owning`):
 //!
 //! ```text
-//!   /metadata/labels                    Shared                 every kind: labels of other writers stay
-//!   /spec/template/spec/containers      SharedBy(["name"])     Deployment: containers of other names stay
-//!   /metadata/finalizers                SharedSet              of a kind of yours: finalizers of other controllers stay
-//!   /spec/ports/*/protocol              Defaulted              Service: the API server sets TCP if `desired` has no protocol
+//!   /data                               Owned                  ConfigMap: keys that `desired` does not have are removed
+//!   /spec/ports                         Whole                  Service: if `desired` has ports, each field of them is ours
+//!   /spec/ports/*/protocol              Defaulted              but the API server sets TCP if `desired` has no protocol
+//!   /spec/containers                    SharedBy(["name"])     Pod template: containers of other names stay
+//!   /spec/template                      Rules(POD_TEMPLATE)    Deployment: the rules of a Pod template
 //! ```
 //!
 //! Few lists are shared. A shared list keeps each added item: with server-side apply, a port that another writer has added to
 //! a Service stays, and every later apply fails because of its duplicate name.
+
+use std::borrow::Cow;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -25,83 +29,113 @@ pub type MergeRule = (&'static str, Merge);
 /// How the desired state of a field is merged into the live one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
-    /// A map: keys that `desired` does not have belong to other writers, and stay.
-    Shared,
-    /// A list: items that `desired` does not have belong to other writers, and stay. Two items are the same if these fields
-    /// of them are equal.
-    SharedBy(&'static [&'static str]),
-    /// A list of texts or numbers: items that `desired` does not have belong to other writers, and stay.
-    SharedSet,
-    /// A key of a shared map that is ours: it is removed if `desired` does not have it.
+    /// Ours with everything in it: what `desired` does not have is removed, also the field itself.
     Owned,
-    /// Not ours: neither compared nor removed.
-    NotOurs,
-    /// The API server sets this field if it is absent, such as the `protocol` of a port. It is ours only if `desired` has it:
-    /// otherwise, it is neither compared nor removed.
-    Defaulted,
-    /// Replaced as a whole at each difference, with the fields that the type does not have. For a field that has one of
-    /// many forms, such as the source of a volume: a patch that adds one form beside another is invalid.
+    /// The same, if `desired` has the field. If not, it stays.
     Whole,
-    /// An object that has only one of these fields, such as the handler of a probe. If none of those that the type has is
-    /// there, another one is, so the object is replaced as a whole.
-    OneOf(&'static [&'static str]),
+    /// A field in an owned one that the API server sets if it is absent, such as the `protocol` of a port: it stays if
+    /// `desired` does not have it.
+    Defaulted,
+    /// A list of which each writer has items of its own: items that `desired` does not have stay. Two items are the same if
+    /// these fields of them are equal.
+    SharedBy(&'static [&'static str]),
+    /// Written when the object is created, and never compared.
+    NotOurs,
+    /// The fields of this object have these rules.
+    Rules(&'static [MergeRule]),
 }
 
-/// The metadata of every kind. The API server sets the fields that are not ours; finalizers belong to other controllers.
-static METADATA: [MergeRule; 9] = [
-    ("/metadata/uid", Merge::NotOurs),
-    ("/metadata/resourceVersion", Merge::NotOurs),
-    ("/metadata/generation", Merge::NotOurs),
-    ("/metadata/creationTimestamp", Merge::NotOurs),
-    ("/metadata/deletionTimestamp", Merge::NotOurs),
+/// The metadata of every kind.
+const METADATA: [MergeRule; 2] = [
     ("/metadata/finalizers", Merge::NotOurs),
-    ("/metadata/labels", Merge::Shared),
-    ("/metadata/annotations", Merge::Shared),
     // One owner can have several references; one of them may be the controller.
     ("/metadata/ownerReferences", Merge::SharedBy(&["uid", "controller"])),
 ];
 
-/// The operations of a JSON patch ([RFC 6902](https://www.rfc-editor.org/rfc/rfc6902)) that make `live` like `desired`.
-/// Empty if there is no difference.
-///
-/// Fields that the type does not have are on neither side, and so never differ.
+/// The operations of a JSON patch ([RFC 6902](https://www.rfc-editor.org/rfc/rfc6902)) that make the fields of `live` that are
+/// ours like `desired`. Empty if there is no difference. `owning`: more paths that are [`Merge::Owned`].
 #[must_use]
-pub fn between<K: Resource + Serialize>(live: &K, desired: &K) -> Vec<Value> {
-    let patch = || {
-        let value =
-            |object| serde_json::to_value(object).expect("our types have string keys and no failing impls");
-        json_patch(&value(live), &value(desired), K::MERGE)
-    };
-    if live.is_like(desired) {
-        debug_assert_eq!(patch(), Vec::<Value>::new());
-        return Vec::new();
+pub fn between<K: Resource + Serialize>(live: &K, desired: &K, owning: &[&'static str]) -> Vec<Value> {
+    let value =
+        |object| serde_json::to_value(object).expect("our types have string keys and no failing impls");
+    let (live, mut desired) = (value(live), value(desired));
+    if let Some(metadata) =
+        desired["metadata"].as_object_mut().filter(|_| live["metadata"]["annotations"].is_object())
+    {
+        // So that an annotation that is ours is removed although `desired` has none.
+        metadata.entry("annotations").or_insert_with(|| json!({}));
     }
-    patch()
+    json_patch(&live, &desired, &FieldRules::of(K::MERGE, owning))
 }
 
-fn json_patch(live: &Value, desired: &Value, rules: &'static [MergeRule]) -> Vec<Value> {
-    let mut comparison = Comparison { rules, path: String::new(), operations: Vec::new() };
-    comparison.compare(live, desired);
+fn json_patch(live: &Value, desired: &Value, rules: &FieldRules) -> Vec<Value> {
+    let mut comparison = Comparison { path: String::new(), operations: Vec::new() };
+    comparison.compare(rules, live, desired);
     comparison.operations
 }
 
-/// The rules of a kind, and the rules that every kind has.
-pub fn rules<K: Resource>() -> impl Iterator<Item = &'static MergeRule> {
-    all_rules(K::MERGE)
+/// The rules of a kind and of all kinds, each with its whole path.
+#[must_use]
+pub fn rules<K: Resource>() -> Vec<(String, Merge)> {
+    fn add(all: &mut Vec<(String, Merge)>, parent: &str, rules: &[MergeRule]) {
+        for (path, merge) in rules {
+            let path = format!("{parent}{path}");
+            match merge {
+                Merge::Rules(rules) => add(all, &path, rules),
+                merge => all.push((path, *merge)),
+            }
+        }
+    }
+    let mut all = Vec::new();
+    add(&mut all, "", K::MERGE);
+    add(&mut all, "", &METADATA);
+    all
 }
 
-fn all_rules(rules: &'static [MergeRule]) -> impl Iterator<Item = &'static MergeRule> {
-    rules.iter().chain(&METADATA)
+/// The rules at one field, each with the rest of its path.
+#[derive(Default)]
+struct FieldRules {
+    rules: Vec<MergeRule>,
+    /// Whether the field is a part of one that is owned.
+    is_owned: bool,
 }
 
-/// How the field at a JSON pointer is merged, if a rule says so.
-fn rule_at(rules: &'static [MergeRule], path: &str) -> Option<Merge> {
-    let is_at = |pattern: &str| {
-        let (mut fields, mut wanted) = (path.split('/'), pattern.split('/'));
-        wanted.by_ref().all(|field| fields.next().is_some_and(|one| field == "*" || field == one))
-            && fields.next().is_none()
-    };
-    all_rules(rules).find(|(pattern, _)| is_at(pattern)).map(|(_, merge)| *merge)
+impl FieldRules {
+    fn of(kind: &[MergeRule], owning: &[&'static str]) -> FieldRules {
+        let owning = owning.iter().map(|path| (*path, Merge::Owned));
+        FieldRules { rules: owning.chain(kind.iter().chain(&METADATA).copied()).collect(), is_owned: false }
+    }
+
+    /// The rule of the field itself.
+    fn here(&self) -> Option<Merge> {
+        self.rules.iter().find(|(path, _)| path.is_empty()).map(|(_, merge)| *merge)
+    }
+
+    /// The rules at a field of this object, or at an item of this list.
+    fn at(&self, field: &str) -> FieldRules {
+        let mut below = FieldRules::default();
+        for (path, merge) in &self.rules {
+            let path = path.strip_prefix('/').unwrap_or_default();
+            let (first, rest) = path.split_at(path.find('/').unwrap_or(path.len()));
+            if first == field || first == "*" {
+                match merge {
+                    Merge::Rules(rules) if rest.is_empty() => below.rules.extend(*rules),
+                    merge => below.rules.push((rest, *merge)),
+                }
+            }
+        }
+        below.is_owned = match below.here() {
+            Some(Merge::Owned | Merge::Whole) => true,
+            Some(Merge::Defaulted | Merge::SharedBy(_) | Merge::NotOurs) => false,
+            Some(Merge::Rules(_)) | None => self.is_owned,
+        };
+        below
+    }
+
+    /// Whether the field is removed if `desired` does not have it. `parent`: the rules of the object.
+    fn is_removed(&self, parent: &FieldRules) -> bool {
+        self.is_owned && (parent.is_owned || self.here() == Some(Merge::Owned))
+    }
 }
 
 /// Most entries of a map of texts that are changed one by one. No object of our types has as many fields.
@@ -109,129 +143,94 @@ const MAP_ENTRIES_MAX: usize = 100;
 
 /// A comparison of two objects, at one field.
 struct Comparison {
-    rules: &'static [MergeRule],
     /// The JSON pointer of the field.
     path: String,
     operations: Vec<Value>,
 }
 
 impl Comparison {
-    fn compare(&mut self, live: &Value, desired: &Value) {
+    fn compare(&mut self, rules: &FieldRules, live: &Value, desired: &Value) {
         if live == desired {
             return;
         }
-        match (self.rule(), live, desired) {
+        match (rules.here(), live, desired) {
             (Some(Merge::NotOurs), _, _) => {}
             (Some(Merge::SharedBy(keys)), Value::Array(live), Value::Array(desired)) => {
-                self.set_wanted_items(live, desired, keys);
+                self.set_items(rules, live, desired, keys);
             }
-            (Some(Merge::SharedSet), Value::Array(live), Value::Array(desired)) => {
-                for wanted in desired.iter().filter(|wanted| !live.contains(wanted)) {
-                    self.add(json!({"op": "add", "path": format!("{}/-", self.path), "value": wanted}));
-                }
+            (_, Value::Array(live), Value::Array(desired)) => self.set_list(rules, live, desired),
+            (_, Value::Object(live), Value::Object(wanted)) if !(rules.is_owned && is_large(live)) => {
+                self.set_fields(rules, live, wanted);
+                self.remove_fields(rules, live, wanted);
             }
-            (None, Value::Object(fields), _) if is_large(fields) => {
-                self.add(json!({"op": "replace", "path": &*self.path, "value": desired}));
-            }
-            (rule, Value::Object(live), Value::Object(desired)) if !is_replaced(rule, live, desired) => {
-                self.set_wanted(live, desired);
-                self.remove_unwanted(live, desired);
-            }
-            _ if self.is_same(live, desired) => {}
-            _ => self.add(json!({"op": "replace", "path": &*self.path, "value": desired})),
+            _ => self.add("replace", desired),
         }
     }
 
-    /// Whether two values that are replaced as a whole differ at most in what the API server sets.
-    fn is_same(&mut self, live: &Value, desired: &Value) -> bool {
-        match (live, desired) {
-            (Value::Array(live), Value::Array(desired)) => {
-                let mut items = live.iter().zip(desired).enumerate();
-                live.len() == desired.len()
-                    && items.all(|(index, (live, desired))| {
-                        self.is_same_at(&index.to_string(), live, Some(desired))
-                    })
-            }
-            (Value::Object(live), Value::Object(desired)) => {
-                desired.keys().all(|field| live.contains_key(field))
-                    && live.iter().all(|(field, live)| self.is_same_at(field, live, desired.get(field)))
-            }
-            _ => live == desired,
-        }
-    }
-
-    fn is_same_at(&mut self, field: &str, live: &Value, desired: Option<&Value>) -> bool {
-        let length = self.push(field);
-        let is_same = match desired {
-            Some(desired) => self.is_same(live, desired),
-            None => self.rule() == Some(Merge::Defaulted),
-        };
-        self.path.truncate(length);
-        is_same
-    }
-
-    fn set_wanted(&mut self, live: &Map<String, Value>, desired: &Map<String, Value>) {
+    fn set_fields(&mut self, rules: &FieldRules, live: &Map<String, Value>, desired: &Map<String, Value>) {
         for (field, wanted) in desired {
-            let length = self.push(field);
+            let (name, length) = self.enter(field);
             match live.get(field) {
-                None => self.add(json!({"op": "add", "path": &*self.path, "value": wanted})),
-                Some(value) => self.compare(value, wanted),
+                None => self.add("add", wanted),
+                Some(value) => self.compare(&rules.at(&name), value, wanted),
             }
             self.path.truncate(length);
         }
     }
 
-    /// Adds and corrects our items. Other items belong to other writers, and stay.
-    fn set_wanted_items(&mut self, live: &[Value], desired: &[Value], keys: &[&str]) {
+    fn remove_fields(&mut self, rules: &FieldRules, live: &Map<String, Value>, desired: &Map<String, Value>) {
+        for field in live.keys().filter(|field| !desired.contains_key(*field)) {
+            let (name, length) = self.enter(field);
+            if rules.at(&name).is_removed(rules) {
+                self.operations.push(json!({"op": "remove", "path": &*self.path}));
+            }
+            self.path.truncate(length);
+        }
+    }
+
+    /// Replaces a list that is ours, if any of its items differs.
+    fn set_list(&mut self, rules: &FieldRules, live: &[Value], desired: &[Value]) {
+        let before = self.operations.len();
+        for (index, (live, wanted)) in live.iter().zip(desired).enumerate() {
+            let (_, length) = self.enter(&index.to_string());
+            self.compare(&rules.at("*"), live, wanted);
+            self.path.truncate(length);
+        }
+        if live.len() != desired.len() || self.operations.len() > before {
+            self.operations.truncate(before);
+            self.add("replace", &json!(desired));
+        }
+    }
+
+    /// Adds and corrects our items of a shared list.
+    fn set_items(&mut self, rules: &FieldRules, live: &[Value], desired: &[Value], keys: &[&str]) {
         for wanted in desired {
             let is_it = |item: &Value| keys.iter().all(|key| item[key] == wanted[key]);
-            let Some(index) = live.iter().position(is_it) else {
-                self.add(json!({"op": "add", "path": format!("{}/-", self.path), "value": wanted}));
-                continue;
-            };
-            let length = self.push(&index.to_string());
-            self.compare(&live[index], wanted);
-            self.path.truncate(length);
-        }
-    }
-
-    fn remove_unwanted(&mut self, live: &Map<String, Value>, desired: &Map<String, Value>) {
-        let is_shared = self.rule() == Some(Merge::Shared);
-        for (field, value) in live {
-            if desired.contains_key(field) {
-                continue;
-            }
-            let length = self.push(field);
-            match (self.rule(), value) {
-                (None, _) if is_shared => {}
-                (Some(Merge::NotOurs | Merge::SharedBy(_) | Merge::SharedSet | Merge::Defaulted), _) => {}
-                (None, Value::Object(fields)) if is_large(fields) => {
-                    self.add(json!({"op": "remove", "path": &*self.path}));
-                }
-                // Field by field, because it may have fields that our type does not have.
-                (None | Some(Merge::Owned | Merge::Shared), Value::Object(fields)) => {
-                    self.remove_unwanted(fields, &Map::new());
-                }
-                _ => self.add(json!({"op": "remove", "path": &*self.path})),
+            let index = live.iter().position(is_it);
+            let (_, length) = self.enter(&index.map_or("-".to_owned(), |index| index.to_string()));
+            match index {
+                None => self.add("add", wanted),
+                Some(index) => self.compare(&rules.at("*"), &live[index], wanted),
             }
             self.path.truncate(length);
         }
     }
 
-    fn rule(&self) -> Option<Merge> {
-        rule_at(self.rules, &self.path)
+    fn add(&mut self, operation: &str, value: &Value) {
+        self.operations.push(json!({"op": operation, "path": &*self.path, "value": value}));
     }
 
-    fn add(&mut self, operation: Value) {
-        self.operations.push(operation);
-    }
-
-    /// Appends a field to the JSON pointer. Returns the length that the pointer had before.
-    fn push(&mut self, field: &str) -> usize {
+    /// Appends a field to the JSON pointer. Returns its name there, and the length that the pointer had before.
+    fn enter<'a>(&mut self, field: &'a str) -> (Cow<'a, str>, usize) {
         let length = self.path.len();
+        let name = if field.contains(['~', '/']) {
+            Cow::Owned(field.replace('~', "~0").replace('/', "~1"))
+        } else {
+            Cow::Borrowed(field)
+        };
         self.path.push('/');
-        self.path.push_str(&field.replace('~', "~0").replace('/', "~1"));
-        length
+        self.path.push_str(&name);
+        (name, length)
     }
 }
 
@@ -241,61 +240,44 @@ fn is_large(map: &Map<String, Value>) -> bool {
     map.len() > MAP_ENTRIES_MAX && map.values().all(Value::is_string)
 }
 
-/// Whether an object is replaced as a whole.
-fn is_replaced(rule: Option<Merge>, live: &Map<String, Value>, desired: &Map<String, Value>) -> bool {
-    match rule {
-        Some(Merge::Whole) => true,
-        Some(Merge::OneOf(fields)) => {
-            let has_one =
-                |object: &Map<String, Value>| fields.iter().any(|field| object.contains_key(*field));
-            has_one(desired) && !has_one(live)
-        }
-        None
-        | Some(
-            Merge::Shared
-            | Merge::SharedBy(_)
-            | Merge::SharedSet
-            | Merge::Owned
-            | Merge::NotOurs
-            | Merge::Defaulted,
-        ) => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const RULES: &[MergeRule] = &[
-        ("/map", Merge::Shared),
-        ("/map/ours~1key", Merge::Owned),
+        ("/labels/ours~1key", Merge::Owned),
+        ("/selector", Merge::Whole),
+        ("/data", Merge::Owned),
         ("/containers", Merge::SharedBy(&["name"])),
-        ("/containers/*/probe", Merge::OneOf(&["exec", "tcpSocket"])),
-        ("/set", Merge::SharedSet),
+        ("/containers/*", Merge::Rules(CONTAINER)),
         ("/volumes", Merge::SharedBy(&["name"])),
         ("/volumes/*", Merge::Whole),
+        ("/ports", Merge::Whole),
         ("/ports/*/protocol", Merge::Defaulted),
-        ("/type", Merge::Defaulted),
+        ("/claims", Merge::NotOurs),
     ];
+    const CONTAINER: &[MergeRule] = &[("/probe/exec", Merge::Owned), ("/probe/tcpSocket", Merge::Owned)];
 
     fn check(live: Value, desired: Value, expected: Value) {
-        assert_eq!(Value::Array(json_patch(&live, &desired, RULES)), expected);
+        assert_eq!(Value::Array(json_patch(&live, &desired, &FieldRules::of(RULES, &["/args"]))), expected);
     }
 
     #[test]
-    fn labels_annotations_and_other_metadata_of_others_are_left_alone() {
+    fn what_desired_does_not_set_is_left_alone() {
         let theirs = json!({
             "uid": "u", "labels": {"ours": "a", "theirs": "b"}, "annotations": {"note": "c"}, "finalizers": ["x"],
             "ownerReferences": [{"uid": "o", "controller": false}],
         });
         check(json!({"metadata": theirs}), json!({"metadata": {"labels": {"ours": "a"}}}), json!([]));
         check(json!({"metadata": theirs}), json!({"metadata": {}}), json!([]));
+        check(json!({"replicas": 3, "ports": [{"port": 80}]}), json!({}), json!([]));
+        check(json!({"claims": [{"size": 1}]}), json!({"claims": [{"size": 2}]}), json!([]));
     }
 
     #[test]
     fn a_changed_or_missing_field_is_one_operation() {
         check(
-            json!({"labels": {"app/x": "other"}, "replicas": 1}),
+            json!({"labels": {"app/x": "other", "theirs": "t"}, "replicas": 1}),
             json!({"labels": {"app/x": "web", "~": "t"}, "replicas": 1}),
             json!([
                 {"op": "replace", "path": "/labels/app~1x", "value": "web"},
@@ -307,43 +289,46 @@ mod tests {
     /// A Service whose selector had another key selected nothing, and nobody noticed. A key of a ConfigMap called `labels`
     /// was never removed.
     #[test]
-    fn unwanted_fields_are_removed_one_by_one() {
+    fn in_an_owned_field_what_desired_does_not_have_is_removed() {
         check(
-            // `generation` is the server's in metadata alone.
             json!({"selector": {"app": "web", "generation": "x"}, "data": {"labels": "x"}, "labels": {"a/b": "x"}}),
             json!({"selector": {"app": "web"}, "labels": {}}),
-            json!([
-                {"op": "remove", "path": "/labels/a~1b"},
-                {"op": "remove", "path": "/selector/generation"},
-                {"op": "remove", "path": "/data/labels"},
-            ]),
+            json!([{"op": "remove", "path": "/selector/generation"}, {"op": "remove", "path": "/data"}]),
         );
+        // Of the kind, only with `desired`; of the children, in any case.
+        check(json!({"selector": {"app": "web"}}), json!({}), json!([]));
+        check(json!({"args": ["a"]}), json!({}), json!([{"op": "remove", "path": "/args"}]));
     }
 
     /// One operation for each of 100,000 keys took as much memory as the limit of a Pod.
     #[test]
-    fn a_map_with_very_many_texts_is_replaced_or_removed_whole_unless_it_is_shared() {
+    fn a_map_with_very_many_texts_is_replaced_whole_unless_it_is_shared() {
         let many: Map<_, _> = (0..=MAP_ENTRIES_MAX).map(|key| (key.to_string(), json!(""))).collect();
         let replaced = json!([{"op": "replace", "path": "/data", "value": {"a": "b"}}]);
         check(json!({"data": many}), json!({"data": {"a": "b"}}), replaced);
-        check(json!({"data": many}), json!({}), json!([{"op": "remove", "path": "/data"}]));
-        check(json!({"map": many}), json!({"map": {}}), json!([]));
+        check(json!({"labels": many}), json!({"labels": {}}), json!([]));
     }
 
     #[test]
     fn an_owned_key_of_a_shared_map_is_removed() {
-        let removed = json!([{"op": "remove", "path": "/map/ours~1key"}]);
-        check(json!({"map": {"ours/key": "x", "theirs": "y"}}), json!({"map": {}}), removed.clone());
-        check(json!({"map": {"ours/key": "x", "theirs": "y"}}), json!({}), removed);
+        let removed = json!([{"op": "remove", "path": "/labels/ours~1key"}]);
+        check(json!({"labels": {"ours/key": "x", "theirs": "y"}}), json!({"labels": {}}), removed);
     }
 
     #[test]
-    fn a_list_that_we_own_is_replaced_whole() {
-        check(
-            json!({"ports": [{"port": 80}, {"port": 81}]}),
-            json!({"ports": [{"port": 80}]}),
-            json!([{"op": "replace", "path": "/ports", "value": [{"port": 80}]}]),
-        );
+    fn a_list_that_desired_sets_is_ours_as_a_whole() {
+        for list in ["ports", "tolerations"] {
+            let path = format!("/{list}");
+            check(
+                json!({list: [{"port": 80}, {"port": 81}]}),
+                json!({list: [{"port": 80}]}),
+                json!([{"op": "replace", "path": path, "value": [{"port": 80}]}]),
+            );
+        }
+        let edited = json!([{"key": "a", "effect": "NoExecute"}]);
+        check(json!({"tolerations": edited}), json!({"tolerations": [{"key": "a"}]}), json!([]));
+        let replaced = json!([{"op": "replace", "path": "/ports", "value": [{"port": 80}]}]);
+        check(json!({"ports": [{"port": 80, "hostPort": 80}]}), json!({"ports": [{"port": 80}]}), replaced);
     }
 
     /// An author who left `protocol` empty got the condition `Mutated`, and one patch at each start.
@@ -363,9 +348,6 @@ mod tests {
         for live in [[json!("TCP"), json!("TCP")], [json!("TCP"), absent()]] {
             check(ports(live), desired.clone(), whole.clone());
         }
-        let mut longer = ports([json!("TCP"), json!("UDP")]);
-        longer["ports"].as_array_mut().expect("ports").push(json!({"port": 81}));
-        check(longer, desired.clone(), whole);
         let mut edited = ports([json!("TCP"), json!("UDP")]);
         edited["type"] = json!("NodePort");
         check(
@@ -399,49 +381,33 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_set_gets_our_items_and_keeps_all_others() {
-        check(
-            json!({"set": ["theirs", "ours"]}),
-            json!({"set": ["ours", "new"]}),
-            json!([{"op": "add", "path": "/set/-", "value": "new"}]),
-        );
-        check(json!({"set": ["theirs", "ours"]}), json!({"set": ["ours"]}), json!([]));
-        check(json!({"set": ["theirs"]}), json!({}), json!([]));
-        check(json!({}), json!({"set": ["ours"]}), json!([{"op": "add", "path": "/set", "value": ["ours"]}]));
-    }
-
-    /// The type of the live object has `tcpSocket` alone, so a handler that another writer has set is not seen.
-    #[test]
-    fn a_probe_of_another_form_is_replaced_and_one_of_this_form_corrected() {
-        let probes = |live: Value, desired: Value, operations: Value| {
-            let web = |probe: Value| json!({"containers": [{"name": "web", "probe": probe}]});
-            check(web(live), web(desired), operations);
-        };
+    fn another_handler_of_a_probe_is_removed_and_its_times_stay() {
+        let web = |probe: Value| json!({"containers": [{"name": "web", "probe": probe}]});
         let path = "/containers/0/probe";
         let wanted = json!({"tcpSocket": {"port": 80}});
-        let whole = json!([{"op": "replace", "path": path, "value": wanted}]);
-        probes(json!({"period": 5}), wanted.clone(), whole);
-        let port = json!([
-            {"op": "replace", "path": format!("{path}/tcpSocket/port"), "value": 80},
-            {"op": "remove", "path": format!("{path}/period")},
-        ]);
-        probes(json!({"period": 5, "tcpSocket": {"port": 81}}), wanted.clone(), port);
         let both = json!([
             {"op": "add", "path": format!("{path}/tcpSocket"), "value": {"port": 80}},
             {"op": "remove", "path": format!("{path}/exec")},
         ]);
-        probes(json!({"exec": true}), wanted, both);
-        let without = json!({"containers": [{"name": "web"}]});
-        let with = json!({"containers": [{"name": "web", "probe": {"period": 5}}]});
-        check(with, without, json!([{"op": "remove", "path": path}]));
+        check(web(json!({"period": 5, "exec": {"command": []}})), web(wanted.clone()), both);
+        let port = json!([
+            {"op": "replace", "path": format!("{path}/tcpSocket/port"), "value": 80},
+            {"op": "remove", "path": format!("{path}/tcpSocket/host")},
+        ]);
+        check(web(json!({"tcpSocket": {"host": "a", "port": 81}})), web(wanted), port);
+        // Without a probe of ours, it is another writer's.
+        check(web(json!({"exec": {}})), json!({"containers": [{"name": "web"}]}), json!([]));
     }
 
     #[test]
-    fn a_volume_of_ours_is_replaced_whole() {
+    fn another_source_of_a_volume_is_removed() {
         check(
-            json!({"volumes": [{"name": "theirs"}, {"name": "ours"}]}),
+            json!({"volumes": [{"name": "theirs"}, {"name": "ours", "secret": {"secretName": "a"}}]}),
             json!({"volumes": [{"name": "ours", "emptyDir": {}}]}),
-            json!([{"op": "replace", "path": "/volumes/1", "value": {"name": "ours", "emptyDir": {}}}]),
+            json!([
+                {"op": "add", "path": "/volumes/1/emptyDir", "value": {}},
+                {"op": "remove", "path": "/volumes/1/secret"},
+            ]),
         );
     }
 

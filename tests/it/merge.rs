@@ -3,23 +3,17 @@
 
 use listwatch::{
     client::{Client, Request},
-    operators::{
-        database::{
-            self,
-            types::{CronJob, Job, PodDisruptionBudget, StatefulSet},
-        },
-        memcached, mywebserver,
-    },
+    operators::{database, memcached, mywebserver},
     resource::{
         Resource,
-        diff::{self, Merge, MergeRule},
-        kinds::{ConfigMap, Deployment, Namespace, Secret, Service},
+        diff::{self, Merge},
+        kinds::*,
     },
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::fixture::{Kind, on};
+use crate::fixture::{Kind, Server, on};
 
 /// The OpenAPI document of the group and version of a kind.
 async fn document<K: Resource>(client: &Client) -> Value {
@@ -30,7 +24,7 @@ async fn document<K: Resource>(client: &Client) -> Value {
 }
 
 /// What contradicts a rule for a kind.
-fn check<K: Resource>(document: &Value, (path, merge): &MergeRule) -> Result<(), String> {
+fn check<K: Resource>(document: &Value, path: &str, merge: Merge) -> Result<(), String> {
     let schemas = document["components"]["schemas"].as_object().unwrap();
     let name = |name: &str| name.rsplit(['.', '/']).next().unwrap().to_owned();
     let (_, root) = schemas.iter().find(|(schema, _)| name(schema) == K::KIND).unwrap();
@@ -57,20 +51,13 @@ fn check<K: Resource>(document: &Value, (path, merge): &MergeRule) -> Result<(),
         }
         (parent, schema) = (schema.clone(), resolve(child));
     }
-    let is_shared_map = |schema: &Value| {
-        schema["additionalProperties"].is_object() && schema["x-kubernetes-map-type"] != "atomic"
-    };
     let are_keys = |ours: &[&str]| {
         let keys = schema["x-kubernetes-list-map-keys"].as_array();
         keys.is_some_and(|keys| keys.iter().all(|key| ours.iter().any(|one| key == one)))
     };
     let is_true = match merge {
-        Merge::Shared => is_shared_map(&schema),
-        Merge::Owned => is_shared_map(&parent),
         Merge::SharedBy(keys) => schema["x-kubernetes-list-type"] == "map" && are_keys(keys),
-        Merge::SharedSet => schema["x-kubernetes-list-type"] == "set",
-        Merge::OneOf(fields) => fields.iter().all(|field| schema["properties"][field].is_object()),
-        Merge::Whole => schema["type"] == "object",
+        Merge::Owned | Merge::Whole | Merge::Rules(_) => true,
         Merge::NotOurs => true,
         Merge::Defaulted => {
             let field = path.rsplit('/').next().unwrap();
@@ -82,8 +69,8 @@ fn check<K: Resource>(document: &Value, (path, merge): &MergeRule) -> Result<(),
 
 async fn check_all<K: Resource>(client: &Client) {
     let document = document::<K>(client).await;
-    for rule in diff::rules::<K>() {
-        check::<K>(&document, rule).unwrap_or_else(|problem| panic!("{}: {problem}", K::KIND));
+    for (path, merge) in diff::rules::<K>() {
+        check::<K>(&document, &path, merge).unwrap_or_else(|problem| panic!("{}: {problem}", K::KIND));
     }
 }
 
@@ -92,29 +79,35 @@ async fn each_merge_rule_of_a_kind_agrees_with_the_document_of_the_server() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {
         let client = &fixture.client;
         check_all::<ConfigMap>(client).await;
+        check_all::<CronJob>(client).await;
+        check_all::<DaemonSet>(client).await;
         check_all::<Deployment>(client).await;
+        check_all::<Ingress>(client).await;
+        check_all::<Job>(client).await;
         check_all::<Namespace>(client).await;
+        check_all::<PersistentVolumeClaim>(client).await;
+        check_all::<Pod>(client).await;
+        check_all::<PodDisruptionBudget>(client).await;
         check_all::<Secret>(client).await;
         check_all::<Service>(client).await;
+        check_all::<ServiceAccount>(client).await;
         check_all::<StatefulSet>(client).await;
-        check_all::<CronJob>(client).await;
-        check_all::<Job>(client).await;
-        check_all::<PodDisruptionBudget>(client).await;
+        // The embedded server does not have these.
+        if !matches!(fixture.server, Server::Embedded(_)) {
+            check_all::<HorizontalPodAutoscaler>(client).await;
+            check_all::<NetworkPolicy>(client).await;
+            check_all::<Role>(client).await;
+            check_all::<RoleBinding>(client).await;
+        }
         let document = document::<Service>(client).await;
-        // No kind of ours shares a set, but that of a user may.
-        check::<Service>(&document, &("/metadata/finalizers", Merge::SharedSet)).unwrap();
-        for rule in [
-            // It is atomic.
-            ("/spec/externalIPs", Merge::SharedSet),
+        for (path, merge) in [
             // Its keys are port and protocol.
             ("/spec/ports", Merge::SharedBy(&["name"])),
             ("/spec/externalIPs", Merge::SharedBy(&["ip"])),
-            ("/spec/selector", Merge::Shared),
-            ("/spec/selectors", Merge::Shared),
-            ("/spec/ports/*", Merge::OneOf(&["port", "socket"])),
+            ("/spec/selectors", Merge::Whole),
             ("/spec/ports/*/port", Merge::Defaulted),
         ] {
-            assert!(check::<Service>(&document, &rule).is_err(), "{rule:?}");
+            assert!(check::<Service>(&document, path, merge).is_err(), "{path}");
         }
     })
     .await;
@@ -158,14 +151,14 @@ const ALWAYS: [&str; 7] = [
 ];
 
 /// The fields of a child that its patch does not restore once another client has removed them.
-fn check_restored<K: Resource + Serialize>(desired: &K, problems: &mut Vec<String>) {
+fn check_restored<K: Resource + Serialize>(desired: &K, owning: &[&'static str], problems: &mut Vec<String>) {
     let mut removed = Vec::new();
     let mut whole = serde_json::to_value(desired).unwrap();
     pointers(&whole, "", &mut removed);
     // As the API server returns it.
     whole["metadata"]["resourceVersion"] = "1".into();
     assert_eq!(
-        diff::between(&serde_json::from_value::<K>(whole.clone()).unwrap(), desired),
+        diff::between(&serde_json::from_value::<K>(whole.clone()).unwrap(), desired, owning),
         Vec::<Value>::new()
     );
     removed
@@ -179,11 +172,11 @@ fn check_restored<K: Resource + Serialize>(desired: &K, problems: &mut Vec<Strin
         if found.is_immutable(&format!("{path}/")) {
             continue;
         }
-        if let Err(error) = apply(&mut live, diff::between(&found, desired)) {
+        if let Err(error) = apply(&mut live, diff::between(&found, desired, owning)) {
             problems.push(format!("{} without {path}: {error}", K::KIND));
             continue;
         }
-        let rest = diff::between(&serde_json::from_value::<K>(live).unwrap(), desired);
+        let rest = diff::between(&serde_json::from_value::<K>(live).unwrap(), desired, owning);
         if !rest.is_empty() {
             problems.push(format!("{} without {path}: not restored: {rest:?}", K::KIND));
         }
@@ -198,21 +191,21 @@ fn each_field_of_a_child_is_restored_after_its_removal() {
     let mut problems = Vec::new();
     let web = serde_json::from_value(object(json!({"image": "nginx"}))).unwrap();
     let web = mywebserver::desired(&web);
-    check_restored(&web.deployment, &mut problems);
-    check_restored(&web.service, &mut problems);
+    check_restored(&web.deployment, &[], &mut problems);
+    check_restored(&web.service, CLUSTER_IP_ONLY, &mut problems);
     let cache = serde_json::from_value(object(json!({"size": 1}))).unwrap();
     let cache = memcached::desired(&cache, "memcached");
-    check_restored(&cache.deployment, &mut problems);
-    check_restored(&cache.service, &mut problems);
+    check_restored(&cache.deployment, memcached::OWNED, &mut problems);
+    check_restored(&cache.service, &[], &mut problems);
     let spec =
         json!({"size": 2, "version": "15", "backup": {"schedule": "0 3 * * *"}, "tls": {"secretName": "t"}});
     let database = serde_json::from_value(object(spec)).unwrap();
     let database = database::desired(&database, "postgres", &[]);
-    check_restored(&database.set, &mut problems);
-    check_restored(&database.primary, &mut problems);
-    check_restored(&database.instances, &mut problems);
-    check_restored(&database.scripts, &mut problems);
-    check_restored(&database.budget, &mut problems);
-    check_restored(&database.backup.unwrap(), &mut problems);
+    check_restored(&database.set, database::SET_OWNED, &mut problems);
+    check_restored(&database.primary, CLUSTER_IP_ONLY, &mut problems);
+    check_restored(&database.instances, CLUSTER_IP_ONLY, &mut problems);
+    check_restored(&database.scripts, &[], &mut problems);
+    check_restored(&database.budget, &[], &mut problems);
+    check_restored(&database.backup.unwrap(), database::CRON_JOB_OWNED, &mut problems);
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use listwatch::{
-    cluster::Cluster,
-    operators::database::{Database, types::StatefulSet},
-};
+use listwatch::{cluster::Cluster, operators::database::Database, resource::kinds::StatefulSet};
 use serde_json::{Value, json};
 
 use crate::{

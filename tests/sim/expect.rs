@@ -9,10 +9,7 @@ use listwatch::{
             CopyratorRule,
             copy::{ALL_COPIES, Copied},
         },
-        memcached::{
-            Memcached,
-            types::{CacheContainer, HeadlessService},
-        },
+        memcached::Memcached,
         mywebserver::MyWebserver,
     },
     resource::{
@@ -107,12 +104,8 @@ pub async fn problems(operator: Operator, network: &Network, cluster: &Cluster, 
     } else {
         let ours = "app.kubernetes.io/managed-by=memcached-operator";
         problems.extend(store_differences::<Memcached>(cluster, "", &objects));
-        problems.extend(children_store_differences::<Memcached, Deployment<CacheContainer>>(
-            cluster,
-            ours,
-            &deployments,
-        ));
-        problems.extend(children_store_differences::<Memcached, HeadlessService>(cluster, ours, &services));
+        problems.extend(children_store_differences::<Memcached, Deployment>(cluster, ours, &deployments));
+        problems.extend(children_store_differences::<Memcached, Service>(cluster, ours, &services));
     }
     problems
 }

@@ -397,7 +397,7 @@ pub fn decide<K: Copyable>(
 
 /// The operations that make the metadata and the content of `live` as desired.
 fn differences<K: Copyable>(live: &K, desired: &K) -> (Vec<Value>, Vec<Value>) {
-    let mut operations = diff::between(live, desired);
+    let mut operations = diff::between(live, desired, &[]);
     for key in stale_labels(live.metadata(), desired.metadata()) {
         let path = format!("/metadata/labels/{}", key.replace('/', "~1"));
         operations.push(json!({"op": "remove", "path": path}));

@@ -11,9 +11,12 @@ use smol_str::{SmolStr, format_smolstr};
 use super::{
     Database, INSTANCE, MANAGED_BY, OPERATOR, PORT,
     desired::{labels, volume},
-    types::{ClaimStatus, DatabaseDeletionPolicy, PersistentVolumeClaim, SIZE_MAX},
+    types::{DatabaseDeletionPolicy, SIZE_MAX},
 };
-use crate::resource::{Labels, ObjectMeta, OwnerReference, kinds::Secret};
+use crate::resource::{
+    Labels, ObjectMeta, OwnerReference,
+    kinds::{PersistentVolumeClaim, Secret},
+};
 
 /// Argo CD takes an object without an owner for one of its application `db`, if the object has `app.kubernetes.io/instance: db`, and
 /// deletes it, because it is in no manifest: <https://argo-cd.readthedocs.io/en/stable/user-guide/sync-options/>.
@@ -63,7 +66,7 @@ pub(super) fn claim(database: &Database, name: &str, labels: Labels) -> Persiste
     PersistentVolumeClaim {
         metadata: outliving(database, name, labels),
         spec: volume(&database.spec.storage),
-        status: ClaimStatus::default(),
+        ..PersistentVolumeClaim::default()
     }
 }
 
@@ -114,7 +117,7 @@ pub(super) fn changes_of_owner(
 /// The operation that lets a claim grow.
 pub(super) fn growth(database: &Database, claim: &PersistentVolumeClaim) -> Option<Value> {
     let storage = &database.spec.storage;
-    let grows = gib(storage)? > gib(&claim.spec.resources.requests.storage)?;
+    let grows = gib(storage)? > gib(claim.spec.resources.requests.get("storage")?)?;
     // The API server refuses it before that.
     let is_bound = claim.status.phase == "Bound";
     (grows && is_bound)

@@ -22,7 +22,7 @@ use super::{
     data::{changes_of_owner, claim, has_labels, is_of_instance},
     desired::backup_labels,
     pods_of,
-    types::{DatabaseDeletionPolicy, Job, JobStatus, PersistentVolumeClaim, StatefulSet},
+    types::DatabaseDeletionPolicy,
 };
 use crate::{
     children::{ObservedState, UNSEEN_RECHECK, refusal::Refusal},
@@ -32,7 +32,7 @@ use crate::{
     resource::{
         Key, Meta, ObjectMeta, OwnerReference, Resource,
         conditions::{self, Verdict},
-        kinds::Secret,
+        kinds::{Job, JobStatus, PersistentVolumeClaim, Secret, StatefulSet},
         list::Found,
     },
 };
@@ -394,7 +394,10 @@ impl Databases {
 }
 
 fn retains(set: &StatefulSet) -> bool {
-    set.spec.persistent_volume_claim_retention_policy.when_deleted == "Retain"
+    set.spec
+        .persistent_volume_claim_retention_policy
+        .as_ref()
+        .is_some_and(|policy| policy.when_deleted == "Retain")
 }
 
 /// Whether this is the Job of the last backup, without its owner: a second deletion, with `--cascade=orphan`, takes it away.

@@ -2,20 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use smallvec::smallvec;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::{
     CONTAINER, Database, DatabaseSpec, INSTANCE, MANAGED_BY, OPERATOR, PORT,
     data::NOT_PRUNED,
     scripts,
-    types::{
-        BudgetSpec, ClaimMeta, ClaimResources, ClaimRetention, ClaimSource, ClaimSpec, ClaimTemplate,
-        ConfigMapSource, ContainerSecurity, CronJob, CronJobSpec, CronJobStatus, EmptyDir, EnvSource, EnvVar,
-        Exec, ExecProbe, FieldRef, Hook, Instance, InstanceSecurity, InstanceSpec, InstanceTemplate, Job,
-        JobSpec, JobStatus, JobTemplate, Lifecycle, PodDisruptionBudget, RestoreSpec, SecretSource,
-        StatefulSet, StatefulSetSpec, StatefulSetStatus, StorageRequest, TlsSpec, Volume, VolumeMount,
-    },
+    types::{RestoreSpec, TlsSpec},
 };
 use crate::resource::{LabelSelector, Labels, ObjectMeta, kinds::*};
 
@@ -31,6 +24,24 @@ const SECRET_MODE: i32 = 0o400;
 const SCRIPTS_MODE: i32 = 0o644;
 /// Longest backup: a `pg_dump` that hangs would keep all later ones from starting. In this time, it writes a terabyte at 25 MB/s.
 const BACKUP_SECS_MAX: i64 = 12 * 60 * 60;
+
+/// The fields of the StatefulSet that must be absent. The primary has the number 0, so the numbers begin there.
+pub const SET_OWNED: &[&str] = &["/spec/ordinals", "/spec/template/spec/containers/*/args"];
+/// The fields of the CronJob that must be absent: a backup serves nobody.
+pub const CRON_JOB_OWNED: &[&str] = &[
+    "/spec/jobTemplate/spec/template/spec/containers/*/args",
+    "/spec/jobTemplate/spec/template/spec/containers/*/lifecycle",
+    "/spec/jobTemplate/spec/template/spec/containers/*/ports",
+    "/spec/jobTemplate/spec/template/spec/containers/*/readinessProbe",
+];
+/// The same of the Jobs, which wait for a backup as long as it takes.
+pub const JOB_OWNED: &[&str] = &[
+    "/spec/activeDeadlineSeconds",
+    "/spec/template/spec/containers/*/args",
+    "/spec/template/spec/containers/*/lifecycle",
+    "/spec/template/spec/containers/*/ports",
+    "/spec/template/spec/containers/*/readinessProbe",
+];
 
 /// The desired children of a Database, but for its Secrets.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,10 +80,12 @@ fn labels_of(database: &Database, name: &str) -> Labels {
 }
 
 /// The volume of a claim.
-pub(super) fn volume(storage: &str) -> ClaimSpec {
-    ClaimSpec {
-        access_modes: smallvec!["ReadWriteOnce".into()],
-        resources: ClaimResources { requests: StorageRequest { storage: storage.into() } },
+pub(super) fn volume(storage: &str) -> PersistentVolumeClaimSpec {
+    let requests = BTreeMap::from([("storage".into(), storage.into())]);
+    PersistentVolumeClaimSpec {
+        access_modes: vec!["ReadWriteOnce".into()],
+        resources: ResourceRequirements { requests, ..ResourceRequirements::default() },
+        ..PersistentVolumeClaimSpec::default()
     }
 }
 
@@ -85,30 +98,30 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> DatabaseChi
     let first = format_smolstr!("{name}-0");
     let of_primary = [("statefulset.kubernetes.io/pod-name", &*first)];
     let set = StatefulSetSpec {
-        replicas: *size,
+        replicas: Some(*size),
         selector: LabelSelector { match_labels: labels.clone(), ..LabelSelector::default() },
         service_name: name.clone(),
-        ordinals: None,
         pod_management_policy: "Parallel".into(),
-        persistent_volume_claim_retention_policy: ClaimRetention {
+        persistent_volume_claim_retention_policy: Some(ClaimRetention {
             when_deleted: "Retain".into(),
             when_scaled: "Retain".into(),
-        },
-        template: InstanceTemplate {
-            metadata: PodMeta { labels: labels.clone() },
-            spec: with_tls(pod(name, image), tls.as_ref()),
-        },
-        volume_claim_templates: smallvec![ClaimTemplate {
-            metadata: ClaimMeta {
+            ..ClaimRetention::default()
+        }),
+        template: PodTemplate::new(labels.clone(), with_tls(pod(name, image), tls.as_ref())),
+        volume_claim_templates: vec![ClaimTemplate {
+            metadata: TemplateMeta {
                 name: "data".into(),
                 labels: labels.clone(),
                 annotations: [NOT_PRUNED].into_iter().collect(),
+                ..TemplateMeta::default()
             },
             spec: volume(storage),
+            ..ClaimTemplate::default()
         }],
+        ..StatefulSetSpec::default()
     };
     DatabaseChildren {
-        set: StatefulSet { metadata: child(name), spec: set, status: StatefulSetStatus::default() },
+        set: StatefulSet { metadata: child(name), spec: set, ..StatefulSet::default() },
         primary: Service { metadata: child(name), spec: service(labels.iter().chain(of_primary).collect()) },
         instances: Service { metadata: child(&format!("{name}-ro")), spec: service(labels.clone()) },
         scripts: ConfigMap {
@@ -118,31 +131,33 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> DatabaseChi
         },
         budget: PodDisruptionBudget {
             metadata: child(name),
-            spec: BudgetSpec {
-                max_unavailable: Some(Port::Number(1)),
+            spec: PodDisruptionBudgetSpec {
+                max_unavailable: Some(1.into()),
                 selector: LabelSelector { match_labels: labels.clone(), ..LabelSelector::default() },
-                min_available: None,
+                ..PodDisruptionBudgetSpec::default()
             },
         },
         backup: database.spec.backup.as_ref().map(|backup| CronJob {
             metadata: child(&format!("{name}-backup")),
             spec: CronJobSpec {
                 schedule: backup.schedule.as_str().into(),
-                suspend: false,
                 concurrency_policy: "Forbid".into(),
                 job_template: JobTemplate {
                     spec: JobSpec {
                         // The default.
-                        backoff_limit: 6,
+                        backoff_limit: Some(6),
                         active_deadline_seconds: Some(BACKUP_SECS_MAX),
-                        template: InstanceTemplate {
-                            metadata: PodMeta { labels: backup_labels(database) },
-                            spec: with_tls(backup_pod(name, image, backup.keep), tls.as_ref()),
-                        },
+                        template: PodTemplate::new(
+                            backup_labels(database),
+                            with_tls(backup_pod(name, image, backup.keep), tls.as_ref()),
+                        ),
+                        ..JobSpec::default()
                     },
+                    ..JobTemplate::default()
                 },
+                ..CronJobSpec::default()
             },
-            status: CronJobStatus::default(),
+            ..CronJob::default()
         }),
         restore: database.spec.restore_from.as_ref().map(|restore| {
             let labels = labels_of(database, "postgresql-restore");
@@ -150,14 +165,11 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> DatabaseChi
                 metadata: ObjectMeta::of_child(database, &format!("{name}-restore"), labels.clone()),
                 spec: JobSpec {
                     // No limit: a backup that is missing may still come.
-                    backoff_limit: i32::MAX,
-                    active_deadline_seconds: None,
-                    template: InstanceTemplate {
-                        metadata: PodMeta { labels },
-                        spec: restore_pod(name, image, restore),
-                    },
+                    backoff_limit: Some(i32::MAX),
+                    template: PodTemplate::new(labels, restore_pod(name, image, restore)),
+                    ..JobSpec::default()
                 },
-                status: JobStatus::default(),
+                ..Job::default()
             }
         }),
     }
@@ -168,62 +180,51 @@ fn service(selector: Labels) -> ServiceSpec {
         name: CONTAINER.into(),
         port: PORT,
         // Not a name: that would mean the first container with a port of this name, such as a sidecar's.
-        target_port: Port::Number(PORT),
+        target_port: Some(PORT.into()),
         protocol: "TCP".into(),
         ..ServicePort::default()
     };
-    ServiceSpec {
-        r#type: "ClusterIP".into(),
-        selector,
-        ports: smallvec![port],
-        load_balancer_source_ranges: None,
-    }
+    ServiceSpec { r#type: "ClusterIP".into(), selector, ports: vec![port], ..ServiceSpec::default() }
 }
 
-fn script(file: &str) -> Box<[SmolStr]> {
-    ["sh".into(), format_smolstr!("/scripts/{file}")].into()
+fn script(file: &str) -> Vec<SmolStr> {
+    vec!["sh".into(), format_smolstr!("/scripts/{file}")]
 }
 
 fn variable(name: &str, value: &str) -> EnvVar {
-    EnvVar { name: name.into(), value: value.into(), value_from: None }
+    EnvVar { name: name.into(), value: value.into(), ..EnvVar::default() }
 }
 
 fn mounted(name: &str, path: &str) -> VolumeMount {
-    VolumeMount { name: name.into(), mount_path: path.into(), read_only: false, others: BTreeMap::new() }
+    VolumeMount { name: name.into(), mount_path: path.into(), ..VolumeMount::default() }
 }
 
 fn read_only(name: &str, path: &str) -> VolumeMount {
     VolumeMount { read_only: true, ..mounted(name, path) }
 }
 
-/// A volume without its source.
-fn unsourced(name: &str) -> Volume {
-    Volume {
-        name: name.into(),
-        config_map: None,
-        secret: None,
-        persistent_volume_claim: None,
-        empty_dir: None,
-        others: BTreeMap::new(),
-    }
+fn empty(name: &str, empty_dir: EmptyDirVolumeSource) -> Volume {
+    Volume { name: name.into(), empty_dir: Some(empty_dir), ..Volume::default() }
 }
 
-fn of_secret(volume: &str, secret: SmolStr) -> Volume {
-    let secret =
-        SecretSource { secret_name: secret, default_mode: Some(SECRET_MODE), others: BTreeMap::new() };
-    Volume { secret: Some(secret), ..unsourced(volume) }
+fn of_secret(volume: &str, secret_name: SmolStr) -> Volume {
+    let default_mode = Some(SECRET_MODE);
+    let secret = Some(SecretVolumeSource { secret_name, default_mode, ..SecretVolumeSource::default() });
+    Volume { name: volume.into(), secret, ..Volume::default() }
 }
 
 fn of_scripts(name: &str) -> Volume {
-    let name = format_smolstr!("{name}-scripts");
-    let config_map =
-        Some(ConfigMapSource { name, default_mode: Some(SCRIPTS_MODE), others: BTreeMap::new() });
-    Volume { config_map, ..unsourced("scripts") }
+    let config_map = Some(ConfigMapVolumeSource {
+        name: format_smolstr!("{name}-scripts"),
+        default_mode: Some(SCRIPTS_MODE),
+        ..ConfigMapVolumeSource::default()
+    });
+    Volume { name: "scripts".into(), config_map, ..Volume::default() }
 }
 
-fn of_claim(volume: &str, claim: SmolStr) -> Volume {
-    let claim = ClaimSource { claim_name: claim, others: BTreeMap::new() };
-    Volume { persistent_volume_claim: Some(claim), ..unsourced(volume) }
+fn of_claim(volume: &str, claim_name: SmolStr) -> Volume {
+    let claim = ClaimVolumeSource { claim_name, ..ClaimVolumeSource::default() };
+    Volume { name: volume.into(), persistent_volume_claim: Some(claim), ..Volume::default() }
 }
 
 /// How long a client of libpq waits for the other end, whose node may be gone. By default, that is two hours.
@@ -231,40 +232,41 @@ const PATIENCE: &str =
     "connect_timeout=10 keepalives_idle=10 keepalives_interval=10 keepalives_count=3 tcp_user_timeout=30000";
 
 /// The Pod of each instance of the Database `name`.
-fn pod(name: &str, image: &str) -> InstanceSpec {
+fn pod(name: &str, image: &str) -> PodSpec {
     // The number at the end of the Pod's name.
-    let field_ref = Some(FieldRef {
+    let field_ref = Some(ObjectFieldSelector {
         api_version: "v1".into(),
         field_path: "metadata.labels['apps.kubernetes.io/pod-index']".into(),
+        ..ObjectFieldSelector::default()
     });
-    let source = EnvSource { field_ref, others: BTreeMap::new() };
+    let source = EnvVarSource { field_ref, ..EnvVarSource::default() };
     let index = EnvVar { value_from: Some(source), ..variable("INSTANCE", "") };
     let primary = format!("host={name} user=replication passfile=/run/postgresql/passfile {PATIENCE}");
-    let container = Instance {
+    let exec = |file: &str| Some(ExecAction { command: script(file), ..ExecAction::default() });
+    let stop = LifecycleHandler { exec: exec("stop"), ..LifecycleHandler::default() };
+    let container = Container {
         env: vec![index, variable("SLOT", "replica_$(INSTANCE)"), variable("PRIMARY", &primary)]
             .into_iter()
             .chain(superuser())
             .collect(),
-        ports: smallvec![ContainerPort {
+        ports: vec![ContainerPort {
             name: CONTAINER.into(),
             container_port: PORT,
             protocol: "TCP".into(),
             ..ContainerPort::default()
         }],
-        readiness_probe: Some(ExecProbe {
-            exec: Some(Exec { command: script("ready") }),
-            period_seconds: 5,
-            timeout_seconds: 5,
-            ..ExecProbe::default()
+        readiness_probe: Some(Probe {
+            exec: exec("ready"),
+            period_seconds: Some(5),
+            timeout_seconds: Some(5),
+            ..Probe::default()
         }),
-        lifecycle: Some(Lifecycle {
-            pre_stop: Some(Hook { exec: Some(Exec { command: script("stop") }), others: BTreeMap::new() }),
-        }),
+        lifecycle: Some(Lifecycle { pre_stop: Some(stop), ..Lifecycle::default() }),
         volume_mounts: instance_mounts(),
         ..container(image, "start")
     };
-    InstanceSpec {
-        termination_grace_period_seconds: SHUTDOWN_SECS,
+    PodSpec {
+        termination_grace_period_seconds: Some(SHUTDOWN_SECS),
         ..restricted(container, instance_volumes(name), "Always")
     }
 }
@@ -291,12 +293,13 @@ fn instance_mounts() -> Vec<VolumeMount> {
 
 /// The volumes of an instance, but for that of the claim.
 fn instance_volumes(name: &str) -> Vec<Volume> {
-    let shared_memory = EmptyDir { medium: "Memory".into(), size_limit: SHARED_MEMORY.into() };
-    let mut volumes = vec![
-        Volume { empty_dir: Some(EmptyDir::default()), ..unsourced("run") },
-        Volume { empty_dir: Some(shared_memory), ..unsourced("shm") },
-        of_scripts(name),
-    ];
+    let shared_memory = EmptyDirVolumeSource {
+        medium: "Memory".into(),
+        size_limit: SHARED_MEMORY.into(),
+        ..EmptyDirVolumeSource::default()
+    };
+    let mut volumes =
+        vec![empty("run", EmptyDirVolumeSource::default()), empty("shm", shared_memory), of_scripts(name)];
     volumes.extend(secrets(name));
     volumes
 }
@@ -307,9 +310,9 @@ fn secrets(name: &str) -> [Volume; 2] {
 }
 
 /// The Pod that writes the data of the primary: it starts like the primary, and ends where that would serve.
-fn restore_pod(name: &str, image: &str, restore: &RestoreSpec) -> InstanceSpec {
+fn restore_pod(name: &str, image: &str, restore: &RestoreSpec) -> PodSpec {
     let dump = restore.dump.as_deref().unwrap_or("newest");
-    let mut container = Instance {
+    let mut container = Container {
         env: [variable("INSTANCE", "0"), variable("DUMP", dump)].into_iter().chain(superuser()).collect(),
         volume_mounts: instance_mounts(),
         ..container(image, "start")
@@ -322,8 +325,8 @@ fn restore_pod(name: &str, image: &str, restore: &RestoreSpec) -> InstanceSpec {
 }
 
 /// The Pod of a backup of the Database `name`.
-fn backup_pod(name: &str, image: &str, keep: i32) -> InstanceSpec {
-    let container = Instance {
+fn backup_pod(name: &str, image: &str, keep: i32) -> PodSpec {
+    let container = Container {
         env: vec![
             variable("DATABASE", name),
             variable("KEEP", &keep.to_string()),
@@ -344,7 +347,7 @@ fn backup_pod(name: &str, image: &str, keep: i32) -> InstanceSpec {
 
 /// A Pod with the certificate in `/secrets/tls`. Connections to the primary check the issuer of its certificate, not the name: with
 /// `scram-sha-256`, the server proves that it knows the password, over the connection that has this certificate (channel binding).
-fn with_tls(mut pod: InstanceSpec, tls: Option<&TlsSpec>) -> InstanceSpec {
+fn with_tls(mut pod: PodSpec, tls: Option<&TlsSpec>) -> PodSpec {
     let Some(TlsSpec { secret_name }) = tls else { return pod };
     pod.volumes.push(of_secret("tls", secret_name.into()));
     for container in &mut pod.containers {
@@ -356,40 +359,42 @@ fn with_tls(mut pod: InstanceSpec, tls: Option<&TlsSpec>) -> InstanceSpec {
 }
 
 /// A container that runs a script, with the privileges that the Pod Security Standard "restricted" allows.
-fn container(image: &str, file: &str) -> Instance {
-    Instance {
+fn container(image: &str, file: &str) -> Container {
+    Container {
         name: CONTAINER.into(),
         image: image.into(),
         command: script(file),
-        security_context: Some(ContainerSecurity {
+        security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
-            capabilities: Some(Capabilities { drop: ["ALL".into()].into(), add: None }),
+            capabilities: Some(Capabilities { drop: vec!["ALL".into()], ..Capabilities::default() }),
             read_only_root_filesystem: Some(true),
-            others: BTreeMap::new(),
+            ..SecurityContext::default()
         }),
-        ..Instance::default()
+        ..Container::default()
     }
 }
 
 /// A Pod with the privileges that the Pod Security Standard "restricted" allows.
-fn restricted(container: Instance, volumes: Vec<Volume>, restart_policy: &str) -> InstanceSpec {
-    InstanceSpec {
-        containers: smallvec![container],
+fn restricted(container: Container, volumes: Vec<Volume>, restart_policy: &str) -> PodSpec {
+    PodSpec {
+        containers: vec![container],
         volumes,
         automount_service_account_token: Some(false),
-        security_context: InstanceSecurity {
+        security_context: Some(PodSecurityContext {
             run_as_non_root: Some(true),
             run_as_user: Some(USER),
             run_as_group: Some(USER),
             fs_group: Some(USER),
             seccomp_profile: Some(SeccompProfile {
                 r#type: "RuntimeDefault".into(),
-                localhost_profile: None,
+                ..SeccompProfile::default()
             }),
-        },
+            ..PodSecurityContext::default()
+        }),
         // The default.
-        termination_grace_period_seconds: 30,
+        termination_grace_period_seconds: Some(30),
         restart_policy: restart_policy.into(),
+        ..PodSpec::default()
     }
 }
 
@@ -411,7 +416,7 @@ mod tests {
         let edits = [
             ("/spec/ordinals", json!({"start": 1})),
             ("/spec/template/spec/containers/0/volumeMounts/0/subPath", json!("other")),
-            ("/spec/template/spec/volumes/2/configMap/items", json!([])),
+            ("/spec/template/spec/volumes/2/configMap/items", json!([{"key": "ready", "path": "ready"}])),
             ("/spec/template/spec/volumes/2/configMap/defaultMode", json!(0)),
             ("/spec/template/spec/volumes/3/secret/optional", json!(true)),
         ];
@@ -423,7 +428,7 @@ mod tests {
             );
             json_patch::patch(&mut edited, &edit.expect("a patch")).expect("a field");
             let edited: StatefulSet = serde_json::from_value(edited).expect("a StatefulSet");
-            diff::between(&edited, &desired).is_empty()
+            diff::between(&edited, &desired, SET_OWNED).is_empty()
         });
         assert_eq!(stays.collect::<Vec<_>>(), []);
     }

@@ -1,21 +1,13 @@
-//! The types of Memcached: its spec and status, its CustomResourceDefinition, and the fields of its children that are not in
-//! [`kinds`](crate::resource::kinds).
-
-use std::collections::BTreeMap;
+//! The types of Memcached: its spec and status, and its CustomResourceDefinition.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use crate::{
     operators::crd_schema::{self, column, wide},
-    resource::{
-        Condition, Labels, ObjectMeta, Resource,
-        kinds::{Capabilities, ContainerPort, Present, Probe, ServicePort},
-        without_annotations,
-    },
+    resource::{Condition, ObjectMeta, Resource, without_annotations},
 };
 
 /// Most Pods of one Memcached. A client connects to each of them.
@@ -95,126 +87,6 @@ impl Default for MemcachedStatus {
 }
 
 crate::reported!(Memcached, MemcachedStatus);
-
-/// The fields of the container that we own.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct CacheContainer {
-    /// Unique in the Pod.
-    pub name: SmolStr,
-    /// The image to run.
-    pub image: SmolStr,
-    /// The program and its arguments.
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    pub command: Box<[SmolStr]>,
-    /// More arguments.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub args: Option<Present>,
-    /// The port on which memcached listens.
-    #[serde(skip_serializing_if = "SmallVec::is_empty")]
-    pub ports: SmallVec<[ContainerPort; 1]>,
-    /// Decides when the container is restarted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub liveness_probe: Option<Probe>,
-    /// Decides when the Pod is a node.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub readiness_probe: Option<Probe>,
-    /// The memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub resources: Option<Resources>,
-    /// The privileges of the container.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub security_context: Option<CacheSecurity>,
-}
-
-/// The memory of the container. Limits and requests of other resources belong to other writers.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Resources {
-    /// The container is killed when it takes more.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limits: Option<Limits>,
-    /// The node has at least this much left.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub requests: Option<Limits>,
-}
-
-/// An amount of memory.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Limits {
-    /// `104Mi`
-    #[serde(skip_serializing_if = "SmolStr::is_empty")]
-    pub memory: SmolStr,
-}
-
-/// The privileges of the container: those that the Pod Security Standard "restricted" allows.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct CacheSecurity {
-    /// Whether a process can gain more rights than its parent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allow_privilege_escalation: Option<bool>,
-    /// The capabilities of root.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub capabilities: Option<Capabilities>,
-    /// Whether the kubelet refuses to run the container as root.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub run_as_non_root: Option<bool>,
-    /// The user.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub run_as_user: Option<i64>,
-    /// All other fields.
-    #[serde(flatten)]
-    pub others: BTreeMap<SmolStr, Present>,
-}
-
-/// `v1` Service without an address of its own: its name resolves to the addresses of its Pods.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct HeadlessService {
-    /// Name, labels, owners, versions.
-    #[serde(deserialize_with = "without_annotations")]
-    pub metadata: ObjectMeta,
-    /// The desired state.
-    #[serde(default)]
-    pub spec: HeadlessSpec,
-}
-
-/// The desired state of a [`HeadlessService`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct HeadlessSpec {
-    /// `ClusterIP`
-    pub r#type: SmolStr,
-    /// `None`. Immutable.
-    #[serde(rename = "clusterIP")]
-    pub cluster_ip: SmolStr,
-    /// Selects the Pods.
-    #[serde(skip_serializing_if = "Labels::is_empty")]
-    pub selector: Labels,
-    /// The port of memcached.
-    #[serde(skip_serializing_if = "SmallVec::is_empty")]
-    pub ports: SmallVec<[ServicePort; 1]>,
-}
-
-impl Resource for HeadlessService {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const PLURAL: &'static str = "services";
-    const KIND: &'static str = "Service";
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn is_immutable(&self, path: &str) -> bool {
-        path == "/spec/clusterIP"
-    }
-
-    fn is_like(&self, desired: &Self) -> bool {
-        self.spec == desired.spec && self.metadata.is_like(&desired.metadata)
-    }
-}
 
 /// The whole definition.
 #[must_use]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     children::{
-        Child, Reported, Stage,
+        Child, Reported, Stage, Workload,
         pods::{self, Trouble},
         refusal::Refusal,
         report::{Outcomes, Unreadable},
@@ -60,7 +60,7 @@ fn status_of(
     let mut outcomes = Outcomes::default();
     outcomes.add::<MyWebserver, _>(deployment);
     outcomes.add::<MyWebserver, _>(service);
-    let state = rollout::state(deployment, web.spec.replicas, pods, Next::OnChange);
+    let state = rollout::state(deployment, Some(web.spec.replicas), pods, Next::OnChange);
     let mut status = MyWebserverStatus::of(deployment.live(), &Labels::default());
     let conditions = outcomes.conditions(web, state, now);
     MyWebserver::observe(&mut status, web.metadata.generation, conditions);
@@ -148,9 +148,9 @@ fn a_new_port_changes_one_list_of_each_child() {
     let paths = |operations: Vec<Value>| -> Vec<String> {
         operations.iter().filter_map(|operation| operation["path"].as_str().map(str::to_owned)).collect()
     };
-    let deployment = paths(diff::between(&before.deployment, &after.deployment));
+    let deployment = paths(diff::between(&before.deployment, &after.deployment, &[]));
     assert_eq!(deployment, ["/spec/template/spec/containers/0/ports"]);
-    assert_eq!(paths(diff::between(&before.service, &after.service)), ["/spec/ports"]);
+    assert_eq!(paths(diff::between(&before.service, &after.service, &[])), ["/spec/ports"]);
 }
 
 #[test]
@@ -554,7 +554,7 @@ fn the_stage_is_that_of_the_last_status() {
 fn pods_are_waited_for_where_there_are_some_of_the_latest_template() {
     let waits = |status: &Value, is_paused: bool| {
         let child = if is_paused { paused(status.clone()) } else { deployment(status.clone()) };
-        rollout::waits_for_pods(child.live().expect("a Deployment"))
+        child.live().expect("a Deployment").rollout().waits_for_pods()
     };
     let status = |observed: i64, replicas: i32, updated: i32, available: i32| {
         json!({

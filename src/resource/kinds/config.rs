@@ -5,39 +5,31 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use super::kinds;
 use crate::resource::{
     ObjectMeta,
     diff::{Merge, MergeRule},
 };
 
-/// `v1` ConfigMap.
-/// See <https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/config-map-v1/>.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ConfigMap {
-    /// Name, labels, owners, versions.
-    pub metadata: ObjectMeta,
-    /// The text of each key.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub data: BTreeMap<String, String>,
-    /// Bytes that are no UTF-8, in base64. No key is in `data` too.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub binary_data: BTreeMap<String, String>,
-    /// Whether the data can never be changed again.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub immutable: bool,
+kinds! {
+    /// `v1` ConfigMap.
+    /// See <https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/config-map-v1/>.
+    ConfigMap {
+        /// The text of each key.
+        data: BTreeMap<String, String>,
+        /// Bytes that are not UTF-8, in base64. No key is in `data` as well.
+        binary_data: BTreeMap<String, String>,
+        /// Whether the data can never be changed again.
+        immutable: bool,
+    }
 }
 
 crate::kind!(ConfigMap, "", "v1", "configmaps", {
+    const MERGE: &'static [MergeRule] =
+        &[("/data", Merge::Owned), ("/binaryData", Merge::Owned), ("/immutable", Merge::Owned)];
+
     fn is_immutable(&self, path: &str) -> bool {
         self.immutable && !path.starts_with("/metadata/")
-    }
-
-    fn is_like(&self, desired: &Self) -> bool {
-        self.data == desired.data
-            && self.binary_data == desired.binary_data
-            && self.immutable == desired.immutable
-            && self.metadata.is_like(&desired.metadata)
     }
 });
 
@@ -71,17 +63,10 @@ impl fmt::Debug for Secret {
 }
 
 crate::kind!(Secret, "", "v1", "secrets", {
-    const MERGE: &'static [MergeRule] = &[("/type", Merge::Defaulted)];
+    const MERGE: &'static [MergeRule] = &[("/data", Merge::Owned), ("/immutable", Merge::Owned)];
 
     fn is_immutable(&self, path: &str) -> bool {
         path == "/type" || self.immutable && !path.starts_with("/metadata/")
-    }
-
-    fn is_like(&self, desired: &Self) -> bool {
-        self.r#type == desired.r#type
-            && self.data == desired.data
-            && self.immutable == desired.immutable
-            && self.metadata.is_like(&desired.metadata)
     }
 });
 
@@ -113,14 +98,17 @@ mod tests {
             {"op": "replace", "path": "/data/labels", "value": "new"},
             {"op": "remove", "path": "/data/a~1b"},
             {"op": "remove", "path": "/data/containers"},
-            {"op": "remove", "path": "/binaryData/icon"},
+            {"op": "remove", "path": "/binaryData"},
         ]);
-        let mut operations = diff::between(&live, &desired);
+        let mut operations = diff::between(&live, &desired, &[]);
         operations.sort_by_key(|operation| {
             expected.as_array().and_then(|all| all.iter().position(|one| one == operation))
         });
         assert_eq!(json!(operations), expected);
-        assert_eq!(diff::between(&config_map(json!({"metadata": metadata})), &ConfigMap::default()).len(), 1);
+        assert_eq!(
+            diff::between(&config_map(json!({"metadata": metadata})), &ConfigMap::default(), &[]).len(),
+            1
+        );
     }
 
     #[test]

@@ -1,0 +1,160 @@
+//! The volumes of a Pod.
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use super::{ObjectFieldSelector, parts};
+use crate::resource::diff::{Merge, MergeRule};
+
+/// The merge rules of a [`Volume`]: a volume has one source.
+pub(super) const VOLUME: &[MergeRule] = &[
+    ("/configMap/defaultMode", Merge::Defaulted),
+    ("/secret/defaultMode", Merge::Defaulted),
+    ("/downwardAPI/defaultMode", Merge::Defaulted),
+    ("/downwardAPI/items/*/fieldRef/apiVersion", Merge::Defaulted),
+    ("/projected/defaultMode", Merge::Defaulted),
+    ("/projected/sources/*/serviceAccountToken/expirationSeconds", Merge::Defaulted),
+    ("/projected/sources/*/downwardAPI/items/*/fieldRef/apiVersion", Merge::Defaulted),
+    ("/hostPath/type", Merge::Defaulted),
+    ("/image/pullPolicy", Merge::Defaulted),
+    ("/ephemeral/volumeClaimTemplate/spec/volumeMode", Merge::Defaulted),
+];
+
+parts! {
+    /// A volume of a Pod, from one source. `rest` has the sources that are not here.
+    /// See <https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/volume/>.
+    Volume {
+        /// Unique in the Pod.
+        name: SmolStr,
+        /// The keys of a ConfigMap.
+        config_map: Option<ConfigMapVolumeSource>,
+        /// The keys of a Secret.
+        secret: Option<SecretVolumeSource>,
+        /// A claim.
+        persistent_volume_claim: Option<ClaimVolumeSource>,
+        /// A directory that is deleted with the Pod.
+        empty_dir: Option<EmptyDirVolumeSource>,
+        /// Several sources in one directory.
+        projected: Option<ProjectedVolumeSource>,
+        /// Fields of the Pod.
+        #[serde(rename = "downwardAPI")]
+        downward_api: Option<DownwardApiVolumeSource>,
+        /// A file or directory of the node.
+        host_path: Option<HostPathVolumeSource>,
+    }
+
+    /// The keys of a ConfigMap as files.
+    ConfigMapVolumeSource {
+        /// Its name.
+        name: SmolStr,
+        /// The mode of the files. The API server sets 0644.
+        default_mode: Option<i32>,
+        /// The keys and their files. Empty: all keys, each a file of its name.
+        items: Vec<KeyToPath>,
+        /// Whether the Pod starts without it.
+        optional: Option<bool>,
+    }
+
+    /// The keys of a Secret as files.
+    SecretVolumeSource {
+        /// Its name.
+        secret_name: SmolStr,
+        /// The mode of the files. The API server sets 0644.
+        default_mode: Option<i32>,
+        /// The keys and their files. Empty: all keys, each a file of its name.
+        items: Vec<KeyToPath>,
+        /// Whether the Pod starts without it.
+        optional: Option<bool>,
+    }
+
+    /// The file of a key.
+    KeyToPath {
+        /// The key.
+        key: SmolStr,
+        /// The file, relative to the volume.
+        path: SmolStr,
+        /// Its mode.
+        mode: Option<i32>,
+    }
+
+    /// A volume that is claimed.
+    ClaimVolumeSource {
+        /// The name of the claim.
+        claim_name: SmolStr,
+        /// Whether no container can write it.
+        read_only: bool,
+    }
+
+    /// A directory that is deleted with the Pod.
+    EmptyDirVolumeSource {
+        /// `Memory`, or empty for the disk of the node.
+        medium: SmolStr,
+        /// Most data in it.
+        size_limit: SmolStr,
+    }
+
+    /// Several sources in one directory.
+    ProjectedVolumeSource {
+        /// The sources.
+        sources: Vec<VolumeProjection>,
+        /// The mode of the files. The API server sets 0644.
+        default_mode: Option<i32>,
+    }
+
+    /// One source of a [`ProjectedVolumeSource`].
+    VolumeProjection {
+        /// The keys of a ConfigMap.
+        config_map: Option<KeysProjection>,
+        /// The keys of a Secret.
+        secret: Option<KeysProjection>,
+        /// A credential for the API server or another service.
+        service_account_token: Option<ServiceAccountTokenProjection>,
+        /// Fields of the Pod.
+        #[serde(rename = "downwardAPI")]
+        downward_api: Option<DownwardApiVolumeSource>,
+    }
+
+    /// The keys of a ConfigMap or a Secret.
+    KeysProjection {
+        /// The name of the object.
+        name: SmolStr,
+        /// The keys and their files. Empty: all keys, each a file of its name.
+        items: Vec<KeyToPath>,
+        /// Whether the Pod starts without it.
+        optional: Option<bool>,
+    }
+
+    /// A token of the ServiceAccount.
+    ServiceAccountTokenProjection {
+        /// Who may accept it. Empty: the API server.
+        audience: SmolStr,
+        /// How long it is valid. The API server sets an hour.
+        expiration_seconds: Option<i64>,
+        /// The file, relative to the volume.
+        path: SmolStr,
+    }
+
+    /// Fields of the Pod as files.
+    DownwardApiVolumeSource {
+        /// The files.
+        items: Vec<DownwardApiVolumeFile>,
+        /// The mode of the files. The API server sets 0644.
+        default_mode: Option<i32>,
+    }
+
+    /// A field of the Pod as a file.
+    DownwardApiVolumeFile {
+        /// The file, relative to the volume.
+        path: SmolStr,
+        /// The field.
+        field_ref: Option<ObjectFieldSelector>,
+    }
+
+    /// A file or directory of the node.
+    HostPathVolumeSource {
+        /// Its path.
+        path: SmolStr,
+        /// `Directory`, `FileOrCreate`, …; empty: it is not checked.
+        r#type: SmolStr,
+    }
+}
