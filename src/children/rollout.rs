@@ -205,7 +205,10 @@ impl Rollout<'_> {
         if !self.is_observed {
             return Verdict::no("RolloutInProgress", self.not_observed());
         }
-        let mut message = format!("{up_to_date} of {wanted} replicas are updated and available");
+        let mut message = match self.kind {
+            Job::KIND => format!("{up_to_date} of {wanted} Pods have succeeded"),
+            _ => format!("{up_to_date} of {wanted} replicas are updated and available"),
+        };
         if old > 0 {
             message += &format!("; {old} old replicas remain");
         }
@@ -363,5 +366,90 @@ impl Rollout<'_> {
 
     fn reported(&self, name: &str) -> Option<&WorkloadCondition> {
         self.conditions.iter().find(|condition| condition.r#type == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The conditions, one per line: `Ready=False RolloutInProgress: 1 of 2 …`.
+    fn conditions<W: Workload>(spec: Value, status: Value) -> Vec<String> {
+        let metadata = json!({"name": "db", "resourceVersion": "1", "generation": 2});
+        let workload =
+            serde_json::from_value::<W>(json!({"metadata": metadata, "spec": spec, "status": status}));
+        let workload = Child::Kept(Arc::new(workload.expect("a workload")));
+        let ObservedState { ready, others, stalled, .. } = state(&workload, None, None, Next::OnChange);
+        let all =
+            [("Ready", ready)].into_iter().chain(others).chain(stalled.map(|stalled| ("Stalled", stalled)));
+        let text = |(name, verdict): (&str, Verdict)| {
+            let one = verdict.condition(name, 1, &[], "2026-11-21T12:00:00Z");
+            format!("{name}={} {}: {}", one.status, one.reason, one.message)
+        };
+        all.map(text).collect()
+    }
+
+    #[test]
+    fn a_stateful_set_is_ready_when_all_its_pods_have_the_template_and_are_available() {
+        let of = |replicas: i32, updated: i32, observed: i32| {
+            let status = json!({
+                "observedGeneration": observed, "replicas": replicas, "updatedReplicas": updated, "availableReplicas": replicas,
+            });
+            conditions::<StatefulSet>(json!({"replicas": 2}), status)
+        };
+        assert_eq!(
+            of(2, 2, 2),
+            [
+                "Ready=True AllReplicasReady: 2 of 2 replicas are available",
+                "Available=True MinimumReplicasAvailable: 2 of 2 replicas are available",
+                "Progressing=True RolloutComplete: all replicas are as desired",
+            ]
+        );
+        assert_eq!(
+            of(2, 1, 2)[0],
+            "Ready=False RolloutInProgress: 1 of 2 replicas are updated and available; 1 old replicas remain"
+        );
+        assert_eq!(
+            of(2, 2, 1)[0],
+            "Ready=False RolloutInProgress: the StatefulSet controller has not observed the latest generation yet"
+        );
+        assert_eq!(
+            of(1, 1, 2)[1],
+            "Available=False MinimumReplicasUnavailable: too few replicas accept connections"
+        );
+    }
+
+    #[test]
+    fn a_daemon_set_is_ready_when_each_node_has_its_pod() {
+        let of = |available: i32| {
+            let status = json!({
+                "observedGeneration": 2, "desiredNumberScheduled": 3, "currentNumberScheduled": 3,
+                "updatedNumberScheduled": 3, "numberAvailable": available,
+            });
+            conditions::<DaemonSet>(json!({}), status).remove(0)
+        };
+        assert_eq!(of(3), "Ready=True AllReplicasReady: 3 of 3 replicas are available");
+        assert_eq!(of(2), "Ready=False RolloutInProgress: 2 of 3 replicas are updated and available");
+    }
+
+    #[test]
+    fn a_job_is_ready_when_it_is_complete_and_stalled_when_it_has_failed() {
+        let of = |status: Value| conditions::<Job>(json!({"completions": 2}), status);
+        let ended = |name: &str| {
+            let condition = json!({"type": name, "status": "True", "reason": "BackoffLimitExceeded", "message": "too often"});
+            of(json!({"succeeded": 2, "conditions": [condition]}))
+        };
+        assert_eq!(ended("Complete")[0], "Ready=True Complete: 2 of 2 Pods have succeeded");
+        assert_eq!(
+            of(json!({"succeeded": 1, "active": 1}))[0],
+            "Ready=False RolloutInProgress: 1 of 2 Pods have succeeded"
+        );
+        let failed = ended("Failed");
+        assert_eq!(failed[0], "Ready=False BackoffLimitExceeded: 1 of 2 Pods have succeeded");
+        assert_eq!(failed[3], "Stalled=True BackoffLimitExceeded: too often");
     }
 }
