@@ -142,6 +142,7 @@
 //! - `apiserver` (the default): `listwatch demo` and `listwatch apiserver`, with the crate `listwatch-apiserver`. The
 //!   production image is built without this feature.
 //! - `cli`: the binary, with its flags, its log, and the operators that it runs, with their CRDs.
+//! - `schema`: the module [`crd`], which makes a CustomResourceDefinition from the Rust types of a kind.
 //! - `log`: the module [`log`], a log on standard error.
 //! - `testing`: the module `testing`, which runs an operator on the embedded API server until it is quiet.
 //!
@@ -170,6 +171,8 @@ pub mod controller;
 pub mod probes;
 pub mod shutdown;
 pub mod runtime;
+#[cfg(feature = "schema")]
+pub mod crd;
 #[cfg(feature = "log")]
 pub mod log;
 

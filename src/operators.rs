@@ -5,7 +5,6 @@
 //! CRD, ClusterRole and samples are in a directory of its name, as those in `manifests/mywebserver`. For the chart, the
 //! directory has a link in `manifests/chart/files`, and its name is in `values.yaml` and `values.schema.json`.
 
-pub mod crd_schema;
 pub mod copyrator;
 pub mod database;
 pub mod memcached;

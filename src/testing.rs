@@ -23,6 +23,8 @@
 //! }
 //! ```
 
+mod crd_fits;
+
 use std::{
     io,
     pin::Pin,
@@ -45,6 +47,8 @@ use crate::{
     runtime::Setup,
     watch::Lists,
 };
+
+pub use crd_fits::crd_fits;
 
 /// After this time without a request, a controller is quiet. On a paused clock, no real time passes.
 const QUIET: Duration = Duration::from_secs(2);

@@ -91,11 +91,13 @@ macro_rules! reported {
 
 /// A status that has nothing else.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Conditions {
-    /// The latest `metadata.generation` that the operator has observed. -1: none yet.
+    /// The latest metadata.generation that the operator has observed. -1: none yet.
     pub observed_generation: i64,
-    /// `Ready`, and those of [`ObservedState`].
+    /// Ready, and the other conditions of the kind.
+    #[cfg_attr(feature = "schema", schemars(schema_with = "crate::crd::conditions"))]
     pub conditions: Vec<Condition>,
 }
 

@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 
 use super::glob::Glob;
 use crate::{
-    operators::crd_schema::{self, column},
+    crd::{self, column},
     resource::{
         Condition, LabelSelector, LabelSelectorOperator, LabelSelectorRequirement, ObjectMeta, Resource, Uid,
         without_annotations,
@@ -195,7 +195,7 @@ pub struct CopyratorStatus {
     /// With syncPolicy Once: the objects and the namespaces at the last time when all copies were there.
     pub once: Once,
     /// Ready: all copies are up to date. Stalled: some copy cannot be written until a user acts.
-    #[schemars(schema_with = "crd_schema::conditions")]
+    #[schemars(schema_with = "crd::conditions")]
     pub conditions: Vec<Condition>,
 }
 
@@ -334,13 +334,13 @@ fn selector(_: &mut SchemaGenerator) -> Schema {
 /// The whole definition.
 #[must_use]
 pub fn definition() -> Value {
-    let mut schema = crd_schema::schema_of::<CopyratorSpec>();
+    let mut schema = crd::schema_of::<CopyratorSpec>();
     schema["description"] =
         json!("Copies ConfigMaps or Secrets to other namespaces, and keeps the copies up to date.");
     schema["properties"]["apiVersion"] = json!({"type": "string"});
     schema["properties"]["kind"] = json!({"type": "string"});
     schema["properties"]["metadata"] = json!({"type": "object"});
-    schema["properties"]["status"] = crd_schema::status_of::<CopyratorStatus>();
+    schema["properties"]["status"] = crd::status_of::<CopyratorStatus>();
     schema["x-kubernetes-validations"] = json!([
         {
             // `dyn`, because the type of `selector` has no fields for the labels.
@@ -358,8 +358,8 @@ pub fn definition() -> Value {
         column("Copies", "integer", ".status.copies"),
         column("Failed", "integer", ".status.failed"),
     ];
-    let version = crd_schema::version::<CopyratorRule>(CopyratorRule::VERSION, &schema, &columns);
-    crd_schema::definition::<CopyratorRule>("copyrator", &["copyr"], &[version])
+    let version = crd::version::<CopyratorRule>(CopyratorRule::VERSION, &schema, &columns);
+    crd::definition::<CopyratorRule>("copyrator", &["copyr"], &[version])
 }
 
 #[cfg(test)]

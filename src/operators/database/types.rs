@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use smol_str::SmolStr;
 
 use crate::{
-    operators::crd_schema::{self, column, wide},
+    crd::{self, column, wide},
     resource::{Condition, ObjectMeta, Resource, without_annotations},
 };
 
@@ -146,7 +146,7 @@ pub struct DatabaseStatus {
     /// Ready: all instances are ready and have the latest spec. Available: the primary accepts connections. Progressing: a
     /// rollout is in progress or complete. Stalled: the spec cannot be carried out until a user acts. BackupSucceeded: the
     /// last backup succeeded. Mutated: an admission webhook or policy changes fields that the operator writes.
-    #[schemars(schema_with = "crd_schema::conditions")]
+    #[schemars(schema_with = "crd::conditions")]
     pub conditions: Vec<Condition>,
 }
 
@@ -174,7 +174,7 @@ pub fn definition() -> Value {
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 45, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}},
     });
-    let mut spec = crd_schema::schema_of::<DatabaseSpec>();
+    let mut spec = crd::schema_of::<DatabaseSpec>();
     // All are whole numbers of Gi: of two texts, the longer is the larger number.
     spec["properties"]["storage"]["x-kubernetes-validations"] = json!([{
         "rule": "size(self) > size(oldSelf) || size(self) == size(oldSelf) && self >= oldSelf",
@@ -193,11 +193,11 @@ pub fn definition() -> Value {
             && (!has(self.restoreFrom) || self.restoreFrom == oldSelf.restoreFrom)",
         "message": "restoreFrom is for a new Database, and cannot be set, changed or removed later",
     }]);
-    let mut schema = crd_schema::object(
+    let mut schema = crd::object(
         "A PostgreSQL database: a StatefulSet with a primary and its replicas, two Services and a Secret.",
         &metadata,
         &spec,
-        &crd_schema::status_of::<DatabaseStatus>(),
+        &crd::status_of::<DatabaseStatus>(),
     );
     schema["x-kubernetes-validations"] = json!([
         {
@@ -215,8 +215,8 @@ pub fn definition() -> Value {
         column("Version", "string", ".status.version"),
         wide("Primary", "string", ".status.primary"),
     ];
-    let version = crd_schema::version::<Database>(Database::VERSION, &schema, &columns);
-    crd_schema::definition::<Database>("database", &["db"], &[version])
+    let version = crd::version::<Database>(Database::VERSION, &schema, &columns);
+    crd::definition::<Database>("database", &["db"], &[version])
 }
 
 /// A new version is not older than the running one. A tag without a minor version may be any of them. With one more digit, a minor

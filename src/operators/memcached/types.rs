@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use smol_str::SmolStr;
 
 use crate::{
-    operators::crd_schema::{self, column, wide},
+    crd::{self, column, wide},
     resource::{Condition, ObjectMeta, Resource, without_annotations},
 };
 
@@ -70,7 +70,7 @@ pub struct MemcachedStatus {
     /// Ready: all desired Pods have the latest spec and are available. Available: enough Pods are available. Progressing: a
     /// rollout is in progress or complete. Stalled: the rollout cannot proceed until a user acts. Mutated: an admission
     /// webhook or policy changes fields that the operator writes.
-    #[schemars(schema_with = "crd_schema::conditions")]
+    #[schemars(schema_with = "crd::conditions")]
     pub conditions: Vec<Condition>,
 }
 
@@ -96,18 +96,18 @@ pub fn definition() -> Value {
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 63, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}},
     });
-    let schema = crd_schema::object(
+    let schema = crd::object(
         "A cache: a Deployment of memcached and a headless Service, both with the name of the object.",
         &metadata,
-        &crd_schema::schema_of::<MemcachedSpec>(),
-        &crd_schema::status_of::<MemcachedStatus>(),
+        &crd::schema_of::<MemcachedSpec>(),
+        &crd::status_of::<MemcachedStatus>(),
     );
     let columns = [
         column("Size", "integer", ".spec.size"),
         column("Memory", "integer", ".spec.memoryMb"),
         wide("Nodes", "string", ".status.nodes"),
     ];
-    let mut version = crd_schema::version::<Memcached>(Memcached::VERSION, &schema, &columns);
-    version["subresources"]["scale"] = crd_schema::scale(".spec.size");
-    crd_schema::definition::<Memcached>("memcached", &[], &[version])
+    let mut version = crd::version::<Memcached>(Memcached::VERSION, &schema, &columns);
+    version["subresources"]["scale"] = crd::scale(".spec.size");
+    crd::definition::<Memcached>("memcached", &[], &[version])
 }

@@ -15,7 +15,7 @@ use smol_str::SmolStr;
 
 use super::MyWebserver;
 use crate::{
-    operators::crd_schema,
+    crd,
     resource::{
         Condition, Labels,
         kinds::{Deployment, DeploymentStatus},
@@ -40,7 +40,7 @@ pub struct MyWebserverStatus {
     /// Ready: all desired replicas have the latest spec and are available. Available: enough replicas are available.
     /// Progressing: a rollout is in progress or complete. Stalled: the rollout cannot proceed until a user acts. Mutated: an
     /// admission webhook or policy changes fields that the operator writes.
-    #[schemars(schema_with = "crd_schema::conditions")]
+    #[schemars(schema_with = "crd::conditions")]
     pub conditions: Vec<Condition>,
 }
 

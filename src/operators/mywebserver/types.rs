@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 
 use super::status::MyWebserverStatus;
 use crate::{
-    operators::crd_schema::{self, column, wide},
+    crd::{self, column, wide},
     resource::{ObjectMeta, without_annotations},
 };
 
@@ -97,11 +97,9 @@ struct SpecV1 {
 /// The whole definition.
 #[must_use]
 pub fn definition() -> Value {
-    let versions = [
-        version("v1", &crd_schema::schema_of::<SpecV1>()),
-        version("v2", &crd_schema::schema_of::<MyWebserverSpec>()),
-    ];
-    crd_schema::definition::<MyWebserver>("mywebserver", &["myweb", "mws"], &versions)
+    let versions =
+        [version("v1", &crd::schema_of::<SpecV1>()), version("v2", &crd::schema_of::<MyWebserverSpec>())];
+    crd::definition::<MyWebserver>("mywebserver", &["myweb", "mws"], &versions)
 }
 
 fn version(name: &str, spec: &Value) -> Value {
@@ -112,11 +110,11 @@ fn version(name: &str, spec: &Value) -> Value {
             "type": "string", "maxLength": NAME_LENGTH_MAX, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
         }},
     });
-    let schema = crd_schema::object(
+    let schema = crd::object(
         "A web server: a Deployment of its image and a Service on its port, both named mws-<name>.",
         &metadata,
         spec,
-        &crd_schema::status_of::<MyWebserverStatus>(),
+        &crd::status_of::<MyWebserverStatus>(),
     );
     let columns = [
         column("Replicas", "integer", ".spec.replicas"),
@@ -124,7 +122,7 @@ fn version(name: &str, spec: &Value) -> Value {
         column("Image", "string", ".spec.image"),
         wide("Port", "integer", ".spec.port"),
     ];
-    let mut version = crd_schema::version::<MyWebserver>(name, &schema, &columns);
-    version["subresources"]["scale"] = crd_schema::scale(".spec.replicas");
+    let mut version = crd::version::<MyWebserver>(name, &schema, &columns);
+    version["subresources"]["scale"] = crd::scale(".spec.replicas");
     version
 }

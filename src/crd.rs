@@ -12,6 +12,31 @@ use crate::resource::{
     conditions::{MESSAGE_LENGTH_MAX, REASON_LENGTH_MAX},
 };
 
+/// The whole definition of a kind that has one version, with the types of its `spec` and its `status`:
+///
+/// ```
+/// # use listwatch::{children::Conditions, crd, resource::ObjectMeta};
+/// # #[derive(serde::Serialize, serde::Deserialize)] struct Page { metadata: ObjectMeta, spec: PageSpec }
+/// # listwatch::kind!(Page, "example.com", "v1", "pages");
+/// #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+/// struct PageSpec {
+///     /// Where the text is.
+///     #[schemars(regex(pattern = "^https?://"))]
+///     url: String,
+/// }
+/// let definition = crd::of::<Page, PageSpec, Conditions>("page", "A text in a ConfigMap.");
+/// let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+/// assert_eq!(schema["properties"]["spec"]["properties"]["url"]["description"], "Where the text is.");
+/// # #[cfg(feature = "testing")]
+/// listwatch::testing::crd_fits::<Page>(&definition.to_string());
+/// ```
+#[must_use]
+pub fn of<K: Resource, Spec: JsonSchema, Status: JsonSchema>(singular: &str, description: &str) -> Value {
+    let metadata = json!({"type": "object"});
+    let schema = object(description, &metadata, &schema_of::<Spec>(), &status_of::<Status>());
+    definition::<K>(singular, &[], &[version::<K>(K::VERSION, &schema, &[])])
+}
+
 /// The definition of a kind with namespaces.
 #[must_use]
 pub fn definition<K: Resource>(singular: &str, short_names: &[&str], versions: &[Value]) -> Value {
