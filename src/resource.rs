@@ -91,6 +91,8 @@ pub trait Resource: DeserializeOwned + Send + Sync + 'static {
 /// Declares a kind by the type of its objects, with group, version and plural: `kind!(Page, "example.com", "v1", "pages")`.
 /// The type has the name that is in `kind:`, and a field `metadata` of the type [`ObjectMeta`]. A block after the plural has
 /// what differs from the defaults of [`Resource`]: `kind!(Page, "example.com", "v1", "pages", { const MERGE: … })`.
+///
+/// `kind!(PodReadiness: Pod)` declares a type with only some fields of a kind, so that a watch of many objects takes little memory.
 #[macro_export]
 macro_rules! kind {
     ($kind:ident, $group:literal, $version:literal, $plural:literal $(, { $($more:tt)* })?) => {
@@ -105,6 +107,18 @@ macro_rules! kind {
             }
 
             $($($more)*)?
+        }
+    };
+    ($part:ident: $kind:ty) => {
+        impl $crate::resource::Resource for $part {
+            const GROUP: &'static str = <$kind as $crate::resource::Resource>::GROUP;
+            const VERSION: &'static str = <$kind as $crate::resource::Resource>::VERSION;
+            const PLURAL: &'static str = <$kind as $crate::resource::Resource>::PLURAL;
+            const KIND: &'static str = <$kind as $crate::resource::Resource>::KIND;
+
+            fn metadata(&self) -> &$crate::resource::ObjectMeta {
+                &self.metadata
+            }
         }
     };
 }
@@ -363,7 +377,13 @@ pub struct Meta<K> {
 impl<K: Resource> Meta<K> {
     /// The metadata of an object.
     pub fn of(object: &K) -> Meta<K> {
-        Meta { metadata: object.metadata().clone(), kind: PhantomData }
+        object.metadata().clone().into()
+    }
+}
+
+impl<K> From<ObjectMeta> for Meta<K> {
+    fn from(metadata: ObjectMeta) -> Meta<K> {
+        Meta { metadata, kind: PhantomData }
     }
 }
 

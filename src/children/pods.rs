@@ -27,7 +27,7 @@ use crate::{
     cluster::Cluster,
     locked,
     resource::{
-        Condition, Labels, ObjectMeta, Resource, Scope, Uid, conditions,
+        Condition, Labels, ObjectMeta, Scope, Uid, conditions,
         kinds::{
             Container, ContainerStateDetails as Details, ContainerStatus, Pod, PodStatus,
             WorkloadCondition as PodCondition,
@@ -78,16 +78,7 @@ struct PodDetailsSpec {
     node_name: SmolStr,
 }
 
-impl Resource for PodDetails {
-    const GROUP: &'static str = Pod::GROUP;
-    const VERSION: &'static str = Pod::VERSION;
-    const PLURAL: &'static str = Pod::PLURAL;
-    const KIND: &'static str = Pod::KIND;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-}
+crate::kind!(PodDetails: Pod);
 
 /// The Pods that a Deployment or StatefulSet creates.
 pub struct PodsOf<'a> {

@@ -37,7 +37,7 @@ use crate::{
     },
     runtime::Setup,
 };
-use data::{changes_of_owner, claim, claim_name, growth, has_labels, is_of_instance, secret};
+use data::{Claim, changes_of_owner, claim, claim_name, growth, has_labels, is_of_instance, secret};
 pub use desired::{CRON_JOB_OWNED, DatabaseChildren, JOB_OWNED, SET_OWNED, desired};
 use desired::{backup_labels, labels};
 use schedule::longest_pause;
@@ -101,7 +101,7 @@ pub struct Databases {
     /// Of the Secrets, only the metadata: the operator reads no password.
     secrets: Watch<Meta<Secret>>,
     /// The claims, by their Database.
-    claims: Index<PersistentVolumeClaim, Key>,
+    claims: Index<Claim, Key>,
     pods: Watch<PodReadiness>,
     flags: DatabaseFlags,
 }
@@ -284,7 +284,7 @@ impl Databases {
     }
 
     /// The claims with the data of the instances.
-    fn instance_claims(&self, database: &Database) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
+    fn instance_claims(&self, database: &Database) -> impl Iterator<Item = Arc<Claim>> {
         let claims = self.claims.get(&database.key()).into_iter();
         claims.filter(|claim| is_of_instance(database, &claim.metadata))
     }
@@ -337,7 +337,7 @@ impl Databases {
         let key = Key { name: name.into(), ..database.key() };
         let claims = self.claims.get(&database.key());
         let seen = claims.iter().find(|claim| claim.metadata.name == key.name);
-        let seen = seen.map(|claim| Arc::new(Meta::of(&**claim)));
+        let seen = seen.map(|claim| Arc::new(Meta::from(claim.metadata.clone())));
         database.keep_once(seen, &key, || claim(database, name, labels)).await;
     }
 

@@ -199,11 +199,16 @@ async fn databases_are_served_beside_large_config_maps_and_secrets() {
                 let mut annotated = large(&format!("{name}-notes-{number}"), managed(), json!({}));
                 annotated["metadata"]["annotations"] = json!({"note": "x".repeat(250_000)});
                 user.create("secrets", &annotated).await;
-                // No annotation of a Secret is read, however small it is.
-                for part in 0..16 {
-                    let mut annotated = large(&format!("{name}-note-{number}-{part}"), managed(), json!({}));
+                // No annotation of a Secret or claim is read, however small it is.
+                let volume = json!({"spec": {
+                    "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+                }});
+                for (part, (plural, spec)) in
+                    (0..16).flat_map(|part| [("secrets", json!({})), ("persistentvolumeclaims", volume.clone())].map(|of| (part, of)))
+                {
+                    let mut annotated = large(&format!("{name}-note-{number}-{part}"), managed(), spec);
                     annotated["metadata"]["annotations"] = json!({"note": "x".repeat(60_000)});
-                    user.create("secrets", &annotated).await;
+                    user.create(plural, &annotated).await;
                 }
             }
         };

@@ -5,6 +5,7 @@ use base64::{
     prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
 };
 use ring::rand::{SecureRandom, SystemRandom};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use smol_str::{SmolStr, format_smolstr};
 
@@ -15,7 +16,8 @@ use super::{
 };
 use crate::resource::{
     Labels, ObjectMeta, OwnerReference,
-    kinds::{PersistentVolumeClaim, Secret},
+    kinds::{PersistentVolumeClaim, PersistentVolumeClaimStatus, Secret},
+    without_annotations,
 };
 
 /// Argo CD takes an object without an owner for one of its application `db`, if the object has `app.kubernetes.io/instance: db`, and
@@ -114,10 +116,37 @@ pub(super) fn changes_of_owner(
     operations
 }
 
+/// A claim, with only its size: anybody may give our labels to claims with large annotations.
+#[derive(Debug, Deserialize)]
+pub(super) struct Claim {
+    #[serde(deserialize_with = "without_annotations")]
+    pub(super) metadata: ObjectMeta,
+    spec: ClaimSpec,
+    #[serde(default)]
+    pub(super) status: PersistentVolumeClaimStatus,
+}
+
+#[derive(Debug, Deserialize)]
+struct ClaimSpec {
+    resources: ClaimResources,
+}
+
+#[derive(Debug, Deserialize)]
+struct ClaimResources {
+    requests: ClaimRequests,
+}
+
+#[derive(Debug, Deserialize)]
+struct ClaimRequests {
+    storage: SmolStr,
+}
+
+crate::kind!(Claim: PersistentVolumeClaim);
+
 /// The operation that lets a claim grow.
-pub(super) fn growth(database: &Database, claim: &PersistentVolumeClaim) -> Option<Value> {
+pub(super) fn growth(database: &Database, claim: &Claim) -> Option<Value> {
     let storage = &database.spec.storage;
-    let grows = gib(storage)? > gib(claim.spec.resources.requests.get("storage")?)?;
+    let grows = gib(storage)? > gib(&claim.spec.resources.requests.storage)?;
     // The API server refuses it before that.
     let is_bound = claim.status.phase == "Bound";
     (grows && is_bound)

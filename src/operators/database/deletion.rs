@@ -19,7 +19,7 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::{
     Database, Databases,
-    data::{changes_of_owner, claim, has_labels, is_of_instance},
+    data::{Claim, changes_of_owner, claim, has_labels, is_of_instance},
     desired::backup_labels,
     pods_of,
     types::DatabaseDeletionPolicy,
@@ -32,7 +32,7 @@ use crate::{
     resource::{
         Key, Meta, ObjectMeta, OwnerReference, Resource,
         conditions::{self, Verdict},
-        kinds::{Job, JobStatus, PersistentVolumeClaim, Secret, StatefulSet},
+        kinds::{Job, JobStatus, Secret, StatefulSet},
         list::Found,
     },
 };
@@ -225,11 +225,7 @@ impl Databases {
     }
 
     /// The claims that the StatefulSet owns. With `whenDeleted: Delete`, the StatefulSet controller makes it the owner.
-    fn owned_by(
-        &self,
-        database: &Database,
-        set: &StatefulSet,
-    ) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
+    fn owned_by(&self, database: &Database, set: &StatefulSet) -> impl Iterator<Item = Arc<Claim>> {
         let is_owner = |owner: &OwnerReference| owner.uid == set.metadata.uid;
         let claims = self.claims.get(&database.key()).into_iter();
         claims.filter(move |claim| claim.metadata.owner_references.iter().any(is_owner))

@@ -8,7 +8,7 @@ use super::{
     Container, SeccompProfile, Volume, container::CONTAINER, kinds, parts, statuses, volume::VOLUME,
 };
 use crate::resource::{
-    Annotations, LabelSelector, Labels, ObjectMeta, Resource,
+    Annotations, LabelSelector, Labels, ObjectMeta,
     diff::{Merge, MergeRule},
     without_annotations,
 };
@@ -265,16 +265,7 @@ fn is_ready<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error
     Ok(status.conditions.iter().any(|one| one.r#type == "Ready" && one.status == "True"))
 }
 
-impl Resource for PodReadiness {
-    const GROUP: &'static str = Pod::GROUP;
-    const VERSION: &'static str = Pod::VERSION;
-    const PLURAL: &'static str = Pod::PLURAL;
-    const KIND: &'static str = Pod::KIND;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-}
+crate::kind!(PodReadiness: Pod);
 
 #[cfg(test)]
 mod tests {
