@@ -237,9 +237,9 @@ impl<O: Operator> Driver<O> {
         let (key, version) = (object.key(), &object.metadata().resource_version);
         debug!(kind = O::Kind::KIND, %key, %version, "reconciling");
         let reconcile = self.shared.reconcile_of(&object);
-        let rest = reconcile.rest();
+        let unreported = reconcile.unreported();
         let result = self.operator.reconcile(reconcile).await;
-        ended_or(rest.result(result, Next::or_sooner), |next| next)
+        ended_or(unreported.result(result, Next::or_sooner), |next| next)
     }
 }
 

@@ -57,7 +57,7 @@ struct Noted {
 }
 
 /// The outcomes of a reconcile, for the controller.
-pub(crate) struct Rest(Arc<Mutex<Noted>>);
+pub(crate) struct Unreported(Arc<Mutex<Noted>>);
 
 impl<K> Deref for Reconcile<K> {
     type Target = K;
@@ -73,8 +73,8 @@ impl<K: Resource> Reconcile<K> {
         Reconcile { reporter, object, stage, noted: Arc::default() }
     }
 
-    pub(crate) fn rest(&self) -> Rest {
-        Rest(Arc::clone(&self.noted))
+    pub(crate) fn unreported(&self) -> Unreported {
+        Unreported(Arc::clone(&self.noted))
     }
 
     /// The object, to share it.
@@ -238,7 +238,7 @@ impl<K: Reported> Reconcile<K> {
     }
 }
 
-impl Rest {
+impl Unreported {
     /// The result of a reconcile, with the outcomes that it has not reported.
     pub(crate) fn result<T>(
         &self,

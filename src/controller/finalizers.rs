@@ -26,9 +26,9 @@ impl<O: Operator> Driver<O> {
     pub(super) async fn clean_up(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
         debug!(target: LOG, kind = O::Kind::KIND, key = %object.key(), "deleting");
         let reconcile = self.shared.reconcile_of(&object);
-        let rest = reconcile.rest();
+        let unreported = reconcile.unreported();
         let result = self.operator.deleting(reconcile).await;
-        match ended_or(rest.result(result, Cleanup::or_sooner), Cleanup::Pending)? {
+        match ended_or(unreported.result(result, Cleanup::or_sooner), Cleanup::Pending)? {
             Cleanup::Done => self.remove(object).await,
             Cleanup::Pending(next) => Ok(next),
         }

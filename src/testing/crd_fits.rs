@@ -62,7 +62,7 @@ fn problems<K: Resource + Serialize>(definition: &Value) -> Vec<String> {
         return problems;
     };
     let schema = &version["schema"]["openAPIV3Schema"];
-    for (which, fields) in [("all fields", Fields::All), ("the required fields alone", Fields::Required)] {
+    for (which, fields) in [("all fields", Sample::All), ("the required fields alone", Sample::Required)] {
         let mut object = sample(schema, fields);
         object["metadata"] = json!({"name": "a", "namespace": "default", "resourceVersion": "1"});
         match serde_json::from_value::<K>(object) {
@@ -78,16 +78,16 @@ fn problems<K: Resource + Serialize>(definition: &Value) -> Vec<String> {
     problems
 }
 
-/// Which fields an object has.
+/// Which fields an object of the schema has.
 #[derive(Clone, Copy, PartialEq)]
-enum Fields {
+enum Sample {
     All,
     /// Those without which the API server refuses it, and those that it sets.
     Required,
 }
 
 /// A value that a schema allows, but for patterns.
-fn sample(schema: &Value, fields: Fields) -> Value {
+fn sample(schema: &Value, fields: Sample) -> Value {
     if let Some(value) = schema.get("default").or_else(|| schema["enum"].get(0)) {
         return value.clone();
     }
@@ -97,7 +97,7 @@ fn sample(schema: &Value, fields: Fields) -> Value {
                 |name: &String| schema["required"].as_array().is_some_and(|all| all.contains(&json!(name)));
             let properties = schema["properties"].as_object().into_iter().flatten();
             let has = |(name, field): &(&String, &Value)| {
-                fields == Fields::All || is_required(name) || field.get("default").is_some()
+                fields == Sample::All || is_required(name) || field.get("default").is_some()
             };
             let mut object: Map<_, _> =
                 properties.filter(has).map(|(name, field)| (name.clone(), sample(field, fields))).collect();
