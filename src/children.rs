@@ -61,7 +61,7 @@ pub(crate) use report::Reporter;
 pub use report::{Conditions, ObservedState, Reported};
 use reset::reset;
 pub use rollout::{Rollout, Workload};
-pub(crate) use statuses::{Statuses, WithStatus, WithoutStatus};
+pub(crate) use statuses::{FINALIZER_REMOVED, PAUSED, Statuses, WATCH_FAILED, WithStatus, WithoutStatus};
 
 /// The target of the lines in the log, also of those that the files of this chapter write.
 const LOG: &str = module_path!();

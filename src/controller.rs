@@ -35,11 +35,11 @@ use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
 use crate::{
-    children::{OfOwner, Reporter, Statuses},
+    children::{OfOwner, PAUSED, Reporter, Statuses},
     cluster::{Cluster, Readiness, Watch},
     next::Retry,
     queue::{Queue, ReconcileResult, Urgency},
-    resource::{Key, Resource, Scope, list::Found},
+    resource::{Key, Resource, Scope, conditions::Verdict, list::Found, paused},
     store::{Change, Listening},
     truces::Truces,
 };
@@ -217,6 +217,13 @@ impl<O: Operator> Driver<O> {
             Some(Found::Readable(object)) if object.metadata().is_terminating() => {
                 self.clean_up(object).await
             }
+            Some(Found::Readable(object)) if object.metadata().is_paused::<O::Kind>() => {
+                let message =
+                    format!("the annotation {} pauses it: nobody looks at its children", paused::<O::Kind>());
+                let Shared { reporter, statuses, .. } = &*self.shared;
+                let reported = statuses.unreconciled(reporter, &object, Verdict::unknown(PAUSED, message));
+                reported.await.map(|()| Next::OnChange)
+            }
             Some(Found::Readable(object)) => self.apply(object).await,
             Some(Found::Broken(broken)) => {
                 warn!(kind = O::Kind::KIND, %key, broken.error, "is unreadable; its children stay as they are");
@@ -268,12 +275,13 @@ impl<K: Resource> Shared<K> {
     }
 
     /// Reports why an object is not reconciled.
-    async fn report_unreconciled(&self, object: &Arc<K>, reason: &'static str, problem: String) {
-        let reported = self.statuses.unreconciled(&self.reporter, object, reason, problem);
+    async fn report_unreconciled(&self, object: &Arc<K>, ready: Verdict) {
+        let reason = ready.reason.clone();
+        let reported = self.statuses.unreconciled(&self.reporter, object, ready);
         if let Ok(Ok(())) = timeout(RECONCILE_LIMIT, reported).await {
             return;
         }
-        debug!(kind = K::KIND, key = %object.key(), reason, "cannot report why the object is not reconciled");
+        debug!(kind = K::KIND, key = %object.key(), %reason, "cannot report why the object is not reconciled");
     }
 
     /// Adds the key of a changed object to the queue. Objects of the first list have [`Urgency::Backlog`]; later creations,

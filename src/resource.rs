@@ -30,7 +30,8 @@ use serde::{
 use smol_str::SmolStr;
 
 use annotations::Decoded;
-pub use annotations::{Annotations, without_annotations};
+pub(crate) use annotations::paused;
+pub use annotations::{Annotations, only_paused, without_annotations};
 use diff::MergeRule;
 pub use labels::Labels;
 pub use selector::{InvalidSelector, LabelSelector, LabelSelectorOperator, LabelSelectorRequirement};
@@ -271,6 +272,12 @@ impl ObjectMeta {
     #[must_use]
     pub fn key(&self) -> Key {
         Key { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+
+    /// Whether a user has paused the operator of this object, by the annotation `GROUP/paused: "true"`, with the group of the kind.
+    #[must_use]
+    pub fn is_paused<K: Resource>(&self) -> bool {
+        self.annotations.get(&paused::<K>()) == Some("true")
     }
 
     /// Deleted, and waiting for its finalizers.

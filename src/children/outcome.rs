@@ -16,8 +16,8 @@ pub enum Stage {
     New,
     /// The owner's spec has changed since its status was written.
     Changed,
-    /// According to the status, a write of a child was refused. A child that is missing or differs now is not
-    /// necessarily drift.
+    /// According to the status, a write of a child was refused, or the object was not reconciled. A child that is missing or differs
+    /// now is not necessarily drift.
     Refused,
     /// The spec was applied. A child that is missing or differs was deleted or changed by another writer.
     Settled,

@@ -22,7 +22,7 @@ use super::{
     create::is_wanted,
     pods::{Looks, PodsOf, Trouble},
     reconcile::Reconcile,
-    refusal::{NAME_CONFLICT, Refusal, is_refusal},
+    refusal::{NAME_CONFLICT, Refusal, is_refusal, is_unapplied},
     rollout::{self, Rollout, Workload},
 };
 use crate::{
@@ -115,7 +115,7 @@ impl Stage {
         match observed_generation {
             ..0 => Stage::New,
             observed if observed != owner.metadata().generation => Stage::Changed,
-            _ if conditions::find(before, "Ready").is_some_and(|ready| is_refusal(&ready.reason)) => {
+            _ if conditions::find(before, "Ready").is_some_and(|ready| is_unapplied(&ready.reason)) => {
                 Stage::Refused
             }
             _ => Stage::Settled,
@@ -322,22 +322,31 @@ impl<O: Reported> Resource for Unreadable<O> {
 
 impl<O: Reported> Unreadable<O> {
     pub(crate) fn report(&self, error: &str, now: &str) -> O::Status {
-        let (generation, before) = (self.metadata.generation, O::observed(&self.status).1);
-        let mut after = before.to_vec();
         let reason = Refusal::InvalidSpec.reason();
-        for (name, verdict) in
-            [("Ready", Verdict::no(reason, error)), ("Stalled", Verdict::yes(reason, error))]
-        {
-            let news = verdict.condition(name, generation, before, now);
-            match after.iter_mut().find(|condition| condition.r#type == name) {
-                Some(known) => *known = news,
-                None => after.push(news),
-            }
-        }
-        let mut status = self.status.clone();
-        O::observe(&mut status, generation, after);
-        status
+        let news = [("Ready", Verdict::no(reason, error)), ("Stalled", Verdict::yes(reason, error))];
+        with_conditions::<O>(&self.status, self.metadata.generation, news, now)
     }
+}
+
+/// The status with these conditions. The earlier report on the children stays.
+fn with_conditions<O: Reported>(
+    status: &O::Status,
+    generation: i64,
+    news: impl IntoIterator<Item = (&'static str, Verdict)>,
+    now: &str,
+) -> O::Status {
+    let before = O::observed(status).1;
+    let mut after = before.to_vec();
+    for (name, verdict) in news {
+        let condition = verdict.condition(name, generation, before, now);
+        match after.iter_mut().find(|condition| condition.r#type == name) {
+            Some(known) => *known = condition,
+            None => after.push(condition),
+        }
+    }
+    let mut status = status.clone();
+    O::observe(&mut status, generation, after);
+    status
 }
 
 impl<O: Reported> Reconcile<O> {
@@ -410,6 +419,13 @@ impl<O: Reported> Reconcile<O> {
         }
         // Usually a DELETED event follows, but not for a child without our label, which is in no watch of ours.
         Ok(if outcomes.is_awaited { Next::After(UNSEEN_RECHECK) } else { next })
+    }
+
+    /// Writes why the object is not reconciled.
+    pub(super) async fn unreconciled(&self, ready: Verdict) -> Result<(), ReconcileError> {
+        let (generation, now) = (self.metadata().generation, self.reporter.now());
+        let status = with_conditions::<O>(self.status(), generation, [("Ready", ready)], &now);
+        self.write_status(&status).await.map(drop)
     }
 
     /// Whether the status had changed, and was written.

@@ -13,7 +13,14 @@ use crate::{
     resource::{Resource, conditions::Verdict, list::Broken},
 };
 
-/// What a controller reports of objects that it cannot pass to the operator.
+/// The reason of `Ready` while a watch fails.
+pub(crate) const WATCH_FAILED: &str = "WatchFailed";
+/// The reason of `Ready` while another client keeps removing the finalizer.
+pub(crate) const FINALIZER_REMOVED: &str = "FinalizerRemoved";
+/// The reason of `Ready` while a user has paused the operator.
+pub(crate) const PAUSED: &str = "Paused";
+
+/// What a controller reports of objects that it does not pass to the operator.
 pub(crate) trait Statuses<K>: Send + Sync {
     /// Whether the spec of an object was applied before.
     fn stage(&self, object: &K) -> Stage;
@@ -24,14 +31,8 @@ pub(crate) trait Statuses<K>: Send + Sync {
     /// Reports an object that does not decode.
     fn unreadable<'a>(&self, reporter: &'a Reporter, broken: &'a Broken) -> Reporting<'a>;
 
-    /// Reports why an object is not reconciled.
-    fn unreconciled<'a>(
-        &self,
-        reporter: &Arc<Reporter>,
-        object: &Arc<K>,
-        reason: &'static str,
-        problem: String,
-    ) -> Reporting<'a>
+    /// Reports why an object is not reconciled, by one of the reasons above.
+    fn unreconciled<'a>(&self, reporter: &Arc<Reporter>, object: &Arc<K>, ready: Verdict) -> Reporting<'a>
     where
         K: 'a;
 }
@@ -54,21 +55,12 @@ impl<K: Reported> Statuses<K> for WithStatus {
         Box::pin(async { Ok(reporter.unreadable::<K>(broken).await?) })
     }
 
-    fn unreconciled<'a>(
-        &self,
-        reporter: &Arc<Reporter>,
-        object: &Arc<K>,
-        reason: &'static str,
-        problem: String,
-    ) -> Reporting<'a>
+    fn unreconciled<'a>(&self, reporter: &Arc<Reporter>, object: &Arc<K>, ready: Verdict) -> Reporting<'a>
     where
         K: 'a,
     {
         let reconcile = Reconcile::new(reporter, object, Stage::of(&**object));
-        Box::pin(async move {
-            let ready = Verdict::no(reason, problem);
-            reconcile.finish(reconcile.status().clone(), ready).await.map(drop)
-        })
+        Box::pin(async move { reconcile.unreconciled(ready).await })
     }
 }
 
@@ -87,7 +79,7 @@ impl<K: Resource> Statuses<K> for WithoutStatus {
         Box::pin(async { Ok(()) })
     }
 
-    fn unreconciled<'a>(&self, _: &Arc<Reporter>, _: &Arc<K>, _: &'static str, _: String) -> Reporting<'a>
+    fn unreconciled<'a>(&self, _: &Arc<Reporter>, _: &Arc<K>, _: Verdict) -> Reporting<'a>
     where
         K: 'a,
     {

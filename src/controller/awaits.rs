@@ -4,15 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Builder, Controller, Driver, Next, Operator, ReconcileError, Shared};
 use crate::{
+    children::WATCH_FAILED,
     cluster::{Readiness, Watch},
     locked,
     queue::Urgency,
-    resource::{Key, Resource, Scope, list::Found},
+    resource::{Key, Resource, Scope, conditions::Verdict, list::Found},
     store::Change,
 };
-
-/// The reason of `Ready` while a watch fails.
-const WATCH_FAILED: &str = "WatchFailed";
 
 /// How often to check whether the watches of an object have synced.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -104,7 +102,7 @@ pub(super) async fn unwatched<O: Operator>(
     if let Some(Found::Readable(object)) = shared.objects.find(&key)
         && operator.serves(&object)
     {
-        shared.report_unreconciled(&object, WATCH_FAILED, problem).await;
+        shared.report_unreconciled(&object, Verdict::no(WATCH_FAILED, problem)).await;
     }
     // Not an error: the backoff after an error may last longer than the sync.
     Ok(Next::After(LOOK_AGAIN))

@@ -251,7 +251,7 @@ mod tests {
 
     use listwatch_apiserver::Fault;
     use serde::{Deserialize, Serialize};
-    use serde_json::json;
+    use serde_json::{Value, json};
     use tokio::time::{sleep, timeout};
 
     use super::*;
@@ -392,6 +392,49 @@ spec:
         assert!(message.contains("grant the verbs list and watch on the resource configmaps"), "{message}");
         server.server.end_faults();
         assert_eq!(run(&server).await, ["POST configmaps/a 201", "PATCH notes/a/status 200"]);
+    }
+
+    async fn annotate(server: &TestServer, paused: Value) {
+        let edit = Patch::Merge(json!({"metadata": {"annotations": {"example.com/paused": paused}}}));
+        server.client.patch::<Note>(&key(), Part::Object, &edit).await.expect("a Note");
+    }
+
+    /// The reasons of the Events about the Note.
+    async fn events(server: &TestServer) -> Vec<String> {
+        let path = "/apis/events.k8s.io/v1/namespaces/default/events";
+        let answer = server.client.send(crate::client::Request::get(path)).await.expect("Events");
+        let events: Value = serde_json::from_slice(&answer.body).expect("JSON");
+        let events = events["items"].as_array().into_iter().flatten();
+        events.map(|event| event["reason"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    /// What was missing or different after a pause was an Event about another writer.
+    #[tokio::test(start_paused = true)]
+    async fn a_paused_object_is_left_alone_until_its_deletion() {
+        let server = start(CRD).await;
+        annotate(&server, "true".into()).await;
+        assert_eq!(run(&server).await, ["PATCH notes/a/status 200"]);
+        let (reason, message) = ready(&server).await;
+        assert_eq!((&*reason, message.contains("example.com/paused")), ("Paused", true), "{message}");
+        assert_eq!(run(&server).await, [""; 0]);
+        annotate(&server, Value::Null).await;
+        assert_eq!(run(&server).await, ["POST configmaps/a 201", "PATCH notes/a/status 200"]);
+        assert_eq!(
+            (&*ready(&server).await.0, events(&server).await),
+            ("Written", vec!["Created".to_owned()])
+        );
+
+        annotate(&server, "true".into()).await;
+        let edit = Patch::Merge(json!({"data": {"text": "edited"}}));
+        server.client.patch::<ConfigMap>(&key(), Part::Object, &edit).await.expect("a ConfigMap");
+        assert_eq!(run(&server).await, ["PATCH notes/a/status 200"]);
+        let delete = async {
+            sleep(Duration::from_secs(1)).await;
+            server.client.delete::<Note>(&key(), &DeleteOptions::default()).await.expect("deleted");
+        };
+        tokio::join!(run(&server), delete);
+        let gone = server.client.get::<ConfigMap>(&key()).await.expect_err("no ConfigMap");
+        assert!(gone.is_not_found(), "{gone}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use tracing::{debug, info};
 
 use super::{Cleanup, Driver, LOG, Next, Operator, ReconcileError, ended_or};
-use crate::resource::{ObjectMeta, Resource};
-
-/// The reason of `Ready` while another client keeps removing the finalizer.
-const FINALIZER_REMOVED: &str = "FinalizerRemoved";
+use crate::{
+    children::FINALIZER_REMOVED,
+    resource::{ObjectMeta, Resource, conditions::Verdict},
+};
 
 impl<O: Operator> Driver<O> {
     /// Calls [`Operator::deleting`], and removes the finalizer after that is done.
@@ -50,7 +50,9 @@ impl<O: Operator> Driver<O> {
             None if self.shared.truces.is_on(&correction) => {
                 let problem = format!("another client keeps removing the finalizer {finalizer}; backing off");
                 // Until the end of the pause, nothing corrects the children, whatever the status said before.
-                self.shared.report_unreconciled(object, FINALIZER_REMOVED, problem.clone()).await;
+                self.shared
+                    .report_unreconciled(object, Verdict::no(FINALIZER_REMOVED, problem.as_str()))
+                    .await;
                 return Err(problem.into());
             }
             None if metadata.finalizers.is_empty() => {

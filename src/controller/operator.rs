@@ -13,6 +13,7 @@ use crate::resource::Resource;
 /// The controller does the rest: it deletes the children of a deleted object, and reports in the status an object that does not
 /// decode (`InvalidSpec`), whose watches are forbidden or fail for a minute (`WatchFailed`), or whose finalizer another client keeps
 /// removing (`FinalizerRemoved`).
+/// An object with the annotation `GROUP/paused: "true"`, with the group of its kind, is left alone until it is deleted (`Paused`).
 pub trait Operator: Send + Sync + 'static {
     /// The kind of the objects.
     type Kind: Resource;

@@ -1,7 +1,7 @@
 //! Annotations, kept as one text, and metadata with or without them.
 //!
 //! Annotations can be large, and most kinds do not use them. So a kind can leave them out while it is decoded:
-//! `#[serde(deserialize_with = "without_annotations")]`.
+//! `#[serde(deserialize_with = "without_annotations")]`, or all but one: `"only_paused::<_, Page>"`.
 
 use std::{fmt, marker::PhantomData};
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::IgnoredAny};
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use super::{Labels, ObjectMeta, OwnerReference, Timestamp, Uid, labels::Pairs};
+use super::{Labels, ObjectMeta, OwnerReference, Resource, Timestamp, Uid, labels::Pairs};
 
 /// The annotation of `kubectl apply`, which repeats the whole object, also the data of a Secret. Its value is never kept,
 /// but its name is: a patch must not add annotations as if there were none.
@@ -82,6 +82,18 @@ impl<'de> Deserialize<'de> for Annotations {
 /// a patch would replace the annotations of other writers.
 pub fn without_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     Decoded::<IgnoredAny>::deserialize(deserializer).map(|metadata| metadata.with(|_| Annotations::default()))
+}
+
+/// Decodes metadata with no annotation but [`ObjectMeta::is_paused`], for a kind that an operator serves.
+pub fn only_paused<'de, D: Deserializer<'de>, K: Resource>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let paused = paused::<K>();
+    let metadata = Decoded::<Annotations>::deserialize(deserializer)?;
+    Ok(metadata.with(|annotations| annotations.iter().filter(|(name, _)| *name == paused).collect()))
+}
+
+/// The annotation with which a user pauses the operator of an object.
+pub(crate) fn paused<K: Resource>() -> String {
+    format!("{}/paused", K::GROUP)
 }
 
 /// Metadata as they are decoded, with annotations of the type `A`.

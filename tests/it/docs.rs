@@ -88,9 +88,9 @@ const NO_REASONS: &[&str] = &[
 #[test]
 fn conditions_md_has_exactly_the_reasons_of_the_source() {
     let mut used = BTreeSet::new();
-    let children = ["pods", "refusal", "report", "rollout"].map(|file| format!("children/{file}.rs"));
-    let own =
-        ["operators/mywebserver.rs", "controller/awaits.rs", "resource/conditions.rs"].map(str::to_owned);
+    let children =
+        ["pods", "refusal", "report", "rollout", "statuses"].map(|file| format!("children/{file}.rs"));
+    let own = ["operators/mywebserver.rs", "resource/conditions.rs"].map(str::to_owned);
     for file in children.into_iter().chain(own) {
         let source = read(&format!("src/{file}"));
         let source = source.split("\n#[cfg(test)]\nmod tests {").next().unwrap();

@@ -29,11 +29,7 @@ use std::{
 
 use fastrand::Rng;
 use http::Method;
-use listwatch::{
-    client::Error,
-    operators::{BuiltIn, Flags, copyrator::Settings},
-    watch::Lists,
-};
+use listwatch::{client::Error, operators::BuiltIn, watch::Lists};
 use listwatch_control_plane::PATIENCE;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -41,8 +37,7 @@ use tokio::task::JoinSet;
 use crate::{
     client::UserClient,
     fixture::{Fixture, Kind, on},
-    in_process::{self, Running},
-    manifests,
+    in_process::{self, namespace_of_copies},
 };
 use edits::{Draw, Edit, Schemas};
 use promises::{ChildKind, Kept, without_counters};
@@ -106,7 +101,7 @@ async fn after_random_edits_our_fields_are_restored_and_other_fields_stay() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {
         let seeds = seeds().unwrap_or_else(|| fresh_seeds(fixture));
         let began = Instant::now();
-        let _operators = start_operators(fixture).await;
+        let _operators = in_process::start_all(fixture).await;
         let schemas = Arc::new(schemas(fixture).await);
         for chunk in seeds.clone().collect::<Vec<_>>().chunks(SEEDS_AT_ONCE) {
             if BROKEN.load(Relaxed) < BROKEN_MAX {
@@ -124,29 +119,6 @@ async fn after_random_edits_our_fields_are_restored_and_other_fields_stay() {
     if sum + refused >= EDITS_MIN {
         assert!(sum >= refused && !accepted.contains(&0), "too few edits were accepted");
     }
-}
-
-/// Starts all operators in this process, and creates the namespace of the copies.
-async fn start_operators(fixture: &Fixture) -> Running {
-    let operators = OPERATORS.map(|(operator, _)| operator);
-    let mut rules = json!([manifests::read("copyrator/secrets/role-patch.yaml")[0][0]["value"]]);
-    for operator in operators {
-        in_process::install(fixture, operator).await;
-        rules.as_array_mut().unwrap().extend(in_process::rules(operator).as_array().unwrap().clone());
-    }
-    fixture.allow_everywhere(&rules).await;
-    let metadata = json!({"name": namespace_of_copies(fixture)});
-    fixture.install(&json!({"kind": "Namespace", "metadata": metadata})).await;
-    let flags = Flags { copyrator: Settings { secrets: true, ..Settings::default() }, ..Flags::default() };
-    // One key at a time, in order, as `settle` needs it.
-    let operators = Running::start_with(fixture, &operators, &flags, 1);
-    fixture.until_settled().await;
-    operators
-}
-
-/// The namespace that gets the copies.
-fn namespace_of_copies(user: &UserClient) -> String {
-    format!("{}-copies", user.namespace)
 }
 
 /// The OpenAPI documents of the kinds of our children.

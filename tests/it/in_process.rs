@@ -4,14 +4,15 @@ use std::future::pending;
 
 use listwatch::{
     controller::WORKERS,
-    operators::{BuiltIn, Flags},
+    operators::{BuiltIn, Flags, copyrator::Settings},
     runtime::Runtime,
 };
 use listwatch_control_plane::eventually;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::{JoinHandle, spawn_local};
 
 use crate::{
+    client::UserClient,
     fixture::{self, Fixture, Kind},
     manifests,
 };
@@ -64,4 +65,27 @@ pub async fn install(fixture: &Fixture, operator: BuiltIn) {
 pub fn rules(operator: BuiltIn) -> Value {
     let role = format!("{operator:?}/operator/role.yaml").to_lowercase();
     manifests::read(&role)[0]["rules"].take()
+}
+
+/// Starts all operators with each permission that their ClusterRoles can have, and creates the namespace of the copies.
+pub async fn start_all(fixture: &Fixture) -> Running {
+    let operators = [BuiltIn::Mywebserver, BuiltIn::Memcached, BuiltIn::Database, BuiltIn::Copyrator];
+    let mut all_rules = json!([manifests::read("copyrator/secrets/role-patch.yaml")[0][0]["value"]]);
+    for operator in operators {
+        install(fixture, operator).await;
+        all_rules.as_array_mut().unwrap().extend(rules(operator).as_array().unwrap().clone());
+    }
+    fixture.allow_everywhere(&all_rules).await;
+    let metadata = json!({"name": namespace_of_copies(fixture)});
+    fixture.install(&json!({"kind": "Namespace", "metadata": metadata})).await;
+    let flags = Flags { copyrator: Settings { secrets: true, ..Settings::default() }, ..Flags::default() };
+    // One key at a time, in order, as `settle` needs it.
+    let operators = Running::start_with(fixture, &operators, &flags, 1);
+    fixture.until_settled().await;
+    operators
+}
+
+/// The namespace that gets the copies.
+pub fn namespace_of_copies(user: &UserClient) -> String {
+    format!("{}-copies", user.namespace)
 }

@@ -14,7 +14,7 @@ use crate::{
     crd::{self, column},
     resource::{
         Condition, LabelSelector, LabelSelectorOperator, LabelSelectorRequirement, ObjectMeta, Resource, Uid,
-        without_annotations,
+        only_paused,
     },
 };
 
@@ -41,7 +41,7 @@ pub struct CopyratorRule {
 /// A rule as JSON.
 #[derive(Deserialize)]
 struct Wire {
-    #[serde(deserialize_with = "without_annotations")]
+    #[serde(deserialize_with = "only_paused::<_, CopyratorRule>")]
     metadata: ObjectMeta,
     #[serde(default)]
     status: Value,

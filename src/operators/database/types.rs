@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 
 use crate::{
     crd::{self, column, wide},
-    resource::{Condition, ObjectMeta, Resource, without_annotations},
+    resource::{Condition, ObjectMeta, Resource, only_paused},
 };
 
 /// Most instances of one Database: the settings allow as many replicas to clone the primary at the same time.
@@ -17,7 +17,7 @@ pub(super) const SIZE_MAX: i32 = 10;
 #[derive(Clone, Debug, Deserialize)]
 pub struct Database {
     /// Name, labels, owners, versions.
-    #[serde(deserialize_with = "without_annotations")]
+    #[serde(deserialize_with = "only_paused::<_, Database>")]
     pub metadata: ObjectMeta,
     /// The desired database.
     pub spec: DatabaseSpec,

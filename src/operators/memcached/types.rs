@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 
 use crate::{
     crd::{self, column, wide},
-    resource::{Condition, ObjectMeta, Resource, without_annotations},
+    resource::{Condition, ObjectMeta, Resource, only_paused},
 };
 
 /// Most Pods of one Memcached. A client connects to each of them.
@@ -20,7 +20,7 @@ const MEMORY_MB_MAX: i32 = 65_536;
 #[derive(Clone, Debug, Deserialize)]
 pub struct Memcached {
     /// Name, labels, owners, versions.
-    #[serde(deserialize_with = "without_annotations")]
+    #[serde(deserialize_with = "only_paused::<_, Memcached>")]
     pub metadata: ObjectMeta,
     /// The desired cache.
     pub spec: MemcachedSpec,

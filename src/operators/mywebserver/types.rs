@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 use super::status::MyWebserverStatus;
 use crate::{
     crd::{self, column, wide},
-    resource::{ObjectMeta, without_annotations},
+    resource::{ObjectMeta, only_paused},
 };
 
 /// Longest name of a MyWebserver: its Service is called `mws-<name>`, and a Service's name has at most 63 characters.
@@ -34,7 +34,7 @@ pub(super) const IMAGE_PATTERN: &str = concat!(
 #[derive(Clone, Debug, Deserialize)]
 pub struct MyWebserver {
     /// Name, labels, owners, versions.
-    #[serde(deserialize_with = "without_annotations")]
+    #[serde(deserialize_with = "only_paused::<_, MyWebserver>")]
     pub metadata: ObjectMeta,
     /// The desired web server.
     pub spec: MyWebserverSpec,
