@@ -116,6 +116,8 @@ macro_rules! kind {
             const VERSION: &'static str = <$kind as $crate::resource::Resource>::VERSION;
             const PLURAL: &'static str = <$kind as $crate::resource::Resource>::PLURAL;
             const KIND: &'static str = <$kind as $crate::resource::Resource>::KIND;
+            const MERGE: &'static [$crate::resource::diff::MergeRule] = <$kind as $crate::resource::Resource>::MERGE;
+            const INSTALL: &'static str = <$kind as $crate::resource::Resource>::INSTALL;
 
             fn metadata(&self) -> &$crate::resource::ObjectMeta {
                 &self.metadata

@@ -1,8 +1,8 @@
 //! Compares a live object with the desired one, and computes the JSON patch between them.
 //!
 //! Several writers share an object, so each field has an owner. Our fields are the ones that `desired` sets. Any other field of
-//! the live object stays as it is, whether the API server has set its default there or another writer a value. A list that
-//! `desired` sets is ours as a whole. The exceptions are declared by path, beside the kind ([`Resource::MERGE`]) or beside the
+//! the live object stays as it is, whether the API server has set its default there or another writer a value: so a field that `desired`
+//! no longer sets stays, too. The items of a list that `desired` sets are ours, but not their other fields. The exceptions are declared by path, beside the kind ([`Resource::MERGE`]) or beside the
 //! children of an operator (`Children::owning`):
 //!
 //! ```text
@@ -41,6 +41,9 @@ pub enum Merge {
     SharedBy(&'static [&'static str]),
     /// Written when the object is created, and never compared.
     NotOurs,
+    /// A [quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/), such as `0.5` or `1024Mi`, which
+    /// the API server writes as `500m` and `1Gi`.
+    Quantity,
     /// The fields of this object have these rules.
     Rules(&'static [MergeRule]),
 }
@@ -127,7 +130,7 @@ impl FieldRules {
         below.is_owned = match below.here() {
             Some(Merge::Owned | Merge::Whole) => true,
             Some(Merge::Defaulted | Merge::SharedBy(_) | Merge::NotOurs) => false,
-            Some(Merge::Rules(_)) | None => self.is_owned,
+            Some(Merge::Rules(_) | Merge::Quantity) | None => self.is_owned,
         };
         below
     }
@@ -155,6 +158,8 @@ impl Comparison {
         }
         match (rules.here(), live, desired) {
             (Some(Merge::NotOurs), _, _) => {}
+            (Some(Merge::Quantity), live, desired)
+                if nanos(live).is_some_and(|n| nanos(desired) == Some(n)) => {}
             (Some(Merge::SharedBy(keys)), Value::Array(live), Value::Array(desired)) => {
                 self.set_items(rules, live, desired, keys);
             }
@@ -202,13 +207,26 @@ impl Comparison {
         }
     }
 
-    /// Adds and corrects our items of a shared list.
+    /// Adds and corrects our items of a shared list. If they are not in the order of `desired`, as init containers must be, they
+    /// come first, and then those of others.
     fn set_items(&mut self, rules: &FieldRules, live: &[Value], desired: &[Value], keys: &[&str]) {
-        for wanted in desired {
-            let is_it = |item: &Value| keys.iter().all(|key| item[key] == wanted[key]);
-            let index = live.iter().position(is_it);
-            let (_, length) = self.enter(&index.map_or("-".to_owned(), |index| index.to_string()));
-            match index {
+        let is_same = |item: &Value, other: &Value| keys.iter().all(|key| item[key] == other[key]);
+        let place = |wanted: &Value| live.iter().position(|item| is_same(item, wanted));
+        let mut places: Vec<_> = desired.iter().map(place).collect();
+        let ordered: Vec<Value>;
+        let mut live = live;
+        // A missing item is added at the end.
+        if !places.is_sorted_by_key(|place| place.unwrap_or(usize::MAX)) {
+            let ours = desired.iter().zip(&places);
+            let ours = ours.map(|(wanted, place)| place.map_or(wanted, |index| &live[index]));
+            let others = live.iter().filter(|item| !desired.iter().any(|wanted| is_same(item, wanted)));
+            ordered = ours.chain(others).cloned().collect();
+            self.add("replace", &json!(ordered));
+            (live, places) = (&ordered, (0..desired.len()).map(Some).collect());
+        }
+        for (wanted, place) in desired.iter().zip(places) {
+            let (_, length) = self.enter(&place.map_or("-".to_owned(), |index| index.to_string()));
+            match place {
                 None => self.add("add", wanted),
                 Some(index) => self.compare(&rules.at("*"), &live[index], wanted),
             }
@@ -234,6 +252,24 @@ impl Comparison {
     }
 }
 
+/// A quantity, in billionths: the smallest unit is `n`. `None`: not a quantity.
+fn nanos(quantity: &Value) -> Option<i128> {
+    const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+    const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let text = quantity.as_str().map_or_else(|| quantity.to_string(), str::to_owned);
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let power = |base: i128, units: &[&str]| {
+        base.checked_pow(u32::try_from(units.iter().position(|one| *one == unit)?).ok()?)
+    };
+    let exponent =
+        || 10_i128.checked_pow(unit.strip_prefix(['e', 'E'])?.parse().ok()?)?.checked_mul(1_000_000_000);
+    let factor = power(1000, &DECIMAL);
+    let factor = factor.or_else(|| power(1024, &BINARY)?.checked_mul(1_000_000_000)).or_else(exponent)?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let scale = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    format!("{whole}{fraction}").parse::<i128>().ok()?.checked_mul(factor)?.checked_div(scale)
+}
+
 /// Whether this is a map of texts with so many entries that one operation for each would take much memory: another client can put
 /// 100,000 keys into a ConfigMap.
 fn is_large(map: &Map<String, Value>) -> bool {
@@ -255,6 +291,7 @@ mod tests {
         ("/ports", Merge::Whole),
         ("/ports/*/protocol", Merge::Defaulted),
         ("/claims", Merge::NotOurs),
+        ("/cpu", Merge::Quantity),
     ];
     const CONTAINER: &[MergeRule] = &[("/probe/exec", Merge::Owned), ("/probe/tcpSocket", Merge::Owned)];
 
@@ -316,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_desired_sets_is_ours_as_a_whole() {
+    fn the_items_of_a_list_that_desired_sets_are_ours() {
         for list in ["ports", "tolerations"] {
             let path = format!("/{list}");
             check(
@@ -378,6 +415,37 @@ mod tests {
             json!({"spec": {"containers": []}}),
             json!([{"op": "replace", "path": "/spec/containers", "value": []}]),
         );
+    }
+
+    /// A script that must run first ran last.
+    #[test]
+    fn our_items_of_a_shared_list_have_our_order() {
+        let list = |names: &[&str]| json!({"containers": names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>()});
+        check(list(&["a", "theirs", "b"]), list(&["a", "b"]), json!([]));
+        let added = json!([{"op": "add", "path": "/containers/-", "value": {"name": "b"}}]);
+        check(list(&["a", "theirs"]), list(&["a", "b"]), added);
+        let all = list(&["a", "b", "theirs"])["containers"].take();
+        let whole = json!([{"op": "replace", "path": "/containers", "value": all}]);
+        check(list(&["b", "theirs"]), list(&["a", "b"]), whole.clone());
+        check(list(&["b", "theirs", "a"]), list(&["a", "b"]), whole);
+    }
+
+    #[test]
+    fn quantities_are_compared_by_value() {
+        let cpu = |cpu: Value| json!({"cpu": cpu});
+        for (live, desired) in [
+            (json!("500m"), json!("0.5")),
+            (json!("1Gi"), json!("1024Mi")),
+            (json!("1"), json!(1)),
+            (json!("2k"), json!("2e3")),
+            (json!("1"), json!("1.0")),
+        ] {
+            check(cpu(live), cpu(desired), json!([]));
+        }
+        for (live, desired) in [("1G", "1Gi"), ("1", "1m"), ("x", "1"), ("9e99", "9e98")] {
+            let replaced = json!([{"op": "replace", "path": "/cpu", "value": desired}]);
+            check(cpu(json!(live)), cpu(json!(desired)), replaced);
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ mod storage;
 mod volume;
 mod workload;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use smol_str::SmolStr;
 
@@ -68,12 +68,12 @@ macro_rules! kinds {
             pub metadata: ObjectMeta,
             $(
                 $(#[$attribute])*
-                #[serde(default, skip_serializing_if = "super::is_default")]
+                #[serde(default, deserialize_with = "super::or_default", skip_serializing_if = "super::is_default")]
                 pub $field: $type,
             )*
             $(
                 $(#[$status_attribute])*
-                #[serde(default, skip_serializing)]
+                #[serde(default, deserialize_with = "super::or_default", skip_serializing)]
                 pub $status: $status_type,
             )?
         }
@@ -89,7 +89,7 @@ macro_rules! parts {
         pub struct $part {
             $(
                 $(#[$attribute])*
-                #[serde(skip_serializing_if = "super::is_default")]
+                #[serde(deserialize_with = "super::or_default", skip_serializing_if = "super::is_default")]
                 pub $field: $type,
             )*
             /// All other fields.
@@ -106,12 +106,19 @@ macro_rules! statuses {
         #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
         pub struct $status {
-            $($(#[$attribute])* pub $field: $type,)*
+            $($(#[$attribute])* #[serde(deserialize_with = "super::or_default")] pub $field: $type,)*
         }
     )*};
 }
 
 use {kinds, parts, statuses};
+
+/// Decodes `null` as the default: the API server writes it for some lists without items.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
 
 fn is_default<T: Default + PartialEq>(field: &T) -> bool {
     *field == T::default()

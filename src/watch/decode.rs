@@ -231,7 +231,7 @@ mod tests {
     const TRANSCRIPT: &str = concat!(
         r#"{"type":"ADDED","object":{"kind":"Service","metadata":{"name":"日本語 🎉","resourceVersion":"5"}}}"#,
         "\n",
-        r#"{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"6"},"spec":{"ports":null}}}"#,
+        r#"{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"6"},"spec":{"ports":"none"}}}"#,
         "\r\n\n",
         r#"{"type":"BOOKMARK","object":{"metadata":{"creationTimestamp":null,"resourceVersion":"9"}}}"#,
         "\n",

@@ -40,6 +40,7 @@ fn check<K: Resource>(document: &Value, path: &str, merge: Merge) -> Result<(), 
     let (mut parent, mut schema) = (Value::Null, resolve(root));
     for field in path.split('/').skip(1) {
         let child = match field {
+            "*" if schema["items"].is_null() => &schema["additionalProperties"],
             "*" => &schema["items"],
             _ => match &schema["properties"][field] {
                 Value::Null => &schema["additionalProperties"],
@@ -59,6 +60,10 @@ fn check<K: Resource>(document: &Value, path: &str, merge: Merge) -> Result<(), 
         Merge::SharedBy(keys) => schema["x-kubernetes-list-type"] == "map" && are_keys(keys),
         Merge::Owned | Merge::Whole | Merge::Rules(_) => true,
         Merge::NotOurs => true,
+        Merge::Quantity => {
+            let reference = schema["$ref"].as_str().or_else(|| schema["allOf"][0]["$ref"].as_str());
+            reference.is_some_and(|reference| reference.ends_with("Quantity"))
+        }
         Merge::Defaulted => {
             let field = path.rsplit('/').next().unwrap();
             !parent["required"].as_array().is_some_and(|all| all.iter().any(|one| one == field))
@@ -106,6 +111,7 @@ async fn each_merge_rule_of_a_kind_agrees_with_the_document_of_the_server() {
             ("/spec/externalIPs", Merge::SharedBy(&["ip"])),
             ("/spec/selectors", Merge::Whole),
             ("/spec/ports/*/port", Merge::Defaulted),
+            ("/spec/clusterIP", Merge::Quantity),
         ] {
             assert!(check::<Service>(&document, path, merge).is_err(), "{path}");
         }

@@ -43,11 +43,8 @@ crate::kind!(Role, "rbac.authorization.k8s.io", "v1", "roles", {
 });
 
 crate::kind!(RoleBinding, "rbac.authorization.k8s.io", "v1", "rolebindings", {
-    const MERGE: &'static [MergeRule] = &[
-        ("/subjects", Merge::Owned),
-        ("/subjects/*/apiGroup", Merge::Defaulted),
-        ("/roleRef/apiGroup", Merge::Defaulted),
-    ];
+    const MERGE: &'static [MergeRule] =
+        &[("/subjects", Merge::Owned), ("/subjects/*/apiGroup", Merge::Defaulted)];
 
     fn is_immutable(&self, path: &str) -> bool {
         path.starts_with("/roleRef")

@@ -55,14 +55,18 @@ pub const CLUSTER_IP_ONLY: &[&str] = &[
     "/metadata/annotations/service.beta.kubernetes.io~1load-balancer-source-ranges",
 ];
 
-crate::kind!(Ingress, "networking.k8s.io", "v1", "ingresses");
+crate::kind!(Ingress, "networking.k8s.io", "v1", "ingresses", {
+    const MERGE: &'static [MergeRule] =
+        &[("/spec/rules", Merge::Whole), ("/spec/tls", Merge::Whole), ("/spec/defaultBackend", Merge::Whole)];
+});
 
 crate::kind!(NetworkPolicy, "networking.k8s.io", "v1", "networkpolicies", {
     const MERGE: &'static [MergeRule] = &[
         ("/spec/podSelector", Merge::Whole),
-        ("/spec/ingress", Merge::Whole),
+        // A policy without rules denies everything.
+        ("/spec/ingress", Merge::Owned),
         ("/spec/ingress/*/ports/*/protocol", Merge::Defaulted),
-        ("/spec/egress", Merge::Whole),
+        ("/spec/egress", Merge::Owned),
         ("/spec/egress/*/ports/*/protocol", Merge::Defaulted),
     ];
 });

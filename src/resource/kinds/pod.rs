@@ -23,6 +23,10 @@ pub(super) const POD: &[MergeRule] = &[
     ("/spec/volumes/*", Merge::Whole),
     ("/spec/volumes/*", Merge::Rules(VOLUME)),
     ("/spec/securityContext/seccompProfile", Merge::Whole),
+    ("/spec/nodeSelector", Merge::Whole),
+    ("/spec/affinity", Merge::Whole),
+    ("/spec/tolerations", Merge::Whole),
+    ("/spec/topologySpreadConstraints", Merge::Whole),
 ];
 
 kinds! {

@@ -4,7 +4,10 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::{ResourceRequirements, kinds, parts, statuses};
-use crate::resource::ObjectMeta;
+use crate::resource::{
+    ObjectMeta,
+    diff::{Merge, MergeRule},
+};
 
 kinds! {
     /// `v1` PersistentVolumeClaim: asks for a volume.
@@ -18,7 +21,9 @@ kinds! {
     }
 }
 
-crate::kind!(PersistentVolumeClaim, "", "v1", "persistentvolumeclaims");
+crate::kind!(PersistentVolumeClaim, "", "v1", "persistentvolumeclaims", {
+    const MERGE: &'static [MergeRule] = &[("/spec/resources/requests/*", Merge::Quantity)];
+});
 
 parts! {
     /// The volume that a claim asks for.

@@ -102,7 +102,7 @@ crate::kind!(Job, "batch", "v1", "jobs", {
     const MERGE: &'static [MergeRule] = WORKLOAD;
 
     fn is_immutable(&self, path: &str) -> bool {
-        ["/spec/template/", "/spec/selector", "/spec/completionMode"]
+        ["/spec/template/", "/spec/selector", "/spec/completionMode", "/spec/completions"]
             .iter()
             .any(|start| path.starts_with(start))
     }
