@@ -10,7 +10,7 @@
 //! ```
 //!
 //! [`Reconcile`] is one reconcile of one object: it keeps children, notes the outcomes, and turns them into conditions and Events
-//! ([`report`]). [`refusal`] has the reasons of refused writes, [`rollout`] and [`pods`] say why a Deployment is not ready. [`once`]
+//! ([`report`]). [`refusal`] has the reasons of refused writes, [`rollout`] and [`pods`] say why a workload is not ready. [`once`]
 //! is for objects that outlive their owner, [`by_owner`] deletes the children of a deleted owner.
 //!
 //! A child is an object whose controller ownerReference has the uid of the owner, or whose annotations have it, as in another
@@ -61,7 +61,9 @@ pub(crate) use report::Reporter;
 pub use report::{Conditions, ObservedState, Reported};
 use reset::reset;
 pub use rollout::{Rollout, Workload};
-pub(crate) use statuses::{FINALIZER_REMOVED, PAUSED, Statuses, WATCH_FAILED, WithStatus, WithoutStatus};
+pub(crate) use statuses::{
+    FINALIZER_REMOVED, OPERATOR_FAILED, PAUSED, Statuses, WATCH_FAILED, WithStatus, WithoutStatus,
+};
 
 /// The target of the lines in the log, also of those that the files of this chapter write.
 const LOG: &str = module_path!();
@@ -81,7 +83,7 @@ pub struct Children<K> {
     /// The path of a label in the selector of new children, which that of a live child may lack.
     new_in_selector: Option<String>,
     /// The paths of the fields that are removed from a child if the desired one does not have them.
-    owning: &'static [&'static str],
+    owning: Vec<&'static str>,
 }
 
 /// To whom an object with the name of a child belongs.
@@ -109,7 +111,7 @@ impl<K: Resource + Serialize> Children<K> {
             by_owner: Arc::new(ByOwner::new(cluster, watch, marks, &mutations)),
             mutations,
             new_in_selector: None,
-            owning: &[],
+            owning: Vec::new(),
         }
     }
 
@@ -126,11 +128,13 @@ impl<K: Resource + Serialize> Children<K> {
         Children { new_in_selector: Some(path), ..self }
     }
 
-    /// The fields at these paths are ours, too: if the desired child does not have them, they are removed from the live one. A path
-    /// is a JSON pointer, with `*` for each item of a list: `/spec/template/spec/containers/*/args`.
+    /// The fields at these paths are ours, too: if the desired child does not have them, they are removed from the live one. Declare so
+    /// each field that the desired child has only sometimes. A path is a JSON pointer, with `*` for each item of a list:
+    /// `/spec/template/spec/containers/*/args`. It counts where the desired child has the object around the field.
     #[must_use]
-    pub fn owning(self, owning: &'static [&'static str]) -> Children<K> {
-        Children { owning, ..self }
+    pub fn owning(mut self, owning: &[&'static str]) -> Children<K> {
+        self.owning.extend(owning);
+        self
     }
 
     /// Brings one child to its desired state, usually with one write, and without a write if there is no difference. If
@@ -308,7 +312,7 @@ impl<K: Resource + Serialize> Children<K> {
 
     /// The operations that make a child as desired.
     fn differences(&self, live: &K, desired: &K) -> Vec<Value> {
-        let mut operations = diff::between(live, desired, self.owning);
+        let mut operations = diff::between(live, desired, &self.owning);
         if let Some(label) = &self.new_in_selector {
             operations.retain(|operation| operation["op"] != "add" || path(operation) != label);
         }

@@ -35,7 +35,7 @@ use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
 use crate::{
-    children::{OfOwner, PAUSED, Reporter, Statuses},
+    children::{OPERATOR_FAILED, OfOwner, PAUSED, Reporter, Statuses},
     cluster::{Cluster, Readiness, Watch},
     next::Retry,
     queue::{Queue, ReconcileResult, Urgency},
@@ -246,7 +246,14 @@ impl<O: Operator> Driver<O> {
         let reconcile = self.shared.reconcile_of(&object);
         let unreported = reconcile.unreported();
         let result = self.operator.reconcile(reconcile).await;
-        ended_or(unreported.result(result, Next::or_sooner), |next| next)
+        let result = ended_or(unreported.result(result, Next::or_sooner), |next| next);
+        if let Err(error) = &result
+            && error.client().is_none()
+        {
+            // Not one of a request: a retry usually solves that, and `finish` has reported it otherwise.
+            self.shared.report_unreconciled(&object, Verdict::no(OPERATOR_FAILED, error.to_string())).await;
+        }
+        result
     }
 }
 

@@ -122,10 +122,11 @@ impl Setup {
         self.build(operator, reporter, WithStatus)
     }
 
-    /// [`Setup::kind`], for a kind without conditions in its status, such as a Namespace. No Events are recorded.
+    /// [`Setup::kind`], for a kind without conditions in its status, such as a Namespace. Its only Events are those of the operator.
     #[must_use]
     pub fn kind_without_status<K: Resource>(&self, operator: &str) -> Builder<K> {
-        self.build(operator, Reporter::new(&self.cluster, None), WithoutStatus)
+        let reporter = Reporter::new(&self.cluster, Some(self.events.clone()));
+        self.build(operator, reporter, WithoutStatus)
     }
 
     fn build<K: Resource>(

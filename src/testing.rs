@@ -49,6 +49,7 @@ use crate::{
 };
 
 pub use crd_fits::crd_fits;
+pub use listwatch_apiserver::{Fault, Rule};
 
 /// After this time without a request, a controller is quiet. On a paused clock, no real time passes.
 const QUIET: Duration = Duration::from_secs(2);

@@ -2,12 +2,10 @@
 //! not know children with [`marks`](super::marks).
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     pin::Pin,
     sync::{Arc, Mutex},
 };
-
-use smallvec::SmallVec;
 
 use super::{admission::Mutations, marks::Marks};
 use crate::{
@@ -28,8 +26,8 @@ pub(super) struct ByOwner<K> {
     _listening: Listening,
 }
 
-/// The keys of the children of each owner. Usually there is one of each kind.
-type Keys = HashMap<Uid, SmallVec<[Key; 1]>>;
+/// The keys of the children of each owner. Usually there is one of each kind, but anybody may create more.
+type Keys = HashMap<Uid, BTreeSet<Key>>;
 
 /// The children of an owner, of a kind that the caller does not know.
 pub(crate) trait OfOwner: Send + Sync {
@@ -63,17 +61,14 @@ impl<K: Resource> ByOwner<K> {
                 if let Some(earlier) = earlier.and_then(|earlier| owner(marks, earlier))
                     && let Some(children) = keys.get_mut(&earlier)
                 {
-                    children.retain(|child| child != key);
+                    children.remove(key);
                     if children.is_empty() {
                         keys.remove(&earlier);
                     }
                 }
                 let present = watch.find(key);
                 if let Some(present) = present.and_then(|present| owner(marks, present.metadata())) {
-                    let children = keys.entry(present).or_default();
-                    if !children.contains(key) {
-                        children.push(key.clone());
-                    }
+                    keys.entry(present).or_default().insert(key.clone());
                 }
             }
         };
@@ -97,8 +92,7 @@ impl<K: Resource> OfOwner for ByOwner<K> {
     fn delete_all<'a>(&'a self, uid: &'a Uid) -> Deleting<'a> {
         Box::pin(async move {
             self.mutations.forget_all(uid);
-            let mut keys = locked(&self.keys).get(uid).cloned().unwrap_or_default();
-            keys.sort_unstable();
+            let keys = locked(&self.keys).get(uid).cloned().unwrap_or_default();
             let mut deleted = Ok(());
             for key in keys {
                 let Some(child) = self.watch.find(&key) else { continue };

@@ -71,10 +71,12 @@ impl<K: Resource + Serialize> Children<K> {
     }
 }
 
-/// Asks the API server whether the object with this uid still exists and is not being deleted.
+/// Asks the API server whether the object with this uid still exists, and whether its deletion has begun without our knowledge: an
+/// operator may create children in its cleanup.
 pub(super) async fn is_wanted<O: Resource>(cluster: &Cluster, owner: &O) -> Result<bool, Error> {
     match cluster.get_live::<Meta<O>>(&owner.key()).await {
-        Ok(live) => Ok(live.metadata.uid == owner.metadata().uid && !live.metadata.is_terminating()),
+        Ok(live) => Ok(live.metadata.uid == owner.metadata().uid
+            && (owner.metadata().is_terminating() || !live.metadata.is_terminating())),
         Err(error) if error.is_not_found() => Ok(false),
         Err(error) => Err(error),
     }

@@ -9,13 +9,14 @@
 //! let certificate: Certificate = from_yaml(&owner, "
 //! apiVersion: cert-manager.io/v1
 //! kind: Certificate
-//! metadata: {name: web}
+//! metadata: {name: web, labels: {app.kubernetes.io/managed-by: your-operator}}
 //! spec: {secretName: web-tls, dnsNames: [example.com], issuerRef: {name: ca}}
 //! ").expect("a Certificate");
 //! assert_eq!(certificate.metadata.namespace.as_deref(), Some("shop"));
 //! assert_eq!(certificate.rest["spec"]["secretName"], "web-tls");
 //! ```
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::resource::{OwnerReference, Resource};
@@ -49,13 +50,20 @@ pub enum InvalidManifest {
     /// It is of another kind.
     #[error("{0} in place of {1}")]
     Kind(String, String),
+    /// The type lacks a field, which would be lost.
+    #[error("{1} has no field {0} here")]
+    Unknown(String, &'static str),
     /// Its fields do not fit the type.
     #[error("{0}")]
     Fields(#[from] serde_json::Error),
 }
 
-/// Reads a child from YAML or JSON: in the namespace of its owner, and controlled by it.
-pub fn from_yaml<K: Resource>(owner: &impl Resource, manifest: &str) -> Result<K, InvalidManifest> {
+/// Reads a child from YAML or JSON: in the namespace of its owner, if that has one, and controlled by it. The manifest has the label
+/// of the operator.
+pub fn from_yaml<K: Resource + Serialize>(
+    owner: &impl Resource,
+    manifest: &str,
+) -> Result<K, InvalidManifest> {
     let mut object: Value = yaml_serde::from_str(manifest)?;
     let text = |field: &str| object[field].as_str().unwrap_or_default();
     let (found, wanted) =
@@ -68,13 +76,36 @@ pub fn from_yaml<K: Resource>(owner: &impl Resource, manifest: &str) -> Result<K
             fields.remove(field);
         }
     }
-    let owner_references = [OwnerReference::controlled_by(owner)];
-    // An object that is not created yet has no version.
-    let ours = json!({"namespace": owner.metadata().namespace, "resourceVersion": "", "ownerReferences": owner_references});
-    if let (Some(metadata), Value::Object(ours)) = (object["metadata"].as_object_mut(), ours) {
-        metadata.extend(ours);
+    remove_nulls(&mut object);
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        // An object that is not created yet has no version.
+        metadata.insert("resourceVersion".to_owned(), json!(""));
+        metadata.insert("ownerReferences".to_owned(), json!([OwnerReference::controlled_by(owner)]));
+        if let Some(namespace) = &owner.metadata().namespace {
+            metadata.insert("namespace".to_owned(), json!(namespace));
+        }
     }
-    Ok(K::deserialize(object)?)
+    let child = K::deserialize(&object)?;
+    let read = serde_json::to_value(&child)?;
+    // A field with its default value is not written.
+    let default = [json!({}), json!([]), json!(""), json!(false), json!(0)];
+    let mut fields = object.as_object().into_iter().flatten();
+    match fields.find(|(field, value)| read.get(field).is_none() && !default.contains(value)) {
+        Some((field, _)) => Err(InvalidManifest::Unknown(field.clone(), K::KIND)),
+        None => Ok(child),
+    }
+}
+
+/// `null` means that a field is absent. The API server drops it.
+fn remove_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(remove_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 #[cfg(all(test, feature = "testing"))]
@@ -83,7 +114,10 @@ mod tests {
     use crate::{
         children::{Children, Stage},
         cluster::Cluster,
-        resource::{Scope, kinds::ConfigMap},
+        resource::{
+            Scope,
+            kinds::{ConfigMap, Secret},
+        },
         testing::TestServer,
         watch::Lists,
     };
@@ -166,6 +200,9 @@ spec: {secretName: web-tls, dnsNames: [example.com], issuer: {name: ca}}
             "cert-manager.io/v2 Certificate in place of cert-manager.io/v1 Certificate"
         );
         assert_eq!(error(&MANIFEST.replace("name: web, ", "")), "missing field `name`");
+        let secret = "{apiVersion: v1, kind: Secret, metadata: {name: a}, stringData: {password: a}}";
+        let error_of_secret = from_yaml::<Secret>(&owner, secret).expect_err("an error").to_string();
+        assert_eq!(error_of_secret, "Secret has no field stringData here");
         assert!(error("a: [").starts_with("not YAML: "));
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     cluster::Cluster,
     locked,
     resource::{
-        Condition, Labels, ObjectMeta, Scope, Uid, conditions,
+        Condition, ObjectMeta, Scope, Uid, conditions,
         kinds::{
             Container, ContainerStateDetails as Details, ContainerStatus, Pod, PodStatus,
             WorkloadCondition as PodCondition,
@@ -80,12 +80,12 @@ struct PodDetailsSpec {
 
 crate::kind!(PodDetails: Pod);
 
-/// The Pods that a Deployment or StatefulSet creates.
+/// The Pods that a workload creates, such as a Deployment.
 pub struct PodsOf<'a> {
-    /// Of the Deployment or StatefulSet. A new generation is a new rollout.
+    /// Of the workload. A new generation is a new rollout.
     pub generation: i64,
-    /// Selects them.
-    pub selector: &'a Labels,
+    /// Selects them, as in the URL of a list. Empty: none of them is looked at.
+    pub selector: String,
     /// The containers of the template.
     pub containers: &'a [Container],
     /// The Pod for which the others wait: its trouble comes before theirs, also if it has an earlier template.
@@ -336,7 +336,7 @@ impl Looks {
         }
         let scope = Scope {
             namespace: metadata.namespace.as_ref().map(ToString::to_string),
-            labels: wanted.selector.as_selector().to_owned(),
+            labels: wanted.selector.clone(),
         };
         let pause = look.since.elapsed().clamp(FIRST_PAUSE, PAUSE_MAX);
         match timeout(LOOK_LIMIT, cluster.list_live::<PodDetails>(&scope, PODS_MAX)).await {
@@ -610,8 +610,7 @@ mod tests {
     #[cfg(feature = "testing")]
     #[tokio::test(start_paused = true)]
     async fn missing_pods_are_reported_if_they_were_missing_at_the_look_before_or_before_a_restart() {
-        use crate::{children::Conditions, resource::Labels, testing::TestServer, watch::Lists};
-
+        use crate::{children::Conditions, testing::TestServer, watch::Lists};
         #[derive(serde::Serialize, serde::Deserialize)]
         struct Note {
             metadata: ObjectMeta,
@@ -621,14 +620,13 @@ mod tests {
         crate::reported!(Note, Conditions);
 
         let cluster = Cluster::new(TestServer::start(&[]).await.client, Lists::Paged);
-        let selector = Labels::default();
         let reports = async |looks: &Looks, status: &Value, are_missing: bool| {
             let metadata = json!({"name": "n", "namespace": "default", "uid": "u", "resourceVersion": "1", "generation": 1});
             let note = json!({"metadata": metadata, "status": status});
             let note: Note = serde_json::from_value(note).expect("a Note");
             let unseen = are_missing.then(|| Trouble::new("PodsNotCreated", "none".to_owned()));
-            let (generation, selector, containers) = (1, &selector, &[]);
-            let wanted = PodsOf { generation, selector, containers, first: None, unseen };
+            let selector = "app=n".to_owned();
+            let wanted = PodsOf { generation: 1, selector, containers: &[], first: None, unseen };
             let (found, pause) = looks.look(&cluster, &note, &wanted).await;
             tokio::time::advance(pause).await;
             found.is_some()

@@ -53,7 +53,8 @@ struct Noted {
     outcomes: Outcomes,
     /// Whether the status is written in the next reconcile. `None`: not decided yet.
     is_put_off: Option<bool>,
-    is_reported: bool,
+    /// When to reconcile again, according to the report.
+    next: Option<Next>,
 }
 
 /// The outcomes of a reconcile, for the controller.
@@ -202,7 +203,6 @@ impl<K: Reported> Reconcile<K> {
         };
         noted.is_put_off = Some(is_put_off);
         if is_put_off {
-            noted.is_reported = true;
             return Err(ReconcileError::ended(Next::After(Duration::ZERO)));
         }
         let mut errors = noted.outcomes.errors.iter();
@@ -232,9 +232,13 @@ impl<K: Reported> Reconcile<K> {
 
     /// The outcomes, which are reported now.
     pub(super) fn reported(&self) -> Outcomes {
-        let mut noted = locked(&self.noted);
-        noted.is_reported = true;
-        mem::take(&mut noted.outcomes)
+        mem::take(&mut locked(&self.noted).outcomes)
+    }
+
+    /// Notes when to reconcile again, whatever the operator returns.
+    pub(super) fn again(&self, next: Next) -> Next {
+        locked(&self.noted).next = Some(next);
+        next
     }
 }
 
@@ -247,9 +251,7 @@ impl Unreported {
     ) -> Result<T, ReconcileError> {
         let value = result?;
         let mut noted = locked(&self.0);
-        if noted.is_reported {
-            return Ok(value);
-        }
+        let next = noted.next.unwrap_or(Next::OnChange);
         let Outcomes { errors, not_ours, is_awaited, .. } = noted.collect();
         if let Some(error) = errors.first() {
             return Err(error.clone().into());
@@ -257,6 +259,7 @@ impl Unreported {
         if let Some(message) = not_ours {
             return Err(ReconcileError::recheck(UNSEEN_RECHECK, message.clone()));
         }
-        Ok(if *is_awaited { sooner(value, Next::After(UNSEEN_RECHECK)) } else { value })
+        let next = if *is_awaited { next.or_sooner(Next::After(UNSEEN_RECHECK)) } else { next };
+        Ok(sooner(value, next))
     }
 }

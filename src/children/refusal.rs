@@ -2,7 +2,7 @@
 
 use smol_str::format_smolstr;
 
-use super::{Child, FINALIZER_REMOVED, PAUSED, WATCH_FAILED};
+use super::{Child, FINALIZER_REMOVED, OPERATOR_FAILED, PAUSED, WATCH_FAILED};
 use crate::{
     client::{Error, is_denial},
     resource::{Resource, conditions::Verdict},
@@ -142,7 +142,7 @@ pub(super) fn is_refusal(reason: &str) -> bool {
 
 /// Whether the reason means that the spec may not have been applied to the children, although its generation was observed.
 pub(super) fn is_unapplied(reason: &str) -> bool {
-    is_refusal(reason) || [FINALIZER_REMOVED, PAUSED, WATCH_FAILED].contains(&reason)
+    is_refusal(reason) || [FINALIZER_REMOVED, OPERATOR_FAILED, PAUSED, WATCH_FAILED].contains(&reason)
 }
 
 impl<K: Resource> Child<K> {

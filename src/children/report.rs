@@ -361,7 +361,7 @@ impl<O: Reported> Reconcile<O> {
         let waiting = kept.filter(Rollout::waits_for_pods).map(|live| PodsOf {
             generation: live.generation,
             // A live selector that lacks a label of ours also selects Pods of other writers. The API server chooses that of a Job.
-            selector: if desired.selector.is_empty() { live.selector } else { desired.selector },
+            selector: if desired.selector.is_empty() { live.selector } else { desired.selector }.to_string(),
             containers: live.containers,
             first: None,
             unseen: None,
@@ -376,7 +376,7 @@ impl<O: Reported> Reconcile<O> {
             return (None, Next::OnChange);
         }
         let Reporter { cluster, pods: looks, .. } = &*self.reporter;
-        let Some(pods) = waiting else {
+        let Some(pods) = waiting.filter(|pods| !pods.selector.is_empty()) else {
             looks.forget(&self.metadata().uid);
             return (None, Next::OnChange);
         };
@@ -386,7 +386,7 @@ impl<O: Reported> Reconcile<O> {
 
     /// Ends the reconcile: records the Events of the writes and failures, and writes the status, if it has changed, with its
     /// `observedGeneration` and `conditions`. `state` is the operator's own view, a [`Verdict`] or an [`ObservedState`]: it counts
-    /// if all children are as desired.
+    /// if all children are as desired. The object is reconciled again at the returned time, or sooner if the operator says so.
     pub async fn finish(
         &self,
         mut status: O::Status,
@@ -415,10 +415,10 @@ impl<O: Reported> Reconcile<O> {
             if is_written {
                 self.event(EventType::Warning, NAME_CONFLICT, problem);
             }
-            return Ok(Next::After(reporter.conflict_pause(uid)));
+            return Ok(self.again(Next::After(reporter.conflict_pause(uid))));
         }
         // Usually a DELETED event follows, but not for a child without our label, which is in no watch of ours.
-        Ok(if outcomes.is_awaited { Next::After(UNSEEN_RECHECK) } else { next })
+        Ok(self.again(if outcomes.is_awaited { Next::After(UNSEEN_RECHECK) } else { next }))
     }
 
     /// Writes why the object is not reconciled.

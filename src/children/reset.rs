@@ -8,6 +8,8 @@ use crate::client::Error;
 
 /// The Pod templates of a Deployment or StatefulSet, and of a CronJob.
 const TEMPLATES: [&str; 2] = ["/spec/template", "/spec/jobTemplate/spec/template"];
+/// The causes if a field must not be set.
+const NOT_ALLOWED: [&str; 2] = ["FieldValueForbidden", "FieldValueInvalid"];
 /// `ipFamilies` and `ipFamilyPolicy` of a Service.
 const IP_FAMILIES: &str = "/spec/ipFamil";
 
@@ -17,7 +19,8 @@ pub(super) fn reset<K: Serialize>(error: &Error, operations: &[Value], desired: 
     if !error.is_invalid() || error.is_denied() {
         return None;
     }
-    let fields: Vec<_> = error.status()?.details.causes.iter().map(|cause| pointer(&cause.field)).collect();
+    let causes = &error.status()?.details.causes;
+    let fields: Vec<_> = causes.iter().map(|cause| (&*cause.reason, pointer(&cause.field))).collect();
     resets(&fields, operations, &serde_json::to_value(desired).unwrap_or_default())
 }
 
@@ -26,14 +29,18 @@ fn pointer(field: &str) -> String {
     format!("/{}", field.replace('.', "/"))
 }
 
-fn resets(fields: &[String], operations: &[Value], desired: &Value) -> Option<Vec<Value>> {
-    let is_about = |start: &str| fields.iter().any(|field| field.starts_with(start));
+/// `fields`: what is wrong, and where.
+fn resets(fields: &[(&str, String)], operations: &[Value], desired: &Value) -> Option<Vec<Value>> {
+    let is_about = |start: &str| fields.iter().any(|(_, field)| field.starts_with(start));
     // Our fields of the template are valid, so the reason is a field that another writer has set: with `os: windows`, for
     // example, a seccomp profile is not allowed.
+    let replaced = |at: &str, value: &Value| {
+        let others = operations.iter().filter(|operation| !path(operation).starts_with(at)).cloned();
+        Some(others.chain([json!({"op": "replace", "path": at, "value": value})]).collect())
+    };
     let template = TEMPLATES.into_iter().find(|template| is_about(&format!("{template}/")));
     if let Some((at, value)) = template.and_then(|at| Some((at, desired.pointer(at)?))) {
-        let others = operations.iter().filter(|operation| !path(operation).starts_with(at)).cloned();
-        return Some(others.chain([json!({"op": "replace", "path": at, "value": value})]).collect());
+        return replaced(at, value);
     }
     // A Service with neither address nor selector may have families of addresses that the cluster has not. With our selector,
     // they are invalid.
@@ -41,7 +48,15 @@ fn resets(fields: &[String], operations: &[Value], desired: &Value) -> Option<Ve
     // In place of none, the API server chooses that of the cluster.
     let none = json!({"op": "add", "path": "/spec/ipFamilies", "value": []});
     let first = is_about("/spec/ipFamilies[0]").then_some(none);
-    is_about(IP_FAMILIES).then(|| operations.iter().cloned().chain([policy]).chain(first).collect())
+    if is_about(IP_FAMILIES) {
+        return Some(operations.iter().cloned().chain([policy]).chain(first).collect());
+    }
+    // A field that is not allowed beside ours, such as `rollingUpdate` beside `type: Recreate`.
+    let is_not_ours = |field: &str| !field.contains('[') && desired.pointer(field).is_none();
+    let of_others = fields.iter().find(|(reason, field)| NOT_ALLOWED.contains(reason) && is_not_ours(field));
+    let (at, _) = of_others?.1.rsplit_once('/')?;
+    // Not all of `/spec`.
+    replaced(at, desired.pointer(at).filter(|_| at.matches('/').count() > 1)?)
 }
 
 #[cfg(test)]
@@ -49,10 +64,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_field_of_others_that_is_not_allowed_beside_ours_goes_with_its_parent() {
+        let desired = json!({"spec": {"strategy": {"type": "Recreate"}}});
+        let operation = json!({"op": "replace", "path": "/spec/strategy/type", "value": "Recreate"});
+        let whole = json!({"op": "replace", "path": "/spec/strategy", "value": {"type": "Recreate"}});
+        let resets =
+            |reason, field| resets(&[(reason, pointer(field))], std::slice::from_ref(&operation), &desired);
+        let field = "spec.strategy.rollingUpdate";
+        assert_eq!(resets("FieldValueForbidden", field), Some(vec![whole]));
+        assert_eq!(resets("FieldValueRequired", field), None);
+        assert_eq!(resets("FieldValueInvalid", "spec.strategy.type"), None);
+        assert_eq!(resets("FieldValueInvalid", "spec.minReadySeconds"), None);
+    }
+
+    #[test]
     fn a_reset_replaces_the_whole_template_or_the_ip_families_and_nothing_beside_it() {
         let replicas = json!({"op": "replace", "path": "/spec/replicas", "value": 3});
         let operations = [replicas.clone(), json!({"op": "remove", "path": "/spec/template/spec/os"})];
-        let resets = |field: &str, desired: Value| resets(&[pointer(field)], &operations, &desired);
+        let resets = |field: &str, desired: Value| {
+            resets(&[("FieldValueInvalid", pointer(field))], &operations, &desired)
+        };
         let desired = json!({"spec": {"replicas": 3, "template": {"spec": {}}}});
         let template = json!({"op": "replace", "path": "/spec/template", "value": {"spec": {}}});
         assert_eq!(resets("spec.template.spec.os", desired.clone()), Some(vec![replicas, template]));

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     next::Next,
     resource::{
-        LabelSelector, Labels, Resource,
+        LabelSelector, Resource,
         conditions::Verdict,
         kinds::{Container, DaemonSet, Deployment, Job, PodTemplate, StatefulSet, WorkloadCondition},
     },
@@ -36,7 +36,7 @@ pub struct Rollout<'a> {
     /// Of the workload. A new generation is a new rollout.
     pub(super) generation: i64,
     /// Selects its Pods.
-    pub(super) selector: &'a Labels,
+    pub(super) selector: &'a LabelSelector,
     /// The containers of the template.
     pub(super) containers: &'a [Container],
     /// The number of Pods in the spec, if it has one: the one that we wrote, or that admission set.
@@ -128,7 +128,7 @@ impl<'a> Rollout<'a> {
             kind: W::KIND,
             name: &workload.metadata().name,
             generation: workload.metadata().generation,
-            selector: &selector.match_labels,
+            selector,
             containers: &template.spec.containers,
             asked: None,
             wanted: 0,
@@ -239,6 +239,8 @@ impl Rollout<'_> {
         self.is_observed
             && !self.is_complete()
             && !self.is_held_back()
+            // It creates no more Pods.
+            && !(self.kind == Job::KIND && (self.is_paused || self.failure().is_some()))
             && self.cannot_create().is_none()
             && (self.updated > 0 || self.replicas == 0)
     }

@@ -17,6 +17,8 @@ use crate::{
 pub(crate) const WATCH_FAILED: &str = "WatchFailed";
 /// The reason of `Ready` while another client keeps removing the finalizer.
 pub(crate) const FINALIZER_REMOVED: &str = "FinalizerRemoved";
+/// The reason of `Ready` if the operator itself fails, and no request to the API server.
+pub(crate) const OPERATOR_FAILED: &str = "OperatorFailed";
 /// The reason of `Ready` while a user has paused the operator.
 pub(crate) const PAUSED: &str = "Paused";
 

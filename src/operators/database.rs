@@ -525,7 +525,7 @@ impl Databases {
             (Some(Child::Kept(live)), _) if !is_complete(live, size) => Some(PodsOf {
                 generation: live.metadata.generation,
                 // A live selector that lacks a label of ours also selects Pods of other writers.
-                selector: &children.set.spec.selector.match_labels,
+                selector: children.set.spec.selector.to_string(),
                 // All count: each instance has its own data, so no other one takes its place.
                 containers: &[],
                 first: Some(&primary),
@@ -669,7 +669,7 @@ fn status(
 fn pods_of(job: &Job) -> PodsOf<'_> {
     PodsOf {
         generation: job.metadata.generation,
-        selector: &job.metadata.labels,
+        selector: job.metadata.labels.as_selector().to_owned(),
         containers: &job.spec.template.spec.containers,
         first: None,
         unseen: None,

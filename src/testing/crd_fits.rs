@@ -88,7 +88,8 @@ enum Sample {
 
 /// A value that a schema allows, but for patterns.
 fn sample(schema: &Value, fields: Sample) -> Value {
-    if let Some(value) = schema.get("default").or_else(|| schema["enum"].get(0)) {
+    let has_fields = fields == Sample::All && schema["properties"].is_object();
+    if let Some(value) = schema.get("default").or_else(|| schema["enum"].get(0)).filter(|_| !has_fields) {
         return value.clone();
     }
     match schema["type"].as_str() {
