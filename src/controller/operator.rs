@@ -12,7 +12,7 @@ use crate::resource::Resource;
 ///
 /// The controller does the rest: it deletes the children of a deleted object, and reports in the status an object that does not
 /// decode (`InvalidSpec`), whose watches are forbidden or fail for a minute (`WatchFailed`), or whose finalizer another client keeps
-/// removing (`FinalizerRemoved`).
+/// removing (`FinalizerRemoved`). An error of `reconcile` that is not one of a request is the reason `OperatorFailed`.
 /// An object with the annotation `GROUP/paused: "true"`, with the group of its kind, is left alone until it is deleted (`Paused`).
 pub trait Operator: Send + Sync + 'static {
     /// The kind of the objects.
@@ -45,6 +45,33 @@ pub trait Operator: Send + Sync + 'static {
 
     /// Cleans up after an object with a deletionTimestamp and our [`Operator::FINALIZER`]. Called until it returns
     /// [`Cleanup::Done`]; then the finalizer is removed, and the API server deletes the object unless it has other finalizers.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use listwatch::{cluster::Cluster, controller::{Cleanup, Next, Operator, Reconcile, ReconcileError}};
+    /// # use listwatch::resource::{Key, MANAGED_BY, Meta, kinds::{ConfigMap, Namespace}};
+    /// # struct Teams { cluster: Cluster }
+    /// impl Operator for Teams {
+    ///     type Kind = Namespace;
+    ///     const FINALIZER: Option<&'static str> = Some("example.com/team");
+    ///
+    ///     // The garbage collector does not delete a ConfigMap in another namespace than its owner.
+    ///     async fn deleting(&self, team: Reconcile<Namespace>) -> Result<Cleanup, ReconcileError> {
+    ///         let key = Key::namespaced("teams", &team.metadata.name);
+    ///         match self.cluster.get_live::<Meta<ConfigMap>>(&key).await {
+    ///             Ok(live) if live.metadata.labels.get(MANAGED_BY) == Some("teams") => {
+    ///                 self.cluster.delete(&*live).await?;
+    ///                 Ok(Cleanup::Pending(Next::After(Duration::from_secs(1))))
+    ///             }
+    ///             // Somebody else's.
+    ///             Ok(_) => Ok(Cleanup::Done),
+    ///             Err(error) if error.is_not_found() => Ok(Cleanup::Done),
+    ///             Err(error) => Err(error.into()),
+    ///         }
+    ///     }
+    /// #   async fn reconcile(&self, _: Reconcile<Namespace>) -> Result<Next, ReconcileError> { Ok(Next::OnChange) }
+    /// }
+    /// ```
     fn deleting(
         &self,
         object: Reconcile<Self::Kind>,
@@ -54,8 +81,8 @@ pub trait Operator: Send + Sync + 'static {
         nothing
     }
 
-    /// Called after an object and its children were deleted, to forget what the operator knows of it. `last` is its last known state;
-    /// not called if that could not be decoded. If no
+    /// Called after an object was deleted, and its children if they could be, to forget what the operator knows of it; again until it
+    /// and the deletion of the children succeed. `last` is its last known state; not called if that could not be decoded. If no
     /// DELETED event proves the deletion, a live GET has confirmed it. A deletion while this process is stopped goes
     /// unnoticed: if that matters, use an ownerReference or a [`Operator::FINALIZER`].
     fn deleted(&self, last: Arc<Self::Kind>) -> impl Future<Output = Result<(), ReconcileError>> + Send {
@@ -69,7 +96,8 @@ pub trait Operator: Send + Sync + 'static {
 pub enum Cleanup {
     /// Complete: the finalizer is removed.
     Done,
-    /// Not yet: [`Operator::deleting`] is called again at [`Next`].
+    /// Not yet: [`Operator::deleting`] is called again at [`Next`]. With [`Next::OnChange`], a watch of the operator must show the
+    /// change.
     Pending(Next),
 }
 
