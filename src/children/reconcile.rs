@@ -263,3 +263,23 @@ impl Unreported {
         Ok(sooner(value, next))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `Ok(Next::After(hour))` after `finish` put off the next look at a name that is taken.
+    #[test]
+    fn an_object_is_reconciled_again_when_its_report_says_so_or_sooner() {
+        let minute = Next::After(Duration::from_secs(60));
+        let noted = Noted { next: Some(minute), ..Noted::default() };
+        let unreported = Unreported(Arc::new(Mutex::new(noted)));
+        for (returned, expected) in [
+            (Next::OnChange, minute),
+            (Next::After(Duration::from_secs(3600)), minute),
+            (Next::After(Duration::ZERO), Next::After(Duration::ZERO)),
+        ] {
+            assert_eq!(unreported.result(Ok(returned), Next::or_sooner).expect("no failure"), expected);
+        }
+    }
+}

@@ -462,6 +462,47 @@ spec:
         assert_eq!(text.lines().filter(|line| line.contains("Notes at the start")).count(), 1, "{text}");
     }
 
+    /// Fails, or keeps a ConfigMap after its report.
+    struct Careless(Option<Children<ConfigMap>>);
+
+    impl Operator for Careless {
+        type Kind = Note;
+
+        async fn reconcile(&self, note: Reconcile<Note>) -> Result<Next, ReconcileError> {
+            let Some(config_maps) = &self.0 else { return Err("no disk".into()) };
+            note.finish(Conditions::default(), Verdict::yes("Written", "not yet")).await?;
+            let labels = [(MANAGED_BY, "notes")].into_iter().collect();
+            let metadata = ObjectMeta::of_child(&*note, &note.metadata.name, labels);
+            note.keep(config_maps, &ConfigMap { metadata, ..ConfigMap::default() }).await;
+            Ok(Next::OnChange)
+        }
+    }
+
+    /// A new object had no status, and an earlier one stayed ready.
+    #[tokio::test(start_paused = true)]
+    async fn an_error_of_the_operator_is_reported() {
+        let server = start(CRD).await;
+        let fail = |setup: Setup| setup.kind::<Note>("notes").run_by(Careless(None));
+        assert_eq!(server.run(fail).await, ["PATCH notes/a/status 200"]);
+        assert_eq!(ready(&server).await, ("OperatorFailed".to_owned(), "no disk".to_owned()));
+        assert_eq!(server.run(fail).await, [""; 0]);
+    }
+
+    /// It was lost, and nothing was tried again.
+    #[tokio::test(start_paused = true)]
+    async fn a_child_that_fails_after_the_report_is_an_error() {
+        let server = start(CRD).await;
+        server.server.fault(Fault::Forbidden(Vec::new()).on("POST", "/configmaps").times(1));
+        let keep_late = |setup: Setup| {
+            let mut notes = setup.kind::<Note>("notes");
+            let operator = Careless(Some(notes.children()));
+            notes.run_by(operator)
+        };
+        let writes = server.run(keep_late).await;
+        let created = writes.iter().filter(|write| write.starts_with("POST "));
+        assert_eq!(created.collect::<Vec<_>>(), ["POST configmaps/a 403", "POST configmaps/a 201"]);
+    }
+
     struct Forgetful;
 
     impl Operator for Forgetful {

@@ -102,10 +102,12 @@ mod tests {
 
     use super::*;
     use crate::{
+        children::Children,
         client::DeleteOptions,
         cluster::Cluster,
         controller::{Controller, Reconcile},
         locked,
+        resource::{MANAGED_BY, kinds::ConfigMap},
         runtime::Setup,
         testing::TestServer,
     };
@@ -155,6 +157,51 @@ spec:
         }
     }
 
+    /// Keeps a ConfigMap in its cleanup.
+    struct Archives(Children<ConfigMap>);
+
+    impl Operator for Archives {
+        type Kind = Disk;
+        const FINALIZER: Option<&'static str> = Some("example.com/disk");
+
+        async fn reconcile(&self, _: Reconcile<Disk>) -> Result<Next, ReconcileError> {
+            Ok(Next::OnChange)
+        }
+
+        async fn deleting(&self, disk: Reconcile<Disk>) -> Result<Cleanup, ReconcileError> {
+            let labels = [(MANAGED_BY, "disks")].into_iter().collect();
+            let metadata = ObjectMeta::of_child(&*disk, &disk.metadata.name, labels);
+            let archive = disk.keep(&self.0, &ConfigMap { metadata, ..ConfigMap::default() }).await;
+            Ok(if archive.kept().is_some() { Cleanup::Done } else { Cleanup::Pending(Next::OnChange) })
+        }
+    }
+
+    /// Nothing was created, and the finalizer stayed for ever.
+    #[tokio::test(start_paused = true)]
+    async fn a_cleanup_can_keep_a_child() {
+        let server = TestServer::start(&[CRD]).await;
+        server.client.create(&disk()).await.expect("a Disk");
+        server.client.delete::<Disk>(&disk().key(), &DeleteOptions::default()).await.expect("an answer");
+        let controller = |setup: Setup| {
+            let mut disks = setup.kind_without_status::<Disk>("disks");
+            let operator = Archives(disks.children());
+            disks.run_by(operator)
+        };
+        let writes = server.run(controller).await;
+        assert_eq!(writes[..2], ["POST configmaps/a 201", "PATCH disks/a 200"]);
+    }
+
+    fn disk() -> Disk {
+        Disk {
+            metadata: ObjectMeta {
+                name: "a".into(),
+                namespace: Some("default".into()),
+                finalizers: ["example.com/disk".into()].into(),
+                ..ObjectMeta::default()
+            },
+        }
+    }
+
     /// The watch sends nothing: each next step follows from the answer to the write before.
     #[tokio::test(start_paused = true)]
     async fn after_a_write_the_finalizer_is_removed_and_after_a_change_of_the_spec_cleaned_up_again() {
@@ -165,16 +212,8 @@ spec:
             (change, &["PATCH disks/a 200", "PATCH disks/a 409", "PATCH disks/a 200"]),
         ] {
             let server = TestServer::start(&[CRD]).await;
-            let disk = Disk {
-                metadata: ObjectMeta {
-                    name: "a".into(),
-                    namespace: Some("default".into()),
-                    finalizers: ["example.com/disk".into()].into(),
-                    ..ObjectMeta::default()
-                },
-            };
-            server.client.create(&disk).await.expect("a Disk");
-            server.client.delete::<Disk>(&disk.key(), &DeleteOptions::default()).await.expect("an answer");
+            server.client.create(&disk()).await.expect("a Disk");
+            server.client.delete::<Disk>(&disk().key(), &DeleteOptions::default()).await.expect("an answer");
             server.server.fault(listwatch_apiserver::Fault::StallWatches);
             let controller = |Setup { cluster, .. }: Setup| {
                 let disks = cluster.watch::<Disk>([crate::resource::Scope::default()]);
