@@ -256,6 +256,15 @@ pub struct ObjectMeta {
 /// The label with the name of the operator that manages an object:
 /// <https://kubernetes.io/docs/concepts/overview/working-with-objects/common-labels/>.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// The label with the name of the object to which another one belongs, from the same page.
+pub const INSTANCE: &str = "app.kubernetes.io/instance";
+
+/// The object that the label [`INSTANCE`] names, in the same namespace: for objects that have no owner, or another one, as a Pod has a
+/// ReplicaSet.
+pub fn instance_of<K: Resource>(object: &K) -> Option<Key> {
+    let ObjectMeta { namespace, labels, .. } = object.metadata();
+    Some(Key { namespace: namespace.clone(), name: labels.get(INSTANCE)?.into() })
+}
 
 impl ObjectMeta {
     /// The metadata of a child: in the namespace of its owner, and controlled by it.

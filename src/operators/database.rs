@@ -33,7 +33,8 @@ use crate::{
     cluster::{Cluster, Index, Watch},
     controller::{Cleanup, Controller, Next, Operator, Reconcile, ReconcileError},
     resource::{
-        Key, Labels, MANAGED_BY, Meta, ObjectMeta, Resource, conditions::Verdict, kinds::*, list::Found,
+        Key, Labels, MANAGED_BY, Meta, ObjectMeta, Resource, conditions::Verdict, instance_of, kinds::*,
+        list::Found,
     },
     runtime::Setup,
 };
@@ -48,8 +49,6 @@ use types::{DatabaseDeletionPolicy, RestoreSpec};
 const OPERATOR: &str = "database-operator";
 /// The `reportingController` of its Events.
 pub const CONTROLLER: &str = "app.example.com/database-operator";
-/// The label with the name of the Database.
-const INSTANCE: &str = "app.kubernetes.io/instance";
 /// The reason while an instance keeps an earlier template, and nothing else says why it is not ready.
 const OUTDATED: &str = "PodOutdated";
 /// The container in which PostgreSQL runs, its port, and the port of the Services.
@@ -118,18 +117,12 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
         budgets: databases.children(),
         cron_jobs: databases.children().owning(CRON_JOB_OWNED),
         jobs: databases.children().owning(JOB_OWNED),
-        secrets: databases.watch(database_of),
-        claims: databases.index(database_of),
-        pods: databases.watch(database_of),
+        secrets: databases.watch(instance_of),
+        claims: databases.index(instance_of),
+        pods: databases.watch(instance_of),
         flags: flags.clone(),
     };
     databases.run_by(operator)
-}
-
-/// The Database of an object that has no owner, or another one, by its labels.
-fn database_of<K: Resource>(object: &K) -> Option<Key> {
-    let name = object.metadata().labels.get(INSTANCE)?;
-    Some(Key { namespace: object.metadata().namespace.clone(), name: name.into() })
 }
 
 /// `15` in `15.4`.

@@ -20,7 +20,9 @@ use crate::{
     children::Children,
     cluster::Index,
     controller::{Controller, Next, Operator, Reconcile, ReconcileError},
-    resource::{Key, LabelSelector, Labels, MANAGED_BY, ObjectMeta, Resource, kinds::*},
+    resource::{
+        INSTANCE, Key, LabelSelector, Labels, MANAGED_BY, ObjectMeta, Resource, instance_of, kinds::*,
+    },
     runtime::Setup,
 };
 pub use types::{Memcached, MemcachedSpec, MemcachedStatus};
@@ -29,8 +31,6 @@ pub use types::{Memcached, MemcachedSpec, MemcachedStatus};
 const OPERATOR: &str = "memcached-operator";
 /// The `reportingController` of its Events.
 pub const CONTROLLER: &str = "cache.example.com/memcached-operator";
-/// The label with the name of the Memcached.
-const INSTANCE: &str = "app.kubernetes.io/instance";
 /// The container in which memcached runs, its port, and the port of the Service.
 const CONTAINER: &str = "memcached";
 /// The port on which memcached listens by default.
@@ -71,16 +71,10 @@ pub fn controller(setup: &Setup, flags: &MemcachedFlags) -> Controller<Memcached
     let operator = Memcacheds {
         deployments: caches.children().selector_may_lack(MANAGED_BY).owning(OWNED),
         services: caches.children(),
-        pods: caches.index(owner_of),
+        pods: caches.index(instance_of),
         image: flags.memcached_image.as_str().into(),
     };
     caches.run_by(operator)
-}
-
-/// The Memcached of a Pod, by its labels: the controller of a Pod is a ReplicaSet.
-fn owner_of(pod: &PodReadiness) -> Option<Key> {
-    let name = pod.metadata.labels.get(INSTANCE)?;
-    Some(Key { namespace: pod.metadata.namespace.clone(), name: name.into() })
 }
 
 /// The desired children of a Memcached.

@@ -23,7 +23,7 @@ use crate::{
     client::Client,
     cluster::Events,
     controller::{Controller, Next, Operator, Reconcile, ReconcileError},
-    resource::{LabelSelector, Labels, MANAGED_BY, ObjectMeta, kinds::*},
+    resource::{INSTANCE, LabelSelector, Labels, MANAGED_BY, ObjectMeta, kinds::*},
     runtime::Setup,
 };
 use status::MyWebserverStatus;
@@ -79,11 +79,7 @@ pub fn desired(web: &MyWebserver) -> MyWebserverChildren {
     let instance = &web.metadata.name;
     // The label `instance` in the selector keeps the Pods of two MyWebservers apart, and `managed-by` those of other tools: each
     // Helm chart sets the other two. The selector of a Deployment is immutable, so it has only labels that never change.
-    let identity = [
-        ("app.kubernetes.io/name", "mywebserver"),
-        ("app.kubernetes.io/instance", instance),
-        (MANAGED_BY, OPERATOR),
-    ];
+    let identity = [("app.kubernetes.io/name", "mywebserver"), (INSTANCE, instance), (MANAGED_BY, OPERATOR)];
     let selector: Labels = identity.into_iter().collect();
     let labels: Labels = identity.into_iter().chain([("app.kubernetes.io/component", "webserver")]).collect();
     let metadata = ObjectMeta::of_child(web, &format_smolstr!("mws-{instance}"), labels.clone());

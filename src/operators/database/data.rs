@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use smol_str::{SmolStr, format_smolstr};
 
 use super::{
-    Database, INSTANCE, MANAGED_BY, OPERATOR, PORT,
+    Database, MANAGED_BY, OPERATOR, PORT,
     desired::{labels, volume},
     types::{DatabaseDeletionPolicy, SIZE_MAX},
 };
 use crate::resource::{
-    Labels, ObjectMeta, OwnerReference,
+    INSTANCE, Labels, ObjectMeta, OwnerReference,
     kinds::{PersistentVolumeClaim, PersistentVolumeClaimStatus, Secret},
     without_annotations,
 };

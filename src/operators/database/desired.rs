@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::{
-    CONTAINER, Database, DatabaseSpec, INSTANCE, MANAGED_BY, OPERATOR, PORT,
+    CONTAINER, Database, DatabaseSpec, MANAGED_BY, OPERATOR, PORT,
     data::NOT_PRUNED,
     scripts,
     types::{RestoreSpec, TlsSpec},
 };
-use crate::resource::{LabelSelector, Labels, ObjectMeta, kinds::*};
+use crate::resource::{INSTANCE, LabelSelector, Labels, ObjectMeta, kinds::*};
 
 /// The user `postgres` of the official image.
 const USER: i64 = 999;
