@@ -28,7 +28,7 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     stage.create("large", json!({})).await?;
     stage.fill("large", 20_000).await?;
     let from = version(&stage.list("").await?).to_owned();
-    let path = format!("{}?watch=1&resourceVersion={from}&timeoutSeconds=2", stage.configmaps);
+    let path = format!("{}?watch=1&resourceVersion={from}&timeoutSeconds=10", stage.configmaps);
     let whole = stage.open_each(5, &Request::get(&*path)).await?;
     let other = stage.open_each(5, &Request::get(format!("{path}&labelSelector=tier%3Dnone"))).await?;
     let metadata = stage.open_each(5, &accept(&path, "PartialObjectMetadata")).await?;
