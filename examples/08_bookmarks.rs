@@ -44,7 +44,7 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
 
     stage.patch("quiet", json!({"data": {"colour": "blue"}})).await?;
     let mut events = stage.watch(&format!("{query}&resourceVersion={}", events.version)).await?;
-    let seen = events.take(1).await?;
+    let seen = events.take_change().await?;
     ensure!(seen == ["MODIFIED quiet"], "the resumed watch has sent {seen:?}");
     Ok(())
 }

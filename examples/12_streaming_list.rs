@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::stage::{Outcome, Stage, ensure, name, say, version};
 
 pub(crate) async fn run(stage: &Stage) -> Outcome {
-    let without_match = "&sendInitialEvents=true&allowWatchBookmarks=true&timeoutSeconds=20";
+    let without_match = "&sendInitialEvents=true&allowWatchBookmarks=true&timeoutSeconds=60";
     let mut query = format!("{without_match}&resourceVersionMatch=NotOlderThan");
     stage.create("a", json!({})).await?;
     if let Ok(mut events) = stage.watch(&query).await {
@@ -34,7 +34,7 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
         }
         ensure!(names.iter().any(|name| name == "a"), "the list has {names:?}");
         stage.create("b", json!({})).await?;
-        let seen = events.take(1).await?;
+        let seen = events.take_change().await?;
         ensure!(seen == ["ADDED b"], "no end marker, or more initial events after it: {seen:?}");
         if !stage.fault("no-streaming-lists").await? {
             without_match.clone_into(&mut query);

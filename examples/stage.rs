@@ -728,6 +728,16 @@ impl Events {
         }
         Ok(seen)
     }
+
+    /// The next event that is no BOOKMARK: on a busy machine, a periodic one may come first.
+    pub(crate) async fn take_change(&mut self) -> Outcome<Vec<String>> {
+        loop {
+            let seen = self.take(1).await?;
+            if seen != ["BOOKMARK"] {
+                return Ok(seen);
+            }
+        }
+    }
 }
 
 /// The same watch, open several times.
