@@ -37,9 +37,6 @@ use tokio::{
     time::Instant,
 };
 
-/// Longest time for a lesson, or from a pause to the next one. A watch may stay silent for ever.
-const LESSON_LIMIT: Duration = Duration::from_secs(40);
-
 /// The path at which the embedded API server takes faults.
 const FAULTS: &str = "/listwatch/faults";
 
@@ -72,6 +69,10 @@ pub(crate) struct Flags {
     /// Fault to inject before the lesson, as in `listwatch apiserver --fault`; may be repeated
     #[arg(long, value_name = "FAULT")]
     pub(crate) fault: Vec<String>,
+    /// Longest time for a lesson, or from a pause to the next one: a watch may stay silent for ever
+    #[arg(long, value_name = "TIME", env = "LISTWATCH_LESSON_LIMIT", default_value = "40s")]
+    #[arg(value_parser = humantime::parse_duration)]
+    limit: Duration,
     /// Explain what follows from each answer, as `listwatch watch --explain` does
     #[arg(long)]
     explain: bool,
@@ -173,6 +174,7 @@ pub(crate) struct Stage {
     explain: bool,
     /// Of [`Stage::client`], with `--explain`.
     explained: Option<Arc<Explained<Keep>>>,
+    limit: Duration,
     /// When the lesson has taken too long. `None`: it waits for the user.
     deadline: Cell<Option<Instant>>,
     dir: TempDir,
@@ -200,11 +202,11 @@ impl Stage {
             if !faults.is_empty() {
                 ensure!(stage.fault(&faults).await?, "only the embedded API server takes --fault");
             }
-            stage.deadline.set(Some(Instant::now() + LESSON_LIMIT));
+            stage.starts_to_count();
             let outcome = tokio::select! {
                 outcome = lesson(&stage) => outcome,
                 () = stage.late() => {
-                    return Err(format!("the lesson did not end within {} s", LESSON_LIMIT.as_secs()).into());
+                    return Err(format!("the lesson did not end within {} s", stage.limit.as_secs()).into());
                 }
             };
             match outcome {
@@ -231,7 +233,7 @@ impl Stage {
         outcome.and(stage.writer.send(end).await.map(drop).map_err(Into::into))
     }
 
-    async fn new(Flags { mut kubeconfig, context, explain, .. }: Flags) -> Outcome<Stage> {
+    async fn new(Flags { mut kubeconfig, context, explain, limit, .. }: Flags) -> Outcome<Stage> {
         let dir = TempDir::new()?;
         let mut server = None;
         if kubeconfig.is_none() && context.is_none() {
@@ -271,6 +273,7 @@ impl Stage {
             takes_faults,
             explain,
             explained,
+            limit,
             deadline: Cell::new(None),
             dir,
             _server,
@@ -296,8 +299,12 @@ impl Stage {
         self.deadline.set(None);
         // Beside the server of this process, and beside Ctrl-C.
         spawn_blocking(|| wait_for_enter("Press Enter to go on. ")).await??;
-        self.deadline.set(Some(Instant::now() + LESSON_LIMIT));
+        self.starts_to_count();
         Ok(())
+    }
+
+    fn starts_to_count(&self) {
+        self.deadline.set(Some(Instant::now() + self.limit));
     }
 
     /// What a loop has lost, at the end of a step.
