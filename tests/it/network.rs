@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use listwatch_control_plane::{PATIENCE, within};
+use listwatch_control_plane::{PATIENCE, eventually, within};
 use serde_json::{Value, json};
 
 use crate::{
@@ -74,8 +74,7 @@ pub async fn change_objects(fixture: &Fixture) {
 
 /// Checks that each of these writes was made once, and that all objects are as desired.
 pub async fn check_reconciled_once(fixture: &Fixture) {
-    // The last failure may wait for its next attempt, for up to a minute.
-    within(SILENCE_LIMIT, "all objects to be as desired", async || {
+    eventually("all objects to be as desired", async || {
         for name in ["new-a", "new-b"] {
             let web = fixture.find(&format!("mywebservers/{name}")).await?;
             (web["status"]["observedGeneration"] == 1).then_some(())?;
@@ -159,15 +158,12 @@ async fn connections_that_are_cut_repeatedly_cause_no_lost_and_no_repeated_write
             let before = fixture.records().await.len();
             fixture.create_web(&format!("web-{number}"), json!({"image": "nginx"})).await;
             // As soon as the server has logged anything about it.
-            within(SILENCE_LIMIT, "a request", async || {
-                (fixture.records().await.len() > before).then_some(())
-            })
-            .await;
+            eventually("a request", async || (fixture.records().await.len() > before).then_some(())).await;
             proxy.cut();
         }
         for number in 0..WEBS {
             let web = format!("mywebservers/web-{number}");
-            within(SILENCE_LIMIT, &web, async || {
+            eventually(&web, async || {
                 (fixture.find(&web).await?["status"]["observedGeneration"] == 1).then_some(())
             })
             .await;
