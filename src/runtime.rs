@@ -46,6 +46,7 @@ use crate::{
     probes,
     resource::{MANAGED_BY, Resource, Scope},
     shutdown::{self, ShutdownError, Stop},
+    store::Kept,
     watch::Lists,
 };
 
@@ -135,7 +136,7 @@ impl Setup {
         reporter: Reporter,
         statuses: impl Statuses<K> + 'static,
     ) -> Builder<K> {
-        let objects = self.cluster.watch::<K>(self.scopes(""));
+        let objects = self.cluster.watch_keeping::<K>(self.scopes(""), &Kept::Reconciled);
         let managed = self.scopes(&format!("{MANAGED_BY}={operator}"));
         Builder::with(&self.cluster, &objects, managed, reporter, statuses)
     }

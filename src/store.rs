@@ -30,8 +30,8 @@ use crate::{
     resource::{Key, ObjectMeta, Resource, Uid, compare_versions, list::Found},
 };
 use kept::Share;
+pub(crate) use kept::weight_of;
 pub use kept::{Budget, Kept};
-pub(crate) use kept::{PAGE_WEIGHT_MAX, weight, weight_of};
 
 /// The objects of one kind and scope.
 pub struct Store<K> {

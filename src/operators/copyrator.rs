@@ -274,9 +274,10 @@ impl Rules {
         let namespace = mark.rule.namespace.as_deref().unwrap_or_default();
         let is_seen = (self.namespaces.is_empty() || self.namespaces.iter().any(|seen| seen == namespace))
             && self.watch.is_synced_for(&mark.rule);
+        let is_unreadable = self.watch.find(&mark.rule).is_some_and(|rule| rule.readable().is_none());
         match Maker::of(mark, us, self.watch.get(&mark.rule).as_deref()) {
-            // It may exist where we cannot see it.
-            Maker::Gone if !is_seen => Maker::Older(mark.rule.clone()),
+            // It may exist where we cannot see it, or be too large to be read.
+            Maker::Gone if !is_seen || is_unreadable => Maker::Older(mark.rule.clone()),
             maker => maker,
         }
     }

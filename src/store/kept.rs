@@ -4,6 +4,7 @@
 //! ```text
 //!   Everything    all objects as they are: for a program that shows them
 //!   Small         an object with more than 4 KiB of labels, ownerReferences and finalizers, or 64 KiB of annotations: without content
+//!   Reconciled    the same, and an object whose other fields, without its status, take more than 256 KiB: without content
 //!   ChildrenOf    the same, and an object of another kind of owner, or a large one for which a Budget has no bytes left: without content
 //!   Within        as Small, and an object for which a Budget has no bytes left, or that nobody needs: without content
 //! ```
@@ -17,6 +18,7 @@ use std::{
 };
 
 use serde::Serialize;
+use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
 use crate::{
@@ -40,9 +42,16 @@ const CHILD_WEIGHT_FREE: usize = 8 * 1024;
 const CHILDREN_WEIGHT_MAX: usize = 8 * 1024 * 1024;
 /// Largest page of a list that is decoded in one piece, by [`weight`]. The objects of a larger one are decoded one by one. A page of
 /// 100 Deployments has 1.4 MiB.
-pub(crate) const PAGE_WEIGHT_MAX: usize = 2 * 1024 * 1024;
+const PAGE_WEIGHT_MAX: usize = 2 * 1024 * 1024;
+/// Most memory for the fields of an object that an operator reconciles, by [`weight_of_fields`]. A rule that copies to 1,000 namespaces
+/// by name has half of it.
+const FIELDS_WEIGHT_MAX: usize = 256 * 1024;
 /// Bytes for each field or item, in addition to its text: a map of strings takes that much for each of its entries.
 const ENTRY_BYTES: usize = 64;
+/// Bytes for each map and each list, in addition to their entries: the schema may allow any JSON in a field, and in a
+/// [`serde_json::Value`], a map has room for eleven entries, and a list for four.
+const MAP_BYTES: usize = 640;
+const LIST_BYTES: usize = 128;
 
 /// What a Store keeps.
 pub enum Kept<K> {
@@ -50,7 +59,10 @@ pub enum Kept<K> {
     Everything,
     /// Objects with more than 4 KiB of labels, ownerReferences and finalizers, or 64 KiB of annotations, without content.
     Small,
-    /// The same, and of other objects than children of this kind of owner no content, nor of large children for which the budget has no bytes
+    /// The same, and without the content of objects whose other fields, without the status, take more than 256 KiB: for the objects that an
+    /// operator reconciles.
+    Reconciled,
+    /// As `Small`, and of other objects than children of this kind of owner no content, nor of large children for which the budget has no bytes
     /// left.
     ChildrenOf {
         /// The API group of the controller that an object names.
@@ -76,6 +88,7 @@ impl<K> Clone for Kept<K> {
         match self {
             Kept::Everything => Kept::Everything,
             Kept::Small => Kept::Small,
+            Kept::Reconciled => Kept::Reconciled,
             Kept::ChildrenOf { group, kind, budget, weigh } => {
                 Kept::ChildrenOf { group, kind, budget: Arc::clone(budget), weigh: *weigh }
             }
@@ -90,18 +103,32 @@ impl<K: Resource> Kept<K> {
         match self {
             Kept::Everything => "everything".to_owned(),
             Kept::Small => String::new(),
+            Kept::Reconciled => "reconciled".to_owned(),
             Kept::ChildrenOf { group, kind, .. } => format!("{group}/{kind}"),
             Kept::Within { budget, .. } => format!("within {:p}", Arc::as_ptr(budget)),
         }
     }
 
-    /// Why an object of this JSON is not decoded, if so.
+    /// Whether [`Kept::refuses`] must see each object of this page.
+    pub(crate) fn sees_each_object(&self, page: &[u8]) -> bool {
+        matches!(self, Kept::Reconciled) || weight(page) > PAGE_WEIGHT_MAX
+    }
+
+    /// Why an object of this JSON, or of this line of a watch, is not decoded, if so.
     pub(crate) fn refuses(&self, json: &[u8]) -> Option<String> {
         match self {
+            Kept::Reconciled if weight_of_fields(json) > FIELDS_WEIGHT_MAX => Some(format!(
+                "the object is too large: its fields take more than {} KiB",
+                FIELDS_WEIGHT_MAX / 1024
+            )),
             Kept::ChildrenOf { .. } if weight(json) > CHILD_WEIGHT_MAX => {
                 Some(format!("the object is larger than {} KiB", CHILD_WEIGHT_MAX / 1024))
             }
-            Kept::Everything | Kept::Small | Kept::ChildrenOf { .. } | Kept::Within { .. } => None,
+            Kept::Everything
+            | Kept::Small
+            | Kept::Reconciled
+            | Kept::ChildrenOf { .. }
+            | Kept::Within { .. } => None,
         }
     }
 
@@ -134,16 +161,53 @@ impl<K: Resource> Kept<K> {
                 Some(bytes) => budget.limit(found, bytes, had),
                 None => without(&found, "nobody needs it".to_owned(), BrokenCause::Unwanted),
             },
-            (Kept::Everything | Kept::Small | Kept::ChildrenOf { .. } | Kept::Within { .. }, _) => {
-                (found, None)
-            }
+            (
+                Kept::Everything
+                | Kept::Small
+                | Kept::Reconciled
+                | Kept::ChildrenOf { .. }
+                | Kept::Within { .. },
+                _,
+            ) => (found, None),
         }
     }
 }
 
 /// About the memory of an object or a list with this JSON: small fields and items take more than text.
-pub(crate) fn weight(json: &[u8]) -> usize {
+fn weight(json: &[u8]) -> usize {
     json.len() + ENTRY_BYTES * memchr::memchr_iter(b',', json).count()
+}
+
+/// About the memory of any value with this JSON.
+fn weight_of_value(json: &[u8]) -> usize {
+    let (mut weight, mut is_text, mut is_escaped) = (json.len(), false, false);
+    for byte in json {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => is_text = !is_text,
+            b',' if !is_text => weight += ENTRY_BYTES,
+            b'[' if !is_text => weight += LIST_BYTES,
+            b'{' if !is_text => weight += MAP_BYTES,
+            _ => {}
+        }
+    }
+    weight
+}
+
+/// About the memory of the fields of an object, without its metadata and status, whose JSON this is, or the line of a watch with it; or 0
+/// if that is little in any case.
+fn weight_of_fields(json: &[u8]) -> usize {
+    if weight_of_value(json) <= FIELDS_WEIGHT_MAX {
+        return 0;
+    }
+    // The decoder reports JSON that is none.
+    let fields: HashMap<String, &RawValue> = serde_json::from_slice(json).unwrap_or_default();
+    if let (Some(object), None) = (fields.get("object"), fields.get("metadata")) {
+        return weight_of_fields(object.get().as_bytes());
+    }
+    let chosen = fields.iter().filter(|(field, _)| !matches!(&***field, "metadata" | "status"));
+    chosen.map(|(_, value)| weight_of_value(value.get().as_bytes())).sum()
 }
 
 /// The [`weight`] of a child as it is kept.
@@ -348,6 +412,34 @@ mod tests {
             assert_eq!(metadata.controller().is_some(), owners != json!([]));
             assert_eq!(metadata.labels.is_empty(), !is_kept);
         }
+    }
+
+    #[test]
+    fn an_object_that_is_reconciled_has_a_limit_for_its_fields_whatever_they_are() {
+        let refuses = |spec: &str, status: &str| {
+            let object = format!(
+                r#"{{"metadata":{{"annotations":{{"a":"{status}"}}}},"spec":{spec},"status":"{status}"}}"#
+            );
+            let line = format!(r#"{{"type":"ADDED","object":{object}}}"#);
+            let [object, line] =
+                [object, line].map(|json| Kept::<ConfigMap>::Reconciled.refuses(json.as_bytes()).is_some());
+            assert_eq!(object, line, "{spec}");
+            object
+        };
+        let (text, large) = ("x".repeat(250_000), "x".repeat(300_000));
+        let maps = |count: usize| format!("{}0{}", r#"{"a":"#.repeat(count), "}".repeat(count));
+        let items = |count: usize| format!("[{}0]", "0,".repeat(count));
+        assert!(!refuses(&format!(r#""{text}""#), &large));
+        assert!(refuses(&format!(r#""{large}""#), ""));
+        assert!(!refuses(&maps(300), &large) && !refuses(&items(3_000), &large));
+        assert!(refuses(&maps(500), "") && refuses(&items(5_000), ""));
+        let lists = |count: usize| format!("{}0{}", "[".repeat(count), "]".repeat(count));
+        assert!(
+            !refuses(&lists(100), &large) && refuses(&format!("[{}]", vec![lists(100); 25].join(",")), "")
+        );
+        // In a text, they are characters.
+        assert!(!refuses(&format!("{:?}", r#"{[,"#.repeat(50_000)), ""));
+        assert!(Kept::<ConfigMap>::Small.refuses(large.as_bytes()).is_none());
     }
 
     #[test]

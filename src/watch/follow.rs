@@ -21,7 +21,7 @@ use crate::{
         ObjectMeta, Resource, Status,
         list::{Found, RawPage},
     },
-    store::{PAGE_WEIGHT_MAX, Store, weight},
+    store::Store,
 };
 
 /// A watch that is silent for this much longer than its `timeoutSeconds` counts as dead.
@@ -210,7 +210,7 @@ impl<K: Resource> AnyStore for Store<K> {
         page: PageBody,
         collection: &Collection,
     ) -> Result<Option<EndReason>, Error> {
-        if weight(page.bytes()) <= PAGE_WEIGHT_MAX {
+        if !self.kept.sees_each_object(page.bytes()) {
             let page = page.decoded()?;
             log_page(collection, &page.version, page.items.len());
             return Ok(machine.page(page, self));

@@ -19,6 +19,8 @@ use crate::{
 
 /// Large objects of each kind, before the start of the operator, and again later.
 const LARGE: usize = 16;
+/// The same of the kind that the operator reconciles.
+const OBJECTS_LARGE: usize = 30;
 /// Most memory of the process without its executable. The limit of the Pod is 64 MiB; the large objects of a test
 /// have 30 MB or more, and pages of lists are read at the same time.
 const OWN_MEMORY_KIB_MAX: u64 = 36 * 1024;
@@ -85,6 +87,18 @@ impl Hostile<'_> {
                 && ready.is_some_and(|ready| ready["reason"] == reason)
         };
         user.until(what, is_so).await
+    }
+
+    /// Waits until the status of each large object says that it is too large.
+    async fn until_too_large(&self, plural: &str) {
+        for number in 0..OBJECTS_LARGE {
+            for part in ["a", "b"] {
+                let what = format!("{plural}/{part}-{number}");
+                let object = self.until_ready(&self.hostile, &what, "InvalidSpec").await;
+                let message = &condition(&object, "Ready").unwrap()["message"];
+                assert_eq!(message, "the object is too large: its fields take more than 256 KiB");
+            }
+        }
     }
 
     /// The most memory that the process ever had, without its executable.
@@ -285,6 +299,39 @@ async fn a_rule_with_too_many_large_sources_says_so_and_other_rules_are_served()
         }
         hostile.until_ready(&hostile.hostile, "copyrators/mine", "Synced").await;
         assert_eq!(copied().await, 4);
+        hostile.assert_small();
+    })
+    .await;
+}
+
+/// All of them were kept, and the operator was killed.
+#[tokio::test]
+async fn rules_are_served_beside_rules_with_thousands_of_labels() {
+    on(&SERVERS, async |fixture| {
+        let values: Vec<_> = (0..14_000).map(|number| format!("{number:0>60}")).collect();
+        let large = json!({"matchExpressions": [{"key": "copyrator", "operator": "In", "values": values}]});
+        let rule = |name: &str, selector: Value| {
+            json!({
+                "apiVersion": "flant.com/v1", "kind": "CopyratorRule", "metadata": {"name": name},
+                "ruleType": "configmap", "selector": selector,
+            })
+        };
+        let create = async |user: &UserClient, name: &str| {
+            for number in 0..OBJECTS_LARGE {
+                user.create("copyrators", &rule(&format!("{name}-{number}"), large.clone())).await;
+            }
+        };
+        let hostile = Hostile::start(fixture, BuiltIn::Copyrator, &["--rule-name=*"], async |user| {
+            create(user, "a").await
+        })
+        .await;
+        hostile.mine.create("copyrators", &rule("mine", json!({"copyrator": "true"}))).await;
+        hostile.until_ready(&hostile.mine, "copyrators/mine", "NoSources").await;
+        create(&hostile.hostile, "b").await;
+        hostile.until_too_large("copyrators").await;
+        let change = json!({"selector": {"copyrator": "other"}});
+        hostile.mine.patch("copyrators/mine", change).await;
+        hostile.until_ready(&hostile.mine, "copyrators/mine", "NoSources").await;
         hostile.assert_small();
     })
     .await;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use listwatch::{cluster::Cluster, operators::database::Database, resource::kinds::StatefulSet};
+use listwatch::{cluster::Cluster, operators::database::Database, resource::kinds::StatefulSet, store::Kept};
 use serde_json::{Value, json};
 
 use crate::{
@@ -265,7 +265,7 @@ pub async fn problems(databases: &[Value], network: &Network, cluster: &Cluster)
     }
     let sets: Vec<Value> =
         children.into_iter().filter(|(collection, _)| *collection == SETS).map(|(_, set)| set).collect();
-    problems.extend(store_differences::<Database>(cluster, "", databases));
+    problems.extend(store_differences::<Database>(cluster, "", &Kept::Reconciled, databases));
     problems.extend(children_store_differences::<Database, StatefulSet>(cluster, OURS, &sets));
     problems
 }

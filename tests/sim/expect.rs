@@ -16,6 +16,7 @@ use listwatch::{
         Key, Resource, Scope,
         kinds::{ConfigMap, Deployment, Service},
     },
+    store::Kept,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -77,8 +78,13 @@ pub async fn problems(operator: Operator, network: &Network, cluster: &Cluster, 
         let (config_maps, namespaces) =
             (list(network, CONFIG_MAPS).await, list(network, "/api/v1/namespaces").await);
         problems.extend(copies::problems(&objects, &config_maps, &namespaces, network.may_have_orphans()));
-        problems.extend(store_differences::<CopyratorRule>(cluster, "", &objects));
-        problems.extend(store_differences::<Copied<ConfigMap>>(cluster, ALL_COPIES, &config_maps));
+        problems.extend(store_differences::<CopyratorRule>(cluster, "", &Kept::Reconciled, &objects));
+        problems.extend(store_differences::<Copied<ConfigMap>>(
+            cluster,
+            ALL_COPIES,
+            &Kept::Small,
+            &config_maps,
+        ));
         return problems;
     }
     if operator == Operator::Database {
@@ -98,12 +104,12 @@ pub async fn problems(operator: Operator, network: &Network, cluster: &Cluster, 
     }
     if operator == Operator::Mywebserver {
         let ours = "app.kubernetes.io/managed-by=mywebserver-operator";
-        problems.extend(store_differences::<MyWebserver>(cluster, "", &objects));
+        problems.extend(store_differences::<MyWebserver>(cluster, "", &Kept::Reconciled, &objects));
         problems.extend(children_store_differences::<MyWebserver, Deployment>(cluster, ours, &deployments));
         problems.extend(children_store_differences::<MyWebserver, Service>(cluster, ours, &services));
     } else {
         let ours = "app.kubernetes.io/managed-by=memcached-operator";
-        problems.extend(store_differences::<Memcached>(cluster, "", &objects));
+        problems.extend(store_differences::<Memcached>(cluster, "", &Kept::Reconciled, &objects));
         problems.extend(children_store_differences::<Memcached, Deployment>(cluster, ours, &deployments));
         problems.extend(children_store_differences::<Memcached, Service>(cluster, ours, &services));
     }
@@ -306,8 +312,13 @@ pub fn child_problem(child: &Value, owners: &[Value]) -> Option<String> {
 }
 
 /// The differences between the Store of a watch with this label, `key=value`, and the server.
-pub fn store_differences<K: Resource>(cluster: &Cluster, label: &str, objects: &[Value]) -> Option<String> {
-    differences(&cluster.watch::<K>(scope(label)), label, objects)
+pub fn store_differences<K: Resource>(
+    cluster: &Cluster,
+    label: &str,
+    kept: &Kept<K>,
+    objects: &[Value],
+) -> Option<String> {
+    differences(&cluster.watch_keeping(scope(label), kept), label, objects)
 }
 
 /// The same for the children of an `O`.
