@@ -44,7 +44,7 @@ use tracing::info;
 use crate::{
     client::Error,
     cluster::{Cluster, Watch},
-    resource::{Key, ObjectMeta, OwnerReference, Resource, diff, list::Found},
+    resource::{Key, ObjectMeta, OwnerReference, Resource, diff, list::Found, owned_fields},
     truces::Truces,
 };
 use admission::{Difference, Mutations};
@@ -129,8 +129,9 @@ impl<K: Resource + Serialize> Children<K> {
     }
 
     /// The fields at these paths are ours, too: if the desired child does not have them, they are removed from the live one. Declare so
-    /// each field that the desired child has only sometimes. A path is a JSON pointer, with `*` for each item of a list:
-    /// `/spec/template/spec/containers/*/args`. It counts where the desired child has the object around the field.
+    /// each field that the desired child has only sometimes. A path is a JSON pointer, with `*` for each item of a list that the desired
+    /// child has: `/spec/template/spec/containers/*/args`. For a field that other writers may set until `desired` does, see
+    /// [`ObjectMeta::also_owning`].
     #[must_use]
     pub fn owning(mut self, owning: &[&'static str]) -> Children<K> {
         self.owning.extend(owning);
@@ -243,7 +244,7 @@ impl<K: Resource + Serialize> Children<K> {
         if live.metadata().is_terminating() {
             return (Child::Awaited(Some(live)), None);
         }
-        let mut operations = self.differences(&live, desired);
+        let mut operations = self.differences::<O>(&live, desired);
         let all = Difference::all(&*live, &operations);
         let mut differences = self.mutations.unknown(owner, &live.key(), all);
         let has_immutable =
@@ -311,8 +312,13 @@ impl<K: Resource + Serialize> Children<K> {
     }
 
     /// The operations that make a child as desired.
-    fn differences(&self, live: &K, desired: &K) -> Vec<Value> {
-        let mut operations = diff::between(live, desired, &self.owning);
+    fn differences<O: Resource>(&self, live: &K, desired: &K) -> Vec<Value> {
+        let note = owned_fields::<O>();
+        let noted = [live, desired].map(|child| child.metadata().annotations.get(&note).unwrap_or_default());
+        let note = format!("/metadata/annotations/{}", note.replace('/', "~1"));
+        let noted = noted.into_iter().flat_map(str::split_whitespace).chain([&*note]);
+        let owning: Vec<&str> = self.owning.iter().copied().chain(noted).collect();
+        let mut operations = diff::between(live, desired, &owning);
         if let Some(label) = &self.new_in_selector {
             operations.retain(|operation| operation["op"] != "add" || path(operation) != label);
         }
@@ -333,7 +339,7 @@ impl<K: Resource + Serialize> Children<K> {
     /// The message for the author of an object whose child's name is taken.
     fn not_ours<O: Resource>(&self, desired: &K, live: &K) -> String {
         let metadata = live.metadata();
-        if self.is_adoptable(desired, live) {
+        if self.is_adoptable::<O>(desired, live) {
             let namespace = metadata.namespace.as_ref().map(|name| format!("-n {name} ")).unwrap_or_default();
             let (kind, name, owner) = (K::KIND, &metadata.name, O::KIND);
             return format!(

@@ -291,6 +291,19 @@ impl ObjectMeta {
         self.annotations.get(&paused::<K>()) == Some("true")
     }
 
+    /// Notes in the annotation `GROUP/owned-fields` that this child owns the fields at these paths, with the group of its owner: its operator
+    /// sets them now, and perhaps not later. So each is removed when it is no longer desired, and a field that was never desired stays as
+    /// another writer has set it. A path is a JSON pointer, with `*` for each item of a list.
+    pub fn also_owning<O: Resource>(&mut self, paths: impl IntoIterator<Item = String>) {
+        let name = owned_fields::<O>();
+        let known = self.annotations.get(&name).map(str::to_owned);
+        let paths = known.into_iter().chain(paths).collect::<Vec<_>>().join(" ");
+        if !paths.is_empty() {
+            let others = self.annotations.iter().filter(|(other, _)| *other != name);
+            self.annotations = others.chain([(&*name, &*paths)]).collect();
+        }
+    }
+
     /// Deleted, and waiting for its finalizers.
     #[must_use]
     pub fn is_terminating(&self) -> bool {
@@ -308,6 +321,11 @@ impl ObjectMeta {
     pub fn is_controlled_by(&self, owner: &ObjectMeta) -> bool {
         self.controller().is_some_and(|by| by.uid == owner.uid)
     }
+}
+
+/// The annotation of [`ObjectMeta::also_owning`].
+pub(crate) fn owned_fields<O: Resource>() -> String {
+    format!("{}/owned-fields", O::GROUP)
 }
 
 fn is_zero(number: &i64) -> bool {

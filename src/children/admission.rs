@@ -69,7 +69,7 @@ impl<K: Resource + Serialize> Children<K> {
         desired: &K,
         answer: &K,
     ) -> Result<Vec<Difference>, Error> {
-        let mutated = Difference::all(answer, &self.differences(answer, desired));
+        let mutated = Difference::all(answer, &self.differences::<O>(answer, desired));
         if let Some(Difference { path, .. }) = mutated.iter().find(|one| one.is_of_identity()) {
             let cause = format!("something in the API server undoes our change of {path:?}");
             return Err(Error::new("write", format!("{}/{}", K::PLURAL, desired.key()), cause));

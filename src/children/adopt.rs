@@ -28,14 +28,17 @@ pub(super) fn annotation<O: Resource>() -> String {
 impl<K: Resource + Serialize> Children<K> {
     /// Whether an object that is not ours may be adopted: it has the labels of the child and no controller, and each field can be
     /// corrected. A child with another immutable field would be deleted.
-    pub(super) fn is_adoptable(&self, desired: &K, live: &K) -> bool {
+    pub(super) fn is_adoptable<O: Resource>(&self, desired: &K, live: &K) -> bool {
         let (labels, metadata) = (&desired.metadata().labels, live.metadata());
         self.marks.is_none()
             && metadata.controller().is_none()
             && !metadata.is_terminating()
             && !labels.is_empty()
             && labels.iter().all(|(key, value)| metadata.labels.get(key) == Some(value))
-            && !self.differences(live, desired).iter().any(|operation| live.is_immutable(path(operation)))
+            && !self
+                .differences::<O>(live, desired)
+                .iter()
+                .any(|operation| live.is_immutable(path(operation)))
     }
 
     /// Adopts an object that has the annotation, and then corrects it. Not if the owner no longer exists on the API server, or is
@@ -48,7 +51,7 @@ impl<K: Resource + Serialize> Children<K> {
         stage: Stage,
     ) -> (Child<K>, Option<Write>) {
         let not_ours = |live: &K| (Child::NotOurs(self.not_ours::<O>(desired, live)), None);
-        if !self.is_adoptable(desired, &live) {
+        if !self.is_adoptable::<O>(desired, &live) {
             return not_ours(&live);
         }
         let adopted = match self.adopted(owner, &live).await {

@@ -58,20 +58,33 @@ const METADATA: [MergeRule; 2] = [
 /// The operations of a JSON patch ([RFC 6902](https://www.rfc-editor.org/rfc/rfc6902)) that make the fields of `live` that are
 /// ours like `desired`. Empty if there is no difference. `owning`: more paths that are [`Merge::Owned`].
 #[must_use]
-pub fn between<K: Resource + Serialize>(live: &K, desired: &K, owning: &[&'static str]) -> Vec<Value> {
+pub fn between<K: Resource + Serialize>(live: &K, desired: &K, owning: &[&str]) -> Vec<Value> {
     let value =
         |object| serde_json::to_value(object).expect("our types have string keys and no failing impls");
     let (live, mut desired) = (value(live), value(desired));
-    if let Some(metadata) =
-        desired["metadata"].as_object_mut().filter(|_| live["metadata"]["annotations"].is_object())
-    {
-        // So that an annotation that is ours is removed although `desired` has none.
-        metadata.entry("annotations").or_insert_with(|| json!({}));
+    // Annotations of the kind's own rules.
+    for path in owning.iter().chain(&["/metadata/annotations/"]) {
+        reach(&live, &mut desired, path);
     }
     json_patch(&live, &desired, &FieldRules::of(K::MERGE, owning))
 }
 
-fn json_patch(live: &Value, desired: &Value, rules: &FieldRules) -> Vec<Value> {
+/// Adds the objects on the way to a field that the live object has, so that the field is removed although `desired` does not even have the
+/// object around it.
+fn reach(live: &Value, desired: &mut Value, path: &str) {
+    let Some((parents, _)) = path.rsplit_once('/') else { return };
+    let (mut live, mut desired) = (live, desired);
+    for parent in parents.split('/').skip(1) {
+        let parent = parent.replace("~1", "/").replace("~0", "~");
+        let (Some(below), Some(fields)) = (live.get(&parent), desired.as_object_mut()) else { return };
+        if !below.is_object() && !fields.contains_key(&parent) {
+            return;
+        }
+        (live, desired) = (below, fields.entry(parent).or_insert_with(|| json!({})));
+    }
+}
+
+fn json_patch(live: &Value, desired: &Value, rules: &FieldRules<'_>) -> Vec<Value> {
     let mut comparison = Comparison { path: String::new(), operations: Vec::new() };
     comparison.compare(rules, live, desired);
     comparison.operations
@@ -97,14 +110,14 @@ pub fn rules<K: Resource>() -> Vec<(String, Merge)> {
 
 /// The rules at one field, each with the rest of its path.
 #[derive(Default)]
-struct FieldRules {
-    rules: Vec<MergeRule>,
+struct FieldRules<'a> {
+    rules: Vec<(&'a str, Merge)>,
     /// Whether the field is a part of one that is owned.
     is_owned: bool,
 }
 
-impl FieldRules {
-    fn of(kind: &[MergeRule], owning: &[&'static str]) -> FieldRules {
+impl<'a> FieldRules<'a> {
+    fn of(kind: &'a [MergeRule], owning: &[&'a str]) -> FieldRules<'a> {
         let owning = owning.iter().map(|path| (*path, Merge::Owned));
         FieldRules { rules: owning.chain(kind.iter().chain(&METADATA).copied()).collect(), is_owned: false }
     }
@@ -115,7 +128,7 @@ impl FieldRules {
     }
 
     /// The rules at a field of this object, or at an item of this list.
-    fn at(&self, field: &str) -> FieldRules {
+    fn at(&self, field: &str) -> FieldRules<'a> {
         let mut below = FieldRules::default();
         for (path, merge) in &self.rules {
             let path = path.strip_prefix('/').unwrap_or_default();
@@ -136,7 +149,7 @@ impl FieldRules {
     }
 
     /// Whether the field is removed if `desired` does not have it. `parent`: the rules of the object.
-    fn is_removed(&self, parent: &FieldRules) -> bool {
+    fn is_removed(&self, parent: &FieldRules<'_>) -> bool {
         self.is_owned && (parent.is_owned || self.here() == Some(Merge::Owned))
     }
 }
@@ -152,7 +165,7 @@ struct Comparison {
 }
 
 impl Comparison {
-    fn compare(&mut self, rules: &FieldRules, live: &Value, desired: &Value) {
+    fn compare(&mut self, rules: &FieldRules<'_>, live: &Value, desired: &Value) {
         if live == desired {
             return;
         }
@@ -172,7 +185,12 @@ impl Comparison {
         }
     }
 
-    fn set_fields(&mut self, rules: &FieldRules, live: &Map<String, Value>, desired: &Map<String, Value>) {
+    fn set_fields(
+        &mut self,
+        rules: &FieldRules<'_>,
+        live: &Map<String, Value>,
+        desired: &Map<String, Value>,
+    ) {
         for (field, wanted) in desired {
             let (name, length) = self.enter(field);
             match live.get(field) {
@@ -183,7 +201,12 @@ impl Comparison {
         }
     }
 
-    fn remove_fields(&mut self, rules: &FieldRules, live: &Map<String, Value>, desired: &Map<String, Value>) {
+    fn remove_fields(
+        &mut self,
+        rules: &FieldRules<'_>,
+        live: &Map<String, Value>,
+        desired: &Map<String, Value>,
+    ) {
         for field in live.keys().filter(|field| !desired.contains_key(*field)) {
             let (name, length) = self.enter(field);
             if rules.at(&name).is_removed(rules) {
@@ -194,7 +217,7 @@ impl Comparison {
     }
 
     /// Replaces a list that is ours, if any of its items differs.
-    fn set_list(&mut self, rules: &FieldRules, live: &[Value], desired: &[Value]) {
+    fn set_list(&mut self, rules: &FieldRules<'_>, live: &[Value], desired: &[Value]) {
         let before = self.operations.len();
         for (index, (live, wanted)) in live.iter().zip(desired).enumerate() {
             let (_, length) = self.enter(&index.to_string());
@@ -209,7 +232,7 @@ impl Comparison {
 
     /// Adds and corrects our items of a shared list. If they are not in the order of `desired`, as init containers must be, they
     /// come first, and then those of others.
-    fn set_items(&mut self, rules: &FieldRules, live: &[Value], desired: &[Value], keys: &[&str]) {
+    fn set_items(&mut self, rules: &FieldRules<'_>, live: &[Value], desired: &[Value], keys: &[&str]) {
         let is_same = |item: &Value, other: &Value| keys.iter().all(|key| item[key] == other[key]);
         let place = |wanted: &Value| live.iter().position(|item| is_same(item, wanted));
         let mut places: Vec<_> = desired.iter().map(place).collect();
@@ -335,6 +358,26 @@ mod tests {
         // Of the kind, only with `desired`; of the children, in any case.
         check(json!({"selector": {"app": "web"}}), json!({}), json!([]));
         check(json!({"args": ["a"]}), json!({}), json!([{"op": "remove", "path": "/args"}]));
+    }
+
+    #[test]
+    fn a_field_that_is_ours_is_removed_although_desired_lacks_the_object_around_it() {
+        let removed = |live: Value, mut desired: Value, path: &str| {
+            reach(&live, &mut desired, path);
+            let operations = json_patch(&live, &desired, &FieldRules::of(RULES, &[path]));
+            assert_eq!(operations, [json!({"op": "remove", "path": path})]);
+        };
+        removed(json!({"a": {"b~/": {"c": 1, "d": 1}}}), json!({}), "/a/b~0~1/c");
+        removed(json!({"a": {"b": {"c": 1}}}), json!({"a": {"b": {}}}), "/a/b/c");
+        for (live, path) in [
+            (json!({"a": {"b": 1}}), "/a/c"),
+            (json!({"a": "text"}), "/a/b"),
+            (json!({"containers": [{"name": "theirs", "args": []}]}), "/containers/*/args"),
+        ] {
+            let mut desired = json!({});
+            reach(&live, &mut desired, path);
+            assert_eq!(json_patch(&live, &desired, &FieldRules::of(RULES, &[path])), [json!(null); 0]);
+        }
     }
 
     /// One operation for each of 100,000 keys took as much memory as the limit of a Pod.
