@@ -9,6 +9,7 @@ pub mod copyrator;
 pub mod database;
 pub mod memcached;
 pub mod mywebserver;
+pub mod pod_settings;
 #[cfg(test)]
 mod tests;
 

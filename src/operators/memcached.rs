@@ -137,7 +137,7 @@ pub fn desired(cache: &Memcached, image: &str) -> MemcachedChildren {
         }),
         ..PodSpec::default()
     };
-    let deployment = Deployment {
+    let mut deployment = Deployment {
         metadata: metadata.clone(),
         spec: DeploymentSpec {
             replicas: Some(cache.spec.size),
@@ -147,6 +147,8 @@ pub fn desired(cache: &Memcached, image: &str) -> MemcachedChildren {
         },
         ..Deployment::default()
     };
+    let Deployment { metadata: child, spec, .. } = &mut deployment;
+    cache.spec.pods.apply::<Memcached>(child, "/spec/template", &mut spec.template);
     let port = ServicePort {
         name: CONTAINER.into(),
         port: PORT,

@@ -93,6 +93,7 @@ pub fn desired(web: &MyWebserver) -> MyWebserverChildren {
             protocol: "TCP".into(),
             ..ContainerPort::default()
         }],
+        env: web.spec.env.clone(),
         readiness_probe: Some(Probe { tcp_socket: Some(socket), ..Probe::default() }),
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
@@ -112,7 +113,7 @@ pub fn desired(web: &MyWebserver) -> MyWebserverChildren {
         }),
         ..PodSpec::default()
     };
-    let deployment = Deployment {
+    let mut deployment = Deployment {
         metadata: metadata.clone(),
         spec: DeploymentSpec {
             replicas: Some(web.spec.replicas),
@@ -122,6 +123,11 @@ pub fn desired(web: &MyWebserver) -> MyWebserverChildren {
         },
         ..Deployment::default()
     };
+    let Deployment { metadata: child, spec, .. } = &mut deployment;
+    web.spec.pods.apply::<MyWebserver>(child, "/spec/template", &mut spec.template);
+    if !web.spec.env.is_empty() {
+        child.also_owning::<MyWebserver>(["/spec/template/spec/containers/*/env".to_owned()]);
+    }
     let port = ServicePort {
         name: SERVICE_PORT.into(),
         port: web.spec.port,

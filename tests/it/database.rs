@@ -39,7 +39,7 @@ fn database(spec: Value) -> Value {
 
 /// Waits until the operator has written these lines, in any order, and checks that it has written nothing else. Nothing shows that
 /// it will write no more, so the next call has what came too much.
-async fn wrote(fixture: &Fixture, expected: &[&str]) {
+pub async fn wrote(fixture: &Fixture, expected: &[&str]) {
     eventually(&format!("{expected:?}"), async || (fixture.written().len() >= expected.len()).then_some(()))
         .await;
     let (mut written, mut expected) = (fixture.transcript().await, expected.to_vec());
@@ -153,6 +153,76 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
             condition(database, "Stalled").is_some_and(|stalled| stalled["reason"] == "InvalidSpec")
         };
         fixture.until("databases/db", is_refused).await;
+    })
+    .await;
+}
+
+/// A user could set it in the CronJob alone, and lost it if the CronJob was created again.
+#[tokio::test]
+async fn the_time_zone_of_the_backups_is_that_of_the_spec_or_else_that_of_a_user() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        let backup = json!({"schedule": "0 3 * * *"});
+        let spec = json!({"size": 1, "version": "15", "backup": backup, "storageClassName": "fast"});
+        fixture.create("databases", &database(spec)).await;
+        fixture.until("databases/db", |database| condition(database, "Ready").is_some()).await;
+        let claim = fixture.get("persistentvolumeclaims/db-backups").await;
+        assert_eq!(claim["spec"]["storageClassName"], "fast");
+        let set = fixture.get("statefulsets/db").await;
+        assert_eq!(set["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"], "fast");
+
+        let cron_job = "cronjobs/db-backup";
+        let edit = async |zone: Value| fixture.patch(cron_job, json!({"spec": {"timeZone": zone}})).await;
+        let set = async |zone: Value| {
+            fixture.patch("databases/db", json!({"spec": {"backup": {"timeZone": zone}}})).await;
+        };
+        let zone = async || fixture.get(cron_job).await["spec"]["timeZone"].take();
+        edit(json!("Europe/Berlin")).await;
+        fixture.transcript().await;
+        fixture.patch("databases/db", json!({"spec": {"backup": {"keep": 2}}})).await;
+        wrote(fixture, &["PATCH cronjobs/db-backup 200", STATUS]).await;
+        assert_eq!(zone().await, "Europe/Berlin");
+        set(json!("Asia/Tokyo")).await;
+        wrote(fixture, &["PATCH cronjobs/db-backup 200", STATUS]).await;
+        edit(json!("Europe/Berlin")).await;
+        wrote(fixture, &["PATCH cronjobs/db-backup 200"]).await;
+        assert_eq!(zone().await, "Asia/Tokyo");
+        set(Value::Null).await;
+        wrote(fixture, &["PATCH cronjobs/db-backup 200", STATUS]).await;
+        assert_eq!(zone().await, Value::Null);
+        set(json!("no zone")).await;
+        let refused = |database: &Value| {
+            condition(database, "Stalled").is_some_and(|stalled| {
+                stalled["reason"] == "InvalidSpec" && stalled["message"].as_str().unwrap().contains("no zone")
+            })
+        };
+        fixture.until("databases/db", refused).await;
+    })
+    .await;
+}
+
+/// A Job that restores a backup could never run on tainted nodes: its template is immutable, and nobody could edit it.
+#[tokio::test]
+async fn a_restore_gets_the_toleration_that_it_lacked_and_a_wrong_label_is_a_condition() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        let spec = json!({"size": 1, "version": "15", "restoreFrom": {"database": "old"}});
+        fixture.create("databases", &database(spec)).await;
+        let uid = fixture.until("jobs/db-restore", |_| true).await["metadata"]["uid"].take();
+        let tolerations = json!([{"key": "dedicated", "operator": "Exists"}]);
+        fixture.patch("databases/db", json!({"spec": {"tolerations": tolerations}})).await;
+        let tolerates = |job: &Value| job["spec"]["template"]["spec"]["tolerations"] == tolerations;
+        let job = fixture.until("jobs/db-restore", tolerates).await;
+        assert_ne!(job["metadata"]["uid"], uid);
+
+        fixture.patch("databases/db", json!({"spec": {"podLabels": {"team": "not a value"}}})).await;
+        let refused = |database: &Value| {
+            condition(database, "Stalled").is_some_and(|stalled| {
+                stalled["reason"] == "InvalidSpec"
+                    && stalled["message"].as_str().unwrap().contains("not a value")
+            })
+        };
+        fixture.until("databases/db", refused).await;
     })
     .await;
 }
@@ -433,10 +503,9 @@ async fn the_schema_refuses_wrong_sizes_versions_and_less_storage() {
             (json!({"size": 1, "version": "15", "maxLagSeconds": 9}), "spec.maxLagSeconds"),
             (json!({"size": 1, "version": "15", "tls": {"secretName": "-"}}), "spec.tls.secretName"),
             (json!({"size": 1, "version": "15", "restoreFrom": {}}), "spec.restoreFrom.database"),
-            // The advice was to set `timeZone`, which a Database has not.
             (
                 json!({"size": 1, "version": "15", "backup": {"schedule": "TZ=Europe/Berlin 0 3 * * *"}}),
-                "set spec.timeZone of the CronJob",
+                "set spec.backup.timeZone",
             ),
             (
                 json!({"size": 1, "version": "15", "restoreFrom": {"database": "db", "dump": "../a.dump"}}),
@@ -459,6 +528,9 @@ async fn the_schema_refuses_wrong_sizes_versions_and_less_storage() {
         update(json!({"storage": "10Gi"})).await.unwrap();
         let error = update(json!({"storage": "9Gi"})).await.unwrap_err();
         assert!(error.to_string().contains("storage can only grow"), "{error}");
+
+        let error = update(json!({"storageClassName": "fast"})).await.unwrap_err();
+        assert!(error.to_string().contains("storageClassName is for a new Database"), "{error}");
 
         let message = "restoreFrom is for a new Database";
         let error = update(json!({"restoreFrom": {"database": "old"}})).await.unwrap_err();

@@ -39,6 +39,7 @@ mod in_process;
 mod memcached;
 mod memory;
 mod database;
+mod pod_settings;
 
 // The controller with any operator.
 mod controller;

@@ -21,6 +21,8 @@ use crate::{
 const LARGE: usize = 16;
 /// The same of the kind that the operator reconciles.
 const OBJECTS_LARGE: usize = 30;
+/// The same, if they have maps, so that one object would take 7 MB.
+const MAPS_LARGE: usize = 8;
 /// Most memory of the process without its executable. The limit of the Pod is 64 MiB; the large objects of a test
 /// have 30 MB or more, and pages of lists are read at the same time.
 const OWN_MEMORY_KIB_MAX: u64 = 36 * 1024;
@@ -90,8 +92,8 @@ impl Hostile<'_> {
     }
 
     /// Waits until the status of each large object says that it is too large.
-    async fn until_too_large(&self, plural: &str) {
-        for number in 0..OBJECTS_LARGE {
+    async fn until_too_large(&self, plural: &str, count: usize) {
+        for number in 0..count {
             for part in ["a", "b"] {
                 let what = format!("{plural}/{part}-{number}");
                 let object = self.until_ready(&self.hostile, &what, "InvalidSpec").await;
@@ -328,10 +330,36 @@ async fn rules_are_served_beside_rules_with_thousands_of_labels() {
         hostile.mine.create("copyrators", &rule("mine", json!({"copyrator": "true"}))).await;
         hostile.until_ready(&hostile.mine, "copyrators/mine", "NoSources").await;
         create(&hostile.hostile, "b").await;
-        hostile.until_too_large("copyrators").await;
+        hostile.until_too_large("copyrators", OBJECTS_LARGE).await;
         let change = json!({"selector": {"copyrator": "other"}});
         hostile.mine.patch("copyrators/mine", change).await;
         hostile.until_ready(&hostile.mine, "copyrators/mine", "NoSources").await;
+        hostile.assert_small();
+    })
+    .await;
+}
+
+/// The schema leaves `affinity` open.
+#[tokio::test]
+async fn databases_are_served_beside_databases_of_a_megabyte() {
+    on(&SERVERS, async |fixture| {
+        let database = |name: &str, affinity: Value| {
+            let spec = json!({"size": 1, "version": "15", "affinity": affinity});
+            json!({"apiVersion": "app.example.com/v1", "kind": "Database", "metadata": {"name": name}, "spec": spec})
+        };
+        // Many small maps take sixty times as much memory as their JSON.
+        let maps = json!({"maps": vec![json!({"a": 0}); 10_000]});
+        let create = async |user: &UserClient, name: &str| {
+            for number in 0..MAPS_LARGE {
+                user.create("databases", &database(&format!("{name}-{number}"), maps.clone())).await;
+            }
+        };
+        let hostile =
+            Hostile::start(fixture, BuiltIn::Database, &[], async |user| create(user, "a").await).await;
+        let change = json!({"spec": {"size": 2}});
+        let mine = database("mine", json!({}));
+        hostile.serves("databases", &mine, change, async |user| create(user, "b").await).await;
+        hostile.until_too_large("databases", MAPS_LARGE).await;
         hostile.assert_small();
     })
     .await;

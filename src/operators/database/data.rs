@@ -67,7 +67,7 @@ pub(super) fn has_labels(database: &Database, metadata: &ObjectMeta) -> bool {
 pub(super) fn claim(database: &Database, name: &str, labels: Labels) -> PersistentVolumeClaim {
     PersistentVolumeClaim {
         metadata: outliving(database, name, labels),
-        spec: volume(&database.spec.storage),
+        spec: volume(&database.spec),
         ..PersistentVolumeClaim::default()
     }
 }

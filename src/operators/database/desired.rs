@@ -8,7 +8,7 @@ use super::{
     CONTAINER, Database, DatabaseSpec, MANAGED_BY, OPERATOR, PORT,
     data::NOT_PRUNED,
     scripts,
-    types::{RestoreSpec, TlsSpec},
+    types::{BackupSpec, RestoreSpec, TlsSpec},
 };
 use crate::resource::{INSTANCE, LabelSelector, Labels, ObjectMeta, kinds::*};
 
@@ -24,6 +24,10 @@ const SECRET_MODE: i32 = 0o400;
 const SCRIPTS_MODE: i32 = 0o644;
 /// Longest backup: a `pg_dump` that hangs would keep all later ones from starting. In this time, it writes a terabyte at 25 MB/s.
 const BACKUP_SECS_MAX: i64 = 12 * 60 * 60;
+
+/// The path of the template of Pods in a StatefulSet or a Job, and in a CronJob.
+const TEMPLATE: &str = "/spec/template";
+const CRON_JOB_TEMPLATE: &str = "/spec/jobTemplate/spec/template";
 
 /// The fields of the StatefulSet that must be absent. The primary has the number 0, so the numbers begin there.
 pub const SET_OWNED: &[&str] = &["/spec/ordinals", "/spec/template/spec/containers/*/args"];
@@ -80,10 +84,11 @@ fn labels_of(database: &Database, name: &str) -> Labels {
 }
 
 /// The volume of a claim.
-pub(super) fn volume(storage: &str) -> PersistentVolumeClaimSpec {
-    let requests = BTreeMap::from([("storage".into(), storage.into())]);
+pub(super) fn volume(spec: &DatabaseSpec) -> PersistentVolumeClaimSpec {
+    let requests = BTreeMap::from([("storage".into(), spec.storage.as_str().into())]);
     PersistentVolumeClaimSpec {
         access_modes: vec!["ReadWriteOnce".into()],
+        storage_class_name: spec.storage_class_name.clone(),
         resources: ResourceRequirements { requests, ..ResourceRequirements::default() },
         ..PersistentVolumeClaimSpec::default()
     }
@@ -92,12 +97,13 @@ pub(super) fn volume(storage: &str) -> PersistentVolumeClaimSpec {
 /// Computes the desired children of a Database. `pods`: the addresses from which PostgreSQL accepts connections.
 #[must_use]
 pub fn desired(database: &Database, image: &str, pods: &[String]) -> DatabaseChildren {
-    let DatabaseSpec { size, storage, tls, .. } = &database.spec;
+    let DatabaseSpec { size, tls, .. } = &database.spec;
     let (name, labels) = (&database.metadata.name, labels(database));
     let child = |name: &str| ObjectMeta::of_child(database, name, labels.clone());
     let first = format_smolstr!("{name}-0");
     let of_primary = [("statefulset.kubernetes.io/pod-name", &*first)];
-    let set = StatefulSetSpec {
+    let mut set = StatefulSet { metadata: child(name), ..StatefulSet::default() };
+    set.spec = StatefulSetSpec {
         replicas: Some(*size),
         selector: LabelSelector { match_labels: labels.clone(), ..LabelSelector::default() },
         service_name: name.clone(),
@@ -115,13 +121,14 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> DatabaseChi
                 annotations: [NOT_PRUNED].into_iter().collect(),
                 ..TemplateMeta::default()
             },
-            spec: volume(storage),
+            spec: volume(&database.spec),
             ..ClaimTemplate::default()
         }],
         ..StatefulSetSpec::default()
     };
+    set_pods(database, &mut set.metadata, TEMPLATE, &mut set.spec.template);
     DatabaseChildren {
-        set: StatefulSet { metadata: child(name), spec: set, ..StatefulSet::default() },
+        set,
         primary: Service { metadata: child(name), spec: service(labels.iter().chain(of_primary).collect()) },
         instances: Service { metadata: child(&format!("{name}-ro")), spec: service(labels.clone()) },
         scripts: ConfigMap {
@@ -137,42 +144,65 @@ pub fn desired(database: &Database, image: &str, pods: &[String]) -> DatabaseChi
                 ..PodDisruptionBudgetSpec::default()
             },
         },
-        backup: database.spec.backup.as_ref().map(|backup| CronJob {
-            metadata: child(&format!("{name}-backup")),
-            spec: CronJobSpec {
-                schedule: backup.schedule.as_str().into(),
-                concurrency_policy: "Forbid".into(),
-                job_template: JobTemplate {
-                    spec: JobSpec {
-                        // The default.
-                        backoff_limit: Some(6),
-                        active_deadline_seconds: Some(BACKUP_SECS_MAX),
-                        template: PodTemplate::new(
-                            backup_labels(database),
-                            with_tls(backup_pod(name, image, backup.keep), tls.as_ref()),
-                        ),
-                        ..JobSpec::default()
-                    },
-                    ..JobTemplate::default()
-                },
-                ..CronJobSpec::default()
-            },
-            ..CronJob::default()
-        }),
-        restore: database.spec.restore_from.as_ref().map(|restore| {
-            let labels = labels_of(database, "postgresql-restore");
-            Job {
-                metadata: ObjectMeta::of_child(database, &format!("{name}-restore"), labels.clone()),
-                spec: JobSpec {
-                    // No limit: a backup that is missing may still come.
-                    backoff_limit: Some(i32::MAX),
-                    template: PodTemplate::new(labels, restore_pod(name, image, restore)),
-                    ..JobSpec::default()
-                },
-                ..Job::default()
-            }
-        }),
+        backup: database.spec.backup.as_ref().map(|backup| cron_job(database, image, backup)),
+        restore: database.spec.restore_from.as_ref().map(|restore| restore_job(database, image, restore)),
     }
+}
+
+/// The CronJob of the backups.
+fn cron_job(database: &Database, image: &str, backup: &BackupSpec) -> CronJob {
+    let (name, DatabaseSpec { tls, .. }) = (&database.metadata.name, &database.spec);
+    let mut metadata = ObjectMeta::of_child(database, &format!("{name}-backup"), labels(database));
+    let pod = with_tls(backup_pod(name, image, backup.keep), tls.as_ref());
+    let mut template = PodTemplate::new(backup_labels(database), pod);
+    set_pods(database, &mut metadata, CRON_JOB_TEMPLATE, &mut template);
+    if !backup.time_zone.is_empty() {
+        metadata.also_owning::<Database>(["/spec/timeZone".to_owned()]);
+    }
+    let job = JobSpec {
+        // The default.
+        backoff_limit: Some(6),
+        active_deadline_seconds: Some(BACKUP_SECS_MAX),
+        template,
+        ..JobSpec::default()
+    };
+    CronJob {
+        metadata,
+        spec: CronJobSpec {
+            schedule: backup.schedule.as_str().into(),
+            time_zone: backup.time_zone.clone(),
+            concurrency_policy: "Forbid".into(),
+            job_template: JobTemplate { spec: job, ..JobTemplate::default() },
+            ..CronJobSpec::default()
+        },
+        ..CronJob::default()
+    }
+}
+
+/// The Job that restores a backup.
+fn restore_job(database: &Database, image: &str, restore: &RestoreSpec) -> Job {
+    let (name, labels) = (&database.metadata.name, labels_of(database, "postgresql-restore"));
+    let mut metadata = ObjectMeta::of_child(database, &format!("{name}-restore"), labels.clone());
+    let mut template = PodTemplate::new(labels, restore_pod(name, image, restore));
+    set_pods(database, &mut metadata, TEMPLATE, &mut template);
+    // No limit: a backup that is missing may still come.
+    let spec = JobSpec { backoff_limit: Some(i32::MAX), template, ..JobSpec::default() };
+    Job { metadata, spec, ..Job::default() }
+}
+
+/// Sets the fields of the spec that all Pods get. `child`: the metadata of the object with the template.
+fn set_pods(database: &Database, child: &mut ObjectMeta, path: &str, template: &mut PodTemplate) {
+    let DatabaseSpec { pods, pod_labels, pod_annotations, .. } = &database.spec;
+    pods.apply::<Database>(child, path, template);
+    let TemplateMeta { labels, annotations, .. } = &mut template.metadata;
+    let theirs: Vec<_> = pod_labels.iter().filter(|(label, _)| labels.get(label).is_none()).collect();
+    let keys = theirs.iter().map(|(label, _)| ("labels", *label));
+    let keys = keys.chain(pod_annotations.iter().map(|(annotation, _)| ("annotations", annotation)));
+    child.also_owning::<Database>(
+        keys.map(|(map, key)| format!("{path}/metadata/{map}/{}", key.replace('/', "~1"))),
+    );
+    *labels = labels.iter().chain(theirs).collect();
+    *annotations = pod_annotations.clone();
 }
 
 fn service(selector: Labels) -> ServiceSpec {

@@ -7,7 +7,8 @@ use smol_str::SmolStr;
 
 use crate::{
     crd::{self, column, wide},
-    resource::{Condition, ObjectMeta, Resource, only_paused},
+    operators::pod_settings::{self, PodSettings},
+    resource::{Annotations, Condition, Labels, ObjectMeta, Resource, only_paused},
 };
 
 /// Most instances of one Database: the settings allow as many replicas to clone the primary at the same time.
@@ -45,6 +46,21 @@ pub struct DatabaseSpec {
     #[serde(default = "DatabaseSpec::default_storage")]
     #[schemars(regex(pattern = "^[1-9][0-9]{0,4}Gi$"), length(max = 7))]
     pub storage: String,
+    /// StorageClass of the claims. Default: the default one of the cluster. Immutable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", regex(pattern = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"), length(max = 253))]
+    pub storage_class_name: Option<SmolStr>,
+    /// Labels of the Pods, also of those of the Jobs, beside the labels of the operator.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    #[schemars(schema_with = "pod_settings::labels")]
+    pub pod_labels: Labels,
+    /// Annotations of the Pods, also of those of the Jobs.
+    #[serde(default, skip_serializing_if = "Annotations::is_empty")]
+    #[schemars(schema_with = "pod_settings::annotations")]
+    pub pod_annotations: Annotations,
+    /// Where the Pods run, also those of the Jobs, and what they may use.
+    #[serde(flatten)]
+    pub pods: PodSettings,
     /// A replica that has been further behind the primary for this time gets no connections. 10 to 3600 seconds, default 60.
     #[serde(default = "DatabaseSpec::default_max_lag_seconds")]
     #[schemars(range(min = 10, max = 3600))]
@@ -75,10 +91,15 @@ pub struct TlsSpec {
 
 /// Regular dumps.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct BackupSpec {
-    /// When, in the form of a CronJob and in the time zone of the cluster's controllers, usually UTC: 0 3 * * *
+    /// When, in the form of a CronJob: 0 3 * * *
     #[schemars(length(min = 1, max = 100))]
     pub schedule: String,
+    /// The time zone of the schedule: Europe/Berlin. Default: that of the cluster's controllers, usually UTC.
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+    #[schemars(with = "String", length(min = 1, max = 100))]
+    pub time_zone: SmolStr,
     /// How many dumps to keep, 1 to 100. Default 7.
     #[serde(default = "BackupSpec::default_keep")]
     #[schemars(range(min = 1, max = 100))]
@@ -180,14 +201,18 @@ pub fn definition() -> Value {
         "rule": "size(self) > size(oldSelf) || size(self) == size(oldSelf) && self >= oldSelf",
         "message": "storage can only grow: a volume cannot be made smaller",
     }]);
-    // The API server would advise to set `timeZone`, which a CronJob has, and a Database has not.
+    // The API server would advise to set `timeZone`, and not say where.
     spec["properties"]["backup"]["properties"]["schedule"]["x-kubernetes-validations"] = json!([{
         "rule": "!self.contains('TZ')",
-        "message": "schedule cannot have a time zone: set spec.timeZone of the CronJob of the backups, which the operator leaves as it is",
+        "message": "schedule cannot have a time zone: set spec.backup.timeZone",
     }]);
     spec["x-kubernetes-validations"] = json!([{
         "rule": "has(self.tls) == has(oldSelf.tls) && (!has(self.tls) || self.tls.secretName == oldSelf.tls.secretName)",
         "message": "tls cannot be changed: with deletionPolicy Retain, delete the Database and create it again; its data stays",
+    }, {
+        "rule": "has(self.storageClassName) == has(oldSelf.storageClassName) \
+            && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
+        "message": "storageClassName is for a new Database, and cannot be set, changed or removed later: a claim keeps its StorageClass",
     }, {
         "rule": "has(self.restoreFrom) == has(oldSelf.restoreFrom) \
             && (!has(self.restoreFrom) || self.restoreFrom == oldSelf.restoreFrom)",

@@ -7,6 +7,7 @@ use smol_str::SmolStr;
 
 use crate::{
     crd::{self, column, wide},
+    operators::pod_settings::PodSettings,
     resource::{Condition, ObjectMeta, Resource, only_paused},
 };
 
@@ -45,6 +46,9 @@ pub struct MemcachedSpec {
     #[serde(default = "MemcachedSpec::default_memory_mb")]
     #[schemars(range(min = MEMORY_MB_MIN, max = MEMORY_MB_MAX))]
     pub memory_mb: i32,
+    /// Where the Pods run, and what else they may use. Memory here replaces the limit that follows from memoryMb.
+    #[serde(flatten)]
+    pub pods: PodSettings,
 }
 
 impl MemcachedSpec {

@@ -8,7 +8,8 @@ use smol_str::SmolStr;
 use super::status::MyWebserverStatus;
 use crate::{
     crd::{self, column, wide},
-    resource::{ObjectMeta, only_paused},
+    operators::pod_settings::{self, PodSettings},
+    resource::{ObjectMeta, kinds::EnvVar, only_paused},
 };
 
 /// Longest name of a MyWebserver: its Service is called `mws-<name>`, and a Service's name has at most 63 characters.
@@ -62,6 +63,13 @@ pub struct MyWebserverSpec {
     #[serde(default = "MyWebserverSpec::default_replicas")]
     #[schemars(range(min = 0, max = REPLICAS_MAX))]
     pub replicas: i32,
+    /// Environment variables of the web server, as in the spec of a container.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "pod_settings::env")]
+    pub env: Vec<EnvVar>,
+    /// Where the Pods run, and what they may use.
+    #[serde(flatten)]
+    pub pods: PodSettings,
 }
 
 impl MyWebserverSpec {
@@ -75,7 +83,7 @@ impl MyWebserverSpec {
 }
 
 /// `spec` of `v1`. Conversion between versions only changes `apiVersion`, and prunes what the other does not name: so v1
-/// names `replicas` too, or writing through v1 would lose them.
+/// names all fields of v2, or writing through v1 would lose them.
 #[derive(JsonSchema)]
 #[schemars(description = "The desired web server.")]
 #[allow(dead_code, reason = "only its schema is used: we read every object as v2")]
@@ -92,6 +100,13 @@ struct SpecV1 {
     #[schemars(with = "i32", range(min = 0, max = REPLICAS_MAX))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replicas: Option<i32>,
+    /// Environment variables of the web server, as in the spec of a container.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "pod_settings::env")]
+    env: Vec<EnvVar>,
+    /// Where the Pods run, and what they may use.
+    #[serde(flatten)]
+    pods: PodSettings,
 }
 
 /// The whole definition.
