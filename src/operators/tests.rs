@@ -58,18 +58,15 @@ fn each_page_lists_exactly_the_fields_that_are_ours() {
 
     let rule = json!({"metadata": metadata, "ruleType": "configmap", "selector": {"copyrator": "true"}});
     let rule: CopyratorRule = serde_json::from_value(rule).expect("a CopyratorRule");
+    let spec = rule.spec.as_ref().expect("the fields");
     let source = json!({"metadata": metadata, "type": "Opaque", "data": {"color": "cmVk"}});
     let config_map: ConfigMap = serde_json::from_value(source.clone()).expect("a ConfigMap");
     let secret: Secret = serde_json::from_value(source).expect("a Secret");
     check(
         include_str!("../../docs/copyrator.md"),
         &[
-            owned(
-                "ConfigMap",
-                &Original::new(&rule, Arc::new(config_map), |_| false).copy_for("team-a"),
-                &[],
-            ),
-            owned("Secret", &Original::new(&rule, Arc::new(secret), |_| false).copy_for("team-a"), &[]),
+            owned("ConfigMap", &Original::new(&rule, spec, Arc::new(config_map)).copy_for("team-a"), &[]),
+            owned("Secret", &Original::new(&rule, spec, Arc::new(secret)).copy_for("team-a"), &[]),
         ],
     );
 }

@@ -544,6 +544,61 @@ async fn a_copy_gets_the_named_labels_but_no_mark_of_another_program() {
     .await;
 }
 
+/// Argo CD takes a Secret with its label `secret-type` for a cluster or a repository. Without that label, a copy of it was of no use, and
+/// nothing said why.
+#[tokio::test]
+async fn a_copy_gets_the_named_annotations_and_keys_and_loses_what_is_no_longer_named() {
+    on_both(async |fixture| {
+        let (asked, mark) = ("argocd.argoproj.io/secret-type", "argocd.argoproj.io/tracking-id");
+        let annotations = json!({"note": "x", mark: "app", "other": "y"});
+        let labels = json!({"copyrator": "true", asked: "cluster"});
+        let metadata = json!({"name": "settings", "labels": labels, "annotations": annotations});
+        let data = json!({"ca.crt": "ca", "tls.crt": "certificate", "tls.key": "key"});
+        fixture.user.create("configmaps", &json!({"metadata": metadata, "data": data})).await;
+        let secret = json!({
+            "metadata": {"name": "tls", "labels": {"copyrator": "true"}}, "type": "kubernetes.io/tls", "stringData": data,
+        });
+        fixture.user.create("secrets", &secret).await;
+        let _operator = fixture.start_with(Settings { secrets: true, ..Settings::default() });
+        let fields = json!({
+            "copyLabels": [asked], "copyAnnotations": ["note", mark, "flant.com/rule"],
+            "keys": ["ca.crt", "tls.crt", "absent"], "rename": {"ca.crt": "root.crt"},
+        });
+        fixture.create_rule("main-rule", fields.clone()).await;
+        let renamed = json!({"root.crt": "ca", "tls.crt": "certificate"});
+        fixture.until_copied("settings", renamed.clone(), &["a", "b"]).await;
+        let team = fixture.in_namespace("a");
+        let copy = team.get("configmaps/settings").await;
+        assert_eq!(copy["metadata"]["labels"], json!({"flant.com/copy": "true", asked: "cluster"}));
+        let annotations = &copy["metadata"]["annotations"];
+        assert_eq!((&annotations["note"], &annotations[mark], &annotations["other"]), (&json!("x"), &Value::Null, &Value::Null));
+        assert!(annotations["flant.com/rule"].as_str().unwrap().ends_with("/main-rule"), "{annotations}");
+
+        // Of a Secret, the type would require the key that is left out.
+        let mut of_secrets = fields;
+        of_secrets["ruleType"] = "secret".into();
+        fixture.create_rule("secrets", of_secrets).await;
+        let copy = team.until("secrets/tls", |_| true).await;
+        assert_eq!((&copy["type"], copy["data"].as_object().unwrap().len()), (&json!("Opaque"), 2));
+
+        let edit = json!({"metadata": {"annotations": {"note": "edited", "theirs": "z"}}});
+        team.patch("configmaps/settings", edit).await;
+        team.until("configmaps/settings", |copy| copy["metadata"]["annotations"]["note"] == "x").await;
+        let all = json!({"copyLabels": null, "copyAnnotations": null, "keys": null, "rename": null});
+        for rule in ["main-rule", "secrets"] {
+            fixture.send(Method::PATCH, &fixture.rule_path(rule), &all).await;
+        }
+        fixture.until_copied("settings", data, &["a", "b"]).await;
+        let copy = team.get("configmaps/settings").await;
+        assert_eq!(copy["metadata"]["labels"], json!({"flant.com/copy": "true"}));
+        let annotations = &copy["metadata"]["annotations"];
+        assert_eq!((&annotations["note"], &annotations["theirs"]), (&Value::Null, &json!("z")));
+        assert_eq!(annotations["flant.com/annotations"], Value::Null);
+        team.until("secrets/tls", |copy| copy["type"] == "kubernetes.io/tls").await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn edited_and_deleted_copies_come_back() {
     on_both(async |fixture| {

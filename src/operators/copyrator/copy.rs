@@ -27,7 +27,7 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize, Serializer};
 use smol_str::SmolStr;
 
-use super::types::{CopyratorRule, RuleType};
+use super::types::{CopyratorRule, CopyratorSpec, RuleType};
 use crate::{
     children::marks::{MarkedOwner, Marks},
     locked,
@@ -46,8 +46,19 @@ const MARKS: Marks =
     Marks { owner: "flant.com/rule", owner_uid: "flant.com/rule-uid", place: "flant.com/place" };
 const SOURCE: &str = "flant.com/source";
 const CONTENT: &str = "flant.com/content";
-/// The keys of the copied labels, if there are any: those that the source loses are removed.
+/// The keys of the copied labels and annotations, if there are any: those that the source loses are removed.
 const LABELS: &str = "flant.com/labels";
+const ANNOTATIONS: &str = "flant.com/annotations";
+/// The domain of the label and the annotations of the operator.
+const OURS: &str = "flant.com/";
+/// The keys that a Secret of these types must have:
+/// <https://kubernetes.io/docs/concepts/configuration/secret/#secret-types>.
+const REQUIRED_KEYS: [(&str, &[&str]); 4] = [
+    ("kubernetes.io/tls", &["tls.crt", "tls.key"]),
+    ("kubernetes.io/dockerconfigjson", &[".dockerconfigjson"]),
+    ("kubernetes.io/dockercfg", &[".dockercfg"]),
+    ("kubernetes.io/ssh-auth", &["ssh-privatekey"]),
+];
 
 /// Bytes of the digest that are kept. Two contents with the same one do not come by chance.
 const DIGEST_BYTES: usize = 16;
@@ -65,6 +76,10 @@ pub trait Copyable: Resource + Clone + Serialize {
     #[must_use]
     fn with(&self, metadata: ObjectMeta) -> Self;
 
+    /// This object with the keys for which there is a name, by that name.
+    #[must_use]
+    fn with_keys<'a>(&'a self, name: impl Fn(&'a str) -> Option<&'a str>) -> Self;
+
     /// The bytes that it takes in memory, about.
     fn bytes(&self) -> usize;
 
@@ -72,6 +87,14 @@ pub trait Copyable: Resource + Clone + Serialize {
     fn secret_type(&self) -> &str {
         ""
     }
+}
+
+/// The entries for which there is a name, by that name.
+fn renamed<'a>(
+    entries: &'a BTreeMap<String, String>,
+    name: impl Fn(&'a str) -> Option<&'a str>,
+) -> BTreeMap<String, String> {
+    entries.iter().filter_map(|(key, value)| Some((name(key)?.to_owned(), value.clone()))).collect()
 }
 
 /// The bytes of metadata and maps, each entry with two texts and its share of a map.
@@ -89,6 +112,11 @@ impl Copyable for ConfigMap {
         ConfigMap { metadata, ..self.clone() }
     }
 
+    fn with_keys<'a>(&'a self, name: impl Fn(&'a str) -> Option<&'a str>) -> ConfigMap {
+        let (data, binary_data) = (renamed(&self.data, &name), renamed(&self.binary_data, &name));
+        ConfigMap { metadata: self.metadata.clone(), data, binary_data, ..*self }
+    }
+
     fn bytes(&self) -> usize {
         bytes_of(&self.metadata, &[&self.data, &self.binary_data])
     }
@@ -99,6 +127,15 @@ impl Copyable for Secret {
 
     fn with(&self, metadata: ObjectMeta) -> Secret {
         Secret { metadata, ..self.clone() }
+    }
+
+    fn with_keys<'a>(&'a self, name: impl Fn(&'a str) -> Option<&'a str>) -> Secret {
+        let (metadata, data) = (self.metadata.clone(), renamed(&self.data, name));
+        let lacks = |keys: &[&str]| keys.iter().any(|key| !data.contains_key(*key));
+        let is_opaque = REQUIRED_KEYS.iter().any(|(of, keys)| self.r#type == *of && lacks(keys))
+            || self.r#type == "kubernetes.io/basic-auth" && lacks(&["username"]) && lacks(&["password"]);
+        let r#type = if is_opaque { "Opaque".into() } else { self.r#type.clone() };
+        Secret { metadata, r#type, data, ..*self }
     }
 
     fn bytes(&self) -> usize {
@@ -115,29 +152,41 @@ pub struct Original<K> {
     source: Arc<K>,
     rule: MarkedOwner,
     labels: Labels,
+    annotations: Annotations,
     digest: SmolStr,
 }
 
 impl<K: Copyable> Original<K> {
-    /// The copies of `source` get those of its labels that `is_copied` allows.
+    /// The copies of `source` get what the rule, which has this spec, copies of it.
     #[must_use]
-    pub fn new(rule: &CopyratorRule, source: Arc<K>, is_copied: impl Fn(&str) -> bool) -> Original<K> {
-        let labels: Labels = source.metadata().labels.iter().filter(|(key, _)| is_copied(key)).collect();
-        let content = source.with(ObjectMeta { labels: labels.clone(), ..ObjectMeta::default() });
+    pub fn new(rule: &CopyratorRule, spec: &CopyratorSpec, source: Arc<K>) -> Original<K> {
+        let source = match spec.copies_all_keys() {
+            true => source,
+            false => Arc::new(source.with_keys(|key| spec.name_of_key(key))),
+        };
+        let ObjectMeta { labels, annotations, .. } = source.metadata();
+        let labels: Labels = labels.iter().filter(|(key, _)| spec.is_copied_label(key)).collect();
+        let annotations: Annotations =
+            annotations.iter().filter(|(key, _)| spec.is_copied_annotation(key)).collect();
+        let metadata =
+            ObjectMeta { labels: labels.clone(), annotations: annotations.clone(), ..ObjectMeta::default() };
+        let content = source.with(metadata);
         let digest = digest(&SHA256, &serde_json::to_vec(&content).expect("texts are JSON"));
         let digest: SmolStr =
             digest.as_ref()[..DIGEST_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
-        Original { digest, source, rule: MarkedOwner::of(rule), labels }
+        Original { digest, source, rule: MarkedOwner::of(rule), labels, annotations }
     }
 
     /// The copy for a namespace.
     #[must_use]
     pub fn copy_for(&self, namespace: &str) -> K {
         let label_keys: Vec<&str> = self.labels.iter().map(|(key, _)| key).collect();
+        let annotation_keys: Vec<&str> = self.annotations.iter().map(|(key, _)| key).collect();
         let key = Key::namespaced(namespace, self.name());
         let ours = [
             (SOURCE, self.source.key().to_string()),
             (LABELS, label_keys.join(",")),
+            (ANNOTATIONS, annotation_keys.join(",")),
             (CONTENT, self.digest.to_string()),
         ];
         let marks = MARKS.annotations(&self.rule, &key);
@@ -146,7 +195,7 @@ impl<K: Copyable> Original<K> {
             name: key.name,
             namespace: key.namespace,
             labels: self.labels.iter().chain([(LABEL, "true")]).collect(),
-            annotations: marks.map(|(key, value)| (*key, &**value)).collect(),
+            annotations: self.annotations.iter().chain(marks.map(|(key, value)| (*key, &**value))).collect(),
             ..ObjectMeta::default()
         })
     }
@@ -243,17 +292,27 @@ impl Mark {
     }
 }
 
-/// The keys of the labels that an earlier version of the source had, and the copy still has.
-pub(super) fn stale_labels<'a>(live: &'a ObjectMeta, desired: &ObjectMeta) -> impl Iterator<Item = &'a str> {
-    let copied = live.annotations.get(LABELS).unwrap_or_default().split(',');
-    copied.filter(|key| live.labels.get(key).is_some() && desired.labels.get(key).is_none())
+/// The paths of the labels and annotations that an earlier version of the source had, and the copy still has.
+pub(super) fn stale(live: &ObjectMeta, desired: &ObjectMeta) -> impl Iterator<Item = String> {
+    let keys = |mark| live.annotations.get(mark).unwrap_or_default().split(',');
+    let is_stale = |live: Option<&str>, desired: Option<&str>| live.is_some() && desired.is_none();
+    let labels = keys(LABELS).filter(move |key| is_stale(live.labels.get(key), desired.labels.get(key)));
+    let annotations = keys(ANNOTATIONS)
+        .filter(move |key| is_stale(live.annotations.get(key), desired.annotations.get(key)));
+    let mark = live.annotations.get(ANNOTATIONS).filter(|_| desired.annotations.get(ANNOTATIONS).is_none());
+    let annotations = annotations.chain(mark.map(|_| ANNOTATIONS));
+    let path = |map: &str, key: &str| format!("/metadata/{map}/{}", key.replace('/', "~1"));
+    labels.map(move |key| path("labels", key)).chain(annotations.map(move |key| path("annotations", key)))
 }
 
-/// The copy `desired` with the content and the labels of `live`, which somebody may have edited.
+/// The copy `desired` with the content, the labels and the annotations of `live`, which somebody may have edited.
 pub(super) fn with_edits<K: Copyable>(desired: &K, live: &K) -> K {
-    let theirs = live.metadata().labels.iter().filter(|(key, _)| *key != LABEL);
-    let labels = theirs.chain([(LABEL, "true")]).collect();
-    live.with(ObjectMeta { labels, ..desired.metadata().clone() })
+    let (theirs, ours) = (live.metadata(), desired.metadata());
+    let labels = theirs.labels.iter().filter(|(key, _)| *key != LABEL).chain([(LABEL, "true")]).collect();
+    let annotations = theirs.annotations.iter().filter(|(key, _)| !key.starts_with(OURS));
+    let marks = ours.annotations.iter().filter(|(key, _)| key.starts_with(OURS));
+    let annotations = annotations.chain(marks).collect();
+    live.with(ObjectMeta { labels, annotations, ..ours.clone() })
 }
 
 /// A copy in our watch: its metadata without annotations, because there are many copies, and its marks. To create a copy, it

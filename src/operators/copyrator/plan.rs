@@ -21,7 +21,7 @@ use smol_str::SmolStr;
 
 use super::{
     Glob,
-    copy::{Copied, Copyable, LABEL, Mark, Original, stale_labels},
+    copy::{Copied, Copyable, LABEL, Mark, Original, stale},
     types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, SyncPolicy},
 };
 use crate::resource::{Key, ObjectMeta, Resource, Timestamp, diff, kinds::Namespace, list::Broken};
@@ -33,8 +33,14 @@ pub const SOURCE_TOO_LARGE: &str = "SourceTooLarge";
 /// The reason of a failure if another rule or source has precedence.
 pub const OLDER_WINS: &str = "OlderWins";
 
-/// The domains of labels that programs set: the copyrator, Kubernetes (applysets of kubectl, for example), Helm, Argo CD, Flux.
+/// The domains of labels and annotations that programs set: the copyrator, Kubernetes (applysets of kubectl, for example), Helm, Argo CD, Flux.
 const MARKING: [&str; 6] = ["flant.com", "kubernetes.io", "k8s.io", "helm.sh", "argoproj.io", "fluxcd.io"];
+/// Those in these domains that ask a program for something, and do not say whose the object is.
+const ASKING: [(&str, &str); 3] = [
+    ("argocd.argoproj.io", "secret-type"),
+    ("argocd.argoproj.io", "sync-options"),
+    ("argocd.argoproj.io", "compare-options"),
+];
 
 /// The reason of a failure while another client keeps undoing our corrections of a copy.
 pub const DISPUTED: &str = "Disputed";
@@ -240,7 +246,7 @@ pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<
             let message = format!("{key} is older and has the same name; rename one of them");
             plan.failures.push(failure(&loser.key(), OLDER_WINS, message));
         }
-        let original = Arc::new(Original::new(rule, Arc::clone(winner), |label| spec.is_copied_label(label)));
+        let original = Arc::new(Original::new(rule, spec, Arc::clone(winner)));
         plan.versions.push(original.version());
         for namespace in view.targets.iter().filter(|namespace| !has_source_in(group, namespace)) {
             let place = Key { namespace: Some(namespace.clone()), name: key.name.clone() };
@@ -398,10 +404,8 @@ pub fn decide<K: Copyable>(
 /// The operations that make the metadata and the content of `live` as desired.
 fn differences<K: Copyable>(live: &K, desired: &K) -> (Vec<Value>, Vec<Value>) {
     let mut operations = diff::between(live, desired, &[]);
-    for key in stale_labels(live.metadata(), desired.metadata()) {
-        let path = format!("/metadata/labels/{}", key.replace('/', "~1"));
-        operations.push(json!({"op": "remove", "path": path}));
-    }
+    let stale = stale(live.metadata(), desired.metadata());
+    operations.extend(stale.map(|path| json!({"op": "remove", "path": path})));
     operations.into_iter().partition(|operation| path_of(operation).starts_with("/metadata/"))
 }
 
@@ -421,7 +425,7 @@ pub fn is_bound_to_its_namespace<K: Copyable>(object: &K) -> bool {
         || name.starts_with("sh.helm.release.v1.")
 }
 
-/// Whether the label with this key says which program has made an object. A copy with the mark of another program might be
+/// Whether the label or annotation with this key says which program has made an object. A copy with the mark of another program might be
 /// deleted by it, because the copy is in none of its manifests.
 #[must_use]
 pub fn is_marker(key: &str) -> bool {
@@ -431,7 +435,7 @@ pub fn is_marker(key: &str) -> bool {
     match domain {
         // Recommended for everybody, but Argo CD and Helm find their objects by these two.
         "app.kubernetes.io" => ["instance", "managed-by"].contains(&name),
-        _ => MARKING.into_iter().any(is_of),
+        _ => !ASKING.contains(&(domain, name)) && MARKING.into_iter().any(is_of),
     }
 }
 
@@ -462,5 +466,24 @@ impl CopyratorSpec {
         self.copy_labels.iter().any(|copied| copied == key)
             && !is_marker(key)
             && !self.selector.keys().any(|selected| selected == key)
+    }
+
+    /// Whether a copy gets the annotation with this key: no [`is_marker`].
+    #[must_use]
+    pub fn is_copied_annotation(&self, key: &str) -> bool {
+        self.copy_annotations.iter().any(|copied| copied == key) && !is_marker(key)
+    }
+
+    /// Whether a copy has the data as it is.
+    #[must_use]
+    pub fn copies_all_keys(&self) -> bool {
+        self.keys.is_empty() && self.rename.is_empty()
+    }
+
+    /// The name of a key in the copies. `None`: they do not have it.
+    #[must_use]
+    pub fn name_of_key<'a>(&'a self, key: &'a str) -> Option<&'a str> {
+        let is_copied = self.keys.is_empty() || self.keys.iter().any(|copied| copied == key);
+        is_copied.then(|| self.rename.get(key).map_or(key, SmolStr::as_str))
     }
 }

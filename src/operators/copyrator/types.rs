@@ -103,6 +103,19 @@ pub struct CopyratorSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>", length(max = 32), inner(length(min = 1, max = 317)))]
     pub copy_labels: Vec<SmolStr>,
+    /// The keys of the annotations that the copies get from the copied object, but for those by which Kubernetes, Argo CD, Flux or Helm know
+    /// their objects.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>", length(max = 32), inner(length(min = 1, max = 317)))]
+    pub copy_annotations: Vec<SmolStr>,
+    /// The keys of the data that the copies get: ca.crt. Default: all. A Secret without a key that its type requires is copied as Opaque.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>", length(max = 100), inner(length(min = 1, max = 253)))]
+    pub keys: Vec<SmolStr>,
+    /// The names of keys in the copies, by their names in the copied object: tls.crt: server.crt
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "names_of_keys")]
+    pub rename: BTreeMap<SmolStr, SmolStr>,
     /// Always: copies that were changed or deleted come back. Once: an edited copy stays as it is until the content of the
     /// copied object changes, and a copy that is deleted once all copies are there stays away until that object changes.
     #[serde(default)]
@@ -262,6 +275,13 @@ fn namespace(_: &mut SchemaGenerator) -> Schema {
 fn namespaces(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array", "x-kubernetes-list-type": "set", "minItems": 1, "maxItems": 100, "items": namespace(generator),
+    })
+}
+
+fn names_of_keys(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object", "maxProperties": 100,
+        "additionalProperties": {"type": "string", "maxLength": 253, "pattern": "^[-._a-zA-Z0-9]+$"},
     })
 }
 

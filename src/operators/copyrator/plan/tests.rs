@@ -206,13 +206,20 @@ fn the_mark_of_a_program_is_never_copied() {
         ("kubernetes.io/metadata.name", false),
         ("kustomize.config.k8s.io/behavior", false),
         ("argocd.argoproj.io/instance", false),
+        ("argocd.argoproj.io/tracking-id", false),
+        ("argocd.argoproj.io/secret-type", true),
+        ("argocd.argoproj.io/sync-options", true),
+        ("meta.helm.sh/release-name", false),
         ("kustomize.toolkit.fluxcd.io/name", false),
         ("helm.sh/chart", false),
         ("flant.com/copy", false),
         ("flant.com/rule", false),
     ] {
-        let rule = rule("r1", OLD, &json!({"copyLabels": [key]}));
-        assert_eq!(rule.spec.expect("the fields").is_copied_label(key), is_copied, "{key}");
+        let spec = rule("r1", OLD, &json!({"copyLabels": [key], "copyAnnotations": [key]}))
+            .spec
+            .expect("the fields");
+        assert_eq!(spec.is_copied_label(key), is_copied, "{key}");
+        assert_eq!(spec.is_copied_annotation(key), is_copied, "{key}");
     }
 }
 
@@ -441,15 +448,44 @@ fn a_source_for_which_there_is_no_room_keeps_the_copies_of_its_name_only_if_it_i
 /// Another digest would rewrite each copy of each user.
 #[test]
 fn the_digest_of_a_content_stays_as_it_is() {
-    let rule = rule("r1", OLD, &json!({}));
-    let digest =
-        |source: ConfigMap| Original::new(&rule, Arc::new(source), |label| label == "team").digest().clone();
+    let rule = rule("r1", OLD, &json!({"copyLabels": ["team"]}));
+    let spec = rule.spec.as_ref().expect("the fields");
+    let digest = |source: ConfigMap| Original::new(&rule, spec, Arc::new(source)).digest().clone();
     assert_eq!(digest(read(&object("src", "settings", "1"))), "1193da34126d781ec8f0ff44594e48cc");
     let mut secret = object("src", "settings", "MQ==");
     secret["type"] = json!("Opaque");
+    secret["metadata"]["labels"] = json!({"copyrator": "true"});
     let secret: Secret = serde_json::from_value(secret).expect("a Secret");
-    let digest = Original::new(&rule, Arc::new(secret), |_| false).digest().clone();
+    let digest = Original::new(&rule, spec, Arc::new(secret)).digest().clone();
     assert_eq!(digest, "ebcb143e2b11c695c1e03ad750091d7d");
+}
+
+/// With the type of its source, the API server would refuse it.
+#[test]
+fn a_copy_of_some_keys_has_the_type_that_they_allow() {
+    let type_of = |of: &str, keys: &[&str], spec: Value| {
+        let data: BTreeMap<_, _> = keys.iter().map(|key| (*key, "MQ==")).collect();
+        let metadata = json!({"name": "tls", "namespace": "src", "resourceVersion": "1"});
+        let source: Secret = serde_json::from_value(json!({"metadata": metadata, "type": of, "data": data}))
+            .expect("a Secret");
+        let rule = rule("r1", OLD, &spec);
+        let copy =
+            Original::new(&rule, rule.spec.as_ref().expect("the fields"), Arc::new(source)).copy_for("a");
+        (copy.r#type.to_string(), copy.data.into_keys().collect::<Vec<_>>().join(" "))
+    };
+    let tls = |spec| type_of("kubernetes.io/tls", &["ca.crt", "tls.crt", "tls.key"], spec);
+    let is = |of: &str, keys: &str| (of.to_owned(), keys.to_owned());
+    assert_eq!(tls(json!({})), is("kubernetes.io/tls", "ca.crt tls.crt tls.key"));
+    assert_eq!(tls(json!({"keys": ["ca.crt", "absent"]})), is("Opaque", "ca.crt"));
+    assert_eq!(tls(json!({"keys": ["tls.crt", "tls.key"]})), is("kubernetes.io/tls", "tls.crt tls.key"));
+    assert_eq!(tls(json!({"rename": {"tls.crt": "a.crt", "x": "y"}})), is("Opaque", "a.crt ca.crt tls.key"));
+    assert_eq!(tls(json!({"keys": ["ca.crt"], "rename": {"ca.crt": "root.crt"}})), is("Opaque", "root.crt"));
+    let basic = |keys: &[&str]| {
+        type_of("kubernetes.io/basic-auth", &["username", "password", "uri"], json!({"keys": keys}))
+    };
+    assert_eq!(basic(&["password"]), is("kubernetes.io/basic-auth", "password"));
+    assert_eq!(basic(&["uri"]), is("Opaque", "uri"));
+    assert_eq!(type_of("example.com/any", &["a"], json!({"keys": ["b"]})), is("example.com/any", ""));
 }
 
 #[test]
