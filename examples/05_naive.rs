@@ -13,7 +13,7 @@
 //! Why: The loop watches from the newest item, and so gets the creation and deletion of `old`, which happened before its list. It ignores MODIFIED
 //! and ERROR, and stops after a second. Its list only adds, and its watch from `d` misses the deletion of `c`. For it, "99" is newer than "100".
 //! Break it: cargo run --example course -- 5 --fault end-watches,lines=0
-//! Source: `line` in src/watch/follow.rs; `end` in src/watch/machine.rs
+//! Source: `line` in src/watch/machine.rs; `end` in src/watch/machine.rs
 //! Embedded server: Only here do the versions soon have one digit more, which shows the lost order.
 
 use serde_json::json;

@@ -17,7 +17,7 @@
 //! Why: The half line is dropped. The bytes come in pieces that end anywhere, also within a character: so find the line feed before
 //! you decode.
 //! Break it: cargo run --example course -- 7 --fault gone,path=watch=1
-//! Source: `next_line` in src/watch/decode.rs; `follow` in src/watch/follow.rs
+//! Source: `next_line` in src/watch/decode.rs; `follow` in src/watch.rs
 //! Embedded server: It cuts the watch on request. No request makes another server do that, so there the lesson drops the connection.
 
 use crate::stage::{Outcome, Stage, ensure, name, version};

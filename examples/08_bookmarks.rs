@@ -18,7 +18,7 @@
 //! without sendInitialEvents (lesson 12), and, once something was written, about every minute and two seconds before the end
 //! of timeoutSeconds. Do not rely on any of them.
 //! Break it: cargo run --example course -- 8 --fault no-bookmarks
-//! Source: `bookmark` in src/store.rs; `silence_limit` in src/watch/follow.rs
+//! Source: `bookmark` in src/store.rs; `silence_limit` in src/watch/machine.rs
 //! Embedded server: No difference.
 
 use std::cmp::Ordering;

@@ -13,7 +13,7 @@
 //! Why: So before you resume, list one object: if the version of that list is older than yours, list everything. A dead
 //! connection is also silent: wait only a little longer than timeoutSeconds, or send PINGs.
 //! Break it: cargo run --example course -- 10 --fault expire-watches,lines=0
-//! Source: `checked` in src/watch/machine.rs; `silence_limit` in src/watch/follow.rs
+//! Source: `checked` in src/watch/machine.rs; `silence_limit` in src/watch/machine.rs
 //! Embedded server: Only here can the lesson restore a backup and stall a watch. Elsewhere, it makes up a version.
 
 use std::{cmp::Ordering::Less, time::Duration};

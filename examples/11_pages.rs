@@ -14,7 +14,7 @@
 //! server no longer has that version, it refuses the token with 410: start the list again, and never use the token that the
 //! refusal offers. Send no resourceVersion with a token. remainingItemCount counts the later objects, also kube-root-ca.crt.
 //! Break it: cargo run --example course -- 11 --fault internal-error,path=continue=
-//! Source: `page` in src/watch/machine.rs; `list_after_expiry` in src/watch/machine.rs
+//! Source: `page` in src/watch/machine.rs; `expired` in src/watch/machine.rs
 //! Embedded server: Only here does a token expire at once. Elsewhere, the lesson sends one of version 1 (lesson 9).
 
 use serde_json::{Value, json};

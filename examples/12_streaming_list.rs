@@ -12,7 +12,7 @@
 //! Not every server has the feature. 1.19 to 1.31 and 1.33: 422 by default. Before 1.19: ignored. Then list in pages.
 //! A watch without a version also gets this BOOKMARK (lesson 8), if it asks for bookmarks.
 //! Break it: cargo run --example course -- 12 --fault ignore-streaming-lists
-//! Source: `line` in src/watch/follow.rs; `end` in src/watch/machine.rs
+//! Source: `line` in src/watch/machine.rs; `end` in src/watch/machine.rs
 //! Embedded server: It refuses on request. Elsewhere, a wrong parameter, no resourceVersionMatch, is refused with 422.
 
 use listwatch::client::Error;

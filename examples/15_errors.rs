@@ -14,7 +14,7 @@
 //! Why: No error above is final for `watch::watch`: it asks again from its version, after growing pauses, or lists. A call, such as a GET of
 //! one object or a write, is sent again after a 401 if there is a new token, after 429 or 5xx with a short Retry-After, and a GET also after a cut.
 //! Break it: cargo run --example course -- 15 --fault html,path=/configmaps/none
-//! Source: `pause` in src/client/retry.rs; `authorized` in src/client/http.rs; `may_pass` in src/watch/machine.rs
+//! Source: `pause` in src/client/retry.rs; `authorized` in src/client/http.rs; `watch_has_not_opened` in src/watch/machine.rs
 //! Embedded server: It refuses with 401, 403, 429 and 503 by faults. Elsewhere, only the 403 comes, for a user without permissions.
 
 use std::time::{Duration, Instant};

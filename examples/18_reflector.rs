@@ -14,7 +14,7 @@
 //! examples/reflector.rs` shows the repairs, each with the number of its lesson. What `src/watch.rs` does beyond that is
 //! at the top of `reflector.rs`.
 //! Break it: cargo run --example course -- 18 --fault unavailable,path=watch=1
-//! Source: `request` in src/watch/machine.rs; `end` in src/watch/machine.rs; `watch` in src/watch.rs; `follow` in src/watch/follow.rs
+//! Source: `request` in src/watch/machine.rs; `end` in src/watch/machine.rs; `watch` in src/watch.rs; `follow` in src/watch.rs
 //! Embedded server: Only here do the end, the cut and the 410 come on request. On another server, they come in minutes or hours,
 //! so the lesson shows only that nothing is lost without them.
 

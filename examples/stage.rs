@@ -19,7 +19,10 @@ use clap::{Args, builder::NonEmptyStringValueParser};
 use http::Method;
 use listwatch::{
     client::{self, Body, Client, Config, CurlFrom, Env, Options, Request},
-    resource::{kinds::ConfigMap, list::List},
+    resource::{
+        kinds::ConfigMap,
+        list::{Found, List},
+    },
     store::{Change, Listening, Store},
     study::{Explained, explained, wrap},
     watch::decode::WatchEvent,
@@ -596,7 +599,7 @@ impl Another {
                 Ok(list) if target != format!("continue={}", list.continue_token) => "go on",
                 Ok(_) | Err(_) => "list again",
             },
-            Ok(body) => match WatchEvent::<ConfigMap>::from_json(&body) {
+            Ok(body) => match WatchEvent::<Found<ConfigMap>>::from_json(&body) {
                 // A streaming list has no such event before its bookmark.
                 Ok(WatchEvent::Modified(_)) if is_list => "list again",
                 Err(_) if body.trim_ascii().is_empty() && !is_list => "back off",

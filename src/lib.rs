@@ -29,12 +29,12 @@
 //! PATCH that corrects the Deployment:
 //!
 //! ```text
-//! watch/follow.rs            follow() reads an open watch, and gives it up if it is silent for too long
+//! watch.rs                   follow() reads an open watch, and gives it up if it is silent for too long
 //! client/http.rs             Body::chunk waits for the next bytes: pieces, cut anywhere
 //! watch/decode.rs            Lines: pieces become lines
-//! watch/follow.rs            AnyStore::line knows the kind of the objects in this Store, and calls the next two functions
+//! watch/any_store.rs         AnyStore::line knows the kind of the objects in this Store, and calls the next two functions
 //! watch/decode.rs            WatchEvent::from_json: MODIFIED, with the object
-//! watch/follow.rs            Machine::line puts the object into the Store
+//! watch/machine.rs           Machine::line decides that the object is to be applied
 //! store.rs                   the object replaces its older version, and the listeners get a Change
 //! cluster.rs                 Watch::listen: the handle on shared watches passes the Change on, with its scope
 //! controller/builder.rs      the listener finds the key of the owner, and adds it to the queue
@@ -52,8 +52,7 @@
 //! These files also have a part in it. Most of them change the path only if something waits, fails or was deleted:
 //!
 //! ```text
-//! watch.rs                   sends the requests: lists, then watches, and again when a watch ends
-//! watch/machine.rs           which request follows, when the watch ends
+//! watch/end.rs               how a watch ended; watch_of() in watch.rs sends the request that Machine::end chooses then
 //! client/auth.rs             the credential of a request; client/connections.rs has its connection
 //! client/retry.rs            which failed requests are sent again
 //! client/tap.rs              shows requests and answers to `study`

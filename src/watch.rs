@@ -6,8 +6,12 @@
 //!     {"type":"MODIFIED","object":{… "resourceVersion":"1208" …}}              the changes after version 1207
 //! ```
 //!
-//! [`watch`] sends the requests, in one loop, and `follow.rs` reads the open watch. [`Machine`] decides which request comes
-//! next, and does no I/O, so its rules are tested without a server:
+//! ```text
+//!   Body::chunk ─► Lines ─► WatchEvent ─► Machine::line ─► Effect ─► Store
+//! ```
+//!
+//! [`watch`] sends the requests and reads their answers, in one loop. [`Machine`] decides what the Store takes and which request
+//! comes next. It does no I/O, so its rules are tested without a server:
 //! - Resume from the resourceVersion of the list, or of the last event or BOOKMARK after the list. Never resume from the
 //!   version of a listed object: it may be older than the list. Never resume from an initial event: initial events come in no order.
 //! - The server ends every watch after a few minutes. That is not a failure: if a line came, resume at once, without a new list.
@@ -22,32 +26,33 @@
 //!
 //! See <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>.
 
+mod any_store;
 pub mod decode;
-mod follow;
+mod end;
 mod health;
 mod machine;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use tokio::time::Instant;
-use tracing::debug;
+use tracing::{debug, trace};
 
 use crate::{
     backoff::Backoff,
-    client::{Client, Collection, Error, Liveness},
-    resource::{Resource, Scope},
+    client::{Body, Client, Collection, Error, Liveness, Turn},
+    resource::{ObjectMeta, Resource, Scope},
     store::Store,
 };
-pub(crate) use follow::AnyStore;
-use follow::follow;
+pub(crate) use any_store::AnyStore;
+use any_store::PageHead;
+use decode::{LINE_BYTES_MAX, LineTooLong, Lines, WatchEvent};
+use end::End;
+pub use end::EndReason;
 pub use health::Health;
-use machine::End;
-pub use machine::{EndReason, Lists, Machine, NextRequest, Pause};
+pub use machine::{Effect, Lists, Machine, NextRequest, Pause};
 
-/// The target of the log lines of this file and of `follow.rs`.
-const LOG: &str = module_path!();
 /// A watch that ends this soon, without progress, is a failure.
 pub(crate) const VERY_SHORT: Duration = Duration::from_secs(1);
 /// The `timeoutSeconds` of a watch: random, 5 to 10 minutes, as in client-go. So, after a restart of one API server, the
@@ -55,11 +60,13 @@ pub(crate) const VERY_SHORT: Duration = Duration::from_secs(1);
 const TIMEOUT_SECS: std::ops::RangeInclusive<u32> = 300..=600;
 /// The `timeoutSeconds` of a watch on a connection without PING, as with HTTP/1.1. A proxy may keep such a connection
 /// open although the server is dead. So the watch is given up after a silence of this time and
-/// [`TIMEOUT_GRACE`](follow::TIMEOUT_GRACE): 105 s at most.
+/// [`TIMEOUT_GRACE`](machine::TIMEOUT_GRACE): 105 s at most.
 const TIMEOUT_SECS_NOT_PINGED: std::ops::RangeInclusive<u32> = 60..=75;
 /// Time after which a list page, a check or the opening of a watch counts as stuck in the health report: two attempts, because
 /// a request is sent again after a 401, each of the largest `--request-timeout` (5 minutes) and a credential plugin (1 minute).
 const LIST_LIMIT: Duration = Duration::from_secs(720);
+/// How many bytes of an unreadable line an error shows.
+const GARBLED_BYTES_SHOWN: usize = 80;
 /// The pauses after failed requests. As in client-go, the first pause is 0.8 to 1.6 s.
 pub(crate) const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(1600), cap: Duration::from_secs(60) };
@@ -134,14 +141,20 @@ pub(crate) async fn watch_of(
                 let _turn = turn;
                 let page = client.page_of(&collection, &page).await;
                 let watches_fail = machine.has_not_opened;
-                match page.and_then(|page| store.page(&mut machine, page, &collection)) {
-                    Ok(None) => {
-                        if !watches_fail {
-                            health.well();
+                match page.and_then(|page| store.page(page)) {
+                    Ok(PageHead { version, continue_token, objects }) => {
+                        let scope = collection.scope.to_string();
+                        debug!(resource = collection.resource, scope, resource_version = %version, objects, "page");
+                        let effect = machine.page(&version, &continue_token);
+                        if let Effect::Complete(version) = &effect {
+                            store.list_ends(version);
                         }
-                        continue;
-                    }
-                    Ok(Some(how)) => {
+                        let Effect::End(how) = effect else {
+                            if !watches_fail {
+                                health.well();
+                            }
+                            continue;
+                        };
                         End { how, problem: "a page of a list repeats its own continue token".to_owned() }
                     }
                     Err(error) => End::failed(&error, &collection),
@@ -151,7 +164,7 @@ pub(crate) async fn watch_of(
                 let _turn = turn;
                 match client.latest_version(&collection).await {
                     Ok(version) => {
-                        store.checked(&mut machine, &version);
+                        machine.checked(&version);
                         continue;
                     }
                     Err(error) => End::failed(&error, &collection),
@@ -179,4 +192,119 @@ pub(crate) async fn watch_of(
             tokio::time::sleep(pause).await;
         }
     }
+}
+
+/// Reads a watch to its end. Drops `turn` when a streaming list is complete.
+async fn follow(
+    mut body: Body,
+    mut turn: Option<Turn<'_>>,
+    machine: &mut Machine,
+    timeout_secs: u32,
+    store: &dyn AnyStore,
+    health: &Health,
+    collection: &Collection,
+) -> End {
+    let mut lines = Lines::default();
+    loop {
+        let limit = machine.silence_limit(timeout_secs);
+        health.within(limit);
+        let mut chunk = pin!(body.chunk());
+        let chunk = match tokio::time::timeout(VERY_SHORT, &mut chunk).await {
+            Ok(chunk) => Ok(chunk),
+            Err(_) => {
+                // An open and quiet watch is healthy: changes may be rare.
+                health.well();
+                tokio::time::timeout(limit, chunk).await
+            }
+        };
+        let chunk = match chunk {
+            Ok(Ok(Some(chunk))) => chunk,
+            Ok(Ok(None)) => {
+                return End { how: EndReason::Clean, problem: "the server closed the watch".to_owned() };
+            }
+            Ok(Err(error)) => return End { how: EndReason::Cut, problem: error.to_string() },
+            Err(_) => {
+                return End {
+                    how: EndReason::Silent,
+                    problem: format!("the server sent nothing for {} s", limit.as_secs()),
+                };
+            }
+        };
+        trace!(resource = collection.resource, bytes = chunk.len(), "chunk");
+        lines.push(&chunk);
+        if let Err(end) = read_lines(&mut lines, machine, store, collection) {
+            return end;
+        }
+        if !machine.is_streaming() {
+            drop(turn.take());
+        }
+        if machine.is_streaming() || machine.has_progressed() {
+            health.well();
+        }
+    }
+}
+
+/// Handles all complete lines.
+fn read_lines(
+    lines: &mut Lines,
+    machine: &mut Machine,
+    store: &dyn AnyStore,
+    collection: &Collection,
+) -> Result<(), End> {
+    loop {
+        let line = match lines.next_line() {
+            Ok(Some(line)) => line,
+            Ok(None) => return Ok(()),
+            Err(LineTooLong) => {
+                let problem = format!("a line of more than {LINE_BYTES_MAX} bytes");
+                return Err(End { how: EndReason::LineTooLong, problem });
+            }
+        };
+        let mut problem = String::new();
+        let effect = store.line(line, &mut |head| {
+            log_line(collection, head, line.len());
+            if let WatchEvent::Error(status) = head {
+                problem.clone_from(&status.message);
+            }
+            machine.line(head)
+        });
+        match effect {
+            Ok(Effect::End(how)) => return Err(End { how, problem }),
+            Ok(
+                Effect::Apply
+                | Effect::Remove
+                | Effect::Listed
+                | Effect::Complete(_)
+                | Effect::Bookmark(_)
+                | Effect::Skip,
+            ) => {}
+            Err(error) => {
+                let start = String::from_utf8_lossy(&line[..line.len().min(GARBLED_BYTES_SHOWN)]);
+                let problem = format!("a line that is not a watch event: {error}: {start:?}…");
+                return Err(End { how: EndReason::Garbled, problem });
+            }
+        }
+    }
+}
+
+/// Logs a line of a watch, without the object, which may contain secrets.
+fn log_line(collection: &Collection, head: &WatchEvent<&ObjectMeta>, bytes: usize) {
+    let (object, version, status) = match head {
+        WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
+            (Some(object), Some(&object.resource_version), None)
+        }
+        WatchEvent::Bookmark { version, .. } => (None, Some(version), None),
+        WatchEvent::Error(status) => (None, None, Some(status)),
+        WatchEvent::Unknown(_) => (None, None, None),
+    };
+    debug!(
+        resource = collection.resource,
+        "type" = head.type_name(),
+        key = object.map(|object| display(object.key())),
+        resource_version = version.map(display),
+        code = status.map(|status| status.code),
+        details = status.map(|status| &*status.message),
+        bytes,
+        "event"
+    );
 }

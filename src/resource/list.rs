@@ -184,10 +184,9 @@ impl<'a> RawPage<'a> {
         self.0.items.iter().flatten().map(|item| item.get())
     }
 
-    /// The page without its objects.
-    pub(crate) fn without_items<K>(self) -> Result<List<K>, serde_json::Error> {
-        let version = self.0.metadata.version()?;
-        Ok(List { version, continue_token: self.0.metadata.r#continue, items: Vec::new() })
+    /// [`List::continue_token`].
+    pub(crate) fn continue_token(self) -> String {
+        self.0.metadata.r#continue
     }
 
     pub(crate) fn version(&self) -> Result<SmolStr, serde_json::Error> {

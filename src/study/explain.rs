@@ -33,7 +33,7 @@ use crate::{
     locked,
     resource::{Accept, Key, ObjectMeta, Scope, list::List},
     store::{Change, Listening, Store},
-    watch::{self, EndReason, Lists, Machine, NextRequest, Pause, decode::WatchEvent},
+    watch::{self, AnyStore, Effect, EndReason, Lists, Machine, NextRequest, Pause, decode::WatchEvent},
 };
 
 mod changes;
@@ -204,22 +204,6 @@ impl Followed {
     /// order, so no watch can resume from their versions.
     fn is_unversioned(&self) -> bool {
         !self.machine.is_listing() && !self.machine.is_streaming() && self.store.version().is_empty()
-    }
-
-    /// The metadata of the object of an event that the Store does not have, if no list came before.
-    fn unlisted(&self, event: &WatchEvent<Object>) -> Option<ObjectMeta> {
-        let found = match event {
-            WatchEvent::Modified(found) | WatchEvent::Deleted(found) => found,
-            WatchEvent::Added(_)
-            | WatchEvent::Bookmark { .. }
-            | WatchEvent::Error(_)
-            | WatchEvent::Unknown(_) => return None,
-        };
-        let metadata = found.metadata();
-        let is_unlisted = !self.machine.is_streaming()
-            && !self.store.is_synced()
-            && self.store.find(&metadata.key()).is_none();
-        is_unlisted.then(|| metadata.clone())
     }
 
     fn by_list(&self) -> By {
@@ -437,6 +421,7 @@ impl Explainer {
             // The client gave up waiting for an answer.
             followed.machine.end(EndReason::Unreachable, Duration::ZERO);
         }
+        followed.machine.request(&followed.store.version(), TIMEOUT_SECS);
         Some(key.clone())
     }
 
@@ -461,6 +446,7 @@ impl Explainer {
         } else {
             followed.store.bookmark(&version.into());
         }
+        followed.machine.request(&followed.store.version(), TIMEOUT_SECS);
     }
 
     /// Adopts a list that the machine did not ask for.
@@ -550,70 +536,71 @@ impl Explainer {
         let lasted = seconds(entry.time - exchange.began);
         let Some(key) = exchange.collection.clone() else { return };
         let Some(followed) = self.collections.get_mut(&key) else { return };
-        let event = match WatchEvent::<Object>::from_json(line.as_bytes()) {
-            Ok(event) => event,
+        let (was_unversioned, by_list) = (followed.is_unversioned(), followed.by_list());
+        let Followed { machine, store, .. } = followed;
+        let (mut unlisted, mut status, mut type_name) = (None, None, String::new());
+        let effect = store.line(line.as_bytes(), &mut |head| {
+            head.type_name().clone_into(&mut type_name);
+            match head {
+                WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
+                    let is_unlisted = !store.is_synced() && store.find(&object.key()).is_none();
+                    unlisted = is_unlisted.then(|| (*object).clone());
+                }
+                WatchEvent::Error(error) => status = Some(error.clone()),
+                WatchEvent::Added(_) | WatchEvent::Bookmark { .. } | WatchEvent::Unknown(_) => {}
+            }
+            machine.line(head)
+        });
+        if was_unversioned && !matches!(effect, Ok(Effect::Bookmark(_))) {
+            store.bookmark(&"".into());
+        }
+        match effect {
+            Ok(Effect::Apply) => {
+                let by = if unlisted.is_some() { By::EventBeforeList } else { By::Event };
+                self.changed(&key, by);
+            }
+            Ok(Effect::Remove) => {
+                self.changed(&key, By::Event);
+                if let Some(metadata) = unlisted {
+                    self.deleted_before_list(&key, &metadata);
+                }
+            }
+            Ok(Effect::Listed) => {
+                self.changed(&key, by_list);
+            }
+            Ok(Effect::Complete(version)) => {
+                let text = format!(
+                    "BOOKMARK {version} with k8s.io/initial-events-end: every existing object has been sent"
+                );
+                self.say(Rule::InitialEventsEnd, text);
+                let removed = self.changed(&key, by_list);
+                self.listed(&key, by_list, removed);
+            }
+            Ok(Effect::Bookmark(version)) => {
+                let text = format!(
+                    "BOOKMARK {version}: no object; every change up to {version} has been sent, so a watch can resume from there"
+                );
+                self.say(Rule::Bookmark, text);
+            }
+            Ok(Effect::Skip) => {
+                self.say(Rule::UnknownType, format!("an event of the unknown type {type_name}: passed over"));
+            }
+            Ok(Effect::End(how)) => {
+                let (rule, text) = match &status {
+                    Some(status) => event_error(status),
+                    None => (
+                        Rule::NoStreamingLists,
+                        "a change before the end of the initial events: this server ignores sendInitialEvents → list in pages from now on"
+                            .to_owned(),
+                    ),
+                };
+                self.ends(entry.exchange, rule, text, how, lasted);
+            }
             Err(error) => {
                 let text =
                     format!("this line is not a watch event ({error}): nothing after it can be trusted");
-                return self.ends(entry.exchange, Rule::Garbled, text, EndReason::Garbled, lasted);
+                self.ends(entry.exchange, Rule::Garbled, text, EndReason::Garbled, lasted);
             }
-        };
-        let (was_streaming, was_unversioned) = (followed.machine.is_streaming(), followed.is_unversioned());
-        let unlisted = followed.unlisted(&event);
-        let by = match (&event, &unlisted) {
-            _ if was_streaming => followed.by_list(),
-            (WatchEvent::Modified(_), Some(_)) => By::EventBeforeList,
-            _ => By::Event,
-        };
-        let is_deleted = matches!(event, WatchEvent::Deleted(_));
-        let is_bookmark = matches!(event, WatchEvent::Bookmark { .. });
-        let about = match &event {
-            WatchEvent::Bookmark { version, ends_initial_events: false } => Some((
-                Rule::Bookmark,
-                format!(
-                    "BOOKMARK {version}: no object; every change up to {version} has been sent, so a watch can resume from there"
-                ),
-            )),
-            WatchEvent::Bookmark { version, ends_initial_events: true } => Some((
-                Rule::InitialEventsEnd,
-                format!(
-                    "BOOKMARK {version} with k8s.io/initial-events-end: every existing object has been sent"
-                ),
-            )),
-            WatchEvent::Unknown(name) => {
-                Some((Rule::UnknownType, format!("an event of the unknown type {name}: passed over")))
-            }
-            WatchEvent::Added(_)
-            | WatchEvent::Modified(_)
-            | WatchEvent::Deleted(_)
-            | WatchEvent::Error(_) => None,
-        };
-        let status = if let WatchEvent::Error(status) = &event { Some(status.clone()) } else { None };
-        let ended = followed.machine.line(event, &followed.store);
-        let is_complete = was_streaming && !followed.machine.is_streaming();
-        if was_unversioned && !is_bookmark {
-            followed.store.bookmark(&"".into());
-        }
-        if let Some((rule, text)) = about {
-            self.say(rule, text);
-        }
-        let removed = self.changed(&key, by);
-        if let (Some(metadata), true) = (&unlisted, is_deleted) {
-            self.deleted_before_list(&key, metadata);
-        }
-        if is_complete {
-            self.listed(&key, by, removed);
-        }
-        if let Some(how) = ended {
-            let (rule, text) = match &status {
-                Some(status) => event_error(status),
-                None => (
-                    Rule::NoStreamingLists,
-                    "a change before the end of the initial events: this server ignores sendInitialEvents → list in pages from now on"
-                        .to_owned(),
-                ),
-            };
-            self.ends(entry.exchange, rule, text, how, lasted);
         }
     }
 
@@ -680,29 +667,34 @@ impl Explainer {
         }
     }
 
+    /// The server has ended an open watch.
     fn watch_ends_cleanly(&mut self, exchange: u64, key: &str, lasted: Duration) {
-        let Some(followed) = self.collections.get(key) else { return };
+        let Some(followed) = self.collections.get_mut(key) else { return };
+        let (was_streaming, is_unversioned) = (followed.machine.is_streaming(), followed.is_unversioned());
+        let pause = followed.failed(EndReason::Clean, lasted);
         let version = followed.store.version();
         let ended =
             format!("the server ended the watch after {:.1} s, as it may at any time", lasted.as_secs_f64());
-        let (rule, text) = if followed.machine.is_streaming() {
+        let (rule, text) = if was_streaming {
             let text = "the watch ended before the end of the initial events → list in pages from now on";
             (Rule::NoStreamingLists, text.to_owned())
-        } else if lasted < watch::VERY_SHORT && !followed.machine.has_progressed() {
+        } else if !pause.is_empty() {
             let text = "the watch ended within a second, and no line changed the version: that is a failure → back off";
             (Rule::VeryShort, text.to_owned())
-        } else if followed.is_unversioned() {
+        } else if is_unversioned {
             let text = format!("{ended}; no watch can resume from the versions of initial events → list");
             (Rule::NoVersion, text)
-        } else if followed.machine.has_lines() {
-            (Rule::CleanEnd, format!("{ended} → resume from {version} at once, without a list"))
-        } else {
+        } else if followed.machine.is_checking() {
             let text = format!(
                 "{ended}; it sent no line, as after a version from the future → check the server's version, then resume from {version}"
             );
             (Rule::EmptyEnd, text)
+        } else {
+            (Rule::CleanEnd, format!("{ended} → resume from {version} at once, without a list"))
         };
-        self.ends(exchange, rule, text, EndReason::Clean, lasted);
+        self.exchanges.remove(&exchange);
+        self.say(rule, text + &pause);
+        self.next(key);
     }
 
     fn watch_is_dropped(&mut self, entry: &Entry, key: &str, lasted: Duration) {
@@ -770,7 +762,7 @@ impl Explainer {
         if asked == Asked::Check {
             self.exchanges.remove(&exchange);
             let (version, known) = (list.version.clone(), followed.store.version());
-            followed.machine.checked(&version, &followed.store);
+            followed.machine.checked(&version);
             let (rule, text) = if followed.machine.is_listing() {
                 let text = format!(
                     "the server is at {version}, before our {known}: it was restored from a backup → list everything again"
@@ -784,21 +776,25 @@ impl Explainer {
             self.say(rule, text);
             return self.next(key);
         }
-        let (count, more) = (list.items.len(), !list.continue_token.is_empty());
-        let by = followed.by_list();
-        if let Some(how) = followed.machine.page(list, &followed.store) {
+        let (count, by) = (list.items.len(), followed.by_list());
+        let effect = followed.machine.page(&list.version, &list.continue_token);
+        if let Effect::End(how) = effect {
             let text =
                 "the page repeats the continue token that led to it → back off, then list from the start"
                     .to_owned();
             return self.ends(exchange, Rule::RepeatedToken, text, how, lasted);
         }
         self.exchanges.remove(&exchange);
-        let more = if more { "; metadata.continue leads to the next page" } else { ", the last one" };
-        let is_complete = !followed.machine.is_listing();
-        self.say(Rule::Page, format!("a page of {}{more}", objects(count)));
-        let removed = self.changed(key, by);
-        if is_complete {
+        followed.store.listed(&list.version, list.items);
+        if let Effect::Complete(version) = &effect {
+            followed.store.list_ends(version);
+            self.say(Rule::Page, format!("a page of {}, the last one", objects(count)));
+            let removed = self.changed(key, by);
             self.listed(key, by, removed);
+        } else {
+            let text = format!("a page of {}; metadata.continue leads to the next page", objects(count));
+            self.say(Rule::Page, text);
+            self.changed(key, by);
         }
         self.next(key);
     }

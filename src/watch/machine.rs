@@ -1,16 +1,18 @@
-//! The state machine of a watch: [`Machine`] decides which request comes next (list, check or watch), and after which pause. The
-//! version to resume from is in the Store. `follow.rs` handles the events of an open watch, in [`Machine::line`]. Nothing in this
-//! file does I/O.
+//! The state machine of a watch: [`Machine`] decides which [`Effect`] a page or a line has, which request comes next (list,
+//! check or watch), and after which pause. The version to resume from is in the Store. Nothing in this file does I/O.
 
 use std::{cmp::Ordering, time::Duration};
 
 use smol_str::SmolStr;
 
-use super::{VERY_SHORT, health};
+use super::{
+    VERY_SHORT,
+    decode::WatchEvent,
+    end::{EndReason, StatusClass},
+};
 use crate::{
-    client::{Collection, Error, InTurn, LIST_STREAM_BYTES, Page, WatchFrom, WatchMode},
-    resource::{Resource, Status, compare_versions, list::List},
-    store::Store,
+    client::{InTurn, LIST_STREAM_BYTES, Page, WatchFrom, WatchMode},
+    resource::{ObjectMeta, compare_versions},
 };
 
 /// Most objects per page of a list. A page of 100 Deployments has about 0.5 MB, and the operator of MyWebservers reads three
@@ -19,6 +21,14 @@ const PAGE_ITEMS: u32 = 100;
 /// After watches have been open for this long in total, the count of failures starts again at zero. Each single watch
 /// may be shorter: some proxies end every watch after 50 s.
 const HEALTHY: Duration = Duration::from_secs(60);
+/// A watch that is silent for this much longer than its `timeoutSeconds` counts as dead.
+pub(super) const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
+/// Longest silence after a BOOKMARK. The server sends one about once a minute. The limit applies only after the first
+/// BOOKMARK of a watch: not every server sends BOOKMARKs, and in half of the quiet watches that we measured, the first
+/// one came after two minutes.
+const BOOKMARK_SILENCE: Duration = Duration::from_secs(130);
+/// Longest silence before a streaming list is complete. A server that ignores `sendInitialEvents` never completes it.
+const INITIAL_EVENTS_SILENCE: Duration = Duration::from_secs(30);
 
 /// How to list the existing objects before the watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,8 +41,8 @@ pub enum Lists {
     Streaming,
 }
 
-/// Decides from the answers which request comes next. Holds no connection and does no I/O. The version from which a
-/// watch resumes is in the [`Store`].
+/// Decides from the answers what the Store takes, and which request comes next. Holds no connection, does no I/O, and knows
+/// neither the type of the objects nor the [`Store`](crate::store::Store), which has the version from which a watch resumes.
 #[derive(Debug)]
 pub struct Machine {
     pub(super) state: State,
@@ -49,14 +59,14 @@ pub struct Machine {
     pub(super) from: SmolStr,
     /// Whether the lines have changed the version of the Store since then, or completed a streaming list.
     pub(super) has_progressed: bool,
-    /// Whether a periodic BOOKMARK came in this watch, so that [`BOOKMARK_SILENCE`](super::follow::BOOKMARK_SILENCE) applies.
+    /// Whether a periodic BOOKMARK came in this watch, so that [`BOOKMARK_SILENCE`] applies.
     pub(super) expects_bookmarks: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// A list, page by page. `has_expired`: an earlier attempt expired between its pages.
-    Listing { at: Freshness, continue_token: String, limit: u32, has_expired: bool },
+    /// A list, page by page.
+    Listing(Listing),
     /// A streaming list: a watch that sends every object first.
     Streaming { at: Freshness },
     /// A watch.
@@ -64,6 +74,16 @@ pub(super) enum State {
     /// A check of the server's version before the next watch. A server that was restored from a backup may be at an older
     /// version than ours. It would accept our watch, and send nothing until it reaches our version again.
     Checking,
+}
+
+/// The next page of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listing {
+    pub(super) at: Freshness,
+    pub(super) continue_token: String,
+    pub(super) limit: u32,
+    /// Whether an earlier attempt expired between its pages.
+    pub(super) has_expired: bool,
 }
 
 /// How recent a list must be.
@@ -86,43 +106,23 @@ pub enum NextRequest<'a> {
     Watch(WatchFrom<'a>),
 }
 
-/// How a request ended. For each of these, [`Machine`] has a next request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndReason {
-    /// The server closed the watch, as it does every few minutes.
-    Clean,
-    /// The connection broke.
-    Cut,
-    /// Nothing came for longer than [`Machine::silence_limit`].
-    Silent,
-    /// There was no answer.
-    Unreachable,
-    /// There was no answer in time.
-    Late,
-    /// 410 Expired: the server no longer has the history since the requested version.
-    Expired,
-    /// The requested version is newer than the server's.
-    TooNew,
-    /// The server refused the request with 422, or its stream is not the requested streaming list.
-    Unsupported,
-    /// The server answered with an error, or ended an open watch with a 429 in an `ERROR` event.
-    Refused {
-        /// HTTP status.
-        code: u16,
-        /// From `Retry-After`.
-        retry_after: Option<Duration>,
-    },
-    /// The server ended an open watch with another `ERROR` event.
-    Failed {
-        /// From `Retry-After`.
-        retry_after: Option<Duration>,
-    },
-    /// A line or a page could not be decoded, or a page repeated its continue token.
-    Garbled,
-    /// A page, or the answer to a check, had more bytes than we read.
-    TooLarge,
-    /// A line was longer than [`LINE_BYTES_MAX`](super::decode::LINE_BYTES_MAX).
-    LineTooLong,
+/// The effect of a line of a watch, or of a page of a list, on the Store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The object is new, or has changed.
+    Apply,
+    /// The object is gone.
+    Remove,
+    /// The objects belong to a list that goes on.
+    Listed,
+    /// The list is complete, as of this version: objects that it did not have are gone.
+    Complete(SmolStr),
+    /// A watch can resume from this version.
+    Bookmark(SmolStr),
+    /// Nothing.
+    Skip,
+    /// The request has ended.
+    End(EndReason),
 }
 
 /// How long to wait before the next request.
@@ -139,22 +139,11 @@ pub enum Pause {
     },
 }
 
-/// The end of a request, with the problem for [`Health`](super::Health).
-pub(crate) struct End {
-    pub(super) how: EndReason,
-    pub(super) problem: String,
-}
-
-impl End {
-    pub(super) fn failed(error: &Error, collection: &Collection) -> End {
-        End { how: EndReason::of(error), problem: health::problem(error, collection) }
-    }
-
-    /// Whether to report the problem after this many failures in a row. A 429 is not reported if it is the first
-    /// failure: the API server answers 429 for a few seconds after a CRD was created.
-    pub(super) fn is_news(&self, failures: u32) -> bool {
-        failures > 1 || !matches!(self.how, EndReason::Refused { code: 429, .. })
-    }
+/// The state after the end of a request.
+enum Then {
+    AtOnce(State),
+    /// The end is a failure.
+    AfterPause(State),
 }
 
 impl NextRequest<'_> {
@@ -209,7 +198,7 @@ impl Machine {
         self.expects_bookmarks = false;
         let at_version = |at| if at == Freshness::NotOlder { version } else { "" };
         match &self.state {
-            State::Listing { at, continue_token, limit, .. } => {
+            State::Listing(Listing { at, continue_token, limit, .. }) => {
                 let version = Some(at_version(*at)).filter(|version| !version.is_empty());
                 NextRequest::List(Page { version, continue_token, limit: *limit })
             }
@@ -229,41 +218,102 @@ impl Machine {
     #[must_use]
     pub fn is_at_start_of_list(&self) -> bool {
         match &self.state {
-            State::Listing { continue_token, .. } => continue_token.is_empty(),
+            State::Listing(list) => list.continue_token.is_empty(),
             State::Streaming { .. } => true,
             State::Following | State::Checking => false,
         }
     }
 
-    /// Handles a page of a list.
-    ///
-    /// Returns [`EndReason::Garbled`] if the page repeats the continue token that led to it. A page without objects may lead on.
-    pub fn page<K: Resource>(&mut self, page: List<K>, store: &Store<K>) -> Option<EndReason> {
-        let State::Listing { continue_token, limit, .. } = &mut self.state else { return None };
+    /// The effect of a page of a list, as of this version: [`Effect::Listed`], [`Effect::Complete`] after the last page, or
+    /// [`Effect::End`] if the page repeats the continue token that led to it. A page without objects may lead on.
+    pub fn page(&mut self, version: &SmolStr, continue_token: &str) -> Effect {
+        let State::Listing(list) = &mut self.state else { return Effect::Skip };
+        if continue_token.is_empty() {
+            return self.list_is_complete(version);
+        }
         // Without this check, a list would never end if the server repeats a continue token.
-        if *continue_token == page.continue_token && !page.continue_token.is_empty() {
-            return Some(EndReason::Garbled);
+        if list.continue_token == continue_token {
+            return Effect::End(EndReason::Garbled);
         }
-        *continue_token = page.continue_token;
-        *limit = PAGE_ITEMS.min(*limit * 2);
-        let is_last = continue_token.is_empty();
-        store.listed(&page.version, page.items);
-        if is_last {
-            self.list_is_complete(&page.version, store);
+        list.continue_token = continue_token.to_owned();
+        list.limit = PAGE_ITEMS.min(list.limit * 2);
+        Effect::Listed
+    }
+
+    /// The effect of a line of a watch: the only place where ADDED, MODIFIED and DELETED differ.
+    pub fn line(&mut self, event: &WatchEvent<&ObjectMeta>) -> Effect {
+        self.lines += 1;
+        if self.is_streaming() {
+            return self.initial_event(event);
         }
-        None
+        let (effect, version) = match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                (Effect::Apply, &object.resource_version)
+            }
+            WatchEvent::Deleted(object) => (Effect::Remove, &object.resource_version),
+            WatchEvent::Bookmark { version, ends_initial_events } => {
+                // Only a server that has sent one periodic BOOKMARK is expected to send more.
+                self.expects_bookmarks = !ends_initial_events;
+                (Effect::Bookmark(version.clone()), version)
+            }
+            WatchEvent::Error(status) => return Effect::End(EndReason::from(status)),
+            WatchEvent::Unknown(_) => return Effect::Skip,
+        };
+        self.has_progressed = *version != self.from;
+        effect
+    }
+
+    /// The effect of a line of a streaming list. Initial events come in no order, so the watch cannot resume from their versions.
+    fn initial_event(&mut self, event: &WatchEvent<&ObjectMeta>) -> Effect {
+        match event {
+            WatchEvent::Added(_) => Effect::Listed,
+            WatchEvent::Bookmark { version, ends_initial_events: true } => {
+                let effect = self.list_is_complete(version);
+                self.has_progressed = !version.is_empty();
+                effect
+            }
+            // A server that ignores `sendInitialEvents` sends changes, and never the BOOKMARK that ends the list.
+            WatchEvent::Modified(_)
+            | WatchEvent::Deleted(_)
+            | WatchEvent::Bookmark { ends_initial_events: false, .. } => Effect::End(EndReason::Unsupported),
+            WatchEvent::Error(status) => Effect::End(EndReason::from(status)),
+            WatchEvent::Unknown(_) => Effect::Skip,
+        }
+    }
+
+    fn list_is_complete(&mut self, version: &SmolStr) -> Effect {
+        self.state = State::Following;
+        self.has_not_opened = false;
+        self.from = SmolStr::default();
+        Effect::Complete(version.clone())
     }
 
     /// Handles the answer to a check: the server's present version.
-    pub fn checked<K: Resource>(&mut self, version: &str, store: &Store<K>) {
-        self.state = if compare_versions(version, &store.version()) == Some(Ordering::Less) {
+    pub fn checked(&mut self, version: &str) {
+        self.state = if compare_versions(version, &self.from) == Some(Ordering::Less) {
             // The server was restored from a backup, so its older objects must overwrite those in the Store. Before it
             // takes older objects, the Store must know the version of the list: a paged list begins with it, a
             // streaming list ends with it.
-            State::start(Lists::Paged, Freshness::MostRecent)
+            State::paged(Freshness::MostRecent)
         } else {
             State::Following
         };
+    }
+
+    /// How long the open watch may be silent.
+    #[must_use]
+    pub fn silence_limit(&self, timeout_secs: u32) -> Duration {
+        let its_end = Duration::from_secs(timeout_secs.into()) + TIMEOUT_GRACE;
+        match self.state {
+            State::Streaming { .. } => INITIAL_EVENTS_SILENCE,
+            State::Listing(_) | State::Following | State::Checking => {
+                if self.expects_bookmarks {
+                    BOOKMARK_SILENCE.min(its_end)
+                } else {
+                    its_end
+                }
+            }
+        }
     }
 
     /// Whether the next or present request is a streaming list.
@@ -275,7 +325,7 @@ impl Machine {
     /// Whether the next or present request is a page of a list.
     #[must_use]
     pub fn is_listing(&self) -> bool {
-        matches!(self.state, State::Listing { .. })
+        matches!(self.state, State::Listing(_))
     }
 
     /// Whether the next or present request is a check of the server's version.
@@ -284,225 +334,215 @@ impl Machine {
         self.state == State::Checking
     }
 
-    /// Whether the present watch has sent a line.
-    #[must_use]
-    pub fn has_lines(&self) -> bool {
-        self.lines > 0
-    }
-
     /// Whether the present watch has changed the version of the Store, or has completed a streaming list.
     #[must_use]
     pub fn has_progressed(&self) -> bool {
         self.has_progressed
     }
 
-    pub(super) fn list_is_complete<K: Resource>(&mut self, version: &SmolStr, store: &Store<K>) {
-        store.list_ends(version);
-        self.state = State::Following;
-        self.has_not_opened = false;
-        self.from = SmolStr::default();
-    }
-
     /// Handles the end of a watch, or of a list or check that failed. Returns how soon the next request follows.
     pub fn end(&mut self, how: EndReason, lasted: Duration) -> Pause {
-        if self.state == State::Following && how.was_open() {
-            self.open += lasted;
-            self.has_not_opened = false;
+        let then = match self.state.clone() {
+            State::Listing(list) => list.failed(how),
+            State::Streaming { at } => self.streaming_list_ended(at, how),
+            State::Following => self.watch_ended(how, lasted),
+            State::Checking => self.check_failed(how),
+        };
+        match then {
+            Then::AtOnce(state) => {
+                self.state = state;
+                Pause::None
+            }
+            Then::AfterPause(state) => {
+                self.state = state;
+                self.failures = self.failures.saturating_add(1);
+                self.open = Duration::ZERO;
+                let at_least = if let EndReason::Refused { retry_after: Some(asked), .. }
+                | EndReason::Failed { retry_after: Some(asked) } = how
+                {
+                    asked
+                } else {
+                    Duration::ZERO
+                };
+                Pause::Backoff { failures: self.failures, at_least }
+            }
         }
+    }
+
+    fn watch_ended(&mut self, how: EndReason, lasted: Duration) -> Then {
+        match how {
+            EndReason::Clean | EndReason::Cut | EndReason::Silent => {
+                self.was_open(lasted);
+                // No check after a clean end with at least one line: a server that sends a line is not behind our
+                // version.
+                let is_checked = how != EndReason::Clean || self.lines == 0;
+                let next = if is_checked { State::Checking } else { State::Following };
+                let was_very_short = lasted < VERY_SHORT && !self.has_progressed;
+                if was_very_short { Then::AfterPause(next) } else { Then::AtOnce(next) }
+            }
+            EndReason::Expired => {
+                // A 410 may also answer the request itself. Then `lasted` is short and does not matter.
+                self.was_open(lasted);
+                self.list_after_expiry()
+            }
+            EndReason::Failed { .. } | EndReason::Garbled | EndReason::LineTooLong => {
+                self.was_open(lasted);
+                Then::AfterPause(self.list())
+            }
+            EndReason::Unreachable | EndReason::Late => self.watch_has_not_opened(),
+            EndReason::Refused { code, .. } => match StatusClass::of(code) {
+                // Does not depend on the version: check again.
+                StatusClass::Overload => Then::AfterPause(State::Checking),
+                StatusClass::Forbidden | StatusClass::MayPass => self.watch_has_not_opened(),
+                // The same request may fail again, so list instead: a list also has a version.
+                StatusClass::Invalid => Then::AfterPause(self.list()),
+            },
+            EndReason::TooNew | EndReason::Unsupported | EndReason::TooLarge => Then::AfterPause(self.list()),
+        }
+    }
+
+    fn was_open(&mut self, lasted: Duration) {
+        self.has_not_opened = false;
+        self.open += lasted;
         if self.open >= HEALTHY {
             self.failures = 0;
         }
-        let was_very_short = lasted < VERY_SHORT && !self.has_progressed;
-        let mut at_least = Duration::ZERO;
-        let is_failure = match (&mut self.state, how) {
-            (State::Following, EndReason::Clean | EndReason::Cut | EndReason::Silent) => {
-                // No check after a clean end with at least one line: a server that sends a line is not behind our
-                // version.
-                if how != EndReason::Clean || self.lines == 0 {
-                    self.state = State::Checking;
-                }
-                was_very_short
-            }
-            (_, EndReason::Expired) => self.list_after_expiry(),
-            // Get a smaller page: a few objects may be very large, or the connection slow. Each page that succeeds doubles the limit
-            // again. A server that is late may also be overloaded, so that is a failure.
-            (State::Listing { limit, .. }, EndReason::TooLarge | EndReason::Late) if *limit > 1 => {
-                *limit /= 2;
-                how == EndReason::Late
-            }
-            (
-                State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder },
-                EndReason::TooNew,
-            ) => {
-                // The server was restored from a backup: see [`Machine::checked`].
-                self.state = State::start(Lists::Paged, Freshness::MostRecent);
-                false
-            }
-            (State::Streaming { .. }, EndReason::Unsupported | EndReason::Clean | EndReason::Silent) => {
-                self.lists = Lists::Paged;
-                self.list(Freshness::MostRecent);
-                false
-            }
-            // With an etcd that cannot report its progress (before 3.4.31 and 3.5.13), kube-apiserver ends every streaming
-            // list like this. Other causes may pass, so only this list is paged; the next one is streamed again.
-            (State::Streaming { at }, EndReason::Failed { .. }) => {
-                self.state = State::start(Lists::Paged, *at);
-                false
-            }
+    }
+
+    /// Checks the version after the first failure to open a watch, and lists after the second. Between the two, the server has
+    /// answered a check: a proxy or a missing permission may prevent watches alone. Without a list now and then, the Store would never
+    /// change again.
+    fn watch_has_not_opened(&mut self) -> Then {
+        let is_again = std::mem::replace(&mut self.has_not_opened, true);
+        Then::AfterPause(if is_again { self.list() } else { State::Checking })
+    }
+
+    fn check_failed(&mut self, how: EndReason) -> Then {
+        match how {
+            EndReason::Expired => self.list_after_expiry(),
             // The listed object has more metadata than a check reads. That is not a failure: a list also has the version.
-            (State::Checking, EndReason::TooLarge) => {
-                self.list(Freshness::NotOlder);
-                false
-            }
-            // The check has no selector. An authorizer that looks at selectors may refuse the check, and allow the list and the
-            // watch. See https://github.com/kubernetes/enhancements/issues/4601.
-            (State::Checking, EndReason::Refused { code: 403, .. }) => {
-                self.list(Freshness::NotOlder);
-                true
-            }
-            // Between the two, the server has answered a check: a proxy or a missing permission may prevent watches alone. Without a list
-            // now and then, the Store would never change again.
-            (State::Following, _) if self.has_not_opened && how.may_pass() && !how.is_overload() => {
-                self.list(Freshness::NotOlder);
-                true
-            }
-            // An error that may pass and does not depend on the version: check again.
-            (State::Following | State::Checking, _) if how.may_pass() => {
-                self.has_not_opened |= self.state == State::Following && !how.is_overload();
-                self.state = State::Checking;
-                true
-            }
-            // The same request may fail again, so list instead: a list also has a version.
-            (State::Following | State::Checking, _) => {
-                self.list(Freshness::NotOlder);
-                true
-            }
-            // List without a version: the server may be a replacement that cannot read our version.
-            (
-                State::Listing { at: Freshness::NotOlder, .. } | State::Streaming { at: Freshness::NotOlder },
-                EndReason::Unsupported | EndReason::Refused { .. },
-            ) if !how.may_pass() => {
-                self.list(Freshness::MostRecent);
-                true
-            }
-            (State::Listing { at, .. } | State::Streaming { at }, _) => {
-                let at = *at;
-                self.list(at);
-                true
-            }
-        };
-        if let EndReason::Refused { retry_after: Some(asked), .. }
-        | EndReason::Failed { retry_after: Some(asked) } = how
-        {
-            at_least = asked;
-        }
-        if !is_failure {
-            return Pause::None;
-        }
-        self.failures = self.failures.saturating_add(1);
-        self.open = Duration::ZERO;
-        Pause::Backoff { failures: self.failures, at_least }
-    }
-
-    /// After 410 Expired, lists again, not older than our version. If that list expires too, lists the most recent
-    /// state. A list that expires between its pages starts again; after the second time, it has a single page,
-    /// because smaller ones would only take longer. Returns whether to back off.
-    fn list_after_expiry(&mut self) -> bool {
-        match &self.state {
-            State::Following | State::Checking => {
-                self.list(Freshness::NotOlder);
-                // Back off only if there was a failure before: the server may expire every version at once.
-                let is_again = self.failures > 0;
-                self.failures = self.failures.max(1);
-                self.open = Duration::ZERO;
-                is_again
-            }
-            // Usually the process or its host was suspended for minutes.
-            State::Listing { at, continue_token, has_expired, .. } if !continue_token.is_empty() => {
-                let limit = if *has_expired { 0 } else { PAGE_ITEMS };
-                self.state =
-                    State::Listing { at: *at, continue_token: String::new(), limit, has_expired: true };
-                false
-            }
-            State::Listing { at, .. } | State::Streaming { at } => {
-                let is_last_resort = *at == Freshness::MostRecent;
-                self.list(Freshness::MostRecent);
-                is_last_resort
-            }
-        }
-    }
-
-    /// A paged list stays paged after a failure: it may be the list after a restored backup.
-    fn list(&mut self, at: Freshness) {
-        let lists = if matches!(self.state, State::Listing { .. }) { Lists::Paged } else { self.lists };
-        self.state = State::start(lists, at);
-    }
-}
-
-impl EndReason {
-    /// How a request ended that failed with this error.
-    pub(crate) fn of(error: &Error) -> EndReason {
-        match error.code() {
-            _ if error.is_expired() => EndReason::Expired,
-            _ if error.is_too_new() => EndReason::TooNew,
-            None if error.is_unreadable() => EndReason::Garbled,
-            None if error.is_too_large() => EndReason::TooLarge,
-            None if error.is_late() => EndReason::Late,
-            Some(422) => EndReason::Unsupported,
-            Some(code) => EndReason::Refused { code, retry_after: error.retry_after() },
-            None => EndReason::Unreachable,
-        }
-    }
-
-    /// Whether the ended request may have been an open watch.
-    fn was_open(self) -> bool {
-        match self {
+            EndReason::TooLarge => Then::AtOnce(self.list()),
+            EndReason::Unreachable | EndReason::Late => Then::AfterPause(State::Checking),
+            EndReason::Refused { code, .. } => match StatusClass::of(code) {
+                StatusClass::Overload | StatusClass::MayPass => Then::AfterPause(State::Checking),
+                // The check has no selector. An authorizer that looks at selectors may refuse the check, and allow the list and the
+                // watch. See https://github.com/kubernetes/enhancements/issues/4601.
+                StatusClass::Forbidden | StatusClass::Invalid => Then::AfterPause(self.list()),
+            },
             EndReason::Clean
             | EndReason::Cut
             | EndReason::Silent
-            | EndReason::Failed { .. }
-            | EndReason::Garbled
-            | EndReason::LineTooLong => true,
-            // A 410 may also answer the request itself. Then `lasted` is short and does not matter.
-            EndReason::Expired => true,
-            EndReason::Unreachable
-            | EndReason::Late
             | EndReason::TooNew
             | EndReason::Unsupported
-            | EndReason::Refused { .. }
-            | EndReason::TooLarge => false,
+            | EndReason::Failed { .. }
+            | EndReason::Garbled
+            | EndReason::LineTooLong => Then::AfterPause(self.list()),
         }
     }
 
-    /// Whether the server has too much to do.
-    fn is_overload(self) -> bool {
-        matches!(self, EndReason::Refused { code: 429, .. })
+    fn streaming_list_ended(&mut self, at: Freshness, how: EndReason) -> Then {
+        let most_recent = State::Streaming { at: Freshness::MostRecent };
+        match how {
+            EndReason::Unsupported | EndReason::Clean | EndReason::Silent => {
+                self.lists = Lists::Paged;
+                Then::AtOnce(State::paged(Freshness::MostRecent))
+            }
+            // With an etcd that cannot report its progress (before 3.4.31 and 3.5.13), kube-apiserver ends every streaming
+            // list like this. Other causes may pass, so only this list is paged; the next one is streamed again.
+            EndReason::Failed { .. } => Then::AtOnce(State::paged(at)),
+            EndReason::Expired => match at {
+                Freshness::NotOlder => Then::AtOnce(most_recent),
+                Freshness::MostRecent => Then::AfterPause(most_recent),
+            },
+            // The server was restored from a backup: see [`Machine::checked`].
+            EndReason::TooNew => match at {
+                Freshness::NotOlder => Then::AtOnce(State::paged(Freshness::MostRecent)),
+                Freshness::MostRecent => Then::AfterPause(most_recent),
+            },
+            EndReason::Refused { code, .. } => match StatusClass::of(code) {
+                // The server may be a replacement that cannot read our version.
+                StatusClass::Invalid => Then::AfterPause(most_recent),
+                StatusClass::Overload | StatusClass::Forbidden | StatusClass::MayPass => {
+                    Then::AfterPause(State::Streaming { at })
+                }
+            },
+            EndReason::Cut
+            | EndReason::Unreachable
+            | EndReason::Late
+            | EndReason::Garbled
+            | EndReason::TooLarge
+            | EndReason::LineTooLong => Then::AfterPause(State::Streaming { at }),
+        }
     }
 
-    /// Whether the same request may succeed later.
-    fn may_pass(self) -> bool {
-        matches!(
-            self,
-            EndReason::Unreachable
-                | EndReason::Late
-                | EndReason::Refused { code: 401 | 403 | 404 | 429 | 500.., .. }
-        )
+    /// After 410 Expired, lists again, not older than our version. Backs off only if there was a failure before: the server may
+    /// expire every version at once.
+    fn list_after_expiry(&mut self) -> Then {
+        if self.failures > 0 {
+            return Then::AfterPause(self.list());
+        }
+        self.failures = 1;
+        self.open = Duration::ZERO;
+        Then::AtOnce(self.list())
+    }
+
+    /// A list that is not older than our version.
+    fn list(&self) -> State {
+        State::start(self.lists, Freshness::NotOlder)
     }
 }
 
-impl From<&Status> for EndReason {
-    fn from(status: &Status) -> EndReason {
-        if status.is_expired() {
-            return EndReason::Expired;
+impl Listing {
+    fn failed(self, how: EndReason) -> Then {
+        let from_start = State::paged(self.at);
+        let most_recent = State::paged(Freshness::MostRecent);
+        match how {
+            EndReason::Expired => self.expired(),
+            // A few objects may be very large.
+            EndReason::TooLarge => self.smaller().map_or(Then::AfterPause(from_start), Then::AtOnce),
+            // The connection may be slow. Or the server is overloaded, so this is a failure.
+            EndReason::Late => Then::AfterPause(self.smaller().unwrap_or(from_start)),
+            // The server was restored from a backup: see [`Machine::checked`].
+            EndReason::TooNew => match self.at {
+                Freshness::NotOlder => Then::AtOnce(most_recent),
+                Freshness::MostRecent => Then::AfterPause(most_recent),
+            },
+            // The server may be a replacement that cannot read our version.
+            EndReason::Unsupported => Then::AfterPause(most_recent),
+            EndReason::Refused { code, .. } => match StatusClass::of(code) {
+                StatusClass::Invalid => Then::AfterPause(most_recent),
+                StatusClass::Overload | StatusClass::Forbidden | StatusClass::MayPass => {
+                    Then::AfterPause(from_start)
+                }
+            },
+            EndReason::Clean
+            | EndReason::Cut
+            | EndReason::Silent
+            | EndReason::Unreachable
+            | EndReason::Failed { .. }
+            | EndReason::Garbled
+            | EndReason::LineTooLong => Then::AfterPause(from_start),
         }
-        if status.is_too_new() {
-            return EndReason::TooNew;
+    }
+
+    /// The same page with half as many objects. Each page that succeeds doubles the limit again.
+    fn smaller(self) -> Option<State> {
+        (self.limit > 1).then_some(State::Listing(Listing { limit: self.limit / 2, ..self }))
+    }
+
+    /// A list that expires between its pages starts again; usually the process or its host was suspended for minutes. After the
+    /// second time, it has a single page, because smaller ones would only take longer. If the first page expires, the next list is
+    /// the most recent state.
+    fn expired(self) -> Then {
+        if !self.continue_token.is_empty() {
+            let limit = if self.has_expired { 0 } else { PAGE_ITEMS };
+            let list = Listing { at: self.at, continue_token: String::new(), limit, has_expired: true };
+            return Then::AtOnce(State::Listing(list));
         }
-        // [`Error::retry_after`] returns at most a minute.
-        let retry_after = Error::refused("watch", "", status.clone()).retry_after();
-        match status.code {
-            429 => EndReason::Refused { code: 429, retry_after },
-            _ => EndReason::Failed { retry_after },
+        let most_recent = State::paged(Freshness::MostRecent);
+        match self.at {
+            Freshness::NotOlder => Then::AtOnce(most_recent),
+            Freshness::MostRecent => Then::AfterPause(most_recent),
         }
     }
 }
@@ -510,10 +550,13 @@ impl From<&Status> for EndReason {
 impl State {
     fn start(lists: Lists, at: Freshness) -> State {
         match lists {
-            Lists::Paged => {
-                State::Listing { at, continue_token: String::new(), limit: PAGE_ITEMS, has_expired: false }
-            }
+            Lists::Paged => State::paged(at),
             Lists::Streaming => State::Streaming { at },
         }
+    }
+
+    fn paged(at: Freshness) -> State {
+        let limit = PAGE_ITEMS;
+        State::Listing(Listing { at, continue_token: String::new(), limit, has_expired: false })
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     store::{Change, Listening},
     watch::{
         decode::WatchEvent,
-        machine::{Freshness, State},
+        machine::{Freshness, Listing, State},
     },
 };
 
@@ -80,7 +80,7 @@ impl Bench {
     /// The next request but one, where the next asks whether the server has come as far as we have. It has.
     fn after_a_check(&mut self) -> String {
         assert_eq!(self.request(), "check");
-        self.machine.checked("999", &self.store);
+        self.machine.checked("999");
         self.request()
     }
 
@@ -90,18 +90,31 @@ impl Bench {
             r#"{{"metadata":{{"resourceVersion":"{version}","continue":"{continue_token}"}},"items":[{}]}}"#,
             items.join(",")
         );
-        let how = self.machine.page(List::from_json(json.as_bytes()).expect("a page"), &self.store);
-        assert_eq!(how, None);
+        assert_eq!(self.take(List::from_json(json.as_bytes()).expect("a page")), None);
+    }
+
+    fn take(&mut self, page: List<Service>) -> Option<EndReason> {
+        let effect = self.machine.page(&page.version, &page.continue_token);
+        self.store.listed(&page.version, page.items);
+        if let Effect::Complete(version) = &effect {
+            self.store.list_ends(version);
+        }
+        ended(effect)
     }
 
     fn line(&mut self, kind: &str, object: &str) -> Option<EndReason> {
         let line = format!(r#"{{"type":"{kind}","object":{object}}}"#);
-        self.machine.line(WatchEvent::from_json(line.as_bytes()).expect("an event"), &self.store)
+        let effect = AnyStore::line(&self.store, line.as_bytes(), &mut |head| self.machine.line(head));
+        ended(effect.expect("an event"))
     }
 
     fn heard(&self) -> Vec<String> {
         std::mem::take(&mut *self.heard.lock().expect("lock"))
     }
+}
+
+fn ended(effect: Effect) -> Option<EndReason> {
+    if let Effect::End(how) = effect { Some(how) } else { None }
 }
 
 fn object(name: &str, uid: &str, version: &str) -> String {
@@ -160,7 +173,7 @@ fn a_watch_that_ends_at_once_is_backed_off_and_each_time_longer() {
         bench.line("BOOKMARK", &bookmark("101"));
         assert_eq!(bench.machine.end(how, 6 * MINUTE), Pause::None);
         bench.request();
-        bench.machine.checked("999", &bench.store);
+        bench.machine.checked("999");
         bench.request();
         let pause = bench.machine.end(how, BLINK);
         assert_eq!(
@@ -390,7 +403,7 @@ fn a_list_from_a_restored_backup_that_fails_begins_anew_in_pages() {
         );
         bench.machine.end(EndReason::Cut, MINUTE);
         bench.request();
-        bench.machine.checked("99", &bench.store);
+        bench.machine.checked("99");
         assert_eq!(bench.request(), "list version=- continue= limit=100");
         bench.machine.end(how, BLINK);
         assert_eq!(bench.request(), "list version=- continue= limit=100", "{how:?}");
@@ -409,7 +422,7 @@ fn a_server_out_of_sight_or_silent_is_asked_whether_it_has_come_as_far_as_we_hav
             assert!(is_backoff(bench.machine.end(how, BLINK)));
             assert_eq!(bench.request(), "check", "{how:?}");
         }
-        bench.machine.checked("99", &bench.store);
+        bench.machine.checked("99");
         assert_eq!(bench.request(), "list version=- continue= limit=100", "{how:?}");
     }
 }
@@ -425,7 +438,7 @@ fn a_watch_that_fails_again_after_a_check_gives_way_to_a_list() {
         for _ in 0..2 {
             assert!(is_backoff(bench.machine.end(how, BLINK)));
             assert_eq!(bench.request(), "check");
-            bench.machine.checked("101", &bench.store);
+            bench.machine.checked("101");
             assert!(bench.request().starts_with("watch 100"));
             assert!(is_backoff(bench.machine.end(how, BLINK)));
             assert_eq!(bench.request(), "list version=100 continue= limit=100", "{how:?}");
@@ -433,7 +446,7 @@ fn a_watch_that_fails_again_after_a_check_gives_way_to_a_list() {
         }
         // A watch that opens begins the count anew.
         bench.machine.end(how, BLINK);
-        bench.machine.checked("101", &bench.store);
+        bench.machine.checked("101");
         bench.machine.end(EndReason::Cut, MINUTE);
         bench.after_a_check();
         bench.machine.end(how, BLINK);
@@ -450,7 +463,7 @@ fn a_watch_that_fails_again_after_a_check_gives_way_to_a_list() {
     for _ in 0..3 {
         bench.machine.end(refused(429), BLINK);
         assert_eq!(bench.request(), "check", "an overloaded server is not asked for lists");
-        bench.machine.checked("101", &bench.store);
+        bench.machine.checked("101");
     }
 }
 
@@ -724,10 +737,10 @@ fn a_page_may_be_empty_but_not_repeat_its_token() {
         List::<Service>::from_json(json.as_bytes()).expect("a page")
     };
     let mut bench = Bench::new(Lists::Paged);
-    assert_eq!(bench.machine.page(page("more", ""), &bench.store), None, "nothing on it, and more");
+    assert_eq!(bench.take(page("more", "")), None, "nothing on it, and more");
     let one = object("a", "1", "3");
-    assert_eq!(bench.machine.page(page("same", &one), &bench.store), None);
-    assert_eq!(bench.machine.page(page("same", &one), &bench.store), Some(EndReason::Garbled));
+    assert_eq!(bench.take(page("same", &one)), None);
+    assert_eq!(bench.take(page("same", &one)), Some(EndReason::Garbled));
     assert!(is_backoff(bench.machine.end(EndReason::Garbled, BLINK)));
     assert_eq!(bench.request(), "list version=- continue= limit=100");
 }
@@ -933,8 +946,8 @@ fn can_end(state: &State, how: EndReason) -> bool {
 /// A state in the diagrams.
 fn node(machine: &Machine) -> &'static str {
     match &machine.state {
-        State::Listing { at: Freshness::MostRecent, .. } => "Listing",
-        State::Listing { at: Freshness::NotOlder, .. } => "ListingNotOlder",
+        State::Listing(Listing { at: Freshness::MostRecent, .. }) => "Listing",
+        State::Listing(Listing { at: Freshness::NotOlder, .. }) => "ListingNotOlder",
         State::Streaming { at: Freshness::MostRecent } => "Streaming",
         State::Streaming { at: Freshness::NotOlder } => "StreamingNotOlder",
         State::Following => "Following",
@@ -947,7 +960,8 @@ fn machines(lists: Lists) -> Vec<Machine> {
     let mut states = Vec::new();
     for at in [Freshness::MostRecent, Freshness::NotOlder] {
         for (token, limit) in [("", 100), ("", 1), ("next", 100), ("next", 1)] {
-            states.push(State::Listing { at, continue_token: token.to_owned(), limit, has_expired: false });
+            let continue_token = token.to_owned();
+            states.push(State::Listing(Listing { at, continue_token, limit, has_expired: false }));
         }
         if lists == Lists::Streaming {
             states.push(State::Streaming { at });
@@ -1010,9 +1024,6 @@ fn labels(end: &str, cases: &[Case]) -> Vec<(&'static str, String)> {
 /// Every transition of the machine, as the lines of a diagram. One that leads back to its state is a line in the box of that
 /// state: diagrams draw the labels of such arrows over other arrows.
 fn transitions(lists: Lists) -> Vec<String> {
-    let store = Store::<Service>::default();
-    store.listed("100", []);
-    store.list_ends(&"100".into());
     let mut arrows: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
     let mut add = |from, to, label: &str| {
         let labels = arrows.entry((from, to)).or_default();
@@ -1024,24 +1035,22 @@ fn transitions(lists: Lists) -> Vec<String> {
         let from = node(&machine);
         assert_eq!(machine.is_checking(), from == "Checking");
         match machine.state {
-            State::Listing { .. } => {
+            State::Listing(_) => {
                 for (token, label) in [("another", "page"), ("", "last page")] {
-                    let metadata = format!(r#"{{"resourceVersion":"100","continue":"{token}"}}"#);
-                    let page = format!(r#"{{"metadata":{metadata},"items":[{}]}}"#, object("a", "1", "3"));
-                    machine.page(List::from_json(page.as_bytes()).expect("a page"), &store);
+                    machine.page(&"100".into(), token);
                     add(from, node(&machine), label);
                 }
             }
             State::Streaming { .. } => {
-                let line = format!(r#"{{"type":"BOOKMARK","object":{END_OF_INITIAL_EVENTS}}}"#);
-                machine.line(WatchEvent::from_json(line.as_bytes()).expect("an event"), &store);
+                machine.line(&WatchEvent::Bookmark { version: "60".into(), ends_initial_events: true });
                 add(from, node(&machine), "end marker");
             }
             State::Following => {}
             State::Checking => {
                 for (version, label) in [("99", "server is older"), ("100", "server is not older")] {
-                    store.bookmark(&"100".into());
-                    machine.checked(version, &store);
+                    machine.state = State::Checking;
+                    machine.request("100", 300);
+                    machine.checked(version);
                     add(from, node(&machine), label);
                 }
             }

@@ -1,0 +1,107 @@
+//! [`AnyStore`]: what the loop in `watch.rs` does with a [`Store`] of any kind. It decodes the objects.
+
+use smol_str::SmolStr;
+
+use super::{Effect, decode::WatchEvent};
+use crate::{
+    client::{Error, PageBody},
+    resource::{
+        ObjectMeta, Resource,
+        list::{Found, List, RawPage},
+    },
+    store::Store,
+};
+
+/// A [`Store`] of any kind, with the decoder of its objects. Only what is called through this trait is compiled for each kind.
+pub(crate) trait AnyStore: Send + Sync {
+    /// [`Store::version`].
+    fn version(&self) -> SmolStr;
+    /// [`Store::list_begins`].
+    fn list_begins(&self);
+    /// Takes the objects of a page of a list.
+    fn page(&self, page: PageBody) -> Result<PageHead, Error>;
+    /// [`Store::list_ends`].
+    fn list_ends(&self, version: &SmolStr);
+    /// Decodes a line of a watch, asks `decide` for its effect, and has this effect.
+    fn line(
+        &self,
+        line: &[u8],
+        decide: &mut dyn FnMut(&WatchEvent<&ObjectMeta>) -> Effect,
+    ) -> Result<Effect, serde_json::Error>;
+    /// [`Store::forbidden`].
+    fn forbidden(&self);
+}
+
+/// A page of a list without its objects.
+pub(crate) struct PageHead {
+    pub(super) version: SmolStr,
+    pub(super) continue_token: String,
+    /// The number of objects.
+    pub(super) objects: usize,
+}
+
+impl<K: Resource> AnyStore for Store<K> {
+    fn version(&self) -> SmolStr {
+        self.version()
+    }
+
+    fn list_begins(&self) {
+        self.list_begins();
+    }
+
+    fn page(&self, page: PageBody) -> Result<PageHead, Error> {
+        if !self.kept.sees_each_object(page.bytes()) {
+            let List { version, continue_token, items } = page.decoded()?;
+            let objects = items.len();
+            self.listed(&version, items);
+            return Ok(PageHead { version, continue_token, objects });
+        }
+        // Never more than one object in memory that is not kept.
+        page.read(|body| {
+            let page = RawPage::from_json(body)?;
+            let version = page.version()?;
+            // Also without objects: if this version is older, the server was restored from a backup.
+            self.listed(&version, []);
+            for object in page.items() {
+                let found = match self.kept.refuses(object.as_bytes()) {
+                    Some(problem) => Found::without_content(object, problem),
+                    None => Found::from_json(object),
+                };
+                self.listed(&version, [found?]);
+            }
+            let objects = page.items().count();
+            Ok(PageHead { version, continue_token: page.continue_token(), objects })
+        })
+    }
+
+    fn list_ends(&self, version: &SmolStr) {
+        self.list_ends(version);
+    }
+
+    fn line(
+        &self,
+        line: &[u8],
+        decide: &mut dyn FnMut(&WatchEvent<&ObjectMeta>) -> Effect,
+    ) -> Result<Effect, serde_json::Error> {
+        let event = match self.kept.refuses(line) {
+            Some(problem) => WatchEvent::<Found<K>>::without_content(line, &problem)?,
+            None => WatchEvent::from_json(line)?,
+        };
+        let effect = decide(&event.head());
+        match (&effect, event.object()) {
+            (Effect::Apply, Some(object)) => self.applied(object),
+            (Effect::Remove, Some(object)) => self.deleted(object),
+            (Effect::Listed, Some(object)) => self.listed("", [object]),
+            (Effect::Complete(version), None) => self.list_ends(version),
+            (Effect::Bookmark(version), None) => self.bookmark(version),
+            // No effect on the Store, or not an effect of such an event.
+            (Effect::Apply | Effect::Remove | Effect::Listed | Effect::Skip | Effect::End(_), None)
+            | (Effect::Complete(_) | Effect::Bookmark(_) | Effect::Skip | Effect::End(_), Some(_)) => {}
+        }
+        Ok(effect)
+    }
+
+    fn forbidden(&self) {
+        self.forbidden();
+    }
+}
