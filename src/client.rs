@@ -63,7 +63,7 @@ pub use http::{Body, Liveness};
 pub use in_process::{InProcess, InProcessAnswer};
 #[cfg(feature = "cli")]
 pub(crate) use list::CHECK_BYTES_MAX;
-pub(crate) use list::{Collection, InTurn, LIST_STREAM_BYTES, PageBody, Turn};
+pub(crate) use list::{Collection, LIST_STREAM_BYTES, PageBody, Permit, PermitFor};
 pub use list::{Page, WatchFrom, WatchMode};
 pub use patch::{Part, Patch};
 pub use request::{Answer, Head, Request};

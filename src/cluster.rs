@@ -25,7 +25,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    client::{Client, DeleteOptions, Error, InTurn, Page, Part, Patch},
+    client::{Client, DeleteOptions, Error, Page, Part, Patch, PermitFor},
     locked,
     resource::{Key, ObjectMeta, Resource, Scope, list::Found},
     store::{Budget, Change, Listening},
@@ -78,7 +78,7 @@ impl Cluster {
             // With `resourceVersion=1`, any state is new enough, so the API server answers from its cache. With `resourceVersion=0`
             // it would ignore the limit.
             let page = Page { version: Some("1"), limit, ..Page::default() };
-            let _turn = self.client.turn(InTurn::List { bytes_max: page.bytes_max() }).await;
+            let _permit = self.client.permit(PermitFor::List { bytes_max: page.bytes_max() }).await;
             match self.client.list_page(scope, &page).await {
                 Err(error) if error.is_too_large() && limit > 1 => limit /= 2,
                 Err(error) => return Err(error),

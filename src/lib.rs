@@ -115,7 +115,7 @@
 //! | [`controller::Controller`] | Controller | ties watches, queue and Operator together |
 //! | [`runtime::Runtime`] | Manager | runs controllers, with probes, Events and signals |
 //! | `truces` | | pauses the corrections of a field that another writer keeps changing |
-//! | `client::Turn` | | a permit of a semaphore: only a few lists run at a time |
+//! | `client::Permit` | | a permit of a semaphore: only a few lists run at a time |
 //! | `client::Tap` | | sees each request and answer, for `study` |
 //! | [`resource::diff::Merge`] | x-kubernetes-list-type, x-kubernetes-map-type | the fields that are ours as a whole, and the lists in which other writers have items of their own |
 //! | [`children::Children`] | CreateOrUpdate | the children of one kind: creates and corrects them |

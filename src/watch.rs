@@ -41,7 +41,7 @@ use tracing::{debug, trace};
 
 use crate::{
     backoff::Backoff,
-    client::{Body, Client, Collection, Error, Liveness, Turn},
+    client::{Body, Client, Collection, Error, Liveness, Permit},
     resource::{ObjectMeta, Resource, Scope},
     store::Store,
 };
@@ -126,10 +126,10 @@ pub(crate) async fn watch_of(
         };
         let version = store.version();
         let request = machine.request(&version, timeout_secs);
-        let turn = match request.in_turn() {
-            Some(in_turn) => {
+        let permit = match request.permit() {
+            Some(needed) => {
                 health.after_others();
-                Some(client.turn(in_turn).await)
+                Some(client.permit(needed).await)
             }
             None => None,
         };
@@ -138,7 +138,7 @@ pub(crate) async fn watch_of(
         let end = match request {
             NextRequest::List(page) => {
                 // This permit is held until the page is in the Store.
-                let _turn = turn;
+                let _permit = permit;
                 let page = client.page_of(&collection, &page).await;
                 let watches_fail = machine.has_not_opened;
                 match page.and_then(|page| store.page(page)) {
@@ -161,7 +161,7 @@ pub(crate) async fn watch_of(
                 }
             }
             NextRequest::Check => {
-                let _turn = turn;
+                let _permit = permit;
                 match client.latest_version(&collection).await {
                     Ok(version) => {
                         machine.checked(&version);
@@ -171,9 +171,11 @@ pub(crate) async fn watch_of(
                 }
             }
             NextRequest::Watch(from) => match client.watch_of(&collection, &from).await {
-                Ok(body) => follow(body, turn, &mut machine, timeout_secs, store, health, &collection).await,
+                Ok(body) => {
+                    follow(body, permit, &mut machine, timeout_secs, store, health, &collection).await
+                }
                 Err(error) => {
-                    drop(turn);
+                    drop(permit);
                     End::failed(&error, &collection)
                 }
             },
@@ -194,10 +196,10 @@ pub(crate) async fn watch_of(
     }
 }
 
-/// Reads a watch to its end. Drops `turn` when a streaming list is complete.
+/// Reads a watch to its end. Drops `permit` when a streaming list is complete.
 async fn follow(
     mut body: Body,
-    mut turn: Option<Turn<'_>>,
+    mut permit: Option<Permit<'_>>,
     machine: &mut Machine,
     timeout_secs: u32,
     store: &dyn AnyStore,
@@ -236,7 +238,7 @@ async fn follow(
             return end;
         }
         if !machine.is_streaming() {
-            drop(turn.take());
+            drop(permit.take());
         }
         if machine.is_streaming() || machine.has_progressed() {
             health.well();

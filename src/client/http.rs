@@ -37,7 +37,7 @@ use super::{
     connections::{Connection, Connections},
     error::{Cause, Error, Where, refusal},
     idle::Calls,
-    list::Turns,
+    list::Permits,
     request::{Answer, Head, Request, url},
     retry,
     tap::{Exchange, Step},
@@ -92,7 +92,7 @@ pub(super) struct Transport {
     pub(super) calls: Calls,
     /// Whether the last answer came over HTTP/2.
     speaks_http2: AtomicBool,
-    pub(super) turns: Turns,
+    pub(super) permits: Permits,
 }
 
 impl Transport {
@@ -115,7 +115,7 @@ impl Transport {
             warnings: Warnings::default(),
             calls: Calls::default(),
             speaks_http2: AtomicBool::new(false),
-            turns: Turns::default(),
+            permits: Permits::default(),
             config,
         })
     }

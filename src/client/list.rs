@@ -38,7 +38,7 @@ pub(crate) const CHECK_BYTES_MAX: usize = 512 * 1024;
 /// Such requests at a time: 8 MiB, and 16 of the 100 requests that a connection takes.
 const CHECKS_MAX: usize = 16;
 
-/// The bytes that a streaming list takes in [`Client::turn`].
+/// The bytes that a streaming list takes of [`Client::permit`].
 pub(crate) const LIST_STREAM_BYTES: usize = PAGE_BYTES_MAX;
 
 /// Which page of a list.
@@ -117,9 +117,9 @@ pub enum WatchMode {
     InitialEvents,
 }
 
-/// A request that must wait for its turn. See [`Client::turn`].
+/// A request that needs a permit. See [`Client::permit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum InTurn {
+pub(crate) enum PermitFor {
     /// A list of at most so many bytes.
     List { bytes_max: usize },
     /// [`Client::latest_version`].
@@ -127,18 +127,18 @@ pub(crate) enum InTurn {
 }
 
 /// A permit to send such a request, until dropped.
-pub(crate) type Turn<'a> = SemaphorePermit<'a>;
+pub(crate) type Permit<'a> = SemaphorePermit<'a>;
 
 /// The permits that are left.
-pub(super) struct Turns {
+pub(super) struct Permits {
     /// One for each byte of a list that may be read.
     lists: Semaphore,
     checks: Semaphore,
 }
 
-impl Default for Turns {
-    fn default() -> Turns {
-        Turns { lists: Semaphore::new(LISTS_BYTES_MAX), checks: Semaphore::new(CHECKS_MAX) }
+impl Default for Permits {
+    fn default() -> Permits {
+        Permits { lists: Semaphore::new(LISTS_BYTES_MAX), checks: Semaphore::new(CHECKS_MAX) }
     }
 }
 
@@ -294,15 +294,15 @@ impl Client {
     /// Waits until such a request may be sent, first come, first served. This limits the memory of all lists together, and the
     /// number of requests of a process that watches thousands of namespaces. Checks do not wait for lists, so that slow lists
     /// do not delay the resuming of watches.
-    pub(crate) async fn turn(&self, request: InTurn) -> Turn<'_> {
-        let Turns { lists, checks } = &self.transport.turns;
-        let turn = match request {
-            InTurn::List { bytes_max } => {
+    pub(crate) async fn permit(&self, request: PermitFor) -> Permit<'_> {
+        let Permits { lists, checks } = &self.transport.permits;
+        let permit = match request {
+            PermitFor::List { bytes_max } => {
                 let bytes = u32::try_from(bytes_max.min(LISTS_BYTES_MAX));
                 lists.acquire_many(bytes.expect("32 MiB are fewer than 2^32 bytes")).await
             }
-            InTurn::Check => checks.acquire().await,
+            PermitFor::Check => checks.acquire().await,
         };
-        turn.expect("the semaphores are never closed")
+        permit.expect("the semaphores are never closed")
     }
 }

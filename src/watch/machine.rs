@@ -11,7 +11,7 @@ use super::{
     end::{EndReason, StatusClass},
 };
 use crate::{
-    client::{InTurn, LIST_STREAM_BYTES, Page, WatchFrom, WatchMode},
+    client::{LIST_STREAM_BYTES, Page, PermitFor, WatchFrom, WatchMode},
     resource::{ObjectMeta, compare_versions},
 };
 
@@ -147,14 +147,14 @@ enum Then {
 }
 
 impl NextRequest<'_> {
-    /// The turn for which the request must wait, if any: see [`Client::turn`](crate::client::Client::turn).
-    pub(super) fn in_turn(&self) -> Option<InTurn> {
+    /// The permit that the request needs, if any: see [`Client::permit`](crate::client::Client::permit).
+    pub(super) fn permit(&self) -> Option<PermitFor> {
         match self {
-            NextRequest::List(page) => Some(InTurn::List { bytes_max: page.bytes_max() }),
+            NextRequest::List(page) => Some(PermitFor::List { bytes_max: page.bytes_max() }),
             NextRequest::Watch(from) if from.mode == WatchMode::InitialEvents => {
-                Some(InTurn::List { bytes_max: LIST_STREAM_BYTES })
+                Some(PermitFor::List { bytes_max: LIST_STREAM_BYTES })
             }
-            NextRequest::Check => Some(InTurn::Check),
+            NextRequest::Check => Some(PermitFor::Check),
             NextRequest::Watch(_) => None,
         }
     }

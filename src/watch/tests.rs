@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::{
-    client::{Config, Error, InTurn, LIST_STREAM_BYTES, Page, WatchFrom},
+    client::{Config, Error, LIST_STREAM_BYTES, Page, PermitFor, WatchFrom},
     resource::{
         Status,
         kinds::Service,
@@ -350,10 +350,10 @@ fn a_page_of_one_object_that_is_too_large_is_backed_off() {
 }
 
 #[test]
-fn lists_and_checks_wait_for_a_turn_and_a_watch_of_changes_does_not() {
-    let is_list = |bench: &mut Bench| match bench.machine.request("", 300).in_turn() {
-        Some(InTurn::List { bytes_max }) => Some(bytes_max == LIST_STREAM_BYTES),
-        Some(InTurn::Check) => Some(false),
+fn lists_and_checks_wait_for_a_permit_and_a_watch_of_changes_does_not() {
+    let is_list = |bench: &mut Bench| match bench.machine.request("", 300).permit() {
+        Some(PermitFor::List { bytes_max }) => Some(bytes_max == LIST_STREAM_BYTES),
+        Some(PermitFor::Check) => Some(false),
         None => None,
     };
     assert_eq!(is_list(&mut Bench::new(Lists::Paged)), Some(true));
