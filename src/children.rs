@@ -14,7 +14,7 @@
 //! is for objects that outlive their owner, [`by_owner`] deletes the children of a deleted owner.
 //!
 //! A child is an object whose controller ownerReference has the uid of the owner, or whose annotations have it, as in another
-//! namespace: see [`marks`]. If another writer keeps reverting a correction, the corrections pause for a while (`truces.rs`). If
+//! namespace: see [`marks`]. If another writer keeps reverting a correction, the corrections pause for a while (`correction_backoff.rs`). If
 //! an admission webhook or policy changes a field in our writes, the field keeps that value, and [`Outcome::mutations`] names it
 //! ([`admission`]).
 
@@ -44,8 +44,8 @@ use tracing::info;
 use crate::{
     client::Error,
     cluster::{Cluster, Watch},
+    correction_backoff::CorrectionBackoff,
     resource::{Key, ObjectMeta, OwnerReference, Resource, diff, list::Found, owned_fields},
-    truces::Truces,
 };
 use admission::{Difference, Mutations};
 use by_owner::ByOwner;
@@ -75,7 +75,7 @@ pub struct Children<K> {
     /// `None`: an ownerReference names the owner.
     marks: Option<Marks>,
     /// The corrections that another writer keeps reverting.
-    truces: Truces,
+    corrections: CorrectionBackoff,
     /// The fields that admission changes in our writes.
     mutations: Arc<Mutations>,
     /// The children of each owner.
@@ -107,7 +107,7 @@ impl<K: Resource + Serialize> Children<K> {
             cluster: cluster.clone(),
             watch: watch.clone(),
             marks,
-            truces: Truces::default(),
+            corrections: CorrectionBackoff::default(),
             by_owner: Arc::new(ByOwner::new(cluster, watch, marks, &mutations)),
             mutations,
             new_in_selector: None,
@@ -264,7 +264,7 @@ impl<K: Resource + Serialize> Children<K> {
         operations.retain(|operation| !live.is_immutable(path(operation)));
         let mut change = describe(&*live, differences.iter().map(|difference| &*difference.path));
         let correction = correction(owner, &live.key(), &change);
-        if self.truces.is_on(&correction) {
+        if self.corrections.must_wait(&correction) {
             let mut cause = "another client keeps changing it back; backing off".to_owned();
             if differences.iter().any(|difference| difference.path == "/spec/replicas") {
                 let (owner, child) = (O::KIND, K::KIND);
@@ -298,12 +298,12 @@ impl<K: Resource + Serialize> Children<K> {
         let write = match stage {
             Stage::New | Stage::Changed => Write::Updated(change),
             Stage::Refused => {
-                self.truces.corrected(correction);
+                self.corrections.corrected(correction);
                 info!(key = %owner.key(), change, "child updated, after an earlier write of a child was refused");
                 Write::Updated(change)
             }
             Stage::Settled => {
-                self.truces.corrected(correction);
+                self.corrections.corrected(correction);
                 info!(key = %owner.key(), change, "drift corrected");
                 Write::Restored(change)
             }
@@ -373,7 +373,7 @@ fn describe<'a, K: Resource>(live: &K, paths: impl Iterator<Item = &'a str>) -> 
     format!("{} {} at {}", K::KIND, live.metadata().name, paths.collect::<Vec<_>>().join(" "))
 }
 
-/// The text that identifies a correction in [`Truces`]. It has the generation, so that a new spec is never delayed.
+/// The text that identifies a correction in [`CorrectionBackoff`]. It has the generation, so that a new spec is never delayed.
 fn correction<O: Resource>(owner: &O, child: &Key, change: &str) -> String {
     let metadata = owner.metadata();
     format!("{} at generation {}: {child}: {change}", metadata.uid, metadata.generation)

@@ -37,11 +37,11 @@ use tracing::{debug, info, warn};
 use crate::{
     children::{OPERATOR_FAILED, OfOwner, PAUSED, Reporter, Statuses},
     cluster::{Cluster, Readiness, Watch},
+    correction_backoff::CorrectionBackoff,
     next::Retry,
     queue::{Queue, ReconcileResult, Urgency},
     resource::{Key, Resource, Scope, conditions::Verdict, list::Found, paused},
     store::{Change, Listening},
-    truces::Truces,
 };
 use awaits::{Awaited, LOOK_AGAIN, unwatched};
 pub use builder::Builder;
@@ -100,7 +100,7 @@ struct Shared<K> {
     /// Keys whose watches have not all synced. Sorted, to find those of one namespace.
     held: Mutex<BTreeSet<Key>>,
     /// Pauses before our finalizer is added again to an object from which another client keeps removing it, or removed again.
-    truces: Truces,
+    corrections: CorrectionBackoff,
 }
 
 impl<O: Operator> Controller<O> {

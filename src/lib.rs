@@ -61,7 +61,7 @@
 //! controller/awaits.rs       holds a key until the watches that matter for it have synced
 //! controller/workers.rs      when the key is reconciled again after a reconcile, and what the log says of a failure
 //! controller/deletions.rs    the cleanup after a deleted object; children/by_owner.rs deletes its children
-//! truces.rs                  pauses corrections of a field that another writer keeps changing
+//! correction_backoff.rs      pauses corrections of a field that another writer keeps changing
 //! children/outcome.rs        Child: kept, awaited, not ours, failed, or without an owner
 //! children/admission.rs      notices what admission changes
 //! children/report.rs         finish() writes the status and an Event
@@ -114,7 +114,7 @@
 //! | [`controller::Builder`] | Builder | connects the watches of an operator with its queue |
 //! | [`controller::Controller`] | Controller | ties watches, queue and Operator together |
 //! | [`runtime::Runtime`] | Manager | runs controllers, with probes, Events and signals |
-//! | `truces` | | pauses the corrections of a field that another writer keeps changing |
+//! | `correction_backoff` | | pauses the corrections of a field that another writer keeps changing |
 //! | `client::Permit` | | a permit of a semaphore: only a few lists run at a time |
 //! | `client::Tap` | | sees each request and answer, for `study` |
 //! | [`resource::diff::Merge`] | x-kubernetes-list-type, x-kubernetes-map-type | the fields that are ours as a whole, and the lists in which other writers have items of their own |
@@ -162,7 +162,7 @@ pub mod cluster;
 pub mod queue;
 pub mod backoff;
 pub mod next;
-mod truces;
+mod correction_backoff;
 pub mod children;
 pub mod controller;
 

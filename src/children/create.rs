@@ -44,7 +44,7 @@ impl<K: Resource + Serialize> Children<K> {
     ) -> (Child<K>, Option<Write>) {
         let child = format!("{} {}", K::KIND, desired.metadata().name);
         let correction = correction(owner, &desired.key(), &child);
-        if self.truces.is_on(&correction) {
+        if self.corrections.must_wait(&correction) {
             let error = Error::new("keep", child, "another client keeps deleting it; backing off");
             return Child::failed(error, None);
         }
@@ -54,8 +54,8 @@ impl<K: Resource + Serialize> Children<K> {
         };
         match stage {
             Stage::New | Stage::Changed => {}
-            Stage::Refused => self.truces.created(correction),
-            Stage::Settled => self.truces.corrected(correction),
+            Stage::Refused => self.corrections.created(correction),
+            Stage::Settled => self.corrections.corrected(correction),
         }
         let write = match stage {
             Stage::New | Stage::Changed | Stage::Refused => Write::Created(child),

@@ -23,10 +23,10 @@ use super::{
 use crate::{
     children::{Children, OfOwner, Reporter, Statuses, WithoutStatus, marks::Marks},
     cluster::{Cluster, Index, Watch},
+    correction_backoff::CorrectionBackoff,
     queue::{Queue, Urgency},
     resource::{Key, Resource, Scope, list::Found},
     store::{Change, Listening},
-    truces::Truces,
 };
 
 /// The objects of one kind, and what else their operator watches. [`Setup::kind`](crate::runtime::Setup::kind) makes it,
@@ -66,7 +66,7 @@ impl<K: Resource> Builder<K> {
             queue: Queue::new(fastrand::Rng::new()),
             tombstones: Tombstones::default(),
             held: Mutex::default(),
-            truces: Truces::default(),
+            corrections: CorrectionBackoff::default(),
         });
         let listener = Arc::clone(&shared);
         let listening = objects.listen(move |scope, change| {

@@ -44,10 +44,10 @@ impl<O: Operator> Driver<O> {
         let operation = match index {
             Some(_) if is_needed => return Ok(None),
             // Another client keeps adding it, and it does no harm.
-            Some(_) if self.shared.truces.is_on(&correction) => return Ok(None),
+            Some(_) if self.shared.corrections.must_wait(&correction) => return Ok(None),
             Some(index) => removal(index),
             None if !is_needed => return Ok(None),
-            None if self.shared.truces.is_on(&correction) => {
+            None if self.shared.corrections.must_wait(&correction) => {
                 let problem = format!("another client keeps removing the finalizer {finalizer}; backing off");
                 // Until the end of the pause, nothing corrects the children, whatever the status said before.
                 self.shared
@@ -61,7 +61,7 @@ impl<O: Operator> Driver<O> {
             None => json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer}),
         };
         self.shared.cluster.patch(&**object, vec![operation]).await?;
-        self.shared.truces.corrected(correction);
+        self.shared.corrections.corrected(correction);
         Ok(Some(Next::After(Duration::ZERO)))
     }
 

@@ -125,7 +125,7 @@ async fn a_changed_field_of_ours_is_restored_with_one_write() {
             drift(SERVICE, replace(managed_by, json!("Helm"))),
         ];
         for (number, Drift { child, operations, restored_by }) in drifts.into_iter().enumerate() {
-            // Each has its own MyWebserver: many corrections of one object would count as a fight.
+            // Each has its own MyWebserver: many corrections of one object would have to wait.
             let web = format!("web-{number}");
             let [child, restored_by] =
                 [child, &restored_by].map(|text| text.replace("mws-web", &format!("mws-{web}")));
@@ -162,7 +162,7 @@ async fn a_client_that_keeps_reverting_a_field_is_reported_and_the_operator_back
         let message = fixture.until_condition("web", "Ready", "False", "ReconcileFailed").await;
         let advice = "If a HorizontalPodAutoscaler targets the Deployment, delete it, or have it target the MyWebserver, if that kind has the subresource scale";
         assert!(message.contains(advice), "{message}");
-        // The fight is reported, and the corrections pause.
+        // It is reported that the field is changed back, and the corrections pause.
         fixture.wrote("PATCH mywebservers/web/status 200").await;
         assert_eq!(fixture.get(DEPLOYMENT).await["spec"]["replicas"], 9);
     })

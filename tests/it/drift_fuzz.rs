@@ -46,7 +46,7 @@ use promises::{ChildKind, Kept, without_counters};
 const SEEDS: u64 = 20;
 /// Objects at a time.
 const SEEDS_AT_ONCE: usize = 40;
-/// Rounds for each seed. Fewer than the corrections of one field that are taken for a fight.
+/// Rounds for each seed. Fewer than the corrections of one field after which the next one must wait.
 const ROUNDS: usize = 3;
 /// Most edits that are drawn until the server accepts one that changes something.
 const ATTEMPTS_MAX: usize = 20;

@@ -569,7 +569,7 @@ async fn a_policy_that_changes_our_label_is_reported_and_retried_slowly() {
         fixture.operator().until_logged(&["reconcile failed again", "undoes our change"]).await;
         let written = fixture.transcript().await;
         let count = |what: &str| written.iter().filter(|line| line.contains(what)).count();
-        assert!(count("deployments") <= 16, "a fight: {written:?}");
+        assert!(count("deployments") <= 16, "no pause: {written:?}");
         assert!(count("/status") <= 2, "{written:?}");
         remove_policy(fixture, "mutating").await;
         fixture.until("deployments/mws-web", |deployment| {

@@ -41,9 +41,9 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(26);
 /// How soon after the last fault all objects must be as desired. The longest backoff is a minute, and a request without
 /// an answer is given up after half a minute.
 const SETTLED_WITHIN: Duration = Duration::from_secs(300);
-/// The longest truce after a fight, in addition to [`SETTLED_WITHIN`]. Each truce is twice as long as the last one, so
-/// none is longer than two minutes plus the duration of the fight, which is at most that of the scenario.
-const TRUCE: Duration = Duration::from_millis(120_000 + STEPS.end as u64 * PAUSE_MS);
+/// The longest pause between corrections, in addition to [`SETTLED_WITHIN`]. Each pause is twice as long as the last one, so
+/// none is longer than two minutes plus the time of the corrections, which is at most that of the scenario.
+const PAUSED: Duration = Duration::from_millis(120_000 + STEPS.end as u64 * PAUSE_MS);
 /// Most retries of a user after a failure, and how long a user waits for an answer.
 const USER_RETRIES_MAX: u32 = 3;
 const USER_WAITS: Duration = Duration::from_secs(30);
@@ -341,7 +341,7 @@ impl Scenario {
         let busiest_minute = network.busiest_minute(began);
         sleep(SETTLED_WITHIN).await;
         if network.has_reverted() {
-            sleep(TRUCE).await;
+            sleep(PAUSED).await;
         }
         let cluster: Cluster = lock(&current).clone().expect("an operator that runs again");
         self.check_data().await;
