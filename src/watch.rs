@@ -93,9 +93,9 @@ pub(crate) async fn watch_if_valid(
     match collection {
         Ok(collection) => watch_of(client, collection, Machine::new(lists), store, health).await,
         Err(error) => {
-            health.ill(error.to_string(), false);
+            health.failed(error.to_string(), false);
             // A restart does not repair an invalid name, so `/livez` must not fail.
-            health.after_others();
+            health.clear_deadline();
             std::future::pending().await
         }
     }
@@ -113,7 +113,7 @@ pub(crate) async fn watch_of(
     if machine.is_streaming() {
         // The timeout of the first watch depends on the HTTP version, which only an answer shows. If none comes, the watch also fails,
         // and reports the reason.
-        health.within(LIST_LIMIT);
+        health.set_deadline(LIST_LIMIT);
         let _ = client.version().await;
     }
     loop {
@@ -124,40 +124,27 @@ pub(crate) async fn watch_of(
             Liveness::Pinged => random.u32(TIMEOUT_SECS),
             Liveness::NotPinged => random.u32(TIMEOUT_SECS_NOT_PINGED),
         };
+        let watches_fail = machine.has_not_opened;
         let version = store.version();
         let request = machine.request(&version, timeout_secs);
+        let is_list = matches!(request, NextRequest::List(_));
         let permit = match request.permit() {
             Some(needed) => {
-                health.after_others();
+                health.clear_deadline();
                 Some(client.permit(needed).await)
             }
             None => None,
         };
         let started = Instant::now();
-        health.within(LIST_LIMIT);
-        let end = match request {
+        health.set_deadline(LIST_LIMIT);
+        let result = match request {
             NextRequest::List(page) => {
                 // This permit is held until the page is in the Store.
                 let _permit = permit;
                 let page = client.page_of(&collection, &page).await;
-                let watches_fail = machine.has_not_opened;
                 match page.and_then(|page| store.page(page)) {
-                    Ok(PageHead { version, continue_token, objects }) => {
-                        let scope = collection.scope.to_string();
-                        debug!(resource = collection.resource, scope, resource_version = %version, objects, "page");
-                        let effect = machine.page(&version, &continue_token);
-                        if let Effect::Complete(version) = &effect {
-                            store.list_ends(version);
-                        }
-                        let Effect::End(how) = effect else {
-                            if !watches_fail {
-                                health.well();
-                            }
-                            continue;
-                        };
-                        End { how, problem: "a page of a list repeats its own continue token".to_owned() }
-                    }
-                    Err(error) => End::failed(&error, &collection),
+                    Ok(page) => end_of_page(&page, &mut machine, store, &collection),
+                    Err(error) => Err(End::failed(&error, &collection)),
                 }
             }
             NextRequest::Check => {
@@ -165,20 +152,27 @@ pub(crate) async fn watch_of(
                 match client.latest_version(&collection).await {
                     Ok(version) => {
                         machine.checked(&version);
-                        continue;
+                        Ok(())
                     }
-                    Err(error) => End::failed(&error, &collection),
+                    Err(error) => Err(End::failed(&error, &collection)),
                 }
             }
             NextRequest::Watch(from) => match client.watch_of(&collection, &from).await {
                 Ok(body) => {
-                    follow(body, permit, &mut machine, timeout_secs, store, health, &collection).await
+                    Err(follow(body, permit, &mut machine, timeout_secs, store, health, &collection).await)
                 }
                 Err(error) => {
                     drop(permit);
-                    End::failed(&error, &collection)
+                    Err(End::failed(&error, &collection))
                 }
             },
+        };
+        let Err(end) = result else {
+            // A list does not prove that watches open again.
+            if is_list && !watches_fail {
+                health.succeeded();
+            }
+            continue;
         };
         let pause = machine.end(end.how, started.elapsed());
         debug!(resource = collection.resource, scope = collection.scope.to_string(), ?end.how, end.problem, ?pause, "request ended");
@@ -186,14 +180,35 @@ pub(crate) async fn watch_of(
             let pause = BACKOFF.pause(failures, at_least, &mut random);
             if end.is_news(failures) {
                 let is_forbidden = matches!(end.how, EndReason::Refused { code: 403, .. });
-                if health.ill(end.problem, is_forbidden) {
+                if health.failed(end.problem, is_forbidden) {
                     store.forbidden();
                 }
             }
-            health.within(pause);
+            health.set_deadline(pause);
             tokio::time::sleep(pause).await;
         }
     }
+}
+
+/// Handles a page whose objects are in the Store.
+fn end_of_page(
+    page: &PageHead,
+    machine: &mut Machine,
+    store: &dyn AnyStore,
+    collection: &Collection,
+) -> Result<(), End> {
+    let PageHead { version, continue_token, objects } = page;
+    let Collection { resource, scope, .. } = collection;
+    debug!(resource, scope = scope.to_string(), resource_version = %version, objects, "page");
+    match machine.page(version, continue_token) {
+        Effect::Complete(version) => store.list_ends(&version),
+        Effect::End(how) => {
+            let problem = "a page of a list repeats its own continue token".to_owned();
+            return Err(End { how, problem });
+        }
+        Effect::Apply | Effect::Remove | Effect::Listed | Effect::Bookmark(_) | Effect::Skip => {}
+    }
+    Ok(())
 }
 
 /// Reads a watch to its end. Drops `permit` when a streaming list is complete.
@@ -209,13 +224,13 @@ async fn follow(
     let mut lines = Lines::default();
     loop {
         let limit = machine.silence_limit(timeout_secs);
-        health.within(limit);
+        health.set_deadline(limit);
         let mut chunk = pin!(body.chunk());
         let chunk = match tokio::time::timeout(VERY_SHORT, &mut chunk).await {
             Ok(chunk) => Ok(chunk),
             Err(_) => {
                 // An open and quiet watch is healthy: changes may be rare.
-                health.well();
+                health.succeeded();
                 tokio::time::timeout(limit, chunk).await
             }
         };
@@ -241,7 +256,7 @@ async fn follow(
             drop(permit.take());
         }
         if machine.is_streaming() || machine.has_progressed() {
-            health.well();
+            health.succeeded();
         }
     }
 }
@@ -270,21 +285,13 @@ fn read_lines(
             }
             machine.line(head)
         });
-        match effect {
-            Ok(Effect::End(how)) => return Err(End { how, problem }),
-            Ok(
-                Effect::Apply
-                | Effect::Remove
-                | Effect::Listed
-                | Effect::Complete(_)
-                | Effect::Bookmark(_)
-                | Effect::Skip,
-            ) => {}
-            Err(error) => {
-                let start = String::from_utf8_lossy(&line[..line.len().min(GARBLED_BYTES_SHOWN)]);
-                let problem = format!("a line that is not a watch event: {error}: {start:?}…");
-                return Err(End { how: EndReason::Garbled, problem });
-            }
+        let effect = effect.map_err(|error| {
+            let start = String::from_utf8_lossy(&line[..line.len().min(GARBLED_BYTES_SHOWN)]);
+            let problem = format!("a line that is not a watch event: {error}: {start:?}…");
+            End { how: EndReason::Garbled, problem }
+        })?;
+        if let Effect::End(how) = effect {
+            return Err(End { how, problem });
         }
     }
 }

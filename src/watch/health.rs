@@ -86,17 +86,17 @@ impl Health {
     }
 
     /// The watch will make progress within this time.
-    pub(super) fn within(&self, time: Duration) {
+    pub(super) fn set_deadline(&self, time: Duration) {
         locked(&self.state).due = Some(Instant::now() + time);
     }
 
-    /// The watch waits for other lists, for any time.
-    pub(super) fn after_others(&self) {
+    /// The watch may wait for any time, such as for other lists.
+    pub(super) fn clear_deadline(&self) {
         locked(&self.state).due = None;
     }
 
     /// The watch is open, or a list was read.
-    pub(super) fn well(&self) {
+    pub(super) fn succeeded(&self) {
         if let Some(outage) = locked(&self.state).outage.take() {
             info!(watch = self.what, lasted = %outage.lasted(Instant::now()), "watching again");
         }
@@ -104,7 +104,7 @@ impl Health {
 
     /// The watch failed. Logged once for each problem, not for each attempt, and again while it lasts. Returns whether a
     /// permission is missing since now.
-    pub(super) fn ill(&self, problem: String, is_forbidden: bool) -> bool {
+    pub(super) fn failed(&self, problem: String, is_forbidden: bool) -> bool {
         let now = Instant::now();
         let mut state = locked(&self.state);
         let outage = state.outage.get_or_insert_with(|| Outage::new(now));
@@ -244,12 +244,12 @@ mod tests {
         let log = CapturedLog::start();
         let health = Health::new("pods".to_owned());
         for (problem, minutes) in [("cut", 1), ("cut", 1), ("403", 3), ("403", 1)] {
-            health.ill(problem.to_owned(), false);
+            health.failed(problem.to_owned(), false);
             tokio::time::advance(Duration::from_secs(60 * minutes)).await;
         }
-        health.ill("403".to_owned(), false);
-        health.well();
-        health.well();
+        health.failed("403".to_owned(), false);
+        health.succeeded();
+        health.succeeded();
         let log = log.text();
         let lines: Vec<_> = log.lines().filter_map(|line| line.split_once("health: ")).collect();
         let lines: Vec<_> = lines.into_iter().map(|(_, line)| line).collect();
@@ -269,12 +269,12 @@ mod tests {
     fn a_missing_permission_is_new_once_in_each_outage() {
         let health = Health::new("services".to_owned());
         for _ in 0..2 {
-            assert!(!health.ill("500".to_owned(), false));
+            assert!(!health.failed("500".to_owned(), false));
             assert_eq!(health.forbidden(), None);
-            assert!(health.ill("403: list".to_owned(), true));
-            assert!(!health.ill("403: watch".to_owned(), true));
+            assert!(health.failed("403: list".to_owned(), true));
+            assert!(!health.failed("403: watch".to_owned(), true));
             assert_eq!(health.forbidden().as_deref(), Some("403: watch"));
-            health.well();
+            health.succeeded();
         }
     }
 
@@ -284,16 +284,16 @@ mod tests {
         let after = async |secs| tokio::time::advance(Duration::from_secs(secs)).await;
         let health = Health::new("services".to_owned());
         for other in ["unreachable", "500"] {
-            health.ill(other.to_owned(), false);
+            health.failed(other.to_owned(), false);
             after(60).await;
-            health.ill("403: list".to_owned(), true);
+            health.failed("403: list".to_owned(), true);
             after(59).await;
             assert!(!health.stays_forbidden());
-            health.ill("403: watch".to_owned(), true);
+            health.failed("403: watch".to_owned(), true);
             after(1).await;
             assert!(health.stays_forbidden());
         }
-        health.well();
+        health.succeeded();
         assert!(!health.stays_forbidden());
     }
 
@@ -303,15 +303,15 @@ mod tests {
         let after = async |secs| tokio::time::advance(Duration::from_secs(secs)).await;
         let health = Health::new("services".to_owned());
         assert_eq!(health.what(), "services");
-        health.within(Duration::from_secs(100));
+        health.set_deadline(Duration::from_secs(100));
         after(130).await;
         assert!(!health.is_stuck());
         after(1).await;
         assert!(health.is_stuck());
-        health.after_others();
+        health.clear_deadline();
         after(3600).await;
         assert!(!health.is_stuck());
-        health.within(Duration::ZERO);
+        health.set_deadline(Duration::ZERO);
         assert!(!health.is_stuck());
         drop(health.ended_when_dropped());
         assert!(health.is_stuck());
