@@ -234,6 +234,8 @@ impl<K: Resource + Serialize> Children<K> {
         }
     }
 
+    /// Corrects a child, in three steps: finds what differs, patches it unless another client keeps undoing the same correction, and
+    /// compares the answer.
     async fn correct<O: Resource>(
         &self,
         owner: &O,
@@ -244,43 +246,23 @@ impl<K: Resource + Serialize> Children<K> {
         if live.metadata().is_terminating() {
             return (Child::Awaited(Some(live)), None);
         }
-        let mut operations = self.differences::<O>(&live, desired);
-        let all = Difference::all(&*live, &operations);
-        let mut differences = self.mutations.unknown(owner, &live.key(), all);
-        let has_immutable =
-            |differences: &[Difference]| differences.iter().any(|one| live.is_immutable(&one.path));
-        if has_immutable(&differences) {
-            differences = match self.unlike_a_new_child(owner, desired, differences).await {
-                Ok(differences) => differences,
-                Err(error) => return Child::failed(error, Some(live)),
-            };
-            if has_immutable(&differences) {
-                return self.replace(live.metadata(), Some(Arc::clone(&live))).await;
-            }
-        }
+        let operations = self.differences::<O>(&live, desired);
+        let mut differences = match self.ours(owner, desired, &live, &operations).await {
+            Ok(differences) => differences,
+            Err(error) => return Child::failed(error, Some(live)),
+        };
         if differences.is_empty() {
             return (Child::Kept(live), None);
         }
-        operations.retain(|operation| !live.is_immutable(path(operation)));
-        let mut change = describe(&*live, differences.iter().map(|difference| &*difference.path));
+        if differences.iter().any(|difference| live.is_immutable(&difference.path)) {
+            return self.replace(live.metadata(), Some(Arc::clone(&live))).await;
+        }
+        let change = describe_all(&*live, &differences);
         let correction = correction(owner, &live.key(), &change);
         if self.corrections.must_wait(&correction) {
-            let mut cause = "another client keeps changing it back; backing off".to_owned();
-            if differences.iter().any(|difference| difference.path == "/spec/replicas") {
-                let (owner, child) = (O::KIND, K::KIND);
-                cause += &format!(
-                    ". If a HorizontalPodAutoscaler targets the {child}, delete it, or have it target the {owner}, if that \
-                     kind has the subresource scale"
-                );
-            }
-            return Child::failed(Error::new("keep", change, cause), Some(live));
+            return Child::failed(changed_back::<O, K>(change, &differences), Some(live));
         }
-        let mut patched = self.cluster.patch(&*live, operations.clone()).await;
-        if let Some(reset) = patched.as_ref().err().and_then(|error| reset(error, &operations, desired)) {
-            change = describe(&*live, reset.iter().map(path));
-            patched = self.cluster.patch(&*live, reset).await;
-        }
-        let patched = match patched {
+        let (patched, mut change) = match self.patch(desired, &live, operations, change).await {
             Ok(patched) => patched,
             Err(error) => return Child::failed(error, Some(live)),
         };
@@ -293,9 +275,51 @@ impl<K: Resource + Serialize> Children<K> {
             if differences.is_empty() {
                 return (Child::Kept(patched), None);
             }
-            change = describe(&*patched, differences.iter().map(|difference| &*difference.path));
+            change = describe_all(&*patched, &differences);
         }
-        let write = match stage {
+        let write = self.written(owner, correction, change, stage);
+        (Child::Kept(patched), Some(write))
+    }
+
+    /// The differences of a child that are not made by admission.
+    async fn ours<O: Resource>(
+        &self,
+        owner: &O,
+        desired: &K,
+        live: &K,
+        operations: &[Value],
+    ) -> Result<Vec<Difference>, Error> {
+        let differences = self.mutations.unknown(owner, &live.key(), Difference::all(live, operations));
+        if differences.iter().any(|difference| live.is_immutable(&difference.path)) {
+            return self.unlike_a_new_child(owner, desired, differences).await;
+        }
+        Ok(differences)
+    }
+
+    /// Sends the operations, or resets a field of another writer because of which they are refused. Returns the change that was made.
+    async fn patch(
+        &self,
+        desired: &K,
+        live: &K,
+        mut operations: Vec<Value>,
+        change: String,
+    ) -> Result<(Arc<K>, String), Error> {
+        operations.retain(|operation| !live.is_immutable(path(operation)));
+        match self.cluster.patch(live, operations.clone()).await {
+            Ok(patched) => Ok((patched, change)),
+            Err(error) => match reset(&error, &operations, desired) {
+                Some(reset) => {
+                    let change = describe(live, reset.iter().map(path));
+                    Ok((self.cluster.patch(live, reset).await?, change))
+                }
+                None => Err(error),
+            },
+        }
+    }
+
+    /// Counts and logs a correction, unless it follows from a change of the owner.
+    fn written<O: Resource>(&self, owner: &O, correction: String, change: String, stage: Stage) -> Write {
+        match stage {
             Stage::New | Stage::Changed => Write::Updated(change),
             Stage::Refused => {
                 self.corrections.corrected(correction);
@@ -307,8 +331,7 @@ impl<K: Resource + Serialize> Children<K> {
                 info!(key = %owner.key(), change, "drift corrected");
                 Write::Restored(change)
             }
-        };
-        (Child::Kept(patched), Some(write))
+        }
     }
 
     /// The operations that make a child as desired.
@@ -371,6 +394,23 @@ fn path(operation: &Value) -> &str {
 /// `Deployment mws-web at /spec/replicas`
 fn describe<'a, K: Resource>(live: &K, paths: impl Iterator<Item = &'a str>) -> String {
     format!("{} {} at {}", K::KIND, live.metadata().name, paths.collect::<Vec<_>>().join(" "))
+}
+
+fn describe_all<K: Resource>(live: &K, differences: &[Difference]) -> String {
+    describe(live, differences.iter().map(|difference| &*difference.path))
+}
+
+/// Another client keeps reverting a correction.
+fn changed_back<O: Resource, K: Resource>(change: String, differences: &[Difference]) -> Error {
+    let mut cause = "another client keeps changing it back; backing off".to_owned();
+    if differences.iter().any(|difference| difference.path == "/spec/replicas") {
+        let (owner, child) = (O::KIND, K::KIND);
+        cause += &format!(
+            ". If a HorizontalPodAutoscaler targets the {child}, delete it, or have it target the {owner}, if that \
+             kind has the subresource scale"
+        );
+    }
+    Error::new("keep", change, cause)
 }
 
 /// The text that identifies a correction in [`CorrectionBackoff`]. It has the generation, so that a new spec is never delayed.
